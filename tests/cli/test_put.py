@@ -248,3 +248,24 @@ def test_what_is_bides_own_takes_no_messages(run: Bide, url: str, tmp_path: Path
         assert result.exit_code == 2
         assert f"{queue!r} is bide's own" in result.stderr
     assert not (tmp_path / "test.db").exists()
+
+
+def test_latest_debounces(run: Bide, orders: bide.Queue) -> None:
+    more = ("--id", "a", "--on-conflict", "replace", "--delay", "1h", "--latest", "90m")
+    assert run("put", "orders", "1", *more).exit_code == 0
+    orders.reschedule("a", delay=0)
+    (held,) = orders.claim()
+    done = run("put", "orders", "2", *more)
+    assert (done.stdout, done.exit_code) == ("a\n", 0)
+    found = json.loads(run("put", "orders", "3", *more, "--json").stdout)
+    assert (found["done"], found["state"]) == (True, "leased")
+    shown = json.loads(run("get", "orders", "a", "--json").stdout)
+    assert shown["successor"] == found["successor"] > shown["due"]
+    held.ack()
+    message = orders.get("a")
+    assert message is not None
+    assert message.body == 3
+    refused = run("put", "orders", "1", "--latest", "90m", "--delay", "1h")
+    assert refused.exit_code == 2
+    assert "--latest" in refused.stderr
+    assert run("put", "orders", "--lines", "--latest", "1h", stdin="1\n").exit_code == 2

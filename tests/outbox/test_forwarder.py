@@ -291,6 +291,8 @@ def test_what_the_queue_keeps_goes_along(redis_url: Any, url: str, shop: Any) ->
 
 
 def test_what_cannot_wait(orders: bide.Queue, url: str, shop: Any) -> None:
+    with pytest.raises(bide.InvalidArgument, match="latest= does not go through an outbox"):
+        orders.put(1, id="a", on_conflict="replace", delay=5, latest=9, within=shop)
     with pytest.raises(bide.InvalidArgument, match="cancelled by its id"):
         orders.cancel(group="g", within=shop)
 

@@ -172,3 +172,73 @@ def test_a_whole_message_is_put_with_its_own_options(orders: Any) -> None:
     for options in ({"id": "b"}, {"delay": 5}, {"priority": 1}):
         with pytest.raises(InvalidArgument, match="has its own id, due time and options"):
             orders.put(NewMessage(1), **options)
+
+
+def test_latest_bounds_how_long_puts_delay_a_message(make: Any) -> None:
+    orders = make()
+    more = {"id": "a", "on_conflict": "replace", "delay": "5m", "latest": "7m"}
+    assert orders.put(1, **more).due == START + 300_000
+    message = NewMessage(2, id="a", delay="10m", latest="7m")
+    (outcome,) = orders.put_many([message], on_conflict="replace")
+    assert outcome.due == START + 420_000
+    assert orders.put(message, on_conflict="replace").due == START + 420_000
+    assert (orders.get("a").body, orders.get("a").created) == (2, START)
+
+
+def test_a_put_with_latest_follows_the_message_that_a_worker_holds(make: Any) -> None:
+    orders = make()
+    orders.put(1, id="a")
+    (held,) = orders.claim()
+    more = {"id": "a", "on_conflict": "replace", "delay": "5m", "latest": "7m", "group": "g"}
+    outcome = orders.put(b"2", **more)
+    assert (outcome.done, outcome.state, outcome.successor) == (True, "leased", START + 300_000)
+    assert str(outcome).endswith("; its successor is stored")
+    (line,) = orders.export()
+    copy = make("copy")
+    assert copy.load([line]).stored == 1
+    held.ack()
+    for queue in (orders, copy):
+        message = queue.get("a")
+        assert (message.body, message.group, message.attempt) == (b"2", "g", 0)
+        assert (message.due, message.created) == (START + 300_000, START)
+
+
+def test_a_cancel_says_that_it_removed_the_successor(make: Any) -> None:
+    orders = make()
+    orders.put(1, id="a")
+    (held,) = orders.claim()
+    orders.put(2, id="a", on_conflict="replace", delay=5, latest=9)
+    outcome = orders.cancel("a")
+    assert (outcome.done, outcome.successor) == (False, START + 5_000)
+    assert str(outcome).endswith("; its successor is cancelled")
+    held.ack()
+    assert orders.get("a") is None
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"delay": 5, "on_conflict": "replace"},
+        {"id": "a", "on_conflict": "replace"},
+        {"id": "a", "at": 2_000_000_000, "on_conflict": "replace"},
+        {"id": "a", "delay": 5},
+        {"id": "a", "delay": 5, "on_conflict": "raise"},
+        {"id": "a", "delay": 5, "on_conflict": "replace", "if_version": "0" * 16},
+    ],
+)
+def test_latest_needs_an_id_a_delay_and_replace(make: Any, more: dict[str, Any]) -> None:
+    orders = make()
+    with pytest.raises(InvalidArgument, match="latest"):
+        orders.put(1, latest="1h", **more)
+    assert orders.counts().flow.put == 0
+
+
+def test_latest_of_many_needs_ids_delays_and_replace(make: Any) -> None:
+    orders = make()
+    for message in (NewMessage(1, delay=5, latest=9), NewMessage(1, id="a", latest=9)):
+        with pytest.raises(InvalidArgument, match="latest=9 bounds"):
+            orders.put_many([message], on_conflict="replace")
+    with pytest.raises(InvalidArgument, match="on_conflict"):
+        orders.put_many([NewMessage(1, id="a", delay=5, latest=9)])
+    with pytest.raises(InvalidArgument, match="latest='soon' is not a valid duration"):
+        orders.put(1, id="a", delay=5, latest="soon", on_conflict="replace")

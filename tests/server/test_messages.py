@@ -36,6 +36,30 @@ def test_a_put_replaces_or_refuses_when_told_to(client: Client) -> None:
     assert (lost.status, lost.problem["outcomes"][0]["id"]) == (412, "order-42")
 
 
+def test_puts_with_latest_debounce_and_follow_what_is_leased(client: Client) -> None:
+    where = f"{ONE}?on_conflict=replace&latest=10"
+    first = client.put(where, {"body": 1, "delay": 60})
+    created = client.get(ONE).json["created"]
+    assert first.json["due"] == created + 10_000
+    assert client.get(ONE).headers["etag"] == first.headers["etag"]
+    client.send("PATCH", ONE, {"delay": 0})
+    (held,) = client.post(f"{Q}/claim", {}).json["messages"]
+    stored = client.put(where, {"body": {"new": 2}, "delay": 60})
+    assert (stored.status, stored.json["state"], stored.json["done"]) == (201, "leased", True)
+    assert "etag" not in stored.headers
+    found = client.get(ONE).json
+    assert (found["body"], found["successor"]) == (1, stored.json["successor"])
+    lease = {"id": held["id"], "token": held["token"]}
+    acked = client.post(f"{Q}/ack", {"leases": [lease]}).json["outcomes"]
+    assert acked == [
+        {"id": "order-42", "done": True, "state": "delayed", "due": found["successor"]}
+    ]
+    assert client.get(ONE).json["body"] == {"new": 2}
+    for wrong in ("latest=10", "on_conflict=replace&latest=soon"):
+        assert client.put(f"{ONE}?{wrong}", {"body": 1, "delay": 60}).problem["field"] == "latest"
+    assert client.post(f"{Q}/messages", {"body": 1, "delay": 1, "latest": 5}).status == 400
+
+
 def test_an_id_is_made_up(client: Client) -> None:
     made = client.post(f"{Q}/messages", {"body": None, "priority": 3, "group": "g"})
     assert made.status == 201

@@ -59,7 +59,7 @@ def command_error(error: BideError | OSError) -> CommandError:
 
 _OPTION_NAMES = (
     *OPTIONS, "after", "at", "before", "bucket", "ceiling", "concurrency", "delay", "expires",
-    "failures", "first", "health_port", "horizon", "if_due", "if_version", "lease",
+    "failures", "first", "health_port", "horizon", "if_due", "if_version", "latest", "lease",
     "on_conflict", "port", "probe", "rate", "source_queue", "timeout", "url", "wait", "workers",
 )  # fmt: skip
 _ARGUMENT = re.compile(rf"(?<![?&])\b({'|'.join(_OPTION_NAMES)})=(\w|['\"])?")

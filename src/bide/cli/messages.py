@@ -25,6 +25,8 @@ def as_json(message: Message, **more: Any) -> dict[str, Any]:
     found = msgspec.structs.asdict(message)
     is_json, data = found.pop("json"), found.pop("data")
     del found["secret"]
+    if (successor := found.pop("successor")) is not None:
+        found["successor"] = successor.due(0)
     failures = [msgspec.structs.asdict(failure) for failure in found.pop("failures")]
     found = {name: value for name, value in found.items() if value is not None}
     found |= {"version": message.version, **more}
@@ -118,6 +120,8 @@ def print_sheet(out: Output, message: Message, why: str | None = None) -> None:
         rows.append(("held by", message.holder))
     if message.until is not None:
         rows.append(("held until", moment(message.until)))
+    if message.successor is not None:
+        rows.append(("then due", moment(message.successor.due(0))))
     if message.ended is not None:
         rows.append((f"{message.state} since", moment(message.ended)))
     rows += [("header", f"{name}: {text}") for name, text in (message.headers or {}).items()]
@@ -133,7 +137,7 @@ def print_sheet(out: Output, message: Message, why: str | None = None) -> None:
 def outcome_json(outcome: Outcome) -> dict[str, Any]:
     """Return the outcome of a command on one message, for JSON."""
     found: dict[str, Any] = {"id": outcome.id, "done": outcome.done, "state": outcome.state}
-    more = {name: getattr(outcome, name) for name in ("due", "until", "holder")}
+    more = {name: getattr(outcome, name) for name in ("due", "until", "holder", "successor")}
     return found | {name: value for name, value in more.items() if value is not None}
 
 

@@ -67,11 +67,18 @@ class Put(_Command, frozen=True, tag="put"):
 
     Answers `Outcomes`, one outcome for each item: done if it was stored or replaced.
     `if_version`, for "replace": replaces a message of this version only, and stores nothing new.
+    Items with `latest`, for "replace" without `if_version`: if a worker holds the message, the item
+    is stored as its successor, in place of an earlier one, and takes its place when the lease ends.
     """
 
     items: list[Item]
     on_conflict: Literal["keep", "replace", "revive"] = "keep"
     if_version: str | None = None
+
+    def follows(self, item: Item) -> bool:
+        """Whether an item becomes the successor of the message of its id, if that is leased."""
+        replaces = self.on_conflict == "replace" and self.if_version is None
+        return replaces and item.latest is not None and item.died is None
 
     @property
     def weight(self) -> int:
@@ -83,7 +90,8 @@ class Cancel(_Command, frozen=True, tag="cancel"):
     """Cancel messages that no worker holds: by id, or by a rule, up to 1,000 at a time.
 
     Answers `Outcomes` by id, `Affected` by rule. For ids: `if_due` cancels only messages that are
-    due at this time, `if_version` only messages of this version.
+    due at this time, `if_version` only messages of this version. Without these it also removes the
+    successor of a leased message.
     """
 
     ids: list[str] = []

@@ -1,8 +1,9 @@
 """The life cycle of a message as a table: all changes of state, and the counters they move.
 
-The documentation shows this table, and the conformance suite checks each engine against it. Three
+The documentation shows this table, and the conformance suite checks each engine against it. Four
 causes are not commands: "time" makes a delayed message ready, "lapse" ends an expired lease (by the
-next command that finds it), and "forget" deletes a message that was remembered long enough (by the
+next command that finds it), "succeed" puts the successor of a message in its place (as a part of
+what ended the lease), and "forget" deletes a message that was remembered long enough (by the
 next command that changes its queue).
 """
 
@@ -17,7 +18,7 @@ class Transition(NamedTuple):
     """One change of state; `None`: the message does not exist."""
 
     cause: str
-    """The command (`Release` is "end lease"), or "time", "lapse", "forget"."""
+    """The command (`Release` is "end lease"), or "time", "lapse", "succeed", "forget"."""
     before: State | None
     after: State | None
     when: str = ""
@@ -39,6 +40,15 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("replace", "dead", "delayed", "the new due is still to come", ("revived",)),
     Transition("replace", "dead", "ready", "the new due has come", ("revived",)),
     Transition("replace", "dead", "dead", "an import brings a dead letter", ("revived", "died")),
+    Transition("replace", "leased", "leased", "with `latest`: it is stored as the successor"),
+    Transition("succeed", None, "delayed", "after an ack; its due is still to come", ("put",)),
+    Transition("succeed", None, "ready", "after an ack; its due has come", ("put",)),
+    Transition("succeed", "delayed", "delayed", "its due is still to come"),
+    Transition("succeed", "delayed", "ready", "its due has come"),
+    Transition("succeed", "ready", "delayed", "its due is still to come"),
+    Transition("succeed", "ready", "ready", "its due has come"),
+    Transition("succeed", "dead", "delayed", "its due is still to come", ("revived",)),
+    Transition("succeed", "dead", "ready", "its due has come", ("revived",)),
     Transition("reschedule", "delayed", "delayed"),
     Transition("reschedule", "delayed", "ready", "the new due has come"),
     Transition("reschedule", "ready", "delayed", "the new due is still to come"),
@@ -51,6 +61,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("time", "delayed", "ready", "due has come"),
     Transition("cancel", "delayed", None, "", ("cancelled",)),
     Transition("cancel", "ready", None, "", ("cancelled",)),
+    Transition("cancel", "leased", "leased", "its successor is removed"),
     Transition("claim", "ready", "leased", "it is still worth delivering"),
     Transition("claim", "ready", "expired", "it is later than its `expires`", ("expired",)),
     Transition("extend", "leased", "leased"),

@@ -14,9 +14,9 @@ from bide.model.times import Duration, Moment, to_datetime
 
 __all__ = [
     "ATTEMPTS", "EXPIRED_KEEP", "FORGET", "IN_TRANSIT", "JOB", "KEPT_FAILURES", "LAPSED",
-    "MAX_ATTEMPTS", "STATES", "WITHHELD", "Attempts", "Failure", "Group", "Item", "Message", "Name",
+    "MAX_ATTEMPTS", "STATES", "Attempts", "Failure", "Group", "Item", "Message", "Name",
     "NewMessage", "Options", "Priority", "State", "remember", "size_of", "stored_size",
-    "version_of",
+    "version_of", "withheld",
 ]  # fmt: skip
 
 State = Literal["delayed", "ready", "leased", "dead", "acked", "expired"]
@@ -88,6 +88,7 @@ class _Put(Options, kw_only=True):
     id: str | None = None
     expires: Duration | None = None
     headers: Mapping[str, str] | None = None
+    latest: Duration | None = None
 
 
 class NewMessage(_Put):
@@ -103,6 +104,7 @@ class NewMessage(_Put):
         attempts: the maximum number of deliveries; then it becomes a dead letter.
         group: a name that several messages share.
         headers: text beside the body.
+        latest: see `Queue.put`.
 
     Example:
         >>> NewMessage({"order": 42}, delay="30m", id="order-42").id
@@ -157,6 +159,24 @@ class Item(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Set by an import: the message is a dead letter since this time."""
     created: int | None = None
     """Set by an import: when the message was first put, in Unix milliseconds; 0: unknown."""
+    latest: int | None = None
+    """If it replaces a message: how many milliseconds after the first put of the id it is due at
+    most. While a worker holds that message, the item is stored as its successor."""
+
+    def due(self, now: int, first: int | None = None) -> int:
+        """Return when it is due if it is put at `now`, and its id was `first` put then."""
+        due = now + self.delay if self.at is None else self.at
+        if self.latest is None:
+            return due
+        return min(due, (now if first is None else first) + self.latest)
+
+    def follow(self, before: "Item | None", now: int) -> "Item":
+        """Return the item as the successor of a leased message, which had another one `before`."""
+        first = now if before is None or before.created is None else before.created
+        return Item(
+            self.id, self.data, self.json, self.due(now, first), 0, self.priority, self.expires,
+            self.attempts, self.group, self.headers, created=first,
+        )  # fmt: skip
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -192,6 +212,9 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     created: int | None = None
     """When it was first put; `None`: an older version of bide did not note it. Whatever changes the
     message keeps this time. Once it has left the queue, a put of its id begins anew."""
+    successor: Item | None = None
+    """What a put with `latest` has stored while the message was leased: it takes its place when the
+    lease ends. `at` is when it is due, `created` when it was first put."""
     secret: str | None = None
     """In a claim from a server: the secret part of the token; see `Lease`."""
 
@@ -209,7 +232,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         """`data`, unless a server withheld it.
 
         Raises:
-            AccessDenied: it did; see `WITHHELD`.
+            AccessDenied: it did; see `withheld`.
         """
         if not self.data and self.json:
             raise AccessDenied(
@@ -253,7 +276,15 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return self.failures[-1].reason if self.failures else None
 
 
-WITHHELD: dict[str, Any] = {"data": b"", "json": True, "headers": None}
+def withheld(message: Message) -> Message:
+    """Return a message without its body and headers, for a reader who may not see them."""
+    hidden = message.successor
+    if hidden is not None:
+        hidden = msgspec.structs.replace(hidden, **_WITHHELD)
+    return msgspec.structs.replace(message, **_WITHHELD, successor=hidden)
+
+
+_WITHHELD: dict[str, Any] = {"data": b"", "json": True, "headers": None}
 """The fields of a message whose body and headers a reader may not see; "" is not JSON."""
 
 _OF_BOTH = [

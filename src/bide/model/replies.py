@@ -39,6 +39,9 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """If it is leased, when its lease expires; if it is dead, acked or expired, since when."""
     holder: str | None = None
     """The worker that holds it, if it is leased."""
+    successor: int | None = None
+    """The due time of the successor (see `Message.successor`) that a put has stored, or a cancel
+    removed, of a leased message."""
 
     def __bool__(self) -> bool:
         return self.done
@@ -54,7 +57,10 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             case None:
                 return f"{self.id} is {'no longer' if self.done else 'not'} in the queue"
             case "leased":
-                return f"{self.id} is held by {self.holder} until {when}"
+                held = f"{self.id} is held by {self.holder} until {when}"
+                if self.successor is None:
+                    return held
+                return f"{held}; its successor is {'stored' if self.done else 'cancelled'}"
             case "delayed" | "ready" | "pending" if self.due is not None:
                 return (
                     f"{self.id} is {self.state}, due {to_datetime(self.due):%Y-%m-%d %H:%M:%S} UTC"
@@ -303,6 +309,8 @@ class Explained(msgspec.Struct, frozen=True, gc=False, tag="explained", omit_def
     """When the lease expires."""
     ended: int | None = None
     """When it became dead, acked or expired."""
+    successor: int | None = None
+    """When its successor is due (see `Message.successor`), if it has one."""
     end: End | None = None
     """If it is gone: how it ended, while the queue remembers that; not from the store itself."""
     workers: list[Serving] | None = None

@@ -37,6 +37,11 @@ def timed(commands: Sequence[cmd.Command], now: int | None) -> list[cmd.Command]
     for command in commands:
         match command:
             case cmd.Put():
+                if any(item.latest is not None for item in command.items):
+                    raise InvalidArgument(
+                        "latest= does not go through an outbox: put without within=, after the "
+                        "commit"
+                    )
                 items = [
                     msgspec.structs.replace(
                         item, at=moment + item.delay if item.at is None else item.at, delay=0

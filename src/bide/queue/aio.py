@@ -63,12 +63,13 @@ class AsyncQueue(AsyncChanges, AsyncEndings):
         headers: Mapping[str, str] | None = None,
         on_conflict: OnConflict | Literal["raise"] = "keep",
         if_version: str | None = None,
+        latest: Duration | None = None,
         within: object = None,
     ) -> Outcome:
         """Async form of `Queue.put`."""
         message = NewMessage(
             body, delay=delay, at=at, id=id, priority=priority, expires=expires,
-            attempts=attempts, group=group, headers=headers,
+            attempts=attempts, group=group, headers=headers, latest=latest,
         )  # fmt: skip
         command = self._builder.put_one(message, on_conflict, if_version)
         outcome = (await self._do(Outcomes, command, within=within)).outcomes[0]

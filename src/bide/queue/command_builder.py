@@ -19,11 +19,13 @@ from bide.queue import values
 from bide.queue.shared_options import all_but_body, behind_body
 from bide.queue.values import (
     OnConflict,
+    check_latest,
     check_state,
     checked_version,
     headers_of,
     ids_of,
     lasting,
+    latest_of,
     own_name,
     policy_of_many,
     refuse_whole,
@@ -96,6 +98,7 @@ class CommandBuilder:
             items.append(item)
             before = options if item.headers is None else None
             same = behind_body(item)
+        check_latest(items, policy)
         return cmd.Put(self.queue, items, policy)
 
     def put_one(self, message: NewMessage, on_conflict: str, if_version: str | None) -> cmd.Put:
@@ -108,6 +111,7 @@ class CommandBuilder:
                 )
             message = message.body
         item = self.item(message)
+        check_latest([item], on_conflict, if_version)
         policy = "keep" if on_conflict == "keep" else values.policy_of(on_conflict)
         if if_version is None:
             return cmd.Put(self.queue, [item], policy)
@@ -120,7 +124,7 @@ class CommandBuilder:
 
     def item(
         self, message: NewMessage, id: str | None = None, *, decoded: bool = False,
-        encoded: tuple[bytes, bool] | None = None,
+        encoded: tuple[bytes, bool] | None = None, named: bool = False,
     ) -> Item:  # fmt: skip
         """Return a message as the store takes it.
 
@@ -129,11 +133,15 @@ class CommandBuilder:
             id: a valid id; by default that of the message, or a new one.
             decoded: the body was decoded from JSON, see `bodies.encode`.
             encoded: the encoded body, and whether it is JSON, if that is known.
+            named: the user gave it that id.
         """
         body, headers = message.body, message.headers
         if headers is None and type(body) not in _SIMPLE and isinstance(body, msgspec.Struct):
             refuse_whole(body)
         data, is_json = encoded or bodies.encode(body, self.max_body, decoded=decoded)
+        latest = None
+        if message.latest is not None:
+            latest = latest_of(message, named=named or message.id is not None)
         at, delay = message.at, message.delay
         if at is not None or delay is not None:
             moment, ms = when(delay, at)
@@ -142,12 +150,17 @@ class CommandBuilder:
         if id is None:
             id = new_id() if message.id is None else check_name(message.id)
         expires = message.expires
-        if headers is None and expires is None and values_of(message) == DEFAULTS:
+        if (
+            headers is None
+            and expires is None
+            and latest is None
+            and values_of(message) == DEFAULTS
+        ):
             return Item(id, data, is_json, moment, ms)
         return Item(
             id, data, is_json, moment, ms, **check_options(message),
             expires=None if expires is None else lasting(expires),
-            headers=None if headers is None else headers_of(headers),
+            headers=None if headers is None else headers_of(headers), latest=latest,
         )  # fmt: skip
 
     def cancel(self, ids: Iterable[str], if_due: Moment | None) -> cmd.Cancel:

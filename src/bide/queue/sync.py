@@ -65,6 +65,7 @@ class Queue(BlockingChanges, BlockingEndings):
         headers: Mapping[str, str] | None = None,
         on_conflict: OnConflict | Literal["raise"] = "keep",
         if_version: str | None = None,
+        latest: Duration | None = None,
         within: object = None,
     ) -> Outcome:
         """Store a message until it is due. Once this returns, the message is safe.
@@ -83,6 +84,9 @@ class Queue(BlockingChanges, BlockingEndings):
             on_conflict: if the id exists: "keep" the message, "replace" it unless a worker holds
                 it, or "raise".
             if_version: with "replace": only the message that you saw, by its `Message.version`.
+            latest: with "replace", an id and `delay`: each put of the id moves its due time, but
+                never to later than this after the first put since the id was free. If a worker
+                holds the message, what you put follows it when the lease ends (debounce).
             within: your connection to the store's own database; the message joins its transaction.
 
         Returns:
@@ -96,7 +100,7 @@ class Queue(BlockingChanges, BlockingEndings):
         """
         message = NewMessage(
             body, delay=delay, at=at, id=id, priority=priority, expires=expires,
-            attempts=attempts, group=group, headers=headers,
+            attempts=attempts, group=group, headers=headers, latest=latest,
         )  # fmt: skip
         command = self._builder.put_one(message, on_conflict, if_version)
         outcome = self._do(Outcomes, command, within=within).outcomes[0]

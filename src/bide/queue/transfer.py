@@ -67,7 +67,16 @@ class Imported(msgspec.Struct, frozen=True):
 
 
 def to_line(message: Message) -> str:
-    """Return a message as one line of JSON, without the line's end."""
+    """Return a message as one line of JSON, without the line's end.
+
+    A lease ends with the export, so that a successor takes the place of its message.
+    """
+    if (new := message.successor) is not None:
+        message = msgspec.structs.replace(
+            message, data=new.data, json=new.json, due=new.due(0), priority=new.priority,
+            attempt=0, attempts=new.attempts, state="delayed", expires=new.expires,
+            group=new.group, headers=new.headers, failures=(), created=new.created,
+        )  # fmt: skip
     line = _Line(
         id=message.id, due=message.due, queue=message.queue, expires=message.expires,
         # A running attempt is not counted: it ends in this store.

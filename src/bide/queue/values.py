@@ -13,7 +13,7 @@ from bide.model.ended import encode_result
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
 from bide.model.limits import MAX_COUNT
-from bide.model.message import STATES, NewMessage, State
+from bide.model.message import STATES, Item, NewMessage, State
 from bide.model.pace import interval
 from bide.model.times import Duration, milliseconds
 
@@ -112,6 +112,34 @@ def _at_a_time(count: object, what: str) -> int:
             f"{MAX_COUNT:,}"
         )
     return count
+
+
+def latest_of(message: NewMessage, *, named: bool) -> int:
+    """Return `latest` of a message that has it, in milliseconds.
+
+    Args:
+        message: to be put.
+        named: whether its user gave it an id.
+    """
+    if not named or message.delay is None:
+        raise InvalidArgument(
+            f"latest={message.latest!r} bounds how long puts of one id delay it: it needs an id, "
+            'delay= and on_conflict="replace"'
+        )
+    assert message.latest is not None
+    return milliseconds(message.latest, "latest")
+
+
+def check_latest(items: Sequence[Item], on_conflict: str, if_version: str | None = None) -> None:
+    """Check that puts with `latest` replace, and do so unconditionally."""
+    if on_conflict == "replace" and if_version is None:
+        return
+    for item in items:
+        if item.latest is not None:
+            raise InvalidArgument(
+                f"latest of {item.id!r} is for puts that replace the message of their id: add "
+                'on_conflict="replace", and leave out if_version'
+            )
 
 
 def text_of(reason: object) -> str:

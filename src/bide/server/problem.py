@@ -140,8 +140,8 @@ class Problem(Exception):
 
 _FIELD = re.compile(
     rf"({'|'.join(OPTIONS)}|after|at|before|body|bucket|ceiling|concurrency|count|cursor|delay|"
-    r"expires|failures|first|headers|id|if_due|lease|limit|name|on_conflict|overlap|page|probe|"
-    r"queue|rate|secret|state|timeout|undo|url|wait)(?=[= \[])"
+    r"expires|failures|first|headers|id|if_due|latest|lease|limit|name|on_conflict|overlap|page|"
+    r"probe|queue|rate|secret|state|timeout|undo|url|wait)(?=[= \[])"
 )
 
 

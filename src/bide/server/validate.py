@@ -64,6 +64,10 @@ def check(command: cmd.Command | Bulk | Undo, caller: Caller) -> None:
             )
     match command:
         case cmd.Put():
+            if command.on_conflict != "replace" and any(
+                i.latest is not None for i in command.items
+            ):
+                raise InvalidArgument('latest is for replacing: on_conflict must be "replace"')
             if command.if_version is not None and command.on_conflict != "replace":
                 raise InvalidArgument('if_version is for replacing: on_conflict must be "replace"')
         case Bulk():
@@ -121,6 +125,8 @@ def check_item(item: Item, max_body: int) -> None:
         _within(len(failure.reason), "length of a reason in failures", 0, REASON_LENGTH)
     _moment(item.died, "died")
     _moment(item.created, "created")
+    if item.latest is not None:
+        _span(item.latest, "latest")
 
 
 def check_edit(edit: cmd.Edit, max_body: int) -> None:

@@ -74,6 +74,10 @@ class PutOptions(Options, kw_only=True, forbid_unknown_fields=True, omit_default
     """When it is due."""
     expires: Span | None = None
     """How long after its due time it is still worth delivering."""
+    latest: Span | None = None
+    """With an id, `delay` and `on_conflict` "replace": each put of the id moves its due time, but
+    never to later than this after the first put since the id was free. If the message is leased,
+    what is put follows it when the lease ends."""
 
 
 class Given(PutOptions, kw_only=True):
@@ -235,6 +239,8 @@ class MessageOut(msgspec.Struct, kw_only=True):
     """When it became dead, acked or expired."""
     created: int | UnsetType = UNSET
     """When it was first put; missing if an older version of bide has put it."""
+    successor: int | UnsetType = UNSET
+    """When the message is due that follows it when the lease ends; see `latest` of a put."""
     failures: list[FailureOut] | UnsetType = UNSET
     body: msgspec.Raw | UnsetType = UNSET
     """The body, if it is JSON."""
@@ -330,6 +336,8 @@ def shown(
     common: dict[str, Any] = {
         name: value for name in _COMMON if (value := getattr(message, name)) is not None
     }
+    if message.successor is not None:
+        common["successor"] = message.successor.due(0)
     if message.failures:
         common["failures"] = [_failure(failure) for failure in message.failures]
     if bodies:
@@ -346,7 +354,7 @@ def shown(
 _COMMON = [
     name
     for name in Message.__struct_fields__
-    if name in MessageOut.__struct_fields__ and name != "failures"
+    if name in MessageOut.__struct_fields__ and name not in ("failures", "successor")
 ]
 
 

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, get_args
 
+import msgspec
+
 from bide.engines.cursor import Budget, position
 from bide.engines.memory.claim import claim
 from bide.engines.memory.explain import explain
@@ -18,7 +20,7 @@ from bide.engines.memory.totals import counts, forecast
 from bide.engines.port import Capabilities, Engine, Notifier
 from bide.model import commands as cmd
 from bide.model.ended import within_budget
-from bide.model.message import FORGET, Message, size_of
+from bide.model.message import FORGET, Item, Message, size_of
 from bide.model.pace import LIMITS
 from bide.model.replies import (
     Affected,
@@ -88,24 +90,31 @@ class MemoryEngine:
         outcomes, wake = [], None
         for item in command.items:
             record = queue.records.get(item.id)
-            due = now + item.delay if item.at is None else item.at
             stored: Record | None = None
             if record is None and (command.on_conflict == "revive" or command.if_version):
                 outcomes.append(Outcome(item.id, False))
                 continue
             if record is None:
-                record = stored = queue.store(item, due, now)
+                record = stored = queue.store(item, now)
             else:
-                queue.settle_lapsed(record, now)
+                record = queue.settle_lapsed(record, now)
+                if record.state == "leased" and command.follows(item):
+                    outcomes.append(self._follow(record, item, now))
+                    continue
                 if record.is_still(None, command.if_version) and (
                     command.on_conflict == "replace"
                     or (command.on_conflict == "revive" and record.state == "dead")
                 ):
-                    stored = queue.replace(record, item, due)
+                    stored = queue.replace(record, item, now)
             if stored is not None and stored.state != "dead":
-                wake = due if wake is None else min(wake, due)
+                wake = stored.due if wake is None else min(wake, stored.due)
             outcomes.append((stored or record).outcome(stored is not None, now))
         return Outcomes(outcomes, wake)
+
+    def _follow(self, record: Record, item: Item, now: int) -> Outcome:
+        """Store an item as the successor of a leased record; the newest one stays."""
+        record.successor = item.follow(record.successor, now)
+        return msgspec.structs.replace(record.outcome(True, now), successor=record.successor.at)
 
     def _cancel(self, command: cmd.Cancel, now: int) -> Outcomes | Affected:
         if command.where is not None and command.dry_run:
@@ -123,6 +132,10 @@ class MemoryEngine:
 
         def cancel(record: Record) -> Outcome | None:
             version = versions.get(record.id, command.if_version)
+            successor = record.successor
+            if successor is not None and command.if_due is None and version is None:
+                record.successor = None
+                return msgspec.structs.replace(record.outcome(False, now), successor=successor.at)
             still = record.is_still(command.if_due, version)
             if record.state not in ("delayed", "ready") or not still:
                 return None
@@ -207,12 +220,15 @@ class MemoryEngine:
             if record is None:
                 outcomes.append(Outcome(id, False))
                 continue
-            queue.settle_lapsed(record, now)
+            record = queue.settle_lapsed(record, now)
             outcome = change(record)
+            if ends_leases and outcome is not None and record.successor is not None:
+                record = queue.succeed(record)
+                outcome = record.outcome(True, now)
             if outcome is not None and outcome.state in ("delayed", "ready"):
                 wakes.append(record.due)
             freed = freed or (ends_leases and outcome is not None)
-            outcomes.append(outcome or record.outcome(False, now))
+            outcomes.append(record.outcome(False, now) if outcome is None else outcome)
         wakes += queue.opens(now) if freed else ()
         return Outcomes(outcomes, min(wakes, default=None))
 
@@ -237,11 +253,14 @@ class MemoryEngine:
             if record is None:
                 outcomes.append(Outcome(lease.id, False))
                 continue
-            queue.settle_lapsed(record, now)
+            record = queue.settle_lapsed(record, now)
             if record.state != "leased" or record.token != lease.token:
                 outcomes.append(record.outcome(False, now))
                 continue
             outcome = change(queue, record, number)
+            if outcome.state != "leased" and record.successor is not None:
+                record = queue.succeed(record)
+                outcome = record.outcome(True, now)
             if outcome.state in ("delayed", "ready"):
                 wakes.append(record.due)
             freed = freed or outcome.state != "leased"

@@ -22,6 +22,7 @@ def explain(queue: QueueState, id: str | None, now: int) -> Explained:
         seen.attempts, seen.failures[-1] if seen.failures else None,
         _ahead(queue, record, now) if waits else None,
         seen.holder, record.since, record.extended, seen.until, seen.ended,
+        successor=None if record.successor is None else record.successor.at,
         limited=queue.lines.limited(record) if queue.lines and waits else None,
     )  # fmt: skip
 

@@ -61,22 +61,40 @@ class QueueState:
 
     # Moving a record.
 
-    def store(self, item: Item, due: int, now: int) -> Record:
+    def store(self, item: Item, now: int) -> Record:
         """Add a new record."""
         self._seq += 1
-        record = Record.of(item, due, self._seq, now)
+        record = Record.of(item, item.due(now), self._seq, now)
         self.tally["put"] += 1
         self._place(record, item)
         return record
 
-    def replace(self, old: Record, item: Item, due: int) -> Record | None:
+    def replace(self, old: Record, item: Item, now: int) -> Record | None:
         """Replace a record that no worker holds; `None` if one holds it."""
         if old.state not in ("delayed", "ready", "dead"):
             return None
+        created, due = old.created, item.due(now, old.created)
+        if created is None and item.latest is not None:  # from now on it is known
+            created = now
         if old.state == "dead":
             self.tally["revived"] += 1
         self.remove(old)
-        record = Record.of(item, due, old.seq, old.created)
+        record = Record.of(item, due, old.seq, created)
+        self._place(record, item)
+        return record
+
+    def succeed(self, old: Record) -> Record:
+        """Let a successor take the place of a record whose lease has ended."""
+        item = old.successor
+        assert item is not None
+        assert item.at is not None
+        if old.state == "dead":
+            self.tally["revived"] += 1
+        if old.state in ("acked", None):  # it has left the queue
+            self.tally["put"] += 1
+        if old.state is not None:
+            self.remove(old)
+        record = Record.of(item, item.at, old.seq, None)
         self._place(record, item)
         return record
 
@@ -224,20 +242,22 @@ class QueueState:
         self.end(record, "dead", now)
         self.tally["died"] += 1
 
-    def settle_lapsed(self, record: Record, now: int) -> None:
-        """End the lease of the record if it has expired."""
+    def settle_lapsed(self, record: Record, now: int) -> Record:
+        """End the lease of the record if it has expired; return what has its place now."""
         if record.state == "leased" and record.until is not None and record.until <= now:
             self.tally["lapsed"] += 1
             if self.failed(record, LAPSED, record.until, now):
                 self.ready(record)
+            if record.successor is not None:
+                return self.succeed(record)
+        return record
 
     def collect_lapsed(self, now: int, limit: int) -> list[Died]:
         """End up to `limit` expired leases; return the records that are dead now."""
         died = []
         for record in list(islice(self.upto("leased", now), limit)):
             holder = record.holder or ""
-            self.settle_lapsed(record, now)
-            if record.state == "dead":
+            if self.settle_lapsed(record, now).state == "dead":
                 died.append(Died(record.id, record.attempt, holder))
         return died
 

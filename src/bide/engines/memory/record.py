@@ -34,6 +34,7 @@ class Record(msgspec.Struct, gc=False):
     planned: int | None = None
     since: int | None = None
     extended: int = 0
+    successor: Item | None = None
 
     @classmethod
     def of(cls, item: Item, due: int, seq: int, created: int | None) -> "Record":
@@ -74,6 +75,7 @@ class Record(msgspec.Struct, gc=False):
             self.id, queue, self.data, self.json, self.due, self.priority,
             self.attempt + leased, self.attempts, state, self.expires, self.group, self.headers,
             self.failures, self.holder, self.until, self.ended, self.planned, self.created,
+            self.successor,
         )  # fmt: skip
 
 

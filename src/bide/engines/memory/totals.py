@@ -31,11 +31,15 @@ def counts(queue: QueueState, command: Count, now: int) -> Counts:
         oldest=min((record.due for _, _, record in waiting), default=None),
         recount=sizes if command.recount else None,
         strays=queue.strays() if command.recount else None,
-        stored=queue.ends.size + sum(map(stored_size, queue.records.values()))
-        if command.stored
-        else None,
+        stored=_stored(queue) if command.stored else None,
         **{name: getattr(queue.lines, name) for name in LIMITS},
     )
+
+
+def _stored(queue: QueueState) -> int:
+    records = queue.records.values()
+    successors = [record.successor for record in records if record.successor is not None]
+    return queue.ends.size + sum(map(stored_size, records)) + sum(map(stored_size, successors))
 
 
 def forecast(queue: QueueState, command: Forecast, now: int) -> Forecasted:

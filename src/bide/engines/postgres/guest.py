@@ -39,6 +39,7 @@ class _Row(msgspec.Struct):
     due: int | None = None
     until: int | None = None
     holder: str | None = None
+    successor: int | None = None
     count: int = 0
     more: bool = False
 
@@ -202,7 +203,11 @@ def _columns(items: Sequence[Item]) -> dict[str, list[Any]]:
             for item in items
         ],
     }
-    return {n: values for n, values in columns.items() if n == "is_json" or any(values)}
+    told = {n: values for n, values in columns.items() if n == "is_json" or any(values)}
+    latest = [item.latest for item in items]
+    if latest.count(None) < len(latest):  # 0 says something
+        told["latest"] = latest
+    return told
 
 
 def _reply(command: cmd.Command, rows: list[_Row]) -> Reply:

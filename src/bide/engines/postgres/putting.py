@@ -115,38 +115,41 @@ def _replace(run: Run, command: cmd.Put, now: int | None) -> Reply:
     if command.if_version is not None:
         only = integers(of_version(run, command.queue, [i.id for i in items], command.if_version))
     revive = command.on_conflict == "revive"
-    rows = run("_replace", command.queue, now, *_columns(items), revive, only)
+    latest = _some([i.latest for i in items], None, integers)
+    rows = run("_replace", command.queue, now, *_columns(items), latest, revive, only)
     outcomes = put_outcomes(items, rows)
     return Outcomes(outcomes, _wake(outcomes))
 
 
 def _wake(outcomes: list[Outcome]) -> int | None:
-    dues = [o.due for o in outcomes if o.done and o.state != "dead" and o.due is not None]
+    waits = ("delayed", "ready")
+    dues = [o.due for o in outcomes if o.done and o.state in waits and o.due is not None]
     return min(dues, default=None)
+
+
+def _some(values: list[Any], default: Any, array: Callable[[list[Any]], Array]) -> Array | None:
+    """Return values as an array; nothing if all are the default."""
+    return None if values.count(default) == len(values) else array(values)
 
 
 def _columns(items: Sequence[Item]) -> list[Array | None]:
     """Return items as the arguments of a put; nothing for a field that no item has."""
-
-    def some(values: list[Any], default: Any, array: Callable[[list[Any]], Array]) -> Array | None:
-        return None if values.count(default) == len(values) else array(values)
-
     delays = [i.delay for i in items]
     return [
         texts([i.id for i in items]),
-        some([i.json for i in items], True, booleans),
+        _some([i.json for i in items], True, booleans),
         byteas([i.data for i in items]),
-        some([i.at for i in items], None, integers),
+        _some([i.at for i in items], None, integers),
         integers(delays[:1] if len(set(delays)) == 1 else delays),
-        some([i.priority for i in items], 0, integers),
-        some([i.attempts for i in items], ATTEMPTS, integers),
-        some([i.expires for i in items], None, integers),
-        some([i.group for i in items], None, texts),
-        some([i.headers for i in items], None, _objects),
-        some([i.attempt for i in items], 0, integers),
-        some([i.failures or None for i in items], None, _objects),
-        some([i.died for i in items], None, integers),
-        some([i.created for i in items], None, integers),
+        _some([i.priority for i in items], 0, integers),
+        _some([i.attempts for i in items], ATTEMPTS, integers),
+        _some([i.expires for i in items], None, integers),
+        _some([i.group for i in items], None, texts),
+        _some([i.headers for i in items], None, _objects),
+        _some([i.attempt for i in items], 0, integers),
+        _some([i.failures or None for i in items], None, _objects),
+        _some([i.died for i in items], None, integers),
+        _some([i.created for i in items], None, integers),
     ]
 
 
@@ -164,7 +167,9 @@ def put_outcomes(items: Sequence[Item], rows: list[Any]) -> list[Outcome]:
         return [_stored(item, moment) for item in items]
     met = {row.number: row for row in rows[:-1]}
     return [
-        _stored(item, moment) if (row := met.get(number)) is None else outcome(item.id, False, row)
+        _stored(item, moment)
+        if (row := met.get(number)) is None
+        else outcome(item.id, getattr(row, "done", False), row)
         for number, item in enumerate(items, 1)
     ]
 
@@ -179,4 +184,5 @@ def _stored(item: Item, moment: int) -> Outcome:
 def outcome(id: str, done: bool, row: Any) -> Outcome:
     """Return what a row says of a message."""
     state = None if row.state is None else STATES[row.state]
-    return Outcome(id, done, state, row.due, row.until, row.holder)
+    successor = getattr(row, "successor", None)
+    return Outcome(id, done, state, row.due, row.until, row.holder, successor)

@@ -1,5 +1,6 @@
 """Claim, find, scan, count, forecast, queues: calls whose rows tell of messages."""
 
+from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ from bide.model import commands as cmd
 from bide.model.ended import ENDINGS, KEPT_ENDS, End, within_budget
 from bide.model.errors import InvalidArgument
 from bide.model.identity import range_of_ids
-from bide.model.message import STATES, Failure, Message
+from bide.model.message import STATES, Failure, Item, Message
 from bide.model.pace import LIMITS
 from bide.model.rank import PROMOTE, delayed_reach
 from bide.model.replies import (
@@ -61,6 +62,34 @@ def message(queue: str, row: Any, now: int) -> Message:
         _failures(row.failures) if row.failures else (), row.holder,
         row.rank if code == 2 else None, row.rank if code > 2 else None, row.planned,
         row.created or None,
+        _successor(row.id, row.successor) if row.successor else None,
+    )  # fmt: skip
+
+
+class _Successor(msgspec.Struct):
+    """The column `successor` of a message."""
+
+    due: int
+    created: int
+    priority: int
+    attempts: int
+    is_json: bool
+    data: str
+    """In base64, with line breaks."""
+    expires: int | None = None
+    group: str | None = None
+    headers: str | None = None
+
+
+_as_successor = msgspec.json.Decoder(_Successor).decode
+
+
+def _successor(id: str, text: str) -> Item:
+    read = _as_successor(text)
+    return Item(
+        id, b64decode(read.data), read.is_json, read.due, 0, read.priority, read.expires,
+        read.attempts, read.group, _headers(read.headers) if read.headers else None,
+        created=read.created,
     )  # fmt: skip
 
 
@@ -282,7 +311,7 @@ def explain(run: Run, command: cmd.Explain, now: int | None) -> Reply:
         told["attempt"] + (code == 2), told["attempts"],
         None if failure is None else Failure(*failure), told["ahead"], told["holder"],
         told["since"], told["extended"] or 0, told["rank"] if code == 2 else None,
-        told["rank"] if code > 2 else None,
+        told["rank"] if code > 2 else None, told["successor"],
         limited=None if told["limited"] is None else Limited(*told["limited"]),
     )  # fmt: skip
 

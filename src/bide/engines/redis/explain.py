@@ -34,6 +34,7 @@ def explain(command: Explain, shards: int) -> Step:
             now, pauses, seen.state, seen.due, seen.planned, seen.priority, seen.attempt,
             seen.attempts, seen.failures[-1] if seen.failures else None, ahead,
             seen.holder, since, extended, seen.until, seen.ended,
+            None if seen.successor is None else seen.successor.at,
             limited=Limited(*limited) if limited else None,
         )
     ]  # fmt: skip
@@ -41,5 +42,5 @@ def explain(command: Explain, shards: int) -> Step:
 
 def _lease(lease: bytes) -> tuple[int | None, int]:
     """Return since when a lease lasts, `None` if an older bide made it; and its extensions."""
-    since, _, times = lease.partition(b"\t")[2].partition(b" ")
+    since, _, times = lease.partition(b"\n")[0].partition(b"\t")[2].partition(b" ")
     return int(since) if since else None, int(times or 0)

@@ -67,12 +67,13 @@ def put(run: Sequence[Put], sharded: ShardedQueue | None) -> Step:
             if place in known:
                 found = outcomes[index] = Outcome(item.id, *known[place])
             else:
-                due = now + item.delay if item.at is None else item.at
+                due = item.due(now)
                 state: State = "ready" if due <= now else "delayed"
                 if item.died is not None:
                     state = "dead"
                 found = outcomes[index] = Outcome(item.id, True, state, due, item.died)
-            if found.done and found.state != "dead" and (wake is None or found.due < wake):  # type: ignore[operator]
+            waits = found.done and found.state in ("delayed", "ready")
+            if waits and (wake is None or found.due < wake):  # type: ignore[operator]
                 wake = found.due
     if new and shards > 1:  # the queue was deleted, or is new to this engine: make all shards
         yield [Call("shards", command.queue, (shards,), shard, "") for shard in range(shards)]
@@ -116,6 +117,8 @@ def _common(items: Sequence[Item]) -> tuple[list[Arg], list[Arg], str]:
     marks: list[Arg] = []
     for item in items:
         whens.append(item.at if item.at is not None else f"+{item.delay}")
+        if item.latest is not None:
+            whens[-1] = f"{whens[-1]!s}<{item.latest}"
         mark: Arg = item.priority
         if item.priority and "w" not in flags:
             flags += "w"

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from bide.model.message import Failure, Message, State
+from bide.model.message import Failure, Item, Message, State
 from bide.model.rank import ready_rank
 
 __all__ = ["ORDER", "Arg", "as_failures", "as_message", "claim_rank"]
@@ -86,7 +86,11 @@ def as_message(
         holder: who holds it, `None` if nobody does.
         until: when its lease lapses.
     """
+    successor: Item | None = None
     if lease is not None:
+        lease, _, follows = lease.partition(b"\n")
+        if follows:
+            successor = _as_successor(queue, id, follows)
         _order, _token, expiry, name = lease.split(b" ", 3)
         holder, until = name.partition(b"\t")[0].decode(), int(expiry)
     created: int | None = None
@@ -119,6 +123,16 @@ def as_message(
         id, queue, record[at:], fields.json, due, fields.priority,
         fields.attempt + (holder is not None), fields.attempts, state, fields.expires, group,
         headers, failures, holder, until, fields.ended, fields.planned, created,
+        successor,
+    )  # fmt: skip
+
+
+def _as_successor(queue: str, id: str, record: bytes) -> Item:
+    """Return the successor of a leased message, whose record stands behind the lease."""
+    read = as_message(queue, id, record, 0)
+    return Item(
+        id, read.data, read.json, read.due, 0, read.priority, read.expires, read.attempts,
+        read.group, read.headers, created=read.created,
     )  # fmt: skip
 
 

@@ -6,17 +6,17 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from bide.model.message import STATES, Failure, Message, State
+from bide.model.message import STATES, Failure, Item, Message, State
 from bide.model.replies import Flow, Outcome
 
 __all__ = [
     "ACKED", "DEAD", "DELAYED", "EXPIRED", "LEASED", "READY", "GroupRow", "LimitRow", "MessageRow",
-    "Place", "QueueRow", "as_failures", "as_row", "columns",
+    "Place", "QueueRow", "as_failures", "as_headers", "as_row", "columns", "json_text", "row_of",
 ]  # fmt: skip
 
 DELAYED, READY, LEASED, DEAD, ACKED, EXPIRED = range(6)
 
-_as_headers = msgspec.json.Decoder(dict[str, str]).decode
+as_headers = msgspec.json.Decoder(dict[str, str]).decode
 as_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
 
 
@@ -31,6 +31,7 @@ class QueueRow(msgspec.Struct, gc=False):
     result_ttl: int
     limited: int
     ended: int
+    successors: int
     weighted: int
     token: int
     delayed: int
@@ -59,7 +60,7 @@ class QueueRow(msgspec.Struct, gc=False):
 
     def flow(self) -> Flow:
         """Return the counters of what has happened."""
-        return Flow(*msgspec.structs.astuple(self)[15:])
+        return Flow(*msgspec.structs.astuple(self)[16:])
 
 
 class LimitRow(msgspec.Struct, gc=False):
@@ -162,10 +163,29 @@ class MessageRow(NamedTuple):
         return Message(
             id, queue, data.encode() if is_json else data, is_json, due, priority,
             attempt + (code == LEASED), attempts, STATES[code], expires, group,
-            _as_headers(headers) if headers else None,
+            as_headers(headers) if headers else None,
             as_failures(failures) if failures else (), holder or held_by, until or held_until,
             ended, planned, created or None,
         )  # fmt: skip
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON text, as SQLite's own functions read it."""
+    return _encode(value).decode()
+
+
+def row_of(seq: int, queue: int, item: Item, due: int, created: int | None) -> tuple[Any, ...]:
+    """Return an item as the statement `insert_message` takes it."""
+    return (
+        seq, queue, item.id, due, item.priority, item.attempt, item.attempts, item.expires,
+        item.group, json_text(item.headers) if item.headers is not None else None,
+        json_text(item.failures) if item.failures else None,
+        item.data.decode() if item.json else item.data,
+        created if item.created is None else item.created,
+    )  # fmt: skip
 
 
 as_row = cast("Callable[[Any], MessageRow]", partial(tuple.__new__, MessageRow))

@@ -5,8 +5,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import msgspec
-
 from bide.engines.sqlite.lines import Lines
 from bide.engines.sqlite.rows import (
     ACKED,
@@ -19,8 +17,10 @@ from bide.engines.sqlite.rows import (
     Place,
     QueueRow,
     as_failures,
+    json_text,
 )  # fmt: skip
 from bide.engines.sqlite.statements import SQL
+from bide.engines.sqlite.successors import followed
 from bide.model.ended import ENDINGS, Ending, end_of
 from bide.model.message import (
     EXPIRED_KEEP,
@@ -36,13 +36,6 @@ from bide.model.replies import Died
 __all__ = ["HOUR", "Session", "json_text"]
 
 HOUR = 3_600_000
-
-_encode = msgspec.json.Encoder().encode
-
-
-def json_text(value: Any) -> str:
-    """Return a value as JSON text, as SQLite's own functions read it."""
-    return _encode(value).decode()
 
 
 class Session:
@@ -350,7 +343,8 @@ class Session:
             else:
                 died.append(Died(place.id, place.attempt + 1, place.holder or ""))
         self.ready(queue, alive)
-        return died
+        alive_again = followed(self, queue, places)
+        return [one for one in died if one.id not in alive_again]
 
     def _forget(self, queue: QueueRow) -> None:
         ends = (ACKED, self.now - queue.keep), (EXPIRED, self.now - max(queue.keep, EXPIRED_KEEP))

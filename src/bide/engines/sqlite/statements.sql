@@ -276,6 +276,31 @@ UPDATE bide_message SET
   expires = expires + due - coalesce(planned, due), due = ?, attempt = 0, planned = NULL
 WHERE seq = ?;
 
+-- name: store_successor
+INSERT OR REPLACE INTO bide_successor
+  (queue, id, due, priority, attempts, expires, "group", headers, data, created)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: successors
+SELECT id, due, priority, attempts, expires, "group", headers, data, created FROM bide_successor
+WHERE queue = ? AND id IN (SELECT value FROM json_each(?));
+
+-- name: drop_successors
+DELETE FROM bide_successor WHERE queue = ? AND id IN (SELECT value FROM json_each(?));
+
+-- name: recount_successors
+-- How many there are, and how many of them follow no leased message.
+SELECT count(*), coalesce(sum(NOT EXISTS (
+  SELECT 1 FROM bide_message m JOIN bide_lease l ON l.seq = m.seq
+  WHERE m.queue = s.queue AND m.id = s.id)), 0)
+FROM bide_successor s WHERE s.queue = ?;
+
+-- name: stored_successors
+SELECT coalesce(sum(
+  length(CAST(id AS BLOB)) + length(CAST(data AS BLOB))
+  + coalesce(length(CAST("group" AS BLOB)), 0) + coalesce(length(CAST(headers AS BLOB)), 0)), 0)
+FROM bide_successor WHERE queue = ?;
+
 -- name: forgettable
 SELECT seq FROM bide_aside WHERE queue = ? AND state = ? AND ended <= ?
 ORDER BY ended, seq LIMIT ?;

@@ -14,7 +14,7 @@ from bide.model.ended import PENDING
 from bide.model.errors import BideError, InvalidArgument, StoreFull
 from bide.model.identity import actor_of
 from bide.model.limits import MAX_BATCH_MESSAGES, MAX_COMMANDS
-from bide.model.message import WITHHELD, Item, Message
+from bide.model.message import Item, Message, withheld
 from bide.model.replies import Claimed, Ends, Explained, Found, Names, Page, Reply
 from bide.model.undoing import Bulk, Part, Undo, Undone
 from bide.observing.heartbeat import is_register
@@ -205,23 +205,25 @@ def _told(call: Call, reply: Any) -> Any:
     if isinstance(reply, Names):
         return Names(own_names(caller, reply.names))
     if isinstance(reply, Claimed) and caller.namespace is not None:
-        return msgspec.structs.replace(reply, messages=_shown(caller, reply.messages, {}))
+        return msgspec.structs.replace(reply, messages=_shown(caller, reply.messages))
     if isinstance(reply, Ends) and not caller.may("bodies"):
         return without_results(reply)
     if isinstance(reply, (Found, Page)):
-        hidden = {} if caller.may("bodies") else WITHHELD
-        if hidden or caller.namespace is not None:
-            return msgspec.structs.replace(reply, messages=_shown(caller, reply.messages, hidden))
+        hides = not caller.may("bodies")
+        if hides or caller.namespace is not None:
+            shown = _shown(caller, reply.messages, hides=hides)
+            return msgspec.structs.replace(reply, messages=shown)
     return reply
 
 
-def _shown(caller: Caller, messages: Sequence[Message | None], hidden: dict[str, Any]) -> Any:
+def _shown(caller: Caller, messages: Sequence[Message | None], *, hides: bool = False) -> Any:
     """Return messages under the names that their queues have for the caller."""
     skip = 0 if caller.namespace is None else len(caller.namespace) + 1
     return [
         None if one is None
         else msgspec.structs.replace(
-            one, queue=one.queue[skip:], **({} if is_register(one.queue) else hidden)
+            withheld(one) if hides and not is_register(one.queue) else one,
+            queue=one.queue[skip:],
         )
         for one in messages
     ]  # fmt: skip

@@ -37,6 +37,8 @@ async def item_of(call: Call, id: str | None) -> tuple[Item, str]:
         query.delay = wire.span(query.delay)
     if query.expires is not None:
         query.expires = wire.span(query.expires)
+    if query.latest is not None:
+        query.latest = wire.span(query.latest)
     if call.content_type in ("", JSON):
         given = await call.read(wire.Given)
         check_fields(bytes(given.headers).count(b":"))
@@ -89,11 +91,11 @@ async def to_item(call: Call, given: wire.Given, place: str = "") -> Item:
     try:
         message = NewMessage(
             body, delay=given.delay, at=wire.moment(given.at, "at"), expires=given.expires,
-            headers=headers_of(given.headers, place),
+            headers=headers_of(given.headers, place), latest=given.latest,
             **options_of(given),
         )  # fmt: skip
         id = new_id() if given.id is None else check_name(given.id)
-        return call.arguments.item(message, id, decoded=True)
+        return call.arguments.item(message, id, decoded=True, named=given.id is not None)
     except InvalidArgument as error:
         if not place:
             raise

@@ -13,6 +13,7 @@ from bide.model.limits import MAX_HTTP_PAGE
 from bide.model.message import Item, Message, Name, State, version_of
 from bide.model.replies import Found, Outcome, Outcomes, Page
 from bide.queue.results import must_be_new
+from bide.queue.values import check_latest
 from bide.server import wire
 from bide.server.conditions import changed, chosen, is_named, tag_of
 from bide.server.operation import JSON, Answer, Call, Operation
@@ -120,6 +121,7 @@ async def _put(
     call: Call, items: list[Item], on_conflict: str, version: str | None = None
 ) -> list[Outcome]:
     service = call.service
+    check_latest(items, on_conflict, version)
     if on_conflict == "replace":
         call.caller.need("change")
     if service.quotas.any:
@@ -135,7 +137,7 @@ def _stored(call: Call, on_conflict: str, outcome: Outcome, item: Item) -> Answe
     root = quote(call.scope.get("root_path", ""))
     messages = f"{root}/v1/queues/{call.named['queue']}/messages/"
     headers = {"location": messages + quote(outcome.id, safe="")}
-    if outcome.done and outcome.due is not None:
+    if outcome.done and outcome.due is not None and outcome.successor is None:
         headers["etag"] = tag_of(version_of(item, outcome.due))
     return Answer(201 if outcome.done else 200, outcome, headers)
 

@@ -2,6 +2,7 @@
 """Batches, residue, closing and opening again, and every transition of the lifecycle."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -219,6 +220,17 @@ class BatchCases:
             desk.claim(0)
             desk.purge("dead")
             desk.cancel("a")
+        for delay in (HOUR, 0):
+            for end in (desk.ack, desk.bury, desk.retry, partial(desk.retry, delay=5)):
+                lease = desk.lease("a")
+                desk.put("a", on_conflict="replace", delay=delay, latest=delay)
+                end(lease)
+                desk.cancel("a")
+        desk.lease("a")
+        desk.put("a", on_conflict="replace", latest=0)
+        desk.cancel("a")
+        desk.release("a")
+        desk.cancel("a")
         desk.retry(desk.lease("a"), delay=5, release=True)
         desk.cancel("a")
         desk.retry(desk.lease("a"), release=True)

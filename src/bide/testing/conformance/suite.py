@@ -10,6 +10,7 @@ from bide.testing.conformance.budgets import BudgetCases
 from bide.testing.conformance.changing import ChangeCases
 from bide.testing.conformance.claiming import ClaimCases
 from bide.testing.conformance.content import ContentCases
+from bide.testing.conformance.debouncing import DebounceCases
 from bide.testing.conformance.desk import Desk
 from bide.testing.conformance.editing import EditCases
 from bide.testing.conformance.ending import EndCases
@@ -38,6 +39,7 @@ class EngineConformance(
     TurnCases,
     LimitCases,
     MoveCases,
+    DebounceCases,
     EditCases,
     ChangeCases,
     StateCases,

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from bide.model import commands as cmd
 from bide.model.message import EXPIRED_KEEP, LAPSED, Failure, Item, version_of
@@ -72,7 +72,15 @@ def items() -> SearchStrategy[Item]:
         failures=failures,
         died=some([None, None, None, None, None, START - 2, START + 3]),
         created=some([None, None, None, None, None, 0, START - 9]),
+        latest=some([None, None, 0, 2, 10]),
     )
+
+
+def _put(queue: str, items: list[Item], on_conflict: Any, version: str | None = None) -> cmd.Put:
+    """Return a put; `latest` is for those that replace."""
+    if on_conflict != "replace":
+        items = [structs.replace(item, latest=None) for item in items]
+    return cmd.Put(queue, items, on_conflict, version)
 
 
 def edits() -> SearchStrategy[cmd.Edit]:
@@ -113,7 +121,7 @@ def _changes() -> list[SearchStrategy[Any]]:
         st.builds(cmd.Cancel, queues, named, if_version=maybe_version),
         st.builds(cmd.Reschedule, queues, named, maybe_due, delays, if_version=maybe_version),
         st.builds(
-            cmd.Put, queues, st.lists(items(), max_size=2), st.just("replace"), maybe_version
+            _put, queues, st.lists(items(), max_size=2), st.just("replace"), maybe_version
         ),
         st.builds(cmd.Cancel, queues, where=wheres, dry_run=st.booleans(), actor=actors),
         st.builds(cmd.Reschedule, queues, named, maybe_due, delays, if_due=maybe_due),
@@ -154,7 +162,7 @@ def _looks() -> list[SearchStrategy[Any]]:
 def ops() -> SearchStrategy[Op]:
     """Return one step of a script; puts, claims and what settles come more often than the rest."""
     puts = st.builds(
-        cmd.Put,
+        _put,
         queues,
         st.lists(items(), max_size=4),
         some(["keep", "keep", "keep", "replace", "replace", "revive"]),

@@ -6,9 +6,20 @@ from collections.abc import Iterator
 import msgspec
 
 from bide.engines.port import Engine
-from bide.model.commands import Command, Count, Put, Release, Retry, Scan
+from bide.model.commands import (
+    Ack,
+    Bury,
+    Cancel,
+    Command,
+    Count,
+    Extend,
+    Put,
+    Release,
+    Retry,
+    Scan,
+)
 from bide.model.lifecycle import TRANSITIONS, Transition
-from bide.model.message import EXPIRED_KEEP, LAPSED, Failure, Message, State, remember
+from bide.model.message import EXPIRED_KEEP, LAPSED, Failure, Item, Message, State, remember
 from bide.model.replies import Claimed, Counts, Page, Reply
 
 __all__ = ["Watch", "audit", "dump"]
@@ -115,6 +126,10 @@ def _steps(
         lapsed = _taken_back(old, old.until, old.holder, now, since)
         yield "lapse", old.state, lapsed.state
         old = lapsed
+        if old.successor is not None:
+            follows = _following(old, old.successor, now)
+            yield "succeed", old.state, follows.state
+            old = follows
     elif old is not None and old.ended is not None and old.state in ("acked", "expired"):
         kept = keep if old.state == "acked" else max(keep, EXPIRED_KEEP)
         if old.ended + kept <= now:
@@ -122,7 +137,33 @@ def _steps(
             old = None
     if old != new:
         state = old.state if old is not None else None
+        ends = old is not None and old.successor is not None
+        if new is not None and ends and not isinstance(command, (Put, Cancel, Extend)):
+            between = _between(command, old)  # type: ignore[arg-type]
+            yield _cause(command, state), state, between
+            yield "succeed", between, new.state
+            return
         yield _cause(command, state), state, new.state if new is not None else None
+
+
+def _following(old: Message, item: Item, now: int) -> Message:
+    """Return the successor of a message as the message that it becomes."""
+    assert item.at is not None
+    return Message(
+        old.id, old.queue, item.data, item.json, item.at, item.priority, 0, item.attempts,
+        "ready" if item.at <= now else "delayed", item.expires, item.group, item.headers,
+        created=item.created,
+    )  # fmt: skip
+
+
+def _between(command: Command, old: Message) -> State | None:
+    """Return the state of a message whose lease a command ends, before its successor follows."""
+    if isinstance(command, Ack):
+        return None
+    untouched = isinstance(command, Retry) and command.release
+    if isinstance(command, Bury) or (old.attempt >= old.attempts and not untouched):
+        return "dead"
+    return "delayed" if isinstance(command, Retry) and command.delay else "ready"
 
 
 def _taken_back(message: Message, moment: int, holder: str, now: int, since: int | None) -> Message:

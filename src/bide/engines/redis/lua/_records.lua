@@ -13,7 +13,7 @@
 -- place and no record; claims step over both. Nothing that has a record is ever without a place.
 local LAPSED = 'the lease lapsed: the holder died, hung, or needed longer than its lease'
 local FAILURES, FORGET, DAY = 20, 1000, 86400000
-local LEASE = '^%x+ (%d+) (%d+) ([^\t]*)\t?(%d*) ?(%d*)$'  -- nothing from the tab on: of an older bide
+local LEASE = '^(%x+ (%d+) (%d+) ([^\t\n]*)\t?(%d*) ?(%d*))\n?(.*)$'  -- nothing from the tab on: of an older bide
 local BASE = {dead = 0, acked = 0, expired = STRIPE}  -- kept: first what was acked, then what expired
 
 -- Returns the set of messages that ended in a state.
@@ -58,13 +58,13 @@ end
 -- not be followed by one with an older token, see claim.lua.
 local function leave(r, stays)
   if r.token then
-    if limited then end_lease(r.group) end
+    if limited then end_lease(r.leased_in or r.group) end
     if SHARDS > 1 and tonumber(r.token) > tonumber(call('HGET', META, 'returned') or 0) then
       call('HSET', META, 'returned', r.token)
     end
     call('HDEL', LEASES, r.id)
     call('ZREM', LEASED, r.member)
-    r.token, r.until_, r.holder = nil, nil, nil
+    r.token, r.until_, r.holder, r.successor = nil, nil, nil, nil
   elseif r.was then
     if ended_in(r.was) ~= stays then call('ZREM', ended_in(r.was), r.member) end
   elseif stays == DELAYED or call('ZREM', DELAYED, r.member) == 0 then
@@ -110,8 +110,27 @@ local function delete(r, counted)
   count(counted)
 end
 
+local function set_group(r, group)
+  if group == r.group then return end
+  if group ~= '' then call('ZADD', GROUPS, 0, group .. '\1' .. r.member) end
+  if r.group ~= '' then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
+  r.group = group
+end
+
+-- Lets the successor take the place of a message whose lease ends, however: that is counted before.
+local function follow(r)
+  local s = parse(r.id, r.successor)
+  r.leased_in = r.group
+  set_group(r, s.group)
+  for _, field in ipairs({'due', 'created', 'kind', 'priority', 'attempts', 'headers', 'body'}) do
+    r[field] = s[field]
+  end
+  r.attempt, r.failures, r.expires, r.planned = 0, '', s.expires, nil
+  to_delayed(r)
+end
+
 -- Adds a failure to a message; `counted`: as an attempt. Returns true if another attempt is left;
--- else, and if `final`, the message is dead.
+-- else, and if `final`, the message is dead; one with a successor is only counted so.
 local function failed(r, reason, moment, counted, final)
   if counted then r.attempt = r.attempt + 1 end
   local failures = r.failures ~= '' and cjson.decode(r.failures) or {}
@@ -120,7 +139,12 @@ local function failed(r, reason, moment, counted, final)
   r.failures = cjson.encode(failures)
   if not final and r.attempt < r.attempts then return true end
   remember_end(r, 'dead', counted and (r.holder or '') or actor)
-  set_aside(r, 'dead', 'died')
+  if r.successor then
+    count('died')
+    count('revived')
+  else
+    set_aside(r, 'dead', 'died')
+  end
   return false
 end
 
@@ -131,14 +155,19 @@ local function locate(id, text)
   local r = parse(id, text)
   local lease = not r.state and call('HGET', LEASES, id)
   if lease and sub(lease, 1, ORDER) == r.order then
-    r.token, r.until_, r.holder, r.since, r.extended = match(lease, LEASE)
-    r.until_ = tonumber(r.until_)
+    r.lease, r.token, r.until_, r.holder, r.since, r.extended, r.successor = match(lease, LEASE)
+    r.until_, r.successor = tonumber(r.until_), r.successor ~= '' and r.successor or nil
   end
   if limited then find_line(r) end
   if r.token and r.until_ <= now then
     count('lapsed')
     r.held_by = r.holder
-    if failed(r, LAPSED, r.until_, true) then to_ready(r) end
+    local left = failed(r, LAPSED, r.until_, true)
+    if r.successor then
+      follow(r)
+    elseif left then
+      to_ready(r)
+    end
   end
   return r
 end
@@ -154,12 +183,13 @@ local function is_still(r, wanted)
   return sub(redis.sha1hex(concat({line, '\n', r.group, r.headers, r.body})), 1, 16) == version
 end
 
--- One outcome: [done, state, due, until, holder]; there is no such message: [done].
+-- One outcome: [done, state, due, until, holder, due of the successor that came or has gone]; there is no
+-- such message: [done].
 local function outcome(r, done)
   if not r then return '[false]' end
   if r.gone then return '[true,null,' .. int(r.due) .. ']' end
   local state = r.state or r.token and 'leased' or r.due <= now and 'ready' or 'delayed'
-  return cjson.encode({done, state, r.due, r.until_ or r.ended or null, r.holder or null})
+  return cjson.encode({done, state, r.due, r.until_ or r.ended or null, r.holder or null, r.follows})
 end
 
 local function ids_of(members)

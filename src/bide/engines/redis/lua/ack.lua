@@ -9,7 +9,7 @@ define('ack', {'allow-oom'}, function()
   local ids, outcomes, acked, members, nexts, n = {}, {}, {}, {}, {}, 0
   for i = 1, total do ids[i] = ARGV[9 + (i - 1) * width] end
   local held = total > 0 and call('HMGET', LEASES, unpack(ids)) or {}
-  local last, mine, holds
+  local last, mine, holds, follows, earliest
   for i = 1, total do
     local lease, done = held[i], false
     if lease then
@@ -17,11 +17,12 @@ define('ack', {'allow-oom'}, function()
       if mark ~= last then  -- most leases of one ack are of one claim
         local until_
         last, mine, until_ = mark, match(mark, '^(%d+) (%d+) ')
+        follows = find(mark, '\n', 1, true) ~= nil
         holds = tonumber(until_) > now
       end
       done = holds and mine == ARGV[10 + (i - 1) * width]
     end
-    if done and forgets then
+    if done and forgets and not follows then
       n = n + 1
       acked[n], members[n], outcomes[i] = ids[i], sub(lease, 1, ORDER) .. ids[i], '[true]'
     else
@@ -30,9 +31,18 @@ define('ack', {'allow-oom'}, function()
         local result = width == 3 and ARGV[11 + (i - 1) * width] or ''
         r.attempt = r.attempt + 1
         remember_end(r, 'acked', r.holder, result ~= '' and result or nil)
-        if keep > 0 then set_aside(r, 'acked') else delete(r, 'acked') end
+        if r.successor then
+          count('acked')
+          count('put')
+          follow(r)
+          earliest = min(earliest or r.due, r.due)
+        elseif keep > 0 then
+          set_aside(r, 'acked')
+        else
+          delete(r, 'acked')
+        end
       end
-      outcomes[i] = done and keep == 0 and '[true]' or outcome(r, done)
+      outcomes[i] = done and r.gone and '[true]' or outcome(r, done)
       if limited then nexts[i] = opens_next() end
     end
   end
@@ -44,6 +54,6 @@ define('ack', {'allow-oom'}, function()
   else
     advance()
   end
-  if limited then wake() end
+  if limited or earliest then wake(earliest and max(earliest, now)) end
   return finish('[' .. (n == total and '' or concat(outcomes, ',')) .. '],[' .. concat(nexts, ',') .. ']')
 end)

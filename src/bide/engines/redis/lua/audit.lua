@@ -10,7 +10,9 @@ local function is_sound(sets, set, member)
   if not text then return false end
   bytes = bytes + #id + #text
   local r = parse(id, text)
-  local held = call('HEXISTS', LEASES, id) == 1
+  local lease = call('HGET', LEASES, id)
+  local held = lease ~= false
+  if held then bytes = bytes + #(match(lease, '\n(.*)') or '') end
   if r.member ~= member or held ~= (set == 3) or ended_in(r.state) ~= (set > 3 and sets[set] or nil) then
     return false
   end

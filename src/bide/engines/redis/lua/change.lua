@@ -17,6 +17,11 @@ local verb, moment, still, reason, earliest
 
 local function do_it(r, token)
   if not r then return false end
+  if verb == 'cancel' and r.successor and still == '' and token == '' then
+    r.follows = parse(r.id, r.successor).due
+    call('HSET', LEASES, r.id, r.lease)
+    return false
+  end
   if verb == 'extend' or verb == 'retry' or verb == 'untouched' or verb == 'bury' and token ~= '' then
     if r.token ~= token then return false end
   elseif verb == 'release' then
@@ -28,7 +33,10 @@ local function do_it(r, token)
     if r.token or r.state or seen ~= '' and not is_still(r, seen) then return false end
   end
 
-  if verb == 'cancel' then
+  if r.successor and verb ~= 'extend' then
+    if verb ~= 'untouched' and failed(r, reason, now, true, verb == 'bury') then count('retried') end
+    follow(r)
+  elseif verb == 'cancel' then
     remember_end(r, 'cancelled', actor)
     delete(r, 'cancelled')
   elseif verb == 'purge' then
@@ -39,7 +47,8 @@ local function do_it(r, token)
   elseif verb == 'extend' then
     r.until_ = moment
     local times = int((tonumber(r.extended) or 0) + 1)
-    call('HSET', LEASES, r.id, concat({r.order, r.token, int(moment), r.holder .. '\t' .. r.since, times}, ' '))
+    local line = concat({r.order, r.token, int(moment), r.holder .. '\t' .. r.since, times}, ' ')
+    call('HSET', LEASES, r.id, r.successor and line .. '\n' .. r.successor or line)
     call('ZADD', LEASED, int(moment), r.member)
   elseif verb == 'release' then
     if failed(r, reason, now, true) then

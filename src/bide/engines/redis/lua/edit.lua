@@ -5,13 +5,6 @@
 --      -; 15 group and 16 headers, behind a =, and nothing behind it: without; from 17 on, two for each:
 --      id, and empty
 -- Reply: [now, change, [outcome of each], []]
-local function set_group(r, group)
-  if group == r.group then return end
-  if group ~= '' then call('ZADD', GROUPS, 0, group .. '\1' .. r.member) end
-  if r.group ~= '' then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
-  r.group = group
-end
-
 local function edit(r, moment)
   local still, body, expires, group, headers = ARGV[8], ARGV[11], ARGV[14], ARGV[15], ARGV[16]
   if not r or r.token or r.state and (r.state ~= 'dead' or moment) then return false end

@@ -3,7 +3,8 @@
 --     9 version: replace only messages that still are of it, and store nothing new; or empty
 --     10 flags: w some have a priority, g a group, e an expiry
 --     11 numbers: in a queue of several shards, the place of each among those of all shards
---     12 when: of all messages, a moment, or + and a delay; empty: each has its own
+--     12 when: of all messages, a moment, or + and a delay; behind it, if there is one, < and how long
+--        after the first put of the id at most; empty: each has its own
 --     13 mark: of all messages, "priority", or "priority died created group" with - for no death, and for
 --        a message that is new; or empty
 --     from 14 on, for each: id; record from `kind` on; when 12 or 13 is empty also when and mark
@@ -11,13 +12,17 @@
 --   whether this made the shard]
 local ranks, texts, groups, told, left, earliest, stored
 local last_when, last_mark, due, due_text, priority, died_at, created, group, rank  -- of the message at hand
-local new_created
+local new_created, asked, latest
 
 local function read(when, mark)
   if when == last_when and mark == last_mark then return end
   last_when, last_mark = when, mark
-  due = tonumber(when)
+  latest = nil
+  if find(when, '<', 1, true) then when, latest = match(when, '^(.*)<(%d+)$') end
+  due, latest = tonumber(when), tonumber(latest)
   if sub(when, 1, 1) == '+' then due = now + due end
+  asked = due
+  if latest then due = min(asked, now + latest) end
   priority, died_at, created, group = match(mark, '^(%d+) ?(%S*) ?(%S*) ?(.*)$')
   created = tonumber(created) and format('%013d ', created)
   due_text, died_at, rank = format(' %013d ', due), tonumber(died_at), int(due * 256 + 255 - priority)
@@ -43,18 +48,44 @@ local function store(order, id, text, since)
   return DELAYED
 end
 
+-- Sets when the message at hand is due, whose id was first put then, as its record says. Returns when.
+local function bound(created)
+  local first = tonumber(created) or 0
+  if first == 0 then created = new_created end
+  due = min(asked, (first == 0 and now or first) + latest)
+  due_text, rank, last_when = format(' %013d ', due), int(due * 256 + 255 - priority), nil
+  return created
+end
+
+-- Stores a message as the successor of one that is leased; the newest one stays.
+local function succeed(r, text)
+  local first = bound(r.successor and parse(r.id, r.successor).created or new_created)
+  call('HSET', LEASES, r.id, r.lease .. '\n' .. r.order .. due_text .. first .. text)
+  r.follows = due
+end
+
 local function meet(index, id, known, text)  -- a message that is there
   local conflict, version = ARGV[8], ARGV[9]
   local r = locate(id, known)
   local replaced = not r.token and (conflict == 'revive' and r.state == 'dead' or conflict == 'replace'
     and (not r.state or r.state == 'dead') and (version == '' or is_still(r, 'v' .. version)))
+  if r.token and conflict == 'replace' and version == '' and latest and not died_at then
+    succeed(r, text)
+    told[#told + 1] = '[' .. (index - 1) .. ',' .. sub(outcome(r, true), 2)
+    return
+  end
   if not replaced then
     told[#told + 1] = '[' .. (index - 1) .. ',' .. sub(outcome(r, false), 2)
     return
   end
   if r.state == 'dead' then count('revived') end
   if r.group ~= '' and r.group ~= group then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
-  left[#left + 1] = {r, store(r.order, id, text, r.created)}
+  local since = latest and bound(r.created) or r.created
+  left[#left + 1] = {r, store(r.order, id, text, since)}
+  if latest then
+    local state = died_at and 'dead' or due <= now and 'ready' or 'delayed'
+    told[#told + 1] = format('[%d,true,"%s",%s,%s]', index - 1, state, int(due), died_at and int(died_at) or 'null')
+  end
 end
 
 define('put', {}, function()

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from bide.engines.sqlite.rows import DEAD, Place, QueueRow, as_failures
 from bide.engines.sqlite.session import Session, json_text
 from bide.engines.sqlite.statements import SQL
+from bide.engines.sqlite.successors import drop, successors
 from bide.engines.sqlite.verbs.turns import set_limits
 from bide.model.commands import (
     BULK,
@@ -62,11 +63,11 @@ def _changed(
     places = session.locate(queue, ids)
     chosen = [place for place in places.values() if may(queue, place)]
     outcomes = {outcome.id: outcome for outcome in change(queue, chosen)} if chosen else {}
-    return [
-        outcomes.get(id)
-        or (places[id].outcome(False, session.now) if id in places else Outcome(id, False))
-        for id in ids
-    ]
+    for id in ids:
+        if id not in outcomes:
+            place = places.get(id)
+            outcomes[id] = place.outcome(False, session.now) if place else Outcome(id, False)
+    return [outcomes[id] for id in ids]
 
 
 def _still(session: Session, command: Cancel | Reschedule) -> May:
@@ -116,12 +117,33 @@ def cancel(session: Session, command: Cancel) -> Outcomes | Affected:
         return _cancel_where(session, command, command.where)
 
     def remove(queue: QueueRow, places: list[Place]) -> list[Outcome]:
+        held = [place for place in places if place.token is not None]
+        places = [place for place in places if place.token is None]
+        refused = _forsake(session, queue, held)
         session.remember_ends(queue, [p.seq for p in places], "cancelled", command.actor)
         _remove(session, queue, [(p.seq, p.due, p.priority) for p in places])
         queue.cancelled += len(places)
-        return [Outcome(place.id, True, due=place.due) for place in places]
+        return refused + [Outcome(place.id, True, due=place.due) for place in places]
 
-    return edit_each(session, command.queue, command.ids, _still(session, command), remove)
+    still = _still(session, command)
+    versions = versions_of(command)
+
+    def may(queue: QueueRow, place: Place) -> bool:
+        if place.token is None or not queue.successors:
+            return still(queue, place)
+        return command.if_due is None and versions.get(place.id, command.if_version) is None
+
+    return edit_each(session, command.queue, command.ids, may, remove)
+
+
+def _forsake(session: Session, queue: QueueRow, places: list[Place]) -> list[Outcome]:
+    """Delete the successors of leased messages; tell of those that had one."""
+    gone = successors(session, queue, [place.id for place in places])
+    drop(session, queue, list(gone))
+    return [
+        structs.replace(place.outcome(False, session.now), successor=gone[place.id].at)
+        for place in places if place.id in gone
+    ]  # fmt: skip
 
 
 def _cancel_where(session: Session, command: Cancel, where: Where) -> Affected:

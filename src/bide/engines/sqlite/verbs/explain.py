@@ -3,6 +3,7 @@
 from bide.engines.sqlite.rows import DELAYED, READY, Place, QueueRow, as_failures
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.statements import SQL
+from bide.engines.sqlite.successors import successors
 from bide.model.commands import Explain
 from bide.model.rank import PROMOTE, delayed_rank, delayed_reach, ready_rank
 from bide.model.replies import AHEAD, Explained, Pause
@@ -26,12 +27,14 @@ def explain(session: Session, command: Explain) -> Explained:
     state = place.state(session.now)
     group = session.groups_of([place.seq])[place.seq] if queue.limited else None
     limited = session.lines(queue).limited(group) if queue.limited and state == "ready" else None
+    successor = successors(session, queue, [place.id]).get(place.id)
     return Explained(
         session.now, pauses, state, place.due, planned, place.priority,
         place.attempt + (state == "leased"), place.attempts,
         as_failures(failures)[-1] if failures and failures != "[]" else None,
         _ahead(session, queue, place, group) if state == "ready" else None,
-        place.holder, place.since, extended, place.until, place.ended, limited=limited,
+        place.holder, place.since, extended, place.until, place.ended,
+        successor.at if successor is not None else None, limited=limited,
     )  # fmt: skip
 
 

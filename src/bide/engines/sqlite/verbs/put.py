@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 from itertools import compress
 from typing import Any
 
-from bide.engines.sqlite.rows import ACKED, DEAD, EXPIRED, Place, QueueRow
-from bide.engines.sqlite.session import Session, json_text
+from bide.engines.sqlite.rows import ACKED, DEAD, EXPIRED, Place, QueueRow, json_text, row_of
+from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.statements import SQL
+from bide.engines.sqlite.successors import follow, insert
 from bide.model.commands import Put
 from bide.model.message import Item
 from bide.model.replies import Outcome, Outcomes, Reply
@@ -48,7 +49,7 @@ def _keep(session: Session, run: list[Put]) -> list[Reply]:
                 and not item.failures
             )  # fmt: skip
     # Most are plain, and SQLite's driver takes its time over each NULL.
-    insert, row = (SQL.insert_plain, _plain_row) if plain else (SQL.insert_message, _row)
+    insert, row = (SQL.insert_plain, _plain_row) if plain else (SQL.insert_message, row_of)
     rest = iter(dues)
     rows = [
         row(seq := seq + 1, queue.id, item, next(rest), now)
@@ -99,16 +100,6 @@ def _plain_row(seq: int, queue: int, item: Item, due: int, created: int) -> tupl
     return seq, queue, item.id, due, item.priority, item.attempts, data, created
 
 
-def _row(seq: int, queue: int, item: Item, due: int, created: int | None) -> tuple[Any, ...]:
-    return (
-        seq, queue, item.id, due, item.priority, item.attempt, item.attempts, item.expires,
-        item.group, json_text(item.headers) if item.headers is not None else None,
-        json_text(item.failures) if item.failures else None,
-        item.data.decode() if item.json else item.data,
-        created if item.created is None else item.created,
-    )  # fmt: skip
-
-
 def _answer(
     session: Session,
     queue: QueueRow,
@@ -153,6 +144,9 @@ def _replace(session: Session, command: Put) -> Outcomes:
             if command.if_version is not None and place is None:
                 outcomes.append(Outcome(item.id, False))
                 continue
+            if place is not None and place.token is not None and command.follows(item):
+                outcomes.append(follow(session, queue, item, place))
+                continue
             if place is not None and not (
                 session.is_of(queue, place, command.if_version) and _clear(session, queue, place)
             ):
@@ -191,20 +185,10 @@ def _clear(session: Session, queue: QueueRow, place: Place) -> bool:
 
 
 def _store(session: Session, queue: QueueRow, item: Item, old: Place | None) -> Outcome:
-    due = session.now + item.delay if item.at is None else item.at
-    created: int | None
+    now = session.now
     if old is None:
-        seq, created = session.next_seq(1) + 1, session.now
         queue.put += 1
-    else:
-        seq, created = old.seq, old.created
-    session.run(SQL.insert_message, _row(seq, queue.id, item, due, created))
-    if item.priority:
-        queue.weighted = 1
-    if item.died is not None:
-        session.run(SQL.insert_aside, (seq, queue.id, DEAD, item.died))
-        queue.dead += 1
-        queue.died += 1
-        return Outcome(item.id, True, "dead", due, item.died)
-    session.delay(queue, due, item.priority, seq)
-    return Outcome(item.id, True, "ready" if due <= session.now else "delayed", due)
+        return insert(session, queue, item, session.next_seq(1) + 1, item.due(now), now)
+    first = old.created or None
+    created = now if first is None and item.latest is not None else first
+    return insert(session, queue, item, old.seq, item.due(now, first), created)

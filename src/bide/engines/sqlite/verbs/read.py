@@ -7,6 +7,7 @@ from bide.engines.cursor import BEGIN, Budget, Phase, cursor_after, phases_of, p
 from bide.engines.sqlite.rows import DELAYED, READY, Place, QueueRow, as_failures, as_row
 from bide.engines.sqlite.session import HOUR, Session, json_text
 from bide.engines.sqlite.statements import SQL
+from bide.engines.sqlite.successors import with_successors
 from bide.model.commands import Count, Find, Forecast, History, Queues, Scan, Where
 from bide.model.ended import ENDINGS, KEPT_ENDS, End, within_budget
 from bide.model.errors import InvalidArgument
@@ -44,11 +45,22 @@ def find(session: Session, command: Find) -> Found:
             break
         found.append(row.message(command.queue, session.now))
         row = next(rows, None)
+    if queue.successors:
+        there = iter(with_successors(session, queue, [one for one in found if one is not None]))
+        found = [None if one is None else next(there) for one in found]
     return Found(found)
 
 
 def scan(session: Session, command: Scan) -> Page:
     """Look at a page of messages."""
+    page = _page(session, command)
+    queue = session.look(command.queue)
+    if queue is None or not queue.successors:
+        return page
+    return Page(with_successors(session, queue, page.messages), page.cursor)
+
+
+def _page(session: Session, command: Scan) -> Page:
     phases = phases_of(command)
     if phases[0].state is None and (command.where is None or command.where.group is None):
         return _scan_by_id(session, command)
@@ -211,6 +223,8 @@ def _recount(session: Session, queue: QueueRow, due: int) -> tuple[Sizes, int]:
     places = sum(pending.values()) + leased + sum(aside.values())
     strays += abs(places - total) + abs(kept - queue.kept)
     counted = session.hours(queue)
+    successors, lost = session.run(SQL.recount_successors, (queue.id,)).fetchone()
+    strays += abs(successors - queue.successors) + lost
     counted.subtract(hour for (hour,) in session.run(SQL.recount_hours, (queue.id,)))
     strays += sum(map(abs, counted.values()))
     return Sizes(delayed - due, ready + due, leased, dead), strays
@@ -265,8 +279,8 @@ def queues(session: Session, command: Queues) -> Names:
 
 
 def _stored(session: Session, queue: QueueRow) -> int:
-    messages, ends = (session.run(sql, (queue.id,)) for sql in (SQL.stored, SQL.stored_ends))
-    return int(messages.fetchone()[0] + ends.fetchone()[0])
+    parts = (SQL.stored, SQL.stored_successors, SQL.stored_ends)
+    return sum(int(session.run(part, (queue.id,)).fetchone()[0]) for part in parts)
 
 
 def history(session: Session, command: History) -> Ends:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from bide.engines.sqlite.rows import ACKED, Place, QueueRow
 from bide.engines.sqlite.session import Session, json_text
 from bide.engines.sqlite.statements import SQL
+from bide.engines.sqlite.successors import followed
 from bide.engines.sqlite.verbs.edit import edit_each, set_aside
 from bide.engines.sqlite.verbs.turns import freed
 from bide.model.commands import Ack, Bury, Extend, Lease, Release, Retry
@@ -65,7 +66,7 @@ def ack(session: Session, command: Ack) -> Outcomes:
 
     queue = session.open(command.queue)
     seqs = _all_held(session, queue, command.leases) if queue is not None else None
-    if queue is not None and seqs is not None and not (queue.keep or queue.remembers):
+    if queue is not None and seqs is not None and not _looks_back(queue):
         _gone(session, queue, seqs)
         return freed(
             session, command.queue, Outcomes([Outcome(lease.id, True) for lease in command.leases])
@@ -81,12 +82,13 @@ def ack(session: Session, command: Ack) -> Outcomes:
         session.remember_ends(queue, seqs, "acked", None, mine)
         if not queue.keep:
             _gone(session, queue, seqs)
-            return [Outcome(place.id, True) for place in places]
+            return _then(session, queue, places, [Outcome(place.id, True) for place in places])
         session.leave_lease(queue, seqs)
         queue.acked += len(seqs)
         session.end(queue, seqs, ACKED)
         session.run_many(SQL.count_attempt, [(p.attempt + 1, p.seq) for p in places])
-        return [Outcome(p.id, True, "acked", p.due, session.now) for p in places]
+        outcomes = [Outcome(p.id, True, "acked", p.due, session.now) for p in places]
+        return _then(session, queue, places, outcomes)
 
     return _held(session, command.queue, command.leases, leave)
 
@@ -103,6 +105,19 @@ def _all_held(session: Session, queue: QueueRow, leases: Sequence[Lease]) -> lis
     return [seq for seq, _ in rows]
 
 
+def _looks_back(queue: QueueRow) -> bool:
+    """Whether an ack leaves something of a message, or has a successor follow."""
+    return bool(queue.keep or queue.remembers or queue.successors)
+
+
+def _then(
+    session: Session, queue: QueueRow, places: list[Place], outcomes: list[Outcome]
+) -> list[Outcome]:
+    """Let successors follow messages whose leases have ended; return how it is then."""
+    now = followed(session, queue, places) if queue.successors else {}
+    return [now.get(outcome.id, outcome) for outcome in outcomes]
+
+
 def _gone(session: Session, queue: QueueRow, seqs: Sequence[int]) -> None:
     session.leave_lease(queue, seqs)
     session.delete(seqs)
@@ -115,7 +130,8 @@ def retry(session: Session, command: Retry) -> Outcomes:
 
     def again(queue: QueueRow, places: list[Place]) -> list[Outcome]:
         session.leave_lease(queue, [place.seq for place in places])
-        return [one(queue, place._replace(token=None, until=None)) for place in places]
+        outcomes = [one(queue, place._replace(token=None, until=None)) for place in places]
+        return _then(session, queue, places, outcomes)
 
     def one(queue: QueueRow, place: Place) -> Outcome:
         if command.release and not command.delay:
@@ -148,7 +164,7 @@ def release(session: Session, command: Release) -> Outcomes:
                 outcomes.append(free.outcome(True, session.now))
             else:
                 outcomes.append(Outcome(place.id, True, "dead", place.due, session.now))
-        return outcomes
+        return _then(session, queue, places, outcomes)
 
     def is_held(queue: QueueRow, place: Place) -> bool:
         return place.token is not None
@@ -165,7 +181,8 @@ def bury(session: Session, command: Bury) -> Outcomes:
         session.leave_lease(queue, [place.seq for place in places])
         for place in places:
             session.failed(queue, place, command.reason, session.now, final=True)
-        return [Outcome(p.id, True, "dead", p.due, session.now) for p in places]
+        dead = [Outcome(p.id, True, "dead", p.due, session.now) for p in places]
+        return _then(session, queue, places, dead)
 
     held = _held(session, command.queue, command.leases, aside)
     if not command.ids:

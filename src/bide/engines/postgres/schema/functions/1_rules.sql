@@ -196,6 +196,34 @@ BEGIN
     PERFORM _remember_end(q, p_message, 3, p_now, held_by)
     WHERE greatest(q.history, q.result_ttl) > 0;
   END IF;
+  IF p_message.successor IS NOT NULL THEN
+    IF dead THEN
+      INSERT INTO tally VALUES (p_message.queue, 'died', -1, 1), (p_message.queue, 'revived', -1, 1);
+    END IF;
+    RETURN _follow(p_message, p_now);
+  END IF;
+  RETURN p_message;
+END $$;
+
+-- Let the successor take the place of a message whose lease has ended, however; nothing is counted.
+CREATE FUNCTION bide._follow(p_message bide.message, p_now bigint)
+RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  s record;
+BEGIN
+  SELECT * INTO s FROM json_to_record(p_message.successor::json) AS s(
+    due bigint, created bigint, priority smallint, attempts integer, expires bigint, "group" text,
+    headers text, is_json boolean, data text);
+  UPDATE content SET is_json = s.is_json, data = decode(s.data, 'base64'), headers = s.headers
+  WHERE seq = p_message.seq;
+  UPDATE message SET state = 0, rank = _rank(0, s.due, s.priority), due = s.due,
+    priority = s.priority, attempt = 0, attempts = s.attempts, expires = s.expires, planned = NULL,
+    "group" = s."group", failures = NULL, created = s.created, token = NULL, holder = NULL,
+    since = NULL, extended = NULL, successor = NULL,
+    size = _size(id, decode(s.data, 'base64'), s.headers)
+  WHERE queue = p_message.queue AND id = p_message.id RETURNING * INTO p_message;
+  -- A claim reads the clock before its transaction has a number, so it may be behind by its duration.
+  PERFORM _lower(p_message.queue, p_now + 10000, ARRAY[s.due]);
   RETURN p_message;
 END $$;
 
@@ -229,5 +257,6 @@ $$;
 CREATE VIEW bide._message AS
 SELECT m.seq, m.queue, m.id, c.is_json, c.data, m.due, m.priority, m.attempt, m.attempts, m.expires,
        m."group", c.headers, m.failures, m.state, m.rank, m.holder, m.planned, m.created,
+       m.successor,
        m.size + coalesce(octet_length(m.failures), 0) AS size
 FROM bide.message m JOIN bide.content c ON c.seq = m.seq;

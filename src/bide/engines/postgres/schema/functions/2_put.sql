@@ -62,7 +62,7 @@ CREATE FUNCTION bide._rows(
          _size(i.id, i.data, i.headers), (CASE WHEN i.died IS NULL THEN 0 ELSE 3 END)::smallint,
          coalesce(i.priority, 0)::smallint, i.expires, NULL::bigint, NULL::bigint,
          i.id COLLATE "C", i."group" COLLATE "C", NULL::text, i.failures,
-         NULL::bigint, NULL::integer, coalesce(i.created, p_moment), NULL::integer
+         NULL::bigint, NULL::integer, coalesce(i.created, p_moment), NULL::integer, NULL::text
   FROM unnest(p_ids, p_data, p_at, p_delay, p_priority, p_attempts, p_expires, p_group, p_headers,
               p_attempt, p_failures, p_died, p_created) WITH ORDINALITY
     AS i(id, data, at, delay, priority, attempts, expires, "group", headers, attempt, failures,
@@ -166,13 +166,15 @@ BEGIN
 END $$;
 
 -- Store messages one by one, in the place of those with their ids that nobody holds. With `p_revive`
--- only dead letters are replaced; with `p_only_seqs` nothing is stored but in those places.
+-- only dead letters are replaced; with `p_only_seqs` nothing is stored but in those places. Of messages
+-- with `p_latest` a row tells what became of them, and `successor` when what follows a leased one is due.
 CREATE FUNCTION bide._replace(
   p_queue text, p_now bigint, p_ids text[], p_is_json boolean[], p_data bytea[], p_at bigint[],
   p_delay bigint[], p_priority bigint[], p_attempts bigint[], p_expires bigint[],
   p_group text[], p_headers text[], p_attempt bigint[], p_failures text[], p_died bigint[],
-  p_created bigint[], p_revive boolean, p_only_seqs bigint[]
-) RETURNS TABLE (number bigint, state smallint, due bigint, until bigint, holder text)
+  p_created bigint[], p_latest bigint[], p_revive boolean, p_only_seqs bigint[]
+) RETURNS TABLE (number bigint, state smallint, due bigint, until bigint, holder text, done boolean,
+                 successor bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms'
 SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
@@ -186,6 +188,7 @@ DECLARE
   new message;
   lapsed message;
   n bigint;
+  begun bigint;  -- when the id was first put, of messages with `p_latest`
 BEGIN
   FOR new IN
     SELECT * FROM _rows(first, q.id, moment, p_ids, p_data, p_at, p_delay, p_priority, p_attempts,
@@ -199,6 +202,25 @@ BEGIN
       moves := moves || _moved(was, lapsed, 'lapsed', moment);
       was := lapsed;
     END IF;
+    done := false;
+    successor := NULL;
+    IF was.state = 2 AND p_latest[n] IS NOT NULL AND NOT p_revive AND p_only_seqs IS NULL
+       AND p_died[n] IS NULL THEN
+      begun := coalesce((was.successor::json ->> 'created')::bigint, moment);
+      successor := least(new.due, begun + p_latest[n]);
+      UPDATE message SET successor = json_build_object(
+        'due', _replace.successor, 'created', begun, 'priority', new.priority,
+        'attempts', new.attempts, 'expires', new.expires, 'group', new."group",
+        'headers', p_headers[n], 'is_json', coalesce(p_is_json[n], true),
+        'data', encode(p_data[n], 'base64'))
+      WHERE queue = q.id AND id = new.id;
+      UPDATE queue SET weighted = true WHERE id = q.id AND NOT weighted AND new.priority > 0;
+      number := n;
+      done := true;
+      SELECT * INTO state, due, until, holder FROM _stands(was, moment);
+      RETURN NEXT;
+      CONTINUE;
+    END IF;
     IF was.seq IS NULL AND (p_revive OR p_only_seqs IS NOT NULL)
        OR was.state IN (2, 4, 5) OR was.state < 2 AND p_revive
        OR was.seq <> ALL (p_only_seqs) THEN
@@ -206,6 +228,14 @@ BEGIN
       SELECT * INTO state, due, until, holder FROM _stands(was, moment);
       RETURN NEXT;
       CONTINUE;
+    END IF;
+    IF p_latest[n] IS NOT NULL THEN
+      begun := coalesce(nullif(was.created, 0), moment);
+      new.due := least(new.due, begun + p_latest[n]);
+      IF new.state = 0 THEN
+        new.rank := _rank(0, new.due, new.priority);
+        PERFORM _lower(q.id, moment, ARRAY[new.due]);
+      END IF;
     END IF;
     IF was.seq IS NULL THEN
       INSERT INTO message SELECT new.* ON CONFLICT DO NOTHING;
@@ -217,7 +247,7 @@ BEGIN
       moves := moves || _moved(NULL, new, 'put');
     ELSE
       new.seq := was.seq;
-      new.created := coalesce(p_created[n], was.created);
+      new.created := coalesce(p_created[n], CASE WHEN p_latest[n] IS NULL THEN was.created ELSE begun END);
       UPDATE content SET is_json = coalesce(p_is_json[n], true), data = p_data[n], headers = p_headers[n]
       WHERE seq = was.seq;
       DELETE FROM message WHERE queue = q.id AND id = new.id;
@@ -226,6 +256,12 @@ BEGIN
     END IF;
     IF new.priority > 0 AND NOT q.weighted THEN
       UPDATE queue SET weighted = true WHERE id = q.id AND NOT weighted;
+    END IF;
+    IF p_latest[n] IS NOT NULL THEN
+      number := n;
+      done := true;
+      SELECT * INTO state, due, until, holder FROM _stands(new, moment);
+      RETURN NEXT;
     END IF;
   END LOOP;
   IF cardinality(moves) > 0 THEN

@@ -16,7 +16,7 @@ CREATE FUNCTION bide._change(
   p_reason text DEFAULT '""', p_untouched boolean DEFAULT false, p_only_seqs bigint[] DEFAULT NULL,
   p_actor text DEFAULT NULL, p_results text[] DEFAULT NULL
 ) RETURNS TABLE (number bigint, done boolean, state smallint, due bigint, until bigint, holder text,
-                 place bigint)
+                 place bigint, successor bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
 DECLARE
@@ -53,9 +53,33 @@ BEGIN
       WHEN p_verb = 'release' THEN was.state = 2
       ELSE was.state = 2 AND was.token = wanted.token
     END;
+    successor := NULL;
+    IF p_verb = 'cancel' AND was.successor IS NOT NULL AND p_if_due IS NULL AND p_only_seqs IS NULL THEN
+      successor := (was.successor::json ->> 'due')::bigint;
+      UPDATE message SET successor = NULL WHERE queue = q.id AND id = was.id;
+    END IF;
     IF NOT done THEN
       SELECT * INTO state, due, until, holder FROM _stands(was, moment);
       place := NULL;
+      RETURN NEXT;
+      CONTINUE;
+    END IF;
+    IF was.successor IS NOT NULL AND p_verb <> 'extend' THEN  -- the lease ends, and it follows
+      IF p_verb = 'ack' THEN
+        PERFORM _remember_end(q, was, 0, moment, NULL, wanted.result) WHERE remembers;
+        new := _follow(was, moment);
+        moves := moves || _moved(was, NULL, 'acked', moment) || _moved(NULL, new, 'put');
+      ELSIF p_verb = 'retry' AND p_untouched THEN
+        new := _follow(was, moment);
+        moves := moves || _moved(was, new, NULL, moment);
+      ELSE
+        new := _fail(was, moment, moment, p_reason, p_verb = 'bury');
+        moves := moves || _moved(was, new, CASE WHEN p_verb <> 'bury' AND was.attempt + 1 < was.attempts
+                                                THEN 'retried' END, moment);
+      END IF;
+      ends := true;
+      SELECT * INTO state, due, until, holder FROM _stands(new, moment);
+      place := pg_current_wal_insert_lsn() - '0/0';
       RETURN NEXT;
       CONTINUE;
     END IF;
@@ -180,12 +204,14 @@ BEGIN
       LATERAL (
         SELECT ctid, seq FROM message
         WHERE queue = q.id AND id = w.id AND token = w.token AND rank > moment  -- leased: the others
-        OFFSET 0                                                                -- have no token
+          AND successor IS NULL                                                 -- have no token
+        OFFSET 0
       ) AS m
       ORDER BY w.id COLLATE "C"
     ), acked AS (
       DELETE FROM message m USING held
       WHERE m.ctid = held.ctid AND m.token = p_tokens[held.n] AND m.rank > moment
+        AND m.successor IS NULL
       RETURNING held.seq, held.n, m.limited, m."group"
     ), contents AS (
       DELETE FROM content c USING acked WHERE c.seq = acked.seq

@@ -142,7 +142,8 @@ SET enable_mergejoin = on AS $$
     WHERE m.queue = p_queue AND c.seq IS NULL
   )
   SELECT (SELECT json_object_agg(state, n) FROM there),
-         (SELECT n FROM empty) + coalesce((SELECT wrong FROM hours), 0)::bigint
+         (SELECT count(*) FROM message WHERE queue = p_queue AND successor IS NOT NULL AND state <> 2)
+           + (SELECT n FROM empty) + coalesce((SELECT wrong FROM hours), 0)::bigint
            + coalesce((SELECT n FROM limits), 0)
 $$;
 
@@ -191,14 +192,17 @@ BEGIN
     'state', m.state, 'due', m.due, 'planned', m.planned, 'priority', m.priority,
     'attempt', m.attempt, 'attempts', m.attempts, 'failure', m.failures::json -> -1,
     'ahead', ahead, 'holder', m.holder, 'since', m.since, 'extended', m.extended, 'rank', m.rank,
-    'limited', limiting);
+    'limited', limiting, 'successor', (m.successor::json ->> 'due')::bigint);
 END $$;
 
 -- The bytes of all messages of a queue, by their narrow rows.
 CREATE FUNCTION bide._stored(p_queue text) RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
   SELECT coalesce(sum(size + octet_length(id) - length(id) + coalesce(octet_length("group"), 0)
-                      + coalesce(octet_length(failures), 0)), 0)::bigint
+                      + coalesce(octet_length(failures), 0)
+                      + coalesce(octet_length(decode(successor::json ->> 'data', 'base64'))
+                                 + coalesce(octet_length(successor::json ->> 'headers'), 0) + 100, 0)),
+                  0)::bigint
        + (SELECT coalesce(sum(100 + coalesce(octet_length(by), 0) + coalesce(octet_length(failures), 0)
                               + coalesce(octet_length(result), 0)), 0)
           FROM ended WHERE queue = (SELECT id FROM _queue(p_queue)))::bigint

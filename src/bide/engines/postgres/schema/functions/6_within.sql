@@ -47,7 +47,7 @@ BEGIN
       WHEN 'replace' THEN
         SELECT json_agg(p) INTO rows FROM _replace(
           c.queue, asked.now, c.ids, c.is_json, c.data, c.at, c.delay, c.priority, c.attempts,
-          c.expires, c.groups, c.headers, NULL, NULL, NULL, NULL, false, NULL) AS p;
+          c.expires, c.groups, c.headers, NULL, NULL, NULL, NULL, c.latest, false, NULL) AS p;
       WHEN 'cancel' THEN
         SELECT json_agg(a) INTO rows
         FROM _change('cancel', c.queue, asked.now, c.ids, p_if_due => c.if_due,
@@ -70,7 +70,8 @@ BEGIN
           OR _limits(q, c.limits) <> _limits(q);
     END CASE;
     IF c.verb IN ('put', 'replace') THEN
-      wake := least(c.new_due, _moment(asked.now) + c.new_delay);
+      wake := CASE WHEN c.latest IS NULL THEN least(c.new_due, _moment(asked.now) + c.new_delay)
+                   ELSE _moment(asked.now) END;
     END IF;
     IF wake < _moment(asked.now) + 2000 THEN  -- who waits looks once a second
       PERFORM _wake_at_commit(c.queue, wake);

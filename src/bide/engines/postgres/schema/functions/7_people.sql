@@ -110,7 +110,7 @@ BEGIN
   ELSE
     SELECT * INTO met FROM _replace(queue, NULL, ARRAY[result.id], NULL, ARRAY[data], ARRAY[due],
       NULL, ARRAY[priority]::bigint[], ARRAY[attempts]::bigint[], ARRAY[late], ARRAY["group"],
-      ARRAY[headers::text], NULL, NULL, NULL, NULL, false, NULL) AS p WHERE p.number > 0;
+      ARRAY[headers::text], NULL, NULL, NULL, NULL, NULL, false, NULL) AS p WHERE p.number > 0;
   END IF;
   PERFORM _wake_at_commit(queue, due) WHERE met.number IS NULL;
   result.done := met.number IS NULL;

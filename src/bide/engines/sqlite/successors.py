@@ -1,0 +1,128 @@
+"""Successors of leased messages: what puts with `latest` store until the lease ends."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from bide.engines.sqlite.rows import (
+    ACKED,
+    DEAD,
+    Place,
+    QueueRow,
+    as_headers,
+    json_text,
+    row_of,
+)
+from bide.engines.sqlite.statements import SQL
+from bide.model.message import Item, Message
+from bide.model.replies import Outcome
+
+if TYPE_CHECKING:
+    from bide.engines.sqlite.session import Session
+
+__all__ = ["drop", "follow", "followed", "insert", "successors", "with_successors"]
+
+
+def successors(session: "Session", queue: QueueRow, ids: Sequence[str]) -> dict[str, Item]:
+    """Return the successors of messages, by id."""
+    if not (queue.successors and ids):
+        return {}
+    rows = session.run(SQL.successors, (queue.id, json_text(ids)))
+    return {
+        id: Item(
+            id, data.encode() if isinstance(data, str) else data, isinstance(data, str), due, 0,
+            priority, expires, attempts, group, as_headers(headers) if headers else None,
+            created=created,
+        )
+        for id, due, priority, attempts, expires, group, headers, data, created in rows
+    }  # fmt: skip
+
+
+def with_successors(
+    session: "Session", queue: QueueRow, messages: Sequence[Message]
+) -> list[Message]:
+    """Return messages, the leased ones with their successors."""
+    leased = [message.id for message in messages if message.state == "leased"]
+    found = successors(session, queue, leased)
+    return [
+        msgspec.structs.replace(message, successor=found[message.id])
+        if message.id in found
+        else message
+        for message in messages
+    ]
+
+
+def follow(session: "Session", queue: QueueRow, item: Item, place: Place) -> Outcome:
+    """Store an item as the successor of a leased message; the newest one stays."""
+    before = successors(session, queue, [item.id]).get(item.id)
+    new = item.follow(before, session.now)
+    queue.successors += before is None
+    session.run(
+        SQL.store_successor,
+        (
+            queue.id, new.id, new.at, new.priority, new.attempts, new.expires, new.group,
+            json_text(new.headers) if new.headers is not None else None,
+            new.data.decode() if new.json else new.data, new.created,
+        ),
+    )  # fmt: skip
+    return msgspec.structs.replace(place.outcome(True, session.now), successor=new.at)
+
+
+def drop(session: "Session", queue: QueueRow, ids: Sequence[str]) -> None:
+    """Delete successors."""
+    if ids:
+        queue.successors -= session.run(SQL.drop_successors, (queue.id, json_text(ids))).rowcount
+
+
+def followed(session: "Session", queue: QueueRow, places: Sequence[Place]) -> dict[str, Outcome]:
+    """Let successors take the places of messages whose leases have ended.
+
+    Returns:
+        Where the messages stand now that had one, by id.
+    """
+    found = successors(session, queue, [place.id for place in places])
+    outcomes: dict[str, Outcome] = {}
+    for place in places:
+        if (item := found.get(place.id)) is None:
+            continue
+        row = session.run(SQL.locate_one, (queue.id, place.id)).fetchone()
+        if row is None:  # acked
+            queue.put += 1
+        else:
+            _leave(session, queue, Place(*row))
+        assert item.at is not None
+        outcomes[place.id] = insert(session, queue, item, place.seq, item.at, None)
+    drop(session, queue, list(outcomes))
+    return outcomes
+
+
+def _leave(session: "Session", queue: QueueRow, place: Place) -> None:
+    """Delete a message that no worker holds any more."""
+    if place.aside is None:
+        session.leave_pending(queue, [(place.seq, place.due, place.priority)])
+    else:
+        session.run(SQL.drop_aside, (json_text([place.seq]),))
+        if place.aside == DEAD:
+            queue.dead -= 1
+            queue.revived += 1
+        elif place.aside == ACKED:
+            queue.kept -= 1
+            queue.put += 1
+    session.delete([place.seq])
+
+
+def insert(
+    session: "Session", queue: QueueRow, item: Item, seq: int, due: int, created: int | None
+) -> Outcome:
+    """Store an item as the message of a sequence number that is free."""
+    session.run(SQL.insert_message, row_of(seq, queue.id, item, due, created))
+    if item.priority:
+        queue.weighted = 1
+    if item.died is not None:
+        session.run(SQL.insert_aside, (seq, queue.id, DEAD, item.died))
+        queue.dead += 1
+        queue.died += 1
+        return Outcome(item.id, True, "dead", due, item.died)
+    session.delay(queue, due, item.priority, seq)
+    return Outcome(item.id, True, "ready" if due <= session.now else "delayed", due)
