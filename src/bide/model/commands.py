@@ -67,18 +67,12 @@ class Put(_Command, frozen=True, tag="put"):
 
     Answers `Outcomes`, one outcome for each item: done if it was stored or replaced.
     `if_version`, for "replace": replaces a message of this version only, and stores nothing new.
-    Items with `latest`, for "replace" without `if_version`: if a worker holds the message, the item
-    is stored as its successor, in place of an earlier one, and takes its place when the lease ends.
+    An item with `latest` is stored as the successor of a leased message; see `Item.follows`.
     """
 
     items: list[Item]
     on_conflict: Literal["keep", "replace", "revive"] = "keep"
     if_version: str | None = None
-
-    def follows(self, item: Item) -> bool:
-        """Whether an item becomes the successor of the message of its id, if that is leased."""
-        replaces = self.on_conflict == "replace" and self.if_version is None
-        return replaces and item.latest is not None and item.died is None
 
     @property
     def weight(self) -> int:

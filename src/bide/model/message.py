@@ -170,6 +170,14 @@ class Item(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             return due
         return min(due, (now if first is None else first) + self.latest)
 
+    def follows(self, on_conflict: str, if_version: str | None) -> bool:
+        """Whether it is stored as the successor of the message of its id, if that is leased.
+
+        It is there in place of an earlier successor, and becomes a message when the lease ends.
+        """
+        replaces = on_conflict == "replace" and if_version is None
+        return replaces and self.latest is not None and self.died is None
+
     def follow(self, before: "Item | None", now: int) -> "Item":
         """Return the item as the successor of a leased message, which had another one `before`."""
         first = now if before is None or before.created is None else before.created

@@ -150,12 +150,8 @@ class CommandBuilder:
         if id is None:
             id = new_id() if message.id is None else check_name(message.id)
         expires = message.expires
-        if (
-            headers is None
-            and expires is None
-            and latest is None
-            and values_of(message) == DEFAULTS
-        ):
+        plain = headers is None and expires is None and latest is None
+        if plain and values_of(message) == DEFAULTS:
             return Item(id, data, is_json, moment, ms)
         return Item(
             id, data, is_json, moment, ms, **check_options(message),

@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, get_args
 
-import msgspec
-
 from bide.engines.cursor import Budget, position
 from bide.engines.memory.claim import claim
 from bide.engines.memory.explain import explain
@@ -20,7 +18,7 @@ from bide.engines.memory.totals import counts, forecast
 from bide.engines.port import Capabilities, Engine, Notifier
 from bide.model import commands as cmd
 from bide.model.ended import within_budget
-from bide.model.message import FORGET, Item, Message, size_of
+from bide.model.message import FORGET, Message, size_of
 from bide.model.pace import LIMITS
 from bide.model.replies import (
     Affected,
@@ -98,8 +96,9 @@ class MemoryEngine:
                 record = stored = queue.store(item, now)
             else:
                 record = queue.settle_lapsed(record, now)
-                if record.state == "leased" and command.follows(item):
-                    outcomes.append(self._follow(record, item, now))
+                follows = item.follows(command.on_conflict, command.if_version)
+                if record.state == "leased" and follows:
+                    outcomes.append(record.follow(item, now))
                     continue
                 if record.is_still(None, command.if_version) and (
                     command.on_conflict == "replace"
@@ -110,11 +109,6 @@ class MemoryEngine:
                 wake = stored.due if wake is None else min(wake, stored.due)
             outcomes.append((stored or record).outcome(stored is not None, now))
         return Outcomes(outcomes, wake)
-
-    def _follow(self, record: Record, item: Item, now: int) -> Outcome:
-        """Store an item as the successor of a leased record; the newest one stays."""
-        record.successor = item.follow(record.successor, now)
-        return msgspec.structs.replace(record.outcome(True, now), successor=record.successor.at)
 
     def _cancel(self, command: cmd.Cancel, now: int) -> Outcomes | Affected:
         if command.where is not None and command.dry_run:
@@ -132,10 +126,8 @@ class MemoryEngine:
 
         def cancel(record: Record) -> Outcome | None:
             version = versions.get(record.id, command.if_version)
-            successor = record.successor
-            if successor is not None and command.if_due is None and version is None:
-                record.successor = None
-                return msgspec.structs.replace(record.outcome(False, now), successor=successor.at)
+            if record.successor and command.if_due is None and version is None:
+                return record.forsake(now)
             still = record.is_still(command.if_due, version)
             if record.state not in ("delayed", "ready") or not still:
                 return None

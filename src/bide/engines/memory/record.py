@@ -55,6 +55,17 @@ class Record(msgspec.Struct, gc=False):
         until = self.until if self.state == "leased" else self.ended
         return Outcome(self.id, done, self.seen(now), self.due, until, self.holder)
 
+    def follow(self, item: Item, now: int) -> Outcome:
+        """Store an item as the successor of a leased record; the newest one stays."""
+        self.successor = item.follow(self.successor, now)
+        return msgspec.structs.replace(self.outcome(True, now), successor=self.successor.at)
+
+    def forsake(self, now: int) -> Outcome:
+        """Remove the successor; return the outcome of the cancel that wants it."""
+        gone, self.successor = self.successor, None
+        due = None if gone is None else gone.at
+        return msgspec.structs.replace(self.outcome(False, now), successor=due)
+
     def is_still(self, if_due: int | None, if_version: str | None) -> bool:
         """Tell whether the record has the due time and the version that the command names."""
         if if_due not in (None, self.due):

@@ -144,7 +144,8 @@ def _replace(session: Session, command: Put) -> Outcomes:
             if command.if_version is not None and place is None:
                 outcomes.append(Outcome(item.id, False))
                 continue
-            if place is not None and place.token is not None and command.follows(item):
+            follows = item.follows(command.on_conflict, command.if_version)
+            if place is not None and place.token is not None and follows:
                 outcomes.append(follow(session, queue, item, place))
                 continue
             if place is not None and not (
