@@ -84,8 +84,7 @@ class Cancel(_Command, frozen=True, tag="cancel"):
     """Cancel messages that no worker holds: by id, or by a rule, up to 1,000 at a time.
 
     Answers `Outcomes` by id, `Affected` by rule. For ids: `if_due` cancels only messages that are
-    due at this time, `if_version` only messages of this version. Without these it also removes the
-    successor of a leased message.
+    due at this time, `if_version` only messages of this version. Else it also removes successors.
     """
 
     ids: list[str] = []

@@ -130,10 +130,9 @@ class CommandBuilder:
 
         Args:
             message: as the user made it.
-            id: a valid id; by default that of the message, or a new one.
+            id: a valid id; by default that of the message, or a new one. `named`: of the user's.
             decoded: the body was decoded from JSON, see `bodies.encode`.
             encoded: the encoded body, and whether it is JSON, if that is known.
-            named: the user gave it that id.
         """
         body, headers = message.body, message.headers
         if headers is None and type(body) not in _SIMPLE and isinstance(body, msgspec.Struct):

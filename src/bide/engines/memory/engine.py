@@ -85,24 +85,22 @@ class MemoryEngine:
     def _put(self, command: cmd.Put, now: int) -> Outcomes:
         queue = self._queue(command.queue, now)
         self._states[command.queue] = queue
-        outcomes, wake = [], None
+        outcomes, wake, policy = [], None, command.on_conflict
         for item in command.items:
             record = queue.records.get(item.id)
             stored: Record | None = None
-            if record is None and (command.on_conflict == "revive" or command.if_version):
+            if record is None and (policy == "revive" or command.if_version):
                 outcomes.append(Outcome(item.id, False))
                 continue
             if record is None:
                 record = stored = queue.store(item, now)
             else:
                 record = queue.settle_lapsed(record, now)
-                follows = item.follows(command.on_conflict, command.if_version)
-                if record.state == "leased" and follows:
+                if record.state == "leased" and item.follows(policy, command.if_version):
                     outcomes.append(record.follow(item, now))
                     continue
                 if record.is_still(None, command.if_version) and (
-                    command.on_conflict == "replace"
-                    or (command.on_conflict == "revive" and record.state == "dead")
+                    policy == "replace" or (policy == "revive" and record.state == "dead")
                 ):
                     stored = queue.replace(record, item, now)
             if stored is not None and stored.state != "dead":
