@@ -101,6 +101,24 @@ def test_two_who_put_the_same_id_wait_for_the_first_to_commit(
     assert not reply.outcomes[0].done
 
 
+@pytest.mark.parametrize("there", ["before", "in", "between", "behind"])
+def test_ids_that_begin_alike_are_put_beside_what_is_there(
+    engine: PostgresEngine, there: str
+) -> None:
+    alike = "0123456789abcdefghij"
+    old = {"before": "0", "in": "3", "between": "4", "behind": "9"}[there]
+    engine.execute([cmd.Put("q", [Item(alike + old, b"old")])])
+    new = [Item(alike + id, b"new") for id in "357"]
+    (reply,) = engine.execute([cmd.Put("q", new)])
+    assert isinstance(reply, Outcomes)
+    assert [outcome.done for outcome in reply.outcomes] == [there != "in", True, True]
+    (found,) = engine.execute([cmd.Find("q", [alike + id for id in [old, *"357"]])])
+    assert isinstance(found, Found)
+    bodies = [message.data for message in found.messages if message is not None]
+    assert bodies == [b"old", b"old" if there == "in" else b"new", b"new", b"new"]
+    assert counts(engine).flow.put == (3 if there == "in" else 4)
+
+
 def test_a_queue_into_which_somebody_puts_is_not_deleted(
     engine: PostgresEngine, user: psycopg.Connection[Any]
 ) -> None:
