@@ -40,9 +40,9 @@ def main() -> None:
     for kind in KINDS:
         with _empty(kind) as url:
             clock = FakeClock(START)
-            token = fill(url, clock)
+            tokens = fill(url, clock)
             told = read(url, clock, ENDED)
-            content = {"now": clock.now(), "token": token, "ended": ENDED, "told": told}
+            content = {"now": clock.now(), **tokens, "ended": ENDED, "told": told}
             _write(folder / f"{kind}.json.gz", json.dumps(content).encode())
             _write(folder / f"{kind}.gz", _SAVE[kind](url))
     for path in sorted(folder.iterdir()):

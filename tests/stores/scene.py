@@ -45,8 +45,8 @@ def remind(body: Any) -> None:
     ticks.append(body)
 
 
-def fill(url: str, clock: FakeClock) -> str:
-    """Fill an empty store; return a token that reads it over HTTP."""
+def fill(url: str, clock: FakeClock) -> dict[str, str]:
+    """Fill an empty store; return a token of its server, and the one that takes a change back."""
     with ScratchStore(url, clock) as store:
         with ManualWorker(app, store) as worker:
             worker.advance("1m")
@@ -55,8 +55,11 @@ def fill(url: str, clock: FakeClock) -> str:
         _remembered(store)
         _limited(store)
         token = Tokens(store.lane, clock).create(None, ["read", "admin"], name="ann")[0]
+        taken = bide.Queue("taken", holder=HOLDER)
+        taken.put_many([bide.NewMessage(n, id=f"t{n}", delay="1h", group="g") for n in range(3)])
+        undo = taken.cancel(group="g", undo=True).undo
     _subscribe(url, clock, token)
-    return token
+    return {"token": token, "undo": undo}
 
 
 def _orders(store: ScratchStore) -> None:

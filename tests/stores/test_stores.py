@@ -132,6 +132,14 @@ def test_its_limits_hold(kept: Kept) -> None:
         assert limited.audit()
 
 
+def test_a_bulk_change_in_it_is_taken_back(kept: Kept) -> None:
+    with ScratchStore(kept.url, kept.clock) as store:
+        taken = store.queue("taken")
+        assert taken.undo(kept.content["undo"]).restored == 3
+        assert [one.body for one in taken.scan("delayed")] == [0, 1, 2]
+        assert taken.audit()
+
+
 def test_schedules_and_sources_go_on(kept: Kept) -> None:
     scene.ticks.clear()
     with ScratchStore(kept.url, kept.clock) as store, ManualWorker(scene.app, store) as worker:
