@@ -53,6 +53,7 @@ def fill(url: str, clock: FakeClock) -> dict[str, str]:
         _orders(store)
         _dead(store)
         _remembered(store)
+        _debounced(store)
         _limited(store)
         token = Tokens(store.lane, clock).create(None, ["read", "admin"], name="ann")[0]
         taken = bide.Queue("taken", holder=HOLDER)
@@ -144,6 +145,17 @@ def _remembered(store: ScratchStore) -> None:
     for n in range(3):
         results.put(n, id="again")
         results.claim(1)[0].ack(result=n)
+
+
+def _debounced(store: ScratchStore) -> None:
+    """A message that puts have delayed, and one whose successor waits for the end of its lease."""
+    edits = bide.Queue("edits", holder=HOLDER)
+    for n in range(3):
+        edits.put(n, id="typed", delay="5m", latest="30m", on_conflict="replace")
+        store.clock.advance(60)
+    edits.put("first", id="held")
+    edits.claim(1, lease="10m")
+    edits.put("second", id="held", delay="1h", latest="2h", on_conflict="replace")
 
 
 def _limited(store: ScratchStore) -> None:

@@ -132,6 +132,18 @@ def test_its_limits_hold(kept: Kept) -> None:
         assert limited.audit()
 
 
+def test_what_was_debounced_goes_on(kept: Kept) -> None:
+    with ScratchStore(kept.url, kept.clock) as store:
+        edits = store.queue("edits")
+        first = kept.content["told"]["edits"]["messages"]["delayed"][0]["created"]
+        kept.clock.advance(240)
+        outcome = edits.put(3, id="typed", delay="50m", latest="30m", on_conflict="replace")
+        assert outcome.due == first + 30 * 60_000
+        assert edits.release("held", reason="by hand")
+        kept.clock.advance(2 * 3_600)
+        assert {one.id: one.body for one in edits.claim(5)} == {"typed": 3, "held": "second"}
+
+
 def test_a_bulk_change_in_it_is_taken_back(kept: Kept) -> None:
     with ScratchStore(kept.url, kept.clock) as store:
         taken = store.queue("taken")
