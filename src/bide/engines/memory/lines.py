@@ -91,9 +91,10 @@ class Lines:
         else:
             if was_full and not self._full:
                 self._freed = self.now // 1000
-            for group in self._groups.values():
-                self._withdraw(group)
-                self._stand(group)
+            if limits.keys() & {"group_limit", "group_rate"}:
+                for group in self._groups.values():
+                    self._withdraw(group)
+                    self._stand(group)
         return True
 
     def forget(self) -> None:

@@ -128,8 +128,7 @@ class Lines:
         """Return the group whose first message may be served now."""
         if self.full or self._opens > self.now:
             return None
-        self.write()
-        return next(iter(self._standing(TURNS)), None)
+        return self._first(TURNS)
 
     def freed(self, key: str, due: int) -> int:
         """Return when the last limit let the first message of a group go, in milliseconds."""
@@ -142,12 +141,11 @@ class Lines:
         """Return when a message may be served, in microseconds; `None`: when a lease has ended."""
         if self.full:
             return None
-        self.write()
-        if self._standing(TURNS):
+        self.wake()
+        if self._first(TURNS) is not None:
             return max(self.now, self._opens)
-        for group in self._standing(RESTING):
-            return max(self.now, self._opens_for(group), self._opens)
-        return None
+        group = self._first(RESTING)
+        return None if group is None else max(self._opens_for(group), self._opens)
 
     def limited(self, group: str | None) -> Limited | None:
         """Return which limit holds a message of a group back."""
@@ -189,11 +187,13 @@ class Lines:
         return int(strays + len(running) + len(in_line))
 
     def restand(self) -> None:
-        """Find out anew which groups may be served, after a change of their limits."""
+        """Let groups take turns that a changed limit holds no more: those with leases may be full.
+
+        Groups that it holds now are found when their turn has come.
+        """
         self.write()
-        for columns in self._run(SQL.load_groups, (self.row.queue,)):
-            self._groups.setdefault(columns[0], GroupRow(*columns))
-        self._changed.update(self._groups)
+        for group in self._standing(NONE, limit=_EVERYTHING):
+            self._changing(group.key)
 
     # The tables.
 
@@ -250,6 +250,17 @@ class Lines:
     def _changing(self, key: str) -> GroupRow:
         self._changed.add(key)
         return self._group(key)
+
+    def _first(self, standing: int) -> GroupRow | None:
+        """Return the first group of a standing; those that stand there no more are put right."""
+        self.write()
+        for _ in range(PROMOTE):
+            group = next(iter(self._standing(standing)), None)
+            if group is None or self._standing_of(group) == standing:
+                return group
+            self._changing(group.key)
+            self.write()
+        return None
 
     def _standing(self, standing: int, reach: int = _EVERYTHING, limit: int = 1) -> list[GroupRow]:
         """Return the first groups of a standing."""

@@ -204,6 +204,7 @@ def columns() -> dict[str, str]:
         "limit": ", ".join(f'"{name}"' for name in LimitRow.__struct_fields__),
         "limit_marks": ", ".join("?" * len(LimitRow.__struct_fields__)),
         "group": ", ".join(GroupRow.__struct_fields__),
+        "set_group": ", ".join(f"{n} = excluded.{n}" for n in GroupRow.__struct_fields__[1:]),
         "group_marks": ", ".join("?" * len(GroupRow.__struct_fields__)),
         "queue": ", ".join(QueueRow.__struct_fields__),
         "set_queue": ", ".join(f"{name} = ?" for name in QueueRow.__struct_fields__[2:]),

@@ -451,11 +451,9 @@ DELETE FROM bide_line WHERE queue = ?;
 -- name: load_group
 SELECT {group} FROM bide_group WHERE queue = ? AND key = ?;
 
--- name: load_groups
-SELECT {group} FROM bide_group WHERE queue = ? AND waiting > 0;
-
 -- name: save_group
-INSERT OR REPLACE INTO bide_group ({group}, queue, standing, rank) VALUES ({group_marks}, ?, ?, ?);
+INSERT INTO bide_group ({group}, queue, standing, rank) VALUES ({group_marks}, ?, ?, ?)
+ON CONFLICT (queue, key) DO UPDATE SET {set_group}, standing = excluded.standing, rank = excluded.rank;
 
 -- name: groups_standing
 -- The first groups of a standing, up to a rank.

@@ -123,7 +123,8 @@ def set_limits(session: Session, queue: QueueRow, command: Configure) -> bool:
     if queue.limited:
         if was_full and not lines.full:
             row.freed = lines.now // 1000
-        lines.restand()
+        if "group_limit" in given:
+            lines.restand()
         return True
     queue.limited = 1
     lines.begin(session.run(SQL.leased_by_group, (queue.id,)))
