@@ -149,6 +149,18 @@ class TurnCases:
         assert not bare.claim(1).behind
         assert bare.counts().sizes.total == count + 1
 
+    def test_a_claim_that_finds_nothing_in_line_yet_is_to_be_repeated(self, bare: Desk) -> None:
+        count = 3 * PROMOTE
+        bare.put(*[f"a{number:05}" for number in range(count)], group="a", at=START - 5)
+        bare.put("b", group="b", at=START - 4)
+        bare.put("x", priority=1)
+        for _ in range(4):
+            bare.claim(1, lease=HOUR)  # this makes them ready
+        bare.configure(group_limit=1)
+        while not (claimed := bare.claim(1)).messages:
+            assert (claimed.behind, claimed.next) == (True, 0)
+        assert [message.id for message in claimed.messages] == ["b"]
+
     def test_a_backlog_that_is_ready_is_lined_up_by_several_claims(self, bare: Desk) -> None:
         count = 3 * PROMOTE
         bare.put(*[f"a{number:05}" for number in range(count)], group="a")

@@ -143,7 +143,10 @@ def _next_claim(session: Session, queue: QueueRow) -> float | None:
     """Return in how many milliseconds there is something to claim or to collect."""
     moments: list[float] = []
     if queue.limited:
-        opens = session.lines(queue).opens()
+        lines = session.lines(queue)
+        if lines.row.rank is not None:  # others may be served once they are in line
+            return 0
+        opens = lines.opens()
         moments += [opens / 1000] if opens is not None else []
     elif queue.ready:
         return 0
