@@ -118,7 +118,7 @@ def claim(run: Run, command: cmd.Claim, now: int | None) -> Reply:
     if not rows:
         due = end.due if end.planned is None else end.planned / 1000
         wait = None if due is None else max(0, due - end.exactly)
-        return Claimed([], 0, moment, wait, died, behind=behind)
+        return Claimed([], 0, moment, 0 if behind else wait, died, behind=behind)
     limited = rows[0].floor is not None
     rows.sort(key=_turn if limited else _rank)
     until = moment + command.lease
