@@ -3,15 +3,28 @@
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from bide.engines.memory import MemoryEngine
 from bide.lane.steps import run_steps
-from bide.model.commands import Ack, Cancel, Claim, Command, Find, Lease, Purge, Put, Scan
+from bide.model.commands import (
+    Ack,
+    Cancel,
+    Claim,
+    Command,
+    Find,
+    Lease,
+    Purge,
+    Put,
+    Reschedule,
+    Revive,
+    Scan,
+)
 from bide.model.errors import OutcomeUnknown, StoreFull
 from bide.model.identity import new_id
 from bide.model.message import Failure, Item
-from bide.model.replies import Claimed, Page
+from bide.model.replies import Claimed, Outcomes, Page
 from bide.model.undoing import Bulk, Undo, Undone, Verb
 from bide.queue.undoing.back import undo_steps
 from bide.queue.undoing.change import bulk_steps
@@ -181,3 +194,24 @@ def test_what_was_edited_between_reading_and_changing_stays() -> None:
     assert {id: one.data for id, one in store.messages().items()} == {"m0": b"2"}
     assert store.take_back(store.ask).restored == COUNT - 1
     assert store.messages()["m0"].data == b"2"
+
+
+@pytest.mark.parametrize("verb", ["reschedule", "revive"])
+def test_each_shard_may_have_a_clock_of_its_own(verb: Verb) -> None:
+    store = Store(verb)
+
+    def ask(command: Command) -> Any:
+        if not isinstance(command, (Reschedule, Revive)):
+            return store.ask(command)
+        outcomes = []
+        for number, (id, version) in enumerate(zip(command.ids, command.versions, strict=True)):
+            one = msgspec.structs.replace(command, ids=[id], versions=[version])
+            reply = store.engine.execute([one], NOW + number)[0]
+            assert isinstance(reply, Outcomes)
+            outcomes += reply.outcomes
+        return Outcomes(outcomes)
+
+    store.change(ask)
+    assert len({one.due for one in store.messages().values()}) == COUNT
+    assert store.take_back(store.ask) == Undone(restored=COUNT, following=1)
+    assert store.messages() == store.before

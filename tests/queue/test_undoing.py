@@ -17,7 +17,8 @@ HOUR = 3_600
 
 @pytest.fixture(
     params=[
-        ("sync", "sqlite"), ("async", "redis"), ("sync", "postgres"), ("sync", "http"),
+        ("sync", "sqlite"), ("async", "redis"), ("sync", "redis-shards"), ("sync", "postgres"),
+        ("sync", "http"),
         pytest.param(("async", "http"), marks=pytest.mark.full),
         pytest.param(("async", "postgres"), marks=pytest.mark.full),
         pytest.param(("async", "memory"), marks=pytest.mark.full), ("sync", "memory"),
@@ -34,9 +35,10 @@ def url(
     request: pytest.FixtureRequest, pair: tuple[str, str], tmp_path: Path, clock: FakeClock
 ) -> Iterator[str]:
     kind = pair[1]
-    if kind in ("redis", "postgres"):
+    if kind in ("redis", "redis-shards", "postgres"):
+        kind, _, shards = kind.partition("-")
         fresh: Callable[[], str] = request.getfixturevalue(f"{kind}_url")
-        yield fresh()
+        yield fresh() + ("&shards=4" if shards else "")
     elif kind == "memory":
         yield f"memory://undo-{tmp_path.name}"
     elif kind == "sqlite":

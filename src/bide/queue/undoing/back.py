@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -65,34 +66,41 @@ def undo_steps(undo: Undo, allow: Callable[[Verb], object] = lambda verb: None) 
 def _restore(undo: Undo, record: Record, mark: Mark) -> Steps[Undone]:
     """Take back what was changed of the messages of a record."""
     gone = set(mark.unchanged)
-    messages = [one for number, one in enumerate(record.messages) if number not in gone]
+    numbers = [number for number in range(len(record.messages)) if number not in gone]
+    messages = [record.messages[number] for number in numbers]
     if record.verb in ("cancel", "purge"):
         items = [one.as_item(one.failures, one.ended) for one in messages]
         reply: Outcomes = yield Put(undo.queue, items, actor=undo.actor)
         restored = sum(map(bool, reply.outcomes))
         return Undone(restored, taken=len(items) - restored)
-    assert mark.due is not None or not messages
-    changed = [(one, _version_after(one, mark.due or 0)) for one in messages]
+    changed = [_Changed(record.messages[number], mark.dues[number]) for number in numbers]
     found = yield from _found(undo.queue, [one.id for one in messages])
-    same, claimed = [], 0
-    for one, version in changed:
-        now = found.get(one.id)
-        attempt = 0 if record.verb == "revive" else one.attempt
+    same, claimed = list[_Changed](), 0
+    for one in changed:
+        now = found.get(one.before.id)
+        attempt = 0 if record.verb == "revive" else one.before.attempt
         if now is None or now.state not in ("delayed", "ready") or now.attempt != attempt:
             claimed += 1
-        elif now.version == version and now.due == mark.due:
-            same.append((one, version))
+        elif now.version == one.version and now.due == one.due:
+            same.append(one)
     back = _reschedule_back if record.verb == "reschedule" else _bury_back
-    restored = yield from back(undo, same, mark.due or 0)
+    restored = yield from back(undo, same)
     return Undone(restored, len(messages) - claimed - restored, claimed)
 
 
-def _version_after(message: Message, due: int) -> str:
-    """Return the version of a message once it was given another due time."""
-    expires = message.expires
-    if expires is not None and message.planned is not None:
-        expires += message.due - message.planned
-    return version_of(msgspec.structs.replace(message, expires=expires), due)
+class _Changed(NamedTuple):
+    """A message that was given another due time."""
+
+    before: Message
+    due: int
+
+    @property
+    def version(self) -> str:
+        """Its version since then."""
+        expires = self.before.expires
+        if expires is not None and self.before.planned is not None:
+            expires += self.before.due - self.before.planned
+        return version_of(msgspec.structs.replace(self.before, expires=expires), self.due)
 
 
 def _found(queue: str, ids: list[str]) -> Steps[dict[str, Message]]:
@@ -104,26 +112,27 @@ def _found(queue: str, ids: list[str]) -> Steps[dict[str, Message]]:
     return found
 
 
-def _reschedule_back(undo: Undo, same: list[tuple[Message, str]], due: int) -> Steps[int]:
-    """Let messages be due as before, with one command for all of the same due time."""
-    by_due: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
-    for message, version in same:
-        by_due[message.due].append((message.id, version))
+def _reschedule_back(undo: Undo, same: list[_Changed]) -> Steps[int]:
+    """Let messages be due as before, with one command for all of the same due times."""
+    by_due: defaultdict[tuple[int, int], list[_Changed]] = defaultdict(list)
+    for one in same:
+        by_due[one.before.due, one.due].append(one)
     restored = 0
-    for before, pairs in by_due.items():
+    for (before, due), some in by_due.items():
         reply: Outcomes = yield Reschedule(
-            undo.queue, [id for id, _ in pairs], before, if_due=due,
-            versions=[version for _, version in pairs], actor=undo.actor,
+            undo.queue, [one.before.id for one in some], before, if_due=due,
+            versions=[one.version for one in some], actor=undo.actor,
         )  # fmt: skip
         restored += sum(map(bool, reply.outcomes))
     return restored
 
 
-def _bury_back(undo: Undo, same: list[tuple[Message, str]], due: int) -> Steps[int]:
+def _bury_back(undo: Undo, same: list[_Changed]) -> Steps[int]:
     """Make dead letters again of messages, with their attempts and failures."""
     restored = 0
-    for message, version in same:
-        letter = message.as_item(message.failures, message.ended)
-        reply: Outcomes = yield Put(undo.queue, [letter], "replace", version, actor=undo.actor)
+    for one in same:
+        letter = one.before.as_item(one.before.failures, one.before.ended)
+        put = Put(undo.queue, [letter], "replace", one.version, actor=undo.actor)
+        reply: Outcomes = yield put
         restored += bool(reply.outcomes[0])
     return restored

@@ -90,8 +90,9 @@ def _change(bulk: Bulk, part: int, messages: list[Message]) -> Steps[set[str]]:
         outcomes += reply.outcomes
     done = {outcome.id: outcome for outcome in outcomes if outcome.done}
     unchanged = [number for number, one in enumerate(messages) if one.id not in done]
-    due = next((one.due for one in done.values()), None)
-    mark = Mark(unchanged, due if bulk.verb in ("reschedule", "revive") else None)
+    moved = messages if bulk.verb in ("reschedule", "revive") else []
+    dues = [done[one.id].due or 0 if one.id in done else 0 for one in moved]
+    mark = Mark(unchanged, dues)
     yield Put(beside, [note(f"{key}:changed", bulk.undo, msgspec.json.encode(mark))])
     return set(done)
 

@@ -42,8 +42,9 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
 
     unchanged: list[int] = []
     """The numbers of those that were not."""
-    due: int | None = None
-    """When the others are due since then."""
+    dues: list[int] = []
+    """When each of the messages is due since then, where that was changed; each shard of a store
+    has a clock of its own."""
 
 
 decode_mark = msgspec.json.Decoder(Mark).decode
