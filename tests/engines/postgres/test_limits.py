@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 import bide
+from bide.engines.port import Notifier
 from bide.engines.postgres import PostgresEngine, from_url
 from bide.model import commands as cmd
 from bide.model.message import Item
@@ -198,3 +199,38 @@ def test_processes_together_keep_limits_and_those_that_are_killed_hold_nothing_u
     for first, start in enumerate(times):
         for count, end in enumerate(times[first:], 1):
             assert count <= ((end + 1 - start) * 1000 + CREDIT) // limits["rate"] + 1
+
+
+def test_the_end_of_a_lease_wakes_no_more_than_can_be_served(
+    engine: PostgresEngine, url: str, postgres: PostgresServer
+) -> None:
+    engine.execute([cmd.Configure("q", limit=2)])
+    put(engine, "a1 a2 a3 a4")
+    held = leases(claim(engine))
+    assert len(held) == 2
+    sleepers = [from_url(urlsplit(url))() for _ in range(3)]
+
+    heard: list[int] = []
+
+    def hear(number: int, notifier: Notifier) -> None:
+        while hints := notifier.listen():
+            heard.extend(number for _ in hints)
+
+    with ThreadPoolExecutor() as threads, postgres.client() as client:
+        for number, sleeper in enumerate(sleepers):
+            notifier = sleeper.notifier()
+            assert notifier is not None
+            threads.submit(hear, number, notifier)
+            assert ids(claim(sleeper)) == []
+        query = f"SELECT min(until) FROM {engine.schema}.sleeper"
+        ((end,),) = client.execute(query.encode()).fetchall()  # of the first lease
+        deadline = time.monotonic() + BOUND
+        for number, lease in enumerate(held, 1):
+            engine.execute([cmd.Ack("q", [lease])])
+            woken = f"SELECT count(*) FROM {engine.schema}.sleeper WHERE until < {end}"
+            until(client, woken, [(number,)])
+            while len(heard) < number and time.monotonic() < deadline:
+                time.sleep(0.01)
+        for sleeper in sleepers:
+            sleeper.close()
+    assert len(set(heard)) == len(heard) == 2

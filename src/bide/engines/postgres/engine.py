@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
+from msgspec.structs import replace
 
 from bide.engines.port import Capabilities, Notifier
 from bide.engines.postgres.arrays import Array, integers, texts
@@ -23,7 +24,7 @@ from bide.engines.postgres.schema import prepare
 from bide.engines.postgres.settings import Settings, is_pooled
 from bide.engines.postgres.witness import Witness
 from bide.engines.waiting import readable
-from bide.model.commands import Claim, Command, History
+from bide.model.commands import Ack, Bury, Claim, Command, History, Release, Retry
 from bide.model.ended import PENDING
 from bide.model.errors import Closed, StoreError, StoreUnavailable
 from bide.model.replies import Claimed, Ends, Outcomes, Reply
@@ -60,6 +61,11 @@ CHANGES = {"_change": 1, "_edit": 0, "_delete_where": 1}
 """Functions that tell how far the log had come when they changed something, and which of their
 arguments is the queue. Not acks: what a lost one concerned is delivered again."""
 
+ENDS_LEASES = (Ack, Retry, Bury, Release)
+"""Commands after which a limited queue allows as many messages as leases have ended: no more
+processes need to look."""
+
+_EVERYBODY = 1 << 30
 _NEVER = 1 << 62
 _NO_TRANSACTION = nullcontext()
 _log = logging.getLogger("bide.postgres")
@@ -153,7 +159,7 @@ class PostgresEngine:
             )  # fmt: skip
             return None
         if self._notifier is None:
-            self._notifier = PostgresNotifier(self._settings)
+            self._notifier = PostgresNotifier(self._settings, self._process)
         return self._notifier
 
     def close(self) -> None:
@@ -270,11 +276,16 @@ class PostgresEngine:
         What is due later than they ask again by themselves wakes nobody.
         """
         wakes: dict[str, int] = {}
+        most: dict[str, int] = {}
         for number, (command, reply) in enumerate(zip(commands, found, strict=True)):
             if isinstance(reply, (Outcomes, QueueSettings)) and reply.wake is not None:
                 moment = told.moments.get(command.queue, _NEVER)
                 if reply.wake < moment + LOOK_AGAIN:
                     wakes[command.queue] = min(reply.wake, wakes.get(command.queue, _NEVER))
+                    frees = command.queue in self._limited and isinstance(command, ENDS_LEASES)
+                    most[command.queue] = most.get(command.queue, 0) + (
+                        command.weight if frees else _EVERYBODY
+                    )
             waits = self._notifier is not None and now is None
             if waits and isinstance(reply, Claimed) and not reply.messages:
                 until, asleep = told.waits[command.queue]
@@ -284,7 +295,7 @@ class PostgresEngine:
                 ((sooner,),) = caller("_sleep", self._process, command.queue, until, floor)
                 if sooner is not None and sooner < until:
                     wait = max(0.0, sooner - reply.now)
-                    found[number] = Claimed([], 0, reply.now, wait, reply.died)
+                    found[number] = replace(reply, next=wait)
             elif waits and isinstance(command, History) and _is_awaited(command, reply):
                 caller("_watch", self._process, command.queue, command.id)
                 (found[number],) = replies(caller, [command], None)  # it may have ended meanwhile
@@ -292,7 +303,7 @@ class PostgresEngine:
                 found[number] = self._look_again(command.queue, reply)
         for queue, moment in wakes.items():
             self._settle(caller)
-            caller.start("_wake", self._process, queue, moment)
+            caller.start("_wake", self._process, queue, moment, min(most[queue], _EVERYBODY))
 
     def _look_again(self, queue: str, reply: Claimed) -> Claimed:
         """Let a claim that waits ask again soon after there was something, and then less often."""
@@ -302,7 +313,7 @@ class PostgresEngine:
         pause = self._pauses.get(queue, SOON)
         self._pauses[queue] = min(2 * pause, SELDOM)
         wait = pause * 1000 if reply.next is None else min(reply.next, pause * 1000)
-        return Claimed([], 0, reply.now, wait, reply.died)
+        return replace(reply, next=wait)
 
     def _current(self) -> Caller:
         """Return a connection that has not been lost as far as one can know without asking."""

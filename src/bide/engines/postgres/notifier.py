@@ -23,12 +23,17 @@ _log = logging.getLogger("bide.postgres")
 class PostgresNotifier:
     """The listening end in one process, on a connection of its own.
 
+    Args:
+        settings: of the store.
+        process: the name under which the process sleeps: it hears what is for it, or for all.
+
     Raises:
         StoreError: the server cannot be reached.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, process: str) -> None:
         self._settings = settings
+        self._process = process
         self._closed = threading.Event()
         self._woken, self._waker = os.pipe()
         self._connection: psycopg.Connection[Any] | None = self._open()
@@ -71,11 +76,13 @@ class PostgresNotifier:
         if not notes:
             readable(connection.fileno(), self._woken)
             notes = [] if self._closed.is_set() else list(connection.notifies(timeout=0))
-        return [
-            (queue, int(moment))
-            for note in notes
-            for moment, _, queue in (note.payload.partition(" "),)
-        ]
+        hints = []
+        for note in notes:
+            head, _, queue = note.payload.partition(" ")
+            moment, _, process = head.partition("/")
+            if process in ("", self._process):
+                hints.append((queue, int(moment)))
+        return hints
 
     def _open(self) -> psycopg.Connection[Any]:
         connection = self._settings.connect(to_listen=True)

@@ -115,7 +115,7 @@ CREATE FUNCTION bide._drop_limits(p_limited integer) RETURNS void LANGUAGE sql V
   DELETE FROM lease_end WHERE limited = p_limited;
 $$;
 
--- Change limits of a queue, which is locked from now on. Groups that are idle begin anew.
+-- Change limits of a queue, which is locked from now on.
 CREATE FUNCTION bide._limit(INOUT q bide.queue, p_given bigint[], p_now bigint, OUT changed boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
@@ -159,8 +159,9 @@ BEGIN
     IF old."limit" > 0 AND l.running >= old."limit" AND (l."limit" = 0 OR l.running < l."limit") THEN
       l.freed := p_now;
     END IF;
-    DELETE FROM turn WHERE limited = was AND running = 0 AND NOT _has_line(was, name);
-    PERFORM _stand(l, ARRAY(SELECT name FROM turn WHERE limited = was), us);
+    IF (l.group_limit, l.group_rate) <> (old.group_limit, old.group_rate) THEN
+      PERFORM _stand(l, ARRAY(SELECT name FROM turn WHERE limited = was), us);
+    END IF;
   END IF;
   PERFORM _save_limits(l);
 END $$;

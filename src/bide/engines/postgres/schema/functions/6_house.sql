@@ -61,11 +61,14 @@ BEGIN
   ON CONFLICT (queue, process) DO UPDATE SET seen = excluded.seen;
 END $$;
 
--- Wake the processes that would sleep past a moment at which something can be claimed.
-CREATE FUNCTION bide._wake(p_process text, p_queue text, p_moment bigint) RETURNS void
+-- Wake the processes that would sleep past a moment at which something can be claimed: all of them if
+-- there are no more than `p_most`, else those that were seen last. One that is gone is woken once.
+CREATE FUNCTION bide._wake(p_process text, p_queue text, p_moment bigint, p_most integer)
+RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 DECLARE
   woken boolean;
+  chosen text[];
 BEGIN
   IF session_user <> current_user THEN
     PERFORM _check_access(p_queue);
@@ -74,6 +77,16 @@ BEGIN
   LIMIT 1;
   IF woken THEN
     PERFORM set_config('synchronous_commit', 'off', true);  -- a hint may be lost with the power
+    IF p_most < 1000 THEN
+      chosen := ARRAY(
+        SELECT process FROM sleeper
+        WHERE queue = p_queue AND until > p_moment AND process <> p_process
+        ORDER BY seen DESC LIMIT p_most FOR UPDATE SKIP LOCKED);
+      UPDATE sleeper SET until = p_moment WHERE queue = p_queue AND process = ANY (chosen);
+      PERFORM pg_notify(current_schema(), p_moment || '/' || process || ' ' || p_queue)
+      FROM unnest(chosen) AS process;
+      RETURN;
+    END IF;
     UPDATE sleeper SET until = p_moment
     WHERE queue = p_queue AND until > p_moment AND process <> p_process;
     PERFORM pg_notify(current_schema(), p_moment || ' ' || p_queue);
