@@ -1,0 +1,1 @@
+-- `_wake` wakes no more processes than are asked for: functions, and no table.
