@@ -1,13 +1,13 @@
 """All keys in Redis: those of a shard, which share a hash tag, and those of the whole store."""
 
-from functools import cache
-from typing import Final
+from functools import cache, lru_cache
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from redis.crc import key_slot
 
 __all__ = [
-    "CHANNEL", "LAYOUT", "QUEUES", "SHARDS", "SLOTS", "VERSION", "copies", "meta_key", "probe_key",
+    "CHANNEL", "LAYOUT", "QUEUES", "SHARDS", "SLOTS", "VERSION", "ScriptKeys", "copies", "meta_key",
     "script_keys", "shard_of", "slot_of",
 ]  # fmt: skip
 
@@ -57,22 +57,32 @@ def meta_key(queue: str, shard: int = 0) -> bytes:
     return f"{_prefix(queue, shard)}meta".encode()
 
 
-def probe_key(queue: str, shard: int = 0) -> bytes:
-    """Return a key that is written, for a second, to find out whether replicas follow."""
-    return f"{_prefix(queue, shard)}probe".encode()
+class ScriptKeys(NamedTuple):
+    """The keys of a shard, as a script takes them."""
+
+    slot: int
+    names: tuple[bytes, ...]
+    """All but the last."""
+    replay: bytes
+    """What the last one begins with, behind which stands the place of a call in a pipeline: there
+    is the reply that a lane may ask for again."""
+    probe: bytes
+    """What is written, for a second, to find out whether replicas follow."""
 
 
-def script_keys(queue: str, lane: str, shard: int = 0) -> list[bytes]:
-    """Return the KEYS of a script, but for what the last one ends with: the place in a pipeline.
-
-    The last key holds a reply that a lane may ask for again.
+@lru_cache(1024)
+def script_keys(queue: str, lane: str, shard: int = 0) -> ScriptKeys:
+    """Return the keys of a shard for the scripts of a lane.
 
     Example:
-        >>> script_keys("orders", "4f")[-1]
+        >>> script_keys("orders", "4f").replay
         b'bide:{orders#0}:try:4f:'
     """
     prefix = _prefix(queue, shard)
-    return [f"{prefix}{part}".encode() for part in (*_PARTS, f"try:{lane}:")]
+    *names, replay, probe = (
+        f"{prefix}{part}".encode() for part in (*_PARTS, f"try:{lane}:", "probe")
+    )
+    return ScriptKeys(slot_of(probe), tuple(names), replay, probe)
 
 
 def slot_of(key: bytes) -> int:

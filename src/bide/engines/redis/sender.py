@@ -16,7 +16,7 @@ from bide.engines.redis.calls import Call
 from bide.engines.redis.carrier import Carrier, Sent
 from bide.engines.redis.connection import Lost, check_layout, is_away, pack
 from bide.engines.redis.faults import Refusal
-from bide.engines.redis.keys import LAYOUT, VERSION, copies, probe_key, script_keys, slot_of
+from bide.engines.redis.keys import LAYOUT, VERSION, copies, script_keys, slot_of
 from bide.engines.redis.nodes import Nodes
 from bide.engines.redis.records import Arg
 from bide.engines.redis.scripts import load_library
@@ -52,7 +52,6 @@ class Sender:
         self._waits = settings.wait_replicas > 0
         self._lane = lane
         self._lifetime = int(settings.reconnect) + SPARE
-        self._known_keys: dict[tuple[str, int, int], tuple[int, list[bytes], bytes]] = {}
         self._next = 0
         self.claims: list[tuple[Call, int, int, int | None]] = []
         """Claims since the engine cleared this: call, number, place in its pipeline, and `now`."""
@@ -160,20 +159,15 @@ class Sender:
         return answers
 
     def _prepare(self, call: Call, number: int, place: int, now: int | None) -> Sent:
-        known = self._known_keys.get((call.queue, call.shard, place))
-        if known is None:
-            *keys, last = script_keys(call.queue, self._lane, call.shard)
-            keys.append(last + b"%d" % place)
-            known = slot_of(last), keys, probe_key(call.queue, call.shard)
-            self._known_keys[call.queue, call.shard, place] = known
-        slot, keys, probe = known
+        keys = script_keys(call.queue, self._lane, call.shard)
         writes = call.script in self._library.writing and not call.reads
-        packed = partial(self._pack, call, keys, number if writes else None, now)
+        names = (*keys.names, keys.replay + b"%d" % place)
+        packed = partial(self._pack, call, names, number if writes else None, now)
         hurried = call.script == "decline" or (call.shards != 1 and call.script in _HURRIED)
-        return Sent(slot, packed, writes, hurried, probe)
+        return Sent(keys.slot, packed, writes, hurried, keys.probe)
 
     def _pack(
-        self, call: Call, keys: list[bytes], number: int | None, now: int | None, again: bool
+        self, call: Call, keys: Sequence[bytes], number: int | None, now: int | None, again: bool
     ) -> bytes:
         """Return a call as it is sent, for the first time or again."""
         mark: Arg = "" if number is None else f"?{number}" if again else number
