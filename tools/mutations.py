@@ -71,7 +71,7 @@ _NUMBER = Operator(
     re.compile(r"(?<![\w.'\"])\d+(?![\w.'\"])"),
     lambda found: str(int(found[0]) + 1),
 )
-_END = r"(?= AND | OR |\)| ORDER | GROUP | LIMIT | LEFT | CROSS |;|$)"
+_END = r"(?= AND | OR | THEN| LOOP|\)| ORDER | GROUP | LIMIT | LEFT | CROSS |;|$)"
 _CONDITION = r"((?:(?!EXISTS|BETWEEN|SELECT)[^()';]|\([^()]*\))+?)"
 
 SQL = [
