@@ -49,6 +49,19 @@ def claimed(engine: PostgresEngine) -> list[str]:
     return [message.id for message in reply.messages]
 
 
+def test_a_put_is_due_after_a_delay_or_at_a_time(
+    engine: PostgresEngine, user: psycopg.Connection[Any]
+) -> None:
+    assert put(user, engine, "a", at="2030-01-01Z")[1:3] == (True, "delayed")
+    assert put(user, engine, "b", at="2020-01-01Z")[1:3] == (True, "ready")
+    assert put(user, engine, "c", delay="1h")[1:3] == (True, "delayed")
+    assert put(user, engine, "d", at="2030-01-01Z", priority="1")[1:3] == (True, "delayed")
+    moved = f"SELECT (s).* FROM {engine.schema}.reschedule('q', 'd', at => '2020-01-01Z') AS s"
+    assert user.execute(moved.encode()).fetchone()[1:3] == (True, "ready")  # type: ignore[index]
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="delay or at, not both"):
+        put(user, engine, "e", delay="1h", at="2030-01-01Z")
+
+
 def test_a_put_is_there_with_the_commit_and_not_before(
     engine: PostgresEngine, user: psycopg.Connection[Any]
 ) -> None:
