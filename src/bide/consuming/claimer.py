@@ -78,6 +78,7 @@ class Claimer(ABC):
                 while reply.behind:  # all groups are to be in line before the next turn
                     command = self._claim_of(0)
                     reply = await self._store_client.patiently(Claimed, command, self)
+                    self.start(reply)  # it may tell of messages that died
 
     def recall(self) -> None:
         """End the waiting claim, and look again how many messages to claim."""
