@@ -93,6 +93,24 @@ def test_a_refusal_is_a_result_and_the_transaction_goes_on(shop: Shop) -> None:
     held.ack()
 
 
+def test_a_put_with_latest_debounces_and_follows_what_is_leased(shop: Shop) -> None:
+    user, orders = shop
+    more: dict[str, Any] = {"on_conflict": "replace", "delay": "1h", "latest": 0}
+    orders.put(1, id="held")
+    (held,) = orders.claim(lease=60)
+    user.begin()
+    new = orders.put(1, id="new", within=user.within, **more)
+    assert (new.done, new.state) == (True, "ready")
+    stored = orders.put(2, id="held", within=user.within, **more)
+    assert (stored.done, stored.state) == (True, "leased")
+    user.commit()
+    held.ack()
+    message = orders.get("held")
+    assert message is not None
+    assert (message.body, message.due) == (2, stored.successor)
+    assert {delivery.body for delivery in orders.claim(2)} == {1, 2}
+
+
 def test_it_is_the_same_message_as_without_a_transaction(shop: Shop) -> None:
     user, orders = shop
     options: dict[str, Any] = {

@@ -12,8 +12,9 @@ import pytest
 import redis as client_library
 
 from bide.engines.redis import RedisEngine
-from bide.model.commands import Ack, Cancel, Configure, Count, Edit, Extend, Find, Retry, Scan
-from bide.model.replies import Counts, Outcomes
+from bide.model.commands import Ack, Cancel, Configure, Count, Edit, Extend, Find, Put, Retry, Scan
+from bide.model.message import Item
+from bide.model.replies import Claimed, Counts, Outcomes
 from tests.engines.redis.claims import LEASE, MANY, NOW, claim, key, of, put
 from tests.engines.redis.conftest import Open
 from tests.servers import RedisServer
@@ -77,6 +78,24 @@ def _extending(engine: RedisEngine) -> Change:
 def _lapsing(engine: RedisEngine) -> Change:
     put(engine, MANY)
     claim(engine)
+    return lambda: claim(engine, 10, NOW + LEASE)
+
+
+def _succeeded(engine: RedisEngine) -> Claimed:
+    put(engine, MANY, group="g")
+    claimed = claim(engine)
+    items = [Item(m.id, b"2", delay=5, group="h", latest=9) for m in claimed.messages[:3]]
+    engine.execute([Put("q", items, "replace")], NOW + 1)
+    return claimed
+
+
+def _following(engine: RedisEngine) -> Change:
+    claimed = _succeeded(engine)
+    return lambda: engine.execute([Ack("q", of(claimed)[:3])], NOW + 2)
+
+
+def _following_lapsed(engine: RedisEngine) -> Change:
+    _succeeded(engine)
     return lambda: claim(engine, 10, NOW + LEASE)
 
 
@@ -145,7 +164,8 @@ def writes(server: RedisServer) -> list[list[bytes]]:
     "begin",
     [
         _claiming, _claiming_few, _acking, _acking_remembered, _acking_one, _retrying, _extending,
-        _lapsing, _limited_claiming, _limited_acking, _limited_lapsing, _limited_cancelling,
+        _lapsing, _following, _following_lapsed, _limited_claiming, _limited_acking,
+        _limited_lapsing, _limited_cancelling,
         _limiting,
     ],
     ids=lambda begin: begin.__name__[1:],
