@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from benchmarks.figure import Figure
-from benchmarks.redis import batches, compared, scale, server_time, waiting, worker
+from benchmarks.redis import batches, compared, limited, scale, server_time, waiting, worker
 
 __all__ = ["run"]
 
@@ -12,6 +12,7 @@ MEASUREMENTS = (
     *worker.MEASUREMENTS,
     *scale.MEASUREMENTS,
     *server_time.MEASUREMENTS,
+    *limited.MEASUREMENTS,
     *waiting.MEASUREMENTS,
     *compared.MEASUREMENTS,
 )
