@@ -161,8 +161,11 @@ function leave_line(r)
   if not stood or stood == r.stands then return end
   if call('ZREM', LINES, stood) == 0 then return end
   local name = match(stood, '^.([^\1]*)')
+  if sub(stood, 1, 1) == 'r' then
+    if r.settles then touch(name) end
+    return
+  end
   touch(name)
-  if sub(stood, 1, 1) == 'r' then return end
   local rest = in_line(name, 2)
   if not rest[1] or not rest[2] and rest[1] == r.stands then  -- it comes anew, with a new turn
     local g = read_group(name)
@@ -176,18 +179,21 @@ function drop_line(r)
   if call('ZREM', LINES, line_of(r)) == 1 then touch(r.group) end
 end
 
--- A lease in a group ends: called before the lease is removed.
-function end_lease(name)
-  touch(name)
+-- A lease in a group ends: called before the lease is removed. A group that was not full and has a line
+-- stays where it is.
+function end_lease(r, name)
+  begin_change()
   if freed < now and is_full() then
     freed = now
     write_service()
   end
-  if is_group_full({name = name}, running(name)) then
-    local g = read_group(name)
-    g.freed = now
-    write_group(g)
-  end
+  local g = {name = name}
+  local was_full = group_limit > 0 and is_group_full(g, running(name))
+  r.settles = was_full or not in_line(name, 1)[1]
+  if not was_full then return end
+  g = read_group(name)
+  g.freed = now
+  write_group(g)
 end
 
 -- Returns from when on a claim gets something of what is in line, in microseconds; nil: not before

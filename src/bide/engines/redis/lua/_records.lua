@@ -58,7 +58,7 @@ end
 -- not be followed by one with an older token, see claim.lua.
 local function leave(r, stays)
   if r.token then
-    if limited then end_lease(r.leased_in or r.group) end
+    if limited then end_lease(r, r.leased_in or r.group) end
     if SHARDS > 1 and tonumber(r.token) > tonumber(call('HGET', META, 'returned') or 0) then
       call('HSET', META, 'returned', r.token)
     end

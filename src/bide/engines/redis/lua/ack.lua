@@ -43,7 +43,8 @@ define('ack', {'allow-oom'}, function()
         end
       end
       outcomes[i] = done and r.gone and '[true]' or outcome(r, done)
-      if limited then nexts[i] = opens_next() end
+      -- An ack closes nothing: what was open before it is open still.
+      if limited then nexts[i] = nexts[i - 1] == int(now) and nexts[i - 1] or opens_next() end
     end
   end
   if n > 0 then

@@ -217,7 +217,7 @@ local function serve(most)
   for i = 1, different do
     local g = groups[i]
     touched[g.name] = nil
-    stand(g, head_of(g) ~= nil, g.runs)
+    stand(g, head_of(g) ~= nil, running(g.name))  -- half a change may run already
   end
   if n > 0 then
     call('ZREM', READY, unpack(places))
