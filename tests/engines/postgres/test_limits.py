@@ -234,3 +234,18 @@ def test_the_end_of_a_lease_wakes_no_more_than_can_be_served(
         for sleeper in sleepers:
             sleeper.close()
     assert len(set(heard)) == len(heard) == 2
+
+
+def test_a_put_within_a_transaction_sets_limits_once_and_then_locks_nothing(
+    engine: PostgresEngine, url: str, user: psycopg.Connection[Any]
+) -> None:
+    with bide.Queue("q", url, limit=1) as queue:
+        queue.put("a", id="a1", within=user)
+        user.commit()
+        assert queue.counts().limit == 1
+    with bide.Queue("q", url, limit=1) as queue:
+        queue.put("b", id="b1", within=user)
+        assert ids(claim(engine)) == ["a1"]  # while the transaction is open
+        user.commit()
+    assert ids(claim(engine)) == []
+    assert counts(engine).sizes.ready == 1
