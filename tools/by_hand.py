@@ -13,6 +13,7 @@ SETTLE = "sqlite/verbs/settle.py"
 EDIT = "sqlite/verbs/edit.py"
 PUT = "sqlite/verbs/put.py"
 TURNS = "sqlite/verbs/turns.py"
+ROWS = "sqlite/rows.py"
 READ = "sqlite/verbs/read.py"
 
 
@@ -54,8 +55,8 @@ MUTANTS = [
            "pass"),
     Mutant("revive keeps the attempts", MEMORY, "record.attempt = 0", "pass"),
     Mutant("a replaced one loses its place", STATE,
-           "record = Record.of(item, due, old.seq, old.created)",
-           "self._seq += 1; record = Record.of(item, due, self._seq, old.created)"),
+           "record = Record.of(item, due, old.seq, created)",
+           "self._seq += 1; record = Record.of(item, due, self._seq, created)"),
     Mutant("the dead cannot be replaced", STATE, '("delayed", "ready", "dead")',
            '("delayed", "ready")'),
     Mutant("a group is not left", STATE,
@@ -151,9 +152,9 @@ MUTANTS = [
     Mutant("purged ones are not counted", EDIT,
            "queue.purged += count", "queue.purged += 0"),
     Mutant("revive keeps the attempts", SQL, "due = ?, attempt = 0", "due = ?"),
-    Mutant("a replaced one loses its place", PUT, "seq, created = old.seq",
-           "seq, created = session.next_seq(1) + 1"),
-    Mutant("bytes that are text come back as JSON", PUT,
+    Mutant("a replaced one loses its place", PUT, "old.seq, item.due(",
+           "session.next_seq(1) + 1, item.due("),
+    Mutant("bytes that are text come back as JSON", ROWS,
            "        item.data.decode() if item.json else item.data,",
            "        item.data.decode() if item.json or item.data == b'1' else item.data,"),
     Mutant("oldest is the weightiest", READ, "rank = (row[0] // _WEIGHT + 1) * _WEIGHT", "break"),
