@@ -258,8 +258,6 @@ class LimitCases:
         self, make_engine: Callable[[], Engine], reopen: Callable[[Engine], Engine]
     ) -> None:
         engine = make_engine()
-        if not engine.capabilities.durable:
-            pytest.skip("the store is gone when it is closed")
         desk = Desk(engine)
         desk.configure(limit=3, group_limit=1, group_rate=interval(1))
         put(desk, "a1 a2 b1 b2 c1 c2")
@@ -267,6 +265,9 @@ class LimitCases:
         engine.close()
         again = Desk(reopen(engine))
         again.now = desk.now
+        if not again.engine.capabilities.durable:
+            assert again.queues() == []
+            return
         assert again.take(lease=HOUR) == ["c1"]
         again.ack(*leases(first))
         again.wait(989)
