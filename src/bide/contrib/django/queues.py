@@ -83,8 +83,9 @@ class Queue(OfSettings, bide.Queue):
     Args:
         name: of the queue.
         url: of another store; by default the one of the settings.
-        keep, history, result_ttl, limit, rate, group_limit, group_rate, max_body, holder, actor,
-            clock: as for `bide.Queue`.
+        keep, history, result_ttl: as for `bide.Queue`.
+        limit, rate, group_limit, group_rate: as for `bide.Queue`.
+        max_body, holder, actor, clock: as for `bide.Queue`.
     """
 
     def _do(
@@ -137,8 +138,9 @@ class AsyncQueue(OfSettings, bide.AsyncQueue):
     `sync_to_async`.
 
     Args:
-        name, url, keep, history, result_ttl, limit, rate, group_limit, group_rate, max_body,
-            holder, actor, clock: as for `Queue`.
+        name, url, keep, history, result_ttl: as for `Queue`.
+        limit, rate, group_limit, group_rate: as for `Queue`.
+        max_body, holder, actor, clock: as for `Queue`.
     """
 
     async def _do(
