@@ -171,7 +171,7 @@ class LimitCases:
 
     def test_a_claim_gives_no_more_than_can_be_started(self, desk: Desk) -> None:
         for limited in (False, True):
-            one = desk.apart(f"limited {limited}")
+            one = desk.apart(f"limited-{limited}")
             one.configure(limit=100 if limited else 0)
             one.put("a", "b", "c", "d")
             claimed = one.ask(cmd.Claim(one.queue, 4, 1, "w", slots=2), Claimed)
