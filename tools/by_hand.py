@@ -8,6 +8,7 @@ TAKE = "memory/claim.py"
 RECORD = "memory/record.py"
 SESSION = "sqlite/session.py"
 SQL = "sqlite/statements.sql"
+READING = "sqlite/reading.sql"
 CLAIM = "sqlite/verbs/claim.py"
 SETTLE = "sqlite/verbs/settle.py"
 EDIT = "sqlite/verbs/edit.py"
@@ -147,7 +148,7 @@ MUTANTS = [
            "  AND NOT EXISTS (SELECT 1 FROM bide_lease l WHERE l.seq = m.seq)\n", ""),
     Mutant("names of queues are patterns", SQL,
            "substr(name, 1, length(:prefix)) = :prefix", "name LIKE :prefix || '%'"),
-    Mutant("a forecast starts a tick late", SQL,
+    Mutant("a forecast starts a tick late", READING,
            "rank >> 8) - :start - 1)", "rank >> 8) - :start)"),
     Mutant("purged ones are not counted", EDIT,
            "queue.purged += count", "queue.purged += 0"),
@@ -158,7 +159,7 @@ MUTANTS = [
            "        item.data.decode() if item.json else item.data,",
            "        item.data.decode() if item.json or item.data == b'1' else item.data,"),
     Mutant("oldest is the weightiest", READ, "rank = (row[0] // _WEIGHT + 1) * _WEIGHT", "break"),
-    Mutant("a page begins on its cursor", SQL, "(p.rank, p.seq) > (:rank",
+    Mutant("a page begins on its cursor", READING, "(p.rank, p.seq) > (:rank",
            "(p.rank, p.seq) >= (:rank"),
     Mutant("a batch is not undone", "sqlite/engine.py", '"ROLLBACK"', '"COMMIT"'),
     Mutant("what was counted is not saved", SESSION, "if values != before:",

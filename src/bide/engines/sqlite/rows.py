@@ -193,7 +193,7 @@ as_row = cast("Callable[[Any], MessageRow]", partial(tuple.__new__, MessageRow))
 
 
 def columns() -> dict[str, str]:
-    """Return what the names in braces stand for in `statements.sql`."""
+    """Return what the names in braces stand for in the SQL files."""
     message = MessageRow._fields[: MessageRow._fields.index("size")]
     size = "length(m.id) + length(CAST(m.data AS BLOB))"
     for name in ("headers", "failures"):

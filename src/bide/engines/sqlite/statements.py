@@ -1,4 +1,4 @@
-"""The named statements of `statements.sql`, each as one string."""
+"""The named statements of the SQL files in this folder, each as one string."""
 
 import re
 from functools import cache
@@ -22,7 +22,7 @@ class _Statements:
             setattr(self, name, _BRACES.sub(lambda found: named[found[1]], text))
 
     def __getattr__(self, name: str) -> str:
-        raise AttributeError(f"statements.sql has no statement of the name {name!r}")
+        raise AttributeError(f"no SQL file has a statement of the name {name!r}")
 
 
 def _text(*path: str) -> str:
@@ -37,4 +37,4 @@ def migrations() -> list[str]:
     return [_text("migrations", name) for name in names]
 
 
-SQL = _Statements(_text("statements.sql"))
+SQL = _Statements("".join(map(_text, ("statements.sql", "reading.sql", "limits.sql"))))

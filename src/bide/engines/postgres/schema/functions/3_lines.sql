@@ -1,0 +1,187 @@
+-- Claims of limited queues. Each ready message stands in the line of its group, by rank: that is the
+-- index `message_line`. Groups take turns by the number `turn`: the one that is served gets the largest,
+-- 2 * the messages served so far; one whose line was empty enters before the last that was served.
+--
+-- Claims of one limited queue go one after the other, by a lock. Nothing else waits for it: what ends a
+-- lease, or puts a message into an empty line, adds a row to `lease_end`, which the next claim takes
+-- into account. A message that leaves a line leaves the index, and that is all.
+
+-- Take into account what `lease_end` tells.
+CREATE FUNCTION bide._fold_limits(l bide.limited, p_us bigint) RETURNS bide.limited
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  total record;
+BEGIN
+  IF NOT EXISTS (SELECT FROM lease_end WHERE limited = l.id) THEN
+    RETURN l;
+  END IF;
+  WITH gone AS (
+    DELETE FROM lease_end WHERE limited = l.id RETURNING seq, name, ended, entered, moment
+  ), told AS (
+    SELECT g.name, g.ended, g.entered, g.moment, t.running,
+           sum(g.ended) OVER (ORDER BY g.moment, g.seq) AS before,
+           sum(g.ended) OVER (PARTITION BY g.name ORDER BY g.moment, g.seq) AS of_group
+    FROM gone AS g LEFT JOIN turn AS t ON t.limited = l.id AND t.name = g.name
+  ), groups AS (
+    SELECT name, sum(ended)::bigint AS ended, bool_or(entered) AS entered,
+           coalesce(min(moment) FILTER (
+             WHERE _is_full(l, name, running) AND of_group > running - l.group_limit), 0) AS freed
+    FROM told GROUP BY name
+  ), changed AS (
+    INSERT INTO turn AS t (limited, name, standing, turn, running, freed)
+    SELECT l.id, name, CASE WHEN has_line THEN 1 ELSE 2 END, 2 * l.turn - 1, -ended, freed
+    FROM groups, LATERAL (SELECT _has_line(l.id, name) AS has_line) AS line
+    ON CONFLICT (limited, name) DO UPDATE SET
+      running = t.running + excluded.running, freed = greatest(t.freed, excluded.freed),
+      standing = _standing(l, t.name, t.running + excluded.running, t.last, excluded.standing = 1,
+                           p_us)
+    RETURNING t.name
+  ), entered AS (
+    SELECT array_agg(name) AS names FROM groups WHERE entered
+  )
+  SELECT coalesce(sum(ended), 0) AS ended, entered.names,
+         min(moment) FILTER (WHERE l."limit" > 0 AND l.running >= l."limit"
+                             AND before > l.running - l."limit") AS freed
+  INTO total FROM told, entered GROUP BY entered.names;
+  l.running := l.running - total.ended;
+  l.freed := greatest(l.freed, total.freed);
+  UPDATE turn SET turn = 2 * l.turn - 1
+  WHERE limited = l.id AND name = ANY (total.names) AND turn <> 2 * l.turn - 1;
+  RETURN l;
+END $$;
+
+-- Let groups take turns whose rate allows it again, and forget those that are idle.
+CREATE FUNCTION bide._wake_groups(l bide.limited, p_us bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  rested record;
+BEGIN
+  SELECT array_agg(name) AS names, array_agg(_has_line(l.id, name)) AS lines INTO rested FROM (
+    SELECT name FROM turn
+    WHERE limited = l.id AND standing = 2 AND last <= p_us - l.group_rate
+    ORDER BY last, name LIMIT 1024
+  ) AS r;
+  IF rested.names IS NULL THEN
+    RETURN;
+  END IF;
+  DELETE FROM turn AS t USING unnest(rested.names, rested.lines) AS r(name, has_line)
+  WHERE t.limited = l.id AND t.name = r.name AND NOT r.has_line
+    AND _opens_for(l, t.name, t.last) + 10000 <= p_us;
+  UPDATE turn AS t SET standing = 1 FROM unnest(rested.names, rested.lines) AS r(name, has_line)
+  WHERE t.limited = l.id AND t.name = r.name AND r.has_line;
+END $$;
+
+-- Put groups where they are to stand. Answers whether one has moved.
+CREATE FUNCTION bide._stand(l bide.limited, p_names text[], p_us bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  UPDATE turn AS t SET standing = s.standing FROM (
+    SELECT name, _standing(l, name, running, last, _has_line(l.id, name), p_us) AS standing
+    FROM turn WHERE limited = l.id AND name = ANY (p_names)
+  ) AS s WHERE t.limited = l.id AND t.name = s.name AND t.standing <> s.standing;
+  RETURN FOUND;
+END $$;
+
+-- Expire the first messages of a line that are late, at most `p_limit`. Answers how many.
+CREATE FUNCTION bide._expire_heads(q bide.queue, l bide.limited, p_name text, p_now bigint,
+                                   p_limit integer) RETURNS integer
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  late tid[] := '{}';
+  dues bigint[] := '{}';
+  head record;
+BEGIN
+  FOR head IN
+    SELECT ctid, due, expires FROM message
+    WHERE limited = l.id AND state = 1 AND coalesce("group", '') = p_name
+    ORDER BY rank, seq LIMIT p_limit FOR UPDATE SKIP LOCKED
+  LOOP
+    EXIT WHEN coalesce(p_now <= head.due + head.expires, true);
+    late := late || head.ctid;
+    dues := dues || head.due;
+  END LOOP;
+  PERFORM _expire(q, late, dues, p_now);
+  RETURN cardinality(late);
+END $$;
+
+-- Let groups in whose lines were empty, and have messages now. One that was idle begins anew.
+CREATE FUNCTION bide._enter(l bide.limited, p_names text[], p_us bigint) RETURNS void
+LANGUAGE sql VOLATILE AS $$
+  INSERT INTO turn AS t (limited, name, standing, turn)
+  SELECT l.id, name, 1, 2 * l.turn - 1 FROM unnest(p_names) AS name
+  ON CONFLICT (limited, name) DO UPDATE SET
+    turn = excluded.turn,
+    last = CASE WHEN t.running > 0 OR _opens_for(l, t.name, t.last) + 10000 > p_us THEN t.last
+                ELSE 0 END,
+    freed = CASE WHEN t.running > 0 OR _opens_for(l, t.name, t.last) + 10000 > p_us THEN t.freed
+                 ELSE 0 END,
+    standing = _standing(l, t.name, t.running, t.last, true, p_us)
+$$;
+
+-- Put messages that are ready, and those that are due, into lines. `places` are locked.
+CREATE FUNCTION bide._into_lines(l bide.limited, p_places tid[], p_us bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  entering text[];
+BEGIN
+  SELECT array_agg(name) INTO entering FROM (
+    SELECT DISTINCT coalesce("group", '') AS name FROM message WHERE ctid = ANY (p_places)
+  ) AS g WHERE NOT _has_line(l.id, name);
+  UPDATE message SET state = 1, rank = _rank(1, due, priority), limited = l.id
+  WHERE ctid = ANY (p_places);
+  IF entering IS NOT NULL THEN
+    PERFORM _enter(l, entering, p_us);
+  END IF;
+END $$;
+
+-- Go on with what was leased and ready before the limits: all leases count from now on, and some 1,000
+-- messages get into lines. `p_more`: whether there are more.
+--
+-- A transaction that began before the limits may still make messages ready as if there were none; those
+-- that a user's transaction has locked have to wait, too. So the messages are gone through again until
+-- a round began after the end of all such transactions: those that began before `horizon`.
+CREATE FUNCTION bide._line_up(q bide.queue, INOUT l bide.limited, p_us bigint, OUT p_more boolean)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  seen record;
+  places tid[];
+BEGIN
+  WITH leased AS (
+    SELECT ctid FROM message
+    WHERE queue = q.id AND state = 2 AND state >= 0 AND limited IS DISTINCT FROM l.id
+    ORDER BY rank, seq FOR UPDATE SKIP LOCKED
+  ), counted AS (
+    UPDATE message SET limited = l.id WHERE ctid = ANY (ARRAY(SELECT ctid FROM leased))
+    RETURNING coalesce("group", '') AS name
+  ), groups AS (
+    INSERT INTO turn AS t (limited, name, standing, turn, running)
+    SELECT l.id, name, 0, 0, count(*) FROM counted GROUP BY name
+    ON CONFLICT (limited, name) DO UPDATE SET
+      running = t.running + excluded.running,
+      standing = _standing(l, t.name, t.running + excluded.running, t.last,
+                           _has_line(l.id, t.name), p_us)
+  )
+  SELECT l.running + count(*) INTO l.running FROM counted;
+  IF l.lined = '{-1,-1}' THEN
+    l.horizon := coalesce(l.horizon, pg_snapshot_xmax(pg_current_snapshot())::text::bigint);
+    l.settled := pg_snapshot_xmin(pg_current_snapshot())::text::bigint >= l.horizon;
+  END IF;
+  SELECT array_agg(s.ctid) FILTER (WHERE s.limited IS DISTINCT FROM l.id) AS places, count(*) AS n,
+         max(ARRAY[s.rank, s.seq]) AS last
+  INTO seen FROM (
+    SELECT ctid, limited, rank, seq FROM message
+    WHERE queue = q.id AND state = 1 AND state >= 0 AND (rank, seq) > (l.lined[1], l.lined[2])
+    ORDER BY rank, seq LIMIT 1024
+  ) AS s;
+  IF seen.places IS NOT NULL THEN
+    places := ARRAY(
+      SELECT ctid FROM message WHERE ctid = ANY (seen.places) AND state = 1 FOR UPDATE SKIP LOCKED);
+    PERFORM _into_lines(l, places, p_us);
+    IF cardinality(places) < cardinality(seen.places) THEN
+      l.horizon := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
+      l.settled := false;
+    END IF;
+  END IF;
+  p_more := seen.n = 1024;
+  l.lined := CASE WHEN p_more THEN seen.last WHEN NOT l.settled THEN '{-1,-1}' END;
+END $$;

@@ -1,0 +1,74 @@
+-- Statements of limited queues. See statements.sql for how they are written.
+
+-- name: load_limit
+SELECT {limit} FROM bide_limit WHERE queue = ?;
+
+-- name: save_limit
+INSERT OR REPLACE INTO bide_limit ({limit}) VALUES ({limit_marks});
+
+-- name: drop_limit
+DELETE FROM bide_limit WHERE queue = ?;
+
+-- name: drop_groups
+DELETE FROM bide_group WHERE queue = ?;
+
+-- name: drop_lines
+DELETE FROM bide_line WHERE queue = ?;
+
+-- name: load_group
+SELECT {group} FROM bide_group WHERE queue = ? AND key = ?;
+
+-- name: save_group
+INSERT INTO bide_group ({group}, queue, standing, rank) VALUES ({group_marks}, ?, ?, ?)
+ON CONFLICT (queue, key) DO UPDATE SET {set_group}, standing = excluded.standing, rank = excluded.rank;
+
+-- name: groups_standing
+-- The first groups of a standing, up to a rank.
+SELECT {group} FROM bide_group WHERE queue = ? AND standing = ? AND rank <= ?
+ORDER BY rank, key LIMIT ?;
+
+-- name: forget_groups
+DELETE FROM bide_group WHERE queue = :queue AND key IN (
+  SELECT key FROM bide_group WHERE queue = :queue AND standing = 3 AND rank <= :rank
+  ORDER BY rank, key LIMIT :limit);
+
+-- name: insert_line
+INSERT INTO bide_line (queue, key, rank, seq) VALUES (?, ?, ?, ?);
+
+-- name: drop_line
+DELETE FROM bide_line WHERE queue = ? AND key = ? AND rank = ? AND seq = ?;
+
+-- name: head
+-- The first message of a line, whole.
+SELECT {message}, 2, NULL, NULL, NULL, l.rank, l.seq
+FROM bide_line l CROSS JOIN bide_message m ON m.seq = l.seq
+WHERE l.queue = ? AND l.key = ? ORDER BY l.rank, l.seq LIMIT 1;
+
+-- name: in_line_before
+SELECT seq FROM bide_line WHERE queue = ? AND key = ? AND (rank, seq) < (?, ?) LIMIT ?;
+
+-- name: groups_of
+SELECT seq, "group" FROM bide_message WHERE seq IN (SELECT value FROM json_each(?));
+
+-- name: unlined
+-- The next ready messages after a place, and whether they stand in line.
+SELECT m."group", p.rank, p.seq, EXISTS (
+  SELECT 1 FROM bide_line l WHERE l.queue = p.queue AND l.rank = p.rank AND l.seq = p.seq
+  AND l.key = CASE WHEN m."group" IS NULL THEN '' ELSE '=' || m."group" END)
+FROM bide_pending p CROSS JOIN bide_message m ON m.seq = p.seq
+WHERE p.queue = ? AND p.state = 1 AND (p.rank, p.seq) > (?, ?) ORDER BY p.rank, p.seq LIMIT ?;
+
+-- name: leased_by_group
+SELECT m."group", count(*) FROM bide_lease l CROSS JOIN bide_message m ON m.seq = l.seq
+WHERE l.queue = ? GROUP BY 1;
+
+-- name: recount_groups
+SELECT key, running, waiting FROM bide_group WHERE queue = ? AND (running > 0 OR waiting > 0);
+
+-- name: recount_lines
+-- What stands in lines, by group: how many messages, and how many of them are ready.
+SELECT l.key, count(*), count(p.seq) FROM bide_line l
+LEFT JOIN bide_message m ON m.seq = l.seq
+  AND l.key = CASE WHEN m."group" IS NULL THEN '' ELSE '=' || m."group" END
+LEFT JOIN bide_pending p ON p.queue = l.queue AND p.state = 1 AND p.rank = l.rank AND p.seq = m.seq
+WHERE l.queue = ? GROUP BY l.key;

@@ -1,0 +1,88 @@
+-- Scans and counts: statements that change nothing. See statements.sql for how they are written.
+
+-- name: scan_all
+-- By id: an order that no change of a message changes.
+SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended, 0, m.seq
+FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
+WHERE m.queue = :queue AND m.id >= :first AND m.id < :last ORDER BY m.id LIMIT :limit;
+
+-- name: scan_group
+SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended, 0, m.seq
+FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
+WHERE m.queue = :queue AND m."group" = :group AND m.seq > :seq
+  AND m.due >= :after AND m.due < :before
+ORDER BY m.seq LIMIT :limit;
+
+-- name: scan_pending
+SELECT {message}, p.state, NULL, NULL, NULL, p.rank, p.seq
+FROM bide_pending p CROSS JOIN bide_message m ON m.seq = p.seq
+WHERE p.queue = :queue AND p.state = :state AND (p.rank, p.seq) > (:rank, :seq) AND p.rank <= :reach
+  AND CASE p.state WHEN 0 THEN p.rank >> 8 ELSE p.rank & 4398046511103 END BETWEEN :after AND :before - 1
+  AND (:group IS NULL OR m."group" = :group)
+ORDER BY p.rank, p.seq LIMIT :limit;
+
+-- name: scan_leased
+SELECT {message}, 2, l.holder, l.until, NULL, l.until, l.seq
+FROM bide_lease l CROSS JOIN bide_message m ON m.seq = l.seq
+WHERE l.queue = :queue AND (l.until, l.seq) > (:rank, :seq)
+  AND m.due >= :after AND m.due < :before AND (:group IS NULL OR m."group" = :group)
+ORDER BY l.until, l.seq LIMIT :limit;
+
+-- name: scan_aside
+SELECT {message}, a.state, NULL, NULL, a.ended, a.ended, a.seq
+FROM bide_aside a CROSS JOIN bide_message m ON m.seq = a.seq
+WHERE a.queue = :queue AND a.state = :state AND (a.ended, a.seq) > (:rank, :seq)
+  AND m.due >= :after AND m.due < :before AND (:group IS NULL OR m."group" = :group)
+ORDER BY a.ended, a.seq LIMIT :limit;
+
+-- name: count_due
+SELECT count(*) FROM bide_pending WHERE queue = ? AND state = 0 AND rank <= ?;
+
+-- name: oldest_ready
+-- The first of the ready messages from a rank on: asked once for each weight that is there.
+SELECT rank FROM bide_pending WHERE queue = ? AND state = 1 AND rank >= ?
+ORDER BY rank LIMIT 1;
+
+-- name: forecast
+SELECT ((rank >> 8) - :start - 1) / :bucket AS number, count(*) FROM bide_pending
+WHERE queue = :queue AND state = 0 AND rank > :first AND rank <= :last
+GROUP BY number;
+
+-- name: recount_pending
+SELECT state, count(*) FROM bide_pending WHERE queue = ? GROUP BY state;
+
+-- name: recount_leased
+SELECT count(*) FROM bide_lease WHERE queue = ?;
+
+-- name: recount_aside
+SELECT state, count(*) FROM bide_aside WHERE queue = ? GROUP BY state;
+
+-- name: stored
+-- The bytes of all messages: the length of a text would be in characters.
+SELECT coalesce(sum(
+  length(CAST(id AS BLOB)) + length(CAST(data AS BLOB))
+  + coalesce(length(CAST("group" AS BLOB)), 0) + coalesce(length(CAST(headers AS BLOB)), 0)
+  + coalesce(length(CAST(failures AS BLOB)), 0)), 0)
+FROM bide_message WHERE queue = ?;
+
+-- name: stored_ends
+SELECT coalesce(sum(
+  100 + coalesce(length(CAST("by" AS BLOB)), 0) + coalesce(length(CAST(failures AS BLOB)), 0)
+  + coalesce(length(CAST(result AS BLOB)), 0)), 0)
+FROM bide_ended WHERE queue = ?;
+
+-- name: ends
+SELECT how, moment, "by", due, attempt, since, failures, CASE WHEN moment > :fresh THEN result END
+FROM bide_ended WHERE queue = :queue AND id = :id AND +moment > :since ORDER BY seq DESC LIMIT :limit;
+
+-- name: recount_messages
+-- How many messages there are, and how many of them do not stand in exactly one place.
+SELECT count(*), coalesce(sum(
+  (SELECT count(*) FROM bide_lease l WHERE l.seq = m.seq)
+  + (SELECT count(*) FROM bide_aside a WHERE a.seq = m.seq)
+  + (SELECT count(*) FROM bide_pending p WHERE p.queue = m.queue AND p.state = 0
+     AND p.rank = m.due * 256 + 255 - m.priority AND p.seq = m.seq)
+  + (SELECT count(*) FROM bide_pending p WHERE p.queue = m.queue AND p.state = 1
+     AND p.rank = ((255 - m.priority) << 42) + m.due AND p.seq = m.seq)
+  <> 1), 0)
+FROM bide_message m WHERE m.queue = ?;
