@@ -46,7 +46,7 @@ async def order(number: int, seconds: float = 10) -> None:
 
 async def consume(enough: asyncio.Event) -> None:
     """Handle what is due, each message once even if the broker delivers it twice."""
-    seen: OrderedDict[str, None] = OrderedDict()  # a table of your database in earnest
+    seen: OrderedDict[str, None] = OrderedDict()  # in production: a table of your database
 
     async def handle(message: AbstractIncomingMessage) -> None:
         async with message.process():  # acks, or has it delivered again if this raises

@@ -61,7 +61,8 @@ def test_a_result_is_returned_and_typed(make: Make) -> None:
 @pytest.mark.parametrize(
     ("result", "why"),
     [
-        (b"raw", "result is bytes"), (float("nan"), "result is nan"), (object(), "result"),
+        (b"raw", "result is bytes"), (float("nan"), "result is nan"),
+        (object(), r"result is of type object.*; convert it$"),
         ("x" * MAX_RESULT, r"result takes 65,538 bytes, the limit is 65,536"),
     ],
 )  # fmt: skip

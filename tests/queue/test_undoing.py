@@ -232,7 +232,8 @@ def test_a_large_change_goes_in_parts(make: Make, clock: FakeClock) -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"id": "a"}, "undo= is for many"), ({"group": "g", "dry_run": True}, "undo= and dry_run="),
+        ({"id": "a"}, "undo= is for changes of many"),
+        ({"group": "g", "dry_run": True}, "undo= and dry_run="),
     ],
 )  # fmt: skip
 def test_where_undo_has_no_meaning(given: dict[str, Any], why: str) -> None:
@@ -243,3 +244,5 @@ def test_where_undo_has_no_meaning(given: dict[str, Any], why: str) -> None:
         orders.reschedule(**given, delay=1, undo=True)
     with pytest.raises(bide.InvalidArgument, match="undo= is not for acked"):
         orders.purge(state="acked", undo=True)
+    with pytest.raises(bide.InvalidArgument, match=r"undo=None is not a token.*with undo=True"):
+        orders.undo(None)

@@ -41,7 +41,7 @@ def edit(
     store: Store, out: Output, queue: str, id: str, body: str | None, form: str | None,
     file: str | None, max_body: int, if_version: str | None, **given: Any,
 ) -> bool:  # fmt: skip
-    """Change what is named of a message that no worker holds.
+    """Change fields of a message that no worker holds.
 
     All else stays: its due time, the attempts made and their failures. A dead letter can be changed
     too, and stays dead until it is revived; it has no due time to change. BODY must be JSON, unless

@@ -58,9 +58,10 @@ def command_error(error: BideError | OSError) -> CommandError:
 
 
 _OPTION_NAMES = (
-    *OPTIONS, "after", "at", "before", "bucket", "ceiling", "concurrency", "delay", "expires",
-    "failures", "first", "health_port", "horizon", "if_due", "if_version", "latest", "lease",
-    "on_conflict", "port", "probe", "rate", "source_queue", "timeout", "url", "wait", "workers",
+    *OPTIONS, "after", "at", "before", "bucket", "ceiling", "concurrency", "delay", "dry_run",
+    "expires", "failures", "first", "group_limit", "group_rate", "health_port", "history",
+    "horizon", "if_due", "if_version", "keep", "latest", "lease", "limit", "on_conflict", "port",
+    "probe", "rate", "result_ttl", "source_queue", "timeout", "undo", "url", "wait", "workers",
 )  # fmt: skip
 _ARGUMENT = re.compile(rf"(?<![?&])\b({'|'.join(_OPTION_NAMES)})=(\w|['\"])?")
 

@@ -81,9 +81,9 @@ def explain(
     """Tell why messages are where they are.
 
     When a message is due, who holds it and since when, or why no worker has taken it: the queue is
-    paused, no worker serves it, all workers are busy, other messages go first. In a pipe, each line
-    is: id, state, reasons with commas between them, sentence. The exit code is 1 if a message does
-    not exist.
+    paused, a limit is reached, no worker serves it, all workers are busy, other messages go first.
+    In a pipe, each line is: id, state, reasons with commas between them, sentence. The exit code is
+    1 if a message does not exist.
 
     \b
     Example:

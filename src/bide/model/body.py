@@ -11,7 +11,10 @@ import msgspec
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_BODY, MAX_DEPTH
 
-__all__ = ["MAX_BODY", "MAX_DEPTH", "check_depth", "decode", "encode", "encode_all"]
+__all__ = ["MAX_BODY", "MAX_DEPTH", "OR_BYTES", "check_depth", "decode", "encode", "encode_all"]
+
+OR_BYTES = ", or encode the whole body to bytes yourself"
+"""The end of errors about values that JSON cannot represent; results cannot be bytes."""
 
 _STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"')  # possessive: no memory for each character
 _OTHERS = bytes(set(range(256)) - set(b"[]{}"))
@@ -137,10 +140,7 @@ def _explain(body: Any, error: Exception) -> str:
     place = _place(steps)
     if is_key:
         return f"{place} has the key {_shown(value)} {_kind(value)}; JSON needs str keys"
-    return (
-        f"{place} is {_kind(value)}, which JSON cannot represent ({error}); convert it, or "
-        "encode the whole body to bytes yourself"
-    )
+    return f"{place} is {_kind(value)}, which JSON cannot represent ({error}); convert it{OR_BYTES}"
 
 
 def _kind(value: object) -> str:

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from bide.model.body import MAX_BODY, check_depth, encode
+from bide.model.body import MAX_BODY, OR_BYTES, check_depth, encode
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_RESULT
 from bide.model.message import LAPSED, Failure
@@ -108,7 +108,8 @@ def encode_result(value: Any) -> bytes:
     try:
         data, is_json = encode(value, MAX_BODY)
     except InvalidArgument as error:
-        raise InvalidArgument(str(error).replace("body", "result", 1)) from error
+        told = str(error).replace("body", "result", 1).removesuffix(OR_BYTES)
+        raise InvalidArgument(told) from error
     if not is_json:
         raise InvalidArgument("result is bytes; give a JSON value, such as a str")
     if len(data) > MAX_RESULT:

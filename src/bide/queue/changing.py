@@ -178,7 +178,7 @@ class BlockingChanges(BlockingUndo):
         at: Moment | None = None,
         if_version: str | None = None,
     ) -> Outcome:
-        """Change what is named of a message that no worker holds: delayed, ready or dead.
+        """Change fields of a message that no worker holds: delayed, ready or dead.
 
         All else stays: the due time, the attempts made, the failures, and a dead letter stays dead.
 

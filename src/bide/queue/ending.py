@@ -51,7 +51,7 @@ def _refuse(id: str, reply: Ends) -> NoReturn:
         raise NotAcked(f"{id} is {reply.state}; it has no result", None)
     raise NotRemembered(
         f"nothing is remembered of {id!r}: there was no such message, or the queue has no "
-        "result_ttl (bide set QUEUE --result-ttl 1d), or it has passed"
+        "result_ttl (bide set QUEUE --result-ttl 1d), or its time has passed"
     )
 
 

@@ -123,8 +123,8 @@ def latest_of(message: NewMessage, *, named: bool) -> int:
     """
     if not named or message.delay is None:
         raise InvalidArgument(
-            f"latest={message.latest!r} bounds how long puts of one id delay it: it needs an id, "
-            'delay= and on_conflict="replace"'
+            "latest= bounds how long puts of one id delay a message: it needs an id, delay= and "
+            'on_conflict="replace"'
         )
     assert message.latest is not None
     return milliseconds(message.latest, "latest")

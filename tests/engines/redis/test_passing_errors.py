@@ -113,7 +113,7 @@ def test_a_server_that_is_busy_with_somebody_elses_script(
     patient = open_engine(f"{server.url}?reconnect={PATIENCE}")
     assert put(engine, "a")
     hold(server)
-    with pytest.raises(StoreBusy, match=r"a script of somebody's runs for long.*SCRIPT KILL"):
+    with pytest.raises(StoreBusy, match=r"a script of another program.*SCRIPT KILL"):
         put(engine, "b")
     later(lambda: server.client().script_kill())
     assert put(patient, "b")

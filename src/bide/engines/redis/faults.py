@@ -51,12 +51,12 @@ _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
     ("WRONGTYPE", NotAStore,
      "a key of bide's holds something that bide did not store: another program uses keys that "
      "begin with bide:"),
-    ("BUSY", StoreBusy, "a script of somebody's runs for long on the server: see SCRIPT KILL"),
+    ("BUSY", StoreBusy, "a script of another program keeps the server busy: see SCRIPT KILL"),
     ("LOADING", StoreUnavailable, "the server is still loading its data: try again in a while"),
     ("MASTERDOWN", StoreUnavailable, "this replica has lost its master: name the master"),
     ("CLUSTERDOWN", StoreUnavailable,
-     "slots of the cluster are served by nobody: see `redis-cli --cluster check`; with "
-     "cluster-require-full-coverage no the other slots go on meanwhile"),
+     "no node serves some slots of the cluster: see `redis-cli --cluster check`; with "
+     "cluster-require-full-coverage no the other slots work meanwhile"),
     ("TRYAGAIN", StoreUnavailable,
      "the slot is moving from node to node: try again in a while, or wait longer with ?reconnect="),
     ("MOVED", StoreUnavailable, "this server is a node of a cluster: write redis+cluster://"),

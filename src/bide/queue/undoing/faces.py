@@ -101,7 +101,10 @@ def check_undo(undo: bool, several: bool, dry_run: bool, within: object) -> None
         InvalidArgument: it has none.
     """
     if undo and not several:
-        raise InvalidArgument("undo= is for many messages: a group or a span; put this one again")
+        raise InvalidArgument(
+            "undo= is for changes of many messages, by group=, after= or before=; a change "
+            "of one message is taken back with put, reschedule or edit"
+        )
     if undo and (dry_run or within is not None):
         name = "dry_run" if dry_run else "within"
         raise InvalidArgument(f"undo= and {name}= cannot be combined; leave one of them out")
@@ -128,7 +131,13 @@ def whole_undo(queue: str, undo: str, actor: str | None) -> Generator[Undo, Undo
 
     Raises:
         NothingToUndo: this is no token.
+        InvalidArgument: this is no text.
     """
+    if not isinstance(undo, str):
+        raise InvalidArgument(
+            f"undo={undo!r} is not a token: make the change with undo=True, and give the attribute "
+            "`undo` of its result"
+        )
     part = Undo(queue=queue, undo=undo, actor=actor)
     if not is_token(undo):
         raise nothing(part)

@@ -76,6 +76,6 @@ def noted(queue: str, ids: list[str]) -> Steps[list[Message | None]]:
 def nothing(undo: Undo) -> NothingToUndo:
     """Return the error for a token by which nothing can be taken back."""
     return NothingToUndo(
-        f"nothing can be taken back by undo={undo.undo!r}: it is no token of a change in this "
+        f"nothing can be taken back by {undo.undo!r}: it is not the token of a change in this "
         f"queue, or more than {UNDO_FOR // 60_000} minutes have passed"
     )

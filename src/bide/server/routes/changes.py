@@ -56,7 +56,7 @@ class CancelQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit
 
 
 async def edit(call: Call) -> Answer:
-    """Change what is named of a message that nobody holds."""
+    """Change fields of a message that no worker holds."""
     given = await call.read(Changed)
     check_fields(bytes(given.headers).count(b":"))
     options: dict[str, Any] = {
@@ -151,7 +151,7 @@ _IF_MATCH = {
 
 CHANGES = (
     Operation(
-        "edit", "PATCH", _ONE, "Change what is named of a message", "change", edit,
+        "edit", "PATCH", _ONE, "Change fields of a message", "change", edit,
         {200: Outcome}, takes=Changed, headers=_IF_MATCH, problems=(404, 409, 412, 429, 507),
         description="Body, options, headers, or when it is due; all else stays, as do its attempts "
         "and failures. Of a dead letter, all but when it is due.",
