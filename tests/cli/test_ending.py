@@ -72,7 +72,7 @@ def test_set_changes_limits(run: Bide, orders: bide.Queue) -> None:
     assert (counts["limit"], counts["group_limit"], "rate" in counts) == (5, 1, False)
     wrong = run("set", "orders", "--group-rate", "5 per s")
     assert wrong.exit_code == 2
-    assert "group_rate='5 per s' is not a valid rate; write '5/s'" in wrong.stderr
+    assert "--group-rate '5 per s' is not a valid rate; write '5/s'" in wrong.stderr
 
 
 def test_set_needs_something_to_set(run: Bide) -> None:
