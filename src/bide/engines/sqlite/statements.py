@@ -22,7 +22,7 @@ class _Statements:
             setattr(self, name, _BRACES.sub(lambda found: named[found[1]], text))
 
     def __getattr__(self, name: str) -> str:
-        raise AttributeError(f"no SQL file has a statement of the name {name!r}")
+        raise AttributeError(f"the SQL files have no statement of the name {name!r}")
 
 
 def _text(*path: str) -> str:
