@@ -14,7 +14,7 @@ from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Put
 from bide.model.message import Item
 from bide.model.replies import AHEAD, Explained, Limited, Pause, Serving, Subscribed
-from bide.model.times import LATEST
+from bide.model.times import LATEST, to_datetime
 from bide.observing.explain import Explanation
 from bide.observing.explain.sentences import clauses
 from bide.observing.heartbeat import Busy, Report, put_report
@@ -196,6 +196,34 @@ def test_a_lease_tells_since_when_and_until_when(store: Store) -> None:
     assert orders.explain("a").reasons == ("lapsed",)
 
 
+def test_a_lease_tells_that_a_later_put_takes_its_place(store: Store) -> None:
+    index = store.queue("index", holder="web1:7")
+
+    def put() -> bide.Outcome:
+        return index.put(1, id="d", on_conflict="replace", delay="1m", latest="5m")
+
+    put()
+    store.clock.advance(60)
+    index.claim(lease="30s")
+    assert index.explain("d").sentence.endswith("(30s left)")
+    due = put().successor
+    assert due is not None
+    at = f"{to_datetime(due):%Y-%m-%d %H:%M:%S} UTC"
+    told = index.explain("d")
+    assert told.reasons == ("leased",)
+    later = f"(30s left); a later put takes its place when the lease ends, due {at}"
+    assert told.sentence.endswith(later)
+    chinese = told.in_language("zh")
+    assert chinese.endswith(f"；租约结束时，后来放入的消息将取代它，到期时间为 {at}")  # noqa: RUF001
+    store.clock.advance(31)
+    told = index.explain("d")
+    assert told.reasons == ("lapsed",)
+    assert told.sentence.endswith(f"at the next claim a later put takes its place, due {at}")
+    assert told.sentence.count(at) == 1
+    index.claim()
+    assert index.explain("d").sentence.startswith(f"d is due at {at}, in 29s")
+
+
 def test_what_has_ended_tells_when_and_why(store: Store) -> None:
     orders = store.queue(keep="1d")
     orders.put(1, id="a", attempts=1)
@@ -258,6 +286,8 @@ def test_whatever_is_unknown_leaves_a_sentence(language: str) -> None:
         Explained(DUE, [Pause(None)], "ready", DUE),
         Explained(DUE, state="ready", due=DUE, workers=[Serving("w", 1, 1)]),
         Explained(DUE, state="leased", holder="w", until=DUE + 5),
+        Explained(DUE, state="leased", until=DUE + 5, successor=DUE),
+        Explained(DUE, state="leased", until=DUE, successor=DUE),
         Explained(DUE, state="dead", ended=DUE),
         Explained(DUE, state="expired", ended=DUE),
     ]

@@ -71,10 +71,13 @@ class Explanation(msgspec.Struct, frozen=True):
         if self.state == "ready":
             late = self.facts.now - self.facts.due
             causes.insert(0, _Clause("ready", {"due": self.facts.due, "late": late}))
+        if self.facts.successor is not None and "lapsed" not in self.reasons:
+            causes.append(_Clause("successor", {"due": self.facts.successor}))
         common = {"id": self.id, "queue": self.queue}
         return joined(
             [render(clause.name, {**common, **clause.values}, language) for clause in causes],
             language,
+            explained=self.state == "ready",
         )
 
     def _causes(self) -> Iterator[tuple[Reason, _Clause]]:
@@ -174,7 +177,9 @@ class Explanation(msgspec.Struct, frozen=True):
         assert facts.until is not None
         values = {"holder": facts.holder, "until": facts.until, "left": facts.until - facts.now}
         if facts.until <= facts.now:
-            return "lapsed", _Clause("lapsed", values)
+            if facts.successor is None:
+                return "lapsed", _Clause("lapsed", values)
+            return "lapsed", _Clause("lapsed successor", {**values, "due": facts.successor})
         if facts.since is None:
             return "leased", _Clause("leased before", values)
         values |= {"extended": facts.extended, **self._since(facts.since)}

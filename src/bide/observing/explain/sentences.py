@@ -33,10 +33,19 @@ def render(clause: str, values: Mapping[str, Any], language: str) -> str:
     return text
 
 
-def joined(parts: Sequence[str], language: str) -> str:
-    """Return clauses as one sentence: the first one states what the others explain."""
+def joined(parts: Sequence[str], language: str, *, explained: bool) -> str:
+    """Return clauses as one sentence.
+
+    Args:
+        parts: the clauses, one at least.
+        language: "en" or "zh".
+        explained: whether the first one states what the others explain.
+    """
     colon, semicolon = clauses()["separator"][language]
-    return colon.join([parts[0], semicolon.join(parts[1:])]) if parts[1:] else parts[0]
+    first, *others = parts
+    if explained and others:
+        return f"{first}{colon}{semicolon.join(others)}"
+    return str(semicolon.join(parts))
 
 
 _MOMENTS = {"due", "since", "until"}
