@@ -1,6 +1,7 @@
 """What the queue and the user's own transactions do to each other."""
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -60,6 +61,73 @@ def test_a_put_is_due_after_a_delay_or_at_a_time(
     assert user.execute(moved.encode()).fetchone()[1:3] == (True, "ready")  # type: ignore[index]
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="delay or at, not both"):
         put(user, engine, "e", delay="1h", at="2030-01-01Z")
+
+
+def got(user: psycopg.Connection[Any], engine: PostgresEngine, columns: str, id: str) -> Any:
+    query = f"SELECT {columns} FROM {engine.schema}.get('q', '{id}')"
+    return user.execute(query.encode()).fetchone()
+
+
+def test_puts_of_an_id_delay_it_but_not_past_the_latest_time(
+    engine: PostgresEngine, user: psycopg.Connection[Any]
+) -> None:
+    def again(delay: str, latest: str) -> Any:
+        return put(user, engine, "a", delay=delay, latest=latest, on_conflict="replace")
+
+    first = again("1h", "2h")
+    assert first[1:3] == (True, "delayed")
+    (created,) = got(user, engine, "created", "a")
+    user.execute("SELECT pg_sleep(0.01)")
+    assert again("9h", "2h")[1:] == (True, "delayed", created + timedelta(hours=2))
+    assert again("1h", "2h")[3] > first[3]
+    assert got(user, engine, "created, successor", "a") == (created, None)
+    assert again("1h", "0")[1:] == (True, "ready", created)
+    user.commit()
+    assert counts(engine).flow.put == 1
+
+
+def test_a_put_with_latest_of_a_leased_message_takes_its_place_later(
+    engine: PostgresEngine, user: psycopg.Connection[Any]
+) -> None:
+    engine.execute([cmd.Put("q", [Item("a", b"1")])])
+    (reply,) = engine.execute([cmd.Claim("q", 1, 600_000, "w")])
+    assert isinstance(reply, Claimed)
+    (held,) = reply.messages
+    assert put(user, engine, "a", on_conflict="replace")[1:3] == (False, "leased")
+    told = put(user, engine, "a", delay="1h", latest="2h", on_conflict="replace")
+    assert told[1:3] == (True, "leased")
+    assert got(user, engine, "state, holder, successor", "a") == ("leased", "w", told[3])
+    user.commit()
+    assert counts(engine).sizes.total == 1
+    assert held.lease is not None
+    engine.execute([cmd.Ack("q", [held.lease])])
+    assert got(user, engine, "state, due, successor, body", "a") == ("delayed", told[3], None, [1])
+    assert counts(engine).flow.put == 2
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"latest": "1h", "delay": "1m"},
+        {"latest": "1h", "on_conflict": "replace"},
+        {"latest": "1h", "on_conflict": "replace", "at": "2030-01-01Z"},
+        {"latest": "-1s", "delay": "1m", "on_conflict": "replace"},
+    ],
+)
+def test_latest_needs_what_it_bounds(
+    engine: PostgresEngine, user: psycopg.Connection[Any], wrong: dict[str, str]
+) -> None:
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="latest bounds how long"):
+        put(user, engine, "a", **wrong)
+
+
+def test_latest_needs_an_id(engine: PostgresEngine, user: psycopg.Connection[Any]) -> None:
+    query = (
+        f"SELECT {engine.schema}.put('q', '1', delay => '1m', latest => '1h',"
+        " on_conflict => 'replace')"
+    )
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="needs id, delay and"):
+        user.execute(query.encode())
 
 
 def test_a_put_is_there_with_the_commit_and_not_before(

@@ -35,6 +35,10 @@ def old(postgres: PostgresServer) -> Iterator[str]:
                        " FROM generate_series(1, 5) AS n")  # fmt: skip
         client.execute("SELECT old.put('orders', '1', delay => '1 day', id => 'later')")
         client.execute("CREATE VIEW mine AS SELECT * FROM old.get('orders', 'm1')")
+        client.execute(
+            "CREATE VIEW putting AS SELECT p.* FROM old.put('mail', '[1]',"
+            " priority => 3, attempts => 2, id => 'p', \"group\" => 'g') AS p"
+        )
         yield f"{postgres.url}&schema=old"
         client.execute("DROP SCHEMA old CASCADE")
         client.execute("DROP OWNED BY shop; DROP ROLE shop")
@@ -61,6 +65,13 @@ def test_an_old_store_is_brought_up_to_date_with_what_is_in_it(
         row = client.execute("SELECT version FROM old.store").fetchall()
         assert row == [(VERSION,)]
         assert client.execute("SELECT state FROM old.mine").fetchall() == [("leased",)]
+        put = client.execute("SELECT id, done, state FROM old.putting").fetchall()
+        assert put == [("p", True, "ready")]
+        seen = 'priority, attempts, "group", created IS NULL, successor'
+        row = client.execute(f"SELECT {seen} FROM old.get('mail', 'p')".encode()).fetchall()
+        assert row == [(3, 2, "g", False, None)]
+        row = client.execute("SELECT created FROM old.get('orders', 'm1')").fetchall()
+        assert row == [(None,)]
     engine.close()
 
 

@@ -64,13 +64,14 @@ BEGIN
 END $$;
 
 -- Put a message. Without an id it gets one. `on_conflict`: 'keep' the message of that id that is
--- there, or 'replace' it unless a worker holds it. What is plainly right is not checked in detail, and
--- most puts run no statement beside those of `_put_one`.
+-- there, or 'replace' it unless a worker holds it. `latest`: each put of the id delays it, but at most
+-- so long after the first; done and leased is what was stored as the successor, whose due time is told.
+-- What is plainly right is not checked in detail, and most puts run no statement beside `_put_one`'s.
 CREATE OR REPLACE FUNCTION bide.put(
   queue text, body json, delay interval DEFAULT NULL, at timestamptz DEFAULT NULL,
   id text DEFAULT NULL, priority integer DEFAULT 0, attempts integer DEFAULT 10,
   expires interval DEFAULT NULL, "group" text DEFAULT NULL, headers json DEFAULT NULL,
-  on_conflict text DEFAULT 'keep'
+  on_conflict text DEFAULT 'keep', latest interval DEFAULT NULL
 ) RETURNS bide.outcome
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 #variable_conflict use_variable
@@ -79,6 +80,7 @@ DECLARE
   data CONSTANT bytea := convert_to(body::text, 'UTF8');
   due bigint;
   late bigint;
+  longest bigint;
   met record;
   result outcome;
 BEGIN
@@ -87,11 +89,18 @@ BEGIN
     queue ~ '^[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}$' AND (at IS NULL OR delay IS NULL)
     AND moment BETWEEN '1970-01-01Z' AND '2100-01-01Z' AND octet_length(data) <= 1048576
     AND (id IS NULL OR id ~ '^[!-~]{1,255}$') AND priority = 0 AND attempts = 10
-    AND expires IS NULL AND "group" IS NULL AND headers IS NULL AND on_conflict = 'keep', false
+    AND expires IS NULL AND "group" IS NULL AND headers IS NULL AND on_conflict = 'keep'
+    AND latest IS NULL, false
   ) THEN
     PERFORM _check_put(queue, data, delay, at, result.id, priority, attempts, expires, "group",
                        headers, on_conflict);
+    IF latest < '0' OR latest IS NOT NULL
+       AND (id IS NULL OR delay IS NULL OR on_conflict IS DISTINCT FROM 'replace') THEN
+      RAISE EXCEPTION 'latest bounds how long puts of one id delay it: it is not negative, and needs '
+        'id, delay and on_conflict => ''replace''' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     late := ceil(extract(epoch FROM expires) * 1000);
+    longest := ceil(extract(epoch FROM latest) * 1000);
   END IF;
   due := ceil(extract(epoch FROM moment) * 1000);
   IF on_conflict = 'keep' THEN
@@ -107,15 +116,19 @@ BEGIN
     SELECT * INTO met FROM _put(queue, NULL, ARRAY[result.id], NULL, ARRAY[data], ARRAY[due], NULL,
       ARRAY[priority]::bigint[], ARRAY[attempts]::bigint[], ARRAY[late], ARRAY["group"],
       ARRAY[headers::text], NULL, NULL, NULL, NULL) AS p WHERE p.number > 0;
+    result.done := met.number IS NULL;
+    due := coalesce(met.due, due);
   ELSE
     SELECT * INTO met FROM _replace(queue, NULL, ARRAY[result.id], NULL, ARRAY[data], ARRAY[due],
       NULL, ARRAY[priority]::bigint[], ARRAY[attempts]::bigint[], ARRAY[late], ARRAY["group"],
-      ARRAY[headers::text], NULL, NULL, NULL, NULL, NULL, false, NULL) AS p WHERE p.number > 0;
+      ARRAY[headers::text], NULL, NULL, NULL, NULL, ARRAY[longest], false, NULL) AS p
+    WHERE p.number > 0;
+    result.done := coalesce(met.done, true);
+    due := coalesce(met.successor, met.due, due);
   END IF;
-  PERFORM _wake_at_commit(queue, due) WHERE met.number IS NULL;
-  result.done := met.number IS NULL;
+  PERFORM _wake_at_commit(queue, due) WHERE result.done AND met.state IS DISTINCT FROM 2;
   result.state := _name(coalesce(met.state, CASE WHEN due <= _moment(NULL) THEN 1 ELSE 0 END::smallint));
-  result.due := to_timestamp(coalesce(met.due, due) / 1000.0);
+  result.due := to_timestamp(due / 1000.0);
   RETURN result;
 END $$;
 
@@ -144,11 +157,12 @@ BEGIN
   RETURN (id, coalesce(c.done, false), _name(c.state), to_timestamp(c.due / 1000.0))::outcome;
 END $$;
 
--- Look at a message: no row if there is none. A body that is not JSON is in `bytes`.
+-- Look at a message: no row if there is none. A body that is not JSON is in `bytes`. `successor`: when
+-- what a put with `latest` has stored is due, while a worker holds the message.
 CREATE OR REPLACE FUNCTION bide.get(queue text, id text)
 RETURNS TABLE (state text, due timestamptz, body json, bytes bytea, priority integer,
                attempt integer, attempts integer, "group" text, headers json, failures json,
-               holder text, until timestamptz)
+               holder text, until timestamptz, created timestamptz, successor timestamptz)
 LANGUAGE sql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
   SELECT _name((CASE WHEN f.state = 0 AND f.due <= _moment(NULL) THEN 1 ELSE f.state END)::smallint),
          to_timestamp(f.due / 1000.0),
@@ -156,7 +170,9 @@ LANGUAGE sql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
          CASE WHEN NOT f.is_json THEN f.data END,
          f.priority::integer, f.attempt + (f.state = 2)::integer, f.attempts, f."group",
          f.headers::json, f.failures::json, f.holder,
-         CASE WHEN f.state >= 2 THEN to_timestamp(f.rank / 1000.0) END
+         CASE WHEN f.state >= 2 THEN to_timestamp(f.rank / 1000.0) END,
+         to_timestamp(nullif(f.created, 0) / 1000.0),
+         to_timestamp((f.successor::json ->> 'due')::bigint / 1000.0)
   FROM _find(queue, ARRAY[id], 9007199254740992, false) AS f
 $$;
 
