@@ -69,6 +69,9 @@ class BlockingChanges(BlockingUndo):
     ) -> Outcome | int:
         """Cancel a message that no worker holds; or all of a group, or of a time span.
 
+        By id, the successor of a message that a worker holds (see `put`, `latest`) is removed; by
+        group or span it stays.
+
         Args:
             id: of the message.
             if_due: only if this is still its due time.
