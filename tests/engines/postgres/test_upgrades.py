@@ -89,6 +89,19 @@ def test_roles_are_let_in_again_after_an_upgrade(old: str) -> None:
     shop.close()
 
 
+def test_functions_on_which_nothing_depends_leave_none_of_their_kind(
+    postgres: PostgresServer, old: str
+) -> None:
+    with postgres.client() as client:
+        client.execute("DROP VIEW old.mine, old.putting")
+        open_engine(old).close()
+        names = client.execute(
+            "SELECT proname FROM pg_proc WHERE pronamespace = 'old'::regnamespace"
+            " AND proname !~ '^_' ORDER BY proname"
+        ).fetchall()
+        assert names == [("allow",), ("cancel",), ("get",), ("put",), ("reschedule",)]
+
+
 def test_many_that_open_an_old_store_upgrade_it_once(old: str) -> None:
     failed: list[BaseException] = []
 
