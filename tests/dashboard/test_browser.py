@@ -97,6 +97,14 @@ def tab(redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield Tab(browser, base)
 
 
+HIDDEN = """
+return [...document.querySelectorAll("td.buttons button")]
+    .filter(one => one.getBoundingClientRect().right > innerWidth)
+    .map(one => one.closest("tr").innerText)
+"""
+"""Returns the rows of tables whose buttons are out of sight until somebody scrolls sideways."""
+
+
 def violations(tab: Tab, options: str) -> list[str]:
     """Return what axe finds wrong with the page."""
     found: list[str] = tab.browser.execute_async_script(
@@ -119,6 +127,7 @@ def test_every_page_is_accessible_and_fits_a_phone(tab: Tab) -> None:
         room = "return [document.documentElement.scrollWidth, innerWidth]"
         needed, there = tab.browser.execute_script(room)
         assert needed <= there, path
+        assert tab.browser.execute_script(HIDDEN) == [], path
         look_like(tab.browser)
     assert tab.complaints() == []
 

@@ -9,6 +9,7 @@ import bide
 from bide.engines.memory import MemoryEngine
 from bide.lane import Lane
 from bide.model import commands as cmd
+from bide.model.limits import MAX_BYTES
 from bide.model.message import Item
 from bide.model.replies import Reply
 from bide.observing.explain import Explanation
@@ -212,6 +213,19 @@ CALLS: dict[str, Call] = {
                    lambda replies: "1 delayed, 2 ready, 1 dead. Let its workers finish"),
     "purge": Call(lambda q: q.purge(state="delayed", before=SOON + 1),
                   [cmd.Purge("q", "delayed", LATER + 1_000, actor="me")], count),
+    "purge, counted": Call(lambda q: q.purge(state="dead", dry_run=True), [cmd.Count("q")],
+                           lambda replies: 1),
+    "purge before, counted": Call(
+        lambda q: q.purge(state="delayed", before=SOON + 1, dry_run=True),
+        [cmd.Scan("q", "delayed", cmd.Where(before=LATER + 1_000), max_bytes=MAX_BYTES // 2)],
+        lambda replies: 1,
+    ),
+    "revive, counted": Call(
+        lambda q: q.revive(["z", "a", "z"], dry_run=True),
+        [cmd.Find("q", ["z", "a"], max_bytes=MAX_BYTES // 2)], lambda replies: 1,
+    ),
+    "revive all, counted": Call(lambda q: q.revive(dry_run=True), [cmd.Count("q")],
+                                lambda replies: 1),
 }  # fmt: skip
 """Of a queue with `a` and `b` ready, `d` of the group `g` delayed by a minute, and `z` dead."""
 

@@ -149,6 +149,34 @@ def test_what_was_purged_comes_back(make: Make, clock: FakeClock, kind: str) -> 
     assert orders.purge(state=kind, before=1, undo=True) == 0
 
 
+def test_a_dry_run_counts_what_a_purge_deletes_then(make: Make, clock: FakeClock) -> None:
+    orders = make(keep=HOUR)
+    bury_all(orders)
+    clock.advance(10)
+    later = clock.now() / 1_000
+    orders.put("died later", id="d3", attempts=1)
+    orders.put("acked", id="a0")
+    died, acked = sorted(orders.claim(2), key=lambda delivery: delivery.id, reverse=True)
+    orders.bury([died], "no")
+    orders.ack([acked])
+    orders.put_many([bide.NewMessage(n, id=f"m{n}", delay=HOUR + n) for n in range(4)])
+    orders.put_many([bide.NewMessage(n, id=f"r{n}") for n in range(2)])
+    assert orders.revive(dry_run=True) == 4
+    assert orders.revive(["d0", "d0", "m1", "none"], dry_run=True) == 1
+    assert orders.revive(["d1", *(f"x{n}" for n in range(2 * PART)), "d2"], dry_run=True) == 2
+    assert orders.revive([], dry_run=True) == 0
+    for kind, before, count in (
+        ("dead", later, 3), ("dead", None, 1), ("delayed", later + HOUR + 2, 2),
+        ("delayed", None, 2), ("ready", later, 0), ("ready", None, 2), ("acked", later, 0),
+        ("acked", None, 1), ("expired", None, 0),
+    ):  # fmt: skip
+        there = state(orders)
+        assert orders.purge(state=kind, before=before, dry_run=True) == count, (kind, before)
+        assert state(orders) == there
+        assert orders.purge(state=kind, before=before) == count, (kind, before)
+    assert make("none").purge(state="dead", dry_run=True) == 0
+
+
 def test_what_has_happened_since_is_told_and_left_as_it_is(make: Make, clock: FakeClock) -> None:
     orders = make()
     for number in range(3):
@@ -246,3 +274,9 @@ def test_where_undo_has_no_meaning(given: dict[str, Any], why: str) -> None:
         orders.purge(state="acked", undo=True)
     with pytest.raises(bide.InvalidArgument, match=r"undo=None is not a token.*with undo=True"):
         orders.undo(None)
+    with pytest.raises(bide.InvalidArgument, match="undo= and dry_run="):
+        orders.purge(state="dead", undo=True, dry_run=True)
+    with pytest.raises(bide.InvalidArgument, match="undo= and dry_run="):
+        orders.revive(undo=True, dry_run=True)
+    with pytest.raises(bide.InvalidArgument, match="leased messages cannot be purged"):
+        orders.purge(state="leased", dry_run=True)

@@ -84,6 +84,26 @@ def test_dead_letters_are_revived_or_purged_and_taken_back(client: Client) -> No
     assert sizes(client)["dead"] == 3
 
 
+def test_a_dry_run_of_purge_and_revive_only_counts(client: Client) -> None:
+    fill(client)
+    bury(client)
+    before = sizes(client)
+    purge, revive = f"{Q}/purge", f"{Q}/revive"
+    for state, count in (("delayed", COUNT), ("ready", 0), ("dead", 3)):
+        found = client.post(purge, {"state": state, "dry_run": True}).json
+        assert found == {"count": count, "more": False}
+    asked = {"state": "delayed", "before": "2100-01-01T00:00:00Z", "dry_run": True}
+    first = client.post(purge, asked).json
+    rest = client.post(purge, {**asked, "cursor": first["cursor"]}).json
+    assert first == {"count": 500, "more": True, "cursor": first["cursor"]}
+    assert rest == {"count": COUNT - 500, "more": False}
+    assert client.post(purge, {**asked, "cursor": "x"}).problem["field"] == "cursor"
+    assert client.post(revive, {"dry_run": True}).json == {"count": 3}
+    chosen = {"ids": ["d1", "d1", "none", "m1"], "dry_run": True}
+    assert client.post(revive, chosen).json == {"count": 1}
+    assert sizes(client) == before
+
+
 def test_what_cannot_be_taken_back_is_refused(client: Client) -> None:
     for token in ("x", "0" * 26):
         problem = client.post(f"{Q}/undo", {"undo": token}).problem

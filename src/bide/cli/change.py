@@ -12,7 +12,7 @@ from bide.cli.errors import usage_error
 from bide.cli.messages import print_outcomes
 from bide.cli.output import DONE, NOT_DONE, NOTHING, Output, plural, warn
 from bide.cli.store import Store, on_any_store, on_store
-from bide.cli.undo import SHOWN, change, show_some, undo_option
+from bide.cli.undo import change, show_some, undo_option
 from bide.model.message import Message, State
 from bide.model.replies import Affected
 from bide.queue.command_builder import CommandBuilder
@@ -222,14 +222,13 @@ def purge(
       bide purge orders --state dead --undo
     """  # fmt: skip
     if dry_run:
-        found = store.existing(queue).scan(state)
+        orders = store.existing(queue)
+        count = orders.purge(state=state, before=before, dry_run=True)
         limit = None if before is None else round(before * 1000)
-        fits = (one for one in found if limit is None or _since(one) < limit)
-        first = list(islice(fits, SHOWN))
-        count = len(first) + sum(1 for _ in fits)
         told = f"{plural(count, f'{state} message')} would be purged"
         out.report({"purged": count}, NOTHING, told, would={"purged": "would-purge"})
-        show_some(out, first)
+        fits = (one for one in orders.scan(state) if limit is None or _since(one) < limit)
+        show_some(out, islice(fits, count))
         return
     confirmed_purge(store, out, queue, state, before, yes, undoable)
 

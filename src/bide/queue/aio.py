@@ -1,10 +1,12 @@
 """The queue for event loops. `Queue` says what each method does."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, overload
 
 import msgspec
 
+from bide.lane.steps import arun_steps
 from bide.model.commands import Count, Delete
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
 from bide.model.replies import (
@@ -26,7 +28,8 @@ from bide.queue.ending import AsyncEndings
 from bide.queue.results import Audit, Forecast, deleted, in_parts, must_be_new
 from bide.queue.take import AsyncTake
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, commands_of_stream, to_line
-from bide.queue.undoing.faces import Undoable, bulk_of, reviving
+from bide.queue.undoing.faces import Undoable, bulk_of, check_undo, reviving
+from bide.queue.undoing.looking import look_at_dead, look_at_purge
 from bide.queue.values import one_or_several, wait_seconds
 
 __all__ = ["AsyncQueue"]
@@ -212,12 +215,21 @@ class AsyncQueue(AsyncChanges, AsyncEndings):
     async def revive(
         self, ids: Iterable[str] | None = None, *, delay: Duration = 0, undo: Literal[True]
     ) -> Undoable: ...
+    @overload
     async def revive(
-        self, ids: Iterable[str] | None = None, *, delay: Duration = 0, undo: bool = False
-    ) -> list[Outcome] | Undoable:
+        self, ids: Iterable[str] | None = None, *, delay: Duration = 0, dry_run: Literal[True]
+    ) -> int: ...
+    async def revive(
+        self, ids: Iterable[str] | None = None, *, delay: Duration = 0, undo: bool = False,
+        dry_run: bool = False,
+    ) -> list[Outcome] | int:  # fmt: skip
         """Async form of `Queue.revive`."""
-        if undo:
-            return await self._bulk(reviving(self._builder, ids, delay))
+        check_undo(undo, True, dry_run, None)
+        if undo or dry_run:
+            bulk = reviving(self._builder, ids, delay)
+            if undo:
+                return await self._bulk(bulk)
+            return await arun_steps(look_at_dead(self.name, bulk.ids), partial(self._do, object))
         if ids is None:
             ids = [message.id async for message in self.dead()]
         chosen = one_or_several(ids)
@@ -236,14 +248,22 @@ class AsyncQueue(AsyncChanges, AsyncEndings):
         await self._do(Settings, self._builder.configure(paused=False))
 
     @overload
-    async def purge(self, *, state: State, before: Moment | None = None) -> int: ...
+    async def purge(
+        self, *, state: State, before: Moment | None = None, dry_run: bool = False
+    ) -> int: ...
     @overload
     async def purge(
         self, *, state: State, before: Moment | None = None, undo: Literal[True]
     ) -> Undoable: ...
-    async def purge(self, *, state: State, before: Moment | None = None, undo: bool = False) -> int:
+    async def purge(
+        self, *, state: State, before: Moment | None = None, undo: bool = False,
+        dry_run: bool = False,
+    ) -> int:  # fmt: skip
         """Async form of `Queue.purge`."""
         command = self._builder.purge(state, before)
+        check_undo(undo, True, dry_run, None)
+        if dry_run:
+            return await arun_steps(look_at_purge(command), partial(self._do, object))
         return await self._bulk(bulk_of(command)) if undo else await self._repeat(command)
 
     async def delete(self) -> bool:

@@ -1,9 +1,11 @@
 """The queue for threads."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, Literal, overload
 
+from bide.lane.steps import run_steps
 from bide.model import replies
 from bide.model.commands import Count, Delete
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
@@ -16,7 +18,8 @@ from bide.queue.ending import BlockingEndings
 from bide.queue.results import Audit, Forecast, deleted, in_parts, must_be_new
 from bide.queue.take import Take
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, to_line
-from bide.queue.undoing.faces import Undoable, bulk_of, reviving
+from bide.queue.undoing.faces import Undoable, bulk_of, check_undo, reviving
+from bide.queue.undoing.looking import look_at_dead, look_at_purge
 from bide.queue.values import one_or_several, wait_seconds
 
 __all__ = ["Queue"]
@@ -282,16 +285,25 @@ class Queue(BlockingChanges, BlockingEndings):
     def revive(
         self, ids: Iterable[str] | None = None, *, delay: Duration = 0, undo: Literal[True]
     ) -> Undoable: ...
+    @overload
     def revive(
-        self, ids: Iterable[str] | None = None, *, delay: Duration = 0, undo: bool = False
-    ) -> list[Outcome] | Undoable:
+        self, ids: Iterable[str] | None = None, *, delay: Duration = 0, dry_run: Literal[True]
+    ) -> int: ...
+    def revive(
+        self, ids: Iterable[str] | None = None, *, delay: Duration = 0, undo: bool = False,
+        dry_run: bool = False,
+    ) -> list[Outcome] | int:  # fmt: skip
         """Return dead letters (by default all) to the queue, due after `delay`.
 
         They get all their attempts again. With `undo` it can be taken back, see `undo`; returns how
-        many then.
+        many then. With `dry_run` it only counts them.
         """
-        if undo:
-            return self._bulk(reviving(self._builder, ids, delay))
+        check_undo(undo, True, dry_run, None)
+        if undo or dry_run:
+            bulk = reviving(self._builder, ids, delay)
+            if undo:
+                return self._bulk(bulk)
+            return run_steps(look_at_dead(self.name, bulk.ids), partial(self._do, object))
         if ids is None:
             ids = [message.id for message in self.dead()]
         chosen = one_or_several(ids)
@@ -310,12 +322,17 @@ class Queue(BlockingChanges, BlockingEndings):
         self._do(Settings, self._builder.configure(paused=False))
 
     @overload
-    def purge(self, *, state: State, before: Moment | None = None) -> int: ...
+    def purge(
+        self, *, state: State, before: Moment | None = None, dry_run: bool = False
+    ) -> int: ...
     @overload
     def purge(
         self, *, state: State, before: Moment | None = None, undo: Literal[True]
     ) -> Undoable: ...
-    def purge(self, *, state: State, before: Moment | None = None, undo: bool = False) -> int:
+    def purge(
+        self, *, state: State, before: Moment | None = None, undo: bool = False,
+        dry_run: bool = False,
+    ) -> int:  # fmt: skip
         """Delete the messages of a state, 1,000 in each commit. Returns how many.
 
         Args:
@@ -323,8 +340,13 @@ class Queue(BlockingChanges, BlockingEndings):
             before: only those that entered the state (delayed, ready: are due) before this time.
             undo: let it be taken back for ten minutes, see `undo`; not for acked and expired ones.
                 Delayed and ready messages count as cancelled then.
+            dry_run: only count them. With `before`, and for acked and expired ones, it reads all
+                messages of the state.
         """
         command = self._builder.purge(state, before)
+        check_undo(undo, True, dry_run, None)
+        if dry_run:
+            return run_steps(look_at_purge(command), partial(self._do, object))
         return self._bulk(bulk_of(command)) if undo else self._repeat(command)
 
     def delete(self) -> bool:

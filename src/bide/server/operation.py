@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 
+from bide.lane.steps import Steps, arun_steps
 from bide.model.body import MAX_DEPTH
 from bide.model.commands import Command
 from bide.model.errors import InvalidArgument
@@ -286,8 +287,17 @@ class Call:
         Raises:
             Problem: the caller has too many slow reads under way.
         """
+        reply = await self._execute(command)
+        assert isinstance(reply, kind), f"a store answered {reply!r}"
+        return reply
+
+    async def look(self, steps: Steps[T]) -> T:
+        """Execute steps that only read, each as `ask` does; return their result."""
+        return await arun_steps(steps, self._execute)
+
+    async def _execute(self, command: Command) -> Reply:
         with self.counted(self.service.slow_calls) if is_slow(command) else nullcontext():
-            return await self.service.ask(kind, command)
+            return await self.service.execute(command)
 
     async def begin_stream(self, kind: str) -> None:
         """Begin an answer that goes on."""

@@ -24,8 +24,10 @@ class UndoablePurge(wire.PurgeRequest, kw_only=True):
 
     undo: bool = False
     """Let it be taken back for ten minutes."""
+    dry_run: bool = False
+    """Only count."""
     cursor: str | None = None
-    """With `undo`: of the answer before."""
+    """With `undo` or `dry_run`: of the answer before."""
 
 
 class UndoableRevive(wire.ReviveRequest, kw_only=True):
@@ -33,6 +35,8 @@ class UndoableRevive(wire.ReviveRequest, kw_only=True):
 
     undo: bool = False
     """Let it be taken back for ten minutes; without `ids` it is all of them then."""
+    dry_run: bool = False
+    """Only count; without `ids` it is all of them."""
     cursor: str | None = None
     """With `undo`: of the answer before."""
 
@@ -43,11 +47,12 @@ class UndoableOut(wire.AffectedOut, kw_only=True, omit_defaults=True):
     undo: str | UnsetType = UNSET
     """The token by which it is taken back: the same for all parts of a change."""
     cursor: str | UnsetType = UNSET
-    """With `undo`: give it with the next request while `more` is true."""
+    """With `undo` or `dry_run`: give it with the next request while `more` is true."""
 
 
 class RevivedOut(msgspec.Struct, omit_defaults=True):
-    """What became of each dead letter; with `undo` only how many were revived."""
+    """What became of each dead letter; with `undo` only how many were revived, with `dry_run` how
+    many would be."""
 
     outcomes: list[Outcome] | UnsetType = UNSET
     count: int | UnsetType = UNSET

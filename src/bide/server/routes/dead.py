@@ -9,6 +9,7 @@ from bide.model.commands import Scan
 from bide.model.limits import MAX_HTTP_IDS, MAX_HTTP_PAGE
 from bide.model.replies import Outcomes, Page
 from bide.queue.undoing.faces import reviving
+from bide.queue.undoing.looking import look_at_dead
 from bide.server import wire
 from bide.server.operation import Answer, Call, Operation
 from bide.server.routes.undoing import change
@@ -37,8 +38,11 @@ async def revive(call: Call) -> Answer:
     """Have dead letters delivered again, with all their attempts before them."""
     asked = await call.read(UndoableRevive)
     ids = asked.ids
+    bulk = reviving(call.arguments, ids, asked.delay)
+    if asked.dry_run:
+        count = await call.look(look_at_dead(call.arguments.queue, bulk.ids))
+        return Answer(200, RevivedOut(count=count))
     if asked.undo:
-        bulk = reviving(call.arguments, ids, asked.delay)
         done = await change(call, bulk, asked.cursor)
         return Answer(200, RevivedOut(UNSET, done.count, done.more, done.undo, done.cursor))
     if ids is None:

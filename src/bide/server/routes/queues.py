@@ -3,13 +3,14 @@
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta
 
 from bide.model.commands import Configure, Count, Delete
 from bide.model.pace import limits_of
 from bide.model.replies import Affected, Counts, Deleted, Forecasted, Settings
 from bide.queue.results import Audit, deleted
 from bide.queue.undoing.faces import bulk_of
+from bide.queue.undoing.looking import purge_part
 from bide.server import wire
 from bide.server.operation import Answer, Call, Operation
 from bide.server.problem import Problem
@@ -146,6 +147,11 @@ async def purge(call: Call) -> Answer:
     """Delete messages of a state that nobody holds."""
     asked = await call.read(UndoablePurge)
     command = call.arguments.purge(asked.state, wire.moment(asked.before, "before"))
+    if asked.dry_run:
+        part = await call.look(purge_part(command, asked.cursor))
+        following = UNSET if part.cursor is None else part.cursor
+        more = part.cursor is not None
+        return Answer(200, UndoableOut(count=part.messages, more=more, cursor=following))
     if asked.undo:
         return Answer(200, await change(call, bulk_of(command), asked.cursor))
     found = await call.service.ask(Affected, command)
@@ -190,7 +196,7 @@ QUEUES = (
         "purge", "POST", f"{_QUEUE}/purge", "Delete messages of a state", "admin", purge,
         {200: UndoableOut}, takes=UndoablePurge, problems=(429, 507), tag="queues",
         description="Up to 1,000 at a time; repeat while `more` is true. With `undo` up to 500; "
-        "repeat with the `cursor`.",
+        "repeat with the `cursor`, as with `dry_run`, which only counts: add up.",
     ),
     Operation(
         "deleteQueue", "DELETE", _QUEUE, "Delete an empty queue", "admin", delete,
