@@ -110,6 +110,7 @@ def test_a_put_with_latest_of_a_leased_message_takes_its_place_later(
         {"latest": "1h", "on_conflict": "replace"},
         {"latest": "1h", "on_conflict": "replace", "at": "2030-01-01Z"},
         {"latest": "-1s", "delay": "1m", "on_conflict": "replace"},
+        {"latest": "1000 years", "delay": "1m", "on_conflict": "replace"},
     ],
 )
 def test_latest_needs_what_it_bounds(
@@ -117,6 +118,14 @@ def test_latest_needs_what_it_bounds(
 ) -> None:
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="latest bounds how long"):
         put(user, engine, "a", **wrong)
+
+
+@pytest.mark.parametrize("expires", ["-1s", "1000 years"])
+def test_a_message_expires_after_a_time_that_can_be(
+    engine: PostgresEngine, user: psycopg.Connection[Any], expires: str
+) -> None:
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="expires 0 to 130 years"):
+        put(user, engine, "a", expires=expires)
 
 
 def test_latest_needs_an_id(engine: PostgresEngine, user: psycopg.Connection[Any]) -> None:

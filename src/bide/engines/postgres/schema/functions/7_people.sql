@@ -44,10 +44,10 @@ BEGIN
   END IF;
   PERFORM _check_name('id', id);
   PERFORM _check_name('group', "group") WHERE "group" IS NOT NULL;
-  IF priority NOT BETWEEN 0 AND 255 OR attempts NOT BETWEEN 1 AND 10000 OR expires < '0'
+  IF priority NOT BETWEEN 0 AND 255 OR attempts NOT BETWEEN 1 AND 10000 OR expires NOT BETWEEN '0' AND '130 years'
      OR on_conflict NOT IN ('keep', 'replace') OR octet_length(data) > 1048576 THEN
-    RAISE EXCEPTION 'priority is 0 to 255, attempts 1 to 10000, expires not negative, on_conflict '
-      'keep or replace, and the body has at most 1048576 bytes'
+    RAISE EXCEPTION 'priority is 0 to 255, attempts 1 to 10000, expires 0 to 130 years, '
+      'on_conflict keep or replace, and the body has at most 1048576 bytes'
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
   IF data IS NULL THEN
@@ -94,10 +94,10 @@ BEGIN
   ) THEN
     PERFORM _check_put(queue, data, delay, at, result.id, priority, attempts, expires, "group",
                        headers, on_conflict);
-    IF latest < '0' OR latest IS NOT NULL
+    IF latest NOT BETWEEN '0' AND '130 years' OR latest IS NOT NULL
        AND (id IS NULL OR delay IS NULL OR on_conflict IS DISTINCT FROM 'replace') THEN
-      RAISE EXCEPTION 'latest bounds how long puts of one id delay it: it is not negative, and needs '
-        'id, delay and on_conflict => ''replace''' USING ERRCODE = 'invalid_parameter_value';
+      RAISE EXCEPTION 'latest bounds how long puts of one id delay it: it is 0 to 130 years, and '
+        'needs id, delay and on_conflict => ''replace''' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     late := ceil(extract(epoch FROM expires) * 1000);
     longest := ceil(extract(epoch FROM latest) * 1000);
