@@ -55,8 +55,9 @@ def move(
     """Move queues to another store, live.
 
     From the URL SOURCE to the URL TARGET: all queues, or those that you name, with everything: due
-    times, bodies, priorities, attempts, failures, groups, headers, dead letters. If it is
-    interrupted or killed, run the same command again: it continues where it stopped.
+    times, bodies, priorities, attempts, failures, groups, headers, dead letters, and the limits of
+    the queue, unless the target has its own. If it is interrupted or killed, run the same command
+    again: it continues where it stopped.
 
     \b
     In a pipe and in JSON, for each queue:
