@@ -128,17 +128,17 @@ def test_a_ready_message_tells_which_limit_holds_it(store: Store) -> None:
     held = orders.claim(1)
     told = orders.explain("a")
     assert told.reasons == ("limit", "ahead")
-    assert "a limit of 1 messages at a time, and 1 are being handled" in told.sentence
+    assert "limit of the queue is reached (limit: 1 at a time, being handled: 1)" in told.sentence
     assert told.sentence.endswith("messages of its group delivered before it: 2")
     assert "现有 1 条正在处理" in told.in_language("zh")
     orders.configure(limit=0)
-    assert "1 of its group are being handled" in orders.explain("a").sentence
+    assert "the limit of its group is reached (limit: 1" in orders.explain("a").sentence
     held[0].ack()
     told = orders.explain("a")
     assert told.facts.limited == Limited("group_rate", 60_000_000, 0, store.clock.now() + 59_990)
     assert "each group has a rate of 1/m, and the next message of its group is" in told.sentence
     orders.put(1, id="b", group="b")
-    assert "the queue has a rate of 30/m, and delivers the next" in orders.explain("b").sentence
+    assert "the queue has a rate of 30/m, and delivers its next" in orders.explain("b").sentence
     assert orders.explain("b").reasons == ("limit",)
     store.clock.advance(2)
     assert orders.explain("b").reasons == ("next",)

@@ -98,7 +98,7 @@ def reschedule(
     if_version: str | None, group: str | None, after: float | None, before: float | None,
     dry_run: bool, undoable: bool, **when: Any,
 ) -> bool:  # fmt: skip
-    """Change when a message is due, if no worker holds it; or when those of a group are.
+    """Move a message, or all of a group, to another due time, if no worker holds them.
 
     In a pipe, the line is: id, "moved" or "no", state, why not; with --group: moved (in a dry run
     would-move), number; with --undo also: undo, token. The exit code is 1 if nothing was moved: a
