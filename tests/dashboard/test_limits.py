@@ -16,4 +16,4 @@ def test_a_queue_shows_its_limits_and_a_message_what_holds_it(stage: Stage, ann:
     page = text_of(ann.get("/queue?queue=orders").text)
     assert "at a time at most 1 rate of a group 100/m" in page
     page = text_of(ann.get("/message?queue=orders&id=b").text)
-    assert "a limit of 1 messages at a time" in page
+    assert "the limit of the queue is reached (limit: 1 at a time, being handled: 1)" in page
