@@ -146,6 +146,13 @@ class EndCases:
         bare.configure()
         assert stored(bare) == 0
 
+    def test_remembered_failures_take_room(self, desk: Desk) -> None:
+        desk.configure(history=HOUR)
+        lease = desk.lease("a")
+        desk.retry(lease, reason="x" * 1_000)
+        desk.ack(*leases(desk.claim(1)))
+        assert 1_000 < stored(desk) < 2_000
+
     def test_results_are_kept_for_their_time(self, desk: Desk) -> None:
         desk.configure(result_ttl=100, keep=HOUR)
         held = [desk.lease(id) for id in ("a", "b", "c")]
