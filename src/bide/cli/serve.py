@@ -103,7 +103,7 @@ def serve(
     """  # fmt: skip
     import asyncio
 
-    require_packages("bide serve", "h11", "httptools", "prometheus_client")
+    require_packages("bide serve", "h11", "httptools", "jinja2", "prometheus_client")
     from bide.observing.logs import configure
     from bide.server.serve import serve as run
     from bide.server.settings import read_file
@@ -114,8 +114,6 @@ def serve(
         if value not in (None, ())
     }
     settings = Settings(**({} if config is None else read_file(config)) | said)
-    if settings.dashboard:
-        require_packages("--dashboard", "jinja2", extra="dashboard")
     if check:
         _check(settings, Output(as_json))
         return

@@ -1,7 +1,5 @@
 """Health, metrics, usage and the description of the API."""
 
-from functools import cache
-
 import msgspec
 
 from bide.server.metrics import KIND, exposition
@@ -53,9 +51,9 @@ async def openapi(call: Call) -> Answer:
 
 async def docs(call: Call) -> Answer:
     """Describe the API to people."""
-    from bide.server.page import POLICY
+    from bide.server.page import page, policy
 
-    return Answer(200, _page(), {"content-security-policy": POLICY}, "text/html; charset=utf-8")
+    return Answer(200, page(), {"content-security-policy": policy()}, "text/html; charset=utf-8")
 
 
 async def docs_script(call: Call) -> Answer:
@@ -64,14 +62,6 @@ async def docs_script(call: Call) -> Answer:
 
     kind = "text/javascript; charset=utf-8"
     return Answer(200, script(), {"x-content-type-options": "nosniff"}, kind)
-
-
-@cache
-def _page() -> bytes:
-    from bide.server.openapi import description
-    from bide.server.page import page
-
-    return page(description())
 
 
 MONITORING = (
