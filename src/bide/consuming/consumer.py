@@ -262,7 +262,7 @@ class Consumer(Claimer):
                 "kills its process, and runs without others like it",
             )  # fmt: skip
             return True
-        delay = self._crash_isolation.delay(now, self._chance())
+        delay = self._crash_isolation.release(one, now, self._chance())
         self._settling.add(one, policy.RELEASE._replace(delay=delay))
         return False
 
@@ -277,8 +277,7 @@ class Consumer(Claimer):
         self._hand_back(back)
 
     def _begin(self, one: Handling, now: float) -> None:
-        handler = one.handler
-        one.began = now
+        handler, one.began = one.handler, now
         self.late_causes.began(one, self._asked)
         self.running[one] = None
         if handler.timeout is not None:
@@ -287,7 +286,7 @@ class Consumer(Claimer):
         if handler.warn_after is not None:
             warn = partial(delivery_log.lasting, one, handler.warn_after)
             one.warning = self._clock.call_later(self._loop, handler.warn_after, warn)
-        self._run.start(one)
+        self._run.start(one, self._crash_isolation.before(one))
 
     def _wait(self, seconds: float) -> None:
         self._timer = self._clock.call_later(self._loop, seconds, self._look_at_waiting)
@@ -387,6 +386,7 @@ class Consumer(Claimer):
         return [one for one in self.running if not one.gone]
 
     def _tell(self, pairs: Pairs, outcomes: list[Outcome]) -> None:
+        self._crash_isolation.settled(one for one, _ in pairs)
         results = policy.results([verdict for _, verdict in pairs], outcomes)
         for result, count in Counter(results).items():
             self.tally.ended(result, count)

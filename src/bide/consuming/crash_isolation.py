@@ -1,5 +1,8 @@
 """Run messages that may have killed a process one at a time."""
 
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
 from bide.consuming.handling import Handling
 from bide.model.message import Message
 
@@ -47,11 +50,14 @@ class CrashIsolation:
 
     The others are released with a short delay. If they stayed here, their leases would expire with
     that of the one that kills the process; without a delay they would be claimed again at once.
+    The one that runs starts when the store has confirmed the release of the others.
     """
 
     def __init__(self) -> None:
         self._one: Handling | None = None
         self._free_from = 0.0
+        self._releasing: set[Handling] = set()
+        self._confirmed = asyncio.Event()
 
     def admit(self, one: Handling) -> bool:
         """Tell whether a suspect may start; if so, no other may until it has left."""
@@ -66,12 +72,29 @@ class CrashIsolation:
         if self._one is one:
             self._one = None
 
-    def delay(self, now: float, chance: float) -> int:
-        """Return the delay, in milliseconds, of a suspect that may not start yet.
+    def before(self, one: Handling) -> Callable[[], Awaitable[None]] | None:
+        """Return what a delivery waits for before it starts: `None` if it is no suspect."""
+        return self._others_released if self._one is one else None
+
+    async def _others_released(self) -> None:
+        while self._releasing:
+            self._confirmed.clear()
+            await self._confirmed.wait()
+
+    def release(self, one: Handling, now: float, chance: float) -> int:
+        """Return the delay, in milliseconds, with which a suspect is released.
 
         Args:
+            one: it may not start, and counts as held here until `settled`.
             now: by the monotonic clock.
             chance: 0 to 1, so that several processes do not claim at the same time.
         """
+        self._releasing.add(one)
         self._free_from = max(self._free_from, now + PAUSE) + SPACING
         return round((self._free_from - now + PAUSE * chance) * 1000)
+
+    def settled(self, deliveries: Iterable[Handling]) -> None:
+        """Note that the store holds these no longer for this process."""
+        if self._releasing:
+            self._releasing.difference_update(deliveries)
+            self._confirmed.set()

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextvars
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from bide.consuming.handler import Middleware
@@ -34,24 +34,28 @@ class Run:
         self._threads = Threads(concurrency)
         self._context = contextvars.copy_context()
 
-    def start(self, one: Handling) -> None:
-        """Start a delivery."""
+    def start(self, one: Handling, before: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Start a delivery, once `before` has returned if that is given."""
         context = self._context.copy()
-        if not one.handler.is_async and not self._around:
+        if not one.handler.is_async and not self._around and before is None:
             self._threads.call(one, context, self._ended)
             return
         one.error = NEVER_BEGAN
         # Not by the loop's factory: an app may have set one that starts tasks eagerly.
-        one.task = asyncio.Task(self._attend(one), loop=self._loop, context=context)
+        one.task = asyncio.Task(self._attend(one, before), loop=self._loop, context=context)
         one.task.add_done_callback(partial(self._finish, one))
 
     def close(self) -> None:
         """End the threads that are idle; the others end with their handlers."""
         self._threads.close()
 
-    async def _attend(self, one: Handling) -> None:
+    async def _attend(self, one: Handling, before: Callable[[], Awaitable[None]] | None) -> None:
         """Run a handler, and keep what it raised, whatever that is."""
         try:
+            if before is not None:
+                await before()
+                if one.gone:  # a plain handler is not cancelled
+                    return
             await self._through(one, 0)
             one.error = None
         except BaseException as raised:  # noqa: BLE001
