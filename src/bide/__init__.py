@@ -38,6 +38,7 @@ from bide.model.message import Failure, Message, NewMessage
 from bide.model.replies import Counts, Flow, Outcome, Sizes
 from bide.model.undoing import Undone
 from bide.observing.explain import Explanation
+from bide.observing.workers import WorkerProcess
 from bide.queue import AsyncDelivery, AsyncQueue, Audit, Delivery, Forecast, Imported, Queue
 from bide.queue.move import Moved, move
 from bide.queue.search import SearchPage
@@ -45,7 +46,7 @@ from bide.queue.sorted_set import LoadedSet, load_sorted_set
 from bide.queue.stores import aqueues, asearch, queues, search
 from bide.queue.takeover import TakenOver, take_over
 from bide.queue.undoing import Undoable
-from bide.queue.workers import WorkerProcess, stop_worker, workers
+from bide.queue.workers import stop_worker, workers
 from bide.targets.subscribe import subscribe, unsubscribe
 from bide.worker.app.app import App
 from bide.worker.app.job import Job

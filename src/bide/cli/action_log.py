@@ -11,8 +11,6 @@ import click
 from bide.cli.subscription_access import Identity
 from bide.model.errors import BideError
 
-__all__ = ["logged"]
-
 Done = bool | None | dict[str, bool]
 """What a command returns: whether it did what was asked; by name, where it takes several."""
 

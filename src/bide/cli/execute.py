@@ -26,8 +26,6 @@ from bide.lane.lane import Lane
 from bide.model.commands import Claim
 from bide.model.replies import Claimed, Outcome
 
-__all__ = ["execute"]
-
 PATIENCE, PAUSE = 5.0, 0.02
 """Seconds that a command gets to end when it is stopped, and between two looks whether it has."""
 

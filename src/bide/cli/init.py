@@ -7,8 +7,6 @@ from bide.cli.store import Store, on_any_store
 from bide.model.commands import Queues
 from bide.model.replies import Names
 
-__all__ = ["init"]
-
 
 @click.command()
 @on_any_store

@@ -11,8 +11,6 @@ from bide.cli.store import Store
 from bide.queue.sync import Queue
 from bide.queue.takeover import TakenOver, take_over
 
-__all__ = ["report_takeover", "run_takeover"]
-
 WOULD = {"stored": "would-store", "finished": "would-finish"}
 
 

@@ -18,8 +18,6 @@ from bide.model.message import Message
 from bide.model.undoing import UNDO_FOR, Bulk, Undo
 from bide.queue.undoing.faces import steps_of, whole, whole_undo
 
-__all__ = ["SHOWN", "change", "show_some", "undo", "undo_option"]
-
 SHOWN = 5
 """How many messages a dry run shows."""
 

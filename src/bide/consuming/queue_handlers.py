@@ -13,7 +13,7 @@ from bide.model.limits import MAX_LEASE
 from bide.model.message import JOB, Message
 from bide.model.times import Duration, milliseconds
 
-__all__ = ["JOB", "Chain", "QueueHandlers", "chained", "check_decorator", "lease_of"]
+__all__ = ["Chain", "QueueHandlers", "chained", "check_decorator", "lease_of"]
 
 SHORTEST_LEASE = 100
 

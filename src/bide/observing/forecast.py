@@ -4,8 +4,6 @@ from collections.abc import Sequence
 
 from bide.model.replies import Forecasted
 
-__all__ = ["together"]
-
 
 def together(found: Sequence[Forecasted]) -> Forecasted:
     """Return how many messages of several queues fall due when.

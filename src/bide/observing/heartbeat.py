@@ -25,23 +25,6 @@ from bide.model.replies import Names
 from bide.model.undoing import forget_records, is_records
 from bide.observing.tally import Histogram, Tally
 
-__all__ = [
-    "BEAT",
-    "QUEUE",
-    "STOPS",
-    "Busy",
-    "Heartbeat",
-    "RecentLateness",
-    "Report",
-    "can_report",
-    "delete_report",
-    "forget_changes",
-    "is_register",
-    "purge_silent",
-    "put_report",
-    "read",
-]  # fmt: skip
-
 QUEUE = f"{OWN}workers"
 """The register: the queue of reports, one in each namespace that has workers."""
 

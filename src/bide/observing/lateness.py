@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-__all__ = ["CAUSES", "Span", "Waited", "causes_of"]
-
 CAUSES = ("paused", "limit", "no-worker", "retry", "backlog", "timer")
 """The causes, in the order in which they claim a millisecond:
 

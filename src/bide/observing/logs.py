@@ -13,8 +13,6 @@ import msgspec
 
 from bide.observing.tracebacks import Tracebacks, folded
 
-__all__ = ["configure", "timestamp"]
-
 FIELDS = (
     "queue", "id", "attempt", "outcome", "lateness", "duration", "handler", "reason", "counts",
     "running",

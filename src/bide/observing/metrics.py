@@ -26,11 +26,6 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric
 
-__all__ = [
-    "Family", "MetricsServer", "Workforce", "by_outcome", "claim_metrics", "counts_of",
-    "registry_of",
-]  # fmt: skip
-
 STATES = ("delayed", "ready", "leased", "dead")
 
 

@@ -5,8 +5,6 @@ import os
 
 from bide.model.errors import InvalidArgument
 
-__all__ = ["unlistenable"]
-
 
 def unlistenable(what: str, error: OSError) -> InvalidArgument:
     """Return an error with the cause and the fix.

@@ -15,8 +15,6 @@ from bide.model.replies import Page
 from bide.observing.heartbeat import QUEUE, SILENT, Report, read
 from bide.observing.lateness import Span
 
-__all__ = ["GAPS", "Seen", "gaps_before", "read_gaps", "seen_of"]
-
 GAPS = 5
 """How many gaps of a queue a process reports at most."""
 

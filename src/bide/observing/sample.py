@@ -13,10 +13,6 @@ from bide.model.replies import Counts, Page
 from bide.observing.heartbeat import QUEUE, STOPS, Busy, read
 from bide.observing.tally import Histogram, total
 
-__all__ = [
-    "Lateness", "Rates", "RecentWorkers", "Sample", "Worker", "main_cause", "rates", "take_sample",
-]  # fmt: skip
-
 R = TypeVar("R")
 
 HELD_MOST = 1_000

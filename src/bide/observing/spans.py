@@ -20,8 +20,6 @@ from bide.model.message import Message
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer, TracerProvider
 
-__all__ = ["API", "handling", "sending", "tracer"]
-
 API = "opentelemetry.trace"
 """Until this module is loaded, no provider can be set."""
 

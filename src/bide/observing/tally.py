@@ -9,8 +9,6 @@ import msgspec
 
 from bide.model.errors import InvalidArgument
 
-__all__ = ["OUTCOMES", "Histogram", "Longest", "Stats", "Tally", "total"]
-
 BOUNDS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
     300.0, 1800.0,

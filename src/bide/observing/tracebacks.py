@@ -3,8 +3,6 @@
 import re
 from collections import OrderedDict
 
-__all__ = ["REMIND", "Tracebacks", "folded"]
-
 REMIND = 600.0
 """Seconds after which the traceback of a cause is shown again."""
 

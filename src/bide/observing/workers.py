@@ -17,11 +17,6 @@ from bide.model.replies import Page
 from bide.observing.heartbeat import QUEUE, STOPS, Busy, read
 from bide.observing.sample import REMEMBER
 
-__all__ = [
-    "STOPS", "WorkerProcess", "asked", "find_requests", "is_stops", "list_workers", "request_stop",
-    "withdraw_stop",
-]  # fmt: skip
-
 VALID = 60_000
 """Milliseconds after which a request is void: the name may belong to another process by then."""
 

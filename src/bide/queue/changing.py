@@ -15,8 +15,6 @@ from bide.model.replies import Affected, Outcome, Outcomes, Page
 from bide.model.times import Duration, Moment
 from bide.queue.undoing.faces import AsyncUndo, BlockingUndo, Undoable, bulk_of, check_undo
 
-__all__ = ["AsyncChanges", "BlockingChanges", "unheld"]
-
 
 def unheld(messages: Iterable[Message]) -> list[str]:
     """Return the ids of the messages that no worker holds and that still are to be delivered."""

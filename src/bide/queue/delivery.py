@@ -9,8 +9,6 @@ from bide.model.message import Message
 from bide.model.replies import Outcome
 from bide.model.times import Duration
 
-__all__ = ["AsyncDelivery", "Delivery", "Held", "leases", "mark_settled"]
-
 Done = TypeVar("Done")
 """What a method returns: nothing, or a coroutine that returns nothing."""
 

@@ -12,8 +12,6 @@ from bide.model.times import Duration
 from bide.queue.base import AsyncBase, BlockingBase
 from bide.queue.values import wait_seconds
 
-__all__ = ["AsyncEndings", "BlockingEndings", "result_in"]
-
 T = TypeVar("T")
 
 

@@ -6,8 +6,6 @@ from typing import NamedTuple
 from bide.model.errors import NotAStore
 from bide.queue.foreign_redis import ForeignRedis
 
-__all__ = ["Entry", "SortedSet"]
-
 _REMOVE = """
 local count = 0
 for i = 1, #ARGV, 2 do

@@ -10,8 +10,6 @@ from bide.model.errors import AlreadyExists, LeaseLost, NotEmpty
 from bide.model.replies import Counts, Deleted, Forecasted, Outcome
 from bide.model.times import to_datetime
 
-__all__ = ["Audit", "Forecast", "deleted", "held", "in_parts", "must_be_new"]
-
 T = TypeVar("T")
 
 

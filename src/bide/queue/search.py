@@ -16,8 +16,6 @@ from bide.model.replies import Counts, Found, Names, Page
 from bide.model.times import Moment, unix
 from bide.queue.values import check_state
 
-__all__ = ["Query", "SearchPage", "query_of", "search_steps", "steps_in_store"]
-
 READ = 200
 """How many messages one command reads."""
 

@@ -7,8 +7,6 @@ import msgspec
 
 from bide.model.message import Item, NewMessage
 
-__all__ = ["all_but_body", "behind_body"]
-
 all_but_body = attrgetter(
     *(name for name in NewMessage.__struct_fields__ if name not in ("body", "id"))
 )

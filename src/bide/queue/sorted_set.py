@@ -22,8 +22,6 @@ from bide.queue.sync import Queue
 if TYPE_CHECKING:
     from bide.queue.redis_set import Entry, SortedSet
 
-__all__ = ["Bodies", "LoadedSet", "Scores", "load_sorted_set"]
-
 Scores = Literal["auto", "s", "ms"]
 """What the scores are: Unix seconds, Unix milliseconds, or either, by their size."""
 

@@ -17,8 +17,6 @@ from bide.model.times import Moment
 from bide.queue.base import detoured
 from bide.queue.search import SearchPage, query_of, steps_in_store
 
-__all__ = ["aqueues", "asearch", "queues", "search"]
-
 
 @contextmanager
 def _lane(url: str | None) -> Iterator[Lane]:

@@ -19,8 +19,6 @@ from bide.model.replies import Outcome
 from bide.model.times import LATEST
 from bide.queue.command_builder import CommandBuilder
 
-__all__ = ["REMEMBERED", "Imported", "commands_of", "commands_of_stream", "to_line"]
-
 REMEMBERED: tuple[State, ...] = ("acked", "expired")
 """The states of messages that have left the queue: these are not exported."""
 

@@ -17,12 +17,6 @@ from bide.model.message import STATES, Item, NewMessage, State
 from bide.model.pace import interval
 from bide.model.times import Duration, milliseconds
 
-__all__ = [
-    "OnConflict", "check_joins", "check_state", "checked_version", "headers_of", "ids_of",
-    "lasting", "one_or_several", "own_name", "policy_of", "policy_of_many", "refuse_whole",
-    "results_of", "settings_of", "text_of", "wait_seconds",
-]  # fmt: skip
-
 OnConflict = Literal["keep", "replace"]
 
 _VERSION = re.compile("[0-9a-f]{16}")

@@ -22,8 +22,6 @@ from bide.observing.workers import (
 )
 from bide.queue.values import own_name
 
-__all__ = ["WorkerProcess", "ask_to_stop", "read_workers", "stop_worker", "workers"]
-
 LOOK = 0.2
 """Seconds between two looks whether a supervisor has taken a request."""
 

@@ -11,8 +11,6 @@ from bide.timing.base import DelayQueueBase
 from bide.timing.delay_heap import NEVER
 from bide.timing.times import NS, Delay
 
-__all__ = ["AsyncDelayQueue"]
-
 T = TypeVar("T")
 
 

@@ -9,8 +9,6 @@ from bide.timing.errors import ShutDown
 from bide.timing.lifetime import OwnedByProcess
 from bide.timing.times import NS, Delay, Moment, WallClock, length_seconds, seconds_of
 
-__all__ = ["DelayQueueBase"]
-
 T = TypeVar("T")
 D = TypeVar("D")
 

@@ -11,8 +11,6 @@ from typing import Generic, TypeVar
 
 from bide.timing.times import NS
 
-__all__ = ["NEVER", "DelayHeap", "Delayed", "check_priority"]
-
 T = TypeVar("T")
 
 NEVER: int = 1 << 200  # past any due time in ns

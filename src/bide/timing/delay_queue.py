@@ -9,8 +9,6 @@ from bide.timing.base import DelayQueueBase
 from bide.timing.delay_heap import NEVER
 from bide.timing.times import NS, Delay
 
-__all__ = ["DelayQueue"]
-
 T = TypeVar("T")
 
 

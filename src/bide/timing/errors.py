@@ -10,9 +10,6 @@ else:
         """Replaces `queue.ShutDown`, which is new in Python 3.13."""
 
 
-__all__ = ["Forked", "ShutDown"]
-
-
 class ShutDown(_QueueShutDown, RuntimeError):
     """The queue, wheel or executor was shut down.
 

@@ -19,8 +19,6 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Entry", "Hierarchy", "Slot"]
-
 BITS = 8  # a level has 256 times the span of the one below
 CROWD = 512  # a slot with more entries than this is moved down ahead of time
 NEVER: int = 1 << 200  # past any tick and any `_due`

@@ -13,8 +13,6 @@ from typing import ClassVar, Protocol
 
 from bide.timing.errors import Forked
 
-__all__ = ["OwnedByProcess", "guard_exit"]
-
 
 class _Exitable(Protocol):
     def _at_exit(self) -> None: ...

@@ -13,8 +13,6 @@ from bide.timing.scheduled_future import Overrun, Repeat, ScheduledFuture
 from bide.timing.times import NS, Delay, Moment, WallClock, period_ns, seconds_of
 from bide.timing.worker_pool import WorkerPool
 
-__all__ = ["ScheduledExecutor"]
-
 T = TypeVar("T")
 P = ParamSpec("P")
 Args = tuple[Any, ...]

@@ -10,8 +10,6 @@ from bide.timing.times import NS
 if TYPE_CHECKING:
     from bide.timing.worker_pool import WorkerPool
 
-__all__ = ["Overrun", "Repeat", "ScheduledFuture"]
-
 T = TypeVar("T")
 
 Overrun = Literal["skip", "catch_up"]

@@ -6,8 +6,6 @@ from numbers import Real
 
 from bide.clock import Clock
 
-__all__ = ["NS", "Delay", "Moment", "WallClock", "length_seconds", "period_ns", "seconds_of"]
-
 NS = 1_000_000_000  # nanoseconds in a second
 MAX_DELAY = 1e10  # seconds; 316 years
 COARSE_NS = 2_000_000  # the wall clock is read in milliseconds

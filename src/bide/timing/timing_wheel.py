@@ -12,8 +12,6 @@ from bide.timing.hierarchy import NEVER, Entry, Hierarchy, Slot
 from bide.timing.lifetime import OwnedByProcess, guard_exit
 from bide.timing.times import NS, Delay, Moment, WallClock, period_ns, seconds_of
 
-__all__ = ["TimerHandle", "TimingWheel"]
-
 logger = logging.getLogger("bide.timing")
 PART_NS = 1_000_000  # moving one part of a crowded slot takes less
 NOISE = 1e-6  # of a tick: what adding and subtracting floats may cost

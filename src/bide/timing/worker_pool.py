@@ -14,8 +14,6 @@ from bide.timing.errors import ShutDown
 from bide.timing.lifetime import OwnedByProcess, guard_exit
 from bide.timing.scheduled_future import ScheduledFuture
 
-__all__ = ["WorkerPool"]
-
 logger = logging.getLogger("bide.timing")
 
 T = TypeVar("T")

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 from bide.cli.errors import CommandError
 
-__all__ = ["open_dashboard"]
-
 LINK = "http://127.0.0.1:"
 
 

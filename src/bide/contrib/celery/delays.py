@@ -9,10 +9,10 @@ from typing import Any
 from bide.model.body import MAX_BODY
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_queue
+from bide.model.message import JOB
 from bide.queue.sync import Queue
 from bide.queue.takeover.task_message import TaskMessage, encoded, id_of
 from bide.worker.app.app import App
-from bide.worker.app.job import JOB
 
 __all__ = ["Delays", "install"]
 

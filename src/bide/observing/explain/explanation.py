@@ -11,8 +11,6 @@ from bide.model.pace import rate_text
 from bide.model.replies import AHEAD, Explained, Limited, Pause
 from bide.observing.explain.sentences import joined, render
 
-__all__ = ["Explanation", "Reason"]
-
 Reason = Literal[
     "missing", "delayed", "retry", "returned", "paused", "limit", "subscription", "no-worker",
     "busy", "failed", "ahead", "next", "leased", "lapsed", "dead", "acked", "expired",

@@ -12,8 +12,6 @@ from bide.model.identity import RESERVED
 from bide.model.replies import Ends, Explained, Found, Page, Serving, Subscribed
 from bide.observing.heartbeat import QUEUE, read
 
-__all__ = ["afollow", "follow", "look_around", "look_back"]
-
 READ_MOST = 1_000
 """How many reports of workers, and how many subscriptions, are read."""
 

@@ -9,8 +9,6 @@ from typing import Any
 from bide.model.message import LAPSED
 from bide.model.times import format_duration, to_datetime
 
-__all__ = ["clauses", "joined", "render"]
-
 LONGEST = 300
 """How many characters of an error a sentence shows."""
 

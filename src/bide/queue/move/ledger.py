@@ -15,8 +15,6 @@ from bide.queue.delivery import Delivery
 from bide.queue.move.steps import is_marked
 from bide.queue.sync import Queue
 
-__all__ = ["LEASE", "Ledger", "ledger_name"]
-
 LEASE = 15.0
 """The lease of the ledger in seconds: so long a run waits after a crash."""
 

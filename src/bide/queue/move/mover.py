@@ -16,8 +16,6 @@ from bide.queue.move.ledger import LEASE, Ledger
 from bide.queue.move.steps import Steps
 from bide.queue.sync import Queue
 
-__all__ = ["Moved", "Mover", "move"]
-
 BATCH = 500
 """How many messages are in transit at a time."""
 

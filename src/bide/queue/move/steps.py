@@ -15,8 +15,6 @@ from bide.model.replies import Outcome, Outcomes, Page
 from bide.queue.base import found_all
 from bide.queue.sync import Queue
 
-__all__ = ["Steps", "is_marked"]
-
 MOVING = f"{IN_TRANSIT}move "
 """What the mark of every move begins with."""
 

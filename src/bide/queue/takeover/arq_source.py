@@ -17,8 +17,6 @@ from bide.queue.takeover.source import (
     due_at,
 )
 
-__all__ = ["ArqSource"]
-
 
 class ArqSource(Source):
     """A queue of arq: a sorted set of ids, and a key for each job."""

@@ -8,8 +8,6 @@ from bide.model.errors import InvalidArgument
 from bide.model.message import Item
 from bide.queue.takeover.source import NOW, Entry, Held, Place, Refused, Source, due_at, job_item
 
-__all__ = ["BullMQSource"]
-
 _SHIFT = 0x1000
 """The score of a delayed job is its time in milliseconds, times this, plus a counter."""
 

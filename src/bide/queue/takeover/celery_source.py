@@ -22,8 +22,6 @@ from bide.queue.takeover.source import (
 )
 from bide.queue.takeover.task_message import TaskMessage, id_of
 
-__all__ = ["CelerySource"]
-
 _STEP = "\x06\x16"
 """Between the name of a queue and a priority, in the key of the list."""
 

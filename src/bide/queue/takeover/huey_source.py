@@ -17,8 +17,6 @@ from bide.queue.takeover.source import (
     due_at,
 )
 
-__all__ = ["HueySource"]
-
 _FIELDS = (
     "id", "name", "eta", "retries", "retry_delay", "priority", "args", "kwargs", "on_complete",
     "on_error", "expires", "expires_resolved", "timeout", "chord_config",

@@ -7,8 +7,6 @@ from typing import Any
 
 from bide.queue.takeover.source import Refused
 
-__all__ = ["inflated", "is_pickle", "plain"]
-
 _PLAIN = {
     ("builtins", "set"), ("builtins", "frozenset"),
     ("collections", "OrderedDict"), ("datetime", "date"), ("datetime", "datetime"),

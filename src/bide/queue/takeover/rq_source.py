@@ -18,8 +18,6 @@ from bide.queue.takeover.source import (
     due_at,
 )
 
-__all__ = ["RQSource"]
-
 _REFUSED = {
     b"repeats_left": "it repeats; make it a schedule of bide",
     b"success_callback_name": "it has callbacks, which bide does not call",

@@ -17,8 +17,6 @@ from bide.queue.takeover.transit import LEASE, Ready, Transit
 if TYPE_CHECKING:
     from bide.queue.foreign_redis import ForeignRedis
 
-__all__ = ["Library", "TakenOver", "take_over"]
-
 Library = Literal["celery", "rq", "arq", "huey", "bullmq"]
 
 EXAMPLES = 100

@@ -13,20 +13,6 @@ from bide.model.times import LATEST
 if TYPE_CHECKING:
     from bide.queue.foreign_redis import ForeignRedis
 
-__all__ = [
-    "NOW",
-    "Entry",
-    "Held",
-    "Pickled",
-    "Place",
-    "Refused",
-    "Source",
-    "call_item",
-    "due_at",
-    "job_item",
-]
-
-
 NOW = 0
 """The due time of a message that waits: at once."""
 

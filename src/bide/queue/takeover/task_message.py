@@ -7,8 +7,6 @@ import msgspec
 
 from bide.model.errors import InvalidArgument
 
-__all__ = ["TaskMessage", "encoded", "id_of"]
-
 
 class TaskMessage(msgspec.Struct, omit_defaults=True):
     """A message of Celery's protocol 2, with its place on the broker.

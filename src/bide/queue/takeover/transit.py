@@ -17,8 +17,6 @@ from bide.queue.takeover.source import Entry, Place, Source
 if TYPE_CHECKING:
     from bide.queue.foreign_redis import ForeignRedis
 
-__all__ = ["LEASE", "Ready", "Transit"]
-
 LEASE = 15_000
 """Milliseconds after which another run may go on with what a dead one left."""
 

@@ -14,8 +14,6 @@ from bide.model.replies import Found, Outcomes
 from bide.model.undoing import Record, Undo, Undone, Verb, records_of
 from bide.queue.undoing.records import Mark, decode_mark, decode_record, note, noted, nothing
 
-__all__ = ["undo_steps"]
-
 
 def undo_steps(undo: Undo, allow: Callable[[Verb], object] = lambda verb: None) -> Steps[Undone]:
     """Take back a part of a bulk change.

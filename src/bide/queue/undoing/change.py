@@ -24,8 +24,6 @@ from bide.model.replies import Explained, Found, Outcome, Outcomes, Page
 from bide.model.undoing import PART, Bulk, Part, Record, Verb, forget_records, records_of
 from bide.queue.undoing.records import Mark, note, pieces_of
 
-__all__ = ["bulk_steps"]
-
 
 def bulk_steps(bulk: Bulk) -> Steps[Part]:
     """Change a part of some messages, and note what is needed to take it back."""

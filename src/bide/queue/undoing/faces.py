@@ -21,11 +21,6 @@ from bide.queue.undoing.change import bulk_steps
 from bide.queue.undoing.records import is_token, nothing
 from bide.queue.values import one_or_several
 
-__all__ = [
-    "AsyncUndo", "BlockingUndo", "Undoable", "bulk_of", "check_undo", "reviving", "steps_of",
-    "whole", "whole_undo",
-]  # fmt: skip
-
 
 class Undoable(int):
     """How many messages were changed, and how to take that back.

@@ -11,8 +11,6 @@ from bide.model.replies import Counts, Found, Page
 from bide.model.undoing import PART
 from bide.queue.results import in_parts
 
-__all__ = ["Seen", "look_at_dead", "look_at_purge", "purge_part"]
-
 
 class Seen(NamedTuple):
     """A part of what a change would change."""

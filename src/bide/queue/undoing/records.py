@@ -12,11 +12,6 @@ from bide.model.message import Item, Message
 from bide.model.replies import Found
 from bide.model.undoing import UNDO_FOR, Record, Undo
 
-__all__ = [
-    "Mark", "decode_mark", "decode_record", "is_token", "note", "noted",
-    "nothing", "pieces_of",
-]  # fmt: skip
-
 PIECE = 512 * 1024
 """The maximum size of a message of a record, in bytes."""
 

@@ -21,8 +21,6 @@ from bide.worker.app.periodic import Periodic
 if TYPE_CHECKING:
     from bide.worker.process.in_process import InProcessWorker
 
-__all__ = ["App"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 J = TypeVar("J", bound=type[Job])
 

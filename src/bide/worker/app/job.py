@@ -6,12 +6,9 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from bide.consuming.queue_handlers import JOB
 from bide.model.errors import InvalidArgument
-from bide.model.message import NewMessage
+from bide.model.message import JOB, NewMessage
 from bide.model.times import Duration
-
-__all__ = ["JOB", "Job"]
 
 
 class Job(msgspec.Struct):

@@ -15,8 +15,6 @@ from bide.model.errors import InvalidArgument
 if TYPE_CHECKING:
     from bide.worker.app.app import App
 
-__all__ = ["Lifespan", "checked_lifespan", "lifespan"]
-
 Lifespan = Callable[["App"], AbstractAsyncContextManager[object] | AbstractContextManager[object]]
 
 SHAPE = "a function that takes the app and yields once, under @contextlib.{}"

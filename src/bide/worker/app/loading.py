@@ -12,8 +12,6 @@ from typing import Any
 from bide.model.errors import InvalidArgument
 from bide.worker.app.app import App
 
-__all__ = ["check_app", "load"]
-
 EXTRAS = {
     "alembic": "sqlalchemy", "celery": "celery", "cronsim": "schedules", "flask": "flask",
     "h11": "server", "httptools": "server", "opentelemetry": "otel",

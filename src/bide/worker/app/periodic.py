@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from bide.worker.periodic.schedule import Schedule
     from bide.worker.periodic.source import Source
 
-__all__ = ["Periodic"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 GRACE = "1m"

@@ -16,8 +16,6 @@ from bide.model.message import MAX_ATTEMPTS, Item, Message, State
 from bide.model.replies import Forecasted, Outcome, Outcomes, Page, Settings
 from bide.model.times import to_datetime
 
-__all__ = ["REMEMBERED", "Links", "id_of", "moment_of"]
-
 LOOK = 60.0
 """Seconds between two checks of each process whether the chain is broken, as by a purge."""
 

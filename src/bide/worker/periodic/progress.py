@@ -14,8 +14,6 @@ from bide.worker.periodic.schedule import TickBody
 from bide.worker.periodic.schedule_ticks import read
 from bide.worker.periodic.source import read_window, source_of
 
-__all__ = ["rule_in_words", "schedule_facts", "schedule_progress", "source_progress", "upcoming"]
-
 LOOK = 500
 """How many ticks of a schedule are read: the next one, and those that are retried."""
 

@@ -8,8 +8,6 @@ from zoneinfo import ZoneInfo
 from bide.model.errors import InvalidArgument
 from bide.model.times import Duration, milliseconds, to_datetime
 
-__all__ = ["SHORTEST", "Cron", "Every", "Recurrence", "parse", "period", "recurrence"]
-
 SHORTEST = 100
 """The shortest period, in milliseconds."""
 

@@ -8,8 +8,6 @@ from bide.model.errors import InvalidArgument
 from bide.worker.periodic.recurrence import Recurrence
 from bide.worker.periodic.tick import Missed
 
-__all__ = ["MISSED", "Plan", "Schedule", "TickBody", "check_missed", "plan"]
-
 MISSED: tuple[Missed, ...] = ("once", "all", "skip")
 
 

@@ -18,8 +18,6 @@ from bide.worker.periodic.recurrence import Recurrence, parse, told
 from bide.worker.periodic.schedule import Schedule, TickBody, plan
 from bide.worker.periodic.tick import Tick
 
-__all__ = ["ScheduleTicks", "read"]
-
 _log = logging.getLogger("bide.worker")
 
 

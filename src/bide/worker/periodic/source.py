@@ -22,11 +22,6 @@ from bide.model.replies import Outcomes
 from bide.model.times import to_datetime
 from bide.queue.command_builder import CommandBuilder
 
-__all__ = [
-    "PREFIX", "Asked", "Source", "Window", "WindowBody", "home_of", "inspect_source", "read_window",
-    "source_of",
-]  # fmt: skip
-
 PREFIX = f"{OWN}source:"
 """The prefix of queues of windows; a namespace may precede it."""
 

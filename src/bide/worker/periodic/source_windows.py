@@ -17,8 +17,6 @@ from bide.model.replies import Outcomes
 from bide.worker.periodic.chain import REMEMBERED, Links, id_of, moment_of, stands
 from bide.worker.periodic.source import Asked, Source, Window, WindowBody, read_window
 
-__all__ = ["SourceWindows"]
-
 FIRST = "first"
 """The id of the first window of a store, which has no time."""
 

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-__all__ = ["Missed", "Tick"]
-
 Missed = Literal["once", "all", "skip"]
 """What to do with ticks that no worker ran in time."""
 

@@ -24,8 +24,6 @@ from bide.worker.app.loading import load
 from bide.worker.process.pipe import Pipe, Report
 from bide.worker.process.runner import Runner
 
-__all__ = ["BEAT", "Orders", "loop_factory", "main"]
-
 BEAT = 1.0
 """Seconds between two reports of a process to its supervisor."""
 

@@ -2,8 +2,6 @@
 
 import resource
 
-__all__ = ["raise_descriptor_limit"]
-
 
 def raise_descriptor_limit() -> None:
     """Raise the soft limit of open files to the hard one; child processes inherit it.

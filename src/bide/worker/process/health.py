@@ -8,8 +8,6 @@ from pathlib import Path
 from bide.model.errors import InvalidArgument
 from bide.observing.ports import unlistenable
 
-__all__ = ["HealthFile", "HealthPort"]
-
 _log = logging.getLogger("bide.worker")
 
 

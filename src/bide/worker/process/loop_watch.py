@@ -8,8 +8,6 @@ import time
 import traceback
 from collections.abc import Callable
 
-__all__ = ["LIMIT", "Watch"]
-
 LIMIT = 0.5
 """Seconds that a handler may block the event loop before a warning names it."""
 

@@ -8,8 +8,6 @@ import msgspec
 
 from bide.observing.tally import Tally
 
-__all__ = ["Pipe", "Report", "listen"]
-
 LONGEST = 1 << 24
 """The largest report in bytes. A tally takes a few hundred, and a process may have many queues."""
 

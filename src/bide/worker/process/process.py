@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from bide.worker.process.child import FAILED
 from bide.worker.process.pipe import Report, listen
 
-__all__ = ["CommandOf", "Process"]
-
 LAST_WORD = 1.0
 """Seconds to receive the last report of an ended process; its children may hold the socket open."""
 

@@ -4,8 +4,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["Sources"]
-
 LEFT_OUT = {"__pycache__", "node_modules", "site-packages"}
 
 

@@ -28,8 +28,6 @@ from bide.worker.app.app import App
 from bide.worker.app.lifespan import lifespan
 from bide.worker.process.loop_watch import LIMIT, Watch
 
-__all__ = ["Runner", "chosen", "own_holder"]
-
 _log = logging.getLogger("bide.worker")
 
 

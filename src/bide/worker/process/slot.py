@@ -7,8 +7,6 @@ from collections.abc import Callable
 from bide.model.backoff import Backoff
 from bide.worker.process.process import Process
 
-__all__ = ["Restarts", "Slot"]
-
 SLOW = 10.0
 """Seconds between two warnings that a new process is not ready yet."""
 

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from bide.lane.lane import Lane
 from bide.model.errors import BideError
 from bide.model.replies import Found, Outcomes
-from bide.observing.workers import STOPS, asked, find_requests, withdraw_stop
-
-__all__ = ["EVERY", "StopRequests"]
+from bide.observing.heartbeat import STOPS
+from bide.observing.workers import asked, find_requests, withdraw_stop
 
 EVERY = 5.0
 """Seconds between two looks."""

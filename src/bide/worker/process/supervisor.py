@@ -26,8 +26,6 @@ from bide.worker.process.stop_requests import EVERY, StopRequests
 from bide.worker.process.systemd import notify, watchdog_seconds
 from bide.worker.process.totals import Totals
 
-__all__ = ["Supervisor", "command_of"]
-
 SILENT = 10.0
 """Seconds without a report after which the event loop of a process counts as blocked."""
 

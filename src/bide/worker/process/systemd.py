@@ -4,8 +4,6 @@ import os
 import socket
 from collections.abc import Mapping
 
-__all__ = ["notify", "watchdog_seconds"]
-
 
 def notify(state: str, environment: Mapping[str, str] = os.environ) -> bool:
     """Send a state such as "READY=1"; return whether it was sent.

@@ -9,8 +9,6 @@ from bide.model.replies import Counts
 from bide.observing.metrics import counts_of
 from bide.observing.tally import Tally, total
 
-__all__ = ["Totals"]
-
 
 class Totals:
     """Adds up the tallies of processes, and reads the queues they work on.
