@@ -7,22 +7,12 @@ from typing import Any, Literal, overload
 import msgspec
 
 from bide.lane.steps import arun_steps
+from bide.model import replies
 from bide.model.commands import Count, Delete
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
-from bide.model.replies import (
-    Claimed,
-    Counts,
-    Deleted,
-    Forecasted,
-    Found,
-    Outcome,
-    Outcomes,
-    Page,
-    Settings,
-)
+from bide.model.replies import Claimed, Counts, Found, Outcome, Outcomes, Page, Settings
 from bide.model.times import Duration, Moment
 from bide.queue.changing import AsyncChanges
-from bide.queue.command_builder import OnConflict
 from bide.queue.delivery import AsyncDelivery, leases
 from bide.queue.ending import AsyncEndings
 from bide.queue.results import Audit, Forecast, deleted, in_parts, must_be_new
@@ -30,9 +20,7 @@ from bide.queue.take import AsyncTake
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, commands_of_stream, to_line
 from bide.queue.undoing.faces import Undoable, bulk_of, check_undo, reviving
 from bide.queue.undoing.looking import look_at_dead, look_at_purge
-from bide.queue.values import one_or_several, wait_seconds
-
-__all__ = ["AsyncQueue"]
+from bide.queue.values import OnConflict, one_or_several, wait_seconds
 
 
 class AsyncQueue(AsyncChanges, AsyncEndings):
@@ -201,7 +189,7 @@ class AsyncQueue(AsyncChanges, AsyncEndings):
     async def forecast(self, bucket: Duration = "1m", horizon: Duration = "1h") -> Forecast:
         """Async form of `Queue.forecast`."""
         command = self._builder.forecast(bucket, horizon)
-        return Forecast.of(await self._do(Forecasted, command), command.bucket)
+        return Forecast.of(await self._do(replies.Forecasted, command), command.bucket)
 
     def dead(self) -> AsyncIterator[Message]:
         """Async form of `Queue.dead`."""
@@ -268,7 +256,7 @@ class AsyncQueue(AsyncChanges, AsyncEndings):
 
     async def delete(self) -> bool:
         """Async form of `Queue.delete`."""
-        return deleted(self.name, await self._do(Deleted, Delete(self.name)))
+        return deleted(self.name, await self._do(replies.Deleted, Delete(self.name)))
 
     async def export(self) -> AsyncIterator[str]:
         """Async form of `Queue.export`."""

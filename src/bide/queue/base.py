@@ -6,7 +6,6 @@ import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import NoReturn, Self, TypeVar, cast
 
 import msgspec
@@ -34,10 +33,6 @@ from bide.queue.delivery import AsyncDelivery, Delivery, mark_settled
 from bide.queue.results import held
 from bide.queue.values import check_joins
 from bide.within import acarry_out, carry_out, dialect_of
-
-__all__ = [
-    "AsyncBase", "BaseQueue", "BlockingBase", "detour", "detoured", "found_all", "is_detoured",
-]  # fmt: skip
 
 R = TypeVar("R")
 
@@ -187,12 +182,7 @@ class BlockingBase(BaseQueue):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _do(
@@ -293,12 +283,7 @@ class AsyncBase(BaseQueue):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def _do(

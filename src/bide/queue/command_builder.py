@@ -17,22 +17,6 @@ from bide.model.options import DEFAULTS, OPTIONS, check_options, values_of
 from bide.model.times import Duration, Moment, milliseconds, unix, when
 from bide.queue import values
 from bide.queue.shared_options import all_but_body, behind_body
-from bide.queue.values import (
-    OnConflict,
-    check_latest,
-    check_state,
-    checked_version,
-    headers_of,
-    ids_of,
-    lasting,
-    latest_of,
-    own_name,
-    policy_of_many,
-    refuse_whole,
-    text_of,
-)
-
-__all__ = ["ID_OR_RULE", "CommandBuilder", "OnConflict"]
 
 ID_OR_RULE = "name one message by its id, or several by group=, after= and before=, not both"
 
@@ -59,7 +43,7 @@ class CommandBuilder:
     @property
     def actor(self) -> str:
         """Who changes messages, as commands say it."""
-        return self._actor or actor_of(own_name())
+        return self._actor or actor_of(values.own_name())
 
     def put_many(self, messages: Iterable[Any], shared: NewMessage, on_conflict: str) -> cmd.Put:
         """Return the command that puts messages, or bodies with the options of `shared`."""
@@ -76,11 +60,11 @@ class CommandBuilder:
         same = behind_body(self.item(shared, ""))
         encoded, kinds = bodies.encode_all(listed, self.max_body)
         items = list(map(Item, ids, encoded, kinds, *map(repeat, same)))
-        return cmd.Put(self.queue, items, policy_of_many(on_conflict))
+        return cmd.Put(self.queue, items, values.policy_of_many(on_conflict))
 
     def put(self, messages: Iterable[NewMessage], on_conflict: str = "keep") -> cmd.Put:
         """Return the command that puts messages."""
-        policy = policy_of_many(on_conflict)
+        policy = values.policy_of_many(on_conflict)
         listed = list(messages)
         unnamed = sum([message.id is None for message in listed])
         fresh = iter(new_ids(unnamed) if unnamed else ())
@@ -98,7 +82,7 @@ class CommandBuilder:
             items.append(item)
             before = options if item.headers is None else None
             same = behind_body(item)
-        check_latest(items, policy)
+        values.check_latest(items, policy)
         return cmd.Put(self.queue, items, policy)
 
     def put_one(self, message: NewMessage, on_conflict: str, if_version: str | None) -> cmd.Put:
@@ -111,7 +95,7 @@ class CommandBuilder:
                 )
             message = message.body
         item = self.item(message)
-        check_latest([item], on_conflict, if_version)
+        values.check_latest([item], on_conflict, if_version)
         policy = "keep" if on_conflict == "keep" else values.policy_of(on_conflict)
         if if_version is None:
             return cmd.Put(self.queue, [item], policy)
@@ -120,7 +104,7 @@ class CommandBuilder:
                 f"if_version={if_version!r} is for replacing what you saw: add its id and "
                 'on_conflict="replace"'
             )
-        return cmd.Put(self.queue, [item], policy, checked_version(if_version))
+        return cmd.Put(self.queue, [item], policy, values.checked_version(if_version))
 
     def item(
         self, message: NewMessage, id: str | None = None, *, decoded: bool = False,
@@ -136,11 +120,11 @@ class CommandBuilder:
         """
         body, headers = message.body, message.headers
         if headers is None and type(body) not in _SIMPLE and isinstance(body, msgspec.Struct):
-            refuse_whole(body)
+            values.refuse_whole(body)
         data, is_json = encoded or bodies.encode(body, self.max_body, decoded=decoded)
         latest = None
         if message.latest is not None:
-            latest = latest_of(message, named=named or message.id is not None)
+            latest = values.latest_of(message, named=named or message.id is not None)
         at, delay = message.at, message.delay
         if at is not None or delay is not None:
             moment, ms = when(delay, at)
@@ -154,14 +138,14 @@ class CommandBuilder:
             return Item(id, data, is_json, moment, ms)
         return Item(
             id, data, is_json, moment, ms, **check_options(message),
-            expires=None if expires is None else lasting(expires),
-            headers=None if headers is None else headers_of(headers), latest=latest,
+            expires=None if expires is None else values.lasting(expires),
+            headers=None if headers is None else values.headers_of(headers), latest=latest,
         )  # fmt: skip
 
     def cancel(self, ids: Iterable[str], if_due: Moment | None) -> cmd.Cancel:
         """Return the command that cancels by id."""
         due = None if if_due is None else unix(if_due, "if_due")
-        return cmd.Cancel(self.queue, ids_of(ids), if_due=due, actor=self.actor)
+        return cmd.Cancel(self.queue, values.ids_of(ids), if_due=due, actor=self.actor)
 
     def cancel_by(
         self,
@@ -184,7 +168,7 @@ class CommandBuilder:
         command = self.cancel([id], if_due)
         if if_version is None:
             return command
-        return msgspec.structs.replace(command, if_version=checked_version(if_version))
+        return msgspec.structs.replace(command, if_version=values.checked_version(if_version))
 
     def cancel_where(
         self, group: str | None, after: Moment | None, before: Moment | None, dry_run: bool
@@ -223,8 +207,9 @@ class CommandBuilder:
             raise InvalidArgument("reschedule needs the new due time: delay= or at=")
         moment, ms = when(delay, at)
         due = None if if_due is None else unix(if_due, "if_due")
-        version = None if if_version is None else checked_version(if_version)
-        return cmd.Reschedule(self.queue, ids_of(ids), moment, ms, due, version, actor=self.actor)
+        version = None if if_version is None else values.checked_version(if_version)
+        named = values.ids_of(ids)
+        return cmd.Reschedule(self.queue, named, moment, ms, due, version, actor=self.actor)
 
     def reschedule_by(
         self,
@@ -281,20 +266,20 @@ class CommandBuilder:
             if name in named:
                 option.check(named[name])
         if named.get("expires") is not None:
-            named["expires"] = lasting(named["expires"])
+            named["expires"] = values.lasting(named["expires"])
         if named.get("headers") is not None:
-            named["headers"] = headers_of(named["headers"])
+            named["headers"] = values.headers_of(named["headers"])
         moment, ms = when(delay, at) if moves else (None, None)
         data: bytes | UnsetType = UNSET
         is_json = True
         if body is not UNSET:
             if isinstance(body, msgspec.Struct):
-                refuse_whole(body)
+                values.refuse_whole(body)
             data, is_json = bodies.encode(body, self.max_body, decoded=decoded)
         return cmd.Edit(
-            self.queue, ids_of(ids), data, is_json, **named, at=moment,
+            self.queue, values.ids_of(ids), data, is_json, **named, at=moment,
             delay=ms if moment is None else None,
-            if_version=None if if_version is None else checked_version(if_version),
+            if_version=None if if_version is None else values.checked_version(if_version),
             actor=self.actor,
         )  # fmt: skip
 
@@ -302,7 +287,7 @@ class CommandBuilder:
         """Return the command that claims."""
         if type(count) is not int or not 1 <= count <= MAX_COUNT:
             raise InvalidArgument(f"count={count!r} must be a whole number from 1 to {MAX_COUNT:,}")
-        return cmd.Claim(self.queue, count, self.lease(lease), holder or own_name())
+        return cmd.Claim(self.queue, count, self.lease(lease), holder or values.own_name())
 
     def lease(self, lease: Duration) -> int:
         """Return the length of a lease in milliseconds."""
@@ -320,7 +305,7 @@ class CommandBuilder:
 
     def retry(self, leases: Sequence[cmd.Lease], delay: Duration, reason: str) -> cmd.Retry:
         """Return the command that returns messages for another attempt."""
-        return cmd.Retry(self.queue, list(leases), when(delay, None)[1], text_of(reason))
+        return cmd.Retry(self.queue, list(leases), when(delay, None)[1], values.text_of(reason))
 
     def release(self, leases: Sequence[cmd.Lease]) -> cmd.Retry:
         """Return the command that returns messages without counting an attempt."""
@@ -330,7 +315,7 @@ class CommandBuilder:
         """Return the command that ends a lease of any worker."""
         actor = self.actor
         why = f"released by {actor}" if reason is None else reason
-        return cmd.Release(self.queue, [check_name(id)], text_of(why), actor=actor)
+        return cmd.Release(self.queue, [check_name(id)], values.text_of(why), actor=actor)
 
     def configure(self, *, paused: bool | None = None) -> cmd.Configure:
         """Return the command that pauses or resumes."""
@@ -346,7 +331,7 @@ class CommandBuilder:
 
     def bury(self, leases: Sequence[cmd.Lease], reason: str) -> cmd.Bury:
         """Return the command that makes messages dead letters."""
-        return cmd.Bury(self.queue, list(leases), text_of(reason))
+        return cmd.Bury(self.queue, list(leases), values.text_of(reason))
 
     def extend(self, leases: Sequence[cmd.Lease], lease: Duration) -> cmd.Extend:
         """Return the command that extends leases."""
@@ -370,14 +355,14 @@ class CommandBuilder:
         limit: int,
     ) -> cmd.Scan:
         """Return the command that reads the first page of a scan."""
-        scanned = state if state is None or state == "next" else check_state(state)
+        scanned = state if state is None or state == "next" else values.check_state(state)
         if type(limit) is not int or not 1 <= limit <= MAX_PAGE:
             raise InvalidArgument(f"page={limit!r} must be a whole number from 1 to {MAX_PAGE:,}")
         return cmd.Scan(self.queue, scanned, self.where(group, after, before), limit=limit)
 
     def purge(self, state: str, before: Moment | None) -> cmd.Purge:
         """Return the command that purges."""
-        checked = check_state(state)
+        checked = values.check_state(state)
         if checked == "leased":
             raise InvalidArgument(
                 "leased messages cannot be purged, a worker holds them; wait for an ack, or until "
@@ -392,7 +377,7 @@ class CommandBuilder:
 
     def revive(self, ids: Sequence[str], delay: Duration) -> cmd.Revive:
         """Return the command that revives dead letters."""
-        return cmd.Revive(self.queue, ids_of(ids), when(delay, None)[1], actor=self.actor)
+        return cmd.Revive(self.queue, values.ids_of(ids), when(delay, None)[1], actor=self.actor)
 
 
 def _as_message(given: Any, shared: NewMessage) -> NewMessage:

@@ -1,7 +1,6 @@
 """A Redis of somebody else's, of any version, from which messages are imported."""
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -12,8 +11,6 @@ from redis.connection import ConnectionPool
 from bide.engines.redis.faults import no_connection, translate
 from bide.engines.redis.settings import read_url, shown_address
 from bide.model.errors import StoreError
-
-__all__ = ["ForeignRedis"]
 
 
 class ForeignRedis:
@@ -46,12 +43,7 @@ class ForeignRedis:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def ask(self, *command: Any) -> Any:

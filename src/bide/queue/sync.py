@@ -12,7 +12,6 @@ from bide.model.message import ATTEMPTS, Message, NewMessage, State
 from bide.model.replies import Claimed, Counts, Found, Outcome, Outcomes, Settings
 from bide.model.times import Duration, Moment
 from bide.queue.changing import BlockingChanges
-from bide.queue.command_builder import OnConflict
 from bide.queue.delivery import Delivery, leases
 from bide.queue.ending import BlockingEndings
 from bide.queue.results import Audit, Forecast, deleted, in_parts, must_be_new
@@ -20,9 +19,7 @@ from bide.queue.take import Take
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, to_line
 from bide.queue.undoing.faces import Undoable, bulk_of, check_undo, reviving
 from bide.queue.undoing.looking import look_at_dead, look_at_purge
-from bide.queue.values import one_or_several, wait_seconds
-
-__all__ = ["Queue"]
+from bide.queue.values import OnConflict, one_or_several, wait_seconds
 
 
 class Queue(BlockingChanges, BlockingEndings):

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from traceback import format_exception_only
-from types import TracebackType
 from typing import Any
 
 from bide.model.errors import BideError, Empty
@@ -11,8 +10,6 @@ from bide.model.message import Message
 from bide.model.replies import Claimed
 from bide.model.times import Duration, milliseconds
 from bide.queue.delivery import AsyncDelivery, Delivery, Held
-
-__all__ = ["AsyncTake", "Take"]
 
 
 class _Take:
@@ -63,12 +60,7 @@ class Take(_Take):
         self._delivery = Delivery(self._queue, message, reply.token, reply.now)
         return self._delivery
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with self._after(error):
             self._settle(error)
 
@@ -82,12 +74,7 @@ class AsyncTake(_Take):
         self._delivery = AsyncDelivery(self._queue, message, reply.token, reply.now)
         return self._delivery
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with self._after(error):
             if (settling := self._settle(error)) is not None:
                 await settling

@@ -6,7 +6,6 @@ import logging
 import os
 import random
 from collections.abc import Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from bide.clock import sleep
@@ -17,8 +16,6 @@ from bide.worker.process.runner import Runner, own_holder
 
 if TYPE_CHECKING:
     from bide.worker.app.app import App
-
-__all__ = ["InProcessWorker"]
 
 AGAIN = Backoff(first="1s", factor=2, ceiling="30s", jitter=0.2)
 """The pauses before a worker that has failed begins again."""
@@ -89,12 +86,7 @@ class InProcessWorker:
         self._task = asyncio.create_task(self._keep())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         if self._task is None:
             return
         if self._runner.at_work:
