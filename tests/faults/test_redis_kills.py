@@ -40,6 +40,7 @@ def test_nothing_confirmed_is_lost_when_the_server_is_killed(tmp_path: Path) -> 
                 server_killed += 1
                 if server_killed % 3 == 0:
                     crew.replace_one()
+                    crew.until_at_work()  # one that starts does not wait for a server that is away
             counts = crew.dismiss()
         conforms(url)
     finally:

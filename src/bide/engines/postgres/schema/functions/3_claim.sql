@@ -23,9 +23,10 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeo
 #variable_conflict use_column
 DECLARE
   first_in_transaction CONSTANT boolean := pg_current_xact_id_if_assigned() IS NULL;
-  clock CONSTANT double precision := _exactly(p_now);
+  clock double precision := _exactly(p_now);
   moment CONSTANT bigint := floor(clock);
   q CONSTANT queue := _open(p_queue, moment);
+  leased bigint;
   reach CONSTANT integer := greatest(1024, p_count);
   source smallint;
   first_rank bigint;
@@ -102,10 +103,15 @@ BEGIN
       END IF;
     END IF;
     IF cardinality(good) > 0 THEN
-      claim := coalesce(claim, nextval('token'));
+      IF claim IS NULL THEN
+        claim := nextval('token');
+        -- Not `moment`: a claim that began later may have taken back, meanwhile, what this one found.
+        clock := _exactly(p_now);
+        leased := floor(clock);
+      END IF;
       RETURN QUERY
-        UPDATE message m SET state = 2, rank = moment + p_lease, token = claim, holder = p_holder,
-          since = moment
+        UPDATE message m SET state = 2, rank = leased + p_lease, token = claim, holder = p_holder,
+          since = leased
         FROM content c WHERE m.ctid = ANY (good) AND c.seq = m.seq
         RETURNING m.seq, m.id, c.is_json, c.data, m.due, m.priority, m.attempt + 1, m.attempts,
                   m.expires, m."group", c.headers, m.failures, m.planned, m.created, p_holder, claim, clock,
@@ -126,6 +132,7 @@ BEGIN
     END IF;
     until := _asleep(p_process, p_queue, moment);
   END IF;
+  exactly := clock;
   token := claim;
   expires := q.result_ttl;
   floor := _raised(q.id, floors, CASE WHEN first_in_transaction AND p_now IS NULL THEN moment END);
