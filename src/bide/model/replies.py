@@ -1,7 +1,7 @@
 """Replies: the answers of a store, one for each command."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -12,7 +12,7 @@ from bide.model.times import to_datetime
 __all__ = [
     "AHEAD", "PAUSES", "Affected", "Claimed", "Counts", "Deleted", "Died", "Ends", "Explained",
     "Flow", "Forecasted", "Found", "Limited", "Names", "Outcome", "Outcomes", "Page", "Pause",
-    "Reply", "Serving", "Settings", "Sizes", "Subscribed",
+    "Reply", "Serving", "Settings", "Sizes", "Subscribed", "expect",
 ]  # fmt: skip
 
 
@@ -375,3 +375,12 @@ Reply = (
     | Deleted
     | Names
 )
+
+
+R = TypeVar("R", bound=Reply)
+
+
+def expect(kind: type[R], reply: Reply) -> R:
+    """Return a reply, which is of the kind that its command has."""
+    assert isinstance(reply, kind), f"a store answered {reply!r}"
+    return reply

@@ -18,7 +18,7 @@ from bide.model.errors import InvalidArgument, Unsupported
 from bide.model.identity import RESERVED, check_namespace
 from bide.model.limits import MAX_TOKEN_NAME
 from bide.model.message import Item, Message
-from bide.model.replies import Found, Outcomes, Page
+from bide.model.replies import Found, Outcomes, Page, expect
 from bide.model.times import LATEST
 from bide.server.rights import ALL_QUEUES, SCOPES, Caller, Right, check_patterns, check_rights
 
@@ -161,9 +161,8 @@ class Tokens:
         while True:
             if (old := self._named(name)) is None:
                 return None
-            reply = self._lane.call(Find(QUEUE, [old.id]))
-            assert isinstance(reply, Found)
-            if (message := reply.messages[0]) is None:
+            (message,) = expect(Found, self._lane.call(Find(QUEUE, [old.id]))).messages
+            if message is None:
                 return None
             old, now = _decode(message.data), self._clock.now()
             text, digest = _new_secret(old.id)
@@ -176,9 +175,9 @@ class Tokens:
                 old, hash=digest, created=now, expires=None if lasts is None else now + lasts,
                 former=tuple(one for one in former if one.until > now),
             )  # fmt: skip
-            done = self._lane.call(Put(QUEUE, [_item(new)], "replace", message.version))
-            assert isinstance(done, Outcomes)
-            if done.outcomes[0]:  # else its time of use was written meanwhile
+            put = Put(QUEUE, [_item(new)], "replace", message.version)
+            # If it was not done, the token's time of use was written meanwhile.
+            if expect(Outcomes, self._lane.call(put)).outcomes[0]:
                 return text, new
 
     def listed(self) -> list[Token]:
@@ -187,8 +186,7 @@ class Tokens:
         tokens: list[Token] = []
         scan = Scan(QUEUE, limit=PAGE)
         while True:
-            page = self._lane.call(scan)
-            assert isinstance(page, Page)
+            page = expect(Page, self._lane.call(scan))
             tokens += [_decode(message.data) for message in page.messages]
             if page.cursor is None:
                 return sorted(tokens, key=lambda token: token.created)
@@ -196,9 +194,7 @@ class Tokens:
 
     async def exist(self) -> bool:
         """Tell whether there are any tokens, expired ones included."""
-        reply = await self._lane.acall(Scan(QUEUE, limit=1))
-        assert isinstance(reply, Page)
-        return bool(reply.messages)
+        return bool(expect(Page, await self._lane.acall(Scan(QUEUE, limit=1))).messages)
 
     def revoke(self, name: str) -> Token | None:
         """Refuse a token, by its name or id, from now on; return what was known of it.
@@ -208,8 +204,7 @@ class Tokens:
         """
         if (token := self._named(name)) is None:
             return None
-        reply = self._lane.call(Cancel(QUEUE, [token.id]))
-        assert isinstance(reply, Outcomes)
+        reply = expect(Outcomes, self._lane.call(Cancel(QUEUE, [token.id])))
         return token if reply.outcomes[0] else None
 
     async def caller(self, text: str) -> Caller | None:
@@ -238,9 +233,7 @@ class Tokens:
         return Caller(token.namespace, frozenset(token.rights), token.queues, token.id, token.name)
 
     async def _find(self, id: str) -> Message | None:
-        reply = await self._lane.acall(Find(QUEUE, [id]))
-        assert isinstance(reply, Found)
-        return reply.messages[0]
+        return expect(Found, await self._lane.acall(Find(QUEUE, [id]))).messages[0]
 
     async def write_uses(self) -> None:
         """Write when tokens were last used. A token that was changed or revoked stays as it is."""

@@ -16,7 +16,7 @@ from bide.model.commands import Find, Lease, Put
 from bide.model.errors import LeaseLost
 from bide.model.identity import RESERVED
 from bide.model.message import Item
-from bide.model.replies import Claimed, Found
+from bide.model.replies import Claimed, Found, expect
 from bide.model.times import LATEST
 
 __all__ = ["LeaseSecrets"]
@@ -88,9 +88,8 @@ class LeaseSecrets:
 
     async def _known_key(self) -> bytes:
         while self._key is None:
-            reply = await self._lane.acall(Find(QUEUE, [KEY]))
-            assert isinstance(reply, Found)
-            if (message := reply.messages[0]) is not None:
+            (message,) = expect(Found, await self._lane.acall(Find(QUEUE, [KEY]))).messages
+            if message is not None:
                 self._key = message.data
             else:  # of several servers that make one at the same time, the first succeeds
                 key = Item(KEY, secrets.token_bytes(32), json=False, at=LATEST)

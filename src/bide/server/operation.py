@@ -19,7 +19,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import actor_of
 from bide.model.limits import MAX_QUERY
 from bide.model.message import Message
-from bide.model.replies import Reply
+from bide.model.replies import Reply, expect
 from bide.queue.command_builder import CommandBuilder
 from bide.server import wire
 from bide.server.action_log import Act
@@ -287,9 +287,7 @@ class Call:
         Raises:
             Problem: the caller has too many slow reads under way.
         """
-        reply = await self._execute(command)
-        assert isinstance(reply, kind), f"a store answered {reply!r}"
-        return reply
+        return expect(kind, await self._execute(command))
 
     async def look(self, steps: Steps[T]) -> T:
         """Execute steps that only read, each as `ask` does; return their result."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from bide.lane.lane import Lane
 from bide.model.commands import Count, Queues
-from bide.model.replies import Counts, Names
+from bide.model.replies import Counts, Names, expect
 from bide.server.quota_usage import NEVER, QuotaUsage
 from bide.server.rights import Caller
 from bide.server.slow_reads import SlowReads
@@ -116,22 +116,13 @@ class QuotaCounts:
 
     async def names(self, caller: Caller) -> list[str]:
         """Return the full names of a caller's queues."""
-        names = await self._lane.acall(Queues(caller.prefix("")))
-        assert isinstance(names, Names)
-        return [name for name in names.names if caller.own(name) is not None]
+        names = expect(Names, await self._lane.acall(Queues(caller.prefix("")))).names
+        return [name for name in names if caller.own(name) is not None]
 
     async def _pending(self, names: Sequence[str]) -> int:
-        total = 0
-        for name in names:
-            counts = await self._lane.acall(Count(name))
-            assert isinstance(counts, Counts)
-            total += counts.sizes.total + counts.kept
-        return total
+        counted = [expect(Counts, await self._lane.acall(Count(name))) for name in names]
+        return sum(counts.sizes.total + counts.kept for counts in counted)
 
     async def _stored(self, names: Sequence[str]) -> int:
-        total = 0
-        for name in names:
-            counts = await self._slow_reads.read(Count(name, stored=True))
-            assert isinstance(counts, Counts)
-            total += counts.stored or 0
-        return total
+        counts = [await self._slow_reads.read(Count(name, stored=True)) for name in names]
+        return sum(expect(Counts, one).stored or 0 for one in counts)

@@ -74,23 +74,23 @@ def _too_large(limit: int) -> Problem:
 async def unless_gone(
     receive: Receive,
     work: Coroutine[Any, Any, T],
-    undo: Callable[[T], Awaitable[object]],
-    refusal: Coroutine[Any, Any, None] | None = None,
+    refusal: Coroutine[Any, Any, None],
+    undo: Callable[[T], Awaitable[object]] | None = None,
 ) -> T:
     """Return the result of some work; cancel it when the client closes the connection.
 
     Args:
         receive: tells that the client has gone.
         work: what is done.
-        undo: is given a result that came at the same time.
         refusal: raises when the client may no longer wait.
+        undo: is given a result that came at the same time.
 
     Raises:
         Gone: the client has closed the connection.
         Problem: that of `refusal`.
     """
     working = asyncio.ensure_future(work)
-    ending = [asyncio.ensure_future(one) for one in (_leaves(receive), refusal) if one is not None]
+    ending = [asyncio.ensure_future(one) for one in (_leaves(receive), refusal)]
     handed_over = False
     try:
         await asyncio.wait((working, *ending), return_when=asyncio.FIRST_COMPLETED)
@@ -104,7 +104,8 @@ async def unless_gone(
         for one in (working, *ending):
             one.cancel()
         await asyncio.gather(working, *ending, return_exceptions=True)
-        if not handed_over and not working.cancelled() and working.exception() is None:
+        came = not working.cancelled() and working.exception() is None
+        if undo is not None and came and not handed_over:
             await undo(working.result())
 
 

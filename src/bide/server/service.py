@@ -15,9 +15,10 @@ from bide.model.commands import Claim, Command, Count, History, Lease, Queues
 from bide.model.ended import end_of
 from bide.model.errors import BideError, StoreBusy, StoreError
 from bide.model.identity import is_listed
-from bide.model.replies import Claimed, Counts, Explained, Names, Reply
+from bide.model.replies import Claimed, Counts, Explained, Names, Reply, expect
 from bide.observing.explain.facts import afollow, look_around, look_back
-from bide.observing.heartbeat import Heartbeat
+from bide.observing.heartbeat import QUEUE as REGISTER
+from bide.observing.heartbeat import Heartbeat, is_register
 from bide.observing.tally import Tally
 from bide.server.access import Tokens
 from bide.server.action_log import ActionLog
@@ -149,9 +150,7 @@ class Service:
 
     async def ask(self, kind: type[R], command: Command) -> R:
         """Execute a command whose reply is of a kind, and return it."""
-        reply = await self.execute(command)
-        assert isinstance(reply, kind), f"a store answered {reply!r}"
-        return reply
+        return expect(kind, await self.execute(command))
 
     async def batch(
         self, commands: Sequence[Command], slowly: Callable[[], AbstractContextManager[None]]
@@ -222,8 +221,7 @@ class Service:
         finally:
             self.waiting -= 1
             self.claimers.went(command.holder, command.queue)
-        assert isinstance(reply, Claimed)
-        return reply
+        return expect(Claimed, reply)
 
     def watch(self, command: History) -> None:
         """Wait for the end of a message for some seconds, so that event streams tell of it."""
@@ -257,6 +255,13 @@ class Service:
         """
         found = await self.ask(Names, Queues(caller.prefix(prefix)))
         return [name for name in own_names(caller, found.names) if is_listed(name, prefix)]
+
+    async def registers(self, caller: Caller) -> list[str]:
+        """Return the registers of workers that may serve a caller's queues."""
+        found = await self.ask(Names, Queues(""))
+        home = caller.namespace
+        its = REGISTER, f"{home}/{REGISTER}"
+        return [n for n in found.names if is_register(n) and (home is None or n in its)]
 
     async def counts(self, queue: str) -> Counts:
         """Return the counts of a queue, as they were at most `COUNTS_AGE` ago."""

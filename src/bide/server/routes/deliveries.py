@@ -34,8 +34,8 @@ async def claim(call: Call) -> Answer:
                 reply = await unless_gone(
                     call.receive,
                     call.service.claim(command, wait),
-                    lambda reply: _give_back(call, command, reply),
                     call.service.admission.until_refused(call.token),
+                    undo=lambda reply: _give_back(call, command, reply),
                 )
         except Closed:  # the server stops, and whoever waits is to ask another one
             empty = wire.ClaimedOut([], call.service.clock.now())
@@ -83,9 +83,8 @@ async def ack(call: Call) -> Answer:
     command = call.arguments.ack(leases)
     results = [None if one.result is UNSET else bytes(one.result) for one in said.leases]
     if any(results):
-        for result in results:
-            if result is not None:
-                check_result(result)
+        for result in filter(None, results):
+            check_result(result)
         command = msgspec.structs.replace(command, results=results)
     return await _settle(call, command, "acked")
 
@@ -94,8 +93,7 @@ async def retry(call: Call) -> Answer:
     """Give messages back, to be tried again later."""
     said = await call.read(wire.RetryRequest)
     leases = await _leases(call, said.leases)
-    command = call.arguments.retry(leases, said.delay, said.reason)
-    return await _settle(call, command, "retried")
+    return await _settle(call, call.arguments.retry(leases, said.delay, said.reason), "retried")
 
 
 async def extend(call: Call) -> Answer:
@@ -170,30 +168,18 @@ DELIVERIES = (
         description="With `wait` the answer comes as soon as a message is due. Whoever closes the "
         "connection meanwhile has claimed nothing.",
     ),
-    Operation(
-        "ack", "POST", f"{_QUEUE}/ack", "Say that messages are done", "consume", ack,
-        {200: wire.OutcomesOut}, takes=wire.AckRequest, problems=(409,), tag="deliveries",
-        description=_SOME,
-    ),
-    Operation(
-        "retry", "POST", f"{_QUEUE}/retry", "Have messages tried again", "consume", retry,
-        {200: wire.OutcomesOut}, takes=wire.RetryRequest, problems=(409,), tag="deliveries",
-        description=_SOME,
-    ),
-    Operation(
-        "extend", "POST", f"{_QUEUE}/extend", "Hold messages for longer", "consume", extend,
-        {200: wire.OutcomesOut}, takes=wire.ExtendRequest, problems=(409,), tag="deliveries",
-        description=_SOME,
-    ),
-    Operation(
-        "bury", "POST", f"{_QUEUE}/bury", "Make messages dead letters", "consume", bury,
-        {200: wire.OutcomesOut}, takes=wire.BuryRequest, problems=(409,), tag="deliveries",
-        description=_SOME,
-    ),
-    Operation(
-        "release", "POST", f"{_QUEUE}/release", "Hand messages back untouched", "consume", release,
-        {200: wire.OutcomesOut}, takes=wire.ReleaseRequest, problems=(409,), tag="deliveries",
-        description=_SOME,
+    *(
+        Operation(
+            name, "POST", f"{_QUEUE}/{name}", summary, "consume", handle, {200: wire.OutcomesOut},
+            takes=takes, problems=(409,), tag="deliveries", description=_SOME,
+        )
+        for name, summary, handle, takes in (
+            ("ack", "Say that messages are done", ack, wire.AckRequest),
+            ("retry", "Have messages tried again", retry, wire.RetryRequest),
+            ("extend", "Hold messages for longer", extend, wire.ExtendRequest),
+            ("bury", "Make messages dead letters", bury, wire.BuryRequest),
+            ("release", "Hand messages back untouched", release, wire.ReleaseRequest),
+        )
     ),
     Operation(
         "endLease", "POST", f"{_QUEUE}/messages/{{id}}/release", "End the lease of a message",

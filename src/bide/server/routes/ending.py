@@ -9,7 +9,7 @@ from bide.model.commands import History
 from bide.model.ended import PENDING, Attempt, End, Ending
 from bide.model.errors import Closed
 from bide.model.message import State
-from bide.model.replies import Ends
+from bide.model.replies import Ends, expect
 from bide.model.times import milliseconds
 from bide.server import wire
 from bide.server.operation import Answer, Call, Operation
@@ -93,10 +93,8 @@ async def result(call: Call) -> Answer:
         return _told(call, await call.service.ask(Ends, command))
     try:
         with call.counted(call.service.waits):
-            found = await unless_gone(
-                call.receive, _ended(call, command, wait), _nothing,
-                call.service.admission.until_refused(call.token),
-            )  # fmt: skip
+            refused = call.service.admission.until_refused(call.token)
+            found = await unless_gone(call.receive, _ended(call, command, wait), refused)
     except Closed:  # the server stops, and whoever waits is to ask another one
         return Answer(202, ResultOut(command.id, None), {"connection": "close"})
     await call.service.admission.caller(call.token)  # it may have been revoked meanwhile
@@ -106,13 +104,7 @@ async def result(call: Call) -> Answer:
 async def _ended(call: Call, command: History, wait: float) -> Ends:
     service = call.service
     longest = 0.0 if service.stopping.is_set() else service.settings.longest_wait
-    reply = await service.lane.acall(command, service, min(wait, longest))
-    assert isinstance(reply, Ends)
-    return reply
-
-
-async def _nothing(found: Ends) -> None:
-    """Undo nothing: it was only read."""
+    return expect(Ends, await service.lane.acall(command, service, min(wait, longest)))
 
 
 def _told(call: Call, found: Ends) -> Answer:

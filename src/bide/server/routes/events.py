@@ -9,12 +9,10 @@ import msgspec
 from msgspec import Meta
 
 from bide.lane.steps import arun_steps
-from bide.model.commands import Queues
 from bide.model.errors import Closed, StoreError
-from bide.model.replies import Counts, Names
+from bide.model.replies import Counts
 from bide.model.times import milliseconds
-from bide.observing.heartbeat import QUEUE as REGISTER
-from bide.observing.heartbeat import Busy, is_register
+from bide.observing.heartbeat import Busy
 from bide.observing.sample import Lateness, Sample, take_sample
 from bide.server import wire
 from bide.server.operation import Answer, Call, Operation
@@ -117,22 +115,14 @@ async def events(call: Call) -> Answer | None:
         await call.begin_stream(KIND)
         stream = _Stream(call, every, query)
         try:
-            await unless_gone(
-                call.receive,
-                stream.run(),
-                _nothing,
-                call.service.admission.until_refused(call.token),
-            )
+            refused = call.service.admission.until_refused(call.token)
+            await unless_gone(call.receive, stream.run(), refused)
         except Problem as problem:
             await stream.refuse(problem)
         except Gone:
             if not stream.ended:  # who has read all of it is gone as well
                 raise
     return None
-
-
-async def _nothing(result: None) -> None:
-    pass
 
 
 class _Stream:
@@ -256,12 +246,7 @@ class _Stream:
 
     async def _sample(self, queues: list[str], now: int) -> Sample:
         service = self._call.service
-        everything = await service.ask(Names, Queues(""))
-        home = self._call.caller.namespace
-        registers = [
-            name for name in everything.names
-            if is_register(name) and (home is None or name in (REGISTER, f"{home}/{REGISTER}"))
-        ]  # fmt: skip
+        registers = await service.registers(self._call.caller)
         present = service.claimers.listed()
         steps = take_sample(queues, registers, now / 1000, now, self._own, present)
         return await arun_steps(steps, lambda command: service.lane.acall(command, service))

@@ -1,6 +1,5 @@
 """Subscriptions: which queues are pushed to which URLs, and how their receivers fare."""
 
-import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -121,26 +120,13 @@ async def ping(call: Call) -> Answer:
     """Send a signed request without a message, and tell what the receiver said."""
     await call.read(wire.Empty)
     known = await _known(call)
-    said = await unless_gone(call.receive, _unless_stopping(call, known), _nothing)
+    said = await unless_gone(call.receive, call.service.pushing.ping(known), _stopping(call))
     return Answer(200, PingOut(said.good, said.text))
 
 
-async def _unless_stopping(call: Call, known: Subscription) -> Any:
-    asking = asyncio.ensure_future(call.service.pushing.ping(known))
-    ending = asyncio.ensure_future(call.service.stopping.wait())
-    try:
-        await asyncio.wait((asking, ending), return_when=asyncio.FIRST_COMPLETED)
-        if asking.done():
-            return asking.result()
-        raise Problem("stopping", "the server is stopping, and waits for no receiver; ask again")
-    finally:
-        asking.cancel()
-        ending.cancel()
-        await asyncio.gather(asking, ending, return_exceptions=True)
-
-
-async def _nothing(result: Any) -> None:
-    pass
+async def _stopping(call: Call) -> None:
+    await call.service.stopping.wait()
+    raise Problem("stopping", "the server is stopping, and waits for no receiver; ask again")
 
 
 async def _identity(call: Call) -> tuple[str | None, str]:

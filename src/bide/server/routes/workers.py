@@ -2,13 +2,10 @@
 
 import msgspec
 
-from bide.model.commands import Queues
 from bide.model.errors import AccessDenied
 from bide.model.identity import check_name
-from bide.model.replies import Names, Outcomes
+from bide.model.replies import Outcomes
 from bide.observing.explain.facts import afollow
-from bide.observing.heartbeat import QUEUE as REGISTER
-from bide.observing.heartbeat import is_register
 from bide.observing.workers import WorkerProcess, list_workers, request_stop
 from bide.server import wire
 from bide.server.operation import Answer, Call, Operation
@@ -51,12 +48,7 @@ async def stop(call: Call) -> Answer:
 
 
 async def _read(call: Call) -> list[WorkerProcess]:
-    names = await call.service.ask(Names, Queues(""))
-    home = call.caller.namespace
-    registers = [
-        name for name in names.names
-        if is_register(name) and (home is None or name in (REGISTER, f"{home}/{REGISTER}"))
-    ]  # fmt: skip
+    registers = await call.service.registers(call.caller)
     steps = list_workers(registers, call.service.clock.now(), call.caller.own)
     return await afollow(steps, lambda command: call.service.lane.acall(command, call.service))
 

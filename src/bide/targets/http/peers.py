@@ -10,7 +10,7 @@ from bide.lane.lane import Lane
 from bide.model.commands import Cancel, Command, Find, Put, Scan
 from bide.model.identity import RESERVED
 from bide.model.message import Item, Message
-from bide.model.replies import Found, Outcomes, Page, Reply
+from bide.model.replies import Found, Outcomes, Page, Reply, expect
 from bide.model.times import LATEST
 from bide.observing.tally import total
 from bide.targets.http.circuit import Circuit
@@ -91,9 +91,7 @@ class Peers:
         return total(_told(message) for message in page.messages if message.due > now)
 
     async def _ask(self, kind: type[R], command: Command) -> R:
-        reply = await self._lane.acall(command)
-        assert isinstance(reply, kind), f"a store answered {reply!r}"
-        return reply
+        return expect(kind, await self._lane.acall(command))
 
 
 def share(total: int, place: int, among: int, turn: int) -> int:

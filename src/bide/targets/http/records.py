@@ -16,7 +16,7 @@ from bide.model.errors import InvalidArgument, Unsupported
 from bide.model.identity import RESERVED
 from bide.model.limits import MAX_SUBSCRIPTIONS
 from bide.model.message import Item, Message
-from bide.model.replies import Found, Outcomes, Page, Reply
+from bide.model.replies import Found, Outcomes, Page, Reply, expect
 from bide.model.times import LATEST
 from bide.targets.http.encryption import KEY, KEY_FILE, SecretKeys, change_of_lost, stored
 from bide.targets.http.peers import Peers
@@ -377,9 +377,7 @@ class Records:
         return (await self._ask(Found, Find(SUBSCRIPTIONS, [key]))).messages[0]
 
     async def _ask(self, kind: type[R], command: Command) -> R:
-        reply = await self._lane.acall(command)
-        assert isinstance(reply, kind), f"a store answered {reply!r}"
-        return reply
+        return expect(kind, await self._lane.acall(command))
 
     async def _must_find(self) -> None:
         capabilities = await asyncio.to_thread(lambda: self._lane.capabilities)
