@@ -8,6 +8,7 @@ duration; these are summed over the processes of a worker.
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
 
@@ -15,7 +16,7 @@ from bide.engines import losses
 from bide.model.commands import Command, Count, Queues
 from bide.model.errors import InvalidArgument, StoreError
 from bide.model.identity import is_listed
-from bide.model.replies import Counts, Names, Reply
+from bide.model.replies import Counts, Names, Reply, expect
 from bide.observing.ports import unlistenable
 from bide.observing.tally import OUTCOMES, Histogram, Tally
 
@@ -162,21 +163,16 @@ def counts_of(lane: Asked, queues: Iterable[str] | None = None) -> dict[str, Cou
         StoreError: the store cannot be read.
     """
     if queues is None:
-        names = lane.call(Queues(""))
-        assert isinstance(names, Names)
-        queues = [name for name in names.names if is_listed(name)]
-    found: dict[str, Counts] = {}
-    for queue in queues:
-        reply = lane.call(Count(queue))
-        assert isinstance(reply, Counts)
-        found[queue] = reply
-    return found
+        names = expect(Names, lane.call(Queues(""))).names
+        queues = [name for name in names if is_listed(name)]
+    return {queue: expect(Counts, lane.call(Count(queue))) for queue in queues}
 
 
 def registry_of(
     counts: Callable[[], Mapping[str, Counts]],
     workforce: Workforce | None = None,
     *,
+    more: "Callable[[], Iterable[Metric]] | None" = None,
     now: Callable[[], float] = time.time,
 ) -> "CollectorRegistry":
     """Return a registry whose metrics are read at each scrape.
@@ -184,6 +180,7 @@ def registry_of(
     Args:
         counts: reads the queues; see `counts_of`.
         workforce: the processes whose deliveries have metrics, too.
+        more: returns other metrics.
         now: returns Unix seconds.
 
     Raises:
@@ -203,61 +200,61 @@ def registry_of(
             "metrics need prometheus_client, which is not installed: pip install 'bide[metrics]'"
         ) from error
 
-    registry = CollectorRegistry()
-    registry.register(_QueueCollector(counts, now))
+    gathers: list[Callable[[], Iterable[Metric]]] = [partial(_of_queues, counts, now)]
     if workforce is not None:
-        registry.register(_DeliveryCollector(workforce))
+        gathers.append(partial(_of_workforce, workforce))
+    if more is not None:
+        gathers.append(more)
+    registry = CollectorRegistry()
+    for gather in gathers:
+        registry.register(_Collector(gather))
     return registry
 
 
-class _QueueCollector:
-    """Reads the queues of a store at each scrape."""
+class _Collector:
+    """Gives a registry the metrics that a function returns."""
 
-    def __init__(
-        self, counts: Callable[[], Mapping[str, Counts]], now: Callable[[], float]
-    ) -> None:
-        self._counts = counts
-        self._now = now
+    def __init__(self, gather: "Callable[[], Iterable[Metric]]") -> None:
+        self._gather = gather
 
     def describe(self) -> "list[Metric]":
         """Return nothing, so that registering does not read the store."""
         return []
 
-    def collect(self) -> "Iterator[Metric]":
-        """Yield the metrics of the store; if it does not answer, only that it is down."""
-        try:
-            found = self._counts()
-        except StoreError as error:
-            _log.warning("the store could not be read for the metrics: %s", error)
-            yield STORE_UP.of({"": 0})
-            return
-        yield STORE_UP.of({"": 1})
-        yield CHANGES_LOST.of(losses.counted())
-        for family in (*QUEUES, *FLOWS):
-            yield family.of(found)
-        yield OVERDUE.of({queue: self._waited(one.oldest) for queue, one in found.items()})
-
-    def _waited(self, due: int | None) -> float:
-        return 0.0 if due is None else round(max(0.0, self._now() - due / 1000), 3)
+    def collect(self) -> "Iterable[Metric]":
+        """Return the metrics."""
+        return self._gather()
 
 
-class _DeliveryCollector:
-    """Yields the metrics of the processes of a worker."""
+def _of_queues(
+    counts: Callable[[], Mapping[str, Counts]], now: Callable[[], float]
+) -> "Iterator[Metric]":
+    """Yield the metrics of the store; if it does not answer, only that it is down."""
+    try:
+        found = counts()
+    except StoreError as error:
+        _log.warning("the store could not be read for the metrics: %s", error)
+        yield STORE_UP.of({"": 0})
+        return
+    yield STORE_UP.of({"": 1})
+    yield CHANGES_LOST.of(losses.counted())
+    for family in (*QUEUES, *FLOWS):
+        yield family.of(found)
+    yield OVERDUE.of(
+        {
+            queue: 0.0 if one.oldest is None else round(max(0.0, now() - one.oldest / 1000), 3)
+            for queue, one in found.items()
+        }
+    )
 
-    def __init__(self, workforce: Workforce) -> None:
-        self._workforce = workforce
 
-    def describe(self) -> "list[Metric]":
-        """Return nothing."""
-        return []
-
-    def collect(self) -> "Iterator[Metric]":
-        """Yield the metrics of the deliveries so far."""
-        tallies = self._workforce.tallies()
-        yield PROCESSES.of({"": self._workforce.ready})
-        yield RESTARTS.of({"": self._workforce.restarts})
-        for family in (*DELIVERIES, *CLAIMS):
-            yield family.of(tallies)
+def _of_workforce(workforce: Workforce) -> "Iterator[Metric]":
+    """Yield the metrics of the deliveries so far."""
+    tallies = workforce.tallies()
+    yield PROCESSES.of({"": workforce.ready})
+    yield RESTARTS.of({"": workforce.restarts})
+    for family in (*DELIVERIES, *CLAIMS):
+        yield family.of(tallies)
 
 
 def claim_metrics(tallies: Mapping[str, Tally]) -> "Iterator[Metric]":

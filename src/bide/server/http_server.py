@@ -7,7 +7,9 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 
+from bide.consuming.graceful_stop import first_of
 from bide.server.accesslog import log_refused
 from bide.server.app import App
 from bide.server.connection import Connection
@@ -86,13 +88,9 @@ class HttpServer:
 
     async def _until_empty(self) -> None:
         if self.connections:
-            waits = [asyncio.ensure_future(event.wait()) for event in (self._empty, self._hurry)]
-            await asyncio.wait(
-                waits, timeout=max(1.0, self._grace), return_when=asyncio.FIRST_COMPLETED
-            )
-            for wait in waits:
-                wait.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(1.0, self._grace)):
+                    await first_of(self._empty.wait(), self._hurry.wait())
         if self.connections:
             _log.warning("stopping; connections broken off: %d", len(self.connections))
             for connection in list(self.connections):

@@ -1,7 +1,7 @@
 """What Prometheus reads of the server: the queues, as a worker tells of them, and its requests."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from bide.model.commands import Count
@@ -60,16 +60,17 @@ async def exposition(service: Service, caller: Caller) -> bytes:
         used = await service.quotas.usage(caller)
     except StoreError as error:
         counts = error
-    registry = registry_of(lambda: _or_raise(counts), now=lambda: service.clock.now() / 1000)
-    from prometheus_client import generate_latest
-
     try:
         known = await service.pushing.known()
     except StoreError:
         known = {}  # that the store is away is told already
     stats = service.shared.stats.together(service.stats)
     found = [*_of_server(stats, known, caller, service.clock.now()), *_of_usage(used)]
-    registry.register(_Collector(found))
+    registry = registry_of(
+        lambda: _or_raise(counts), more=lambda: found, now=lambda: service.clock.now() / 1000
+    )
+    from prometheus_client import generate_latest
+
     # In a thread: with hundreds of queues it takes longer than others are to wait.
     return await asyncio.to_thread(generate_latest, registry)
 
@@ -78,21 +79,6 @@ def _or_raise(counts: dict[str, Counts] | StoreError) -> Mapping[str, Counts]:
     if isinstance(counts, StoreError):
         raise counts
     return counts
-
-
-class _Collector:
-    """Gives metrics to a registry."""
-
-    def __init__(self, metrics: "Sequence[Metric]") -> None:
-        self._metrics = metrics
-
-    def describe(self) -> "Sequence[Metric]":
-        """Name none in advance."""
-        return ()
-
-    def collect(self) -> "Sequence[Metric]":
-        """Return the metrics."""
-        return self._metrics
 
 
 def _of_usage(usage: Usage | None) -> "Iterator[Metric]":

@@ -3,11 +3,12 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from bide.clock import SYSTEM_CLOCK
+from bide.consuming.graceful_stop import first_of
 from bide.consuming.store_client import StoreClient
 from bide.engines.registry import mask
 from bide.lane.lane import Lane
@@ -74,19 +75,14 @@ async def push(
             loop.add_signal_handler(number, stop)
         with _metrics_server(lane, pusher, metrics):
             pushing = asyncio.create_task(pusher.run(grace))
-            waiting = asyncio.create_task(stopping.wait())
             _log.info("pushing, from %s", mask(url))
             ready()
-            await asyncio.wait((pushing, waiting), return_when=asyncio.FIRST_COMPLETED)
-        if not pushing.done():
-            _log.info("stopping; what is under way has %g s to finish", grace)
-            pushing.cancel()
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        try:
+            await first_of(pushing, stopping.wait())
+        _log.info("stopping; what is under way has %g s to finish", grace)
+        pushing.cancel()
+        with suppress(asyncio.CancelledError):
             await pushing
-        except asyncio.CancelledError:
-            _log.info("stopped")
+        _log.info("stopped")
     finally:
         await asyncio.to_thread(close_lane, lane)
 
@@ -116,27 +112,20 @@ def _metrics_server(
 ) -> AbstractContextManager[object]:
     if address is None:
         return nullcontext()
-    registry = registry_of(lambda: counts_of(lane, {}))
-    registry.register(_Collector(pusher))
+    loop = asyncio.get_running_loop()
+
+    def gather() -> "list[Metric]":  # in a thread of Prometheus
+        return asyncio.run_coroutine_threadsafe(_gather(pusher), loop).result(PATIENCE)
+
+    registry = registry_of(lambda: counts_of(lane, {}), more=gather)
     host, port = address
     return MetricsServer(registry, port, host)
 
 
-class _Collector:
-    """Collects the metrics of the pusher, in a thread of Prometheus."""
-
-    def __init__(self, pusher: Pusher) -> None:
-        self._pusher = pusher
-        self._loop = asyncio.get_running_loop()
-
-    def collect(self) -> "Iterator[Metric]":
-        """Yield the metrics of subscriptions and intakes."""
-        found = asyncio.run_coroutine_threadsafe(self._gather(), self._loop)
-        yield from found.result(PATIENCE)
-
-    async def _gather(self) -> "list[Metric]":
-        known = {
-            str(one.subscription.known_as(None)): Known(one.subscription, one.circuit)
-            for one in self._pusher.workers.values()
-        }
-        return list(push_metrics(known, self._pusher.sent, SYSTEM_CLOCK.now()))
+async def _gather(pusher: Pusher) -> "list[Metric]":
+    """Return the metrics of subscriptions and intakes."""
+    known = {
+        str(one.subscription.known_as(None)): Known(one.subscription, one.circuit)
+        for one in pusher.workers.values()
+    }
+    return list(push_metrics(known, pusher.sent, SYSTEM_CLOCK.now()))
