@@ -15,10 +15,10 @@ from tests.effort import effort
 from tests.worker.processes import children, wait_for, worker
 
 SECONDS = effort(6, 20)
-LEASE = 1_000
+LEASE = 2_000
 PERIOD = 200
 WINDOW = 3_000
-CLAIMED = 300
+CLAIMED = 900
 """Milliseconds that may lie between a claim, from which the lease counts, and the function."""
 
 SLACK = 5
@@ -42,7 +42,7 @@ def ms(moment):
     return round(moment.timestamp() * 1000)
 
 
-@app.schedule("ticks", every="200ms", missed="all", lease="1s")
+@app.schedule("ticks", every="200ms", missed="all", lease="2s")
 def tick(tick: bide.Tick) -> None:
     previous = ms(tick.previous) if tick.previous else 0
     note("tick", ms(tick.due), previous)
@@ -50,7 +50,7 @@ def tick(tick: bide.Tick) -> None:
     note("tock", ms(tick.due), previous)
 
 
-@app.source("orders", every="200ms", window="3s", lease="1s")
+@app.source("orders", every="200ms", window="3s", lease="2s")
 async def unpaid(after: datetime, before: datetime):
     import asyncio
 
@@ -62,7 +62,7 @@ async def unpaid(after: datetime, before: datetime):
     note("told", ms(after), ms(before))
 
 
-@app.handler("orders", lease="1s")
+@app.handler("orders", lease="2s")
 async def expire(order: int) -> None:
     note("expire", order, 0)
 """
