@@ -28,7 +28,7 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
-    monkeypatch.setattr(spans, "LOOK_AGAIN", 0.0)
+    monkeypatch.setattr(spans, "none_until", -1.0)
     yield exporter
     provider.shutdown()
 
@@ -38,14 +38,13 @@ def test_a_provider_is_looked_for_again_after_a_while(
 ) -> None:
     provider = trace.get_tracer_provider()
     monkeypatch.setattr(spans, "LOOK_AGAIN", 3600.0)
-    monkeypatch.setattr(spans, "_looked", -3600.0)
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
     with bide.Queue("orders", url) as queue:
         queue.put(1)
         monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
         queue.put(2)
         assert named(exported, "put orders") == []
-        monkeypatch.setattr(spans, "LOOK_AGAIN", 0.0)
+        monkeypatch.setattr(spans, "none_until", -1.0)
         queue.put(3)
         assert len(named(exported, "put orders")) == 1
 

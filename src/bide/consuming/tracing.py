@@ -20,7 +20,7 @@ INTEGRATIONS: list[Middleware] = []
 
 def traced(around: tuple[Middleware, ...]) -> tuple[Middleware, ...]:
     """Return the middleware with integrations around it, and a span if spans are collected."""
-    made = tracer(force=True)
+    made = tracer()
     spans = () if made is None else (_middleware(made),)
     return (*spans, *INTEGRATIONS, *around)
 

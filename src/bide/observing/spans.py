@@ -25,28 +25,25 @@ API = "opentelemetry.trace"
 
 PARENT = "traceparent"
 
-LOOK_AGAIN = 0.05
-"""Seconds between two lookups of the provider; a lookup costs a tenth of a put."""
+LOOK_AGAIN = 1.0
+"""Seconds between two lookups of the provider by puts; a lookup costs a tenth of a put."""
 
-_looked = -LOOK_AGAIN
-"""When there was no provider, by the monotonic clock."""
+none_until = -1.0
+"""Puts look for no provider before this, by the monotonic clock: there was none."""
 
 
-def tracer(*, force: bool = False) -> "Tracer | None":
+def tracer() -> "Tracer | None":
     """Return the tracer; `None` if no provider is set.
 
     A provider that a program sets while it puts messages is found within `LOOK_AGAIN` seconds.
-
-    Args:
-        force: look for a provider, even if there was none a moment ago.
     """
-    global _looked
+    global none_until
     api: Any = sys.modules.get(API)
-    if api is None or (not force and time.monotonic() < _looked + LOOK_AGAIN):
+    if api is None:
         return None
     provider = api.get_tracer_provider()
     if isinstance(provider, api.ProxyTracerProvider):
-        _looked = time.monotonic()
+        none_until = time.monotonic() + LOOK_AGAIN
         return None
     return _tracer_of(provider)
 

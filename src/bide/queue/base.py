@@ -3,10 +3,11 @@
 import asyncio
 import os
 import sys
+import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NoReturn, Self, TypeVar, cast
+from typing import TYPE_CHECKING, NoReturn, Self, TypeVar, cast
 
 import msgspec
 
@@ -24,15 +25,18 @@ from bide.model.message import Message
 from bide.model.pace import Rate
 from bide.model.replies import Affected, Explained, Found, Outcome, Outcomes, Page
 from bide.model.times import Duration
+from bide.observing import spans
 from bide.observing.explain import Explanation
 from bide.observing.explain.facts import afollow, follow, look_around, look_back
-from bide.observing.spans import API, sending, tracer
 from bide.outbox.guest import outbox
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.delivery import AsyncDelivery, Delivery, mark_settled
 from bide.queue.results import held
 from bide.queue.values import check_joins
 from bide.within import acarry_out, carry_out, dialect_of
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
 
 R = TypeVar("R")
 
@@ -149,8 +153,8 @@ class BaseQueue:
         commands: list[Command] = []
         if self._unset is not None:  # not told yet; and this may be rolled back
             commands.append(self._unset)
-        if type(command) is Put and API in sys.modules and (spans := tracer()) is not None:
-            with sending(spans, command) as traced:
+        if type(command) is Put and (tracer := _tracer()) is not None:
+            with spans.sending(tracer, command) as traced:
                 yield [*commands, traced]
         else:
             yield [*commands, command]
@@ -203,8 +207,8 @@ class BlockingBase(BaseQueue):
         if self._unset is not None and not command.only_reads:
             self._lane.call(self._unset, self)
             self._unset = None
-        if type(command) is Put and API in sys.modules and (spans := tracer()) is not None:
-            with sending(spans, command) as traced:
+        if type(command) is Put and (tracer := _tracer()) is not None:
+            with spans.sending(tracer, command) as traced:
                 reply = self._lane.call(traced, self)
         else:
             reply = self._lane.call(command, self, wait)
@@ -244,6 +248,13 @@ class BlockingBase(BaseQueue):
                 return
             command = msgspec.structs.replace(command, cursor=found.cursor)
 
+    def _find_all(self, ids: Sequence[str]) -> list[Message | None]:
+        """Find messages by id, in as many commands as replies of limited size need."""
+        found: list[Message | None] = []
+        while len(found) < len(ids):
+            found += self._do(Found, Find(self.name, list(ids[len(found) :]))).messages
+        return found
+
     def _repeat(self, command: Cancel | Purge, within: object = None) -> int:
         """Repeat a command by rule until no message matches; return how many it changed."""
         count = 0
@@ -265,12 +276,11 @@ class BlockingBase(BaseQueue):
         delivery.settled = delivery.settled or settles
 
 
-def found_all(queue: BlockingBase, ids: Sequence[str]) -> list[Message | None]:
-    """Find messages by id, in as many commands as replies of limited size need."""
-    found: list[Message | None] = []
-    while len(found) < len(ids):
-        found += queue._do(Found, Find(queue.name, list(ids[len(found) :]))).messages
-    return found
+def _tracer() -> "Tracer | None":
+    """Return the tracer of a put. Each single put asks for it, so most do not look for one."""
+    if spans.API not in sys.modules or time.monotonic() < spans.none_until:
+        return None
+    return spans.tracer()
 
 
 class AsyncBase(BaseQueue):
@@ -298,8 +308,8 @@ class AsyncBase(BaseQueue):
         if self._unset is not None and not command.only_reads:
             await self._lane.acall(self._unset, self)
             self._unset = None
-        if type(command) is Put and API in sys.modules and (spans := tracer()) is not None:
-            with sending(spans, command) as traced:
+        if type(command) is Put and (tracer := _tracer()) is not None:
+            with spans.sending(tracer, command) as traced:
                 reply = await self._lane.acall(traced, self)
         else:
             lane = self._lane
@@ -340,11 +350,6 @@ class AsyncBase(BaseQueue):
 def is_detoured(lane: Lane) -> bool:
     """Tell whether a lane leads to a store of tests, see `detour`."""
     return any(lane is other for other, _ in _detours)
-
-
-def has_detour() -> bool:
-    """Tell whether the queues of this process lead to the store of a test; see `detour`."""
-    return bool(_detours)
 
 
 def detoured() -> Lane | None:

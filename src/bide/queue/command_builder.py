@@ -95,7 +95,8 @@ class CommandBuilder:
                 )
             message = message.body
         item = self.item(message)
-        values.check_latest([item], on_conflict, if_version)
+        if item.latest is not None:
+            values.check_latest([item], on_conflict, if_version)
         policy = "keep" if on_conflict == "keep" else values.policy_of(on_conflict)
         if if_version is None:
             return cmd.Put(self.queue, [item], policy)

@@ -16,7 +16,6 @@ from bide.model.identity import check_name
 from bide.model.message import Item, Message
 from bide.model.replies import Outcome, Outcomes
 from bide.model.times import LATEST
-from bide.queue.base import found_all
 from bide.queue.sync import Queue
 
 if TYPE_CHECKING:
@@ -262,7 +261,7 @@ class _Run:
                 self.loaded.refuse(entry.member, str(error))
 
     def _find(self, ids: list[str]) -> dict[str, Message]:
-        found = found_all(self._queue, ids)
+        found = self._queue._find_all(ids)
         return {message.id: message for message in found if message is not None}
 
     def _is_there(self, each: _Wanted, message: Message | None) -> bool:

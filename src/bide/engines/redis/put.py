@@ -67,7 +67,9 @@ def put(run: Sequence[Put], sharded: ShardedQueue | None) -> Step:
             if place in known:
                 found = outcomes[index] = Outcome(item.id, *known[place])
             else:
-                due = item.due(now)
+                due = now + item.delay if item.at is None else item.at
+                if item.latest is not None:
+                    due = item.due(now)
                 state: State = "ready" if due <= now else "delayed"
                 if item.died is not None:
                     state = "dead"

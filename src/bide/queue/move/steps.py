@@ -12,7 +12,6 @@ import msgspec
 from bide.model.commands import Bury, Purge, Put, Scan
 from bide.model.message import IN_TRANSIT, KEPT_FAILURES, Failure, Item, Message, remember
 from bide.model.replies import Outcome, Outcomes, Page
-from bide.queue.base import found_all
 from bide.queue.sync import Queue
 
 MOVING = f"{IN_TRANSIT}move "
@@ -53,7 +52,7 @@ class Steps:
         self._hold()
         self._source._do(Outcomes, Bury(self._source.name, [], MOVING + self._token, ids))
         # A lost reply may have been asked for again: the marks tell what was set aside.
-        parked = [one for one in found_all(self._source, ids) if is_marked(one, self._token)]
+        parked = [one for one in self._source._find_all(ids) if is_marked(one, self._token)]
         return self._copy([_as_item(one, before[one.id]) for one in parked if one]), known
 
     def carry_letters(self, seen: Sequence[Message]) -> tuple[int, list[str]]:
@@ -91,7 +90,7 @@ class Steps:
 
     def known(self, seen: Sequence[Message]) -> list[str]:
         """Return the ids that the target has already."""
-        found = found_all(self._target, [message.id for message in seen])
+        found = self._target._find_all([message.id for message in seen])
         return [message.id for message in found if message is not None]
 
     # The steps from the second on.
@@ -138,7 +137,7 @@ class Steps:
     def _refused(self, outcomes: Iterable[Outcome]) -> dict[str, Message | None]:
         """Return the messages of the target because of which it stored nothing, by id."""
         ids = [outcome.id for outcome in outcomes if not outcome.done]
-        return dict(zip(ids, found_all(self._target, ids), strict=True))
+        return dict(zip(ids, self._target._find_all(ids), strict=True))
 
     def _put(self, queue: Queue, items: list[Item], on_conflict: str = "keep") -> list[Outcome]:
         return queue._do(Outcomes, Put(queue.name, items, on_conflict)).outcomes  # type: ignore[arg-type]

@@ -10,7 +10,6 @@ from bide.model.errors import AlreadyMoving, StoreError
 from bide.model.identity import new_id
 from bide.model.message import IN_TRANSIT, Failure, Item, Message, remember
 from bide.model.replies import Outcome, Outcomes
-from bide.queue.base import found_all
 from bide.queue.sync import Queue
 from bide.queue.takeover.source import Entry, Place, Source
 
@@ -192,7 +191,7 @@ class Transit:
         return {id for id, error in self._letters(ids).items() if error != self._mark}
 
     def _letters(self, ids: list[str]) -> dict[str, str | None]:
-        found: list[Message | None] = found_all(self._target, ids) if ids else []
+        found: list[Message | None] = self._target._find_all(ids) if ids else []
         return {
             message.id: message.error if message.state == "dead" else None
             for message in found

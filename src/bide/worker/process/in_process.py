@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from bide.clock import sleep
 from bide.model.backoff import Backoff
 from bide.model.errors import BideError, WrongContext
-from bide.queue.base import has_detour
+from bide.queue.base import detoured
 from bide.worker.process.runner import Runner, own_holder
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class InProcessWorker:
     async def __aenter__(self) -> Self:
         if self._task is not None or self._idle:
             raise WrongContext("this worker has run already; call app.running() for another one")
-        if has_detour():
+        if detoured() is not None:
             self._idle = True
             return self
         self._holder = _free_name()
