@@ -45,7 +45,7 @@ def script_of(command: Any) -> tuple[str, tuple[Arg, ...]]:
 
 
 def _edit(command: cmd.Edit) -> tuple[Arg, ...]:
-    """Return the arguments of an edit before the ids; see edit.lua."""
+    """Return the arguments of an edit before the ids; see change.lua."""
     still = "" if command.if_version is None else f"v{command.if_version}"
     when = "" if command.delay is None else f"+{command.delay}"
     if command.at is not None:

@@ -13,10 +13,9 @@
 --   release     end the lease, whoever holds it: a failed attempt, ready again at once
 -- Reply: [now, change, [outcome of each], nexts]; nexts: of a limited queue, after each change, when a claim
 --   gets something of what is ready, or null if that is not before a lease ends
-local verb, moment, still, reason, earliest
+local verb, moment, still, reason
 
 local function do_it(r, token)
-  if not r then return false end
   if verb == 'cancel' and r.successor and still == '' and token == '' then
     r.follows = parse(r.id, r.successor).due
     call('HSET', LEASES, r.id, r.lease)
@@ -71,22 +70,66 @@ local function do_it(r, token)
     end
     to_delayed(r)
   end
-  if not (r.gone or r.state or r.token) then earliest = min(earliest or r.due, r.due) end
   return true
 end
 
-define('change', {'allow-oom'}, function()
-  local when, outcomes, nexts = ARGV[9], {}, {}
-  verb, still, reason, earliest = ARGV[8], ARGV[10], ARGV[11], nil
-  moment = sub(when, 1, 1) == '+' and now + when or tonumber(when)
+-- Does `act` to each message that is named from `first` on, at the moment that `when` says; replies.
+local function change_each(when, first, act)
+  local outcomes, nexts, earliest = {}, {}, nil
+  moment = when ~= '' and (sub(when, 1, 1) == '+' and now + when or tonumber(when))
   advance()
-  actor = ARGV[12] ~= '' and ARGV[12] or nil
-  for i = 13, #ARGV, 2 do
+  for i = first, #ARGV, 2 do
     local r = locate(ARGV[i])
-    local done = do_it(r, ARGV[i + 1])
+    local done = r ~= nil and act(r, ARGV[i + 1])
+    if done and not (r.gone or r.state or r.token) then earliest = min(earliest or r.due, r.due) end
     outcomes[#outcomes + 1] = outcome(r, done)
     if limited then nexts[#nexts + 1] = opens_next() end
   end
   wake(earliest and max(earliest, now))
   return finish('[' .. concat(outcomes, ',') .. '],[' .. concat(nexts, ',') .. ']')
+end
+
+define('change', {'allow-oom'}, function()
+  verb, still, reason = ARGV[8], ARGV[10], ARGV[11]
+  actor = ARGV[12] ~= '' and ARGV[12] or nil
+  return change_each(ARGV[9], 13, do_it)
 end)
+
+-- edit: change what is named of messages that nobody holds, dead letters included.
+-- ARGV 8 still: what the caller saw (see is_still), or empty; 9 due: a moment, or + and milliseconds from
+--      now; empty: it stays, and only then dead letters are changed; 10 flags, as of put
+--      Of the next ones, empty: it stays. 11 body, behind its kind; 12 priority; 13 attempts; 14 expires, or
+--      -; 15 group and 16 headers, behind a =, and nothing behind it: without; from 17 on, two for each:
+--      id, and empty
+-- Reply: [now, change, [outcome of each], []]
+local function edit(r)
+  local still, body, expires, group, headers = ARGV[8], ARGV[11], ARGV[14], ARGV[15], ARGV[16]
+  if r.token or r.state and (r.state ~= 'dead' or moment) then return false end
+  if r.state and find(r.failures, '"in transit by bide [^"]*"[^"]*%]%]$') then
+    return false  -- a move or import has it under way: the change would be lost
+  end
+  if still ~= '' and not is_still(r, still) then return false end
+  local is_ready = not r.state and not moment and not call('ZSCORE', DELAYED, r.member)
+  if moment then plan(r, moment) end
+  if body ~= '' then r.kind, r.body = sub(body, 1, 1), sub(body, 2) end
+  if ARGV[12] ~= '' then r.priority = tonumber(ARGV[12]) end
+  if ARGV[13] ~= '' then r.attempts = tonumber(ARGV[13]) end
+  if expires == '-' then
+    r.expires = nil
+  elseif expires ~= '' then  -- a retry keeps the time at which it expires
+    r.expires = expires - (r.due - (r.planned or r.due))
+  end
+  if group ~= '' then set_group(r, sub(group, 2)) end
+  if headers ~= '' then r.headers = sub(headers, 2) end
+  if r.state then
+    save(r)
+  elseif is_ready then
+    to_ready(r)
+  else
+    to_delayed(r)
+  end
+  for letter in string.gmatch(ARGV[10], '%a') do flag(letter, true) end
+  return true
+end
+
+define('edit', {}, function() return change_each(ARGV[9], 17, edit) end)
