@@ -146,10 +146,13 @@ class EndCases:
         bare.configure()
         assert stored(bare) == 0
 
-    def test_remembered_failures_take_room(self, desk: Desk) -> None:
+    def test_failures_take_room_while_the_message_is_there_and_while_they_are_remembered(
+        self, desk: Desk
+    ) -> None:
         desk.configure(history=HOUR)
         lease = desk.lease("a")
         desk.retry(lease, reason="x" * 1_000)
+        assert 1_000 < stored(desk) < 2_000
         desk.ack(*leases(desk.claim(1)))
         assert 1_000 < stored(desk) < 2_000
 
