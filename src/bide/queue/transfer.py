@@ -71,9 +71,9 @@ def to_line(message: Message) -> str:
     """
     if (new := message.successor) is not None:
         message = msgspec.structs.replace(
-            message, data=new.data, json=new.json, due=new.due(0), priority=new.priority,
-            attempt=0, attempts=new.attempts, state="delayed", expires=new.expires,
-            group=new.group, headers=new.headers, failures=(), created=new.created,
+            message, data=new.data, json=new.json, due=new.due(0), attempt=0, state="delayed",
+            expires=new.expires, headers=new.headers, failures=(), created=new.created,
+            **options_of(new),
         )  # fmt: skip
     line = _Line(
         id=message.id, due=message.due, queue=message.queue, expires=message.expires,

@@ -163,7 +163,9 @@ class SqliteEngine:
         if item.died is not None or item.created is not None:
             return None
         now = time.time_ns() // 1_000_000 if now is None else now
-        due = item.due(now)
+        due = now + item.delay if item.at is None else item.at
+        if item.latest is not None:
+            due = item.due(now)
         data = item.data.decode() if item.json else item.data
         values = (command.queue, item.id, due, item.priority, item.attempts, data, now)
         insert, row = SQL.put_one, values

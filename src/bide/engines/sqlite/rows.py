@@ -1,6 +1,6 @@
 """The rows of the tables, by name: what the statements select, and the messages they describe."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -8,11 +8,6 @@ import msgspec
 
 from bide.model.message import STATES, Failure, Item, Message, State
 from bide.model.replies import Flow, Outcome
-
-__all__ = [
-    "ACKED", "DEAD", "DELAYED", "EXPIRED", "LEASED", "READY", "GroupRow", "LimitRow", "MessageRow",
-    "Place", "QueueRow", "as_failures", "as_headers", "as_row", "columns", "json_text", "row_of",
-]  # fmt: skip
 
 DELAYED, READY, LEASED, DEAD, ACKED, EXPIRED = range(6)
 
@@ -185,6 +180,39 @@ def row_of(seq: int, queue: int, item: Item, due: int, created: int | None) -> t
         json_text(item.failures) if item.failures else None,
         item.data.decode() if item.json else item.data,
         created if item.created is None else item.created,
+    )  # fmt: skip
+
+
+def plain_row(seq: int, queue: int, item: Item, due: int, created: int) -> tuple[Any, ...]:
+    """Return a plain item as the statement `insert_plain` takes it."""
+    data = item.data.decode() if item.json else item.data
+    return seq, queue, item.id, due, item.priority, item.attempts, data, created
+
+
+def is_plain(item: Item) -> bool:
+    """Tell whether an item has nothing but what `plain_row` takes of it."""
+    return (
+        item.group is None and item.expires is None and item.headers is None
+        and item.died is None and item.created is None and not item.attempt and not item.failures
+    )  # fmt: skip
+
+
+def successor_row(queue: int, item: Item) -> tuple[Any, ...]:
+    """Return a successor as the statement `store_successor` takes it."""
+    return (
+        queue, item.id, item.at, item.priority, item.attempts, item.expires, item.group,
+        json_text(item.headers) if item.headers is not None else None,
+        item.data.decode() if item.json else item.data, item.created,
+    )  # fmt: skip
+
+
+def as_successor(row: Sequence[Any]) -> Item:
+    """Return the successor in a row of the statement `successors`."""
+    id, due, priority, attempts, expires, group, headers, data, created = row
+    is_json = isinstance(data, str)
+    return Item(
+        id, data.encode() if is_json else data, is_json, due, 0, priority, expires, attempts, group,
+        as_headers(headers) if headers else None, created=created,
     )  # fmt: skip
 
 

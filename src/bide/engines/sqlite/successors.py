@@ -10,9 +10,10 @@ from bide.engines.sqlite.rows import (
     DEAD,
     Place,
     QueueRow,
-    as_headers,
+    as_successor,
     json_text,
     row_of,
+    successor_row,
 )
 from bide.engines.sqlite.statements import SQL
 from bide.model.message import Item, Message
@@ -29,14 +30,7 @@ def successors(session: "Session", queue: QueueRow, ids: Sequence[str]) -> dict[
     if not (queue.successors and ids):
         return {}
     rows = session.run(SQL.successors, (queue.id, json_text(ids)))
-    return {
-        id: Item(
-            id, data.encode() if isinstance(data, str) else data, isinstance(data, str), due, 0,
-            priority, expires, attempts, group, as_headers(headers) if headers else None,
-            created=created,
-        )
-        for id, due, priority, attempts, expires, group, headers, data, created in rows
-    }  # fmt: skip
+    return {item.id: item for item in map(as_successor, rows)}
 
 
 def with_successors(
@@ -58,14 +52,7 @@ def follow(session: "Session", queue: QueueRow, item: Item, place: Place) -> Out
     before = successors(session, queue, [item.id]).get(item.id)
     new = item.follow(before, session.now)
     queue.successors += before is None
-    session.run(
-        SQL.store_successor,
-        (
-            queue.id, new.id, new.at, new.priority, new.attempts, new.expires, new.group,
-            json_text(new.headers) if new.headers is not None else None,
-            new.data.decode() if new.json else new.data, new.created,
-        ),
-    )  # fmt: skip
+    session.run(SQL.store_successor, successor_row(queue.id, new))
     return msgspec.structs.replace(place.outcome(True, session.now), successor=new.at)
 
 

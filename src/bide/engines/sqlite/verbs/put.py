@@ -2,9 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import compress
-from typing import Any
 
-from bide.engines.sqlite.rows import ACKED, DEAD, EXPIRED, Place, QueueRow, json_text, row_of
+from bide.engines.sqlite.rows import (
+    ACKED,
+    DEAD,
+    EXPIRED,
+    Place,
+    QueueRow,
+    is_plain,
+    json_text,
+    plain_row,
+    row_of,
+)
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.statements import SQL
 from bide.engines.sqlite.successors import follow, insert
@@ -43,13 +52,9 @@ def _keep(session: Session, run: list[Put]) -> list[Reply]:
     for command in run:
         for item in command.items:
             dues.append(now + item.delay if item.at is None else item.at)
-            plain = plain and (
-                item.group is None and item.expires is None and item.headers is None
-                and item.died is None and item.created is None and not item.attempt
-                and not item.failures
-            )  # fmt: skip
+            plain = plain and is_plain(item)
     # Most are plain, and SQLite's driver takes its time over each NULL.
-    insert, row = (SQL.insert_plain, _plain_row) if plain else (SQL.insert_message, row_of)
+    insert, row = (SQL.insert_plain, plain_row) if plain else (SQL.insert_message, row_of)
     rest = iter(dues)
     rows = [
         row(seq := seq + 1, queue.id, item, next(rest), now)
@@ -93,11 +98,6 @@ def _count(
     queue.died += len(dead)
     if not queue.weighted and any(item.priority for item in items):
         queue.weighted = 1
-
-
-def _plain_row(seq: int, queue: int, item: Item, due: int, created: int) -> tuple[Any, ...]:
-    data = item.data.decode() if item.json else item.data
-    return seq, queue, item.id, due, item.priority, item.attempts, data, created
 
 
 def _answer(
