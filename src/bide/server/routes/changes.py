@@ -9,6 +9,7 @@ from bide.model.commands import Cancel, Edit
 from bide.model.identity import check_name
 from bide.model.limits import BULK
 from bide.model.message import Item, Message, Name, version_of
+from bide.model.options import OPTIONS
 from bide.model.replies import Affected, Outcome, Outcomes, Page
 from bide.queue.changing import unheld
 from bide.queue.undoing.faces import bulk_of
@@ -59,9 +60,7 @@ async def edit(call: Call) -> Answer:
     """Change fields of a message that no worker holds."""
     given = await call.read(Changed)
     check_fields(bytes(given.headers).count(b":"))
-    options: dict[str, Any] = {
-        name: getattr(given, name) for name in ("priority", "attempts", "expires", "group")
-    }
+    options: dict[str, Any] = {name: getattr(given, name) for name in (*OPTIONS, "expires")}
     if bytes(given.headers):
         options["headers"] = headers_of(given.headers)
     command = call.arguments.edit(
