@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bide.model.body import MAX_BODY, MAX_DEPTH, check_depth, decode, encode, encode_all
+from bide.model.body import check_depth, decode, encode, encode_all
 from bide.model.errors import InvalidArgument
+from bide.model.limits import MAX_BODY, MAX_DEPTH
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False,

@@ -9,8 +9,8 @@ from click.shell_completion import CompletionItem
 from bide.cli.errors import DEBUG
 from bide.cli.times import read_duration, read_moment
 from bide.engines.registry import mask
-from bide.model.body import MAX_BODY
 from bide.model.errors import BideError, InvalidArgument
+from bide.model.limits import MAX_BODY
 from bide.model.options import OPTIONS, Option
 from bide.queue.values import checked_version
 

@@ -21,10 +21,10 @@ from bide.engines.registry import DEFAULT_URL, mask
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import Steps, run_steps
-from bide.model.body import MAX_BODY
 from bide.model.commands import Cancel, Command, Purge, Queues
 from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
 from bide.model.identity import OWN, RESERVED, actor_of, is_listed, is_own
+from bide.model.limits import MAX_BODY
 from bide.model.replies import Affected, Names, Outcome
 from bide.observing.heartbeat import is_register
 from bide.queue.sync import Queue

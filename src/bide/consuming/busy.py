@@ -7,8 +7,6 @@ from bide.consuming.handling import Handling
 from bide.observing.heartbeat import Busy
 from bide.observing.tally import Longest
 
-__all__ = ["busy_of", "longest_of"]
-
 
 def longest_of(running: Iterable[Handling], now: float) -> Longest:
     """Return how long the first of some deliveries has run, in the order of their start."""

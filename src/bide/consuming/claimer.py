@@ -9,8 +9,6 @@ from bide.lane.request import FOREVER
 from bide.model.commands import Claim
 from bide.model.replies import Claimed
 
-__all__ = ["Claimer"]
-
 
 class Claimer(ABC):
     """The part of a consumer that claims. A subclass says how much, and what to do with it.

@@ -30,8 +30,6 @@ from bide.model.errors import StoreError
 from bide.model.replies import Claimed, Outcome, Outcomes
 from bide.observing.tally import Tally
 
-__all__ = ["Consumer"]
-
 CLEANUP = 5.0
 """Seconds that an async handler gets to end after its timeout interrupted it."""
 

@@ -6,8 +6,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from bide.consuming.handling import Handling
 from bide.model.message import Message
 
-__all__ = ["CrashIsolation", "is_suspect"]
-
 PAUSE = 0.5
 """The shortest delay, in seconds, of a suspect that may not start yet."""
 

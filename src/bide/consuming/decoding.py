@@ -9,8 +9,6 @@ import msgspec.inspect
 from bide.consuming.handling import Handling
 from bide.model.errors import InvalidArgument
 
-__all__ = ["Decode", "Unfit", "decoder"]
-
 Decode = Callable[[Handling], Any]
 
 

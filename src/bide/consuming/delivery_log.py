@@ -10,10 +10,6 @@ from bide.model.replies import Outcome
 from bide.model.times import format_duration
 from bide.observing.tally import OUTCOMES, Tally
 
-__all__ = [
-    "SUMMARY", "Summary", "lasting", "misjudged", "overrun", "raised", "settled", "tell",
-]  # fmt: skip
-
 SUMMARY = 10.0
 """Seconds between two summaries of a queue."""
 

@@ -10,8 +10,6 @@ from bide.clock import Clock, sleep
 if TYPE_CHECKING:
     from bide.consuming.consumer import Consumer
 
-__all__ = ["FAREWELL", "cancel", "first_of", "stop"]
-
 INTERRUPTED = 1.0
 """Seconds that handlers get to clean up after they were interrupted."""
 

@@ -13,10 +13,6 @@ from bide.model.errors import InvalidArgument
 from bide.model.times import Duration, milliseconds
 from bide.queue.delivery import Held
 
-__all__ = [
-    "Handler", "Middleware", "checked_retry", "done", "make_handler", "name_of", "seconds_of",
-]  # fmt: skip
-
 Middleware = Callable[[Handling, Callable[[], Awaitable[None]]], Awaitable[None]]
 """Runs around every delivery: it awaits its second argument, which takes none, once."""
 

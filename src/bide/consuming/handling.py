@@ -14,8 +14,6 @@ from bide.queue.delivery import Delivery
 if TYPE_CHECKING:
     from bide.consuming.handler import Handler
 
-__all__ = ["Handling"]
-
 BY_RETURNING = (
     "the worker settles what its handlers are given: return for an ack, or raise bide.Retry(), "
     "bide.Discard() or bide.Bury()"

@@ -12,8 +12,6 @@ from bide.model.replies import Explained
 from bide.observing.lateness import Span, Waited, causes_of
 from bide.observing.tally import Histogram, Tally
 
-__all__ = ["PROMPT", "LateCauses"]
-
 PROMPT = 0.05
 """Seconds of lateness that are the timer's without a closer look."""
 

@@ -2,8 +2,6 @@
 
 from bide.model.times import Duration, when
 
-__all__ = ["Bury", "Discard", "Retry", "Signal", "text_of"]
-
 
 class Signal(Exception):
     """The base of the exceptions that choose an outcome.

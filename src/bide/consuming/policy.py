@@ -18,11 +18,6 @@ from bide.model.message import REASON_LENGTH, Message
 from bide.model.replies import Outcome
 from bide.model.times import format_duration
 
-__all__ = [
-    "ACK", "RELEASE", "Result", "Verdict", "commands", "describe", "judge", "lapsed", "misjudged",
-    "overtime", "result", "results", "room", "to_extend",
-]  # fmt: skip
-
 CLAIM_MOST = 1_000
 """The maximum of one claim: more would delay the other queues of the store."""
 

@@ -4,8 +4,6 @@ from collections import deque
 
 from bide.consuming.handling import Handling
 
-__all__ = ["HOLD", "MOST", "Prefetch"]
-
 SOON = 0.02
 """Seconds within which prefetched messages should start, by the recent pace."""
 

@@ -13,8 +13,6 @@ from bide.model.limits import MAX_LEASE
 from bide.model.message import JOB, Message
 from bide.model.times import Duration, milliseconds
 
-__all__ = ["Chain", "QueueHandlers", "chained", "check_decorator", "lease_of"]
-
 SHORTEST_LEASE = 100
 
 

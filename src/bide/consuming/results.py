@@ -7,8 +7,6 @@ from bide.consuming.handling import Handling
 from bide.model.ended import encode_result
 from bide.model.errors import InvalidArgument
 
-__all__ = ["keep_result"]
-
 
 def keep_result(one: Handling) -> None:
     """Encode what a handler has returned, if its queue remembers results.

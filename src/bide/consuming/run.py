@@ -9,8 +9,6 @@ from bide.consuming.handler import Middleware
 from bide.consuming.handling import Handling
 from bide.consuming.threads import Ended, Threads
 
-__all__ = ["Run"]
-
 NEVER_BEGAN = asyncio.CancelledError()
 """The error of a task that was cancelled before its first step."""
 

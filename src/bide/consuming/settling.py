@@ -10,8 +10,6 @@ from bide.consuming.results import keep_result
 from bide.consuming.store_client import StoreClient
 from bide.model.replies import Outcome, Outcomes
 
-__all__ = ["Pairs", "Settling"]
-
 Pairs = list[tuple[Handling, Verdict]]
 
 

@@ -11,8 +11,6 @@ from bide.model.commands import Command
 from bide.model.errors import StoreError
 from bide.model.replies import Reply
 
-__all__ = ["StoreClient"]
-
 R = TypeVar("R", bound=Reply)
 
 PAUSES = Backoff(first="100ms", factor=2, ceiling="2s", jitter=0.2)

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from bide.clock import Clock, Timer
 from bide.consuming.handling import Handling
 
-__all__ = ["STUCK", "StuckHandlers"]
-
 STUCK = 5.0
 """Seconds for which such handlers occupy all places before the worker reports it."""
 

@@ -9,8 +9,6 @@ from contextvars import Context
 from bide.consuming.handler import done
 from bide.consuming.handling import Handling
 
-__all__ = ["Ended", "Threads"]
-
 PATIENCE = 0.001
 """Seconds that a call waits for a busy thread before another thread is used. Fast handlers need few
 threads; more would only compete for the interpreter's lock."""

@@ -12,8 +12,6 @@ from bide.observing.spans import handling, tracer
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
-__all__ = ["INTEGRATIONS", "traced"]
-
 INTEGRATIONS: list[Middleware] = []
 """Middleware that an integration such as `bide.contrib.sentry` adds to every app of the process."""
 

@@ -9,8 +9,6 @@ import msgspec
 from bide.model.errors import InvalidArgument
 from bide.server.rights import ALL_QUEUES, Caller
 
-__all__ = ["ACTIONS", "Access", "AccessFunction", "Action"]
-
 Action = Literal[
     "cancel", "reschedule", "edit", "copy", "release", "revive", "purge", "pause", "delete",
     "subscriptions", "audit", "stop",

@@ -39,8 +39,6 @@ from bide.queue.results import Audit, deleted, in_parts
 from bide.queue.undoing.faces import bulk_of
 from bide.server.action_log import DONE, Act
 
-__all__ = ["act"]
-
 R = TypeVar("R", bound=Reply)
 
 NAMED = 20

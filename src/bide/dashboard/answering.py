@@ -8,8 +8,6 @@ from bide.dashboard.request import Request
 from bide.dashboard.view import Redirect
 from bide.server.operation import Send
 
-__all__ = ["NO_STORE", "redirect", "send_static", "send_whole"]
-
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"

@@ -26,8 +26,6 @@ from bide.server.problem import Problem
 from bide.server.receiving import Gone, Receive
 from bide.server.slow_reads import SlowReads
 
-__all__ = ["Dashboard", "asgi"]
-
 LANGUAGE = "bide_language"
 """The cookie with the language that a visitor has chosen."""
 

@@ -8,8 +8,6 @@ import msgspec
 from bide.model.replies import Forecasted
 from bide.model.times import to_datetime
 
-__all__ = ["SPANS", "Bar", "Histogram", "Span", "histogram", "sparkline"]
-
 HEIGHT = 100.0
 """Of a chart, in the units of its SVG."""
 

@@ -18,8 +18,6 @@ from bide.server.serve import bind
 from bide.server.settings import Settings
 from bide.worker.process.child import loop_factory
 
-__all__ = ["PORT", "open_access", "run"]
-
 PORT = 8643
 
 

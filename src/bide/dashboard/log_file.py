@@ -9,8 +9,6 @@ import msgspec
 
 from bide.server.action_log import Entry
 
-__all__ = ["Entries", "last_entries"]
-
 READ = 1 << 20
 """How many bytes of the log are read for one page."""
 

@@ -24,8 +24,6 @@ from bide.observing.heartbeat import is_register
 from bide.observing.sample import RecentWorkers, Sample, Worker, take_sample
 from bide.server.slow_reads import SlowReads, is_slow
 
-__all__ = ["Found", "Glance", "StoreReader"]
-
 R = TypeVar("R", bound=Reply)
 T = TypeVar("T")
 

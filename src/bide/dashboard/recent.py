@@ -7,8 +7,6 @@ from typing import Any, TypeVar
 
 from bide.clock import SYSTEM_CLOCK, Clock
 
-__all__ = ["Recent"]
-
 T = TypeVar("T")
 
 MOST = 256

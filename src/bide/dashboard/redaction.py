@@ -8,10 +8,6 @@ import msgspec
 from bide.model.errors import AccessDenied
 from bide.model.message import Message
 
-__all__ = [
-    "HIDDEN", "Shown", "body_of", "headers_of", "preview_of", "redacted", "result_of",
-]  # fmt: skip
-
 HIDDEN = "•••"
 
 LONGEST = 64 * 1024

@@ -12,8 +12,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from bide.dashboard.chart import SPANS
 from bide.model.times import format_duration, to_datetime
 
-__all__ = ["LANGUAGES", "catalogue", "language_of", "render"]
-
 LANGUAGES = {"en": "English", "zh": "简体中文"}
 
 MINUTE = 60_000

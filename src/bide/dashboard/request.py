@@ -10,8 +10,6 @@ from bide.model.limits import MAX_FORM
 from bide.model.times import unix
 from bide.server.receiving import Receive, read_body
 
-__all__ = ["Request"]
-
 PATIENCE = 30.0
 """Seconds in which a form must have come."""
 

@@ -7,8 +7,6 @@ from bide.model.commands import Edit
 from bide.model.message import Item
 from bide.server.service import Service
 
-__all__ = ["dashboard_of"]
-
 
 def dashboard_of(service: Service, key: bytes) -> Dashboard:
     """Return the dashboard of a server.

@@ -18,8 +18,6 @@ from bide.server.problem import Problem
 from bide.server.rights import Caller
 from bide.server.service import Service
 
-__all__ = ["LASTS", "Sessions"]
-
 COOKIE = "bide_session"
 
 LASTS = 12 * 3_600_000

@@ -11,8 +11,6 @@ from bide.dashboard.app import Dashboard
 from bide.engines.registry import opener
 from bide.server.action_log import ActionLog
 
-__all__ = ["Answer", "ThreadedDashboard"]
-
 PATIENCE = 60.0
 """Seconds after which a request that has no answer fails; a page takes 8 at most."""
 

@@ -14,8 +14,6 @@ from bide.queue.undoing.back import undo_steps
 from bide.queue.undoing.change import bulk_steps
 from bide.queue.undoing.faces import whole, whole_undo
 
-__all__ = ["BULK", "change", "count_of", "first_of", "rule_of", "take_back"]
-
 BULK = 10_000
 """How many messages one action changes at most, in whole parts."""
 

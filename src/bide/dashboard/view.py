@@ -13,8 +13,6 @@ from bide.model.ended import End
 from bide.model.identity import check_queue
 from bide.model.message import Item, Message
 
-__all__ = ["Page", "Redirect", "Refused", "View"]
-
 
 class Refused(Exception):
     """Ends a request with a page that says why.

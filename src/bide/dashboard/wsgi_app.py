@@ -9,8 +9,6 @@ from bide.dashboard.access import Access
 from bide.dashboard.threaded import ThreadedDashboard
 from bide.model.limits import MAX_FORM
 
-__all__ = ["WsgiDashboard", "wsgi"]
-
 WsgiAccessFunction = Callable[[WSGIEnvironment], Access | None]
 """Takes the environ of a request; returns what its visitor may, `None`: nothing at all."""
 

@@ -4,8 +4,6 @@ from bide.model.commands import Command
 from bide.model.ended import PENDING, end_of
 from bide.model.replies import Claimed, Ends, Outcomes, Reply
 
-__all__ = ["ended", "is_empty"]
-
 
 def is_empty(reply: Reply) -> bool:
     """Tell whether a reply is one to wait after: no message, or one that has not ended."""

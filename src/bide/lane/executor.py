@@ -12,8 +12,6 @@ from bide.model.commands import Claim, Command
 from bide.model.errors import BideError, Closed, OutcomeUnknown, StoreError, StoreUnavailable
 from bide.model.replies import Claimed, Reply
 
-__all__ = ["CLOSED", "Executor", "copied"]
-
 CLOSED = "the queue is closed; open a new one to go on"
 
 FORK_WAITS = 5.0

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 from bide.lane.request import Request
 
-__all__ = ["LIMIT", "Inbox", "call_on"]
-
 LIMIT = 10_000
 """The maximum number of waiting commands; further callers wait."""
 

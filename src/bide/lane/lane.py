@@ -25,8 +25,6 @@ from bide.model.commands import Claim, Command, History, Retry
 from bide.model.errors import Closed, StoreError
 from bide.model.replies import Claimed, Outcomes, Reply, Settings
 
-__all__ = ["LANES", "Lane"]
-
 WAITED = "the queue was closed while this claim was waiting"
 
 

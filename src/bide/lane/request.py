@@ -12,19 +12,6 @@ from bide.model.commands import Claim, Command, History, Lease, Retry
 from bide.model.ended import end_of
 from bide.model.replies import Claimed, Ends, Reply
 
-__all__ = [
-    "FOREVER",
-    "AsyncRequest",
-    "BlockingRequest",
-    "ReleaseRequest",
-    "Request",
-    "end_of",
-    "ended",
-    "is_empty",
-    "wakes_of",
-]
-
-
 FOREVER = float("inf")
 """The wait of a claim that ends only with messages."""
 

@@ -7,8 +7,6 @@ from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.registry import absolute, opener
 from bide.lane.lane import LANES, Lane
 
-__all__ = ["close_lane", "close_lanes", "open_lane"]
-
 _lock = threading.Lock()
 _open: dict[tuple[str, int, int], tuple[Lane, Clock, int]] = {}
 """By store, clock and process: the child of a fork shares no lane with its parent."""

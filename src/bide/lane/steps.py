@@ -5,8 +5,6 @@ from typing import Any, TypeVar
 
 from bide.model.commands import Command
 
-__all__ = ["Steps", "arun_steps", "run_steps"]
-
 R = TypeVar("R")
 C = TypeVar("C")
 

@@ -12,8 +12,6 @@ from collections import deque
 from bide.lane.request import FOREVER, Request
 from bide.model.commands import History
 
-__all__ = ["LOOK_AGAIN", "WaitingClaims"]
-
 LOOK_AGAIN = 1.0
 """Seconds after which the first waiting claim asks the store in any case.
 

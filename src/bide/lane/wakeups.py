@@ -7,8 +7,6 @@ from collections.abc import Callable
 from bide.engines.port import Notifier
 from bide.lane.waiting_claims import LOOK_AGAIN
 
-__all__ = ["Wakeups", "listen"]
-
 _log = logging.getLogger("bide.lane")
 
 

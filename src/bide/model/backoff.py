@@ -7,8 +7,6 @@ from bide.model.errors import InvalidArgument
 from bide.model.message import ATTEMPTS, MAX_ATTEMPTS
 from bide.model.times import Duration, milliseconds
 
-__all__ = ["Backoff"]
-
 
 @dataclass(frozen=True)
 class Backoff:

@@ -11,8 +11,6 @@ import msgspec
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_BODY, MAX_DEPTH
 
-__all__ = ["MAX_BODY", "MAX_DEPTH", "OR_BYTES", "check_depth", "decode", "encode", "encode_all"]
-
 OR_BYTES = ", or encode the whole body to bytes yourself"
 """The end of errors about values that JSON cannot represent; results cannot be bytes."""
 

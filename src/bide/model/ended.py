@@ -4,15 +4,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from bide.model.body import MAX_BODY, OR_BYTES, check_depth, encode
+from bide.model.body import OR_BYTES, check_depth, encode
 from bide.model.errors import InvalidArgument
-from bide.model.limits import MAX_RESULT
+from bide.model.limits import MAX_BODY, MAX_RESULT
 from bide.model.message import LAPSED, Failure
-
-__all__ = [
-    "ENDINGS", "KEPT_ENDS", "PENDING", "Attempt", "End", "Ending", "check_result", "encode_result",
-    "end_of", "size_of_end", "within_budget",
-]  # fmt: skip
 
 Ending = Literal["acked", "cancelled", "expired", "dead", "purged"]
 

@@ -9,11 +9,6 @@ from collections.abc import Iterator
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_ACTOR, MAX_NAME
 
-__all__ = [
-    "OWN", "RESERVED", "actor_of", "check_actor", "check_name", "check_namespace", "check_queue",
-    "is_listed", "is_own", "new_id", "new_ids", "range_of_ids",
-]  # fmt: skip
-
 OWN = "bide:"
 """The prefix of queues that bide uses itself; a namespace may precede it."""
 

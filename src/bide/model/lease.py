@@ -2,8 +2,6 @@
 
 import msgspec
 
-__all__ = ["Lease"]
-
 
 class Lease(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One worker's hold on one message.

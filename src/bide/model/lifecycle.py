@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from bide.model.message import State
 
-__all__ = ["TRANSITIONS", "Transition"]
-
 
 class Transition(NamedTuple):
     """One change of state; `None`: the message does not exist."""

@@ -9,8 +9,6 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
 from bide.model.message import Options
 
-__all__ = ["DEFAULTS", "OPTIONS", "Option", "check_options", "options_of", "values_of"]
-
 
 class Option(NamedTuple):
     """One option: an integer with bounds, or without bounds a name."""

@@ -13,18 +13,6 @@ from typing import Any
 
 from bide.model.errors import InvalidArgument
 
-__all__ = [
-    "CREDIT",
-    "LIMITS",
-    "SLOWEST",
-    "Rate",
-    "interval",
-    "limits_of",
-    "limits_text",
-    "rate_text",
-    "served",
-]
-
 LIMITS = ("limit", "rate", "group_limit", "group_rate")
 """The settings that make a queue a limited one, by name."""
 

@@ -10,8 +10,6 @@ Every rank is below 2**53, so a store that keeps numbers as doubles keeps it exa
 | dead, acked, expired | when the message entered this state |
 """
 
-__all__ = ["PROMOTE", "delayed_rank", "delayed_reach", "forecast_start", "ready_rank"]
-
 PROMOTE = 1024
 """The maximum number of due messages that one claim makes ready, so that it takes little time.
 

@@ -9,11 +9,6 @@ from functools import lru_cache
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_DURATION_TEXT
 
-__all__ = [
-    "LATEST", "Duration", "Moment", "format_duration", "milliseconds", "to_datetime", "unix",
-    "when",
-]  # fmt: skip
-
 LATEST = 4_102_444_800_000  # 2100-01-01 00:00 UTC: a later time is taken for a mistake
 _LONGEST = LATEST
 _FAR = 20 * 365 * 86_400_000

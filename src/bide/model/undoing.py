@@ -12,11 +12,6 @@ from bide.model.commands import Purge, Where
 from bide.model.identity import OWN
 from bide.model.message import Message, State
 
-__all__ = [
-    "PART", "UNDO_FOR", "Bulk", "Part", "Record", "Undo", "Undone", "Verb", "forget_records",
-    "is_records", "records_of",
-]  # fmt: skip
-
 UNDO_FOR = 600_000
 """How long a bulk change can be taken back, in milliseconds."""
 

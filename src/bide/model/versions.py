@@ -2,8 +2,6 @@
 
 from bide.model.commands import Cancel, Purge, Reschedule, Revive
 
-__all__ = ["versions_of"]
-
 
 def versions_of(command: Cancel | Reschedule | Revive | Purge) -> dict[str, str]:
     """Return the version that each message must have, by id; empty: any.

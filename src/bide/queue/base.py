@@ -17,10 +17,10 @@ from bide.engines.registry import DEFAULT_URL, absolute, lives_alone, mask
 from bide.engines.registry import guest as guest_of
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
-from bide.model.body import MAX_BODY
 from bide.model.commands import Cancel, Command, Explain, Find, Purge, Put, Scan
 from bide.model.errors import Closed, InvalidArgument, Unsupported, WrongContext
 from bide.model.identity import actor_of, check_name
+from bide.model.limits import MAX_BODY
 from bide.model.message import Message
 from bide.model.pace import Rate
 from bide.model.replies import Affected, Explained, Found, Outcome, Outcomes, Page

@@ -13,11 +13,10 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 import msgspec
 
 from bide.lane.steps import Steps, arun_steps
-from bide.model.body import MAX_DEPTH
 from bide.model.commands import Command
 from bide.model.errors import InvalidArgument
 from bide.model.identity import actor_of
-from bide.model.limits import MAX_QUERY
+from bide.model.limits import MAX_DEPTH, MAX_QUERY
 from bide.model.message import Message
 from bide.model.replies import Reply, expect
 from bide.queue.command_builder import CommandBuilder

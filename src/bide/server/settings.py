@@ -9,9 +9,9 @@ from typing import Any, Literal
 import msgspec
 
 from bide.engines.registry import DEFAULT_URL, mask, opener
-from bide.model.body import MAX_BODY
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_namespace
+from bide.model.limits import MAX_BODY
 from bide.model.times import LATEST, milliseconds
 from bide.server.client_address import ClientAddress
 from bide.server.oidc import OidcSettings

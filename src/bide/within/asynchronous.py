@@ -16,8 +16,6 @@ from bide.within.blocking import (
 )
 from bide.within.kinds import NO_TRANSACTION, check_dialect, closed, kind_of
 
-__all__ = ["acarry_out"]
-
 
 async def acarry_out(
     connection: Any, guest: Guest, commands: Sequence[Command], now: int | None

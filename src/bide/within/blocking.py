@@ -19,10 +19,6 @@ from bide.within.kinds import (
     kind_of,
 )
 
-__all__ = [
-    "carry_out", "carry_out_in_sqlalchemy", "check_psycopg", "clear_errors", "remote_guest",
-]  # fmt: skip
-
 
 def carry_out(
     connection: Any, guest: Guest, commands: Sequence[Command], now: int | None

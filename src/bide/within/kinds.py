@@ -6,17 +6,6 @@ from typing import Any, Literal
 from bide.engines.port import Guest, RemoteGuest
 from bide.model.errors import BideError, WrongConnection
 
-__all__ = [
-    "NO_TRANSACTION",
-    "Kind",
-    "aborted",
-    "check_dialect",
-    "clear_error",
-    "closed",
-    "dialect_of",
-    "kind_of",
-]
-
 Kind = Literal[
     "sqlite3", "psycopg", "django", "sqlalchemy", "psycopg-async", "asyncpg", "sqlalchemy-async"
 ]

@@ -6,9 +6,9 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from bide.model.body import MAX_BODY
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_queue
+from bide.model.limits import MAX_BODY
 from bide.model.message import JOB
 from bide.queue.sync import Queue
 from bide.queue.takeover.task_message import TaskMessage, encoded, id_of

@@ -12,9 +12,9 @@ from bide.contrib.django.conf import configuration, has_outbox, in_database, sto
 from bide.engines.port import Guest
 from bide.engines.registry import lives_alone
 from bide.lane.shared import close_lane, open_lane
-from bide.model.body import MAX_BODY
 from bide.model.commands import Cancel, Command, Put, Reschedule
 from bide.model.errors import InvalidArgument
+from bide.model.limits import MAX_BODY
 from bide.model.pace import Rate
 from bide.model.replies import Outcomes, Reply
 from bide.model.times import Duration

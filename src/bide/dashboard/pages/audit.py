@@ -3,8 +3,6 @@
 from bide.dashboard.view import Page, View
 from bide.queue.results import Audit
 
-__all__ = ["GONE", "audit"]
-
 GONE = ("acked", "cancelled", "expired", "purged")
 
 

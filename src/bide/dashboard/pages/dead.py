@@ -12,8 +12,6 @@ from bide.model.commands import Scan
 from bide.model.message import Message
 from bide.model.replies import Page as Scanned
 
-__all__ = ["dead", "error_kind", "letters"]
-
 READ_OF_EACH = 200
 """How many dead letters are read of each queue where several are shown."""
 

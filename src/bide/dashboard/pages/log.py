@@ -8,8 +8,6 @@ from bide.dashboard.reading import SAMPLE_EVERY
 from bide.dashboard.view import Page, Refused, View
 from bide.server.action_log import Entry
 
-__all__ = ["log"]
-
 FILTERS = ("who", "act", "queue", "target")
 
 DIGITS = 18

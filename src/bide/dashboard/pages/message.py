@@ -7,8 +7,6 @@ from bide.model.message import size_of
 from bide.model.replies import Ends, Found
 from bide.observing.explain import Explanation
 
-__all__ = ["POSSIBLE", "message"]
-
 POSSIBLE = {
     "delayed": ("reschedule", "edit", "cancel", "copy"),
     "ready": ("reschedule", "edit", "cancel", "copy"),

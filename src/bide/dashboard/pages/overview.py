@@ -7,8 +7,6 @@ from bide.dashboard.reading import Glance
 from bide.dashboard.view import Page, View
 from bide.observing.sample import main_cause, rates
 
-__all__ = ["overview", "span_of"]
-
 DEFAULT_SPAN = "24h"
 
 STATES = ("delayed", "ready", "leased", "dead")

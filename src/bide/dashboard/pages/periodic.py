@@ -13,8 +13,6 @@ from bide.worker.periodic.chain import moment_of
 from bide.worker.periodic.progress import schedule_progress, source_progress
 from bide.worker.periodic.source import source_of
 
-__all__ = ["periodic"]
-
 TICKS = 3
 """How many of its next ticks a schedule shows."""
 

@@ -13,8 +13,6 @@ from bide.model.message import Message, State
 from bide.model.pace import limits_of
 from bide.model.replies import Counts
 
-__all__ = ["counts_of", "queue"]
-
 ROWS = 50
 """How many messages a page lists."""
 

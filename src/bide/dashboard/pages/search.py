@@ -4,8 +4,6 @@ from bide.dashboard.reading import SEARCHED
 from bide.dashboard.view import Page, Refused, View
 from bide.queue.search import Query, SearchPage, query_of, search_steps
 
-__all__ = ["search"]
-
 ROWS = 100
 """How many messages a page lists."""
 

@@ -8,8 +8,6 @@ from bide.server.subscription_status import SubscriptionOut, masked, shown
 from bide.targets.http.circuit import Circuit
 from bide.targets.http.records import Records
 
-__all__ = ["records_of", "subscriptions"]
-
 LISTED = 500
 """How many subscriptions a page lists."""
 

@@ -8,8 +8,6 @@ from bide.model.commands import Scan
 from bide.model.message import Message
 from bide.model.replies import Page as Scanned
 
-__all__ = ["workers"]
-
 HELD = 20
 """How many held messages are listed of each queue."""
 

@@ -8,10 +8,10 @@ import msgspec
 from aio_pika import DeliveryMode
 from aio_pika.abc import AbstractIncomingMessage
 
-from bide.model.body import MAX_BODY, check_depth
+from bide.model.body import check_depth
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, new_id
-from bide.model.limits import MAX_AMQP_HEADERS
+from bide.model.limits import MAX_AMQP_HEADERS, MAX_BODY
 from bide.model.message import Item, Message
 from bide.model.times import LATEST, milliseconds, unix
 from bide.targets.rabbitmq.fields import DELAYS, KEY, UNFIT, Publication, headers_of

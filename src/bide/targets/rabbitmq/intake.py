@@ -12,10 +12,10 @@ from aio_pika.exceptions import ChannelClosed, ChannelNotFoundEntity
 
 from bide.clock import sleep
 from bide.consuming.store_client import PAUSES, StoreClient
-from bide.model.body import MAX_BODY
 from bide.model.commands import Command, Find, Put
 from bide.model.errors import BideError, InvalidArgument, StoreError
 from bide.model.identity import check_queue
+from bide.model.limits import MAX_BODY
 from bide.model.message import Item, Message
 from bide.model.replies import Found, Outcomes, Page, Reply
 from bide.targets.amqp import Address

@@ -8,6 +8,7 @@ import pytest
 
 from bide.model import body as bodies
 from bide.model import commands as cmd
+from bide.model.limits import MAX_BODY
 from bide.model.message import Item
 from bide.model.replies import (
     Affected,
@@ -58,8 +59,8 @@ class ContentCases:
 
     @pytest.mark.parametrize("is_json", [True, False])
     def test_a_large_body_comes_back_whole(self, bare: Desk, is_json: bool) -> None:
-        data = json.dumps("x" * (bodies.MAX_BODY - 2)).encode()
-        assert len(data) == bodies.MAX_BODY
+        data = json.dumps("x" * (MAX_BODY - 2)).encode()
+        assert len(data) == MAX_BODY
         bare.put("a", data=data, json=is_json)
         assert bare.claim().messages[0].data == data
 

@@ -13,10 +13,10 @@ from bide.consuming.handler import name_of
 from bide.consuming.handling import Handling
 from bide.consuming.store_client import StoreClient
 from bide.model.backoff import Backoff
-from bide.model.body import MAX_BODY
 from bide.model.commands import Put
 from bide.model.errors import InvalidArgument
 from bide.model.identity import OWN, check_queue
+from bide.model.limits import MAX_BODY
 from bide.model.message import Message, NewMessage
 from bide.model.replies import Outcomes
 from bide.model.times import to_datetime
