@@ -100,6 +100,25 @@ def test_an_older_client_that_settles_leases_does_not_block_a_group(
     sound(engine)
 
 
+def test_the_turns_of_an_older_version_are_kept(engine: RedisEngine, server: Server) -> None:
+    """A group had twice the number of its service; less one if it had entered since."""
+    configure(engine, limit=9)
+    put(engine, 2, "a", "a")
+    put(engine, 1, "b", "b")
+    assert [message.id for message in claim(engine, 1).messages] == ["a0000"]
+    server.hset(key("meta"), "service", "2 0 0")
+    for group, turn in {"a": 4, "b": 1}.items():
+        server.hset(key("shares"), group, f"{turn} 0 0")
+        server.zadd(key("turns"), {group: turn})
+    put(engine, 1, "d", "d")
+    put(engine, 1, "c", "c")
+    claim(engine, 0)
+    put(engine, 1, "e", "e")
+    found = [message.id[0] for message in claim(engine).messages]
+    assert found == ["b", "a", "d", "c", "e"]
+    sound(engine)
+
+
 BROKEN = {
     "a ready message in no line": lambda server: server.zrem(
         key("lines"), *server.zrangebylex(key("lines"), "[w", "(x", start=0, num=1)

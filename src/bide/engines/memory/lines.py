@@ -3,8 +3,8 @@
 Each ready message stands in the line of its group, by rank. Groups take turns: a claim serves the
 first message of the group with the smallest number, and gives the group the largest one. A group
 whose line was empty enters right before the group that was served last, so it waits for at most
-one message of each other group. Messages without a group are a group of their own, which has no
-limit of its own.
+one message of each other group; several enter one behind the other. Messages without a group are a
+group of their own, which has no limit of its own.
 """
 
 from collections.abc import Iterable
@@ -17,6 +17,7 @@ from bide.engines.memory.record import Record
 from bide.model.pace import CREDIT, LIMITS, served
 from bide.model.rank import PROMOTE
 from bide.model.replies import Limited
+from bide.model.turns import GAP, after_service
 
 __all__ = ["Lines"]
 
@@ -112,7 +113,8 @@ class Lines:
         group = self._group(record)
         self._withdraw(group)
         if not group.line:
-            group.turn = 2 * self._turn - 1
+            self._turn += 1
+            group.turn = self._turn
         group.line.add((record.rank, record.seq, record))
         self._stand(group)
 
@@ -127,8 +129,8 @@ class Lines:
         """Count a record that is leased now, and give its group the last turn."""
         group = self._group(record)
         self._withdraw(group)
-        self._turn += 1
-        group.turn = 2 * self._turn
+        self._turn = after_service(self._turn)
+        group.turn = self._turn + GAP
         group.running += 1
         self.running += 1
         self._last = served(self._last, self.rate, self.now)

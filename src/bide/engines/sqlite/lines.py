@@ -15,6 +15,7 @@ from bide.engines.sqlite.statements import SQL
 from bide.model.pace import CREDIT, served
 from bide.model.rank import PROMOTE
 from bide.model.replies import Limited
+from bide.model.turns import GAP, after_service
 
 __all__ = ["Lines", "key_of"]
 
@@ -67,7 +68,8 @@ class Lines:
         for key, count in Counter(row[1] for row in rows).items():
             group = self._changing(key)
             if not group.waiting:
-                group.turn = 2 * self.row.turn - 1
+                self.row.turn += 1
+                group.turn = self.row.turn
             group.waiting += count
 
     def line_up(self, limit: int) -> None:
@@ -88,8 +90,8 @@ class Lines:
     def start(self, group: str | None) -> None:
         """Count a message that is leased now, and give its group the last turn."""
         row, mine = self.row, self._changing(key_of(group))
-        row.turn += 1
-        mine.turn = 2 * row.turn
+        row.turn = after_service(row.turn)
+        mine.turn = row.turn + GAP
         mine.running += 1
         self.running += 1
         row.last = served(row.last, row.rate, self.now)

@@ -204,7 +204,8 @@ ORDER BY rank, seq LIMIT 1 OFFSET ?;
 -- The groups and places of the delayed messages that are promoted next.
 SELECT m."group", ((p.rank & 255) << 42) + (p.rank >> 8), p.seq
 FROM bide_pending p CROSS JOIN bide_message m ON m.seq = p.seq
-WHERE p.queue = :queue AND p.state = 0 AND (p.rank, p.seq) <= (:rank, :seq);
+WHERE p.queue = :queue AND p.state = 0 AND (p.rank, p.seq) <= (:rank, :seq)
+ORDER BY p.rank, p.seq;
 
 -- name: promote
 -- Delayed to ready: the rank of the one is made of the rank of the other.

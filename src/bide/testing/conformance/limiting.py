@@ -40,10 +40,10 @@ class LimitCases:
         desk.configure(limit=2)
         put(desk, "a1 a2 b1 -1 -2")
         first = desk.claim()
-        assert [m.id for m in first.messages] == ["-1", "a1"]
+        assert [m.id for m in first.messages] == ["a1", "b1"]
         assert desk.take() == []
         desk.ack(leases(first)[1])
-        assert desk.take() == ["b1"]
+        assert desk.take() == ["-1"]
         assert desk.take() == []
 
     def test_the_limit_of_a_group_binds_each_group(self, desk: Desk) -> None:

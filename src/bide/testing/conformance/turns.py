@@ -6,8 +6,10 @@ from collections import Counter
 from typing import Any
 
 from bide.model import commands as cmd
+from bide.model.message import Item
 from bide.model.rank import PROMOTE
 from bide.model.replies import Claimed
+from bide.model.turns import GAP
 from bide.testing.conformance.desk import HOUR, START, Desk, leases
 from bide.testing.conformance.limiting import put
 
@@ -28,7 +30,56 @@ class TurnCases:
     def test_groups_take_turns(self, desk: Desk) -> None:
         desk.configure(limit=100)
         put(desk, "a1 a2 a3 a4 b1 b2 c1 -1 -2")
-        assert one_by_one(desk, lease=HOUR) == "-1 a1 b1 c1 -2 a2 b2 a3 a4"
+        assert one_by_one(desk, lease=HOUR) == "a1 b1 c1 -1 a2 b2 -2 a3 a4"
+
+    def test_groups_enter_in_the_order_in_which_their_messages_are_due(self, desk: Desk) -> None:
+        desk.configure(limit=100)
+        put(desk, "c1 a1 b1 c2")
+        put(desk, "d1", at=START - 1)
+        put(desk, "-1 e1", priority=1)
+        assert one_by_one(desk, lease=HOUR) == "d1 -1 e1 c1 a1 b1 c2"
+
+    def test_groups_that_enter_between_two_deliveries_do_so_in_their_order(
+        self, desk: Desk
+    ) -> None:
+        desk.configure(limit=100)
+        put(desk, "d1 d2 d3 c1", attempts=9)
+        first = desk.claim(1, lease=HOUR)
+        put(desk, "z1")
+        desk.claim(0)
+        put(desk, "y1 y2", delay=HOUR)
+        desk.reschedule("y1")
+        desk.edit("z1", group="x")
+        desk.claim(0)
+        desk.retry(*leases(first), release=True)  # d has waited since before
+        put(desk, "z2 b1 -1")
+        # Entered: d and c; then d was served; then x, y, z, b and none; d comes behind all of them
+        assert one_by_one(desk, lease=HOUR) == "c1 z1 y1 z2 b1 -1 d1 d2 d3"
+
+    def test_a_group_whose_line_becomes_empty_enters_anew(self, desk: Desk) -> None:
+        desk.configure(limit=100)
+        put(desk, "c1 b1 a1", attempts=9)
+        desk.claim(0)
+        desk.reschedule("c1", delay=1)
+        desk.wait(1)
+        desk.claim(0)
+        desk.edit("b1", group="a")
+        put(desk, "b2")
+        assert one_by_one(desk, lease=HOUR) == "b1 c1 b2 a1"
+
+    def test_many_groups_enter_one_behind_the_other(self, bare: Desk) -> None:
+        """More than come before the group that was served last."""
+        bare.configure(limit=20_000)
+        count = GAP + PROMOTE
+        put(bare, "a1 a2 a3")
+        assert bare.take(1) == ["a1"]
+        ids = [f"m{number:04}" for number in reversed(range(count))]
+        bare.put_items([Item(id, b"1", group=id) for id in ids])
+        while bare.claim(0).behind:
+            pass
+        served = bare.take(count + 2)
+        assert [id for id in served if id[0] == "m"] == ids
+        assert served.index("a2") == GAP - 1
 
     def test_one_claim_gives_a_message_of_each_group_in_turn(self, desk: Desk) -> None:
         desk.configure(limit=100)
@@ -76,7 +127,7 @@ class TurnCases:
         put(desk, "a2", at=START - 2)
         put(desk, "a1", priority=9)
         put(desk, "b2 b1", at=START - 9)
-        assert one_by_one(desk) == "a1 b2 a2 b1 a3"
+        assert one_by_one(desk) == "b2 a1 b1 a2 a3"
 
     def test_new_limits_line_up_what_is_ready(self, desk: Desk) -> None:
         put(desk, "a1 a2 a3", priority=2)
@@ -112,7 +163,7 @@ class TurnCases:
         assert one_by_one(desk, lease=HOUR) == "a3 b2 d2 a2 d1 c1"
         desk.revive("c2")
         desk.wait(5)
-        assert one_by_one(desk) == "b1 c2"
+        assert one_by_one(desk) == "c2 b1"
         assert desk.counts().strays == 0
 
     def test_rules_and_purges_keep_the_lines(self, desk: Desk) -> None:

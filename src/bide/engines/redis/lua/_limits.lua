@@ -12,13 +12,15 @@
 -- Entries that are set twice, or removed twice, are the same: no count can go wrong.
 --
 -- In META: limits "limit rate group_limit group_rate", rates as microseconds from one message to the
--- next; service "turn last freed" of the queue; lining: up to where messages have been lined up that
+-- next; service "turns turn last freed" of the queue, of which `turn` is the number of the group that
+-- entered last, see bide.model.turns; lining: up to where messages have been lined up that
 -- were there before the limits; unsettled: a change has begun. A server that dies within one leaves this
 -- field, and a claim lines up everything anew.
 local limit, rate, group_limit, group_rate
 local turn, last, freed, lining
 local unsettled  -- whether a change before this call was cut off
-local touched    -- groups whose line or leases have changed in this call
+local touched    -- groups whose line or leases have changed in this call: 0, or the place in `entered`
+local entered    -- those that have entered, in their order
 local line_at, limits_text, write_service, begin_change, stand, settle, settle_all, is_full, running
 local opens, opens_next, count_lines, is_in_line, held_by
 local open_groups, first_groups, head_of, rate_allows, may_serve, note_served
@@ -26,6 +28,8 @@ local groups_of, line_up, line_up_step, begin_lines
 
 do
 local CREDIT, STEP = 10000, 1000  -- see bide.model.pace; how many are lined up at once
+local GAP = 4096                  -- see bide.model.turns
+local entries                     -- how many groups have entered since `service` was written
 local now_us
 local marked  -- whether this call has said in META that its change has begun
 
@@ -48,8 +52,9 @@ end
 function read_limits()
   local found = call('HMGET', META, 'limits', 'service', 'lining', 'unsettled')
   limit, rate, group_limit, group_rate = numbers(found[1] or '0 0 0 0')
-  turn, last, freed = numbers(found[2] or '1 0 0')
-  lining, unsettled, touched, marked = found[3], found[4] ~= false, {}, false
+  turn, last, freed = numbers(found[2] or '0 0 0')
+  if found[2] and sub(found[2], 1, 1) ~= 't' then turn = 2 * turn end  -- an older version counted services
+  lining, unsettled, touched, entered, marked, entries = found[3], found[4] ~= false, {}, {}, false, 0
   now_us = now * 1000 + floor(part * 1000 + 0.5)
 end
 
@@ -59,7 +64,8 @@ function limits_text(between)
 end
 
 function write_service()
-  call('HSET', META, 'service', concat({int(turn), int(last), int(freed)}, ' '))
+  entries = 0
+  call('HSET', META, 'service', concat({'turns', int(turn), int(last), int(freed)}, ' '))
 end
 
 -- A change of lines begins. `end_change` ends it.
@@ -71,7 +77,15 @@ end
 
 local function touch(name)
   begin_change()
-  touched[name] = true
+  touched[name] = touched[name] or 0
+end
+
+-- A group gets a message into its line, which may have been empty.
+local function touch_entering(name)
+  touch(name)
+  if touched[name] > 0 then return end
+  entered[#entered + 1] = name
+  touched[name] = #entered
 end
 
 function is_full() return limit > 0 and call('HLEN', LEASES) >= limit end
@@ -112,7 +126,12 @@ end
 -- Puts a group where it is to be.
 function stand(g, waits, runs)
   local opens = opens_for(g)
-  if not waits then g.turn = 0 elseif g.turn == 0 then g.turn = 2 * turn - 1 end
+  if not waits then
+    g.turn = 0
+  elseif g.turn == 0 then
+    turn, entries = turn + 1, entries + 1
+    g.turn = turn
+  end
   if waits and not is_group_full(g, runs) then
     call('ZADD', TURNS, int(opens > now_us and -g.last or g.turn), g.name)
   else
@@ -129,16 +148,22 @@ function settle(name)
   stand(read_group(name), in_line(name, 1)[1] ~= nil, running(name))
 end
 
--- Puts all groups that this call has touched where they are to be.
+-- Puts all groups that this call has touched where they are to be: first those that have entered.
 function settle_all()
-  local names = touched
-  touched = {}
-  for name in pairs(names) do settle(name) end
+  local names, order = touched, entered
+  touched, entered = {}, {}
+  for i, name in ipairs(order) do
+    if names[name] == i then settle(name) end
+  end
+  for name, place in pairs(names) do
+    if place == 0 then settle(name) end
+  end
 end
 
 -- Ends a change.
 function end_change()
   settle_all()
+  if entries > 0 then write_service() end
   if marked and not unsettled then call('HDEL', META, 'unsettled') end
 end
 
@@ -150,7 +175,7 @@ end
 -- A message gets into its line: called before it gets into READY.
 function enter_line(r)
   r.line = line_of(r)
-  touch(r.group)
+  touch_entering(r.group)
   call('ZADD', LINES, 0, r.line)
 end
 
@@ -171,6 +196,8 @@ function leave_line(r)
     local g = read_group(name)
     g.turn = 0
     write_group(g)
+    touched[name] = 0
+    if rest[1] then touch_entering(name) end
   end
 end
 
@@ -282,9 +309,9 @@ function may_serve(g) return not is_group_full(g, g.runs) and opens_for(g) <= no
 -- A message of a group is served; returns when the last limit let it go, in milliseconds.
 function note_served(g)
   local since = max(freed, g.freed, ceil(max(rate > 0 and last + rate or 0, opens_for(g)) / 1000))
-  turn = turn + 1
+  turn = (floor(turn / GAP) + 1) * GAP
   last, g.last = max(last + rate, now_us - CREDIT), max(g.last + group_rate, now_us - CREDIT)
-  g.turn, g.runs = 2 * turn, g.runs + 1
+  g.turn, g.runs = turn + GAP, g.runs + 1
   return since
 end
 
@@ -308,7 +335,7 @@ function line_up(ranked)
   local groups = has('g') and groups_of(members)
   for i, member in ipairs(members) do
     local group = groups and groups[i] or ''
-    touch(group)
+    touch_entering(group)
     entries[2 * i - 1], entries[2 * i] = 0, line_at(group, tonumber(ranked[2 * i - 1]), member)
   end
   if #entries > 0 then call('ZADD', LINES, unpack(entries)) end
@@ -354,6 +381,6 @@ function begin_lines()
   call('UNLINK', TURNS)
   set_lining('leased 0')
   call('HDEL', META, 'unsettled')
-  unsettled, marked, touched = false, false, {}
+  unsettled, marked, touched, entered = false, false, {}, {}
 end
 end

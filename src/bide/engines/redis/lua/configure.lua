@@ -47,7 +47,7 @@ local function set_limits(given)
     call('UNLINK', LINES, TURNS, SHARES)
     call('HDEL', META, 'limits', 'service', 'lining', 'unsettled')
   elseif not was_limited then
-    turn, last, freed = 1, 0, 0
+    turn, last, freed = 0, 0, 0
     begin_lines()
     write_service()
     line_up_step()

@@ -1,6 +1,6 @@
 -- Claims of limited queues. Each ready message stands in the line of its group, by rank: that is the
 -- index `message_line`. Groups take turns by the number `turn`: the one that is served gets the largest,
--- 2 * the messages served so far; one whose line was empty enters before the last that was served.
+-- and those whose lines were empty enter before it, one behind the other. See bide.model.turns.
 --
 -- Claims of one limited queue go one after the other, by a lock. Nothing else waits for it: what ends a
 -- lease, or puts a message into an empty line, adds a row to `lease_end`, which the next claim takes
@@ -18,35 +18,34 @@ BEGIN
   WITH gone AS (
     DELETE FROM lease_end WHERE limited = l.id RETURNING seq, name, ended, entered, moment
   ), told AS (
-    SELECT g.name, g.ended, g.entered, g.moment, t.running,
+    SELECT g.seq, g.name, g.ended, g.entered, g.moment, t.running,
            sum(g.ended) OVER (ORDER BY g.moment, g.seq) AS before,
            sum(g.ended) OVER (PARTITION BY g.name ORDER BY g.moment, g.seq) AS of_group
     FROM gone AS g LEFT JOIN turn AS t ON t.limited = l.id AND t.name = g.name
   ), groups AS (
-    SELECT name, sum(ended)::bigint AS ended, bool_or(entered) AS entered,
+    SELECT name, sum(ended)::bigint AS ended,
+           CASE WHEN bool_or(entered) THEN rank() OVER (
+             ORDER BY max(ARRAY[moment, seq]) FILTER (WHERE entered) NULLS LAST) END AS nth,
            coalesce(min(moment) FILTER (
              WHERE _is_full(l, name, running) AND of_group > running - l.group_limit), 0) AS freed
     FROM told GROUP BY name
   ), changed AS (
     INSERT INTO turn AS t (limited, name, standing, turn, running, freed)
-    SELECT l.id, name, CASE WHEN has_line THEN 1 ELSE 2 END, 2 * l.turn - 1, -ended, freed
+    SELECT l.id, name, CASE WHEN has_line THEN 1 ELSE 2 END, l.turn + coalesce(nth, 0), -ended, freed
     FROM groups, LATERAL (SELECT _has_line(l.id, name) AS has_line) AS line
     ON CONFLICT (limited, name) DO UPDATE SET
+      turn = CASE WHEN excluded.turn > l.turn THEN excluded.turn ELSE t.turn END,
       running = t.running + excluded.running, freed = greatest(t.freed, excluded.freed),
       standing = _standing(l, t.name, t.running + excluded.running, t.last, excluded.standing = 1,
                            p_us)
-    RETURNING t.name
-  ), entered AS (
-    SELECT array_agg(name) AS names FROM groups WHERE entered
   )
-  SELECT coalesce(sum(ended), 0) AS ended, entered.names,
+  SELECT coalesce(sum(ended), 0) AS ended, (SELECT count(nth) FROM groups) AS entered,
          min(moment) FILTER (WHERE l."limit" > 0 AND l.running >= l."limit"
                              AND before > l.running - l."limit") AS freed
-  INTO total FROM told, entered GROUP BY entered.names;
+  INTO total FROM told;
   l.running := l.running - total.ended;
   l.freed := greatest(l.freed, total.freed);
-  UPDATE turn SET turn = 2 * l.turn - 1
-  WHERE limited = l.id AND name = ANY (total.names) AND turn <> 2 * l.turn - 1;
+  l.turn := l.turn + total.entered;
   RETURN l;
 END $$;
 
@@ -104,11 +103,12 @@ BEGIN
   RETURN cardinality(late);
 END $$;
 
--- Let groups in whose lines were empty, and have messages now. One that was idle begins anew.
+-- Let groups in whose lines were empty, and have messages now, in their order. One that was idle begins
+-- anew.
 CREATE FUNCTION bide._enter(l bide.limited, p_names text[], p_us bigint) RETURNS void
 LANGUAGE sql VOLATILE AS $$
   INSERT INTO turn AS t (limited, name, standing, turn)
-  SELECT l.id, name, 1, 2 * l.turn - 1 FROM unnest(p_names) AS name
+  SELECT l.id, name, 1, l.turn + nth FROM unnest(p_names) WITH ORDINALITY AS g(name, nth)
   ON CONFLICT (limited, name) DO UPDATE SET
     turn = excluded.turn,
     last = CASE WHEN t.running > 0 OR _opens_for(l, t.name, t.last) + 10000 > p_us THEN t.last
@@ -118,19 +118,21 @@ LANGUAGE sql VOLATILE AS $$
     standing = _standing(l, t.name, t.running, t.last, true, p_us)
 $$;
 
--- Put messages that are ready, and those that are due, into lines. `places` are locked.
-CREATE FUNCTION bide._into_lines(l bide.limited, p_places tid[], p_us bigint) RETURNS void
+-- Put messages that are ready, or those that are due, into lines. `places` are locked.
+CREATE FUNCTION bide._into_lines(INOUT l bide.limited, p_places tid[], p_us bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   entering text[];
 BEGIN
-  SELECT array_agg(name) INTO entering FROM (
-    SELECT DISTINCT coalesce("group", '') AS name FROM message WHERE ctid = ANY (p_places)
+  SELECT array_agg(name ORDER BY place) INTO entering FROM (
+    SELECT coalesce("group", '') AS name, min(ARRAY[rank, seq]) AS place
+    FROM message WHERE ctid = ANY (p_places) GROUP BY 1
   ) AS g WHERE NOT _has_line(l.id, name);
   UPDATE message SET state = 1, rank = _rank(1, due, priority), limited = l.id
   WHERE ctid = ANY (p_places);
   IF entering IS NOT NULL THEN
     PERFORM _enter(l, entering, p_us);
+    l.turn := l.turn + cardinality(entering);
   END IF;
 END $$;
 
@@ -176,7 +178,7 @@ BEGIN
   IF seen.places IS NOT NULL THEN
     places := ARRAY(
       SELECT ctid FROM message WHERE ctid = ANY (seen.places) AND state = 1 FOR UPDATE SKIP LOCKED);
-    PERFORM _into_lines(l, places, p_us);
+    l := _into_lines(l, places, p_us);
     IF cardinality(places) < cardinality(seen.places) THEN
       l.horizon := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
       l.settled := false;

@@ -106,7 +106,7 @@ BEGIN
     ORDER BY rank, seq LIMIT reach FOR UPDATE SKIP LOCKED
   ) AS d;
   IF places IS NOT NULL THEN
-    PERFORM _into_lines(l, places, us);
+    l := _into_lines(l, places, us);
     behind := behind OR cardinality(places) = reach AND _first_due(q.id, p_floor[1]) <= moment;
   END IF;
   IF l."limit" > 0 THEN
@@ -183,14 +183,15 @@ BEGIN
                   clock, ARRAY[s.nth, CASE WHEN s.freed > m.due THEN s.freed ELSE 0 END], NULL::bigint;
       INSERT INTO tally
       SELECT q.id, 'pending', _hour(d), -count(*) FROM unnest(heads.dues[:serving]) AS d GROUP BY 3;
-      UPDATE turn AS t SET turn = 2 * (l.turn + s.nth), running = t.running + s.n,
+      l.turn := (l.turn / 4096 + 1) * 4096;
+      UPDATE turn AS t SET turn = l.turn + s.nth * 4096, running = t.running + s.n,
         last = _served(t.last, l.group_rate, us, s.n),
         standing = _standing(l, t.name, t.running + s.n, _served(t.last, l.group_rate, us, s.n),
                              _has_line(l.id, t.name), us)
       FROM (SELECT name, count(*) AS n, max(nth) AS nth
             FROM unnest(heads.names[:serving]) WITH ORDINALITY AS s(name, nth) GROUP BY name) AS s
       WHERE t.limited = l.id AND t.name = s.name;
-      l.turn := l.turn + serving;
+      l.turn := l.turn + (serving - 1) * 4096;
       l.running := l.running + serving;
       l.last := _served(l.last, l.rate, us, serving);
       taken := taken + serving;
