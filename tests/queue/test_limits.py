@@ -17,7 +17,7 @@ def test_limits_are_given_with_the_queue_or_set_later(tmp_path: Path, clock: Fak
     calls.put_many([1, 2, 3], group="a")
     calls.put(4)
     held = calls.claim(9)
-    assert [one.body for one in held] == [4, 1]
+    assert [one.body for one in held] == [1, 4]
     assert calls.claim(9) == []
     found = calls.configure(limit=0, rate="5/s", group_rate=0)
     assert (found.limit, found.rate, found.group_limit, found.group_rate) == (0, 200_000, 0, 0)
