@@ -225,6 +225,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     lease ends. `at` is when it is due, `created` when it was first put."""
     secret: str | None = None
     """In a claim from a server: the secret part of the token; see `Lease`."""
+    asked: int | None = None
+    """The due time that the last put, edit or reschedule asked for, if a revival has changed it."""
 
     @property
     def body(self) -> Any:
@@ -269,14 +271,24 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     def version(self) -> str:
         """A text of 16 hexadecimal digits that changes whenever the message is edited.
 
-        A put, a replacement, an edit, a reschedule and a revival change it. A claim, a failed
-        attempt, a retry and a lost lease do not.
+        A put, a replacement, an edit and a reschedule change it, and nothing else: no claim, failed
+        attempt, retry, lost lease, death or revival. Equal messages have equal versions.
         """
-        if self.planned is None:
-            return version_of(self, self.due)
-        # A retry changes `due`, and keeps the time at which the message expires.
-        expires = None if self.expires is None else self.expires + self.due - self.planned
-        return version_of(msgspec.structs.replace(self, expires=expires), self.planned)
+        plain = self.as_edited()
+        return version_of(plain, plain.due)
+
+    def as_edited(self) -> "Message":
+        """Return the message as its last put, edit or reschedule left it.
+
+        `due` and `expires` are as they asked: a retry or a revival may have changed them.
+        """
+        if self.planned is None and self.asked is None:
+            return self
+        expires = self.expires
+        if expires is not None and self.planned is not None:
+            expires += self.due - self.planned  # a retry keeps the time at which it expires
+        due = next(one for one in (self.asked, self.planned, self.due) if one is not None)
+        return msgspec.structs.replace(self, due=due, expires=expires, planned=None, asked=None)
 
     @property
     def error(self) -> str | None:

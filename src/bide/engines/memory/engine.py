@@ -186,8 +186,9 @@ class MemoryEngine:
         def revive(record: Record) -> Outcome | None:
             if record.state != "dead" or not record.is_still(None, versions.get(record.id)):
                 return None
-            record.attempt = 0
+            record.attempt, asked = 0, record.message("", now).as_edited().due
             queue.plan(record, now + command.delay)
+            record.asked = asked
             queue.tally["revived"] += 1
             return record.outcome(True, now)
 

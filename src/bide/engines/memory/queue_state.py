@@ -120,6 +120,7 @@ class QueueState:
         """Make the record delayed until `due`, and let it expire as its put asked, from then on."""
         if record.expires is not None and record.planned is not None:
             record.expires += record.due - record.planned
+        record.asked = None
         self.delay(record, due)
 
     def edit(self, record: Record, edit: Edit, due: int | None) -> None:

@@ -32,6 +32,7 @@ class Record(msgspec.Struct, gc=False):
     until: int | None = None
     ended: int | None = None
     planned: int | None = None
+    asked: int | None = None
     since: int | None = None
     extended: int = 0
     successor: Item | None = None
@@ -86,7 +87,7 @@ class Record(msgspec.Struct, gc=False):
             self.id, queue, self.data, self.json, self.due, self.priority,
             self.attempt + leased, self.attempts, state, self.expires, self.group, self.headers,
             self.failures, self.holder, self.until, self.ended, self.planned, self.created,
-            self.successor,
+            self.successor, asked=self.asked,
         )  # fmt: skip
 
 

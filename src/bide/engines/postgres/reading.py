@@ -63,6 +63,7 @@ def message(queue: str, row: Any, now: int) -> Message:
         row.rank if code == 2 else None, row.rank if code > 2 else None, row.planned,
         row.created or None,
         _successor(row.id, row.successor) if row.successor else None,
+        asked=row.asked,
     )  # fmt: skip
 
 
@@ -128,7 +129,7 @@ def claim(run: Run, command: cmd.Claim, now: int | None) -> Reply:
             row.attempts, "leased", row.expires, row.group,
             _headers(row.headers) if row.headers else None,
             _failures(row.failures) if row.failures else (), command.holder, until,
-            None, row.planned, row.created or None,
+            None, row.planned, row.created or None, asked=row.asked,
         )
         for row in rows
     ]  # fmt: skip

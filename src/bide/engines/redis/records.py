@@ -7,7 +7,8 @@ A record is a line that `redis-cli` shows, and behind it group, headers, failure
 
 A put sends the line from `kind` on; the script adds the order of putting, the due moment, and when
 the message was first put. Records of older versions do not have that. Where there are no group,
-headers and failures, their lengths are left out.
+headers and failures, their lengths are left out. If the message was revived, a colon and the due
+moment that was asked for before stand behind `planned`.
 """
 
 from functools import lru_cache
@@ -46,6 +47,7 @@ class _Fields(NamedTuple):
     state: State | None
     ended: int | None
     planned: int | None
+    asked: int | None = None
     group: int = 0
     headers: int = 0
     failures: int = 0
@@ -55,6 +57,8 @@ class _Fields(NamedTuple):
 @lru_cache(1024)
 def _read_line(line: bytes) -> _Fields:
     kind, *words = line.split(b" ")
+    planned, _, asked = words[6].partition(b":")
+    words[6:7] = planned, asked or b"-"
     values = msgspec.convert(
         [kind == b"j", *(None if word == b"-" else word.decode() for word in words)],
         _Fields,
@@ -123,7 +127,7 @@ def as_message(
         id, queue, record[at:], fields.json, due, fields.priority,
         fields.attempt + (holder is not None), fields.attempts, state, fields.expires, group,
         headers, failures, holder, until, fields.ended, fields.planned, created,
-        successor,
+        successor, asked=fields.asked,
     )  # fmt: skip
 
 

@@ -132,6 +132,7 @@ class MessageRow(NamedTuple):
     headers: str | None
     failures: str | None
     planned: int | None
+    asked: int | None
     created: int | None
     size: int
     """How many bytes the message takes in a reply."""
@@ -150,7 +151,7 @@ class MessageRow(NamedTuple):
         # Unpacked, since each message of a claim comes by here.
         (
             id, data, due, priority, attempt, attempts, expires, group, headers, failures, planned,
-            created, _size, code, held_by, held_until, ended, _rank, _seq,
+            asked, created, _size, code, held_by, held_until, ended, _rank, _seq,
         ) = self  # fmt: skip
         if code == DELAYED and due <= now:
             code = READY
@@ -160,7 +161,7 @@ class MessageRow(NamedTuple):
             attempt + (code == LEASED), attempts, STATES[code], expires, group,
             as_headers(headers) if headers else None,
             as_failures(failures) if failures else (), holder or held_by, until or held_until,
-            ended, planned, created or None,
+            ended, planned, created or None, asked=asked,
         )  # fmt: skip
 
 

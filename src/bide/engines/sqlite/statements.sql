@@ -267,7 +267,8 @@ UPDATE bide_message SET attempt = ?, failures = ? WHERE seq = ?;
 
 -- name: reschedule
 -- It expires so long after its due time as its put asked; a retry has changed that.
-UPDATE bide_message SET expires = expires + due - coalesce(planned, due), due = ?, planned = NULL
+UPDATE bide_message SET
+  expires = expires + due - coalesce(planned, due), due = ?, planned = NULL, asked = NULL
 WHERE seq = ?;
 
 -- name: move_due
@@ -276,6 +277,7 @@ UPDATE bide_message SET planned = coalesce(planned, due), due = ?, expires = ? W
 
 -- name: revive
 UPDATE bide_message SET
+  asked = coalesce(asked, planned, due),
   expires = expires + due - coalesce(planned, due), due = ?, attempt = 0, planned = NULL
 WHERE seq = ?;
 

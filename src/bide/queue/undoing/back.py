@@ -71,7 +71,9 @@ def _restore(undo: Undo, record: Record, mark: Mark) -> Steps[Undone]:
         reply: Outcomes = yield Put(undo.queue, items, actor=undo.actor)
         restored = sum(map(bool, reply.outcomes))
         return Undone(restored, taken=len(items) - restored)
-    changed = [_Changed(record.messages[number], mark.dues[number]) for number in numbers]
+    changed = [
+        _Changed(record.messages[number], mark.dues[number], record.verb) for number in numbers
+    ]
     found = yield from _found(undo.queue, [one.id for one in messages])
     same, claimed = list[_Changed](), 0
     for one in changed:
@@ -91,14 +93,14 @@ class _Changed(NamedTuple):
 
     before: Message
     due: int
+    verb: Verb
 
     @property
     def version(self) -> str:
-        """Its version since then."""
-        expires = self.before.expires
-        if expires is not None and self.before.planned is not None:
-            expires += self.before.due - self.before.planned
-        return version_of(msgspec.structs.replace(self.before, expires=expires), self.due)
+        """Its version since then; a revival keeps it."""
+        if self.verb == "revive":
+            return self.before.version
+        return version_of(self.before.as_edited(), self.due)
 
 
 def _found(queue: str, ids: list[str]) -> Steps[dict[str, Message]]:

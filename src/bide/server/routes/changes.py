@@ -78,13 +78,12 @@ async def edit(call: Call) -> Answer:
 
 def _version(seen: Message, edit: Edit, due: int) -> str:
     """Return the version that a message has after an edit, by which it is due at `due`."""
-    planned = seen.due if seen.planned is None else seen.planned
-    expires = None if seen.expires is None else seen.expires + seen.due - planned
-    changes = {"expires": expires, **edit.options}
+    plain = seen.as_edited()
+    changes = edit.options
     if edit.data is not UNSET:
         changes |= {"data": edit.data, "json": edit.json}
     moved = edit.at is not None or edit.delay is not None
-    return version_of(msgspec.structs.replace(seen, **changes), due if moved else planned)
+    return version_of(msgspec.structs.replace(plain, **changes), due if moved else plain.due)
 
 
 async def reschedule_where(call: Call) -> Answer:

@@ -106,21 +106,55 @@ class ChangeCases:
             assert one.put("a", on_conflict="replace", if_version=seen, data=b"2")[0]
             assert one.get("a").version != seen
 
-    def test_a_version_changes_when_a_retried_message_is_rescheduled_or_revived(
-        self, desk: Desk
-    ) -> None:
+    def test_a_version_changes_when_a_retried_message_is_rescheduled(self, desk: Desk) -> None:
         desk.retry(desk.lease("a"), delay=40)
-        desk.retry(desk.lease("b", attempts=2), delay=40)
-        seen = [desk.get(id).version for id in "ab"]
-        assert desk.reschedule("a", at=START + 99, if_version=seen[0])[0]
-        desk.wait(40)
-        desk.retry(*leases(desk.claim()))
-        assert desk.get("b").version == seen[1]
-        desk.revive("b")
-        for id, old in zip("ab", seen, strict=True):
-            message = desk.get(id)
-            assert message.planned is None
-            assert message.version != old
+        seen = desk.get("a").version
+        assert desk.reschedule("a", at=START + 99, if_version=seen)[0]
+        assert (desk.get("a").planned, desk.get("a").version != seen) == (None, True)
+
+    def test_a_version_outlasts_revivals(self, desk: Desk) -> None:
+        for expires in (None, HOUR):
+            one = desk.apart(f"{expires}")
+            begun = one.now
+            lease = one.lease("a", attempts=2, expires=expires, group="g", headers={"a": "b"})
+            seen = one.get("a").version
+            one.retry(lease, delay=40)
+            for again in (1, 2):  # the first dies after a retry, the second after a revival
+                one.wait(40)
+                one.bury(*leases(one.claim()))
+                assert one.revive("a", delay=30 * again)[0]
+                revived = one.get("a")
+                due, version = one.now + 30 * again, revived.version
+                assert (revived.due, revived.asked, version) == (due, begun, seen)
+                assert (revived.planned, revived.expires) == (None, expires)
+                one.wait(30 * again)
+                claimed = one.claim()
+                assert [(m.asked, m.version) for m in claimed.messages] == [(begun, seen)]
+                one.retry(*leases(claimed), delay=40)
+                retried = one.get("a")
+                assert (retried.planned, retried.version) == (due, seen)
+                assert not one.edit("a", data=b"3", if_version="0" * 16)[0]
+                assert one.edit("a", data=retried.data, if_version=seen)[0]
+            assert one.page("delayed").messages[0].version == seen
+            assert one.reschedule("a", delay=0, if_version=seen)[0]
+            moved = one.get("a")
+            assert (moved.asked, moved.planned, moved.expires) == (None, None, expires)
+            assert moved.version != seen
+
+    def test_an_edit_or_a_put_of_a_revived_message_asks_anew(self, desk: Desk) -> None:
+        for id in "abc":
+            desk.bring(id, "dead")
+        desk.wait(5)
+        desk.revive(*"abc", delay=40)
+        seen = desk.get("a")
+        assert desk.edit("a", priority=3, expires=7)[0]
+        assert desk.edit("b", delay=9)[0]
+        assert desk.put("c", on_conflict="replace", if_version=seen.version)[0]
+        edited, moved, replaced = (desk.get(id) for id in "abc")
+        assert (edited.asked, edited.due, edited.expires) == (START, seen.due, 7)
+        assert (moved.asked, moved.due) == (None, desk.now + 9)
+        assert (replaced.asked, replaced.due) == (None, desk.now)
+        assert len({one.version for one in (seen, edited, moved, replaced)}) == 4
 
     def test_reschedule_changes_the_due_time_and_nothing_else(self, desk: Desk) -> None:
         desk.put("a", priority=7, expires=20, group="g", delay=5)

@@ -96,6 +96,20 @@ class StateCases:
                 assert outcomes[0] == one.refusal("a")
                 assert one.get("a") == before
 
+    def test_only_put_replace_edit_and_reschedule_change_the_version(self, desk: Desk) -> None:
+        changing = {
+            "edit", "edit with a due time", "put that replaces", "put that revives", "reschedule",
+        }  # fmt: skip
+        for number, (name, verb) in enumerate((BY_LEASE | BY_ID).items()):
+            for state in verb.states:
+                one = desk.apart(f"{state}-{number}")
+                lease = one.bring("a", state)
+                before = one.get("a").version
+                assert verb.on(one, lease)[0].done
+                (after,) = one.find("a")
+                if after is not None:
+                    assert (after.version != before) == (name in changing), (name, state)
+
     @every_verb
     def test_a_lapsed_lease_is_over_for_every_command(self, desk: Desk, verb: Verb) -> None:
         after: tuple[State, State] = "dead", "ready"

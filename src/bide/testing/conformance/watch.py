@@ -12,9 +12,11 @@ from bide.model.commands import (
     Cancel,
     Command,
     Count,
+    Edit,
     Extend,
     Put,
     Release,
+    Reschedule,
     Retry,
     Scan,
 )
@@ -69,7 +71,8 @@ class Watch:
 
         Raises:
             AssertionError: a transition is not in the lifecycle, or the counters changed otherwise
-                than it says, or do not account for every message.
+                than it says, or do not account for every message; or a version changed with
+                something else than a put, an edit or a reschedule.
         """
         queue = command.queue
         before = dump(self.engine, queue, now)
@@ -81,6 +84,11 @@ class Watch:
         (reply,) = self.engine.execute([command], now)
         after = dump(self.engine, queue, now)
         counts = audit(self.engine, queue, now)
+        if not isinstance(command, (Put, Edit, Reschedule)):
+            for id in before.keys() & after.keys():
+                follows = before[id].successor is not None and after[id].successor is None
+                same = before[id].version == after[id].version
+                assert same or follows, f"{command} changed the version of {id}"
         moved: Counter[str] = Counter()
         if _distinct(command):
             for id in sorted(before.keys() | after.keys()):

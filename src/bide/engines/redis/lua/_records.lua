@@ -6,7 +6,8 @@
 -- `created` is when the message was first put: 0 if an import does not know, and missing in records of an
 -- older bide. The three lengths are left out where all are 0. `state` is dead,
 -- acked or expired, and `ended` since when; both are - for all other messages, as is `expires` where
--- there is none. `planned` is the due moment that was asked for, if a retry has moved `due`, or -.
+-- there is none. `planned` is the due moment that was asked for, if a retry has moved `due`, or -; behind
+-- it and a colon stands the one that was asked for before a revival, if there was one.
 --
 -- Writes go in an order that survives a server which dies between two of them: first the new place,
 -- then the record, and last the old place is left. What is half done stands in two places, or has a
@@ -23,8 +24,8 @@ local function ended_in(state)
 end
 
 local function parse(id, text)
-  local order, due, created, kind, priority, attempt, attempts, expires, state, ended, planned, g, h, f, at = match(
-    text, '^(%x+) (%d+) ?(%d*) (%a) (%d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%S+) ?(%d*) ?(%d*) ?(%d*)\n()')
+  local order, due, created, kind, priority, attempt, attempts, expires, state, ended, planned, asked, g, h, f, at =
+    match(text, '^(%x+) (%d+) ?(%d*) (%a) (%d+) (%d+) (%d+) (%S+) (%S+) (%S+) ([%d-]+):?(%d*) ?(%d*) ?(%d*) ?(%d*)\n()')
   if g == '' then g, h, f = 0, 0, 0 end
   local headers, failures = at + g, at + g + h
   state = state ~= '-' and state or nil
@@ -32,7 +33,7 @@ local function parse(id, text)
     id = id, order = order, member = order .. id, due = tonumber(due), kind = kind,
     priority = tonumber(priority), attempt = tonumber(attempt), attempts = tonumber(attempts),
     expires = tonumber(expires), state = state, was = state, ended = tonumber(ended),
-    planned = tonumber(planned), created = created ~= '' and created .. ' ' or '',
+    planned = tonumber(planned), asked = tonumber(asked), created = created ~= '' and created .. ' ' or '',
     group = sub(text, at, headers - 1), headers = sub(text, headers, failures - 1),
     failures = sub(text, failures, failures + f - 1), body = sub(text, failures + f),
   }
@@ -47,7 +48,7 @@ end
 local function save(r)
   local line = concat({r.order, format('%013d', r.due), r.created .. r.kind, r.priority, r.attempt,
     r.attempts, r.expires and int(r.expires) or '-', r.state or '-', r.ended and int(r.ended) or '-',
-    r.planned and int(r.planned) or '-'}, ' ')
+    (r.planned and int(r.planned) or '-') .. (r.asked and ':' .. int(r.asked) or '')}, ' ')
   if #r.group + #r.headers + #r.failures > 0 then
     line = concat({line, #r.group, #r.headers, #r.failures}, ' ')
   end
@@ -91,7 +92,15 @@ local function to_ready(r) move(r, READY, (255 - r.priority) * STRIPE + r.due) e
 -- Sets when a message is due, and lets it expire as its put asked, from then on.
 local function plan(r, due)
   if r.expires and r.planned then r.expires = r.expires + r.due - r.planned end
-  r.planned, r.due = nil, due
+  r.planned, r.asked, r.due = nil, nil, due
+end
+
+-- Makes a dead letter due anew. What was asked for stays: its version does not change.
+local function revive(r, due)
+  local asked = r.asked or r.planned or r.due
+  plan(r, due)
+  r.attempt, r.asked = 0, asked
+  count('revived')
 end
 
 -- Sets a message aside: dead, or kept as acked or expired.
@@ -125,7 +134,7 @@ local function follow(r)
   for _, field in ipairs({'due', 'created', 'kind', 'priority', 'attempts', 'headers', 'body'}) do
     r[field] = s[field]
   end
-  r.attempt, r.failures, r.expires, r.planned = 0, '', s.expires, nil
+  r.attempt, r.failures, r.expires, r.planned, r.asked = 0, '', s.expires, nil, nil
   to_delayed(r)
 end
 
@@ -177,9 +186,8 @@ local function is_still(r, wanted)
   local due, version = match(wanted, '^(%d*)v?(%x*)$')
   if due ~= '' and tonumber(due) ~= r.due then return false end
   if version == '' then return true end
-  local asked = r.planned or r.due
-  local line = concat({int(asked), r.priority, r.attempts,
-    r.expires and int(r.expires + r.due - asked) or '-', r.kind, #r.group, #r.headers}, ' ')
+  local line = concat({int(r.asked or r.planned or r.due), r.priority, r.attempts,
+    r.expires and int(r.expires + r.due - (r.planned or r.due)) or '-', r.kind, #r.group, #r.headers}, ' ')
   return sub(redis.sha1hex(concat({line, '\n', r.group, r.headers, r.body})), 1, 16) == version
 end
 

@@ -59,10 +59,8 @@ local function do_it(r, token)
   elseif verb == 'untouched' or verb ~= 'retry' or failed(r, reason, now, true) then
     if verb == 'retry' then count('retried') end
     if verb == 'revive' then
-      r.attempt = 0
-      count('revived')
-    end
-    if verb == 'revive' or verb == 'reschedule' then
+      revive(r, moment)
+    elseif verb == 'reschedule' then
       plan(r, moment)
     else
       if r.expires then r.expires = r.expires - (moment - r.due) end  -- when it expires stays

@@ -213,7 +213,7 @@ def edit(session: Session, command: Edit) -> Outcomes:
         values["data"] = command.data.decode() if command.json else command.data
     changes = [f'"{name}" = :{name}' for name in values if name != "expires"]
     if due is not None:
-        changes += ["due = :due", "planned = NULL"]
+        changes += ["due = :due", "planned = NULL", "asked = NULL"]
     expires = ":expires" if "expires" in values else "expires + due - coalesce(planned, due)"
     if "expires" in values and due is None:  # a retry keeps the time at which it expires
         expires += " + coalesce(planned, due) - due"

@@ -218,7 +218,7 @@ BEGIN
   WHERE seq = p_message.seq;
   UPDATE message SET state = 0, rank = _rank(0, s.due, s.priority), due = s.due,
     priority = s.priority, attempt = 0, attempts = s.attempts, expires = s.expires, planned = NULL,
-    "group" = s."group", failures = NULL, created = s.created, token = NULL, holder = NULL,
+    asked = NULL,     "group" = s."group", failures = NULL, created = s.created, token = NULL, holder = NULL,
     since = NULL, extended = NULL, successor = NULL,
     size = _size(id, decode(s.data, 'base64'), s.headers)
   WHERE queue = p_message.queue AND id = p_message.id RETURNING * INTO p_message;
@@ -256,7 +256,7 @@ $$;
 -- A message as callers see it.
 CREATE VIEW bide._message AS
 SELECT m.seq, m.queue, m.id, c.is_json, c.data, m.due, m.priority, m.attempt, m.attempts, m.expires,
-       m."group", c.headers, m.failures, m.state, m.rank, m.holder, m.planned, m.created,
-       m.successor,
+       m."group", c.headers, m.failures, m.state, m.rank, m.holder, m.planned, m.asked,
+       m.created, m.successor,
        m.size + coalesce(octet_length(m.failures), 0) AS size
 FROM bide.message m JOIN bide.content c ON c.seq = m.seq;

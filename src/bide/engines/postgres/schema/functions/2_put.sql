@@ -62,7 +62,8 @@ CREATE FUNCTION bide._rows(
          _size(i.id, i.data, i.headers), (CASE WHEN i.died IS NULL THEN 0 ELSE 3 END)::smallint,
          coalesce(i.priority, 0)::smallint, i.expires, NULL::bigint, NULL::bigint,
          i.id COLLATE "C", i."group" COLLATE "C", NULL::text, i.failures,
-         NULL::bigint, NULL::integer, coalesce(i.created, p_moment), NULL::integer, NULL::text
+         NULL::bigint, NULL::integer, coalesce(i.created, p_moment), NULL::integer, NULL::text,
+         NULL::bigint
   FROM unnest(p_ids, p_data, p_at, p_delay, p_priority, p_attempts, p_expires, p_group, p_headers,
               p_attempt, p_failures, p_died, p_created) WITH ORDINALITY
     AS i(id, data, at, delay, priority, attempts, expires, "group", headers, attempt, failures,

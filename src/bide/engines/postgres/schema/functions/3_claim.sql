@@ -17,7 +17,7 @@ CREATE FUNCTION bide._claim(p_queue text, p_now bigint, p_count integer, p_lease
                             p_process text)
 RETURNS TABLE (seq bigint, id text, is_json boolean, data bytea, due bigint, priority smallint,
                attempt integer, attempts integer, expires bigint, "group" text, headers text,
-               failures text, planned bigint, created bigint, holder text, token bigint,
+               failures text, planned bigint, asked bigint, created bigint, holder text, token bigint,
                exactly double precision, floor bigint[], until bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
@@ -114,7 +114,7 @@ BEGIN
           since = leased
         FROM content c WHERE m.ctid = ANY (good) AND c.seq = m.seq
         RETURNING m.seq, m.id, c.is_json, c.data, m.due, m.priority, m.attempt + 1, m.attempts,
-                  m.expires, m."group", c.headers, m.failures, m.planned, m.created, p_holder, claim, clock,
+                  m.expires, m."group", c.headers, m.failures, m.planned, m.asked, m.created, p_holder, claim, clock,
                   NULL::bigint[], NULL::bigint;
       INSERT INTO tally VALUES (q.id, 'leased', -1, cardinality(good));
     END IF;

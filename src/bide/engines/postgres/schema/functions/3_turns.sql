@@ -59,7 +59,7 @@ CREATE FUNCTION bide._take_turns(
   p_max_bytes bigint, p_floor bigint[], p_process text, p_raise bigint
 ) RETURNS TABLE (seq bigint, id text, is_json boolean, data bytea, due bigint, priority smallint,
                  attempt integer, attempts integer, expires bigint, "group" text, headers text,
-                 failures text, planned bigint, created bigint, holder text, token bigint,
+                 failures text, planned bigint, asked bigint, created bigint, holder text, token bigint,
                  exactly double precision, floor bigint[], until bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
@@ -179,7 +179,7 @@ BEGIN
                  AS s(place, name, round, freed, last, nth)
         ) AS s, content c WHERE m.ctid = s.place AND c.seq = m.seq
         RETURNING m.seq, m.id, c.is_json, c.data, m.due, m.priority, m.attempt + 1, m.attempts,
-                  m.expires, m."group", c.headers, m.failures, m.planned, m.created, p_holder, claim,
+                  m.expires, m."group", c.headers, m.failures, m.planned, m.asked, m.created, p_holder, claim,
                   clock, ARRAY[s.nth, CASE WHEN s.freed > m.due THEN s.freed ELSE 0 END], NULL::bigint;
       INSERT INTO tally
       SELECT q.id, 'pending', _hour(d), -count(*) FROM unnest(heads.dues[:serving]) AS d GROUP BY 3;

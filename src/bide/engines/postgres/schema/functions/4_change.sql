@@ -86,6 +86,7 @@ BEGIN
     new := was;
     IF p_verb IN ('reschedule', 'revive') THEN  -- it expires as its put asked, from then on
       new.planned := NULL;
+      new.asked := CASE p_verb WHEN 'revive' THEN coalesce(was.asked, was.planned, was.due) END;
       new.expires := was.expires + was.due - coalesce(was.planned, was.due);
     END IF;
     cause := NULL;
@@ -162,7 +163,7 @@ BEGIN
         new.extended := NULL;
       END IF;
       UPDATE message SET state = new.state, rank = new.rank, due = new.due, expires = new.expires,
-        planned = new.planned, attempt = new.attempt, token = new.token, holder = new.holder,
+        planned = new.planned, asked = new.asked, attempt = new.attempt, token = new.token, holder = new.holder,
         since = new.since, extended = new.extended, failures = new.failures
       WHERE queue = q.id AND id = was.id;
     END IF;

@@ -44,6 +44,7 @@ BEGIN
         new.state := 0;
         new.due := new_due;
         new.planned := NULL;
+        new.asked := NULL;
         new.expires := was.expires + was.due - coalesce(was.planned, was.due);
       END IF;
       IF 'expires' = ANY (p_set) THEN  -- a retry keeps the time at which it expires
@@ -69,7 +70,7 @@ BEGIN
         PERFORM _note_limits(was, new, moment);
       END IF;
       UPDATE message SET state = new.state, rank = new.rank, due = new.due, expires = new.expires,
-        planned = new.planned, priority = new.priority, attempts = new.attempts,
+        planned = new.planned, asked = new.asked, priority = new.priority, attempts = new.attempts,
         "group" = new."group", size = new.size
       WHERE queue = q.id AND id = was.id;
     END IF;
