@@ -75,6 +75,16 @@ def test_set_changes_limits(run: Bide, orders: bide.Queue) -> None:
     assert "--group-rate '5 per s' is not a valid rate; write '5/s'" in wrong.stderr
 
 
+def test_a_number_that_is_none_is_told_with_its_bounds(run: Bide) -> None:
+    for given, bounds in ((("set", "orders", "--limit"), "of at least 0"),
+                          (("put", "orders", "1", "--priority"), "from 0 to 255")):  # fmt: skip
+        for text in ("x", "-1", "1.5"):
+            wrong = run(*given, text)
+            assert wrong.exit_code == 2
+            told = f"'{text}' is not a valid number; write a whole number {bounds}"
+            assert told in " ".join(wrong.stderr.split())
+
+
 def test_set_needs_something_to_set(run: Bide) -> None:
     nothing = run("set", "orders")
     assert nothing.exit_code == 2

@@ -1,7 +1,9 @@
 """`--undo` and `bide undo`: bulk changes that can be taken back, and their previews."""
 
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 from click.testing import Result
@@ -91,6 +93,34 @@ def test_nothing_to_change_and_nothing_to_take_back(run: Bide, orders: bide.Queu
         assert run(*given).exit_code == 2
     acked = run("purge", "orders", "--state", "acked", "--undo")
     assert "undo= is not for acked messages" in acked.stderr.replace("--undo", "undo=")
+
+
+def test_a_dry_run_has_nothing_to_take_back(run: Bide, orders: bide.Queue) -> None:
+    fill(orders)
+    bury(orders)
+    for given in (
+        ("cancel", "orders", *GROUP),
+        ("reschedule", "orders", *GROUP, "--delay", "1d"),
+        ("purge", "orders", "--state", "delayed"),
+        ("revive", "orders", "--all"),
+        ("dead", "purge", "orders", "--all"),
+    ):
+        refused = run(*given, "--undo", "--dry-run")
+        assert refused.exit_code == 2, given
+        assert "--undo and --dry-run cannot be combined; leave one of them out" in refused.stderr
+    sizes = orders.counts().sizes
+    assert (sizes.delayed, sizes.dead) == (7, 3)
+
+
+def test_a_change_that_fails_says_so(run: Bide, orders: bide.Queue, url: str) -> None:
+    fill(orders)
+    other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+    with closing(other):
+        other.execute("BEGIN IMMEDIATE")
+        failed = run("cancel", "orders", *GROUP, "--undo", "--url", f"{url}?timeout=0.05")
+    assert failed.exit_code == 3
+    assert "it failed; what was cancelled before can be taken back" in failed.stderr
+    assert "interrupted" not in failed.stderr
 
 
 def test_people_are_shown_what_would_change_and_how_to_take_it_back(

@@ -12,7 +12,7 @@ from bide.cli.errors import usage_error
 from bide.cli.messages import print_outcomes
 from bide.cli.output import DONE, NOT_DONE, NOTHING, Output, plural, warn
 from bide.cli.store import Store, on_any_store, on_store
-from bide.cli.undo import change, show_some, undo_option
+from bide.cli.undo import change, show_some, takes_back, undo_option
 from bide.model.message import Message, State
 from bide.model.replies import Affected
 from bide.queue.command_builder import CommandBuilder
@@ -66,7 +66,7 @@ def cancel(
         told = store.told(queue, outcomes)
         return print_outcomes(out, told, "cancelled", as_seen=as_seen)
     command = CommandBuilder(queue).cancel_where(**rule, dry_run=dry_run)
-    if undoable and not dry_run:
+    if takes_back(undoable, dry_run):
         return change(store, out, queue, bulk_of(command), "cancelled")
     if dry_run:
         count = store.ask(Affected, command).count
@@ -123,7 +123,7 @@ def reschedule(
         outcome = store.queue(queue).reschedule(id, if_due=if_due, if_version=if_version, **when)
         return print_outcomes(out, store.told(queue, [outcome]), "moved", as_seen=as_seen)
     assert group is not None
-    if undoable and not dry_run:
+    if takes_back(undoable, dry_run):
         builder = CommandBuilder(queue)
         command = builder.reschedule([], when["delay"], when["at"], None)
         bulk = bulk_of(command, builder.where(group, after, before))
@@ -221,6 +221,7 @@ def purge(
       bide purge orders --state delayed --yes
       bide purge orders --state dead --undo
     """  # fmt: skip
+    undoable = takes_back(undoable, dry_run)
     if dry_run:
         orders = store.existing(queue)
         count = orders.purge(state=state, before=before, dry_run=True)

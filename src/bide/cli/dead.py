@@ -19,7 +19,7 @@ from bide.cli.read import MORE, SCREEN, limit_option
 from bide.cli.store import Store, on_store
 from bide.cli.tables import ID, TEXT, Cell, Column
 from bide.cli.times import iso, local, now_ms, relative
-from bide.cli.undo import change, show_some, undo_option
+from bide.cli.undo import change, show_some, takes_back, undo_option
 from bide.model.commands import Purge
 from bide.model.message import Message
 from bide.model.replies import Outcome, Outcomes
@@ -278,7 +278,7 @@ def revive(
     """
     letters.must_choose("revive", everything)
     orders = store.existing(queue)
-    if undoable and not dry_run:
+    if takes_back(undoable, dry_run):
         bulk = reviving(CommandBuilder(queue), _ids(orders, letters), delay)
         return change(store, out, queue, bulk, "revived", LETTER)
     if letters.ids and letters == DeadFilter(letters.ids) and not dry_run:
@@ -320,7 +320,7 @@ def purge(
         confirmed_purge(store, out, queue, "dead", letters.before, yes, undoable)
         return True
     orders = store.existing(queue)
-    if undoable and not dry_run:
+    if takes_back(undoable, dry_run):
         command = Purge(queue, "dead", ids=_ids(orders, letters))
         return change(store, out, queue, bulk_of(command, by_id=True), "purged", LETTER)
 

@@ -16,7 +16,7 @@ from bide.lane.steps import run_steps
 from bide.model.commands import Command
 from bide.model.message import Message
 from bide.model.undoing import UNDO_FOR, Bulk, Undo
-from bide.queue.undoing.faces import steps_of, whole, whole_undo
+from bide.queue.undoing.faces import check_undo, steps_of, whole, whole_undo
 
 SHOWN = 5
 """How many messages a dry run shows."""
@@ -26,6 +26,12 @@ MINUTES = UNDO_FOR // 60_000
 undo_option = option.flag(
     "--undo", "undoable", help=f"Let it be taken back for {MINUTES} minutes: see bide undo."
 )
+
+
+def takes_back(undoable: bool, dry_run: bool) -> bool:
+    """Tell whether a change can be taken back; refuse that of a dry run, which changes nothing."""
+    check_undo(undoable, True, dry_run, None)
+    return undoable
 
 
 def change(
@@ -52,8 +58,9 @@ def change(
                 return reply
 
             count = run_steps(whole(bulk), ask)
-    except BaseException:
-        warn(f"interrupted; what was {verb} before can be taken back: {back}")
+    except BaseException as error:
+        end = "interrupted" if isinstance(error, KeyboardInterrupt) else "it failed"
+        warn(f"{end}; what was {verb} before can be taken back: {back}")
         raise
     if not count:
         store.must_have(queue)
