@@ -16,6 +16,7 @@ from bide.queue.takeover.run import Library
 from bide.testing import ScratchStore, WorkerFactory
 from tests.contrib.celery.conftest import Broker
 
+MILLISECOND = timedelta(milliseconds=1)
 SOON = datetime.now(UTC).replace(microsecond=0) + timedelta(days=3)
 
 
@@ -93,11 +94,17 @@ def taken(orders: bide.Queue, id: str) -> bide.Message:
 def test_calls_come_with_id_due_time_and_arguments(
     library: Library, broker: Broker, orders: bide.Queue
 ) -> None:
+    begun = datetime.now(UTC) - MILLISECOND
     later, now = FILLS[library](broker)
+    filled = datetime.now(UTC) + MILLISECOND
     done = bide.take_over(orders, library, broker.store_url, allow_pickle=True)
     assert (done.stored, bool(done)) == (2, True), done
     delayed, ready = taken(orders, later), taken(orders, now)
     assert delayed.due_at == SOON
+    if library != "huey":  # it notes no creation time
+        for one in (delayed, ready):
+            assert one.created_at is not None
+            assert begun <= one.created_at <= filled
     assert delayed.body == {"args": [42], "kwargs": {"force": True}}
     name = f"{__name__}.shop.expire" if library == "huey" else "shop.expire"
     assert delayed.headers == ready.headers == {"bide-job": name}
@@ -227,17 +234,25 @@ def test_priorities_of_huey_are_kept(broker: Broker, orders: bide.Queue) -> None
     def expire(order: int) -> None: ...
 
     task = huey.task(name="shop.expire")(expire)
+    begun = datetime.now(UTC) - MILLISECOND
     task(1)
     task(2, priority=50)
+    filled = datetime.now(UTC) + MILLISECOND
     done = bide.take_over(orders, "huey", broker.store_url, allow_pickle=True)
     assert done.stored == 2, done
+    for one in orders.scan():  # such a queue has it, others of Huey have not
+        assert one.created_at is not None
+        assert begun <= one.created_at <= filled
     assert [one.body["args"] for one in orders.claim(9)] == [[2], [1]]
 
 
-def fill_bullmq(broker: Broker, version: str = "bullmq:5.81.5") -> None:
-    """Write what BullMQ 5.81.5 writes for two jobs, one of them delayed, one with a priority."""
+def fill_bullmq(broker: Broker, version: str = "bullmq:5.81.5") -> int:
+    """Write what BullMQ 5.81.5 writes for three jobs, one of them delayed, one with a priority.
+
+    Returns when they were created.
+    """
     redis, prefix = broker.client, "bull:mails:"
-    now = int(time.time() * 1000)
+    now = int(time.time() * 1000) - 60_000
     redis.hset(f"{prefix}meta", mapping={"opts.maxLenEvents": "10000", "version": version})
     redis.set(f"{prefix}id", 3)
     due = int(SOON.timestamp() * 1000)
@@ -253,6 +268,7 @@ def fill_bullmq(broker: Broker, version: str = "bullmq:5.81.5") -> None:
     redis.lpush(f"{prefix}wait", "2")
     redis.zadd(f"{prefix}prioritized", {"3": 7 * 0x100000000 + 1})
     redis.zadd(f"{prefix}marker", {"0": 0})
+    return now
 
 
 def test_jobs_of_bullmq_that_repeat_or_have_a_parent_stay(
@@ -269,9 +285,10 @@ def test_jobs_of_bullmq_that_repeat_or_have_a_parent_stay(
 
 
 def test_jobs_of_bullmq_come_with_their_data(broker: Broker, orders: bide.Queue) -> None:
-    fill_bullmq(broker)
+    created = fill_bullmq(broker)
     done = bide.take_over(orders, "bullmq", broker.store_url, source_queue="mails")
     assert (done.stored, bool(done)) == (3, True), done
+    assert {one.created for one in orders.scan()} == {created}
     delayed = taken(orders, "1")
     assert (delayed.due_at, delayed.body) == (SOON, {"user": 1})
     assert delayed.headers == {"bide-job": "welcome"}

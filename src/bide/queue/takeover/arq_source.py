@@ -14,6 +14,7 @@ from bide.queue.takeover.source import (
     Refused,
     Source,
     call_item,
+    created_at,
     due_at,
 )
 
@@ -67,7 +68,10 @@ class ArqSource(Source):
         try:
             job = plain(data) if is_pickle(data) else json.loads(data)
             name, args, kwargs = job["f"], job["a"], job["k"]
+            created = created_at(int(job["et"]) / 1000)
         except (ValueError, TypeError, KeyError) as error:
             raise Refused(f"it is neither pickle nor JSON of arq ({error!r})") from error
         due = due_at(entry.score / 1000)
-        return call_item(entry.member.decode(), name, args, kwargs, due, self._max_body)
+        return call_item(
+            entry.member.decode(), name, args, kwargs, due, self._max_body, created=created
+        )

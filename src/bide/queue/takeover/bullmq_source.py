@@ -6,7 +6,17 @@ from typing import Any, ClassVar
 
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item
-from bide.queue.takeover.source import NOW, Entry, Held, Place, Refused, Source, due_at, job_item
+from bide.queue.takeover.source import (
+    NOW,
+    Entry,
+    Held,
+    Place,
+    Refused,
+    Source,
+    created_at,
+    due_at,
+    job_item,
+)
 
 _SHIFT = 0x1000
 """The score of a delayed job is its time in milliseconds, times this, plus a counter."""
@@ -71,12 +81,13 @@ class BullMQSource(Source):
         try:
             data = json.loads(job[b"data"])
             priority = 255 - min(int(job.get(b"priority") or 0), 255)
+            created = created_at(int(job[b"timestamp"]) / 1000)
         except ValueError as error:
-            raise Refused(f"its data is no JSON ({error})") from error
+            raise Refused(f"its data is no JSON, or a number is none ({error})") from error
         delayed = entry.place.key.endswith(b":delayed")
         due = due_at(int(entry.score) // _SHIFT / 1000) if delayed else NOW
         name = job[b"name"].decode(errors="replace")
-        return job_item(entry.member.decode(), name, data, due, self._max_body, priority)
+        return job_item(entry.member.decode(), name, data, due, self._max_body, priority, created)
 
     def held(self) -> Iterator[Held]:
         """Yield the jobs that workers run."""

@@ -14,6 +14,7 @@ from bide.queue.takeover.source import (
     Refused,
     Source,
     call_item,
+    created_at,
     due_at,
 )
 
@@ -26,7 +27,7 @@ _FIELDS = (
 _FEWEST = 8
 
 _STAMP = 8
-"""Bytes before a message in a queue with priorities: when it was put."""
+"""Bytes before a message in a queue with priorities: when it was put, in microseconds."""
 
 
 class _Message(tuple[Any, ...]):
@@ -73,11 +74,19 @@ class HueySource(Source):
         return call_item(
             str(message["id"]), message["name"], message["args"], message["kwargs"], due,
             self._max_body, priority=min(max(int(message["priority"] or 0), 0), 255),
+            created=self._created(entry),
         )  # fmt: skip
 
+    def _has_stamp(self, entry: Entry) -> bool:
+        return entry.place.kind == "zset" and entry.place.key == self._key
+
+    def _created(self, entry: Entry) -> int | None:
+        if not self._has_stamp(entry):
+            return None
+        return created_at(int.from_bytes(entry.member[:_STAMP]) / 1_000_000)
+
     def _message(self, entry: Entry) -> dict[str, Any]:
-        in_order = entry.place.kind == "zset" and entry.place.key == self._key
-        data = inflated(entry.member[_STAMP if in_order else 0 :], 2 * self._max_body)
+        data = inflated(entry.member[_STAMP * self._has_stamp(entry) :], 2 * self._max_body)
         if not is_pickle(data):
             raise Refused("it is not as Huey's own serializer writes it")
         if not self._pickles:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from bide.model.message import Item
@@ -15,6 +16,7 @@ from bide.queue.takeover.source import (
     Refused,
     Source,
     call_item,
+    created_at,
     due_at,
 )
 
@@ -67,9 +69,20 @@ class RQSource(Source):
         if instance is not None:
             raise Refused("it calls a method of a pickled object")
         due = due_at(entry.score) if entry.place.kind == "zset" else NOW
-        return call_item(entry.member.decode(), name, args, kwargs, due, self._max_body)
+        return call_item(
+            entry.member.decode(), name, args, kwargs, due, self._max_body,
+            created=_created(job[b"created_at"]),
+        )  # fmt: skip
 
     def held(self) -> Iterator[Held]:
         """Yield the jobs that workers run."""
         for member in self._redis.ask("ZRANGE", f"rq:wip:{self._queue}", 0, -1):
             yield Held(member.decode(errors="replace").partition(":")[0], "running")
+
+
+def _created(text: bytes) -> int | None:
+    try:
+        when = datetime.fromisoformat(text.decode())
+    except ValueError:
+        return None
+    return created_at((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp())

@@ -100,17 +100,21 @@ class Source(ABC):
 
 def call_item(
     id: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], due: int, max_body: int,
-    *, priority: int = 0,
+    *, priority: int = 0, created: int | None = None,
 ) -> Item:  # fmt: skip
     """Return the message of a function's call: its body is `{"args": [...], "kwargs": {...}}`.
 
     Raises:
         Refused: the arguments are no JSON, or the id is not valid.
     """
-    return job_item(id, name, {"args": list(args), "kwargs": dict(kwargs)}, due, max_body, priority)
+    body = {"args": list(args), "kwargs": dict(kwargs)}
+    return job_item(id, name, body, due, max_body, priority, created)
 
 
-def job_item(id: str, name: str, body: Any, due: int, max_body: int, priority: int = 0) -> Item:
+def job_item(
+    id: str, name: str, body: Any, due: int, max_body: int, priority: int = 0,
+    created: int | None = None,
+) -> Item:  # fmt: skip
     """Return a message whose header names its job.
 
     Raises:
@@ -118,9 +122,17 @@ def job_item(id: str, name: str, body: Any, due: int, max_body: int, priority: i
     """
     try:
         data, is_json = bodies.encode(body, max_body)
-        return Item(check_name(id), data, is_json, due, priority=priority, headers={JOB: name})
+        return Item(
+            check_name(id), data, is_json, due, priority=priority, headers={JOB: name},
+            created=created,
+        )  # fmt: skip
     except InvalidArgument as error:
         raise Refused(str(error)) from error
+
+
+def created_at(seconds: float) -> int | None:
+    """Return a creation time in Unix milliseconds; `None` if it is no time of bide."""
+    return round(seconds * 1000) if 0 < seconds * 1000 <= LATEST else None
 
 
 def due_at(seconds: float) -> int:
