@@ -45,15 +45,7 @@ NOT_APPLICABLE = {
 FEWEST = 80
 """Django 6.1 has 85 tests of its backends."""
 
-needs_django_6 = pytest.mark.skipif(django.VERSION < (6, 0), reason="django.tasks is in Django 6")
 
-
-def test_python_3_12_has_django_6() -> None:
-    """So that nothing below is left out there."""
-    assert sys.version_info < (3, 12) or django.VERSION >= (6, 0)
-
-
-@needs_django_6
 def test_the_tests_of_django_pass(tmp_path: Path) -> None:
     tests = download_tests(tmp_path)
     for path in tests.glob("test_*.py"):
@@ -75,7 +67,6 @@ def test_the_tests_of_django_pass(tmp_path: Path) -> None:
     assert int(ran[1]) >= FEWEST
 
 
-@needs_django_6
 @pytest.mark.process
 def test_a_task_is_recovered_after_a_crash(run: Run, tmp_path: Path) -> None:
     environment = {"KIT_FOLDER": str(tmp_path), "KIT_LEASE": "1s"}
