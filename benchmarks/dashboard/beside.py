@@ -1,5 +1,5 @@
 """What ten browsers that show a dashboard cost a worker on the same store: its lateness, in turn
-with and without them."""
+with and without open pages; and what the dashboard itself uses of a processor."""
 
 import json
 import subprocess
@@ -7,16 +7,17 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import bide
-from tests.dashboard.chromium import dashboard
+from benchmarks.dashboard.processor import used
+from tests.dashboard.chromium import dashboard_process
 
-__all__ = ["Beside", "lateness"]
+__all__ = ["RATE", "Beside", "lateness"]
 
-RATE, SECONDS = 100, 4
+RATE, SECONDS = 200, 4
 
-PAIRS = 7
+PAIRS = 5
 
 SETTLE = 1.5
 """Seconds after the start of the processes before the first message."""
@@ -27,6 +28,14 @@ class Beside(NamedTuple):
 
     alone: list[float]
     shown: list[float]
+    seconds: float
+    """How long the pages were open."""
+    polls: int
+    """How often they have asked for their next state meanwhile."""
+    serving: float
+    """Seconds of processor time of the dashboard meanwhile."""
+    showing: float
+    """The same of the browsers."""
 
     @property
     def usual(self) -> tuple[float, float]:
@@ -34,26 +43,49 @@ class Beside(NamedTuple):
         return sorted(self.alone)[PAIRS // 4], sorted(self.shown)[PAIRS // 4]
 
 
+class _Browsers(NamedTuple):
+    process: "subprocess.Popen[str]"
+    input: IO[str]
+    output: IO[str]
+
+    def tell(self, word: str) -> int:
+        """Open or close the pages; return how often those that were open had asked."""
+        self.input.write(f"{word}\n")
+        self.input.flush()
+        return int(self.output.readline())
+
+
 def lateness(store: str) -> Beside:
-    """Measure a worker, in turn without browsers and with ten."""
-    found = Beside([], [])
-    with dashboard(store) as base:
+    """Measure a worker, in turn without open pages and with ten."""
+    alone, shown = list[float](), list[float]()
+    seconds = serving = showing = 0.0
+    polls = 0
+    with dashboard_process(store) as (base, server), _browsers(base) as browsers:
         for _ in range(PAIRS):
-            found.alone.append(_p99(store))
-            with _browsers(base):
-                found.shown.append(_p99(store))
-    return found
+            alone.append(_p99(store))
+            browsers.tell("show")
+            since = time.monotonic()
+            before = used(server), used(browsers.process.pid)
+            shown.append(_p99(store))
+            serving += used(server) - before[0]
+            showing += used(browsers.process.pid) - before[1]
+            seconds += time.monotonic() - since
+            polls += browsers.tell("hide")
+    return Beside(alone, shown, seconds, polls, serving, showing)
 
 
 @contextmanager
-def _browsers(base: str) -> Iterator[None]:
-    """Have ten pages open; a process of its own asks as they do."""
+def _browsers(base: str) -> Iterator[_Browsers]:
+    """Start ten browsers, in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.dashboard.browsers", base]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdout.readline()  # all pages were shown once
-        yield
+        if process.stdout.readline() != "started\n":
+            raise RuntimeError("the browsers did not start; they need chromium and chromium-driver")
+        yield _Browsers(process, process.stdin, process.stdout)
         process.stdin.close()
 
 

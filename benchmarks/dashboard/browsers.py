@@ -1,43 +1,57 @@
-"""Ten browsers that have pages of a dashboard open: `python -m ... URL`, until the input ends."""
+"""Ten real browsers, each a Chromium with a profile of its own: `python -m ... URL`.
 
-import http.client
+Each line of the input opens the dashboard's overview in all of them ("show") or closes it ("hide").
+A line of the output answers how often the open pages have asked for their next state. They run at
+the lowest priority: ten browsers on two cores would else be what is measured.
+"""
+
+import os
 import sys
-import threading
-import time
-from urllib.parse import urlsplit
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from selenium.webdriver import Chrome
+from selenium.webdriver.support.ui import WebDriverWait
+
+from tests.dashboard.chromium import chromium
+
+__all__ = ["BROWSERS"]
 
 BROWSERS = 10
 
-EVERY = 2.0
-"""Seconds after which an open page asks for its next state."""
+BOUND = 60.0
+"""Seconds that a page may take."""
 
-LIVE = ("", "queue?queue=parcels", "queue?queue=work", "workers", "dead?queue=letters")
-"""The pages that are open."""
-
-
-def _show(base: str, path: str, shown: threading.Semaphore, after: float) -> None:
-    """Ask for a page again and again, as an open one does."""
-    where = urlsplit(base)
-    connection = http.client.HTTPConnection(where.netloc, timeout=60)
-    time.sleep(after)
-    while True:
-        connection.request("GET", where.path + path, headers={"hx-request": "true"})
-        reply = connection.getresponse()
-        reply.read()
-        shown.release()
-        time.sleep(EVERY)
+_ASKED = """
+return performance.getEntriesByType('resource').filter(one => one.initiatorType == 'fetch').length
+"""
 
 
 def main(base: str) -> None:
-    """Have the pages open until the input ends."""
-    shown = threading.Semaphore(0)
-    for number in range(BROWSERS):
-        arguments = base, LIVE[number % len(LIVE)], shown, number * EVERY / BROWSERS
-        threading.Thread(target=_show, args=arguments, daemon=True).start()
-    for _ in range(BROWSERS):
-        shown.acquire()
-    print("shown", flush=True)
-    sys.stdin.read()
+    """Obey the input until it ends."""
+    os.nice(19)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bide-browsers-")))
+        browsers = []
+        for number in range(BROWSERS):
+            own = folder / str(number)
+            own.mkdir()
+            browsers.append(stack.enter_context(chromium(own)))
+        print("started", flush=True)
+        for line in sys.stdin:
+            asked = sum(map(_asked, browsers))
+            for browser in browsers:
+                browser.get(base if line == "show\n" else "about:blank")
+            if line == "show\n":
+                for browser in browsers:
+                    WebDriverWait(browser, BOUND, 0.2).until(_asked)
+            print(asked, flush=True)
+
+
+def _asked(browser: Chrome) -> int:
+    """Return how often the page has asked for its next state."""
+    return int(browser.execute_script(_ASKED))
 
 
 if __name__ == "__main__":

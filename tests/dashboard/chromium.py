@@ -59,6 +59,15 @@ def picture(browser: webdriver.Chrome, path: Path, longest: int = 1_000) -> None
 @contextmanager
 def dashboard(store: str, *options: str, folder: Path | None = None) -> Iterator[str]:
     """Run `bide dashboard` as the user ann, in a folder; provide its URL."""
+    with dashboard_process(store, *options, folder=folder) as (base, _):
+        yield base
+
+
+@contextmanager
+def dashboard_process(
+    store: str, *options: str, folder: Path | None = None
+) -> Iterator[tuple[str, int]]:
+    """Run `bide dashboard`; provide its URL and its process id."""
     command = [sys.executable, "-m", "bide", "dashboard", store, "--port", "0", *options]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("BIDE_")}
     environment["LOGNAME"] = "ann"
@@ -69,7 +78,7 @@ def dashboard(store: str, *options: str, folder: Path | None = None) -> Iterator
     try:
         line = process.stdout.readline()  # ends with the process, if it cannot start
         assert "http://127.0.0.1:" in line, line
-        yield line.split()[-1]
+        yield line.split()[-1], process.pid
     finally:
         process.terminate()
         assert process.wait(30) == 0
