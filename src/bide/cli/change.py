@@ -10,7 +10,7 @@ import click
 from bide.cli import option
 from bide.cli.errors import usage_error
 from bide.cli.messages import print_outcomes
-from bide.cli.output import DONE, NOT_DONE, NOTHING, Output, plural, warn
+from bide.cli.output import DONE, NOT_DONE, Output, plural, warn
 from bide.cli.store import Store, on_any_store, on_store
 from bide.cli.undo import change, show_some, takes_back, undo_option
 from bide.model.message import Message, State
@@ -74,10 +74,8 @@ def cancel(
         count = store.repeat(command, f"cancelling in {queue}")
     if not count:
         store.must_have(queue)
-    verb = "would be cancelled" if dry_run else "cancelled"
-    would = {"cancelled": "would-cancel"} if dry_run else None
-    mark = DONE if count else NOT_DONE
-    out.report({"cancelled": count}, mark, f"{plural(count, 'message')} {verb}", would=would)
+    things = plural(count, "message")
+    out.changed("cancelled", count, things, dry_run=dry_run, empty=NOT_DONE)
     if dry_run:
         show_some(out, waiting(store.queue(queue).scan(**rule)))
     return count > 0
@@ -133,10 +131,7 @@ def reschedule(
     )
     if not count:
         store.must_have(queue)
-    verb = "would be moved" if dry_run else "moved"
-    would = {"moved": "would-move"} if dry_run else None
-    mark = DONE if count else NOT_DONE
-    out.report({"moved": count}, mark, f"{plural(count, 'message')} {verb}", would=would)
+    out.changed("moved", count, plural(count, "message"), dry_run=dry_run, empty=NOT_DONE)
     if dry_run:
         found = store.queue(queue).scan(group=group, after=after, before=before)
         show_some(out, waiting(found))
@@ -226,8 +221,7 @@ def purge(
         orders = store.existing(queue)
         count = orders.purge(state=state, before=before, dry_run=True)
         limit = None if before is None else round(before * 1000)
-        told = f"{plural(count, f'{state} message')} would be purged"
-        out.report({"purged": count}, NOTHING, told, would={"purged": "would-purge"})
+        out.changed("purged", count, plural(count, f"{state} message"), dry_run=True)
         fits = (one for one in orders.scan(state) if limit is None or _since(one) < limit)
         show_some(out, islice(fits, count))
         return
@@ -274,7 +268,7 @@ def confirmed_purge(
     if not yes:
         confirm(f"Delete {many} of {queue}{span} permanently?")
     count = store.repeat(CommandBuilder(queue).purge(state, before), f"purging {queue}", total)
-    out.report({"purged": count}, DONE, f"{plural(count, f'{state} message')} purged")
+    out.changed("purged", count, plural(count, f"{state} message"), empty=DONE)
 
 
 def confirm(question: str) -> None:

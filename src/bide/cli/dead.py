@@ -12,7 +12,7 @@ from bide.cli import option
 from bide.cli.change import confirm, confirmed_purge
 from bide.cli.errors import usage_error
 from bide.cli.messages import as_json, print_outcomes, print_sheet
-from bide.cli.output import DONE, NOTHING, Output, first_line, plural, warn
+from bide.cli.output import Output, first_line, plural, warn
 from bide.cli.program import Group
 from bide.cli.progress import Bar
 from bide.cli.read import MORE, SCREEN, limit_option
@@ -345,8 +345,8 @@ def _change(
     # Read before any change: a letter that is revived and dies again counts once.
     ids = [letter.id for letter in letters.of(queue)]
     if dry_run:
-        what = f"{plural(len(ids), LETTER)} of {queue.name} would be {verb}"
-        out.report({verb: len(ids)}, NOTHING, what, would={verb: f"would-{verb[:-1]}"})
+        things = f"{plural(len(ids), LETTER)} of {queue.name}"
+        out.changed(verb, len(ids), things, dry_run=True)
         show_some(out, letters.of(queue))
         return bool(ids)
     if asks:
@@ -356,6 +356,5 @@ def _change(
         for part in in_parts(ids):
             changed += sum(outcome.done for outcome in command(list(part)))
             bar.advance(len(part))
-    mark = DONE if changed else NOTHING
-    out.report({verb: changed}, mark, f"{plural(changed, LETTER)} of {queue.name} {verb}")
+    out.changed(verb, changed, f"{plural(changed, LETTER)} of {queue.name}")
     return changed > 0

@@ -98,16 +98,8 @@ def explain(
         all_there = all_there and found.state is not None
         if out.as_json:
             facts = msgspec.structs.asdict(found.facts)
-            out.json(
-                {
-                    "id": id,
-                    "queue": queue,
-                    "state": found.state,
-                    "reasons": found.reasons,
-                    "sentence": sentence,
-                    "facts": facts,
-                }
-            )
+            told = {"id": id, "queue": queue, "state": found.state, "reasons": found.reasons}
+            out.json({**told, "sentence": sentence, "facts": facts})
         elif out.terminal:
             out.text(sentence)
         else:

@@ -7,7 +7,7 @@ import click
 from bide.cli import option
 from bide.cli.errors import usage_error
 from bide.cli.messages import as_json, body_line
-from bide.cli.output import STYLES, Output, warn
+from bide.cli.output import STYLES, Output, first_line, warn
 from bide.cli.store import Store, on_store
 from bide.cli.tables import ID, TEXT, Cell, Column
 from bide.cli.times import iso, local, now_ms, relative
@@ -75,7 +75,7 @@ def search(
 def _line(message: Message) -> tuple[str, ...]:
     return (
         message.queue, message.id, message.state, iso(message.due), str(message.priority),
-        message.group or "", _first_line(message.error), body_line(message),
+        message.group or "", first_line(message.error), body_line(message),
     )  # fmt: skip
 
 
@@ -83,9 +83,5 @@ def _cells(message: Message, now: int) -> list[Cell]:
     return [
         (message.queue, "bold"), message.id, (message.state, STYLES[message.state]),
         local(message.due, now), (relative(message.due, now), "dim"), message.group or "",
-        _first_line(message.error)[:100], body_line(message)[:500],
+        first_line(message.error)[:100], body_line(message)[:500],
     ]  # fmt: skip
-
-
-def _first_line(text: str | None) -> str:
-    return (text or "").split("\n", 1)[0]

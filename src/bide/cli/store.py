@@ -95,6 +95,12 @@ class Store(ExitStack):
         self._may_open()
         return self.enter_context(Queue(name, self.url, max_body=max_body, actor=self.actor))
 
+    def trial(self, name: str, max_body: int, *, dry_run: bool) -> Queue:
+        """Open a queue; for a dry run that must not create the store, one in memory."""
+        if dry_run and self.missing is not None:
+            return self.enter_context(Queue(name, "memory://dry-run", max_body=max_body))
+        return self.queue(name, max_body)
+
     def existing(self, name: str) -> Queue:
         """Open a queue that must exist.
 

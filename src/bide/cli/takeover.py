@@ -1,6 +1,5 @@
 """`bide import --from`: take over the pending messages of other libraries."""
 
-from contextlib import ExitStack
 from typing import Any
 
 import msgspec
@@ -8,7 +7,6 @@ import msgspec
 from bide.cli.output import DONE, NOTHING, Output, plural, warn
 from bide.cli.progress import Bar
 from bide.cli.store import Store
-from bide.queue.sync import Queue
 from bide.queue.takeover import TakenOver, take_over
 
 WOULD = {"stored": "would-store", "finished": "would-finish"}
@@ -19,12 +17,8 @@ def run_takeover(
     allow_pickle: bool, delayed_only: bool, dry_run: bool,
 ) -> TakenOver:  # fmt: skip
     """Take over the messages of a library, with a bar on a terminal."""
-    with ExitStack() as stack:
-        if dry_run and store.missing is not None:  # a dry run must not create a store
-            queue = stack.enter_context(Queue(name, "memory://dry-run", max_body=max_body))
-        else:
-            queue = store.queue(name, max_body)
-        bar = stack.enter_context(Bar(f"importing from {library}"))
+    queue = store.trial(name, max_body, dry_run=dry_run)
+    with Bar(f"importing from {library}") as bar:
         return take_over(
             queue, library, url, source_queue=source_queue, allow_pickle=allow_pickle,  # type: ignore[arg-type]
             delayed_only=delayed_only, dry_run=dry_run, progress=bar.advance,

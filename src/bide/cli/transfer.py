@@ -1,6 +1,5 @@
 """`bide export` and `bide import`."""
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,7 +14,6 @@ from bide.cli.store import Store, on_any_store, on_store
 from bide.cli.takeover import report_takeover, run_takeover
 from bide.engines.registry import mask
 from bide.queue.sorted_set import LoadedSet, load_sorted_set
-from bide.queue.sync import Queue
 
 WOULD = {"stored": "would-store", "rescheduled": "would-reschedule"}
 
@@ -195,12 +193,8 @@ def _must_be_redis(url: str) -> None:
 def _load_set(
     store: Store, name: str, url: str, key: str, max_body: int, *, dry_run: bool, **options: Any
 ) -> LoadedSet:
-    with ExitStack() as stack:
-        if dry_run and store.missing is not None:  # a dry run must not create a store
-            queue = stack.enter_context(Queue(name, "memory://dry-run", max_body=max_body))
-        else:
-            queue = store.queue(name, max_body)
-        bar = stack.enter_context(Bar(f"importing {key}"))
+    queue = store.trial(name, max_body, dry_run=dry_run)
+    with Bar(f"importing {key}") as bar:
         return load_sorted_set(
             queue, url, key, dry_run=dry_run, found=bar.expect, progress=bar.advance, **options
         )
