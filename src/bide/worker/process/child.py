@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -15,6 +15,7 @@ import msgspec
 
 from bide.clock import sleep
 from bide.engines.registry import lives_alone
+from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.model.errors import BideError, InvalidArgument
 from bide.observing.logs import configure
@@ -160,16 +161,10 @@ async def _delays(app: App, grace: float) -> None:
         return
     from bide.targets.pusher import Pusher
 
-    lane = open_lane(app._url, app.clock)
-    try:
-        while True:
-            try:
-                await Pusher(lane, app.clock, intakes=addresses).run(grace)
-            except Exception:  # noqa: BLE001  (it is logged, and handlers go on)
-                _log.exception("the delays of RabbitMQ have failed, and begin again")
-            await sleep(app.clock, AGAIN)
-    finally:
-        await asyncio.to_thread(close_lane, lane)
+    async def run(lane: Lane) -> None:
+        await Pusher(lane, app.clock, intakes=addresses).run(grace)
+
+    await _again_and_again(app, run, "the delays of RabbitMQ have failed, and begin again")
 
 
 async def _forwards(app: App) -> None:
@@ -179,19 +174,28 @@ async def _forwards(app: App) -> None:
         return
     from bide.outbox.forwarder import Forwarder, table_of
 
+    async def run(lane: Lane) -> None:
+        forwarder = Forwarder(lambda: table_of(database), lane)
+        running = asyncio.create_task(asyncio.to_thread(forwarder.run))
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            forwarder.stop()
+            await running
+            raise
+
+    await _again_and_again(app, run, "the forwarder of the outbox has failed, and begins again")
+
+
+async def _again_and_again(app: App, run: Callable[[Lane], Awaitable[None]], failed: str) -> None:
+    """Run something on the store beside the handlers, which go on when it fails."""
     lane = open_lane(app._url, app.clock)
-    forwarder = Forwarder(lambda: table_of(database), lane)
     try:
         while True:
-            running = asyncio.create_task(asyncio.to_thread(forwarder.run))
             try:
-                await asyncio.shield(running)
-            except asyncio.CancelledError:
-                forwarder.stop()
-                await running
-                raise
+                await run(lane)
             except Exception:  # noqa: BLE001  (it is logged, and handlers go on)
-                _log.exception("the forwarder of the outbox has failed, and begins again")
+                _log.exception(failed)
             await sleep(app.clock, AGAIN)
     finally:
         await asyncio.to_thread(close_lane, lane)

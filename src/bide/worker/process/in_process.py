@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Self
 from bide.clock import sleep
 from bide.model.backoff import Backoff
 from bide.model.errors import BideError, WrongContext
-from bide.queue.base import detoured
-from bide.worker.process.runner import Runner, own_holder
+from bide.queue.detour import detoured
+from bide.queue.values import own_name
+from bide.worker.process.runner import Runner
 
 if TYPE_CHECKING:
     from bide.worker.app.app import App
@@ -121,7 +122,7 @@ class InProcessWorker:
 
 def _free_name() -> str:
     """Return and take the name of this process, with a number if another worker in it has that."""
-    names = (own_holder() + (f":{n}" if n > 1 else "") for n in itertools.count(1))
+    names = (own_name() + (f":{n}" if n > 1 else "") for n in itertools.count(1))
     name = next(name for name in names if (os.getpid(), name) not in _held)
     _held.add((os.getpid(), name))
     return name

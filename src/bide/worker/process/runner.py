@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-import os
-import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -24,6 +22,7 @@ from bide.model.replies import Names
 from bide.observing.heartbeat import Busy, Heartbeat, can_report
 from bide.observing.presence import read_gaps
 from bide.observing.tally import Tally
+from bide.queue.values import own_name
 from bide.worker.app.app import App
 from bide.worker.app.lifespan import lifespan
 from bide.worker.process.loop_watch import LIMIT, Watch
@@ -70,7 +69,7 @@ class Runner:
         self._blocked = blocked
         self._present = present
         self._supervised = supervised
-        self._holder = holder or own_holder()
+        self._holder = holder or own_name()
         self._client: StoreClient | None = None
         self.at_work = False
         """Whether it claims messages."""
@@ -204,11 +203,6 @@ class Runner:
                 if one.task is task:
                     return f"{one.handler.name}, with {one!r},"
         return None
-
-
-def own_holder() -> str:
-    """Return the name of this process among those that hold messages: its host and number."""
-    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def chosen(app: App, queues: list[str]) -> list[str]:
