@@ -13,8 +13,8 @@ from bide.model.limits import MAX_BYTES
 from bide.model.message import Item
 from bide.model.replies import Reply
 from bide.observing.explain import Explanation
-from bide.queue.base import detour
 from bide.queue.delivery import Held
+from bide.queue.detour import detour
 from bide.queue.results import Audit, Forecast
 from bide.queue.transfer import Imported, to_line
 from bide.testing.clock import FakeClock

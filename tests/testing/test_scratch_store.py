@@ -98,15 +98,15 @@ def test_stores_can_stand_in_each_other() -> None:
 
 
 def test_queues_are_not_kept_alive_by_being_known() -> None:
-    from bide.queue.base import _open_queues
+    from bide.queue.detour import open_queues
 
     queue = bide.Queue("q", "memory://leak")
-    assert queue in _open_queues
-    before = len(_open_queues)
+    assert queue in open_queues
+    before = len(open_queues)
     queue.close()
     del queue
     gc.collect()
-    assert len(_open_queues) < before
+    assert len(open_queues) < before
 
 
 def test_what_was_put_is_told_in_full(store: ScratchStore) -> None:

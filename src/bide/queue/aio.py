@@ -1,16 +1,12 @@
 """The queue for event loops. `Queue` says what each method does."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, Literal, overload
 
-import msgspec
-
-from bide.lane.steps import arun_steps
 from bide.model import replies
 from bide.model.commands import Count, Delete
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
-from bide.model.replies import Claimed, Counts, Found, Outcome, Outcomes, Page, Settings
+from bide.model.replies import Claimed, Counts, Found, Outcome, Outcomes, Settings
 from bide.model.times import Duration, Moment
 from bide.queue.changing import AsyncChanges
 from bide.queue.delivery import AsyncDelivery, leases
@@ -99,15 +95,13 @@ class AsyncQueue(AsyncChanges, AsyncEndings):
         """Async form of `Queue.peek`."""
         command = self._builder.scan("next", None, None, None, count)
         found: list[Message] = []
-        while True:
-            page = await self._do(Page, command)
-            found += page.messages
-            if page.cursor is None or len(found) == count:
-                return found
-            left = count - len(found)
-            command = msgspec.structs.replace(command, cursor=page.cursor, limit=left)
+        async for message in self._walk(command):
+            found.append(message)
+            if len(found) == count:
+                break
+        return found
 
-    async def scan(
+    def scan(
         self,
         state: State | None = None,
         *,
@@ -117,14 +111,7 @@ class AsyncQueue(AsyncChanges, AsyncEndings):
         page: int = 500,
     ) -> AsyncIterator[Message]:
         """Async form of `Queue.scan`."""
-        command = self._builder.scan(state, group, after, before, page)
-        while True:
-            found = await self._do(Page, command)
-            for message in found.messages:
-                yield message
-            if found.cursor is None:
-                return
-            command = msgspec.structs.replace(command, cursor=found.cursor)
+        return self._walk(self._builder.scan(state, group, after, before, page))
 
     async def claim(
         self, count: int = 1, *, wait: Duration | None = None, lease: Duration = 30
@@ -217,7 +204,7 @@ class AsyncQueue(AsyncChanges, AsyncEndings):
             bulk = reviving(self._builder, ids, delay)
             if undo:
                 return await self._bulk(bulk)
-            return await arun_steps(look_at_dead(self.name, bulk.ids), partial(self._do, object))
+            return await self._run(look_at_dead(self.name, bulk.ids))
         if ids is None:
             ids = [message.id async for message in self.dead()]
         chosen = one_or_several(ids)
@@ -251,7 +238,7 @@ class AsyncQueue(AsyncChanges, AsyncEndings):
         command = self._builder.purge(state, before)
         check_undo(undo, True, dry_run, None)
         if dry_run:
-            return await arun_steps(look_at_purge(command), partial(self._do, object))
+            return await self._run(look_at_purge(command))
         return await self._bulk(bulk_of(command)) if undo else await self._repeat(command)
 
     async def delete(self) -> bool:

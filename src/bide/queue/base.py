@@ -4,9 +4,9 @@ import asyncio
 import os
 import sys
 import time
-import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn, Self, TypeVar, cast
 
 import msgspec
@@ -17,6 +17,7 @@ from bide.engines.registry import DEFAULT_URL, absolute, lives_alone, mask
 from bide.engines.registry import guest as guest_of
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
+from bide.lane.steps import Steps, arun_steps, run_steps
 from bide.model.commands import Cancel, Command, Explain, Find, Purge, Put, Scan
 from bide.model.errors import Closed, InvalidArgument, Unsupported, WrongContext
 from bide.model.identity import actor_of, check_name
@@ -27,10 +28,11 @@ from bide.model.replies import Affected, Explained, Found, Outcome, Outcomes, Pa
 from bide.model.times import Duration
 from bide.observing import spans
 from bide.observing.explain import Explanation
-from bide.observing.explain.facts import afollow, follow, look_around, look_back
+from bide.observing.explain.facts import afollow, follow, look_further
 from bide.outbox.guest import outbox
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.delivery import AsyncDelivery, Delivery, mark_settled
+from bide.queue.detour import detours, is_detoured, open_queues
 from bide.queue.results import held
 from bide.queue.values import check_joins
 from bide.within import acarry_out, carry_out, dialect_of
@@ -39,9 +41,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
 R = TypeVar("R")
-
-_open_queues: "weakref.WeakSet[BaseQueue]" = weakref.WeakSet()
-_detours: list[tuple[Lane, Clock]] = []
+T = TypeVar("T")
 
 
 class BaseQueue:
@@ -93,12 +93,12 @@ class BaseQueue:
         )  # fmt: skip
         self._to_set = None if settings == self._builder.configure() else settings
         self._own_clock = clock
-        if _detours and clock is SYSTEM_CLOCK:
-            self._go(*_detours[-1])
+        if detours and clock is SYSTEM_CLOCK:
+            self._go(*detours[-1])
         else:
             self._go(open_lane(self._url, clock), clock)
         self._users = [name]  # one, until it is closed
-        _open_queues.add(self)
+        open_queues.add(self)
 
     def _go(self, lane: Lane, clock: Clock) -> None:
         """Use a store and a clock."""
@@ -233,11 +233,13 @@ class BlockingBase(BaseQueue):
             ('delayed',)
         """
         facts = self._do(Explained, Explain(self.name, check_name(id)))
-        facts = follow(look_back(self.name, id, facts), lambda c: self._lane.call(c, self))
-        if self._lane.capabilities.shared:
-            steps = look_around(self.name, facts)
-            facts = follow(steps, lambda command: self._lane.call(command, self))
+        steps = look_further(self.name, id, facts, around=self._lane.capabilities.shared)
+        facts = follow(steps, lambda command: self._lane.call(command, self))
         return Explanation(id, self.name, facts)
+
+    def _run(self, steps: Steps[T]) -> T:
+        """Run the commands of some steps, and return their result."""
+        return run_steps(steps, partial(self._do, object))
 
     def _walk(self, command: Scan) -> Iterator[Message]:
         """Yield the messages of a scan, page by page."""
@@ -320,11 +322,23 @@ class AsyncBase(BaseQueue):
     async def explain(self, id: str) -> Explanation:
         """Async form of `Queue.explain`."""
         facts = await self._do(Explained, Explain(self.name, check_name(id)))
-        facts = await afollow(look_back(self.name, id, facts), lambda c: self._lane.acall(c, self))
-        if self._lane.capabilities.shared:
-            steps = look_around(self.name, facts)
-            facts = await afollow(steps, lambda command: self._lane.acall(command, self))
+        steps = look_further(self.name, id, facts, around=self._lane.capabilities.shared)
+        facts = await afollow(steps, lambda command: self._lane.acall(command, self))
         return Explanation(id, self.name, facts)
+
+    async def _run(self, steps: Steps[T]) -> T:
+        """Run the commands of some steps, and return their result."""
+        return await arun_steps(steps, partial(self._do, object))
+
+    async def _walk(self, command: Scan) -> AsyncIterator[Message]:
+        """Yield the messages of a scan, page by page."""
+        while True:
+            found = await self._do(Page, command)
+            for message in found.messages:
+                yield message
+            if found.cursor is None:
+                return
+            command = msgspec.structs.replace(command, cursor=found.cursor)
 
     async def _repeat(self, command: Cancel | Purge, within: object = None) -> int:
         """Repeat a command by rule until no message matches; return how many it changed."""
@@ -345,42 +359,3 @@ class AsyncBase(BaseQueue):
     ) -> None:
         held((await self._do(Outcomes, command)).outcomes[0], verb)
         delivery.settled = delivery.settled or settles
-
-
-def is_detoured(lane: Lane) -> bool:
-    """Tell whether a lane leads to a store of tests, see `detour`."""
-    return any(lane is other for other, _ in _detours)
-
-
-def detoured() -> Lane | None:
-    """Return the store that every queue uses at present, `None` outside of `detour`."""
-    return _detours[-1][0] if _detours else None
-
-
-@contextmanager
-def detour(lane: Lane, clock: Clock) -> Iterator[None]:
-    """Make every queue of this process use one store and one clock during the block.
-
-    For tests: this includes queues that exist already, often made at import, and queues that are
-    made during the block. A queue with a clock of its own keeps its store.
-    """
-    before = {
-        queue: (queue._lane, queue._clock)
-        for queue in list(_open_queues)
-        if queue._own_clock is SYSTEM_CLOCK and not queue._closed
-    }
-    _detours.append((lane, clock))
-    for queue in before:
-        queue._go(lane, clock)
-    try:
-        yield
-    finally:
-        _detours.remove((lane, clock))
-        for queue in [queue for queue in list(_open_queues) if queue._lane is lane]:
-            home = before.pop(queue, None)
-            if home is not None:
-                queue._go(*home)
-                if queue._closed:
-                    close_lane(queue._lane)
-            elif not queue._closed:
-                queue._go(open_lane(queue._url, SYSTEM_CLOCK), SYSTEM_CLOCK)

@@ -1,13 +1,12 @@
 """Change messages that no worker holds: cancel, reschedule, edit."""
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Any, Literal, overload
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from bide.lane.steps import Steps, arun_steps, run_steps
+from bide.lane.steps import Steps
 from bide.model.commands import Reschedule, Scan
 from bide.model.limits import BULK
 from bide.model.message import Message
@@ -163,7 +162,7 @@ class BlockingChanges(BlockingUndo):
             where = self._builder.where(group, after, before)
             return self._bulk(bulk_of(command, where))
         scan = self._builder.scan(None, group, after, before, BULK)
-        return run_steps(_rescheduling(scan, command), partial(self._do, object))
+        return self._run(_rescheduling(scan, command))
 
     def edit(
         self,
@@ -300,7 +299,7 @@ class AsyncChanges(AsyncUndo):
             where = self._builder.where(group, after, before)
             return await self._bulk(bulk_of(command, where))
         scan = self._builder.scan(None, group, after, before, BULK)
-        return await arun_steps(_rescheduling(scan, command), partial(self._do, object))
+        return await self._run(_rescheduling(scan, command))
 
     async def edit(
         self,

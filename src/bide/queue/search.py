@@ -151,11 +151,9 @@ def steps_in_store(
     prefix: str, query: Query, cursor: str | None, limit: int, read: int, *, ids_ordered: bool
 ) -> Steps[SearchPage]:
     """Search the queues of a store whose names begin with `prefix`; see `search_steps`."""
-    reply = yield Queues(prefix)
-    assert isinstance(reply, Names)
+    reply: Names = yield Queues(prefix)
     names = [(name, name) for name in reply.names if is_listed(name, prefix)]
-    found = yield from search_steps(names, query, cursor, limit, read, ids_ordered=ids_ordered)
-    return found
+    return (yield from search_steps(names, query, cursor, limit, read, ids_ordered=ids_ordered))
 
 
 def search_steps(
@@ -273,8 +271,7 @@ class _Filling:
         if self._full:
             return ""
         self._asked += 1
-        reply = yield Find(queue, [self._query.id])
-        assert isinstance(reply, Found)
+        reply: Found = yield Find(queue, [self._query.id])
         self.searched += reply.messages[0] is not None
         found = [message for message in reply.messages if message is not None]
         self._add(self._matching(found, by_id=False))
@@ -312,9 +309,8 @@ class _Filling:
 
     def _page(self, scan: Scan) -> Steps[Page]:
         self._asked += 1
-        reply = yield scan
-        assert isinstance(reply, Page)
-        return reply
+        page: Page = yield scan
+        return page
 
     def _matching(self, messages: Sequence[Message], *, by_id: bool) -> Iterator[Message]:
         for message in messages:
@@ -336,8 +332,7 @@ def _total(queues: Sequence[tuple[str, str]], orders: Sequence[_Order]) -> Steps
     states = {order.state for order in orders if order.reads_all}
     total = 0
     for _, full in queues:
-        reply = yield Count(full)
-        assert isinstance(reply, Counts)
+        reply: Counts = yield Count(full)
         sizes = msgspec.structs.asdict(reply.sizes)
         total += sum(count for state, count in sizes.items() if None in states or state in states)
         total += reply.kept if None in states or not states.isdisjoint(_ENDS) else 0

@@ -14,12 +14,13 @@ from bide.model.commands import Count, Queues
 from bide.model.identity import is_listed
 from bide.model.replies import Counts, Names
 from bide.model.times import Moment
-from bide.queue.base import detoured
+from bide.queue.detour import detoured
 from bide.queue.search import SearchPage, query_of, steps_in_store
 
 
 @contextmanager
-def _lane(url: str | None) -> Iterator[Lane]:
+def lane_to(url: str | None) -> Iterator[Lane]:
+    """Open the store of a URL, or of the environment, for the length of a block."""
     if (lane := detoured()) is not None:
         yield lane
         return
@@ -31,14 +32,11 @@ def _lane(url: str | None) -> Iterator[Lane]:
 
 
 def _listing(prefix: str) -> Steps[dict[str, Counts]]:
-    reply = yield Queues(prefix)
-    assert isinstance(reply, Names)
+    reply: Names = yield Queues(prefix)
     found: dict[str, Counts] = {}
     for name in reply.names:
         if is_listed(name, prefix):
-            counts = yield Count(name)
-            assert isinstance(counts, Counts)
-            found[name] = counts
+            found[name] = yield Count(name)
     return found
 
 
@@ -60,13 +58,13 @@ def queues(url: str | None = None, prefix: str = "") -> dict[str, Counts]:
         ...     print(name, counts.sizes.delayed)
         orders 1
     """
-    with _lane(url) as lane:
+    with lane_to(url) as lane:
         return run_steps(_listing(prefix), lane.call)
 
 
 async def aqueues(url: str | None = None, prefix: str = "") -> dict[str, Counts]:
     """Async form of `queues`."""
-    with _lane(url) as lane:
+    with lane_to(url) as lane:
         return await arun_steps(_listing(prefix), lane.acall)
 
 
@@ -124,7 +122,7 @@ def search(
         id=id, group=group, state=state, after=after, before=before, error=error, header=header,
         body=body,
     )  # fmt: skip
-    with _lane(url) as lane:
+    with lane_to(url) as lane:
         ordered = lane.capabilities.ids_ordered
         steps = steps_in_store(queue, query, cursor, limit, read, ids_ordered=ordered)
         return run_steps(steps, lane.call)
@@ -151,7 +149,7 @@ async def asearch(
         id=id, group=group, state=state, after=after, before=before, error=error, header=header,
         body=body,
     )  # fmt: skip
-    with _lane(url) as lane:
+    with lane_to(url) as lane:
         ordered = (await asyncio.to_thread(lambda: lane.capabilities)).ids_ordered
         steps = steps_in_store(queue, query, cursor, limit, read, ids_ordered=ordered)
         return await arun_steps(steps, lane.acall)

@@ -1,11 +1,9 @@
 """The queue for threads."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import islice
 from typing import Any, Literal, overload
 
-from bide.lane.steps import run_steps
 from bide.model import replies
 from bide.model.commands import Count, Delete
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
@@ -300,7 +298,7 @@ class Queue(BlockingChanges, BlockingEndings):
             bulk = reviving(self._builder, ids, delay)
             if undo:
                 return self._bulk(bulk)
-            return run_steps(look_at_dead(self.name, bulk.ids), partial(self._do, object))
+            return self._run(look_at_dead(self.name, bulk.ids))
         if ids is None:
             ids = [message.id for message in self.dead()]
         chosen = one_or_several(ids)
@@ -343,7 +341,7 @@ class Queue(BlockingChanges, BlockingEndings):
         command = self._builder.purge(state, before)
         check_undo(undo, True, dry_run, None)
         if dry_run:
-            return run_steps(look_at_purge(command), partial(self._do, object))
+            return self._run(look_at_purge(command))
         return self._bulk(bulk_of(command)) if undo else self._repeat(command)
 
     def delete(self) -> bool:

@@ -1,11 +1,8 @@
 """Worker processes: list them, and have one replaced."""
 
-import os
 import time
 
-from bide.engines.registry import DEFAULT_URL
 from bide.lane.lane import Lane
-from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Queues
 from bide.model.errors import InvalidArgument
 from bide.model.identity import actor_of
@@ -20,6 +17,7 @@ from bide.observing.workers import (
     request_stop,
     withdraw_stop,
 )
+from bide.queue.stores import lane_to
 from bide.queue.values import own_name
 
 LOOK = 0.2
@@ -39,11 +37,8 @@ def workers(url: str | None = None) -> list[WorkerProcess]:
     Raises:
         StoreError: the store cannot be read.
     """
-    lane = open_lane(url or os.environ.get("BIDE_URL") or DEFAULT_URL)
-    try:
+    with lane_to(url) as lane:
         return read_workers(lane)
-    finally:
-        close_lane(lane)
 
 
 def stop_worker(
@@ -67,11 +62,8 @@ def stop_worker(
         InvalidArgument: there is no such process, or it has no supervisor.
         StoreError: the store failed, or the token has no right "admin".
     """
-    lane = open_lane(url or os.environ.get("BIDE_URL") or DEFAULT_URL)
-    try:
+    with lane_to(url) as lane:
         return ask_to_stop(lane, holder, actor or actor_of(own_name()), wait)
-    finally:
-        close_lane(lane)
 
 
 def read_workers(lane: Lane) -> list[WorkerProcess]:

@@ -14,7 +14,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.message import Message, State
 from bide.model.replies import Outcomes, Page, Reply
 from bide.model.times import Duration, Moment
-from bide.queue.base import detour
+from bide.queue.detour import detour
 from bide.queue.sync import Queue
 from bide.queue.values import check_state
 from bide.testing.clock import FakeClock

@@ -19,7 +19,8 @@ from bide.model.pace import Rate
 from bide.model.replies import Outcomes, Reply
 from bide.model.times import Duration
 from bide.outbox.guest import outbox, pending, timed
-from bide.queue.base import BaseQueue, is_detoured
+from bide.queue.base import BaseQueue
+from bide.queue.detour import is_detoured
 from bide.queue.values import check_joins
 from bide.within import dialect_of
 

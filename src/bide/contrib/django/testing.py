@@ -15,7 +15,7 @@ from bide.contrib.django.queues import OfSettings
 from bide.lane.shared import close_lanes, open_lane
 from bide.model.errors import InvalidArgument
 from bide.model.times import Duration, Moment
-from bide.queue.base import _open_queues, is_detoured
+from bide.queue.detour import is_detoured, open_queues
 from bide.testing import AsyncManualWorker, Handled, ScratchStore
 from bide.testing.worker import LIMIT, PATIENCE, Errors
 from bide.worker.app.app import App
@@ -138,7 +138,7 @@ def close_connections() -> None:
     """
     if (dashboard := sys.modules.get("bide.contrib.django.dashboard")) is not None:
         dashboard.close()
-    queues = [queue for queue in list(_open_queues) if isinstance(queue, OfSettings)]
+    queues = [queue for queue in list(open_queues) if isinstance(queue, OfSettings)]
     queues = [queue for queue in queues if not queue._closed and not is_detoured(queue._lane)]
     for url in {queue._url for queue in queues}:
         close_lanes(url)

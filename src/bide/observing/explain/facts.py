@@ -86,6 +86,12 @@ def look_back(queue: str, id: str, told: Explained) -> Steps[Explained]:
     return msgspec.structs.replace(told, end=end)
 
 
+def look_further(queue: str, id: str, told: Explained, *, around: bool) -> Steps[Explained]:
+    """Add what the store keeps elsewhere: see `look_back` and, if `around`, `look_around`."""
+    told = yield from look_back(queue, id, told)
+    return (yield from look_around(queue, told)) if around else told
+
+
 def _serving(holder: str, queue: str, busy: Mapping[str, Any]) -> Serving:
     one = busy.get(queue)
     if one is None:

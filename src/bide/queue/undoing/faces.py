@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Generator, Iterable
-from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -173,7 +172,7 @@ class BlockingUndo(BlockingBase):
     def _composed(self, command: Bulk | Undo) -> Any:
         if self._lane.capabilities.takes_back:
             return self._do(object, cast("Command", command))
-        return run_steps(steps_of(command), partial(self._do, object))
+        return self._run(steps_of(command))
 
 
 class AsyncUndo(AsyncBase):
@@ -195,7 +194,7 @@ class AsyncUndo(AsyncBase):
         capabilities = await asyncio.to_thread(lambda: self._lane.capabilities)
         if capabilities.takes_back:
             return await self._do(object, cast("Command", command))
-        return await arun_steps(steps_of(command), partial(self._do, object))
+        return await self._run(steps_of(command))
 
 
 def _note_of(bulk: Bulk) -> str:

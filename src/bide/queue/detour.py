@@ -1,0 +1,58 @@
+"""Where the queues of a process lead in a test: to a store of its own."""
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from bide.clock import SYSTEM_CLOCK, Clock
+from bide.lane.lane import Lane
+from bide.lane.shared import close_lane, open_lane
+
+if TYPE_CHECKING:
+    from bide.queue.base import BaseQueue
+
+open_queues: "weakref.WeakSet[BaseQueue]" = weakref.WeakSet()
+"""The queues of this process; some may be closed."""
+
+detours: list[tuple[Lane, Clock]] = []
+"""Where queues lead, the current store last."""
+
+
+def is_detoured(lane: Lane) -> bool:
+    """Tell whether a lane leads to a store of tests, see `detour`."""
+    return any(lane is other for other, _ in detours)
+
+
+def detoured() -> Lane | None:
+    """Return the store that every queue uses at present, `None` outside of `detour`."""
+    return detours[-1][0] if detours else None
+
+
+@contextmanager
+def detour(lane: Lane, clock: Clock) -> Iterator[None]:
+    """Make every queue of this process use one store and one clock during the block.
+
+    For tests: this includes queues that exist already, often made at import, and queues that are
+    made during the block. A queue with a clock of its own keeps its store.
+    """
+    before = {
+        queue: (queue._lane, queue._clock)
+        for queue in list(open_queues)
+        if queue._own_clock is SYSTEM_CLOCK and not queue._closed
+    }
+    detours.append((lane, clock))
+    for queue in before:
+        queue._go(lane, clock)
+    try:
+        yield
+    finally:
+        detours.remove((lane, clock))
+        for queue in [queue for queue in list(open_queues) if queue._lane is lane]:
+            home = before.pop(queue, None)
+            if home is not None:
+                queue._go(*home)
+                if queue._closed:
+                    close_lane(queue._lane)
+            elif not queue._closed:
+                queue._go(open_lane(queue._url, SYSTEM_CLOCK), SYSTEM_CLOCK)
