@@ -21,8 +21,8 @@ import bide
 from bide.cli.top.polling import View
 from bide.cli.top.screen import picture
 from bide.model.replies import Flow, Sizes
-from bide.observing.heartbeat import Busy
-from bide.observing.sample import REMEMBER, Lateness, Rates, RecentWorkers, Sample, Worker, rates
+from bide.observing.heartbeat import REMEMBER, Busy
+from bide.observing.sample import Lateness, Rates, RecentWorkers, Sample, Worker, rates
 from tests.cli.conftest import BOUND, environment
 
 Bide = Callable[..., Result]

@@ -8,6 +8,7 @@ from bide.model.replies import Counts, Outcomes
 from bide.model.undoing import records_of
 from bide.observing.heartbeat import (
     QUEUE,
+    REMEMBER,
     SILENT,
     WINDOW,
     RecentLateness,
@@ -17,7 +18,7 @@ from bide.observing.heartbeat import (
     purge_silent,
     put_report,
 )
-from bide.observing.sample import REMEMBER, Lateness, Sample, Worker, take_sample
+from bide.observing.sample import Lateness, Sample, Worker, take_sample
 from bide.observing.tally import Histogram
 
 START = 1_700_000_000_000

@@ -4,8 +4,6 @@ import click
 
 from bide.cli.output import DONE, Output
 from bide.cli.store import Store, on_any_store
-from bide.model.commands import Queues
-from bide.model.replies import Names
 
 
 @click.command()
@@ -21,7 +19,7 @@ def init(store: Store, out: Output) -> None:
     Example:
       bide init --url postgresql://owner@db.example.com/shop
     """
-    queues = store.ask(Names, Queues("")).names
+    queues = store.names(own=True)
     out.report(
         {"url": store.shown, "queues": len(queues)}, DONE, f"the store at {store.shown} is ready"
     )

@@ -123,9 +123,7 @@ def serve(
 
 def _check(settings: Any, out: Output) -> None:
     from bide.cli.store import Store
-    from bide.model.commands import Queues
     from bide.model.errors import StoreUnavailable
-    from bide.model.replies import Names
     from bide.server.access import Tokens
     from bide.server.admission import must_be_local
     from bide.server.serve import bind
@@ -145,7 +143,6 @@ def _check(settings: Any, out: Output) -> None:
                 raise
         else:
             tokens = 0 if settings.behind else len(Tokens(store.lane).listed())
-            store.ask(Names, Queues(""))
     asks = tokens > 0 or settings.auth == "required" or settings.oidc is not None
     must_be_local(settings, asks=asks)
     shown = settings.shown()

@@ -155,7 +155,7 @@ class Store(ExitStack):
 
     def registers(self) -> list[str]:
         """Return the names of the queues that hold the heartbeats of workers."""
-        return [name for name in self.ask(Names, Queues("")).names if is_register(name)]
+        return list(filter(is_register, self.names(own=True)))
 
     def ask(self, kind: type[R], command: Command) -> R:
         """Run a command in the user's name, and return its reply."""

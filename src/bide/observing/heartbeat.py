@@ -17,11 +17,11 @@ import msgspec
 from bide.clock import Clock, sleep
 from bide.lane.lane import Lane
 from bide.lane.steps import Steps, arun_steps
-from bide.model.commands import Cancel, Purge, Put, Queues
+from bide.model.commands import Cancel, Purge, Put, Queues, Scan
 from bide.model.errors import BideError, InvalidArgument
 from bide.model.identity import OWN, check_name, check_queue
 from bide.model.message import Item, Message
-from bide.model.replies import Names
+from bide.model.replies import Names, Page
 from bide.model.undoing import forget_records, is_records
 from bide.observing.tally import Histogram, Tally
 
@@ -48,6 +48,12 @@ PATIENCE = 2.0
 
 SWEEP_EVERY = 60
 """The number of beats after which the reports of dead processes are deleted."""
+
+REMEMBER = 60.0
+"""Seconds for which a process is listed after it was last seen."""
+
+READ_MOST = 1_000
+"""How many reports of a register are read."""
 
 LONGEST_REASON = 300
 """The number of characters that are logged of an error about a wrong report."""
@@ -170,6 +176,26 @@ def read(message: Message) -> Report | None:
         roll.began,
         {home + queue: gaps for queue, gaps in roll.gaps.items()},
     )
+
+
+def recent_reports(register: str, now: int) -> Steps[list[tuple[Report, int | None]]]:
+    """Read the reports of a register, without processes that have been silent for a minute.
+
+    Args:
+        register: the queue of the reports.
+        now: the store's clock, in Unix milliseconds.
+
+    Returns:
+        The reports, and for how many milliseconds each has been overdue; `None`: it is not.
+    """
+    page: Page = yield Scan(register, "next", limit=READ_MOST)
+    found = []
+    for message in page.messages:
+        silent = now - message.due if message.state == "ready" else None
+        report = read(message)
+        if report is not None and (silent is None or silent <= REMEMBER * 1000):
+            found.append((report, silent))
+    return found
 
 
 def _check_numbers(roll: Report) -> None:

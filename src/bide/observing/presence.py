@@ -12,15 +12,11 @@ from bide.lane.lane import Lane
 from bide.model.commands import Scan
 from bide.model.errors import StoreError
 from bide.model.replies import Page
-from bide.observing.heartbeat import QUEUE, SILENT, Report, read
+from bide.observing.heartbeat import QUEUE, READ_MOST, SILENT, Report, read
 from bide.observing.lateness import Span
 
 GAPS = 5
 """How many gaps of a queue a process reports at most."""
-
-
-READ_MOST = 1_000
-"""How many reports are read."""
 
 _log = logging.getLogger("bide.worker")
 

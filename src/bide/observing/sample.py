@@ -10,7 +10,7 @@ from bide.lane.steps import Steps
 from bide.model.commands import Count, Scan
 from bide.model.message import Message
 from bide.model.replies import Counts, Page
-from bide.observing.heartbeat import QUEUE, STOPS, Busy, read
+from bide.observing.heartbeat import QUEUE, REMEMBER, STOPS, Busy, recent_reports
 from bide.observing.tally import Histogram, total
 
 R = TypeVar("R")
@@ -20,9 +20,6 @@ HELD_MOST = 1_000
 
 SLIGHT = 0.1
 """Seconds of lateness of a queue in a minute that need no explanation."""
-
-REMEMBER = 60.0
-"""Seconds for which a worker is listed after it was last seen."""
 
 
 class Worker(msgspec.Struct):
@@ -179,12 +176,7 @@ def take_sample(
         _present(holder, filter(wanted, works_on), None, workers, moment)
     rolls = []
     for register in registers:
-        page = yield Scan(register, "next", limit=HELD_MOST)
-        for message in page.messages:
-            silent = now - message.due if message.state == "ready" else None
-            roll = read(message)
-            if roll is None or (silent is not None and silent > REMEMBER * 1000):
-                continue
+        for roll, silent in (yield from recent_reports(register, now)):
             if silent is None:
                 rolls.append(roll)
             for holder, works_on in roll.workers.items():

@@ -7,7 +7,7 @@ as W3C Trace Context, even if the global propagator writes another format.
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -102,7 +102,7 @@ def handling(made: "Tracer", message: Message, lateness: float) -> Iterator["Spa
     from opentelemetry.propagate import extract
     from opentelemetry.trace import Link, SpanKind, get_current_span
 
-    context = extract(_text(message.headers))
+    context = extract(dict(message.headers or {}))
     origin = get_current_span(context).get_span_context()
     attributes = _attributes("handle", "process", message.queue) | {
         "messaging.message.id": message.id,
@@ -129,7 +129,3 @@ def _attributes(verb: str, kind: str, queue: str) -> dict[str, Any]:
         "messaging.operation.name": verb,
         "messaging.operation.type": kind,
     }
-
-
-def _text(headers: Mapping[str, str] | None) -> dict[str, str]:
-    return dict(headers or {})

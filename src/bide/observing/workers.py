@@ -10,18 +10,13 @@ from typing import Any
 import msgspec
 
 from bide.lane.steps import Steps
-from bide.model.commands import Cancel, Find, Put, Scan
+from bide.model.commands import Cancel, Find, Put
 from bide.model.identity import check_name
 from bide.model.message import Item, Message
-from bide.model.replies import Page
-from bide.observing.heartbeat import QUEUE, STOPS, Busy, read
-from bide.observing.sample import REMEMBER
+from bide.observing.heartbeat import QUEUE, STOPS, Busy, recent_reports
 
 VALID = 60_000
 """Milliseconds after which a request is void: the name may belong to another process by then."""
-
-READ_MOST = 1_000
-"""How many reports of a namespace are read."""
 
 
 class WorkerProcess(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -62,13 +57,9 @@ def list_workers(
     """
     found: dict[str, WorkerProcess] = {}
     for register in registers:
-        page: Page = yield Scan(register, "next", limit=READ_MOST)
+        reports = yield from recent_reports(register, now)
         stops = register.removesuffix(QUEUE) + STOPS
-        for message in page.messages:
-            silent = now - message.due if message.state == "ready" else None
-            report = read(message)
-            if report is None or (silent is not None and silent > REMEMBER * 1000):
-                continue
+        for report, silent in reports:
             busy = {name: one for queue, one in report.busy.items() if (name := own(queue))}
             for holder, queues in report.workers.items():
                 named = sorted(name for queue in queues if (name := own(queue)))
