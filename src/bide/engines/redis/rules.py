@@ -9,14 +9,13 @@ __all__ = ["sweep"]
 
 def sweep(command: Cancel | Purge, shards: int) -> Step:
     """Delete, or count, the messages that a rule names."""
-    which: str
     if isinstance(command, Purge):
-        which = "due" if command.state == "ready" else command.state
+        which = {"ready": "ready due", "delayed": "waiting"}.get(command.state, command.state)
         where, deletes = Where(before=command.before), True
         counted = "" if which in ("acked", "expired") else "purged"
     else:
         where, deletes, counted = command.where or Where(), not command.dry_run, "cancelled"
-        which = "pending" if where.group is None else "group"
+        which = "ready delayed" if where.group is None else "group"
     bounds = ["" if moment is None else moment for moment in (where.after, where.before)]
     total = 0
     cursors: dict[int, str] = dict.fromkeys(range(shards), "")

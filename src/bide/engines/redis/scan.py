@@ -15,22 +15,14 @@ from bide.model.replies import Page
 __all__ = ["check_cursor", "scan"]
 
 
-class _Phase(NamedTuple):
-    """One stretch of a scan."""
-
-    which: str
-    due: str = ""
-    """Of delayed messages: only those that are due, or are waiting."""
-
-
 _SETS = ("ready", "delayed", "leased", "dead", "acked", "expired")
-_PHASES: dict[str, tuple[_Phase, ...]] = {
-    "next": (_Phase("ready"), _Phase("delayed")),
-    "ready": (_Phase("ready"), _Phase("delayed", "due")),
-    "delayed": (_Phase("delayed", "waiting"),),
-    **{state: (_Phase(state),) for state in ("leased", "dead", "acked", "expired")},
+_PHASES: dict[str, tuple[str, ...]] = {
+    "next": ("ready", "delayed"),
+    "ready": ("ready", "due"),
+    "delayed": ("waiting",),
+    **{state: (state,) for state in ("leased", "dead", "acked", "expired")},
 }
-
+"""Of which stretches a scan of a state is made: see lua/_ranges.lua."""
 
 _ORDERS = rf"(?:[0-9a-f]{{{ORDER}}}(?:-[0-9a-f]{{{ORDER}}})*)?"
 _CURSOR = re.compile(rf"([0-9])\.([0-9]{{0,20}})\.({_ORDERS})\.([0-9]{{1,3}})")
@@ -51,7 +43,7 @@ class _Place(NamedTuple):
         return (int(self.rank), int(self.order, 16), self.shard) if self.rank else (-1, -1, -1)
 
 
-def _phases(command: Scan) -> tuple[_Phase, ...]:
+def _phases(command: Scan) -> tuple[str, ...]:
     """Return the phases of a scan.
 
     Without a state all records are walked, a group, or where due is bounded, one set after the
@@ -61,10 +53,10 @@ def _phases(command: Scan) -> tuple[_Phase, ...]:
         return _PHASES[command.state]
     where = command.where or Where()
     if where.group is not None:
-        return (_Phase("group"),)
+        return ("group",)
     if where.after is None and where.before is None:
-        return (_Phase("all"),)
-    return tuple(_Phase(which) for which in _SETS)
+        return ("all",)
+    return _SETS
 
 
 def check_cursor(command: Scan) -> _Place:
@@ -80,7 +72,7 @@ def check_cursor(command: Scan) -> _Place:
         place = _Place(int(found[1]), found[2], found[3], int(found[4]))
         phases = _phases(command)[place.phase : place.phase + 1]
         one_order = len(place.order) == (ORDER if place.rank else 0)
-        if phases and (one_order or phases[0].which == "all"):
+        if phases and (one_order or phases[0] == "all"):
             return place
     raise InvalidArgument(f"cursor={command.cursor!r} comes from no scan; begin without one")
 
@@ -92,7 +84,7 @@ def scan(command: Scan, shards: int) -> Step:
     page = _Page(command, shards)
     while place.phase < len(phases):
         phase = phases[place.phase]
-        ordered = shards > 1 and phase.which not in ("all", "group")
+        ordered = shards > 1 and phase not in ("all", "group")
         behind = yield from (page.walk_ranks if ordered else page.walk_shards)(phase, place)
         place = behind or _Place(place.phase + 1)
         if place.phase < len(phases) and (behind is not None or page.full):
@@ -147,7 +139,7 @@ class _Page:
         self.messages.append(entry.message)
         self._room -= entry.size
 
-    def walk_shards(self, phase: _Phase, place: _Place) -> Round:
+    def walk_shards(self, phase: str, place: _Place) -> Round:
         """Add what one shard after the other has; return the place where there is no more room."""
         for shard in range(place.shard, self._shards):
             stream = _Stream(shard, place if shard == place.shard else _Place())
@@ -164,7 +156,7 @@ class _Page:
                 return _Place(place.phase, shard=shard + 1)
         return None
 
-    def walk_ranks(self, phase: _Phase, place: _Place) -> Round:
+    def walk_ranks(self, phase: str, place: _Place) -> Round:
         """Add what all shards have, in rank order; return the place where there is no more room."""
         streams = [_Stream(shard, place) for shard in range(self._shards)]
         after = place
@@ -186,7 +178,7 @@ class _Page:
     def _ask(
         self,
         streams: Sequence[_Stream],
-        phase: _Phase,
+        phase: str,
         number: int,
         limit: int,
         *,
@@ -196,7 +188,7 @@ class _Page:
         command, where = self._command, self._command.where or Where()
         bounds = ["" if moment is None else moment for moment in (where.after, where.before)]
         room = f"{'-' if may_be_empty else ''}{max(self._room, 1)}"
-        head = (phase.which, phase.due, *bounds, where.group or "", max(1, min(limit, SLICE)), room)
+        head = (phase, *bounds, where.group or "", max(1, min(limit, SLICE)), room)
         prefix = command.prefix or ""
         answers = yield [
             Call(
@@ -217,7 +209,7 @@ class _Page:
                     id.decode(),
                     record,
                     now,
-                    ready=phase.which == "ready",
+                    ready=phase == "ready",
                     lease=lease,
                 )
                 behind = _Place(number, rank.decode(), record[:ORDER].decode(), stream.shard)

@@ -1,14 +1,18 @@
 -- Where the messages of a state stand: ranges of the ordered sets, in rank order.
 
 local LAST = 9007199254740992 / 256 - 1
+local OF_DELAYED = {delayed = true, due = true, waiting = true}
 
 -- Returns a list of {set, lowest rank, highest rank}.
---   which          delayed (due or not), ready (as it was promoted), leased, dead, acked or expired
+--   which          ready (as it was promoted), delayed (due or not), of these due or waiting, leased, dead,
+--                  acked or expired
 --   after, before  bounds of due; of dead, acked and expired messages: of the moment of their end
 local function ranges(which, after, before)
+  if which == 'due' then before = min(before or now + 1, now + 1) end
+  if which == 'waiting' then after = max(after or 0, now + 1) end
   local low, high = max(after or 0, 0), min(before or LAST, LAST) - 1
   if high < low then return {} end
-  if which == 'delayed' then return {{DELAYED, low * 256, high * 256 + 255}} end
+  if OF_DELAYED[which] then return {{DELAYED, low * 256, high * 256 + 255}} end
   if which == 'leased' then return {{LEASED, low, high}} end
   if ended_in(which) then
     return {{ended_in(which), BASE[which] + min(low, STRIPE), BASE[which] + min(high, STRIPE - 1)}}

@@ -1,21 +1,20 @@
 -- scan: look at messages, a slice at a time.
--- ARGV 8 which: delayed, ready, leased, dead, acked, expired, group or all
---     9 due: of delayed ones: due, waiting, or empty for both
---     10 after, 11 before, 12 group: what all must have in common, or empty
---     13 limit; 14 bytes: how large the reply may become; - in front: it may be empty
---     15, 16 place behind which to go on: rank and order; of all: cursor of HSCAN, and the orders that
+-- ARGV 8 which: see ranges; or group, or all
+--     9 after, 10 before, 11 group: what all must have in common, or empty
+--     12 limit; 13 bytes: how large the reply may become; - in front: it may be empty
+--     14, 15 place behind which to go on: rank and order; of all: cursor of HSCAN, and the orders that
 --            were told of its first bucket. Empty at the beginning
---     17 prefix: how the ids begin, or empty
+--     16 prefix: how the ids begin, or empty
 -- Reply: [head, place or empty, 1 if there was no room for more, ids, records, ranks, leases]; place is two texts
 define('scan', {'no-writes'}, function()
-  local which, due, group = ARGV[8], ARGV[9], ARGV[12]
-  local after, before = tonumber(ARGV[10]), tonumber(ARGV[11])
-  local limit, left = min(tonumber(ARGV[13]), 500), math.abs(tonumber(ARGV[14]))
-  local may_be_empty = sub(ARGV[14], 1, 1) == '-'
-  local rank, order, prefix = tonumber(ARGV[15]), ARGV[16], ARGV[17]
+  local which, group = ARGV[8], ARGV[11]
+  local after, before = tonumber(ARGV[9]), tonumber(ARGV[10])
+  local limit, left = min(tonumber(ARGV[12]), 500), math.abs(tonumber(ARGV[13]))
+  local may_be_empty = sub(ARGV[13], 1, 1) == '-'
+  local rank, order, prefix = tonumber(ARGV[14]), ARGV[15], ARGV[16]
   local READ, VISITS = 32, 2000
   local ids, texts, ranks, visits, full = {}, {}, {}, 0, '0'
-  local place = {ARGV[15], ARGV[16]}
+  local place = {ARGV[14], ARGV[15]}
 
   -- Adds a message if it is wanted; returns false if there is no room for it.
   local function add(id, text, at)
@@ -71,14 +70,10 @@ define('scan', {'no-writes'}, function()
   end
 
   local function scan_state()
-    local low, high = after, before
-    if which == 'delayed' or which == 'ready' then
-      after, before = nil, nil  -- the range says it
-    else
-      low, high = nil, nil
+    local low, high
+    if which == 'ready' or OF_DELAYED[which] then
+      low, high, after, before = after, before, nil, nil  -- the range says it
     end
-    if due == 'due' then high = min(high or now + 1, now + 1) end
-    if due == 'waiting' then low = max(low or 0, now + 1) end
     for _, range in ipairs(ranges(which, low, high)) do
       if not scan_range(unpack(range)) then return end
     end
@@ -111,7 +106,7 @@ define('scan', {'no-writes'}, function()
   -- Scans all records by HSCAN. Where a page ends within a bucket of the hash, the place names what has
   -- been told of this bucket.
   local function scan_all()
-    local cursor, told = ARGV[15] == '' and '0' or ARGV[15], {}
+    local cursor, told = ARGV[14] == '' and '0' or ARGV[14], {}
     for each in string.gmatch(order, '%x+') do told[each] = true end
     repeat
       local size = min(READ, floor((limit - #ids) / 2))

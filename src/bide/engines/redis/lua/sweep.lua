@@ -1,5 +1,5 @@
 -- sweep: delete, or count, messages that a rule names, a slice at a time.
--- ARGV 8 which: pending (delayed and ready), due, delayed, dead, acked, expired; or group
+-- ARGV 8 which, one or several: see ranges; or group
 --     9 after, 10 before: bounds of due (of the end, for what has ended), or empty
 --     11 group, or empty; 12 limit; 13 cursor: of the slice before (of a group), or empty
 --     14 count: what the deleted ones are counted as, or empty; 15 delete: 1, else only count
@@ -24,7 +24,7 @@ define('sweep', {'allow-oom'}, function()
     if ARGV[14] ~= '' then count(ARGV[14], #members) end
   end
 
-  local function sweep(which, after, before)
+  local function sweep(which)
     for _, range in ipairs(ranges(which, after, before)) do
       local set, low, high = range[1], int(range[2]), int(range[3])
       if not deletes then
@@ -64,16 +64,8 @@ define('sweep', {'allow-oom'}, function()
       if call('ZREM', DELAYED, unpack(chosen)) < #chosen then call('ZREM', READY, unpack(chosen)) end
     end
     if #entries < 300 and found < limit then following = nil end
-  elseif which == 'pending' then
-    sweep('ready', after, before)
-    sweep('delayed', after, before)
-  elseif which == 'due' then
-    sweep('ready', after, before)
-    sweep('delayed', after, min(before or now + 1, now + 1))
-  elseif which == 'delayed' then
-    sweep('delayed', max(after or 0, now + 1), before)
   else
-    sweep(which, after, before)
+    for each in string.gmatch(which, '%a+') do sweep(each) end
   end
   local reply = found .. ',' .. cjson.encode(following or null)
   return deletes and finish(reply) or json(reply)
