@@ -11,7 +11,8 @@ import pytest
 
 from bide.engines.redis import nodes as module
 from bide.engines.redis.nodes import Nodes
-from bide.engines.redis.settings import Address, read_url
+from bide.engines.redis.sentinel import Address
+from bide.engines.redis.settings import read_url
 from bide.model.errors import StoreUnavailable
 from tests.cluster import eventually
 from tests.servers import RedisServer, free_port

@@ -10,11 +10,6 @@ from bide.engines.redis.records import Arg
 from bide.model.errors import OutcomeUnknown, StoreError, Unsupported
 from bide.model.replies import Outcomes, Reply
 
-__all__ = [
-    "SLICE", "Call", "Outcome", "Round", "Step", "decode", "everywhere", "raised",
-    "share_out", "spread",
-]  # fmt: skip
-
 SLICE = 500
 """How many messages one call is about at most, so that no script holds the server for long."""
 

@@ -11,11 +11,10 @@ from redis import exceptions as raised
 from bide.engines.redis.connection import Connection, Lost, is_away, pack
 from bide.engines.redis.faults import Refusal, passes, translate
 from bide.engines.redis.nodes import Nodes
-from bide.engines.redis.settings import Address, Settings, shown_address
+from bide.engines.redis.sentinel import Address
+from bide.engines.redis.settings import Settings, shown_address
 from bide.engines.redis.shards import ShardMismatch
 from bide.model.errors import OutcomeUnknown, StoreError, StoreReadOnly, StoreUnavailable
-
-__all__ = ["Carrier", "Sent"]
 
 PROBE_MS = 300
 """Milliseconds, at most, in which replicas that were missing have to show that they are back."""

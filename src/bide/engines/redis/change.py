@@ -16,8 +16,6 @@ from bide.model.message import REASON_LENGTH
 from bide.model.pace import LIMITS
 from bide.model.replies import PAUSES, Deleted, Outcome, Outcomes, Settings, Sizes
 
-__all__ = ["change", "configure", "delete", "script_of"]
-
 
 def script_of(command: Any) -> tuple[str, tuple[Arg, ...]]:
     """Return the script of a command, and the arguments before the ids; see change.lua."""

@@ -16,8 +16,6 @@ from bide.model.message import Message
 from bide.model.rank import PROMOTE
 from bide.model.replies import Claimed, Died
 
-__all__ = ["claim", "claim_shards"]
-
 LAPSES = 200
 """How many messages one call takes back at most."""
 

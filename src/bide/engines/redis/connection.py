@@ -12,10 +12,9 @@ from bide.engines.redis.faults import Refusal, no_connection, origin
 from bide.engines.redis.keys import CHANNEL, LAYOUT, VERSION
 from bide.engines.redis.records import Arg
 from bide.engines.redis.scripts import load_library
-from bide.engines.redis.settings import Address, Settings, shown_address
+from bide.engines.redis.sentinel import Address
+from bide.engines.redis.settings import Settings, shown_address
 from bide.model.errors import SchemaTooNew, StoreError, StoreUnavailable
-
-__all__ = ["Connection", "Lost", "check_layout", "is_away", "pack"]
 
 OLDEST = (7, 0)
 

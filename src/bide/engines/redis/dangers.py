@@ -5,8 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from bide.engines.findings import Finding
 
-__all__ = ["SETTINGS", "cut_off", "of_disk", "of_memory", "of_sentinels", "warn"]
-
 SETTINGS = ("appendfsync", "save", "min-replicas-to-write")
 """What is to be asked for of the configuration; INFO tells the rest."""
 

@@ -13,8 +13,6 @@ from bide.engines.redis.sentinel import Address, Sentinels
 from bide.engines.redis.settings import Settings, read_url, shown_address
 from bide.model.errors import StoreUnavailable
 
-__all__ = ["examine"]
-
 _STOPS = 'the server refuses commands: nothing is put, claimed or acked ("MISCONF")'
 
 

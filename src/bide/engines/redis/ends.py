@@ -9,8 +9,6 @@ from bide.model.commands import History
 from bide.model.ended import End, within_budget
 from bide.model.replies import Ends
 
-__all__ = ["history"]
-
 
 def history(command: History, shards: int) -> Step:
     """Look at how messages with an id have ended."""

@@ -27,8 +27,6 @@ from bide.model import commands as cmd
 from bide.model.errors import BideError, Closed, StoreError
 from bide.model.replies import Names, Reply
 
-__all__ = ["RedisEngine"]
-
 _TOGETHER: dict[type, Callable[[Any], object]] = {
     cmd.Put: attrgetter("queue", "on_conflict", "if_version"),
     cmd.Cancel: lambda c: object() if c.where else (c.queue, c.if_due, c.if_version, c.actor),

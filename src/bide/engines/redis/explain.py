@@ -7,8 +7,6 @@ from bide.model.commands import Explain
 from bide.model.rank import ready_rank
 from bide.model.replies import AHEAD, Explained, Limited, Pause
 
-__all__ = ["explain"]
-
 
 def explain(command: Explain, shards: int) -> Step:
     """Look at a message, its lease, its place among others, and the pauses of its queue."""

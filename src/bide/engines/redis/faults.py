@@ -13,8 +13,6 @@ from bide.model.errors import (
     StoreUnavailable,
 )
 
-__all__ = ["Refusal", "fix_of", "no_connection", "origin", "passes", "translate"]
-
 
 class Refusal(Exception):
     """What a server answered instead of doing what it was asked."""

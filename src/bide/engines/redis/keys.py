@@ -6,11 +6,6 @@ from zlib import crc32
 
 from redis.crc import key_slot
 
-__all__ = [
-    "CHANNEL", "LAYOUT", "QUEUES", "SHARDS", "SLOTS", "VERSION", "ScriptKeys", "copies", "meta_key",
-    "script_keys", "shard_of", "slot_of",
-]  # fmt: skip
-
 VERSION: Final = b"bide:version"
 """A string: the version of the layout of all other keys."""
 

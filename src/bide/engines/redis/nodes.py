@@ -5,11 +5,10 @@ import time
 
 from bide.engines.redis.connection import Connection, Lost, is_away
 from bide.engines.redis.faults import Refusal, translate
-from bide.engines.redis.settings import Address, Settings, shown_address
+from bide.engines.redis.sentinel import Address
+from bide.engines.redis.settings import Settings, shown_address
 from bide.engines.redis.topology import topology_of
 from bide.model.errors import StoreError, StoreUnavailable
-
-__all__ = ["QUICK", "Nodes"]
 
 QUICK = 1.0
 """Seconds that a node of a cluster has to answer after its connection was lost."""

@@ -21,11 +21,10 @@ from bide.engines.redis.faults import Refusal
 from bide.engines.redis.keys import CHANNEL
 from bide.engines.redis.nodes import QUICK
 from bide.engines.redis.sender import Sender
-from bide.engines.redis.settings import Address, Settings
+from bide.engines.redis.sentinel import Address
+from bide.engines.redis.settings import Settings
 from bide.model.ended import end_of
 from bide.model.errors import StoreError, StoreUnavailable
-
-__all__ = ["RedisNotifier"]
 
 LOOK = 1.0
 """Seconds after which the listener sees whether it was closed, or the master is another server."""

@@ -14,8 +14,6 @@ from bide.model.errors import StoreError
 from bide.model.message import Item, State
 from bide.model.replies import Outcome, Outcomes
 
-__all__ = ["put"]
-
 _encode = msgspec.json.Encoder().encode
 
 

@@ -8,8 +8,6 @@ from bide.engines.redis.keys import QUEUES, copies, meta_key
 from bide.engines.redis.sender import Sender
 from bide.model.errors import StoreError
 
-__all__ = ["QueueNames"]
-
 PAGE = 500
 """How many names are read at a time."""
 

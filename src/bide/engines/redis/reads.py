@@ -12,8 +12,6 @@ from bide.model.message import Message
 from bide.model.pace import LIMITS
 from bide.model.replies import Counts, Flow, Forecasted, Found, Sizes
 
-__all__ = ["count", "find", "forecast"]
-
 EDGES = 1_000
 """How many buckets one call counts."""
 

@@ -19,8 +19,6 @@ import msgspec
 from bide.model.message import Failure, Item, Message, State
 from bide.model.rank import ready_rank
 
-__all__ = ["ORDER", "Arg", "as_failures", "as_message", "claim_rank"]
-
 ORDER = 12
 """Digits of the order of putting, in front of each record and each member of a sorted set."""
 

@@ -4,8 +4,6 @@ from bide.engines.redis.calls import SLICE, Call, Step, decode, raised
 from bide.model.commands import BULK, Cancel, Purge, Where
 from bide.model.replies import Affected
 
-__all__ = ["sweep"]
-
 
 def sweep(command: Cancel | Purge, shards: int) -> Step:
     """Delete, or count, the messages that a rule names."""

@@ -12,9 +12,6 @@ from bide.model.errors import InvalidArgument
 from bide.model.message import Message
 from bide.model.replies import Page
 
-__all__ = ["check_cursor", "scan"]
-
-
 _SETS = ("ready", "delayed", "leased", "dead", "acked", "expired")
 _PHASES: dict[str, tuple[str, ...]] = {
     "next": ("ready", "delayed"),

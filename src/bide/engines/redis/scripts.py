@@ -9,8 +9,6 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-__all__ = ["Library", "as_library", "load_library"]
-
 _SHARED = ("prelude", "ends", "records", "ranges", "limits", "waking", "leasing")
 """Files of what several functions use, in the order in which they use each other."""
 

@@ -23,8 +23,6 @@ from bide.engines.redis.scripts import load_library
 from bide.engines.redis.settings import Settings
 from bide.model.errors import StoreError, StoreUnavailable
 
-__all__ = ["Sender"]
-
 FIRST = 2.0
 """Seconds for which a store is sought that has not answered yet: it may be starting."""
 

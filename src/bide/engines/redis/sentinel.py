@@ -13,8 +13,6 @@ from bide.engines.redis.dangers import of_sentinels, warn
 from bide.engines.redis.faults import fix_of
 from bide.model.errors import StoreError, StoreUnavailable
 
-__all__ = ["PATIENCE", "Address", "Sentinels", "Watch"]
-
 PATIENCE = 1.0
 """For how many seconds one sentinel may be silent; then the next one is asked."""
 

@@ -11,8 +11,6 @@ from bide.engines.redis.sentinel import PATIENCE, Address, Sentinels
 from bide.engines.registry import mask, options, seconds
 from bide.model.errors import InvalidArgument
 
-__all__ = ["Address", "Settings", "read_url", "shown_address"]
-
 _TLS_OPTIONS = ("ca", "cert", "cert_key", "verify")
 _SENTINEL_OPTIONS = ("sentinel_user", "sentinel_password", "sentinel_tls")
 _OPTIONS = ("timeout", "reconnect", "wait_replicas", "shards", "db", *_TLS_OPTIONS)

@@ -9,8 +9,6 @@ from bide.model.commands import Command, Configure, Put
 from bide.model.errors import StoreError
 from bide.model.pace import LIMITS
 
-__all__ = ["ShardMap", "ShardMismatch", "ShardedQueue"]
-
 Send = Callable[[Sequence[Call]], list[Any]]
 """Sends calls in one round, and returns what each answered, errors as values."""
 

@@ -4,11 +4,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from bide.engines.redis.keys import SLOTS
-from bide.engines.redis.sentinel import Sentinels
-from bide.engines.redis.settings import Address, Settings
+from bide.engines.redis.sentinel import Address, Sentinels
+from bide.engines.redis.settings import Settings
 from bide.model.errors import StoreError, StoreUnavailable
-
-__all__ = ["Cluster", "SentinelGroup", "Topology", "topology_of"]
 
 Ask = Callable[[Address], Any]
 """Asks a node for the map of its cluster."""
