@@ -9,7 +9,7 @@ import pytest
 from bide.model.limits import MAX_FAILED_LOGINS
 from bide.server.app import App
 from bide.server.client_address import ClientAddress
-from bide.server.failed_logins import WINDOW
+from bide.server.login_throttle import WINDOW
 from bide.server.settings import Settings
 from bide.testing import FakeClock
 from tests.server.client import Client

@@ -1,6 +1,7 @@
 """The description of the API: valid, complete, and true."""
 
 import re
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -44,6 +45,17 @@ def test_the_page_tells_of_each_operation_and_fetches_nothing(client: Client) ->
     assert text.count("<script") == 1
     assert "<script src=docs/try.js defer>" in text
     assert not re.search(r"(src|href|url|action|@import)\s*[=(]?\s*['\"]?(https?:)?//", text)
+
+
+def test_the_page_says_what_it_needs(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "bide.server.page", raising=False)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    refused = client.get("/docs")
+    assert refused.status == 501
+    assert (
+        "'jinja2', which is not installed: pip install 'bide[server]'" in refused.problem["detail"]
+    )
+    assert client.get("/openapi.json").status == 200
 
 
 def test_what_receivers_get_is_told(client: Client) -> None:

@@ -3,7 +3,7 @@
 from bide.dashboard.access import Access
 from bide.dashboard.app import Dashboard
 from bide.dashboard.session import Sessions
-from bide.model.commands import Edit
+from bide.model.commands import Edit, Put
 from bide.model.message import Item
 from bide.server.service import Service
 
@@ -18,11 +18,8 @@ def dashboard_of(service: Service, key: bytes) -> Dashboard:
 
     async def admit(access: Access, queue: str, what: Item | Edit) -> None:
         """Keep a visitor within the quotas of their namespace."""
-        quotas, now = service.quotas, service.clock.now()
-        if isinstance(what, Edit):
-            await quotas.admit_edit(access.caller, what, now)
-        elif quotas.any:
-            await quotas.admit(access.caller, [queue], [what], now)
+        command = what if isinstance(what, Edit) else Put(queue, [what])
+        await service.quotas.admit(access.caller, [command])
 
     return Dashboard(
         service.settings.store, lambda scope: None, service.settings.dashboard_hide,

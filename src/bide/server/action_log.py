@@ -18,8 +18,7 @@ from bide.model.replies import Affected, Claimed, Found, Outcome, Outcomes, Page
 from bide.model.undoing import Part, Undone
 from bide.observing.logs import timestamp
 from bide.server import wire
-from bide.server.change_wire import MovedOut
-from bide.server.undo_wire import RevivedOut, UndoneOut
+from bide.server.change_wire import MovedOut, RevivedOut, UndoneOut
 
 __all__ = ["DONE", "Act", "ActionLog", "Entry", "count_of"]
 

@@ -7,8 +7,7 @@ from bide.clock import Clock, sleep
 from bide.lane.lane import Lane
 from bide.model.errors import BideError, InvalidArgument
 from bide.server.access import Tokens
-from bide.server.failed_logins import FailedLogins
-from bide.server.login_throttle import LoginThrottle
+from bide.server.login_throttle import FailedLogins, LoginThrottle
 from bide.server.oidc import Oidc, Rejected
 from bide.server.problem import Problem
 from bide.server.rights import OPEN, Caller

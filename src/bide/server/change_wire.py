@@ -1,18 +1,27 @@
-"""What requests that change messages look like, and their answers."""
+"""What requests that change messages look like, those that can be taken back, and their answers."""
 
-from typing import Annotated
+import base64
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from bide.model.errors import InvalidArgument
 from bide.model.message import Attempts, Group, Priority
+from bide.model.replies import Outcome
+from bide.model.times import LATEST
+from bide.model.undoing import Bulk, Part
+from bide.queue.undoing.records import is_token
 from bide.server import wire
 
-__all__ = ["Changed", "Moved", "MovedOut"]
+__all__ = [
+    "Changed", "Moved", "MovedOut", "RevivedOut", "UndoRequest", "UndoableOut", "UndoablePurge",
+    "UndoableRevive", "UndoneOut", "cursor_of", "from_cursor",
+]  # fmt: skip
 
 
-class Moved(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """wire.When messages are due: `delay` or `at`."""
+class Moved(wire.Request):
+    """When messages are due: `delay` or `at`."""
 
     delay: wire.Span | None = None
     at: wire.When | None = None
@@ -50,3 +59,111 @@ class MovedOut(msgspec.Struct, omit_defaults=True):
     """Give it with the next request; all were changed when it is missing."""
     undo: str | None = None
     """The token by which it is taken back: the same for all parts of a change."""
+
+
+class UndoablePurge(wire.PurgeRequest, kw_only=True):
+    """Which messages to delete, and whether that can be taken back."""
+
+    undo: bool = False
+    """Let it be taken back for ten minutes."""
+    dry_run: bool = False
+    """Only count."""
+    cursor: str | None = None
+    """With `undo` or `dry_run`: of the answer before."""
+
+
+class UndoableRevive(wire.ReviveRequest, kw_only=True):
+    """Dead letters that are to be delivered again, and whether that can be taken back."""
+
+    undo: bool = False
+    """Let it be taken back for ten minutes; without `ids` it is all of them then."""
+    dry_run: bool = False
+    """Only count; without `ids` it is all of them."""
+    cursor: str | None = None
+    """With `undo`: of the answer before."""
+
+
+class UndoableOut(wire.AffectedOut, kw_only=True, omit_defaults=True):
+    """How many messages were changed, and how to take that back."""
+
+    undo: str | UnsetType = UNSET
+    """The token by which it is taken back: the same for all parts of a change."""
+    cursor: str | UnsetType = UNSET
+    """With `undo` or `dry_run`: give it with the next request while `more` is true."""
+
+
+class RevivedOut(msgspec.Struct, omit_defaults=True):
+    """What became of each dead letter; with `undo` only how many were revived, with `dry_run` how
+    many would be."""
+
+    outcomes: list[Outcome] | UnsetType = UNSET
+    count: int | UnsetType = UNSET
+    more: bool | UnsetType = UNSET
+    undo: str | UnsetType = UNSET
+    """The token by which it is taken back: the same for all parts of a change."""
+    cursor: str | UnsetType = UNSET
+    """With `undo`: give it with the next request while `more` is true."""
+
+
+class UndoRequest(wire.Request):
+    """Which change to take back."""
+
+    undo: Annotated[str, Meta(max_length=64)]
+    """The token of the change."""
+    part: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
+    """Where to go on: `following` of the answer before."""
+
+
+class UndoneOut(msgspec.Struct, omit_defaults=True):
+    """What taking back a change did: the number of messages, by what became of them."""
+
+    restored: int
+    """They are as they were before the change."""
+    taken: int
+    """Their ids were put again, or they were changed again, since then."""
+    claimed: int
+    """A worker has got them since then, or they have ended."""
+    unknown: int
+    """Not restored: it is not certain that they were changed."""
+    again: int
+    """Taken back before."""
+    following: int | UnsetType = UNSET
+    """Give it as `part` with the next request; it is all done when it is missing."""
+
+
+class _Place(NamedTuple):
+    """How far a change has come."""
+
+    undo: str
+    part: int
+    until: int | None
+    cursor: str | None
+
+
+def cursor_of(bulk: Bulk, part: Part) -> str | UnsetType:
+    """Return where the next request goes on."""
+    if part.cursor is None:
+        return UNSET
+    place = _Place(bulk.undo, part.part, part.until, part.cursor)
+    return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode().rstrip("=")
+
+
+def from_cursor(bulk: Bulk, cursor: str | None) -> Bulk:
+    """Return a part of a change: the first, or the one where the request before ended.
+
+    Raises:
+        InvalidArgument: no request told this cursor.
+    """
+    if cursor is None:
+        return bulk
+    try:
+        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        place = msgspec.json.decode(text, type=_Place)
+    except (ValueError, msgspec.DecodeError):
+        place = _Place("", 0, None, None)
+    within = 0 <= place.part <= 1 << 53 and 0 <= (place.until or 0) <= 2 * LATEST
+    if not (is_token(place.undo) and within and place.cursor):
+        raise InvalidArgument(
+            f"cursor={cursor[:100]!r} comes from no change with undo; begin without one"
+        )
+    return msgspec.structs.replace(bulk, **place._asdict())

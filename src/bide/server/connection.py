@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import httptools
 
 from bide.model.limits import KEEP_ALIVE, MAX_DISCARDED, MAX_HEAD, STALLED
+from bide.server.accesslog import log_refused
 from bide.server.exchange import Exchange
 from bide.server.request_head import TOO_LARGE, Refusal, RequestHead
 
@@ -255,7 +256,7 @@ class Connection(asyncio.Protocol):
             self._queue.clear()
 
     def _send_refusal(self, status: int, detail: str) -> None:
-        self.server.refused(self.address, status, detail)
+        log_refused(self.address, status, detail)
         self.transport.write(self.server.refusal(status, detail))
 
     # Requests, one after the other.

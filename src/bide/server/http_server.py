@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from bide.consuming.graceful_stop import first_of
-from bide.server.accesslog import log_refused
 from bide.server.app import App
 from bide.server.connection import Connection
 from bide.server.exchange import CLOSE, head
@@ -150,10 +149,6 @@ class HttpServer:
         if now - self._told_at >= 10:
             self._told_at = now
             _log.warning(text)
-
-    def refused(self, address: str, status: int, detail: str) -> None:
-        """Log a request that could not be read."""
-        log_refused(address, status, detail)
 
     def refusal(self, status: int, detail: str) -> bytes:
         """Return the answer to a request that could not be read."""

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from bide.clock import Clock, sleep
 from bide.lane.lane import Lane
@@ -51,7 +51,8 @@ class Pushing:
         self._sent = PushStats()
         self._survey = Survey(self.records)
         self._task: asyncio.Task[None] | None = None
-        self._failure: str | None = None
+        self.failure: str | None = None
+        """Why nothing is pushed though it should be."""
         self._stopping = False
 
     def begin(self) -> None:
@@ -117,11 +118,6 @@ class Pushing:
         """What this process has sent so far."""
         return self._sent if self._pusher is None else self._sent.plus(self._pusher.sent)
 
-    @property
-    def failure(self) -> str | None:
-        """Why nothing is pushed though it should be."""
-        return self._failure
-
     async def ping(self, subscription: Subscription) -> Answer:
         """Send a request that carries no message, to see what the receiver says."""
         return await self._made().ping(subscription)
@@ -138,13 +134,27 @@ class Pushing:
         return self._pusher
 
     async def _run(self) -> None:
-        while not await self._survived(self._push()):
+        """Push; begin again after a failure that nobody expected."""
+        loop = asyncio.get_running_loop()
+        while True:
+            recovery = loop.call_later(2 * LOOK, self._recover)
+            try:
+                await self._until_wanted()
+                _log.info("pushing to subscriptions")
+                return await self._made().run(self._settings.grace)
+            except Closed:
+                return  # the service is over
+            except Exception as error:  # noqa: BLE001  (it is logged, and told at /readyz)
+                _log.exception("push has failed, and begins anew")
+                told = str(error) if isinstance(error, BideError) else type(error).__name__
+                self.failure = f"push has failed, and begins anew: {told}"
+                self._sent, self._pusher = self.sent, None
+            finally:
+                recovery.cancel()
             await sleep(self._clock, AGAIN)
 
-    async def _push(self) -> None:
-        await self._until_wanted()
-        _log.info("pushing to subscriptions")
-        await self._made().run(self._settings.grace)
+    def _recover(self) -> None:
+        self.failure = None
 
     async def _until_wanted(self) -> None:
         while not self._settings.rabbitmq:
@@ -156,25 +166,3 @@ class Pushing:
             except StoreError as error:
                 _log.warning("the subscriptions could not be looked at: %s", error)
             await sleep(self._clock, LOOK)
-
-    async def _survived(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Tell whether some work has ended by itself; say it if it has failed."""
-        task = asyncio.ensure_future(work)
-        try:
-            await asyncio.wait((task,), timeout=2 * LOOK)
-            if not task.done():
-                self._failure = None
-            await task
-        except asyncio.CancelledError:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            raise
-        except Closed:
-            return True  # the service is over
-        except Exception as error:  # noqa: BLE001  (it is logged, and told at /readyz)
-            _log.exception("push has failed, and begins anew")
-            told = str(error) if isinstance(error, BideError) else type(error).__name__
-            self._failure = f"push has failed, and begins anew: {told}"
-            self._sent, self._pusher = self.sent, None
-            return False
-        return True

@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from bide.model.pace import limits_of
 from bide.model.replies import Counts, Flow, Sizes
-from bide.server.wire import Span
+from bide.server.wire import Request, Span
 
 __all__ = ["ConfigureRequest", "CountsOut"]
 
@@ -20,9 +20,7 @@ Pace = Annotated[
 ]
 
 
-class ConfigureRequest(
-    msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
-):
+class ConfigureRequest(Request):
     """What to set for a queue."""
 
     paused: bool | None = None

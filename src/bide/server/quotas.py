@@ -9,8 +9,10 @@ from math import ceil
 
 import msgspec
 
-from bide.model.commands import Edit
+from bide.clock import SYSTEM_CLOCK, Clock
+from bide.model.commands import Command, Edit, Put, Reschedule
 from bide.model.message import Item, stored_size
+from bide.model.undoing import Bulk, Undo
 from bide.observing.heartbeat import is_register
 from bide.server.problem import Problem
 from bide.server.quota_counts import (
@@ -68,6 +70,7 @@ class Quotas:
         counts: of what they have, in the store.
         usage: what they have used, shared by the processes of a server.
         asks: tells whether the server asks for tokens; then namespaces have default quotas.
+        clock: tells how far ahead a due time is.
     """
 
     def __init__(
@@ -76,9 +79,11 @@ class Quotas:
         counts: QuotaCounts,
         usage: QuotaUsage,
         asks: Callable[[], bool] = lambda: False,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._settings = settings
         self._asks = asks
+        self._clock = clock
         self._counts = counts
         self._usage = usage
         self._carried: dict[str | None, int] = {}
@@ -114,45 +119,44 @@ class Quotas:
             max_subscriptions=quota.subscriptions, max_push_concurrency=quota.push_concurrency,
         )  # fmt: skip
 
-    async def admit_edit(self, caller: Caller, edit: Edit, now: int) -> None:
-        """Let an edit of messages through: what it adds counts as if it were new.
+    async def admit(
+        self, caller: Caller, commands: Sequence[Command | Bulk | Undo], *, there: bool = False
+    ) -> None:
+        """Let commands through. What an edit adds counts as if it were new; other changes do not.
+
+        Args:
+            caller: who gives them.
+            commands: their queues have full names.
+            there: whether the messages of puts are in the queues already, and are only changed.
 
         Raises:
-            Problem: the messages become too large, or are too far ahead.
+            Problem: messages are too many, too large, or too far ahead.
         """
         if not self.any:
             return
-        item = Item(
-            "", edit.data or b"", at=edit.at, delay=edit.delay or 0, group=edit.group or None,
-            headers=edit.headers or None,
-        )  # fmt: skip
-        if stored_size(item):
-            await self.admit(caller, (), [item] * len(edit.ids), now, there=True)
-        else:
-            self.bound(caller, [item], now)
+        puts = [command for command in commands if isinstance(command, Put)]
+        if puts:
+            items = [item for put in puts for item in put.items]
+            await self._let(caller, {put.queue for put in puts}, items, there=there)
+        for command in commands:
+            if isinstance(command, Reschedule) and command.ids:
+                moved = Item(command.ids[0], b"", at=command.at, delay=command.delay)
+                self._bound(caller, [moved])
+            elif isinstance(command, Edit):
+                edited = Item(
+                    "", command.data or b"", at=command.at, delay=command.delay or 0,
+                    group=command.group or None, headers=command.headers or None,
+                )  # fmt: skip
+                if stored_size(edited):
+                    await self._let(caller, (), [edited] * len(command.ids), there=True)
+                else:
+                    self._bound(caller, [edited])
 
-    async def admit(
-        self,
-        caller: Caller,
-        queues: Collection[str],
-        items: Sequence[Item],
-        now: int,
-        *,
-        there: bool = False,
+    async def _let(
+        self, caller: Caller, queues: Collection[str], items: Sequence[Item], *, there: bool
     ) -> None:
-        """Let messages through.
-
-        Args:
-            caller: who puts them.
-            queues: the full names of the queues that they are for.
-            items: the messages.
-            now: Unix milliseconds.
-            there: whether the messages are in the queues already, and are only changed.
-
-        Raises:
-            Problem: they are too many, too large, or too far ahead.
-        """
-        size = self.bound(caller, items, now)
+        """Let messages into queues, by their full names."""
+        size = self._bound(caller, items)
         added = 0 if there else len(items)
         quota = self.of(caller.namespace)
         whole = msgspec.structs.replace(caller, queues=ALL_QUEUES)
@@ -182,13 +186,9 @@ class Quotas:
             use.stored += size
             use.added += size
 
-    def bound(self, caller: Caller, items: Sequence[Item], now: int) -> int:
-        """Look at messages alone, however many there are; return how many bytes they take.
-
-        Raises:
-            Problem: one is too large, or too far ahead.
-        """
-        quota = self.of(caller.namespace)
+    def _bound(self, caller: Caller, items: Sequence[Item]) -> int:
+        """Look at messages alone, however many there are; return how many bytes they take."""
+        quota, now = self.of(caller.namespace), self._clock.now()
         total = 0
         for item in items:
             total += (size := stored_size(item))

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from bide.consuming.graceful_stop import cancel, first_of
 from bide.server.problem import Problem
 
 __all__ = ["Gone", "Receive", "read_body", "unless_gone"]
@@ -90,20 +91,13 @@ async def unless_gone(
         Problem: that of `refusal`.
     """
     working = asyncio.ensure_future(work)
-    ending = [asyncio.ensure_future(one) for one in (_leaves(receive), refusal)]
     handed_over = False
     try:
-        await asyncio.wait((working, *ending), return_when=asyncio.FIRST_COMPLETED)
-        for task in ending:
-            if task.done():
-                task.result()
-                raise Gone
+        await first_of(working, _leaves(receive), refusal)
         handed_over = True
         return working.result()
     finally:
-        for one in (working, *ending):
-            one.cancel()
-        await asyncio.gather(working, *ending, return_exceptions=True)
+        await cancel([working])
         came = not working.cancelled() and working.exception() is None
         if undo is not None and came and not handed_over:
             await undo(working.result())
@@ -112,3 +106,4 @@ async def unless_gone(
 async def _leaves(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass  # nothing is expected after a body
+    raise Gone

@@ -27,6 +27,7 @@ __all__ = ["bind", "serve"]
 _log = logging.getLogger("bide.server")
 
 BACKLOG = 2_048
+"""Connections that the system keeps until a process accepts them."""
 
 
 async def serve(settings: Settings) -> int:
@@ -56,7 +57,7 @@ async def serve(settings: Settings) -> int:
             )
         shared = listening.fileno(), *files
         return await Supervisor(
-            lambda line: [sys.executable, *_flags(), "-m", child,
+            lambda line: [sys.executable, *(f"-W{one}" for one in sys.warnoptions), "-m", child,
                           *map(str, (line, *shared))],
             settings.workers, grace=settings.grace, pass_fds=shared,
         ).run()  # fmt: skip
@@ -82,11 +83,6 @@ async def _asks_for_tokens(settings: Settings) -> bool:
 def _tidy(settings: Settings) -> None:
     if settings.socket is not None:
         Path(settings.socket).unlink(missing_ok=True)
-
-
-def _flags() -> list[str]:
-    """Return the flags of this interpreter that the processes are to have as well."""
-    return [f"-W{option}" for option in sys.warnoptions]
 
 
 def address(listening: socket.socket, settings: Settings) -> str:

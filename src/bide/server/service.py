@@ -103,7 +103,9 @@ class Service:
         self.shared = shared or SharedState()
         self.slow_reads = SlowReads(self.lane)
         counts = QuotaCounts(self.lane, self.slow_reads, self.shared.usage)
-        self.quotas = Quotas(settings, counts, self.shared.usage, lambda: self.admission.asks)
+        self.quotas = Quotas(
+            settings, counts, self.shared.usage, lambda: self.admission.asks, self.clock
+        )
         self.pushing = Pushing(self.lane, self.clock, settings)
         self.admission = Admission(settings, self.lane, self.tokens, self.clock, self.shared.logins)
         self.stopping = asyncio.Event()

@@ -43,6 +43,11 @@ QUEUES = 1_000
 SPANS = ("grace", "longest_wait", "push_lease", "request_timeout")
 """Settings that a file may have as "30s" as well as in seconds."""
 
+CAPS = (
+    "max_connections", "connections_per_address", "max_streams", "max_waiting", "max_slow_reads",
+)  # fmt: skip
+"""Settings that say how many of something there may be at a time."""
+
 _MODE = re.compile("0?[0-7]{3}")
 
 
@@ -171,11 +176,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         _between("workers", self.workers, 1, 256)
         _between("max_body", self.max_body, 1, 1 << 30)
         _between("max_request", self.max_request, 1_024, 1 << 31)
-        _between("max_connections", self.max_connections, 1, 1_000_000)
-        _between("connections_per_address", self.connections_per_address, 1, 1_000_000)
-        _between("max_streams", self.max_streams, 1, 1_000_000)
-        _between("max_waiting", self.max_waiting, 1, 1_000_000)
-        _between("max_slow_reads", self.max_slow_reads, 1, 1_000_000)
+        for name in CAPS:
+            _between(name, getattr(self, name), 1, 1_000_000)
         _between("grace", self.grace, 0, 3_600)
         _between("push_lease", self.push_lease, 1, 3_600)
         _between("longest_wait", self.longest_wait, 0, 3_600)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bide.server.failed_logins import FailedLogins
+from bide.server.login_throttle import FailedLogins
 from bide.server.quota_usage import QuotaUsage
 from bide.server.shared_files import make_file
 from bide.server.shared_stats import SharedStats

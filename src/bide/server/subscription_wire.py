@@ -1,16 +1,18 @@
 """What requests about subscriptions look like: the structs of which their description is made."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from bide.model.message import ATTEMPTS, MAX_ATTEMPTS
 from bide.model.times import milliseconds
-from bide.server.wire import Span, span
+from bide.server.wire import Request, Span, span
 from bide.targets.http.subscription import MOST_CONCURRENCY, MOST_HEADERS, usual_concurrency
 
-__all__ = ["PauseRequest", "PingOut", "RotateRequest", "SubscriptionChange", "SubscriptionIn"]
+__all__ = [
+    "PauseRequest", "PingOut", "RotateRequest", "SubscriptionChange", "SubscriptionIn", "fields_of",
+]  # fmt: skip
 
 Receiver = Annotated[
     str,
@@ -71,17 +73,13 @@ SPANS = ("timeout", "first", "ceiling", "probe")
 """Fields that are lengths of time."""
 
 
-class _In(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    pass
-
-
-class SubscriptionIn(_In):
+class SubscriptionIn(Request):
     """A subscription as it is to be."""
 
     queue: str
     """Whose messages are sent."""
     url: Receiver
-    headers: Headers = {}
+    headers: Headers = msgspec.field(default_factory=dict)
     concurrency: Concurrency | UnsetType = UNSET
     rate: Rate | None = None
     timeout: Span = 15
@@ -102,45 +100,28 @@ class SubscriptionIn(_In):
         Raises:
             InvalidArgument: a length of time is none.
         """
-        return {"concurrency": usual_concurrency(self.url)} | _fields(self)
+        return {"concurrency": usual_concurrency(self.url)} | fields_of(self)
 
 
-class SubscriptionChange(_In):
-    """What is to be another way about a subscription; the rest stays."""
-
-    queue: str | UnsetType = UNSET
-    """Whose messages are sent."""
-    url: Receiver | UnsetType = UNSET
-    headers: Headers | UnsetType = UNSET
-    concurrency: Concurrency | UnsetType = UNSET
-    rate: Rate | UnsetType | None = UNSET
-    timeout: Span | UnsetType = UNSET
-    """How long the receiver may take to answer; up to 5 minutes."""
-    attempts: Attempts | UnsetType = UNSET
-    first: Span | UnsetType = UNSET
-    """The pause after the first attempt; each is twice as long as the one before."""
-    ceiling: Span | UnsetType = UNSET
-    """The longest pause between attempts."""
-    failures: Failures | UnsetType = UNSET
-    probe: Span | UnsetType = UNSET
-    """For how long it is left alone before one message is sent to see whether it is back."""
-
-    def fields(self) -> dict[str, Any]:
-        """Return what is another way.
-
-        Raises:
-            InvalidArgument: a length of time is none.
-        """
-        return _fields(self)
+SubscriptionChange = msgspec.defstruct(
+    "SubscriptionChange",
+    [
+        (name, kind | UnsetType, UNSET)
+        for name, kind in get_type_hints(SubscriptionIn, include_extras=True).items()
+        if name != "secret"
+    ],
+    bases=(Request,),
+    namespace={"__doc__": "What is to be another way about a subscription; the rest stays."},
+)
 
 
-class PauseRequest(_In):
+class PauseRequest(Request):
     """Why nothing is to be sent."""
 
     reason: Annotated[str, Meta(max_length=500)] = ""
 
 
-class RotateRequest(_In):
+class RotateRequest(Request):
     """How the secret is to be replaced."""
 
     overlap: Span = 86_400
@@ -157,7 +138,12 @@ class PingOut(msgspec.Struct):
     """Its status and the first part of what it said, or why there was no answer."""
 
 
-def _fields(given: msgspec.Struct) -> dict[str, Any]:
+def fields_of(given: msgspec.Struct) -> dict[str, Any]:
+    """Return the fields of a `Subscription` that a request gives, without its secret.
+
+    Raises:
+        InvalidArgument: a length of time is none.
+    """
     found = {
         name: value
         for name, value in msgspec.structs.asdict(given).items()

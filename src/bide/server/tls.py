@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bide.model.errors import InvalidArgument
+from bide.server.accesslog import log_refused
 from bide.server.connection import Connection
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class Handshake:
         self.server = server
         self._sock = sock
         if (refusal := server.enter(self)) is not None:
-            server.refused(address, *refusal)
+            log_refused(address, *refusal)
             sock.close()
             return
         self._task = asyncio.create_task(self._shake(context))
@@ -156,7 +157,7 @@ class Handshake:
         if task.cancelled() or error is not None:
             self._sock.close()
             why = "it took too long" if error is None else _words(error)
-            self.server.refused(self.address, 400, f"no TLS handshake: {why}")
+            log_refused(self.address, 400, f"no TLS handshake: {why}")
 
     def close_if_idle(self) -> bool:
         """Close the connection, which carries no request; tell whether that was done."""

@@ -19,31 +19,11 @@ from bide.model.replies import Ends, Outcome
 from bide.model.times import Moment
 
 __all__ = [
-    "AckRequest",
-    "AffectedOut",
-    "BuryRequest",
-    "ClaimedOut",
-    "Deliver",
-    "Empty",
-    "EndLeaseRequest",
-    "ExtendRequest",
-    "Given",
-    "LeaseOf",
-    "MessageOut",
-    "Messages",
-    "OutcomesOut",
-    "PurgeRequest",
-    "PutMany",
-    "PutOptions",
-    "ReleaseRequest",
-    "RetryRequest",
-    "ReviveRequest",
-    "Span",
-    "When",
-    "moment",
-    "shown",
-    "span",
-]
+    "AckRequest", "AffectedOut", "BuryRequest", "ClaimedOut", "Deliver", "Empty", "EndLeaseRequest",
+    "ExtendRequest", "Given", "LeaseOf", "MessageOut", "Messages", "OutcomesOut", "PurgeRequest",
+    "PutMany", "PutOptions", "ReleaseRequest", "Request", "RetryRequest", "ReviveRequest", "Span",
+    "When", "moment", "shown", "span",
+]  # fmt: skip
 
 Span = Annotated[
     float | str,
@@ -61,8 +41,8 @@ When = Annotated[
 ]
 
 
-class _In(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    pass
+class Request(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """What a request gives: its body, or its query. Unknown names are refused."""
 
 
 class PutOptions(Options, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -96,7 +76,7 @@ class Given(PutOptions, kw_only=True):
     """Text that travels beside the body."""
 
 
-class PutMany(_In):
+class PutMany(Request):
     """Messages to be put together: all are stored, or none."""
 
     messages: Annotated[list[Given], Meta(max_length=MAX_HTTP_MESSAGES)]
@@ -104,7 +84,7 @@ class PutMany(_In):
     """What to do with a message whose id is there already."""
 
 
-class Deliver(_In):
+class Deliver(Request):
     """How many due messages to claim, and for how long."""
 
     count: Annotated[int, Meta(ge=1, le=MAX_HTTP_MESSAGES)] = 1
@@ -135,13 +115,13 @@ class Done(LeaseOf):
     """Its result, any JSON value up to 64 KiB; a queue with `result_ttl` remembers it."""
 
 
-class AckRequest(_In):
+class AckRequest(Request):
     """Messages that are done."""
 
     leases: Annotated[list[Done], Meta(min_length=1, max_length=MAX_HTTP_MESSAGES)]
 
 
-class RetryRequest(_In):
+class RetryRequest(Request):
     """Messages that are to be tried again."""
 
     leases: Leases
@@ -150,7 +130,7 @@ class RetryRequest(_In):
     """What went wrong; the messages remember it."""
 
 
-class ExtendRequest(_In):
+class ExtendRequest(Request):
     """Messages to be held for longer."""
 
     leases: Leases
@@ -158,27 +138,27 @@ class ExtendRequest(_In):
     """How long from now."""
 
 
-class BuryRequest(_In):
+class BuryRequest(Request):
     """Messages that are to become dead letters."""
 
     leases: Leases
     reason: str = ""
 
 
-class ReleaseRequest(_In):
+class ReleaseRequest(Request):
     """Messages that are handed back untouched."""
 
     leases: Leases
 
 
-class EndLeaseRequest(_In):
+class EndLeaseRequest(Request):
     """Why a lease is ended."""
 
     reason: str | None = None
     """What the message remembers; "released by" and the caller's name when missing."""
 
 
-class ReviveRequest(_In):
+class ReviveRequest(Request):
     """Dead letters that are to be delivered again."""
 
     ids: Annotated[list[Name], Meta(max_length=MAX_HTTP_IDS)] | None = None
@@ -186,7 +166,7 @@ class ReviveRequest(_In):
     delay: Span = 0
 
 
-class PurgeRequest(_In):
+class PurgeRequest(Request):
     """Which messages to delete."""
 
     state: Literal["delayed", "ready", "dead", "acked", "expired"]
@@ -194,7 +174,7 @@ class PurgeRequest(_In):
     """Only those that came into this state (delayed, ready: fall due) before this moment."""
 
 
-class Empty(_In):
+class Empty(Request):
     """Nothing; the body may be left out."""
 
 

@@ -14,16 +14,16 @@ from bide.model.ended import PENDING
 from bide.model.errors import BideError, InvalidArgument, StoreFull
 from bide.model.identity import actor_of
 from bide.model.limits import MAX_BATCH_MESSAGES, MAX_COMMANDS
-from bide.model.message import Item, Message, withheld
+from bide.model.message import Message, withheld
 from bide.model.replies import Claimed, Ends, Explained, Found, Names, Page, Reply
 from bide.model.undoing import Bulk, Part, Undo, Undone
 from bide.observing.heartbeat import is_register
 from bide.server import validate
 from bide.server.action_log import Act, count_of
-from bide.server.bulk import execute
 from bide.server.operation import JSON, MSGPACK, Answer, Call, Operation
 from bide.server.problem import Problem, of_validation
 from bide.server.rights import RIGHTS, Caller, Right
+from bide.server.routes.undoing import execute
 from bide.server.service import own_names
 from bide.server.structure import check_msgpack
 from bide.server.turns import give_way
@@ -99,18 +99,7 @@ async def batch(call: Call) -> Answer:
                 field="now",
             )
         service.test_clock.set_wall(given.now)
-    if service.quotas.any:
-        puts = [command for command in commands if isinstance(command, cmd.Put)]
-        if puts:
-            items = [item for put in puts for item in put.items]
-            queues = {put.queue for put in puts}
-            await service.quotas.admit(call.caller, queues, items, service.clock.now())
-        for command in commands:
-            if isinstance(command, cmd.Reschedule):
-                moved = [Item(id, b"", at=command.at, delay=command.delay) for id in command.ids]
-                service.quotas.bound(call.caller, moved, service.clock.now())
-            elif isinstance(command, cmd.Edit):
-                await service.quotas.admit_edit(call.caller, command, service.clock.now())
+    await service.quotas.admit(call.caller, commands)
     answers: list[Any] = []
     for composed, group in groupby(commands, lambda command: isinstance(command, (Bulk, Undo))):
         if composed:
@@ -118,22 +107,8 @@ async def batch(call: Call) -> Answer:
         else:
             slowly = partial(call.counted, service.slow_calls)
             answers += await service.batch(list(group), slowly)
-    if service.admission.asks:
-        answers = [
-            await service.lease_secrets.signed(command.queue, reply)
-            if isinstance(reply, Claimed) else reply
-            for command, reply in zip(commands, answers, strict=True)
-        ]  # fmt: skip
-    answers = [
-        await service.explained(command.queue, command.id, reply)
-        if isinstance(command, cmd.Explain) and isinstance(reply, Explained)
-        else reply
-        for command, reply in zip(commands, answers, strict=True)
-    ]
-    for command, reply in zip(commands, answers, strict=True):
-        is_pending = isinstance(reply, Ends) and reply.state in PENDING
-        if isinstance(command, cmd.History) and command.watch and is_pending:
-            service.watch(command)
+    pairs = zip(commands, answers, strict=True)
+    answers = [await _completed(call, command, reply) for command, reply in pairs]
     replies = [_told(call, reply) for reply in answers]
     for act, told in zip(call.acts, replies, strict=True):
         act.messages = count_of(told)
@@ -143,6 +118,19 @@ async def batch(call: Call) -> Answer:
     if binary:
         return Answer(200, _to_msgpack(content), kind=MSGPACK)
     return Answer(200, content)
+
+
+async def _completed(call: Call, command: Any, reply: Any) -> Any:
+    """Return a reply with what the server adds to it."""
+    service = call.service
+    match command, reply:
+        case _, Claimed() if service.admission.asks:
+            return await service.lease_secrets.signed(command.queue, reply)
+        case cmd.Explain(), Explained():
+            return await service.explained(command.queue, command.id, reply)
+        case cmd.History(watch=True), Ends() if reply.state in PENDING:
+            service.watch(command)
+    return reply
 
 
 async def _composed(call: Call, command: Any) -> Part | Undone | BideError:

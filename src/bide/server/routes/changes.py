@@ -8,27 +8,26 @@ from msgspec import UNSET, Meta
 from bide.model.commands import Cancel, Edit
 from bide.model.identity import check_name
 from bide.model.limits import BULK
-from bide.model.message import Item, Message, Name, version_of
+from bide.model.message import Message, Name, version_of
 from bide.model.options import OPTIONS
 from bide.model.replies import Affected, Outcome, Outcomes, Page
 from bide.queue.changing import unheld
 from bide.queue.undoing.faces import bulk_of
 from bide.server import wire
-from bide.server.change_wire import Changed, Moved, MovedOut
+from bide.server.change_wire import Changed, Moved, MovedOut, UndoableOut
 from bide.server.conditions import changed, chosen, tag_of
 from bide.server.operation import Answer, Call, Operation
 from bide.server.routes.given import body_of, headers_of
 from bide.server.routes.messages import find_or_none
 from bide.server.routes.undoing import change
 from bide.server.structure import check_fields
-from bide.server.undo_wire import UndoableOut
 
 __all__ = ["CHANGES"]
 
 Conditional = TypeVar("Conditional", Cancel, Edit)
 
 
-class RuleQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class RuleQuery(wire.Request):
     """Which messages to move; all that is given must hold."""
 
     group: Name
@@ -42,7 +41,7 @@ class RuleQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_d
     """Let it be taken back for ten minutes; 500 at a time, whatever the limit."""
 
 
-class CancelQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class CancelQuery(wire.Request):
     """Which messages to take back; all that is given must hold."""
 
     group: Name | None = None
@@ -68,7 +67,7 @@ async def edit(call: Call) -> Answer:
         wire.moment(given.at, "at"), None, decoded=True, **options,
     )  # fmt: skip
     seen, command = await _only_if(call, command)
-    await call.service.quotas.admit_edit(call.caller, command, call.service.clock.now())
+    await call.service.quotas.admit(call.caller, [command])
     (outcome,) = (await call.service.ask(Outcomes, command)).outcomes
     answer = changed(outcome, conditional=command.if_version is not None)
     if seen is None:
@@ -104,10 +103,8 @@ async def reschedule_where(call: Call) -> Answer:
     page = await call.ask(Page, msgspec.structs.replace(scan, cursor=query.cursor))
     count = 0
     if ids := unheld(page.messages):
-        if call.service.quotas.any:
-            items = [Item(ids[0], b"", at=command.at, delay=command.delay)]
-            call.service.quotas.bound(call.caller, items, call.service.clock.now())
         move = msgspec.structs.replace(command, ids=ids)
+        await call.service.quotas.admit(call.caller, [move])
         count = sum(map(bool, (await call.service.ask(Outcomes, move)).outcomes))
     return Answer(200, MovedOut(count, page.cursor))
 

@@ -2,7 +2,6 @@
 
 from typing import Annotated
 
-import msgspec
 from msgspec import UNSET, Meta
 
 from bide.model.commands import Scan
@@ -11,14 +10,14 @@ from bide.model.replies import Outcomes, Page
 from bide.queue.undoing.faces import reviving
 from bide.queue.undoing.looking import look_at_dead
 from bide.server import wire
+from bide.server.change_wire import RevivedOut, UndoableRevive
 from bide.server.operation import Answer, Call, Operation
 from bide.server.routes.undoing import change
-from bide.server.undo_wire import RevivedOut, UndoableRevive
 
 __all__ = ["DEAD"]
 
 
-class DeadQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class DeadQuery(wire.Request):
     """Which page of dead letters."""
 
     limit: Annotated[int, Meta(ge=1, le=MAX_HTTP_PAGE)] = 100

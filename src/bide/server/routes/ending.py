@@ -68,7 +68,7 @@ class ResultOut(msgspec.Struct, omit_defaults=True):
     """The result of its handler, if it was acked with one."""
 
 
-class ResultQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class ResultQuery(wire.Request):
     """How long to wait for a result."""
 
     wait: wire.Span = "0s"

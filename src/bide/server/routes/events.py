@@ -33,7 +33,7 @@ FAILED = 2.0
 """Seconds for which no other stream asks a store that has failed to answer one."""
 
 
-class EventsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class EventsQuery(wire.Request):
     """What to hear of."""
 
     counts: wire.Span = 1

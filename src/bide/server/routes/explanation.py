@@ -8,13 +8,14 @@ from bide.model.commands import Explain
 from bide.model.identity import check_name
 from bide.model.replies import Explained
 from bide.observing.explain import Explanation, Reason
+from bide.server import wire
 from bide.server.operation import Answer, Call, Operation
 from bide.server.problem import Problem
 
 __all__ = ["EXPLANATION"]
 
 
-class ExplainQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class ExplainQuery(wire.Request):
     """How to explain."""
 
     language: Literal["en", "zh"] = "en"

@@ -33,12 +33,9 @@ class PutQuery(wire.PutOptions, kw_only=True):
 async def item_of(call: Call, id: str | None) -> tuple[Item, str]:
     """Return the message that a request puts, and what to do if its id exists."""
     query = call.query(PutQuery)
-    if query.delay is not None:
-        query.delay = wire.span(query.delay)
-    if query.expires is not None:
-        query.expires = wire.span(query.expires)
-    if query.latest is not None:
-        query.latest = wire.span(query.latest)
+    for name in ("delay", "expires", "latest"):
+        if (value := getattr(query, name)) is not None:
+            setattr(query, name, wire.span(value))
     if call.content_type in ("", JSON):
         given = await call.read(wire.Given)
         check_fields(bytes(given.headers).count(b":"))

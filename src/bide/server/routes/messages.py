@@ -25,7 +25,7 @@ from bide.server.turns import give_way
 __all__ = ["MESSAGES", "find_or_none"]
 
 
-class ListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class ListQuery(wire.Request):
     """Which messages to list."""
 
     state: State | Literal["next"] | None = None
@@ -124,10 +124,9 @@ async def _put(
     check_latest(items, on_conflict, version)
     if on_conflict == "replace":
         call.caller.need("change")
-    if service.quotas.any:
-        await service.quotas.admit(call.caller, [call.full], items, service.clock.now())
     policy: Any = "replace" if on_conflict == "replace" else "keep"
     command = Put(call.arguments.queue, items, policy, version)
+    await service.quotas.admit(call.caller, [command])
     return (await service.ask(Outcomes, command)).outcomes
 
 

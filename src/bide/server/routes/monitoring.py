@@ -2,6 +2,7 @@
 
 import msgspec
 
+from bide.model.errors import Unsupported
 from bide.server.metrics import KIND, exposition
 from bide.server.operation import Answer, Call, Operation
 from bide.server.quotas import Usage
@@ -51,8 +52,13 @@ async def openapi(call: Call) -> Answer:
 
 async def docs(call: Call) -> Answer:
     """Describe the API to people."""
-    from bide.server.page import page, policy
-
+    try:
+        from bide.server.page import page, policy
+    except ModuleNotFoundError as error:
+        raise Unsupported(
+            f"the page needs the package {error.name!r}, which is not installed: "
+            "pip install 'bide[server]'; /openapi.json says the same"
+        ) from None
     return Answer(200, page(), {"content-security-policy": policy()}, "text/html; charset=utf-8")
 
 
@@ -88,7 +94,7 @@ MONITORING = (
     ),
     Operation(
         "docs", "GET", "/docs", "This description, to be read and tried", None, docs,
-        {200: bytes}, tag="service", kind="text/html; charset=utf-8",
+        {200: bytes}, problems=(501,), tag="service", kind="text/html; charset=utf-8",
     ),
     Operation(
         "docsScript", "GET", "/docs/try.js", "The script of that page", None, docs_script,

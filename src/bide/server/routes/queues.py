@@ -12,11 +12,11 @@ from bide.queue.results import Audit, deleted
 from bide.queue.undoing.faces import bulk_of
 from bide.queue.undoing.looking import purge_part
 from bide.server import wire
+from bide.server.change_wire import UndoableOut, UndoablePurge
 from bide.server.operation import Answer, Call, Operation
 from bide.server.problem import Problem
 from bide.server.queue_wire import ConfigureRequest, CountsOut
 from bide.server.routes.undoing import change
-from bide.server.undo_wire import UndoableOut, UndoablePurge
 
 __all__ = ["QUEUES"]
 
@@ -71,14 +71,14 @@ class ForecastOut(msgspec.Struct):
     """Due after the last bucket."""
 
 
-class PrefixQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class PrefixQuery(wire.Request):
     """Which queues to list."""
 
     prefix: Annotated[str, Meta(max_length=128, pattern="^[A-Za-z0-9_.:-]*$")] = ""
     """What their names begin with."""
 
 
-class ForecastQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class ForecastQuery(wire.Request):
     """How far to look ahead, and how finely."""
 
     bucket: wire.Span = "1m"

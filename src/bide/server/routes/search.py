@@ -17,7 +17,7 @@ MOST_READ = 10_000
 """How many messages one request reads at most."""
 
 
-class SearchQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class SearchQuery(wire.Request):
     """What to search for; all that is given must hold."""
 
     queue: Annotated[str, Meta(max_length=128, pattern="^[A-Za-z0-9_.:-]*$")] = ""

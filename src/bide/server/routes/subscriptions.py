@@ -20,6 +20,7 @@ from bide.server.subscription_wire import (
     RotateRequest,
     SubscriptionChange,
     SubscriptionIn,
+    fields_of,
 )
 from bide.targets.amqp import is_amqp, parse
 from bide.targets.http.circuit import Circuit
@@ -69,7 +70,7 @@ async def change(call: Call) -> Answer:
     """Change what is given about a subscription, and leave the rest."""
     namespace, name = await _identity(call)
     asked = await call.read(SubscriptionChange)
-    fields = _checked(call, namespace, asked.fields())
+    fields = _checked(call, namespace, fields_of(asked))
     if "concurrency" in fields:
         await _within_quota(call, namespace, name, fields["concurrency"])
     work = call.service.pushing.records.change(namespace, name, _tag(call), **fields)

@@ -1,15 +1,46 @@
-"""Take back a bulk change."""
+"""Bulk changes that can be taken back, and taking them back."""
 
-from bide.model.undoing import Bulk, Part, Undo, Undone
+from bide.lane.steps import arun_steps
+from bide.model.commands import Command, Put
+from bide.model.replies import Reply
+from bide.model.undoing import Bulk, Part, Undo, Undone, Verb, is_records
+from bide.queue.undoing.back import undo_steps
+from bide.queue.undoing.change import bulk_steps
 from bide.queue.undoing.records import is_token, nothing
-from bide.server.bulk import execute
+from bide.server.change_wire import UndoableOut, UndoneOut, UndoRequest, cursor_of, from_cursor
 from bide.server.operation import Answer, Call, Operation
-from bide.server.undo_wire import UndoableOut, UndoneOut, UndoRequest, cursor_of, from_cursor
+from bide.server.rights import RIGHT_OF_VERB, Caller
+from bide.server.service import Service
 
-__all__ = ["UNDOING", "change"]
+__all__ = ["UNDOING", "change", "execute"]
 
 PARTS = 20
 """How many parts of a change one request takes back."""
+
+
+async def execute(service: Service, caller: Caller, command: Bulk | Undo) -> Part | Undone:
+    """Execute a command that no store executes itself.
+
+    What it puts back counts as a put: it needs room within the quotas.
+
+    Raises:
+        AccessDenied: the caller may not do, or take back, such a change.
+        Problem: it is beyond a quota.
+    """
+
+    async def ask(step: Command) -> Reply:
+        if not is_records(step.queue):
+            there = isinstance(step, Put) and step.on_conflict == "replace"
+            await service.quotas.admit(caller, [step], there=there)
+        return await service.execute(step)
+
+    def allow(verb: Verb) -> None:
+        caller.need(RIGHT_OF_VERB[verb])
+
+    if isinstance(command, Bulk):
+        allow(command.verb)
+        return await arun_steps(bulk_steps(command), ask)
+    return await arun_steps(undo_steps(command, allow), ask)
 
 
 async def change(call: Call, bulk: Bulk, cursor: str | None) -> UndoableOut:

@@ -28,6 +28,7 @@ PRESENT = 6_000
 """Milliseconds that a server counts as running after its last sign of life."""
 
 R = TypeVar("R", bound=Reply)
+T = TypeVar("T")
 
 Told = dict[str, Deliveries]
 
@@ -47,12 +48,12 @@ class Peers:
     async def circuits(self) -> dict[str, Circuit]:
         """Return the circuits that are or were open, by the keys of their subscriptions."""
         page = await self._ask(Page, Scan(CIRCUITS, limit=MOST))
-        return {message.id: _circuit(message) for message in page.messages}
+        return {message.id: _decoded(message, Circuit) for message in page.messages}
 
     async def circuit(self, key: str) -> Circuit:
         """Return the circuit of one subscription, as it was last stored."""
         (found,) = (await self._ask(Found, Find(CIRCUITS, [key]))).messages
-        return Circuit() if found is None else _circuit(found)
+        return Circuit() if found is None else _decoded(found, Circuit)
 
     async def tell_circuit(self, key: str, circuit: Circuit) -> None:
         """Store a circuit for all servers."""
@@ -88,7 +89,7 @@ class Peers:
         """Return the figures of the running servers."""
         page = await self._ask(Page, Scan(PRESENCE, limit=MOST))
         now = self._clock.now()
-        return total(_told(message) for message in page.messages if message.due > now)
+        return total(_decoded(message, Told) for message in page.messages if message.due > now)
 
     async def _ask(self, kind: type[R], command: Command) -> R:
         return expect(kind, await self._lane.acall(command))
@@ -111,17 +112,9 @@ def share(total: int, place: int, among: int, turn: int) -> int:
     return each + ((place - turn) % among < rest)
 
 
-def _circuit(message: Message) -> Circuit:
-    """Decode a circuit; one that is damaged counts as new."""
+def _decoded(message: Message, kind: type[T]) -> T:
+    """Decode what a server told; a damaged record counts as none."""
     try:
-        return msgspec.json.decode(message.data, type=Circuit)
+        return msgspec.json.decode(message.data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return Circuit()
-
-
-def _told(message: Message) -> Told:
-    """Decode what a server told of its deliveries; nothing if it is damaged."""
-    try:
-        return msgspec.json.decode(message.data, type=Told)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return {}
+        return kind()
