@@ -22,8 +22,6 @@ from bide.model.replies import Found, Outcomes, Page, expect
 from bide.model.times import LATEST
 from bide.server.rights import ALL_QUEUES, SCOPES, Caller, Right, check_patterns, check_rights
 
-__all__ = ["LIFETIME", "SAME", "Token", "Tokens"]
-
 QUEUE = f"{RESERVED}/tokens"
 
 PREFIX = "bide"

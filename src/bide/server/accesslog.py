@@ -4,8 +4,6 @@ import logging
 
 from bide.model.limits import MAX_LOGGED_METHOD, MAX_LOGGED_PATH
 
-__all__ = ["log_refused", "log_request"]
-
 _log = logging.getLogger("bide.access")
 
 

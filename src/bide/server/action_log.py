@@ -20,8 +20,6 @@ from bide.observing.logs import timestamp
 from bide.server import wire
 from bide.server.change_wire import MovedOut, RevivedOut, UndoneOut
 
-__all__ = ["DONE", "Act", "ActionLog", "Entry", "count_of"]
-
 DONE = "done"
 
 _log = logging.getLogger("bide.server")

@@ -13,8 +13,6 @@ from bide.server.problem import Problem
 from bide.server.rights import OPEN, Caller
 from bide.server.settings import Settings
 
-__all__ = ["LOOK", "Admission", "how_open", "must_be_local"]
-
 LOOK = 1.0
 """Seconds for which a process assumes that no token was created."""
 

@@ -21,8 +21,6 @@ from bide.server.service import Service, SettableClock
 from bide.server.settings import Settings
 from bide.server.shared_state import SharedState
 
-__all__ = ["App", "create_app"]
-
 _log = logging.getLogger("bide.server")
 
 

@@ -14,11 +14,6 @@ from bide.model.undoing import Bulk, Part
 from bide.queue.undoing.records import is_token
 from bide.server import wire
 
-__all__ = [
-    "Changed", "Moved", "MovedOut", "RevivedOut", "UndoRequest", "UndoableOut", "UndoablePurge",
-    "UndoableRevive", "UndoneOut", "cursor_of", "from_cursor",
-]  # fmt: skip
-
 
 class Moved(wire.Request):
     """When messages are due: `delay` or `at`."""

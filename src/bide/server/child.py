@@ -21,8 +21,6 @@ from bide.server.shared_state import SharedState
 from bide.worker.process.child import BEAT, FAILED, WRONG_USAGE, loop_factory
 from bide.worker.process.pipe import Pipe, Report
 
-__all__ = ["SESSION_KEY", "SETTINGS", "main"]
-
 SETTINGS = "BIDE_SERVE_SETTINGS"
 """The environment's variable in which a process finds what it is told: other users of the machine
 can see its arguments, and the store's URL may have a password in it."""

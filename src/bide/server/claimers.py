@@ -4,8 +4,6 @@ import time
 
 from bide.model.limits import MAX_CLAIMERS
 
-__all__ = ["Claimers"]
-
 LATELY = 15.0
 """For how many seconds a claimer is remembered between two claims."""
 

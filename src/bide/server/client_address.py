@@ -12,8 +12,6 @@ from typing import Any
 
 from bide.model.errors import InvalidArgument
 
-__all__ = ["UNIX", "ClientAddress"]
-
 UNIX = "unix"
 """Stands among the trusted proxies for whatever connects to the server's Unix socket."""
 

@@ -9,8 +9,6 @@ from urllib.parse import unquote, urlsplit
 from bide.engines.registry import mask
 from bide.model.errors import BideError, StoreError
 
-__all__ = ["ClientText"]
-
 LOG_EVERY = 10.0
 """Seconds after which the same error of the store is logged again."""
 

@@ -5,8 +5,6 @@ from bide.model.replies import Outcome
 from bide.server.operation import Answer
 from bide.server.problem import Problem
 
-__all__ = ["changed", "chosen", "is_named", "tag_of"]
-
 
 def tag_of(version: str) -> str:
     """Return the etag of a version.

@@ -24,8 +24,6 @@ from bide.server.request_head import TOO_LARGE, Refusal, RequestHead
 if TYPE_CHECKING:
     from bide.server.http_server import HttpServer
 
-__all__ = ["Connection"]
-
 App = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
 
 LINGER = 1.0

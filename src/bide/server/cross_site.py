@@ -15,8 +15,6 @@ from urllib.parse import urlsplit
 from bide.server.operation import JSON, MSGPACK, Call
 from bide.server.problem import Problem
 
-__all__ = ["refuse_foreign_forms", "refuse_foreign_hosts", "refuse_pages"]
-
 _SAFELISTED = ("", "application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
 """Content types that a page may send to another site without asking first (Fetch, 2.2.2)."""
 

@@ -5,8 +5,6 @@ import threading
 
 from bide.lane.lane import Lane
 
-__all__ = ["EventFanout", "Listener"]
-
 
 class Listener:
     """The hints that one listener has not taken yet: at most one per queue."""

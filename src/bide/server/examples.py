@@ -2,8 +2,6 @@
 
 from typing import Any
 
-__all__ = ["BODIES", "NAMES"]
-
 NAMES = {"queue": "orders", "id": "order-42", "name": "shop", "holder": "web1:4711"}
 """Examples of what is named in a path."""
 

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bide.server.connection import App, Connection
 
-__all__ = ["Exchange", "head"]
-
 CLOSE = (b"connection", b"close")
 
 KEEP = (b"connection", b"keep-alive")

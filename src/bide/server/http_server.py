@@ -16,8 +16,6 @@ from bide.server.exchange import CLOSE, head
 from bide.server.problem import Problem, as_json
 from bide.server.tls import Acceptor, Handshake, context_of
 
-__all__ = ["BACKLOG", "QUIET", "HttpServer"]
-
 QUIET = 1.0
 """While stopping, a connection is closed when nothing has come for so many seconds."""
 

@@ -5,8 +5,6 @@ import asyncio
 from bide.model.limits import MAX_BUFFERED
 from bide.server.problem import Problem
 
-__all__ = ["ESCAPED", "LARGE", "LargeBodies"]
-
 LARGE = 64 * 1024
 """Bytes above which decoding a body takes the event loop milliseconds, and not less."""
 

@@ -19,8 +19,6 @@ from bide.model.message import Item
 from bide.model.replies import Claimed, Found, expect
 from bide.model.times import LATEST
 
-__all__ = ["LeaseSecrets"]
-
 QUEUE = f"{RESERVED}/keys"
 
 KEY = "leases"

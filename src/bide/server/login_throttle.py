@@ -11,8 +11,6 @@ from bide.model.limits import MAX_FAILED_LOGINS
 from bide.server.problem import Problem
 from bide.server.shared_files import SharedFile
 
-__all__ = ["WINDOW", "FailedLogins", "LoginThrottle"]
-
 WINDOW = 60.0
 """Seconds."""
 

@@ -5,8 +5,6 @@ from contextlib import contextmanager
 
 from bide.server.problem import Problem
 
-__all__ = ["LongCalls"]
-
 
 class LongCalls:
     """Counts the open calls of one kind by namespace and by client address.

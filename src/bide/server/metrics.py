@@ -18,8 +18,6 @@ from bide.targets.http.survey import Known
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-__all__ = ["KIND", "exposition"]
-
 KIND = "text/plain; version=0.0.4; charset=utf-8"
 
 QUOTAS = {

@@ -17,8 +17,6 @@ from bide.model.limits import MAX_DOCUMENT, MAX_KEYS, MAX_SUBJECT
 from bide.server.problem import Problem
 from bide.server.rights import ALL_QUEUES, RIGHTS, Caller, Right, check_patterns, check_rights
 
-__all__ = ["ALGORITHMS", "Oidc", "OidcSettings", "Rejected"]
-
 ALGORITHMS = {
     "RS256": "RSA", "RS384": "RSA", "RS512": "RSA", "PS256": "RSA", "PS384": "RSA", "PS512": "RSA",
     "ES256": "EC", "ES384": "EC", "ES512": "EC", "EdDSA": "OKP",

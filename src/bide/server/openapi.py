@@ -13,8 +13,6 @@ from bide.server.operation import JSON, Operation
 from bide.server.problem import KINDS, ProblemDocument
 from bide.server.webhooks import WEBHOOKS
 
-__all__ = ["description", "document"]
-
 _REF = "#/components/schemas/{name}"
 _EVERYWHERE = (400, 408, 413, 500, 503, 504)
 _WITH_TOKEN = (401, 403, 429)

@@ -31,10 +31,6 @@ from bide.server.service import Service
 from bide.server.slow_reads import is_slow
 from bide.server.structure import check_json
 
-__all__ = [
-    "JSON", "MSGPACK", "Answer", "Call", "Operation", "Scope", "Send", "send_whole",
-]  # fmt: skip
-
 Scope = dict[str, Any]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 

@@ -14,8 +14,6 @@ from bide.server.openapi import description
 from bide.server.operation import JSON
 from bide.server.problem import KINDS
 
-__all__ = ["page", "policy", "script"]
-
 
 @cache
 def page() -> bytes:

@@ -13,8 +13,6 @@ from bide.model.options import OPTIONS
 from bide.model.replies import Outcome
 from bide.server.suggestions import would_fit
 
-__all__ = ["KINDS", "Kind", "Problem", "ProblemDocument", "of_bide", "of_validation"]
-
 
 class Kind(NamedTuple):
     """A kind of problem: its name in the URI of its type, its status, and its title."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from bide.targets.http.subscription_worker import SubscriptionWorker
     from bide.targets.pusher import Pusher
 
-__all__ = ["Pushing"]
-
 LOOK = 1.0
 """Every so many seconds it looks whether there are subscriptions, as long as there are none."""
 

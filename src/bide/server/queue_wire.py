@@ -9,8 +9,6 @@ from bide.model.pace import limits_of
 from bide.model.replies import Counts, Flow, Sizes
 from bide.server.wire import Request, Span
 
-__all__ = ["ConfigureRequest", "CountsOut"]
-
 Pace = Annotated[
     float | str,
     Meta(

@@ -16,8 +16,6 @@ from bide.server.quota_usage import NEVER, QuotaUsage
 from bide.server.rights import Caller
 from bide.server.slow_reads import SlowReads
 
-__all__ = ["COUNT_EVERY", "RECOUNT_EVERY", "WEIGH_EVERY", "QuotaCounts"]
-
 COUNT_EVERY = 10.0
 """How often, in seconds, the messages of a namespace are counted while it has room."""
 

@@ -10,8 +10,6 @@ import msgspec
 
 from bide.server.shared_files import SharedFile
 
-__all__ = ["NEVER", "NamespaceUsage", "QuotaUsage"]
-
 NEVER = float("-inf")
 """When nothing was counted yet."""
 

@@ -26,8 +26,6 @@ from bide.server.rights import ALL_QUEUES, Caller
 from bide.server.settings import Quota, Settings
 from bide.targets.http.subscription import Subscription
 
-__all__ = ["Quotas", "Usage"]
-
 CARRIED = 256 * 1024
 """Bytes of requests and answers after which a process tells the others of them."""
 

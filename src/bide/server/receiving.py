@@ -7,8 +7,6 @@ from typing import Any, TypeVar
 from bide.consuming.graceful_stop import cancel, first_of
 from bide.server.problem import Problem
 
-__all__ = ["Gone", "Receive", "read_body", "unless_gone"]
-
 Receive = Callable[[], Coroutine[Any, Any, dict[str, Any]]]
 
 T = TypeVar("T")

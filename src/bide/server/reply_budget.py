@@ -26,8 +26,6 @@ from bide.model.message import size_of
 from bide.model.replies import Claimed, Ends, Explained, Forecasted, Found, Names, Page, Reply
 from bide.server.slow_reads import is_slow
 
-__all__ = ["within_budget"]
-
 AT_ONCE = 16
 """How many commands with large replies are carried out at once: each may answer with one message,
 however large."""

@@ -4,8 +4,6 @@ from typing import Any
 
 from bide.model.limits import MAX_FIELDS, MAX_HEAD
 
-__all__ = ["TOO_LARGE", "Refusal", "RequestHead"]
-
 _ONCE = frozenset((b"host", b"authorization", b"content-type", b"origin", b"sec-fetch-site"))
 """Header fields of which a second one would mean something else to a proxy than to this server."""
 

@@ -15,11 +15,6 @@ from bide.model.undoing import Bulk, Undo, Verb, is_records
 from bide.observing.heartbeat import is_register
 from bide.observing.workers import is_stops
 
-__all__ = [
-    "ALL_QUEUES", "OPEN", "RIGHTS", "RIGHT_OF_VERB", "SCOPES", "Caller", "Right", "check_patterns",
-    "check_rights", "rights_of",
-]  # fmt: skip
-
 Right = Literal["put", "change", "consume", "read", "bodies", "admin"]
 
 RIGHTS: tuple[Right, ...] = get_args(Right)

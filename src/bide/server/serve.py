@@ -22,8 +22,6 @@ from bide.server.shared_state import make_files
 from bide.server.tls import context_of
 from bide.worker.process.supervisor import Supervisor
 
-__all__ = ["bind", "serve"]
-
 _log = logging.getLogger("bide.server")
 
 BACKLOG = 2_048

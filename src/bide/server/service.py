@@ -42,8 +42,6 @@ from bide.server.shared_stats import ServerStats
 from bide.server.slow_reads import SlowReads, is_slow
 from bide.server.turns import Turns
 
-__all__ = ["Service", "SettableClock"]
-
 _log = logging.getLogger("bide.server")
 
 R = TypeVar("R", bound=Reply)

@@ -19,8 +19,6 @@ from bide.server.suggestions import would_fit
 from bide.targets.amqp import intakes
 from bide.targets.amqp import shown as shown_address
 
-__all__ = ["Quota", "Settings", "read_file"]
-
 Auth = Literal["auto", "required", "off"]
 
 PORT = 8642

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 
-__all__ = ["SharedFile", "make_file"]
-
 
 def make_file(name: str = "bide-shared") -> int:
     """Return the descriptor of a file without a name, to be inherited by each process.

@@ -7,8 +7,6 @@ from bide.server.quota_usage import QuotaUsage
 from bide.server.shared_files import make_file
 from bide.server.shared_stats import SharedStats
 
-__all__ = ["SharedState", "make_files"]
-
 
 def make_files() -> list[int]:
     """Return the descriptors of files for a `SharedState`, to be inherited by each process."""

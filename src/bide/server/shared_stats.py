@@ -19,8 +19,6 @@ from bide.observing.tally import Stats, Tally
 from bide.server.shared_files import SharedFile
 from bide.targets.http.push_stats import PushStats
 
-__all__ = ["ServerStats", "SharedStats"]
-
 _HEAD = struct.Struct("=QQ")
 """The offset of the posts, and their size in bytes."""
 

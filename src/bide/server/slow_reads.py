@@ -11,8 +11,6 @@ from bide.model.commands import Cancel, Command, Count, Forecast, Scan
 from bide.model.replies import Reply
 from bide.server.turns import Turns
 
-__all__ = ["SlowReads", "is_slow"]
-
 
 def is_slow(command: Command) -> bool:
     """Tell whether a command may look at every message of its queue.

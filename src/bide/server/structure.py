@@ -17,8 +17,6 @@ from bide.model.limits import (
 )
 from bide.server.problem import Problem
 
-__all__ = ["check_fields", "check_json", "check_msgpack"]
-
 CHECKED = 1024 * 1024
 """Bytes up to which a request is not checked: what it becomes is not much."""
 

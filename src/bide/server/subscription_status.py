@@ -13,12 +13,6 @@ from bide.targets.http.circuit import Circuit
 from bide.targets.http.push_stats import Deliveries
 from bide.targets.http.subscription import Subscription
 
-__all__ = [
-    "CircuitOut", "DeliveriesOut", "SecretOut", "Standing", "SubscriptionOut", "Subscriptions",
-    "masked", "shown", "standing",
-]  # fmt: skip
-
-
 Standing = Literal["active", "paused", "open", "half-open"]
 """Open: the receiver is dead, and left alone for a while."""
 

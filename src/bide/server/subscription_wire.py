@@ -10,10 +10,6 @@ from bide.model.times import milliseconds
 from bide.server.wire import Request, Span, span
 from bide.targets.http.subscription import MOST_CONCURRENCY, MOST_HEADERS, usual_concurrency
 
-__all__ = [
-    "PauseRequest", "PingOut", "RotateRequest", "SubscriptionChange", "SubscriptionIn", "fields_of",
-]  # fmt: skip
-
 Receiver = Annotated[
     str,
     Meta(

@@ -9,8 +9,6 @@ from msgspec import inspect
 
 from bide.model.limits import MAX_TYPO
 
-__all__ = ["would_fit"]
-
 _PLACE = re.compile(r" - at `\$(.*)`$")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[[^\]]*\]")
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from bide.server.http_server import HttpServer
     from bide.server.settings import Settings
 
-__all__ = ["Acceptor", "Handshake", "context_of"]
-
 FAREWELL = 1.0
 """Seconds that a client has to confirm the end of a connection before it is cut off."""
 

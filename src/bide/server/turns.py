@@ -5,8 +5,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-__all__ = ["Turns", "give_way"]
-
 PAUSE = 1.0
 """Seconds that the next one waits at most after one is done."""
 

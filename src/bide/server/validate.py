@@ -33,8 +33,6 @@ from bide.model.undoing import Bulk, Undo
 from bide.queue.undoing.records import is_token
 from bide.server.rights import Caller, rights_of
 
-__all__ = ["check", "check_edit", "check_item"]
-
 _DIGITS = set("0123456789abcdef")
 
 

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-__all__ = ["WEBHOOKS"]
-
 JSON = "application/json"
 
 _TEXT = {"type": "string"}

@@ -18,13 +18,6 @@ from bide.model.options import OPTIONS
 from bide.model.replies import Ends, Outcome
 from bide.model.times import Moment
 
-__all__ = [
-    "AckRequest", "AffectedOut", "BuryRequest", "ClaimedOut", "Deliver", "Empty", "EndLeaseRequest",
-    "ExtendRequest", "Given", "LeaseOf", "MessageOut", "Messages", "OutcomesOut", "PurgeRequest",
-    "PutMany", "PutOptions", "ReleaseRequest", "Request", "RetryRequest", "ReviveRequest", "Span",
-    "When", "moment", "shown", "span",
-]  # fmt: skip
-
 Span = Annotated[
     float | str,
     Meta(

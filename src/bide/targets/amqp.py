@@ -9,8 +9,6 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_queue
 
-__all__ = ["SCHEMES", "Address", "intakes", "is_amqp", "parse", "shown"]
-
 SCHEMES = ("amqp", "amqps")
 
 OPTIONS = ("exchange", "key", "queue", "cafile", "certfile", "keyfile", "heartbeat")

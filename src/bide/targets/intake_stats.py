@@ -9,8 +9,6 @@ from bide.observing.tally import Stats
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-__all__ = ["COUNTED", "IntakeStats", "intake_metrics"]
-
 COUNTED = ("stored", "repeated", "renamed", "refused")
 
 

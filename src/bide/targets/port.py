@@ -6,8 +6,6 @@ from bide.model.message import Message
 from bide.targets.http.answer import Answer
 from bide.targets.http.subscription import Subscription
 
-__all__ = ["Target"]
-
 
 class Target(Protocol):
     """Sends messages to the receivers of one kind."""

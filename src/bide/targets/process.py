@@ -24,8 +24,6 @@ from bide.targets.pusher import Pusher
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-__all__ = ["push"]
-
 PATIENCE = 5.0
 """Seconds for the event loop to answer a scrape."""
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from bide.targets.rabbitmq.intake import Intake
     from bide.targets.rabbitmq.target import RabbitMQ
 
-__all__ = ["Pusher"]
-
 LEASE = 30.0
 """The default lease, in seconds."""
 

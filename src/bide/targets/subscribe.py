@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from bide.targets.http.records import Records
     from bide.targets.http.subscription import Subscription
 
-__all__ = ["subscribe", "unsubscribe"]
-
 R = TypeVar("R")
 
 

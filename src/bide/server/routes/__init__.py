@@ -16,8 +16,6 @@ from bide.server.routes.subscriptions import SUBSCRIPTIONS
 from bide.server.routes.undoing import UNDOING
 from bide.server.routes.workers import WORKERS
 
-__all__ = ["OPERATIONS"]
-
 OPERATIONS: tuple[Operation, ...] = (
     *MESSAGES, *CHANGES, *UNDOING, *EXPLANATION, *ENDING, *DELIVERIES, *QUEUES, *SEARCH, *DEAD,
     *SUBSCRIPTIONS, *BATCH, *EVENTS, *WORKERS, *MONITORING,

@@ -29,8 +29,6 @@ from bide.server.structure import check_msgpack
 from bide.server.turns import give_way
 from bide.server.wire import without_results
 
-__all__ = ["BATCH"]
-
 
 class Batch(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Commands, to be carried out in their order, each all or nothing."""

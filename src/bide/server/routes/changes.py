@@ -22,8 +22,6 @@ from bide.server.routes.messages import find_or_none
 from bide.server.routes.undoing import change
 from bide.server.structure import check_fields
 
-__all__ = ["CHANGES"]
-
 Conditional = TypeVar("Conditional", Cancel, Edit)
 
 

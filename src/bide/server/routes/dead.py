@@ -14,8 +14,6 @@ from bide.server.change_wire import RevivedOut, UndoableRevive
 from bide.server.operation import Answer, Call, Operation
 from bide.server.routes.undoing import change
 
-__all__ = ["DEAD"]
-
 
 class DeadQuery(wire.Request):
     """Which page of dead letters."""

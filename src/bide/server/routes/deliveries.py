@@ -17,8 +17,6 @@ from bide.server.operation import Answer, Call, Operation
 from bide.server.problem import Problem
 from bide.server.receiving import unless_gone
 
-__all__ = ["DELIVERIES"]
-
 
 async def claim(call: Call) -> Answer:
     """Claim due messages; wait for them if asked to."""

@@ -16,8 +16,6 @@ from bide.server.operation import Answer, Call, Operation
 from bide.server.problem import Problem
 from bide.server.receiving import unless_gone
 
-__all__ = ["ENDING"]
-
 
 class EndOut(msgspec.Struct, omit_defaults=True):
     """How a message ended. Times are Unix milliseconds."""

@@ -21,8 +21,6 @@ from bide.server.receiving import Gone, unless_gone
 from bide.server.subscription_status import Standing, standing
 from bide.targets.http.survey import Known
 
-__all__ = ["EVENTS", "KIND"]
-
 KIND = "text/event-stream"
 
 ALIVE = 15.0

@@ -12,8 +12,6 @@ from bide.server import wire
 from bide.server.operation import Answer, Call, Operation
 from bide.server.problem import Problem
 
-__all__ = ["EXPLANATION"]
-
 
 class ExplainQuery(wire.Request):
     """How to explain."""

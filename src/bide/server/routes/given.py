@@ -16,8 +16,6 @@ from bide.server.operation import JSON, Call, decode
 from bide.server.problem import Problem, of_validation
 from bide.server.structure import check_fields
 
-__all__ = ["HEADER_TYPE", "PutQuery", "body_of", "headers_of", "item_of", "to_item"]
-
 HEADER_TYPE = "content-type"
 """The header of a message that tells what its bytes are."""
 

@@ -22,8 +22,6 @@ from bide.server.routes.given import HEADER_TYPE, PutQuery, item_of, to_item
 from bide.server.structure import check_fields
 from bide.server.turns import give_way
 
-__all__ = ["MESSAGES", "find_or_none"]
-
 
 class ListQuery(wire.Request):
     """Which messages to list."""

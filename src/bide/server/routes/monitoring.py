@@ -7,8 +7,6 @@ from bide.server.metrics import KIND, exposition
 from bide.server.operation import Answer, Call, Operation
 from bide.server.quotas import Usage
 
-__all__ = ["MONITORING"]
-
 
 class Health(msgspec.Struct, omit_defaults=True):
     """How the service is."""

@@ -18,8 +18,6 @@ from bide.server.problem import Problem
 from bide.server.queue_wire import ConfigureRequest, CountsOut
 from bide.server.routes.undoing import change
 
-__all__ = ["QUEUES"]
-
 
 class QueueNames(msgspec.Struct):
     """The queues that there are."""

@@ -11,8 +11,6 @@ from bide.queue.search import query_of, search_steps
 from bide.server import wire
 from bide.server.operation import Answer, Call, Operation
 
-__all__ = ["SEARCH"]
-
 MOST_READ = 10_000
 """How many messages one request reads at most."""
 

@@ -27,8 +27,6 @@ from bide.targets.http.circuit import Circuit
 from bide.targets.http.records import Overtaken
 from bide.targets.http.subscription import NAME, Subscription, check_url
 
-__all__ = ["SUBSCRIPTIONS"]
-
 T = TypeVar("T")
 
 

@@ -12,8 +12,6 @@ from bide.server.operation import Answer, Call, Operation
 from bide.server.rights import RIGHT_OF_VERB, Caller
 from bide.server.service import Service
 
-__all__ = ["UNDOING", "change", "execute"]
-
 PARTS = 20
 """How many parts of a change one request takes back."""
 

@@ -11,8 +11,6 @@ from bide.server import wire
 from bide.server.operation import Answer, Call, Operation
 from bide.server.problem import Problem
 
-__all__ = ["WORKERS"]
-
 
 class Workers(msgspec.Struct):
     """The worker processes that report that they are alive."""

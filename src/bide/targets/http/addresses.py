@@ -11,8 +11,6 @@ from urllib.parse import urlsplit
 
 from bide.model.errors import InvalidArgument
 
-__all__ = ["Gate", "NotPublic"]
-
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 

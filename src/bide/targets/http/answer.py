@@ -8,8 +8,6 @@ from bide.consuming.policy import ACK, RELEASE, Verdict
 from bide.model.backoff import Backoff
 from bide.model.message import Message
 
-__all__ = ["Answer", "Failed", "retry_after", "verdict"]
-
 LONGEST_RETRY_AFTER = 3_600_000
 """The longest Retry-After that is respected, in milliseconds."""
 

@@ -7,8 +7,6 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Circuit", "State"]
-
 State = Literal["closed", "open", "half-open"]
 
 CEILING = 600_000

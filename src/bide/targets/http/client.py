@@ -22,8 +22,6 @@ from bide.clock import Clock, Timer
 from bide.model.limits import MAX_RECEIVER_BODY, MAX_RECEIVER_HEAD, MAX_RECEIVER_INTERIM
 from bide.targets.http.addresses import Gate, NotPublic
 
-__all__ = ["Busy", "HttpClient", "NoAnswer", "Reply", "connection_limit", "lookup"]
-
 LINGER = 1.0
 """Seconds to wait for the rest of an answer once its status is known."""
 

@@ -21,8 +21,6 @@ from bide.targets.http.subscription import Subscription
 if TYPE_CHECKING:
     from cryptography.fernet import MultiFernet
 
-__all__ = ["KEY", "KEY_FILE", "LOST", "SecretKeys", "change_of_lost", "new_key", "stored"]
-
 KEY = "BIDE_SECRETS_KEY"
 """The environment variable with the keys: the first one encrypts, all of them decrypt."""
 

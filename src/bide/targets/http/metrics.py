@@ -13,8 +13,6 @@ from bide.targets.intake_stats import intake_metrics
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-__all__ = ["push_metrics"]
-
 DELIVERIES = (
     Family("counter", "bide_push_deliveries", "Deliveries that have ended, by how.",
            "subscription outcome", by_outcome),

@@ -1,7 +1,5 @@
 """A rate limit: a token bucket of the requests that may start."""
 
-__all__ = ["Pace"]
-
 SAVED = 0.1
 """Seconds for which unused requests are saved: no second has more than a tenth too many."""
 

@@ -16,8 +16,6 @@ from bide.observing.tally import total
 from bide.targets.http.circuit import Circuit
 from bide.targets.http.push_stats import Deliveries
 
-__all__ = ["Peers", "share"]
-
 CIRCUITS = f"{RESERVED}/circuits"
 PRESENCE = f"{RESERVED}/pushers"
 

@@ -9,8 +9,6 @@ from bide.observing.tally import Stats, Tally
 from bide.targets.http.answer import Answer
 from bide.targets.intake_stats import IntakeStats
 
-__all__ = ["CLASSES", "Deliveries", "PushStats", "class_of"]
-
 Class = Literal["2xx", "3xx", "4xx", "5xx", "none"]
 """The class of an answer's status; "none": there was no valid answer."""
 

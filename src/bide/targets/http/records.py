@@ -23,8 +23,6 @@ from bide.targets.http.peers import Peers
 from bide.targets.http.signing import Secret, check_secret, new_secret
 from bide.targets.http.subscription import Subscription, key_of
 
-__all__ = ["Kept", "Overtaken", "Records"]
-
 SUBSCRIPTIONS = f"{RESERVED}/subscriptions"
 
 STANDING = ("paused", "reason")

@@ -15,8 +15,6 @@ from bide.targets.http.client import Busy, HttpClient, NoAnswer
 from bide.targets.http.signing import signed
 from bide.targets.http.subscription import Subscription
 
-__all__ = ["Sender"]
-
 EXCERPT = 500
 """How many characters of an answer are stored with a failure."""
 

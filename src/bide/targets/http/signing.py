@@ -14,8 +14,6 @@ import msgspec
 
 from bide.model.errors import InvalidArgument
 
-__all__ = ["Secret", "check_secret", "new_secret", "signed"]
-
 PREFIX = "whsec_"
 LEAST, MOST = 24, 64
 """The least and the most bytes of a secret."""

@@ -14,8 +14,6 @@ from bide.model.message import ATTEMPTS
 from bide.targets.amqp import is_amqp, parse
 from bide.targets.http.signing import Secret
 
-__all__ = ["NAME", "Subscription", "check_url", "key_of", "usual_concurrency"]
-
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 
 LONGEST_TIMEOUT = 300_000

@@ -26,8 +26,6 @@ from bide.targets.http.records import Records
 from bide.targets.http.subscription import Subscription
 from bide.targets.port import Target
 
-__all__ = ["SubscriptionWorker"]
-
 AGAIN = 1.0
 """The most seconds until a changed subscription is read again."""
 

@@ -8,8 +8,6 @@ from bide.targets.http.circuit import Circuit
 from bide.targets.http.records import Records
 from bide.targets.http.subscription import Subscription
 
-__all__ = ["Known", "Survey"]
-
 FRESH = 1.0
 """Seconds for which one look into the store answers all readers."""
 

@@ -16,8 +16,6 @@ from bide.model.message import Item, Message
 from bide.model.times import LATEST, milliseconds, unix
 from bide.targets.rabbitmq.fields import DELAYS, KEY, UNFIT, Publication, headers_of
 
-__all__ = ["GIVEN_ID", "dead_letter_of", "due_of", "is_same", "item_of", "renamed"]
-
 GIVEN_ID = "bide-message-id"
 """The header with the `message_id` that a message came with, where it could not keep it."""
 

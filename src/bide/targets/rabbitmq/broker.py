@@ -30,8 +30,6 @@ from bide.model.backoff import Backoff
 from bide.targets.amqp import Address
 from bide.targets.rabbitmq.reading import FrameReader
 
-__all__ = ["LOST", "Broker", "Gate", "Refused", "reason_of", "stray_cancel_is_loss"]
-
 PAUSES = Backoff(first="100ms", factor=2, ceiling="5s", jitter=0.2)
 """Between attempts to connect."""
 

@@ -20,8 +20,6 @@ from bide.model.limits import MAX_AMQP_HEADERS
 from bide.model.message import Message
 from bide.targets.amqp import LONGEST, Address
 
-__all__ = ["DELAYS", "KEY", "UNFIT", "Publication", "headers_of", "to_amqp"]
-
 TEXTS = {
     "content-type": "content_type",
     "amqp-content-encoding": "content_encoding",

@@ -26,8 +26,6 @@ from bide.targets.rabbitmq.broker import LOST, Broker, Refused, reason_of, stray
 from bide.targets.rabbitmq.publisher import Publisher
 from bide.targets.rabbitmq.redelivery import Unacknowledged, digest_of
 
-__all__ = ["Intake"]
-
 PREFETCH = 500
 """How many messages the broker hands over that are not acknowledged yet."""
 

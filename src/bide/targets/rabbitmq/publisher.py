@@ -18,8 +18,6 @@ from bide.targets.rabbitmq.broker import (
 )
 from bide.targets.rabbitmq.fields import UNFIT, Publication
 
-__all__ = ["Outcome", "Publisher", "Result"]
-
 Outcome = Literal["confirmed", "unroutable", "nacked", "unfit", "refused", "away"]
 
 SMALL = 16_384

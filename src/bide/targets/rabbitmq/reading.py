@@ -14,8 +14,6 @@ from pamqp.header import ContentHeader
 
 from bide.model.limits import MAX_AMQP_BODY
 
-__all__ = ["FrameReader"]
-
 DELIVER = b"\x00\x3c\x00\x3c"
 """Basic.Deliver. Then come: consumer tag (short text), delivery tag (8 bytes), whether it comes
 again (1 byte), exchange and routing key (short texts)."""

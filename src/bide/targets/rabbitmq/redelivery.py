@@ -16,8 +16,6 @@ from bide.model.commands import Cancel, Put, Scan, Where
 from bide.model.identity import RESERVED, new_id
 from bide.model.message import Item, Message
 
-__all__ = ["Unacknowledged", "digest_of"]
-
 RECORDS = f"{RESERVED}/rabbitmq"
 
 KEPT = 24 * 3_600_000

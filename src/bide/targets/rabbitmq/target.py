@@ -13,8 +13,6 @@ from bide.targets.rabbitmq.broker import Gate
 from bide.targets.rabbitmq.fields import to_amqp
 from bide.targets.rabbitmq.publisher import Outcome, Publisher, Result
 
-__all__ = ["RabbitMQ"]
-
 STATUS: dict[Outcome, int | None] = {
     "confirmed": 200, "unroutable": 312, "unfit": 400, "refused": 503, "nacked": 506, "away": None,
 }  # fmt: skip

@@ -9,8 +9,6 @@ from aio_pika import ExchangeType
 from aio_pika.abc import AbstractChannel, AbstractQueue
 from pamqp.common import FieldTable
 
-__all__ = ["DEAD", "DELAYED", "declare", "names"]
-
 DELAYED, DEAD = ".delayed", ".delayed.dead"
 
 
