@@ -181,13 +181,13 @@ def test_postgres_that_is_set_up_dangerously(
         queue.put_many([bide.NewMessage(body=n) for n in range(50)])
         queue.cancel_many([message.id for message in queue.scan()])
     with careless.client() as client, careless.client() as other:
-        client.execute("CREATE ROLE guest LOGIN; ALTER TABLE bide.content SET UNLOGGED")
+        client.execute("CREATE ROLE guest LOGIN; ALTER TABLE bide.queue SET UNLOGGED")
         client.execute("SELECT pg_create_physical_replication_slot('forgotten', true)")
         client.execute("BEGIN; CREATE TABLE t (); PREPARE TRANSACTION 'left'")
         client.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
         other.execute("SELECT pg_stat_force_next_flush(); ANALYZE bide.message")
         found = told(careless.url)
-        assert level(found, "bide.content is not logged") == "danger"
+        assert level(found, "bide.queue is not logged") == "danger"
         assert level(found, "replication slot forgotten") == "warning"
         assert level(found, "(prepared left)") == "warning"
         assert level(found, f"({client.info.backend_pid})") == "warning"

@@ -89,7 +89,7 @@ def test_a_role_hears_why_a_message_waits_and_nothing_of_the_workers(
     "attack",
     [
         "SELECT * FROM {schema}.message",
-        "DELETE FROM {schema}.content",
+        "DELETE FROM {schema}.message",
         "INSERT INTO {schema}.access VALUES ('shop', '{{%}}')",
         "SELECT {schema}.allow('shop')",
         "SELECT nextval('{schema}.token')",

@@ -13,7 +13,7 @@ from bide.engines.postgres.schema import VERSION
 from bide.model import commands as cmd
 from bide.model.errors import AccessDenied, SchemaTooNew, StoreError
 from bide.model.message import Item
-from bide.model.replies import Claimed, Counts, Outcomes
+from bide.model.replies import Claimed, Counts, Found, Outcomes
 from tests.postgres_server import PostgresServer
 
 FIRST = Path(__file__).with_name("schema_1.sql").read_text()
@@ -33,7 +33,8 @@ def old(postgres: PostgresServer) -> Iterator[str]:
         client.execute("SELECT old.allow('shop', '{orders%}')")
         client.execute("SELECT old.put('orders', to_json(n), id => 'm' || n)"
                        " FROM generate_series(1, 5) AS n")  # fmt: skip
-        client.execute("SELECT old.put('orders', '1', delay => '1 day', id => 'later')")
+        client.execute("SELECT old.put('orders', to_json(repeat('x', 100000)), delay => '1 day',"
+                       " id => 'later', headers => '{\"k\": \"v\"}')")  # fmt: skip
         client.execute("CREATE VIEW mine AS SELECT * FROM old.get('orders', 'm1')")
         client.execute(
             "CREATE VIEW putting AS SELECT p.* FROM old.put('mail', '[1]',"
@@ -56,6 +57,11 @@ def test_an_old_store_is_brought_up_to_date_with_what_is_in_it(
     assert isinstance(claimed, Claimed)
     assert [m.data for m in claimed.messages] == [b"1", b"2", b"3", b"4", b"5"]
     assert {m.created for m in claimed.messages} == {None}
+    (found,) = engine.execute([cmd.Find("orders", ["later"])])
+    assert isinstance(found, Found)
+    (later,) = found.messages
+    assert later is not None
+    assert (later.data, later.headers) == (b'"%s"' % (b"x" * 100_000), {"k": "v"})
     engine.execute([cmd.Put("orders", [Item("new", b"1")])])
     (counts,) = engine.execute([cmd.Count("orders", recount=True)])
     assert isinstance(counts, Counts)

@@ -139,18 +139,16 @@ END $$;
 -- Delete what was remembered for long enough, at most 1,000 messages of each kind.
 CREATE FUNCTION bide._forget(q bide.queue, p_now bigint) RETURNS void LANGUAGE sql VOLATILE AS $$
   WITH acked AS (
-    SELECT ctid, seq FROM message WHERE queue = q.id AND state = 4 AND rank <= p_now - q.keep
+    SELECT ctid FROM message WHERE queue = q.id AND state = 4 AND rank <= p_now - q.keep
     ORDER BY rank, seq LIMIT 1000 FOR UPDATE SKIP LOCKED
   ), expired AS (
-    SELECT ctid, seq FROM message
+    SELECT ctid FROM message
     WHERE queue = q.id AND state = 5 AND rank <= p_now - greatest(q.keep, 86400000)
     ORDER BY rank, seq LIMIT 1000 FOR UPDATE SKIP LOCKED
   ), old AS (
     SELECT * FROM acked UNION ALL SELECT * FROM expired
   ), removed AS (
     DELETE FROM message USING old WHERE message.ctid = old.ctid
-  ), emptied AS (
-    DELETE FROM content USING old WHERE content.seq = old.seq
   )
   INSERT INTO tally SELECT q.id, 'kept', -1, -count(*) FROM old HAVING count(*) > 0
 $$;
@@ -214,12 +212,11 @@ BEGIN
   SELECT * INTO s FROM json_to_record(p_message.successor::json) AS s(
     due bigint, created bigint, priority smallint, attempts integer, expires bigint, "group" text,
     headers text, is_json boolean, data text);
-  UPDATE content SET is_json = s.is_json, data = decode(s.data, 'base64'), headers = s.headers
-  WHERE seq = p_message.seq;
-  UPDATE message SET state = 0, rank = _rank(0, s.due, s.priority), due = s.due,
+  UPDATE message SET is_json = s.is_json, data = decode(s.data, 'base64'), headers = s.headers,
+    state = 0, rank = _rank(0, s.due, s.priority), due = s.due,
     priority = s.priority, attempt = 0, attempts = s.attempts, expires = s.expires, planned = NULL,
-    asked = NULL,     "group" = s."group", failures = NULL, created = s.created, token = NULL, holder = NULL,
-    since = NULL, extended = NULL, successor = NULL,
+    asked = NULL, "group" = s."group", failures = NULL, created = s.created, token = NULL,
+    holder = NULL, since = NULL, extended = NULL, successor = NULL,
     size = _size(id, decode(s.data, 'base64'), s.headers)
   WHERE queue = p_message.queue AND id = p_message.id RETURNING * INTO p_message;
   -- A claim reads the clock before its transaction has a number, so it may be behind by its duration.
@@ -255,8 +252,7 @@ $$;
 
 -- A message as callers see it.
 CREATE VIEW bide._message AS
-SELECT m.seq, m.queue, m.id, c.is_json, c.data, m.due, m.priority, m.attempt, m.attempts, m.expires,
-       m."group", c.headers, m.failures, m.state, m.rank, m.holder, m.planned, m.asked,
-       m.created, m.successor,
-       m.size + coalesce(octet_length(m.failures), 0) AS size
-FROM bide.message m JOIN bide.content c ON c.seq = m.seq;
+SELECT seq, queue, id, is_json, data, due, priority, attempt, attempts, expires, "group", headers,
+       failures, state, rank, holder, planned, asked, created, successor,
+       size + coalesce(octet_length(failures), 0) AS size
+FROM bide.message;

@@ -27,14 +27,13 @@ BEGIN
   LOOP
     WITH stored AS (
       INSERT INTO message (seq, rank, due, queue, attempts, attempt, size, state, priority, expires,
-                           id, "group", created)
+                           id, "group", created, is_json, data, headers)
       SELECT new_seq, _rank(0, new_due, p_priority), new_due, q.id, p_attempts, 0,
-             _size(p_id, p_data, p_headers), 0, p_priority, p_expires, p_id, p_group, moment
+             _size(p_id, p_data, p_headers), 0, p_priority, p_expires, p_id, p_group, moment,
+             p_is_json, p_data, p_headers
       FROM queue AS q
       WHERE name = p_queue AND (weighted OR p_priority = 0) AND (forgot OR NOT remembers)
       ON CONFLICT (queue, id) DO NOTHING RETURNING queue
-    ), said AS (
-      INSERT INTO content SELECT new_seq, p_is_json, p_data, p_headers FROM stored
     )
     INSERT INTO tally SELECT queue, 'new', _hour(new_due), 1 FROM stored;
     EXIT WHEN FOUND;
@@ -53,9 +52,10 @@ END $$;
 
 -- New messages as rows, numbered from `p_first` on in the order of the arrays.
 CREATE FUNCTION bide._rows(
-  p_first bigint, p_queue integer, p_moment bigint, p_ids text[], p_data bytea[], p_at bigint[],
-  p_delay bigint[], p_priority bigint[], p_attempts bigint[], p_expires bigint[], p_group text[],
-  p_headers text[], p_attempt bigint[], p_failures text[], p_died bigint[], p_created bigint[]
+  p_first bigint, p_queue integer, p_moment bigint, p_ids text[], p_is_json boolean[], p_data bytea[],
+  p_at bigint[], p_delay bigint[], p_priority bigint[], p_attempts bigint[], p_expires bigint[],
+  p_group text[], p_headers text[], p_attempt bigint[], p_failures text[], p_died bigint[],
+  p_created bigint[]
 ) RETURNS SETOF bide.message LANGUAGE sql STABLE AS $$
   SELECT p_first + i.n, coalesce(i.died, _rank(0, d.due, coalesce(i.priority, 0)::integer)), d.due,
          p_queue, coalesce(i.attempts, 10)::integer, coalesce(i.attempt, 0)::integer,
@@ -63,11 +63,11 @@ CREATE FUNCTION bide._rows(
          coalesce(i.priority, 0)::smallint, i.expires, NULL::bigint, NULL::bigint,
          i.id COLLATE "C", i."group" COLLATE "C", NULL::text, i.failures,
          NULL::bigint, NULL::integer, coalesce(i.created, p_moment), NULL::integer, NULL::text,
-         NULL::bigint
-  FROM unnest(p_ids, p_data, p_at, p_delay, p_priority, p_attempts, p_expires, p_group, p_headers,
-              p_attempt, p_failures, p_died, p_created) WITH ORDINALITY
-    AS i(id, data, at, delay, priority, attempts, expires, "group", headers, attempt, failures,
-         died, created, n),
+         NULL::bigint, coalesce(i.is_json, true), i.data, i.headers
+  FROM unnest(p_ids, p_is_json, p_data, p_at, p_delay, p_priority, p_attempts, p_expires, p_group,
+              p_headers, p_attempt, p_failures, p_died, p_created) WITH ORDINALITY
+    AS i(id, is_json, data, at, delay, priority, attempts, expires, "group", headers, attempt,
+         failures, died, created, n),
     LATERAL (SELECT coalesce(i.at, p_moment + coalesce(i.delay, p_delay[1], 0)) AS due) AS d
 $$;
 
@@ -109,21 +109,18 @@ BEGIN
     )
   ) THEN
     INSERT INTO message
-    SELECT * FROM _rows(first, q.id, moment, p_ids, p_data, p_at, p_delay, p_priority, p_attempts,
+    SELECT * FROM _rows(first, q.id, moment, p_ids, p_is_json, p_data, p_at, p_delay, p_priority, p_attempts,
                         p_expires, p_group, p_headers, p_attempt, p_failures, p_died, p_created);
   ELSE
     WITH new AS (
       INSERT INTO message
-      SELECT * FROM _rows(first, q.id, moment, p_ids, p_data, p_at, p_delay, p_priority, p_attempts,
+      SELECT * FROM _rows(first, q.id, moment, p_ids, p_is_json, p_data, p_at, p_delay, p_priority, p_attempts,
                           p_expires, p_group, p_headers, p_attempt, p_failures, p_died, p_created)
       ORDER BY id, seq ON CONFLICT (queue, id) DO NOTHING RETURNING seq
     )
     SELECT CASE WHEN count(*) < cardinality(p_ids) THEN coalesce(array_agg(seq - first), '{}') END
     INTO stored FROM new;
   END IF;
-  INSERT INTO content SELECT first + c.n, coalesce(c.is_json, true), c.data, c.headers
-  FROM unnest(p_is_json, p_data, p_headers) WITH ORDINALITY AS c(is_json, data, headers, n)
-  WHERE stored IS NULL OR c.n = ANY (stored);
   IF p_at IS NULL AND p_died IS NULL AND cardinality(p_delay) = 1 THEN
     INSERT INTO tally SELECT q.id, 'new', _hour(moment + p_delay[1]), n
     FROM coalesce(cardinality(stored), cardinality(p_ids)) AS n WHERE n > 0;
@@ -192,7 +189,7 @@ DECLARE
   begun bigint;  -- when the id was first put, of messages with `p_latest`
 BEGIN
   FOR new IN
-    SELECT * FROM _rows(first, q.id, moment, p_ids, p_data, p_at, p_delay, p_priority, p_attempts,
+    SELECT * FROM _rows(first, q.id, moment, p_ids, p_is_json, p_data, p_at, p_delay, p_priority, p_attempts,
                         p_expires, p_group, p_headers, p_attempt, p_failures, p_died, p_created)
     ORDER BY id, seq
   LOOP
@@ -212,8 +209,8 @@ BEGIN
       UPDATE message SET successor = json_build_object(
         'due', _replace.successor, 'created', begun, 'priority', new.priority,
         'attempts', new.attempts, 'expires', new.expires, 'group', new."group",
-        'headers', p_headers[n], 'is_json', coalesce(p_is_json[n], true),
-        'data', encode(p_data[n], 'base64'))
+        'headers', new.headers, 'is_json', new.is_json,
+        'data', encode(new.data, 'base64'))
       WHERE queue = q.id AND id = new.id;
       UPDATE queue SET weighted = true WHERE id = q.id AND NOT weighted AND new.priority > 0;
       number := n;
@@ -244,13 +241,10 @@ BEGIN
         RAISE EXCEPTION 'message % was put by two at a time', new.id
           USING ERRCODE = 'serialization_failure';
       END IF;
-      INSERT INTO content VALUES (new.seq, coalesce(p_is_json[n], true), p_data[n], p_headers[n]);
       moves := moves || _moved(NULL, new, 'put');
     ELSE
       new.seq := was.seq;
       new.created := coalesce(p_created[n], CASE WHEN p_latest[n] IS NULL THEN was.created ELSE begun END);
-      UPDATE content SET is_json = coalesce(p_is_json[n], true), data = p_data[n], headers = p_headers[n]
-      WHERE seq = was.seq;
       DELETE FROM message WHERE queue = q.id AND id = new.id;
       INSERT INTO message SELECT new.*;
       moves := moves || _moved(was, new, CASE WHEN was.state = 3 THEN 'revived' END);

@@ -112,9 +112,9 @@ BEGIN
       RETURN QUERY
         UPDATE message m SET state = 2, rank = leased + p_lease, token = claim, holder = p_holder,
           since = leased
-        FROM content c WHERE m.ctid = ANY (good) AND c.seq = m.seq
-        RETURNING m.seq, m.id, c.is_json, c.data, m.due, m.priority, m.attempt + 1, m.attempts,
-                  m.expires, m."group", c.headers, m.failures, m.planned, m.asked, m.created, p_holder, claim, clock,
+        WHERE m.ctid = ANY (good)
+        RETURNING m.seq, m.id, m.is_json, m.data, m.due, m.priority, m.attempt + 1, m.attempts,
+                  m.expires, m."group", m.headers, m.failures, m.planned, m.asked, m.created, p_holder, claim, clock,
                   NULL::bigint[], NULL::bigint;
       INSERT INTO tally VALUES (q.id, 'leased', -1, cardinality(good));
     END IF;

@@ -177,9 +177,9 @@ BEGIN
           FROM unnest(heads.places[:serving], heads.names[:serving], heads.rounds[:serving],
                       heads.freed[:serving], heads.last[:serving]) WITH ORDINALITY
                  AS s(place, name, round, freed, last, nth)
-        ) AS s, content c WHERE m.ctid = s.place AND c.seq = m.seq
-        RETURNING m.seq, m.id, c.is_json, c.data, m.due, m.priority, m.attempt + 1, m.attempts,
-                  m.expires, m."group", c.headers, m.failures, m.planned, m.asked, m.created, p_holder, claim,
+        ) AS s WHERE m.ctid = s.place
+        RETURNING m.seq, m.id, m.is_json, m.data, m.due, m.priority, m.attempt + 1, m.attempts,
+                  m.expires, m."group", m.headers, m.failures, m.planned, m.asked, m.created, p_holder, claim,
                   clock, ARRAY[s.nth, CASE WHEN s.freed > m.due THEN s.freed ELSE 0 END], NULL::bigint;
       INSERT INTO tally
       SELECT q.id, 'pending', _hour(d), -count(*) FROM unnest(heads.dues[:serving]) AS d GROUP BY 3;

@@ -151,7 +151,6 @@ BEGIN
     END IF;
     IF new.seq IS NULL THEN
       DELETE FROM message WHERE queue = q.id AND id = was.id;
-      DELETE FROM content WHERE seq = was.seq;
     ELSE
       IF new.state = 0 THEN
         new.rank := _rank(0, new.due, new.priority);
@@ -201,9 +200,9 @@ DECLARE
 BEGIN
   IF q.keep = 0 AND greatest(q.history, q.result_ttl) = 0 THEN
     WITH held AS MATERIALIZED (  -- `OFFSET 0`: one look-up each
-      SELECT m.ctid, m.seq, w.n FROM unnest(p_ids, p_tokens) WITH ORDINALITY AS w(id, token, n),
+      SELECT m.ctid, w.n FROM unnest(p_ids, p_tokens) WITH ORDINALITY AS w(id, token, n),
       LATERAL (
-        SELECT ctid, seq FROM message
+        SELECT ctid FROM message
         WHERE queue = q.id AND id = w.id AND token = w.token AND rank > moment  -- leased: the others
           AND successor IS NULL                                                 -- have no token
         OFFSET 0
@@ -213,9 +212,7 @@ BEGIN
       DELETE FROM message m USING held
       WHERE m.ctid = held.ctid AND m.token = p_tokens[held.n] AND m.rank > moment
         AND m.successor IS NULL
-      RETURNING held.seq, held.n, m.limited, m."group"
-    ), contents AS (
-      DELETE FROM content c USING acked WHERE c.seq = acked.seq
+      RETURNING held.n, m.limited, m."group"
     )
     SELECT array_agg(n), array_agg(limited) FILTER (WHERE limited IS NOT NULL),
            array_agg("group") FILTER (WHERE limited IS NOT NULL)
@@ -303,7 +300,6 @@ BEGIN
     END IF;
     DELETE FROM message WHERE queue = q.id AND id = was.id AND state = was.state;
     CONTINUE WHEN NOT FOUND;  -- somebody claimed or changed it meanwhile
-    DELETE FROM content WHERE seq = was.seq;
     IF was.state < 4 AND greatest(q.history, q.result_ttl) > 0 THEN
       PERFORM _remember_end(q, was, CASE p_cause WHEN 'purged' THEN 4 ELSE 1 END, moment, p_actor);
     END IF;

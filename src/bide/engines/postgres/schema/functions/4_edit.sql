@@ -60,10 +60,10 @@ BEGIN
         moves := moves || _moved(was, new, NULL);
         dues := dues || new.due;
       END IF;
-      IF p_data IS NOT NULL OR 'headers' = ANY (p_set) THEN
-        UPDATE content SET data = coalesce(p_data, data), is_json = coalesce(p_is_json, is_json),
-          headers = CASE WHEN 'headers' = ANY (p_set) THEN p_headers ELSE headers END
-        WHERE seq = was.seq RETURNING _size(was.id, data, headers) INTO new.size;
+      new.data := coalesce(p_data, was.data);
+      new.is_json := coalesce(p_is_json, was.is_json);
+      IF 'headers' = ANY (p_set) THEN
+        new.headers := p_headers;
       END IF;
       IF was.limited IS NOT NULL AND was.state = 1 AND new.state = 1
          AND (new.priority, new."group") IS DISTINCT FROM (was.priority, was."group") THEN
@@ -71,7 +71,8 @@ BEGIN
       END IF;
       UPDATE message SET state = new.state, rank = new.rank, due = new.due, expires = new.expires,
         planned = new.planned, asked = new.asked, priority = new.priority, attempts = new.attempts,
-        "group" = new."group", size = new.size
+        "group" = new."group", is_json = new.is_json, data = new.data, headers = new.headers,
+        size = _size(id, new.data, new.headers)
       WHERE queue = q.id AND id = was.id;
     END IF;
     SELECT * INTO state, due, until, holder FROM _stands(new, moment);

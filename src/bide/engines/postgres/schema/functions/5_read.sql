@@ -119,7 +119,7 @@ BEGIN
   ) AS due_now;
 END $$;
 
--- How many messages are there in each state, and how many contradict the counters or have no content.
+-- How many messages are there in each state, and how many contradict the counters.
 CREATE FUNCTION bide._recount(p_queue integer, OUT states json, OUT strays bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = bide, pg_temp
 SET enable_seqscan = on SET enable_bitmapscan = on SET enable_sort = on SET enable_hashjoin = on
@@ -136,14 +136,10 @@ SET enable_mergejoin = on AS $$
   ),
   limits AS (
     SELECT _limit_strays(q) AS n FROM queue AS q WHERE q.id = p_queue AND q.limited IS NOT NULL
-  ),
-  empty AS (
-    SELECT count(*) AS n FROM message m LEFT JOIN content c ON c.seq = m.seq
-    WHERE m.queue = p_queue AND c.seq IS NULL
   )
   SELECT (SELECT json_object_agg(state, n) FROM there),
          (SELECT count(*) FROM message WHERE queue = p_queue AND successor IS NOT NULL AND state <> 2)
-           + (SELECT n FROM empty) + coalesce((SELECT wrong FROM hours), 0)::bigint
+           + coalesce((SELECT wrong FROM hours), 0)::bigint
            + coalesce((SELECT n FROM limits), 0)
 $$;
 
@@ -195,7 +191,7 @@ BEGIN
     'limited', limiting, 'successor', (m.successor::json ->> 'due')::bigint);
 END $$;
 
--- The bytes of all messages of a queue, by their narrow rows.
+-- The bytes of all messages of a queue.
 CREATE FUNCTION bide._stored(p_queue text) RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
   SELECT coalesce(sum(size + octet_length(id) - length(id) + coalesce(octet_length("group"), 0)
