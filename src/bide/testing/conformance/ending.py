@@ -177,6 +177,14 @@ class EndCases:
         desk.configure(result_ttl=HOUR)
         assert desk.ends("a") == [end("acked", "w1", 0, 1)]
 
+    def test_a_claim_tells_whether_the_queue_keeps_results(self, desk: Desk) -> None:
+        desk.put("a", "b", "c")
+        told = []
+        for settings in ({"history": 1}, {"result_ttl": 1}, {"result_ttl": 0}):
+            desk.configure(**settings)
+            told.append(desk.claim(1).results)
+        assert told == [False, True, False]
+
     def test_a_queue_with_results_alone_remembers_ends_without_failures(self, desk: Desk) -> None:
         desk.configure(result_ttl=HOUR)
         desk.bury(desk.lease("a"), reason="bad")
