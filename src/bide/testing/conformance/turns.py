@@ -56,6 +56,15 @@ class TurnCases:
         # Entered: d and c; then d was served; then x, y, z, b and none; d comes behind all of them
         assert one_by_one(desk, lease=HOUR) == "c1 z1 y1 z2 b1 -1 d1 d2 d3"
 
+    def test_a_group_of_expired_messages_leaves_its_turn_to_the_next_group(
+        self, desk: Desk
+    ) -> None:
+        desk.configure(limit=100)
+        put(desk, "a1", expires=1)
+        put(desk, "b1 b2 c1")
+        desk.wait(2)
+        assert desk.take(2) == ["b1", "c1"]
+
     def test_a_group_whose_line_becomes_empty_enters_anew(self, desk: Desk) -> None:
         desk.configure(limit=100)
         put(desk, "c1 b1 a1", attempts=9)
