@@ -8,7 +8,7 @@ from bide.model.commands import Count, Delete
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
 from bide.model.replies import Claimed, Counts, Found, Outcome, Outcomes, Settings
 from bide.model.times import Duration, Moment
-from bide.queue.changing import AsyncChanges
+from bide.queue.changing import AsyncChanges, repeated
 from bide.queue.delivery import AsyncDelivery, leases
 from bide.queue.ending import AsyncEndings
 from bide.queue.results import Audit, Forecast, deleted, in_parts, must_be_new
@@ -239,7 +239,7 @@ class AsyncQueue(AsyncChanges, AsyncEndings):
         check_undo(undo, True, dry_run, None)
         if dry_run:
             return await self._run(look_at_purge(command))
-        return await self._bulk(bulk_of(command)) if undo else await self._repeat(command)
+        return await self._bulk(bulk_of(command)) if undo else await self._run(repeated(command))
 
     async def delete(self) -> bool:
         """Async form of `Queue.delete`."""

@@ -18,13 +18,13 @@ from bide.engines.registry import guest as guest_of
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import Steps, arun_steps, run_steps
-from bide.model.commands import Cancel, Command, Explain, Find, Purge, Put, Scan
+from bide.model.commands import Command, Explain, Find, Put, Scan
 from bide.model.errors import Closed, InvalidArgument, Unsupported, WrongContext
 from bide.model.identity import actor_of, check_name
 from bide.model.limits import MAX_BODY
 from bide.model.message import Message
 from bide.model.pace import Rate
-from bide.model.replies import Affected, Explained, Found, Outcome, Outcomes, Page
+from bide.model.replies import Explained, Found, Outcome, Outcomes, Page
 from bide.model.times import Duration
 from bide.observing import spans
 from bide.observing.explain import Explanation
@@ -237,9 +237,9 @@ class BlockingBase(BaseQueue):
         facts = follow(steps, lambda command: self._lane.call(command, self))
         return Explanation(id, self.name, facts)
 
-    def _run(self, steps: Steps[T]) -> T:
+    def _run(self, steps: Steps[T], within: object = None) -> T:
         """Run the commands of some steps, and return their result."""
-        return run_steps(steps, partial(self._do, object))
+        return run_steps(steps, partial(self._do, object, within=within))
 
     def _walk(self, command: Scan) -> Iterator[Message]:
         """Yield the messages of a scan, page by page."""
@@ -256,15 +256,6 @@ class BlockingBase(BaseQueue):
         while len(found) < len(ids):
             found += self._do(Found, Find(self.name, list(ids[len(found) :]))).messages
         return found
-
-    def _repeat(self, command: Cancel | Purge, within: object = None) -> int:
-        """Repeat a command by rule until no message matches; return how many it changed."""
-        count = 0
-        while True:
-            reply = self._do(Affected, command, within=within)
-            count += reply.count
-            if not reply.more:
-                return count
 
     def _settle(self, deliveries: Sequence[Delivery], command: Command) -> list[Outcome]:
         outcomes = self._do(Outcomes, command).outcomes
@@ -326,9 +317,9 @@ class AsyncBase(BaseQueue):
         facts = await afollow(steps, lambda command: self._lane.acall(command, self))
         return Explanation(id, self.name, facts)
 
-    async def _run(self, steps: Steps[T]) -> T:
+    async def _run(self, steps: Steps[T], within: object = None) -> T:
         """Run the commands of some steps, and return their result."""
-        return await arun_steps(steps, partial(self._do, object))
+        return await arun_steps(steps, partial(self._do, object, within=within))
 
     async def _walk(self, command: Scan) -> AsyncIterator[Message]:
         """Yield the messages of a scan, page by page."""
@@ -339,15 +330,6 @@ class AsyncBase(BaseQueue):
             if found.cursor is None:
                 return
             command = msgspec.structs.replace(command, cursor=found.cursor)
-
-    async def _repeat(self, command: Cancel | Purge, within: object = None) -> int:
-        """Repeat a command by rule until no message matches; return how many it changed."""
-        count = 0
-        while True:
-            reply = await self._do(Affected, command, within=within)
-            count += reply.count
-            if not reply.more:
-                return count
 
     async def _settle(self, deliveries: Sequence[AsyncDelivery], command: Command) -> list[Outcome]:
         outcomes = (await self._do(Outcomes, command)).outcomes

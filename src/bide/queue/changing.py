@@ -7,11 +7,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from bide.lane.steps import Steps
-from bide.model.commands import Reschedule, Scan
+from bide.model.commands import Cancel, Purge, Reschedule
 from bide.model.limits import BULK
 from bide.model.message import Message
 from bide.model.replies import Affected, Outcome, Outcomes, Page
 from bide.model.times import Duration, Moment
+from bide.queue.command_builder import CommandBuilder
 from bide.queue.undoing.faces import AsyncUndo, BlockingUndo, Undoable, bulk_of, check_undo
 
 
@@ -20,8 +21,25 @@ def unheld(messages: Iterable[Message]) -> list[str]:
     return [message.id for message in messages if message.state in ("delayed", "ready")]
 
 
-def _rescheduling(scan: Scan, command: Reschedule) -> Steps[int]:
-    """Reschedule what nobody holds of a scan, a page at a time; return how many were changed."""
+def repeated(command: Cancel | Purge) -> Steps[int]:
+    """Repeat a command by rule until no message matches; return how many it changed."""
+    count = 0
+    while True:
+        reply: Affected = yield command
+        count += reply.count
+        if not reply.more:
+            return count
+
+
+def _rescheduling(
+    builder: CommandBuilder, command: Reschedule, dry_run: bool, group: str | None,
+    after: Moment | None, before: Moment | None,
+) -> Steps[int]:  # fmt: skip
+    """Reschedule what no worker holds by a rule, a page at a time; return how many were changed."""
+    if dry_run:
+        counted: Affected = yield builder.cancel_where(group, after, before, dry_run=True)
+        return counted.count
+    scan = builder.scan(None, group, after, before, BULK)
     count = 0
     while True:
         page: Page = yield scan
@@ -92,7 +110,7 @@ class BlockingChanges(BlockingUndo):
         if undo:
             return self._bulk(bulk_of(command))
         if id is None:
-            return self._repeat(command, within)
+            return self._run(repeated(command), within)
         return self._do(Outcomes, command, within=within).outcomes[0]
 
     def cancel_many(self, ids: Iterable[str]) -> list[Outcome]:
@@ -155,14 +173,11 @@ class BlockingChanges(BlockingUndo):
         check_undo(undo, id is None, dry_run, within)
         if id is not None:
             return self._do(Outcomes, command, within=within).outcomes[0]
-        if dry_run:
-            counted = self._builder.cancel_where(group, after, before, dry_run=True)
-            return self._do(Affected, counted).count
         if undo:
             where = self._builder.where(group, after, before)
             return self._bulk(bulk_of(command, where))
-        scan = self._builder.scan(None, group, after, before, BULK)
-        return self._run(_rescheduling(scan, command))
+        steps = _rescheduling(self._builder, command, dry_run, group, after, before)
+        return self._run(steps)
 
     def edit(
         self,
@@ -247,7 +262,7 @@ class AsyncChanges(AsyncUndo):
         if undo:
             return await self._bulk(bulk_of(command))
         if id is None:
-            return await self._repeat(command, within)
+            return await self._run(repeated(command), within)
         return (await self._do(Outcomes, command, within=within)).outcomes[0]
 
     async def cancel_many(self, ids: Iterable[str]) -> list[Outcome]:
@@ -292,14 +307,11 @@ class AsyncChanges(AsyncUndo):
         check_undo(undo, id is None, dry_run, within)
         if id is not None:
             return (await self._do(Outcomes, command, within=within)).outcomes[0]
-        if dry_run:
-            counted = self._builder.cancel_where(group, after, before, dry_run=True)
-            return (await self._do(Affected, counted)).count
         if undo:
             where = self._builder.where(group, after, before)
             return await self._bulk(bulk_of(command, where))
-        scan = self._builder.scan(None, group, after, before, BULK)
-        return await self._run(_rescheduling(scan, command))
+        steps = _rescheduling(self._builder, command, dry_run, group, after, before)
+        return await self._run(steps)
 
     async def edit(
         self,

@@ -9,7 +9,7 @@ from bide.model.commands import Count, Delete
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
 from bide.model.replies import Claimed, Counts, Found, Outcome, Outcomes, Settings
 from bide.model.times import Duration, Moment
-from bide.queue.changing import BlockingChanges
+from bide.queue.changing import BlockingChanges, repeated
 from bide.queue.delivery import Delivery, leases
 from bide.queue.ending import BlockingEndings
 from bide.queue.results import Audit, Forecast, deleted, in_parts, must_be_new
@@ -342,7 +342,7 @@ class Queue(BlockingChanges, BlockingEndings):
         check_undo(undo, True, dry_run, None)
         if dry_run:
             return self._run(look_at_purge(command))
-        return self._bulk(bulk_of(command)) if undo else self._repeat(command)
+        return self._bulk(bulk_of(command)) if undo else self._run(repeated(command))
 
     def delete(self) -> bool:
         """Delete the queue, with its settings and counters; a later put makes it again.
