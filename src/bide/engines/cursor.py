@@ -6,8 +6,6 @@ from bide.model.commands import Scan, Where
 from bide.model.errors import InvalidArgument
 from bide.model.message import State
 
-__all__ = ["BEGIN", "PHASES", "Budget", "Phase", "cursor_after", "phases_of", "position"]
-
 
 class Budget:
     """How many bytes of messages a reply still takes. The first message always fits.

@@ -10,8 +10,6 @@ import msgspec
 from bide.engines.registry import mask, module_of, opener
 from bide.model.errors import Unsupported
 
-__all__ = ["Examine", "Finding", "examine"]
-
 
 class Finding(msgspec.Struct, frozen=True):
     """One thing that is not as it should be."""

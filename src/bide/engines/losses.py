@@ -10,8 +10,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["counted", "listening", "report"]
-
 _log = logging.getLogger("bide.store")
 _lock = threading.Lock()
 _counts: dict[str, int] = {}

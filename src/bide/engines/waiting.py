@@ -2,8 +2,6 @@
 
 import select
 
-__all__ = ["readable"]
-
 
 def readable(*descriptors: int, seconds: float | None = None) -> bool:
     """Tell whether there is something to read, or an end.

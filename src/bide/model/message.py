@@ -12,13 +12,6 @@ from bide.model import body as bodies
 from bide.model.errors import AccessDenied
 from bide.model.times import Duration, Moment, to_datetime
 
-__all__ = [
-    "ATTEMPTS", "EXPIRED_KEEP", "FORGET", "IN_TRANSIT", "JOB", "KEPT_FAILURES", "LAPSED",
-    "MAX_ATTEMPTS", "STATES", "Attempts", "Failure", "Group", "Item", "Message", "Name",
-    "NewMessage", "Options", "Priority", "State", "remember", "size_of", "stored_size",
-    "version_of", "withheld",
-]  # fmt: skip
-
 State = Literal["delayed", "ready", "leased", "dead", "acked", "expired"]
 
 STATES: tuple[State, ...] = ("delayed", "ready", "leased", "dead", "acked", "expired")

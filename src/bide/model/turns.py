@@ -5,8 +5,6 @@ group that is served gets a number `GAP` beyond: so those that enter until the n
 before it, in the order of entering, and behind all that wait for longer.
 """
 
-__all__ = ["GAP", "after_service"]
-
 GAP = 4096
 """So many groups, less one, may enter between two services and come before the one served last;
 others come behind it. With 2**12, Redis keeps numbers exactly for 2**41 services."""

@@ -12,8 +12,6 @@ from bide.model.errors import AccessDenied, InvalidArgument, WrongConnection
 from bide.model.replies import Outcome, Outcomes, Reply, Settings
 from bide.outbox.rows import CHANNEL, SQLITE_TABLES, split
 
-__all__ = ["outbox", "pending", "timed"]
-
 
 def outbox(dialect: str) -> Guest:
     """Return what writes the outbox of a database.

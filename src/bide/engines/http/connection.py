@@ -15,8 +15,6 @@ from bide.engines.waiting import readable
 from bide.model.errors import InvalidArgument, OutcomeUnknown, StoreError, StoreUnavailable
 from bide.model.limits import MAX_ANSWER
 
-__all__ = ["Address", "Connection"]
-
 NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 """What OpenSSL calls an answer that is no TLS, in one version or another."""
 

@@ -16,8 +16,6 @@ from bide.model.errors import BideError, Closed, OutcomeUnknown
 from bide.model.replies import Found, Outcomes, Page, Reply, Settings
 from bide.model.undoing import Part, Undone
 
-__all__ = ["HttpEngine"]
-
 MSGPACK = "application/msgpack"
 
 SAME_TIME = 50

@@ -9,8 +9,6 @@ from bide.engines.http.connection import Address
 from bide.engines.http.stream import SILENCE, EventStream
 from bide.model.errors import BideError
 
-__all__ = ["HttpNotifier"]
-
 AGAIN = 1.0
 """How long to wait, in seconds, before the events are asked for again."""
 

@@ -8,8 +8,6 @@ from bide.engines.http.connection import Address
 from bide.model import errors
 from bide.model.errors import BideError, OutcomeUnknown, StoreError, StoreUnavailable
 
-__all__ = ["error_named", "refusal"]
-
 
 class _Problem(msgspec.Struct):
     detail: str = ""

@@ -8,8 +8,6 @@ import msgspec
 from bide.engines.http.connection import Address, Connection
 from bide.engines.http.refusals import refusal
 
-__all__ = ["request"]
-
 
 def request(
     connection: Connection, address: Address, method: str, path: str, content: Any = None

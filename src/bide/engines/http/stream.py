@@ -8,8 +8,6 @@ from bide.engines.http.refusals import refusal
 from bide.model.errors import StoreUnavailable
 from bide.model.limits import MAX_EVENT_LINE
 
-__all__ = ["EventStream"]
-
 SILENCE = 60.0
 """After so many seconds without a word the connection is taken for dead; the server says something
 every 15 s."""

@@ -11,8 +11,6 @@ from bide.model.message import State, size_of
 from bide.model.rank import PROMOTE, delayed_reach, ready_rank
 from bide.model.replies import Claimed
 
-__all__ = ["claim"]
-
 
 def claim(queue: QueueState, command: Claim, now: int, exactly: float) -> Claimed:
     """Lease up to `count` records.

@@ -5,8 +5,6 @@ from urllib.parse import SplitResult
 
 from bide.engines.findings import Finding
 
-__all__ = ["examine"]
-
 
 def examine(parts: SplitResult) -> Sequence[Finding]:
     """Say that nothing lasts."""

@@ -7,8 +7,6 @@ import msgspec
 from bide.engines.memory.record import Record
 from bide.model.ended import KEPT_ENDS, End, Ending, size_of_end
 
-__all__ = ["RememberedEnds"]
-
 
 class RememberedEnds:
     """The ends of messages, by id."""

@@ -7,8 +7,6 @@ from bide.engines.memory.record import Record
 from bide.model.rank import PROMOTE, delayed_reach, ready_rank
 from bide.model.replies import AHEAD, Explained
 
-__all__ = ["explain"]
-
 
 def explain(queue: QueueState, id: str | None, now: int) -> Explained:
     """Look at a message, its lease, its place among others, and the pauses of its queue."""

@@ -19,8 +19,6 @@ from bide.model.rank import PROMOTE
 from bide.model.replies import Limited
 from bide.model.turns import GAP, after_service
 
-__all__ = ["Lines"]
-
 _Place = tuple[int, int, Record]
 
 

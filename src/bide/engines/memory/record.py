@@ -6,8 +6,6 @@ from bide.model.commands import Where
 from bide.model.message import IN_TRANSIT, Failure, Item, Message, State
 from bide.model.replies import Outcome
 
-__all__ = ["Record", "matches"]
-
 
 class Record(msgspec.Struct, gc=False):
     """A message in memory, and its state."""

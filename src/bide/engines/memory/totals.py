@@ -9,8 +9,6 @@ from bide.model.pace import LIMITS
 from bide.model.rank import forecast_start
 from bide.model.replies import Counts, Flow, Forecasted, Sizes
 
-__all__ = ["counts", "forecast"]
-
 
 def counts(queue: QueueState, command: Count, now: int) -> Counts:
     """Return the number of records in each state."""

@@ -13,8 +13,6 @@ import psycopg
 from psycopg.adapt import Buffer, Dumper
 from psycopg.pq import Format
 
-__all__ = ["Array", "booleans", "byteas", "integers", "register", "texts"]
-
 _HEAD = struct.Struct("!iiIii")  # dimensions, has nulls, type of elements, length, first index
 _EMPTY = struct.Struct("!iiI")
 _NULL = struct.pack("!i", -1)

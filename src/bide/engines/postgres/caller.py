@@ -17,8 +17,6 @@ from psycopg.pq.abc import PGconn, PGresult
 
 from bide.engines.postgres.arrays import register
 
-__all__ = ["Caller"]
-
 Statement = tuple[bytes, tuple[int, ...] | None]
 """Its text, and the types of its arguments; `None`: those that the function declares."""
 Wait = Callable[[PGconn], Generator[Any, Any, Any]]

@@ -12,8 +12,6 @@ from bide.engines.postgres.faults import translate
 from bide.engines.postgres.schema import VERSION
 from bide.engines.postgres.settings import Settings, is_pooled, read_url
 
-__all__ = ["examine"]
-
 OLDEST, TESTED = 14, (15, 18)
 """Versions of the server: the functions need the first; the others are tested."""
 

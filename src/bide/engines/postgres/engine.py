@@ -30,8 +30,6 @@ from bide.model.errors import Closed, StoreError, StoreUnavailable
 from bide.model.replies import Claimed, Ends, Outcomes, Reply
 from bide.model.replies import Settings as QueueSettings
 
-__all__ = ["PostgresEngine"]
-
 TRIES = 5
 """How often a batch is tried that the server undid because of another transaction."""
 

@@ -14,8 +14,6 @@ from bide.model.errors import (
     StoreUnavailable,
 )
 
-__all__ = ["CHANGED", "RETRIED", "translate"]
-
 RETRIED = (errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation)
 """The server undid a transaction because of another: the same again may succeed."""
 

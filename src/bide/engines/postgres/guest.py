@@ -20,8 +20,6 @@ from bide.model.pace import LIMITS
 from bide.model.replies import Affected, Outcomes, Reply
 from bide.model.replies import Settings as QueueSettings
 
-__all__ = ["PostgresGuest", "from_url"]
-
 
 def from_url(parts: SplitResult) -> "PostgresGuest":
     """Return the guest of the store at a URL.

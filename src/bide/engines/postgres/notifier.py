@@ -12,8 +12,6 @@ from bide.engines.postgres.settings import Settings
 from bide.engines.waiting import readable
 from bide.model.errors import StoreError
 
-__all__ = ["PostgresNotifier"]
-
 AGAIN = 1.0
 """Seconds until a lost connection is opened again; until then waiting claims look by themselves."""
 

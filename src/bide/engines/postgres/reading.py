@@ -34,11 +34,6 @@ from bide.model.replies import (
     Sizes,
 )
 
-__all__ = [
-    "NEVER", "Run", "claim", "count", "explain", "find", "forecast", "history", "message",
-    "of_version", "queues", "scan",
-]  # fmt: skip
-
 NEVER = 1 << 53
 _EVERYTHING = 1 << 62
 _BY_ID = "id:"

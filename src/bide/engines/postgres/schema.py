@@ -9,8 +9,6 @@ from psycopg import sql
 
 from bide.model.errors import AccessDenied, NotAStore, SchemaTooNew
 
-__all__ = ["VERSION", "prepare"]
-
 _FILES = files(__package__).joinpath("schema")
 _MIGRATIONS = {
     int(file.name.removesuffix(".sql")): file for file in _FILES.joinpath("migrations").iterdir()

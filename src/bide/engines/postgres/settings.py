@@ -12,8 +12,6 @@ from bide.engines.postgres.faults import translate
 from bide.engines.registry import seconds
 from bide.model.errors import InvalidArgument
 
-__all__ = ["Settings", "is_pooled", "read_url"]
-
 OURS = ("schema", "listen", "reconnect")
 
 

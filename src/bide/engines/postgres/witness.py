@@ -13,8 +13,6 @@ import psycopg
 
 from bide.engines import losses
 
-__all__ = ["Witness"]
-
 _PLACE = """
 SELECT ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer,
        pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint,

@@ -20,8 +20,6 @@ from bide.model.errors import (
     StoreUnavailable,
 )
 
-__all__ = ["OWNER_ONLY", "Durability", "connect", "is_busy", "patiently", "translate"]
-
 Durability = Literal["full", "normal"]
 
 OWNER_ONLY = 0o600

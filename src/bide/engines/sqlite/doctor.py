@@ -10,8 +10,6 @@ from urllib.parse import SplitResult, parse_qs, unquote
 from bide.engines.findings import Finding
 from bide.model.errors import NotAStore, StoreUnavailable
 
-__all__ = ["examine"]
-
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.s3fs")
 _MEMORY = ("tmpfs", "ramfs")
 

@@ -19,8 +19,6 @@ from bide.model.commands import Command
 from bide.model.errors import StoreBusy, WrongConnection
 from bide.model.replies import Reply
 
-__all__ = ["SqliteGuest", "from_url"]
-
 
 def from_url(parts: SplitResult) -> "SqliteGuest":
     """Return the guest of the store at a URL.

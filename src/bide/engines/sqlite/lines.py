@@ -17,8 +17,6 @@ from bide.model.rank import PROMOTE
 from bide.model.replies import Limited
 from bide.model.turns import GAP, after_service
 
-__all__ = ["Lines", "key_of"]
-
 NONE, TURNS, RESTING, IDLE = range(4)
 _EVERYTHING = 1 << 62
 

@@ -18,8 +18,6 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["SocketNotifier", "folder_of", "ring_all"]
-
 _LONGEST = 100  # what an address of a Unix socket can hold, on all systems
 _log = logging.getLogger("bide.sqlite")
 _encode = msgspec.msgpack.Encoder().encode

@@ -8,8 +8,6 @@ from typing import Any
 from bide.engines.sqlite.statements import migrations
 from bide.model.errors import NotAStore, SchemaTooNew
 
-__all__ = ["APPLICATION_ID", "is_current", "migrate"]
-
 APPLICATION_ID = 0x62696465  # "bide": how a file tells that it holds nothing but a store
 
 PLAIN = ("queue", "store", "message", "pending", "lease", "aside", "due_hour")

@@ -6,8 +6,6 @@ from importlib import resources
 
 from bide.engines.sqlite.rows import columns
 
-__all__ = ["SQL", "migrations"]
-
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _BRACES = re.compile(r"\{(\w+)\}")
 

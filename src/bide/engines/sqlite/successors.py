@@ -22,8 +22,6 @@ from bide.model.replies import Outcome
 if TYPE_CHECKING:
     from bide.engines.sqlite.session import Session
 
-__all__ = ["drop", "follow", "followed", "insert", "successors", "with_successors"]
-
 
 def successors(session: "Session", queue: QueueRow, ids: Sequence[str]) -> dict[str, Item]:
     """Return the successors of messages, by id."""
