@@ -50,6 +50,7 @@ def test_cancel_asks_first(ann: Visitor, orders: bide.Queue) -> None:
     assert said(confirm(ann, question)) == "/queue?queue=orders&said=cancel&count=1"
     assert orders.get("a") is None
     assert "Cancelled: 1." in ann.get("/queue?queue=orders&said=cancel&count=1").text
+    assert "Revived: 10,000." in ann.get("/queue?queue=orders&said=revive&count=10000").text
 
 
 def test_reschedule_by_delay_and_by_time(ann: Visitor, orders: bide.Queue, stage: Stage) -> None:
@@ -273,9 +274,13 @@ def test_a_wrong_edit_changes_nothing(
     orders.put(1, id="a", delay=60)
     version = orders.get("a").version  # type: ignore[union-attr]
     fields = {"queue": "orders", "id": "a", "version": version, "attempts": "10", "priority": "0"}
-    reply = ann.do("edit", **{**fields, "body": "1", **wrong})
+    back = "/message?queue=orders&id=a"
+    reply = ann.do("edit", **{**fields, "body": "1", "back": back, **wrong})
     assert reply.status == 400
     assert next(iter(wrong)) in reply.text
+    assert f'href="{back.replace("&", "&amp;")}">Back</a>' in reply.text
+    elsewhere = ann.do("edit", **{**fields, "body": "1", "back": "//evil.test", **wrong})
+    assert "evil.test" not in elsewhere.text
     assert orders.get("a").version == version  # type: ignore[union-attr]
 
 
