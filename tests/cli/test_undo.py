@@ -138,7 +138,7 @@ def test_people_are_shown_what_would_change_and_how_to_take_it_back(
         shown, _ = terminal(*given)
         assert told in shown
         assert first in shown
-        assert "m5" not in shown
+        assert " m5 " not in shown  # "m5" may begin a time: a colour ends with an m
     assert orders.counts().sizes.delayed == 7
     done, _ = terminal("cancel", "orders", *GROUP, "--undo")
     assert "within 10 minutes: bide undo orders " in done
