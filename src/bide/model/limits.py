@@ -5,6 +5,8 @@ operator sets (quotas, size of a request, connections) are in the settings of th
 listed in docs/reference/limits.md.
 """
 
+from bide.model.errors import InvalidArgument
+
 __all__ = [
     "BULK",
     "IMPORT_LINES",
@@ -215,3 +217,19 @@ MAX_DOCUMENT = 512 * 1024
 
 MAX_KEYS = 100
 """Keys that an issuer may have."""
+
+
+def check_range(value: float, name: str, least: float, most: float) -> None:
+    """Check that a value is within its limits.
+
+    Raises:
+        InvalidArgument: it is not.
+
+    Example:
+        >>> check_range(0, "workers", 1, 256)
+        Traceback (most recent call last):
+          ...
+        bide.model.errors.InvalidArgument: workers=0 must be between 1 and 256
+    """
+    if not least <= value <= most:
+        raise InvalidArgument(f"{name}={value!r} must be between {least:,} and {most:,}")

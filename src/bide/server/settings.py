@@ -11,7 +11,7 @@ import msgspec
 from bide.engines.registry import DEFAULT_URL, mask, opener
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_namespace
-from bide.model.limits import MAX_BODY
+from bide.model.limits import MAX_BODY, check_range
 from bide.model.times import LATEST, milliseconds
 from bide.server.client_address import ClientAddress
 from bide.server.oidc import OidcSettings
@@ -85,7 +85,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             value = getattr(self, name)
             least = 0.001 if name in ("rate", "byte_rate") else 0
             if name != "longest_delay" and value is not None:
-                _between(f"quotas.{namespace}.{name}", value, least, 1 << 62)
+                check_range(value, f"quotas.{namespace}.{name}", least, 1 << 62)
         _ = self.longest_ms
 
     @property
@@ -170,16 +170,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     after that."""
 
     def __post_init__(self) -> None:
-        _between("port", self.port, 0, 65_535)
-        _between("workers", self.workers, 1, 256)
-        _between("max_body", self.max_body, 1, 1 << 30)
-        _between("max_request", self.max_request, 1_024, 1 << 31)
+        check_range(self.port, "port", 0, 65_535)
+        check_range(self.workers, "workers", 1, 256)
+        check_range(self.max_body, "max_body", 1, 1 << 30)
+        check_range(self.max_request, "max_request", 1_024, 1 << 31)
         for name in CAPS:
-            _between(name, getattr(self, name), 1, 1_000_000)
-        _between("grace", self.grace, 0, 3_600)
-        _between("push_lease", self.push_lease, 1, 3_600)
-        _between("longest_wait", self.longest_wait, 0, 3_600)
-        _between("request_timeout", self.request_timeout, 0.01, 3_600)
+            check_range(getattr(self, name), name, 1, 1_000_000)
+        check_range(self.grace, "grace", 0, 3_600)
+        check_range(self.push_lease, "push_lease", 1, 3_600)
+        check_range(self.longest_wait, "longest_wait", 0, 3_600)
+        check_range(self.request_timeout, "request_timeout", 0.01, 3_600)
         if not _MODE.fullmatch(self.socket_mode):
             raise InvalidArgument(
                 f'socket_mode={self.socket_mode!r} must be written as for chmod: "600", or '
@@ -290,11 +290,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         found: dict[str, Any] = msgspec.to_builtins(self)
         brokers = [shown_address(url) for url in self.rabbitmq]
         return {**found, "store": mask(self.store), "rabbitmq": brokers}
-
-
-def _between(name: str, value: float, least: float, most: float) -> None:
-    if not least <= value <= most:
-        raise InvalidArgument(f"{name}={value!r} must be between {least:,} and {most:,}")
 
 
 def _in_words(error: str) -> str:

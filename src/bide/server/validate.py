@@ -24,6 +24,7 @@ from bide.model.limits import (
     MAX_LEASE,
     MAX_NAME,
     MAX_PUT_FAILURES,
+    check_range,
 )
 from bide.model.message import REASON_LENGTH, Item
 from bide.model.options import check_options
@@ -72,7 +73,7 @@ def check(command: cmd.Command | Bulk | Undo, caller: Caller) -> None:
             state = "dead" if command.verb == "revive" else command.state
             _cursor(cmd.Scan("", state, command.where, command.cursor))
         case cmd.Scan():
-            _within(command.limit, "limit", least=1, most=MAX_COUNT)
+            check_range(command.limit, "limit", least=1, most=MAX_COUNT)
             _cursor(command)
             if command.prefix is not None and (command.state or command.where):
                 raise InvalidArgument("prefix is of all messages: leave out state and where")
@@ -105,7 +106,7 @@ def check_item(item: Item, max_body: int) -> None:
     _moment(item.at, "at")
     _span(item.delay, "delay")
     check_options(item)
-    _within(item.attempt, "attempt", 0, 1 << 31)
+    check_range(item.attempt, "attempt", 0, 1 << 31)
     if item.expires is not None:
         _span(item.expires, "expires")
     for name, value in (item.headers or {}).items():
@@ -114,13 +115,13 @@ def check_item(item: Item, max_body: int) -> None:
     if len(item.failures) > MAX_PUT_FAILURES:
         raise InvalidArgument(f"failures of {item.id!r} are more than {MAX_PUT_FAILURES}")
     for failure in item.failures:
-        _within(failure.attempt, "failures", 0, 1 << 31)
+        check_range(failure.attempt, "failures", 0, 1 << 31)
         _moment(failure.moment, "failures")
         _moment(failure.started, "failures")
         _text(failure.holder, "failures")
         _text(failure.reason, "failures")
-        _within(len(failure.holder), "length of a holder in failures", 0, MAX_NAME)
-        _within(len(failure.reason), "length of a reason in failures", 0, REASON_LENGTH)
+        check_range(len(failure.holder), "length of a holder in failures", 0, MAX_NAME)
+        check_range(len(failure.reason), "length of a reason in failures", 0, REASON_LENGTH)
     _moment(item.died, "died")
     _moment(item.created, "created")
     if item.latest is not None:
@@ -157,7 +158,7 @@ def _leases(leases: list[cmd.Lease], name: str) -> None:
     _few(leases, name)
     for lease in leases:
         check_name(lease.id)
-        _within(lease.token, "token", -1, 1 << 53)
+        check_range(lease.token, "token", -1, 1 << 53)
         _text(lease.secret or "", "secret")
 
 
@@ -208,16 +209,11 @@ def _cursor(command: cmd.Scan) -> None:
 
 def _moment(value: int | None, name: str) -> None:
     if value is not None:
-        _within(value, name, 0, 2 * LATEST)
+        check_range(value, name, 0, 2 * LATEST)
 
 
 def _span(value: int, name: str) -> None:
-    _within(value, name, 0, LATEST)
-
-
-def _within(value: float, name: str, least: int, most: int) -> None:
-    if not least <= value <= most:
-        raise InvalidArgument(f"{name}={value} must be between {least:,} and {most:,}")
+    check_range(value, name, 0, LATEST)
 
 
 def _text(value: str, name: str) -> None:
@@ -231,9 +227,9 @@ RULES: dict[str, Callable[[Any, str], object]] = {
     "actor": _actor,
     "at": _moment,
     "before": _moment,
-    "bucket": partial(_within, least=1, most=LATEST),
-    "buckets": partial(_within, least=0, most=MAX_BUCKETS),
-    "count": partial(_within, least=0, most=MAX_COUNT),
+    "bucket": partial(check_range, least=1, most=LATEST),
+    "buckets": partial(check_range, least=0, most=MAX_BUCKETS),
+    "count": partial(check_range, least=0, most=MAX_COUNT),
     "delay": _span,
     "history": _span,
     "holder": check_name,
@@ -243,19 +239,19 @@ RULES: dict[str, Callable[[Any, str], object]] = {
     "if_version": _version,
     "items": _few,
     "keep": _span,
-    "lease": partial(_within, least=0, most=MAX_LEASE),
+    "lease": partial(check_range, least=0, most=MAX_LEASE),
     "leases": _leases,
-    "group_limit": partial(_within, least=0, most=MAX_COUNT),
-    "group_rate": partial(_within, least=0, most=SLOWEST),
-    "limit": partial(_within, least=0, most=MAX_COUNT),
-    "max_bytes": partial(_within, least=0, most=MAX_BYTES),
+    "group_limit": partial(check_range, least=0, most=MAX_COUNT),
+    "group_rate": partial(check_range, least=0, most=SLOWEST),
+    "limit": partial(check_range, least=0, most=MAX_COUNT),
+    "max_bytes": partial(check_range, least=0, most=MAX_BYTES),
     "prefix": _text,
-    "rate": partial(_within, least=0, most=SLOWEST),
+    "rate": partial(check_range, least=0, most=SLOWEST),
     "reason": _text,
     "result_ttl": _span,
     "results": _results,
-    "slots": partial(_within, least=0, most=MAX_COUNT),
-    "part": partial(_within, least=0, most=1 << 53),
+    "slots": partial(check_range, least=0, most=MAX_COUNT),
+    "part": partial(check_range, least=0, most=1 << 53),
     "undo": _undo,
     "until": _moment,
     "versions": _versions,

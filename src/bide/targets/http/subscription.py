@@ -10,6 +10,7 @@ import msgspec
 from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_queue
+from bide.model.limits import check_range
 from bide.model.message import ATTEMPTS
 from bide.targets.amqp import is_amqp, parse
 from bide.targets.http.signing import Secret
@@ -133,12 +134,12 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         check_queue(self.source)
         check_url(self.url)
         _check_headers(self.headers)
-        _between("concurrency", self.concurrency, 1, MOST_CONCURRENCY)
-        _between("failures", self.failures, 1, 10_000)
-        _between("timeout", self.timeout, 1, LONGEST_TIMEOUT)
-        _between("probe", self.probe, 1, 3_600_000)
+        check_range(self.concurrency, "concurrency", 1, MOST_CONCURRENCY)
+        check_range(self.failures, "failures", 1, 10_000)
+        check_range(self.timeout, "timeout", 1, LONGEST_TIMEOUT)
+        check_range(self.probe, "probe", 1, 3_600_000)
         if self.rate is not None:
-            _between("rate", self.rate, 0.001, 1_000_000)
+            check_range(self.rate, "rate", 0.001, 1_000_000)
         _ = self.backoff  # raises if attempts or delays are not valid
         return self
 
@@ -190,8 +191,3 @@ def _check_headers(headers: Mapping[str, str]) -> None:
             raise InvalidArgument(f"headers[{name!r}] must be a header's name and printable ASCII")
         if small in _OURS or small.startswith(("webhook-", "bide-")):
             raise InvalidArgument(f"headers[{name!r}] is set by bide; take another name")
-
-
-def _between(name: str, value: float, least: float, most: float) -> None:
-    if not least <= value <= most:
-        raise InvalidArgument(f"{name}={value!r} must be between {least:,} and {most:,}")
