@@ -35,6 +35,7 @@ from bide.model.limits import (
     MAX_PATTERNS,
     MAX_PUT_FAILURES,
     MAX_QUERY,
+    MAX_ROW,
     MAX_TOKEN_NAME,
     MAX_TYPO,
     MAX_VALUES,
@@ -119,6 +120,12 @@ REQUESTS: dict[str, tuple[int, Send]] = {
     ),
     "MAX_QUERY": (
         MAX_QUERY, lambda client, n: client.get(f"{Q}/messages?{'&'.join(['limit=1'] * n)}")
+    ),
+    "MAX_ROW": (
+        MAX_ROW,
+        lambda client, n: command(
+            client, "cancel", ids=["a"], origin={"outbox": "o" * n, "rows": ["r"]}
+        ),
     ),
     "MAX_ATTEMPTS": (MAX_ATTEMPTS, lambda client, n: put(attempts=n)(client)),
     "priority": (255, lambda client, n: put(priority=n)(client)),
@@ -305,6 +312,7 @@ ELSEWHERE = {
     "MAX_ANSWER": "engines/http/test_engine.py",
     "MAX_EVENT_LINE": "engines/http/test_engine.py",
     "MAX_FORM": "dashboard/test_actions.py",
+    "MAX_FORWARDED": "../src/bide/testing/conformance/forwarding.py",
     "MAX_RECEIVER_BODY": "targets/http/test_bad_receivers.py",
     "MAX_RECEIVER_HEAD": "targets/http/test_bad_receivers.py",
     "MAX_RECEIVER_INTERIM": "targets/http/test_bad_receivers.py",

@@ -319,6 +319,34 @@ def test_quotas_of_a_namespace(serve: Serve, make_token: Any) -> None:
         {"command": "forecast", "queue": "q", "bucket": 1, "buckets": 1 << 40},
         {"command": "configure", "queue": "q", "keep": -1},
         {"command": "drop", "queue": "q"},
+        {"command": "put", "queue": "q", "items": [], "origin": {"outbox": "o", "rows": ["1"]}},
+        {"command": "cancel", "queue": "q", "ids": ["a"], "origin": {"outbox": "o", "rows": []}},
+        {
+            "command": "cancel",
+            "queue": "q",
+            "ids": ["a", "b"],
+            "origin": {"outbox": "o", "rows": ["1", "1"]},
+        },
+        {
+            "command": "cancel",
+            "queue": "q",
+            "where": {"group": "g"},
+            "origin": {"outbox": "o", "rows": []},
+        },
+        {
+            "command": "reschedule",
+            "queue": "q",
+            "ids": ["a"],
+            "at": 1,
+            "origin": {"outbox": "o", "rows": ["1 2"]},
+        },
+        {
+            "command": "reschedule",
+            "queue": "q",
+            "ids": ["a"],
+            "at": 1,
+            "origin": {"outbox": "o", "rows": ["1"], "before": "/"},
+        },
     ],
 )
 def test_a_command_that_cannot_be_undoes_its_batch(client: Client, command: Any) -> None:

@@ -10,7 +10,7 @@ from alembic.operations import MigrateOperation, Operations
 
 from bide.contrib.sqlalchemy import OUTBOX, OUTBOX_DEAD, is_own
 from bide.model.errors import InvalidArgument, NotEmpty
-from bide.outbox.rows import POSTGRES_TABLES, SQLITE_TABLES
+from bide.outbox.rows import POSTGRES_TABLES, SQLITE_TABLES, TABLES
 
 __all__ = ["CreateBideOutbox", "DropBideOutbox", "include_name", "include_object"]
 
@@ -80,7 +80,7 @@ def _create(operations: Operations, operation: CreateBideOutbox) -> None:
 def _drop(operations: Operations, operation: DropBideOutbox) -> None:
     if not operation.discard and not operations.get_context().as_sql:
         _check_empty(operations)
-    for table in (OUTBOX, OUTBOX_DEAD):
+    for table in TABLES:
         operations.execute(f"DROP TABLE IF EXISTS {table}")
 
 

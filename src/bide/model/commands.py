@@ -13,22 +13,14 @@ from msgspec import UNSET, UnsetType
 from bide.model.lease import Lease
 from bide.model.limits import BULK, MAX_BYTES, MAX_LEASE
 from bide.model.message import Item, State
+from bide.model.origin import Origin
+from bide.model.where import Where
 
 __all__ = [
     "BULK", "MAX_BYTES", "MAX_LEASE", "Ack", "Bury", "Cancel", "Claim", "Command", "Configure",
-    "Count", "Delete", "Edit", "Explain", "Extend", "Find", "Forecast", "History", "Lease", "Purge",
-    "Put", "Queues", "Release", "Reschedule", "Retry", "Revive", "Scan", "Where",
+    "Count", "Delete", "Edit", "Explain", "Extend", "Find", "Forecast", "History", "Lease",
+    "Origin", "Purge", "Put", "Queues", "Release", "Reschedule", "Retry", "Revive", "Scan", "Where",
 ]  # fmt: skip
-
-
-class Where(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A rule that selects messages: all conditions that are given must hold."""
-
-    group: str | None = None
-    after: int | None = None
-    """Due at this time or later, in Unix milliseconds."""
-    before: int | None = None
-    """Due before this time, in Unix milliseconds."""
 
 
 class _OnQueue(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="command"):
@@ -73,6 +65,7 @@ class Put(_Command, frozen=True, tag="put"):
     items: list[Item]
     on_conflict: Literal["keep", "replace", "revive"] = "keep"
     if_version: str | None = None
+    origin: Origin | None = None
 
     @property
     def weight(self) -> int:
@@ -95,6 +88,8 @@ class Cancel(_Command, frozen=True, tag="cancel"):
     """With a rule: count the messages, change nothing."""
     versions: list[str] = []
     """One for each id, as `if_version`; empty: none. So for other commands that have it."""
+    origin: Origin | None = None
+    """By id only. So for other commands that have it."""
 
     @property
     def only_reads(self) -> bool:  # type: ignore[override]
@@ -118,6 +113,7 @@ class Reschedule(_ById, frozen=True, tag="reschedule"):
     if_due: int | None = None
     if_version: str | None = None
     versions: list[str] = []
+    origin: Origin | None = None
 
 
 class Edit(_ById, frozen=True, tag="edit"):

@@ -33,6 +33,7 @@ __all__ = [
     "MAX_FIELDS",
     "MAX_FIELDS_TOTAL",
     "MAX_FORM",
+    "MAX_FORWARDED",
     "MAX_HEAD",
     "MAX_HTTP_IDS",
     "MAX_HTTP_MESSAGES",
@@ -52,6 +53,7 @@ __all__ = [
     "MAX_RECEIVER_HEAD",
     "MAX_RECEIVER_INTERIM",
     "MAX_RESULT",
+    "MAX_ROW",
     "MAX_SUBJECT",
     "MAX_SUBSCRIPTIONS",
     "MAX_TOKEN_NAME",
@@ -72,6 +74,9 @@ MAX_NAME = 512
 MAX_ACTOR = 64
 """The longest name of who changes something (`Command.actor`), in bytes."""
 
+MAX_ROW = 64
+"""The longest name of an outbox or of one of its rows, in characters."""
+
 MAX_RESULT = 64 * 1024
 """The maximum size of the result of a message, in bytes of JSON."""
 
@@ -89,6 +94,10 @@ MAX_BYTES = 8 * 1024 * 1024
 
 BULK = 1_000
 """The maximum number of messages that one command changes by a rule."""
+
+MAX_FORWARDED = 10_000
+"""The maximum number of rows of outboxes that a queue remembers; those with the smallest names are
+forgotten first. In a cluster, each shard of a queue remembers as many."""
 
 MAX_PAGE = 10_000
 """The maximum number of messages in a page of `Queue.scan`, and in a batch of a move."""

@@ -30,9 +30,9 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     id: str
     done: bool
     """Whether the message was changed as asked."""
-    state: State | Literal["pending"] | None = None
+    state: State | Literal["pending", "forwarded"] | None = None
     """Its state now; `None`: there is no such message; "pending": the command waits in an outbox
-    (`within=`)."""
+    (`within=`); "forwarded": its row of an outbox was executed before (`Origin`)."""
     due: int | None = None
     """When it is due, in Unix milliseconds."""
     until: int | None = None

@@ -1,8 +1,8 @@
 """The forwarder: what was committed to an outbox goes to the store, once.
 
-A message is put first with a due time that never comes, which names its row. So no worker can have
-it, and a forwarder that died meanwhile finds it again: then the row is marked, and only then the
-message gets its own due time, if it still has the other. Whatever is repeated changes nothing.
+Each command names the rows that it comes from (`Origin`), and the store remembers those whose
+command it has executed until they are deleted here. So a forwarder that dies in between, or hears
+no answer, does the same again, and nothing is done twice.
 """
 
 import asyncio
@@ -20,8 +20,9 @@ from bide.engines.registry import mask
 from bide.lane.lane import Lane
 from bide.model import commands as cmd
 from bide.model.errors import BideError, InvalidArgument, StoreError, Unsupported
-from bide.model.replies import Outcomes, Reply
-from bide.outbox.rows import Row, Table, held_until
+from bide.model.origin import Origin
+from bide.model.replies import Outcome, Outcomes, Reply
+from bide.outbox.rows import Row, Table, held_until, name_of
 
 __all__ = ["Forwarder", "table_of"]
 
@@ -150,13 +151,10 @@ class Forwarder:
             return 0
         refused: dict[int, str] = {}
         commands = _decoded(rows, refused)
-        new = [row for row in rows if not row.tried]
-        self._put_held(new, commands, refused)
-        accepted = [row.number for row in new if row.number not in refused]
-        if accepted:
-            table.mark(accepted)
-        left = [(row, commands[row.number]) for row in rows if row.number not in refused]
-        self._finish(left, refused)
+        # What the store remembers was here once, and what is not here any more has been deleted. A
+        # row that is committed late, with a small number, it cannot have met yet.
+        origin = Origin(table.name, [], name_of(rows[0].number))
+        self._execute(_groups(rows, commands), commands, origin, refused)
         for row in rows:
             self._tries.pop(row.number, None)
             if row.number in refused:
@@ -168,52 +166,36 @@ class Forwarder:
         table.delete([row.number for row in rows if row.number not in refused])
         return len(rows)
 
-    def _put_held(
-        self, rows: list[Row], commands: dict[int, cmd.Command], refused: dict[int, str]
+    def _execute(
+        self,
+        groups: Sequence[list[Row]],
+        commands: dict[int, cmd.Command],
+        origin: Origin,
+        refused: dict[int, str],
     ) -> None:
-        """Put messages that no worker can have yet."""
-        by_target: dict[tuple[str, str], list[tuple[Row, cmd.Put]]] = {}
-        for row in rows:
-            command = commands.get(row.number)
-            if isinstance(command, cmd.Put):
-                target = command.queue, command.on_conflict
-                by_target.setdefault(target, []).append((row, command))
-        for same in by_target.values():
-            self._put_some(same, refused)
+        """Execute a command for each group of rows; if it fails, one for each of its rows."""
+        asked = [_joined(rows, commands, origin) for rows in groups]
+        for rows, command, reply in zip(groups, asked, self._call(asked), strict=True):
+            if isinstance(reply, Outcomes):
+                for row, outcome in zip(rows, reply.outcomes, strict=True):
+                    if not outcome and (reason := self._reason(row, command, outcome)):
+                        refused[row.number] = reason
+            elif isinstance(reply, BideError) and len(rows) > 1:
+                for row in rows:
+                    self._execute([[row]], commands, origin, refused)
+            elif isinstance(reply, BideError):
+                refused[rows[0].number] = self._refusal(rows[0], reply)
 
-    def _put_some(self, puts: list[tuple[Row, cmd.Put]], refused: dict[int, str]) -> None:
-        """Put messages into one queue with one command; if it fails, one by one."""
-        first = puts[0][1]
-        items = [
-            msgspec.structs.replace(item, at=held_until(row.number))
-            for row, command in puts
-            for item in command.items
-        ]
-        (reply,) = self._call([msgspec.structs.replace(first, items=items)])
-        if isinstance(reply, BideError):
-            if len(puts) == 1:
-                refused[puts[0][0].number] = self._refusal(puts[0][0], reply)
-                return
-            for put in puts:
-                self._put_some([put], refused)
-            return
-        assert isinstance(reply, Outcomes)
-        for (row, _), outcome in zip(puts, reply.outcomes, strict=True):
-            before = outcome.state == "delayed" and outcome.due == held_until(row.number)
-            if not outcome and not before:
-                refused[row.number] = str(outcome)
-
-    def _finish(self, marked: Sequence[tuple[Row, cmd.Command]], refused: dict[int, str]) -> None:
-        """Give messages their own due times, and carry out what is no put."""
-        replies = self._call([_second(row, command) for row, command in marked])
-        for (row, command), reply in zip(marked, replies, strict=True):
-            if isinstance(reply, BideError):
-                refused[row.number] = self._refusal(row, reply)
-            elif isinstance(reply, Outcomes) and not isinstance(command, cmd.Put):
-                (outcome,) = reply.outcomes
-                if not outcome and not row.tried:
-                    verb = type(command).__name__.lower()
-                    refused[row.number] = f"too late to {verb}: {outcome}"
+    def _reason(self, row: Row, command: cmd.Command, outcome: Outcome) -> str | None:
+        """Return why the store refused a row; `None`: it executed it before."""
+        if outcome.state == "forwarded" or row.tried:
+            return None
+        if not isinstance(command, cmd.Put):
+            return f"too late to {type(command).__name__.lower()}: {outcome}"
+        if outcome.due != held_until(row.number):
+            return str(outcome)
+        self._call([_released(row)])  # an older forwarder put it and died
+        return None
 
     def _call(self, commands: Sequence[cmd.Command]) -> list[Reply | BideError]:
         """Have commands carried out together; return a reply or the refusal of each.
@@ -270,19 +252,49 @@ def _decoded(rows: Sequence[Row], refused: dict[int, str]) -> dict[int, cmd.Comm
     commands: dict[int, cmd.Command] = {}
     for row in rows:
         try:
-            commands[row.number] = row.command
+            held = row.tried and isinstance(row.command, cmd.Put)
+            commands[row.number] = _released(row) if held else row.command
         except msgspec.MsgspecError as error:
             refused[row.number] = f"this is no command that bide knows: {error}"
     return commands
 
 
-def _second(row: Row, command: cmd.Command) -> cmd.Command:
-    """Return what is done with a row that is marked."""
-    if not isinstance(command, cmd.Put):
-        return command
-    (item,) = command.items
-    # Not done: done before the forwarder died, or somebody has changed the message meanwhile.
-    return cmd.Reschedule(command.queue, [row.id], item.at, if_due=held_until(row.number))
+def _released(row: Row) -> cmd.Command:
+    """Return what lets a message go that a forwarder of an older bide has put, and held."""
+    command = row.command
+    assert isinstance(command, cmd.Put)
+    # Not done: done before it died, or somebody has changed the message meanwhile.
+    return cmd.Reschedule(
+        command.queue, [row.id], command.items[0].at, if_due=held_until(row.number)
+    )
+
+
+def _groups(rows: Sequence[Row], commands: dict[int, cmd.Command]) -> list[list[Row]]:
+    """Divide the rows that have commands into those of one command."""
+    groups: list[list[Row]] = []
+    puts: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        command = commands.get(row.number)
+        if isinstance(command, cmd.Put):
+            same = puts.setdefault((command.queue, command.on_conflict), [])
+            if not same:
+                groups.append(same)
+            same.append(row)
+        elif command is not None:
+            groups.append([row])
+    return groups
+
+
+def _joined(rows: Sequence[Row], commands: dict[int, cmd.Command], origin: Origin) -> cmd.Command:
+    """Return the command of a group of rows."""
+    command = commands[rows[0].number]
+    origin = msgspec.structs.replace(origin, rows=[row.name for row in rows])
+    if isinstance(command, cmd.Put):
+        items = [item for row in rows for item in commands[row.number].items]  # type: ignore[union-attr]
+        return msgspec.structs.replace(command, items=items, origin=origin)
+    if isinstance(command, (cmd.Cancel, cmd.Reschedule)):
+        return msgspec.structs.replace(command, origin=origin)
+    return command
 
 
 def _distinct(rows: list[Row]) -> list[Row]:

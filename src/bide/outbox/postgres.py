@@ -11,6 +11,11 @@ from bide.outbox.rows import CHANNEL, POSTGRES_TABLES, Row
 
 __all__ = ["PostgresTable"]
 
+_NAME = """
+SELECT format('postgresql-%s-%s-%s', system_identifier, d.oid, 'bide_outbox'::regclass::oid)
+FROM pg_control_system(), pg_database AS d WHERE datname = current_database()
+"""
+
 
 class PostgresTable:
     """One connection, which also listens.
@@ -32,6 +37,7 @@ class PostgresTable:
             self._run("SET LOCAL client_min_messages = warning")
             if self._run("SELECT to_regclass('bide_outbox_dead')").fetchone() == (None,):
                 self._run(POSTGRES_TABLES)
+        (self.name,) = self._run(_NAME).fetchone() or ("",)
         self._run(f"LISTEN {CHANNEL}".encode())
 
     @contextmanager
@@ -53,17 +59,9 @@ class PostgresTable:
         )
         return [Row(*row) for row in rows]
 
-    def mark(self, numbers: Sequence[int]) -> None:
-        """Note that the store has these rows, or may have them."""
-        self._run("UPDATE bide_outbox SET tried = true WHERE number = ANY (%s)", (list(numbers),))
-
     def delete(self, numbers: Sequence[int]) -> None:
-        """Delete rows that are done. If that is lost with the power, it is done again."""
-        self._run(
-            "WITH quickly AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))"
-            " DELETE FROM bide_outbox USING quickly WHERE number = ANY (%s)",
-            (list(numbers),),
-        )
+        """Delete rows that are done."""
+        self._run("DELETE FROM bide_outbox WHERE number = ANY (%s)", (list(numbers),))
 
     def bury(self, number: int, reason: str) -> None:
         """Move a row to the dead ones."""

@@ -1,5 +1,6 @@
 """The rows of an outbox: what they say, and the tables that they are in."""
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
@@ -8,7 +9,13 @@ import msgspec
 
 from bide.model import commands as cmd
 
-__all__ = ["CHANNEL", "POSTGRES_TABLES", "SQLITE_TABLES", "Row", "Table", "held_until", "split"]
+__all__ = [
+    "CHANNEL", "POSTGRES_TABLES", "SQLITE_TABLES", "TABLES", "Row", "Table", "held_until",
+    "name_of", "split",
+]  # fmt: skip
+
+TABLES = ("bide_outbox", "bide_outbox_dead", "bide_outbox_name")
+"""All tables of an outbox; the last one on SQLite only, where the forwarder makes it."""
 
 CHANNEL = "bide_outbox"
 """On which PostgreSQL notifies the forwarder of a commit."""
@@ -19,7 +26,7 @@ CREATE TABLE IF NOT EXISTS bide_outbox (
   queue   text NOT NULL,
   id      text NOT NULL,
   command text NOT NULL,                  -- JSON
-  tried   boolean NOT NULL DEFAULT false  -- the store has it, or may have it
+  tried   boolean NOT NULL DEFAULT false  -- by an older bide: the store may have it
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 CREATE TABLE IF NOT EXISTS bide_outbox_dead (
   number  bigint PRIMARY KEY,
@@ -37,7 +44,7 @@ SQLITE_TABLES = (
       queue   TEXT NOT NULL,
       id      TEXT NOT NULL,
       command TEXT NOT NULL,             -- JSON
-      tried   INTEGER NOT NULL DEFAULT 0 -- the store has it, or may have it
+      tried   INTEGER NOT NULL DEFAULT 0 -- by an older bide: the store may have it
     )""",
     """CREATE TABLE IF NOT EXISTS bide_outbox_dead (
       number  INTEGER PRIMARY KEY,
@@ -56,11 +63,16 @@ _decode: Callable[[str], cmd.Command] = msgspec.json.Decoder(cmd.Command).decode
 
 
 def held_until(number: int) -> int:
-    """Return the due time, after the year 2095, of a message that the store holds back.
+    """Return the due time, after the year 2095, of a message that an older forwarder held back.
 
-    It tells of which row the message is.
+    It tells of which row the message is: that forwarder may have died before it went on.
     """
     return _HELD + number % _NUMBERS
+
+
+def name_of(number: int) -> str:
+    """Return what the name of a row begins with; greater for a greater number."""
+    return f"{number:016x}"
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -72,6 +84,17 @@ class Row(msgspec.Struct, frozen=True):
     id: str
     text: str
     tried: bool
+    """Whether an older forwarder has noted that the store has its message."""
+
+    @property
+    def name(self) -> str:
+        """The name by which the store remembers the row.
+
+        A database that is restored from a backup, or that loses its last commits, gives numbers a
+        second time: the rest of the name says that such a row is another one.
+        """
+        content = f"{self.queue}\0{self.id}\0{self.text}".encode()
+        return f"{name_of(self.number)}-{hashlib.sha256(content).hexdigest()[:16]}"
 
     @property
     def command(self) -> cmd.Command:
@@ -100,17 +123,17 @@ def split(commands: Sequence[cmd.Command]) -> Iterator[tuple[str, str, str]]:
 class Table(Protocol):
     """The outbox of one database, as the forwarder uses it."""
 
+    name: str
+    """The store tells outboxes apart by it."""
+
     def lead(self) -> AbstractContextManager[bool]:
         """Try to be the only forwarder, for the length of a block; tell whether it is so."""
 
     def read(self, limit: int) -> list[Row]:
         """Return the oldest committed rows."""
 
-    def mark(self, numbers: Sequence[int]) -> None:
-        """Note that the store has these rows, or may have them."""
-
     def delete(self, numbers: Sequence[int]) -> None:
-        """Delete rows that are done."""
+        """Delete rows that are done, durably: the store forgets them next."""
 
     def bury(self, number: int, reason: str) -> None:
         """Move a row to `bide_outbox_dead`."""

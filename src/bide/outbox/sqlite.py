@@ -13,6 +13,13 @@ from bide.outbox.rows import SQLITE_TABLES, Row
 
 __all__ = ["SqliteTable"]
 
+_NAME_TABLE = "CREATE TABLE IF NOT EXISTS bide_outbox_name (name TEXT NOT NULL)"
+_NAME = "SELECT name FROM bide_outbox_name"
+_GIVE_NAME = """
+INSERT INTO bide_outbox_name
+SELECT 'sqlite-' || lower(hex(randomblob(12))) WHERE NOT EXISTS (SELECT * FROM bide_outbox_name)
+"""
+
 LOOK = 0.02
 """Every so many seconds the forwarder looks whether another process has committed."""
 
@@ -30,9 +37,19 @@ class SqliteTable:
             path, timeout=30, isolation_level=None, check_same_thread=False
         )
         self._woken = threading.Event()
-        for table in SQLITE_TABLES:
+        self._connection.execute("PRAGMA synchronous = FULL")  # the store forgets what is deleted
+        for table in (*SQLITE_TABLES, _NAME_TABLE):
             self._connection.execute(table)
+        self.name = self._named()
         self._version = -1
+
+    def _named(self) -> str:
+        """Return the name of the outbox, which the first forwarder gives it."""
+        if (row := self._connection.execute(_NAME).fetchone()) is None:
+            self._connection.execute(_GIVE_NAME)
+            row = self._connection.execute(_NAME).fetchone()
+        name: str = row[0]
+        return name
 
     @contextmanager
     def lead(self) -> Iterator[bool]:
@@ -57,15 +74,12 @@ class SqliteTable:
         )
         return [Row(n, queue, id, text, bool(tried)) for n, queue, id, text, tried in rows]
 
-    def mark(self, numbers: Sequence[int]) -> None:
-        """Note that the store has these rows, or may have them."""
-        self._connection.execute("PRAGMA synchronous = FULL")  # before the store goes on
-        self._each("UPDATE bide_outbox SET tried = 1 WHERE number = ?", numbers)
-
     def delete(self, numbers: Sequence[int]) -> None:
         """Delete rows that are done."""
-        self._connection.execute("PRAGMA synchronous = NORMAL")  # if it is lost, it is done again
-        self._each("DELETE FROM bide_outbox WHERE number = ?", numbers)
+        with self._transaction():
+            self._connection.executemany(
+                "DELETE FROM bide_outbox WHERE number = ?", [(number,) for number in numbers]
+            )
 
     def bury(self, number: int, reason: str) -> None:
         """Move a row to the dead ones."""
@@ -91,10 +105,6 @@ class SqliteTable:
     def close(self) -> None:
         """Leave the file."""
         self._connection.close()
-
-    def _each(self, statement: str, numbers: Sequence[int]) -> None:
-        with self._transaction():
-            self._connection.executemany(statement, [(number,) for number in numbers])
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

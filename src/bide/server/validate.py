@@ -28,6 +28,7 @@ from bide.model.limits import (
 )
 from bide.model.message import REASON_LENGTH, Item
 from bide.model.options import check_options
+from bide.model.origin import check_origin
 from bide.model.pace import SLOWEST
 from bide.model.times import LATEST
 from bide.model.undoing import Bulk, Undo
@@ -61,6 +62,10 @@ def check(command: cmd.Command | Bulk | Undo, caller: Caller) -> None:
                 f"versions are {len(versions):,} for {named:,} ids; give one for each, and no "
                 "if_version, or none"
             )
+    if (origin := getattr(command, "origin", None)) is not None:
+        if getattr(command, "where", None) is not None:
+            raise InvalidArgument("origin is of messages by id: leave out where")
+        check_origin(origin, command.weight)
     match command:
         case cmd.Put():
             if command.on_conflict != "replace" and any(

@@ -7,18 +7,20 @@ of records and a few ordered sets; every command moves records between them.
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, get_args
 
-from bide.engines.cursor import Budget, position
+from bide.engines.cursor import position
 from bide.engines.memory.claim import claim
 from bide.engines.memory.explain import explain
+from bide.engines.memory.forwarded import once
 from bide.engines.memory.queue_state import QueueState
+from bide.engines.memory.reading import find, history
 from bide.engines.memory.record import Record
 from bide.engines.memory.totals import counts, forecast
 from bide.engines.port import Capabilities, Engine, Notifier
 from bide.model import commands as cmd
-from bide.model.ended import within_budget
-from bide.model.message import FORGET, Message, size_of
+from bide.model.message import FORGET
 from bide.model.pace import LIMITS
 from bide.model.replies import (
     Affected,
@@ -61,7 +63,12 @@ class MemoryEngine:
         for command in commands:
             if isinstance(command, cmd.Scan):
                 position(command.cursor)
-        return [self._verbs[type(command)](command, moment) for command in commands]
+        return [self._execute(command, moment) for command in commands]
+
+    def _execute(self, command: cmd.Command, now: int) -> Reply:
+        verb = self._verbs[type(command)]
+        queue = partial(self._queue, command.queue, now)
+        return once(queue, command, lambda left: verb(left, now))
 
     def reader(self) -> Engine | None:
         """Return `None`: reads need no second engine."""
@@ -312,15 +319,7 @@ class MemoryEngine:
         return Outcomes(held.outcomes + unheld.outcomes, held.wake)
 
     def _find(self, command: cmd.Find, now: int) -> Found:
-        records = self._read(command.queue).records
-        budget = Budget(command.max_bytes)
-        found: list[Message | None] = []
-        for id in command.ids:
-            record = records.get(id)
-            if record is not None and not budget.takes(size_of(record)):
-                break
-            found.append(None if record is None else record.message(command.queue, now))
-        return Found(found)
+        return find(self._read(command.queue), command, now)
 
     def _scan(self, command: cmd.Scan, now: int) -> Page:
         queue = self._read(command.queue)
@@ -384,12 +383,7 @@ class MemoryEngine:
         return Affected(min(len(found), cmd.BULK), more=len(found) > cmd.BULK)
 
     def _history(self, command: cmd.History, now: int) -> Ends:
-        queue = self._read(command.queue)
-        record = queue.records.get(command.id)
-        return Ends(
-            None if record is None else record.seen(now),
-            within_budget(queue.ends.of(command.id, now), command.max_bytes),
-        )
+        return history(self._read(command.queue), command, now)
 
     def _queues(self, command: cmd.Queues, now: int) -> Names:
         return Names(sorted(name for name in self._states if name.startswith(command.queue)))

@@ -50,6 +50,7 @@ class QueueState:
         self.weighted = False
         self.token = now
         self.tally = dict.fromkeys(Flow.__struct_fields__, 0)
+        self.forwarded: set[tuple[str, str]] = set()  # outbox and row
         self.records: dict[str, Record] = {}
         self._chunks: dict[int, dict[int, Record]] = {}
         self.groups: dict[str, dict[int, Record]] = {}

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from bide.engines.postgres.arrays import Array, integers, texts
+from bide.engines.postgres.forwarding import once
 from bide.engines.postgres.putting import outcome, puts
 from bide.engines.postgres.reading import (
     NEVER,
@@ -42,20 +43,35 @@ def replies(
         now: Unix milliseconds to go by; `None`: the server's clock.
         hopeful: puts may raise `UniqueViolation`, and cost less: without it the same succeeds.
     """
-    if len(commands) == 1 and isinstance(command := commands[0], cmd.Put):
+    command = commands[0]
+    if len(commands) == 1 and isinstance(command, cmd.Put) and command.origin is None:
         return puts(run, command.queue, [command], now, hopeful)
+
+    def alone(command: cmd.Command) -> Reply:
+        return replies(run, [command], now)[0]
+
     found: list[Reply] = []
-    for (kind, queue), group in groupby(commands, lambda c: (type(c), c.queue)):
+    for (kind, queue, origin), group in groupby(commands, _together):
         same = list(group)
-        if kind is cmd.Put:
+        if origin is not None:
+            found += [
+                once(run, command, lambda left: replies(run, [left], now)[0]) for command in same
+            ]
+        elif kind is cmd.Put:
             found += puts(run, queue, same, now, hopeful)  # type: ignore[arg-type]
         else:
             found += [_VERBS[kind](run, command, now) for command in same]
     return found
 
 
+def _together(command: cmd.Command) -> tuple[type, str, cmd.Origin | None]:
+    return type(command), command.queue, getattr(command, "origin", None)
+
+
 def is_one_call(command: cmd.Command) -> bool:
     """Whether a command is one call of one function, which is a transaction of its own."""
+    if getattr(command, "origin", None) is not None:
+        return False
     match command:
         case cmd.Put(if_version=None) | cmd.Claim() | cmd.Ack() | cmd.Extend() | cmd.Retry():
             return True

@@ -29,7 +29,8 @@ def only_puts(commands: Sequence[cmd.Command]) -> bool:
     """Whether commands are puts into one queue that keep what is there: together one call."""
     queue = commands[0].queue
     return all(
-        isinstance(c, cmd.Put) and c.on_conflict == "keep" and c.queue == queue for c in commands
+        isinstance(c, cmd.Put) and c.on_conflict == "keep" and c.queue == queue and c.origin is None
+        for c in commands
     )
 
 
@@ -50,7 +51,7 @@ def put_one(
     command = commands[0]
     if len(commands) > 1 or type(command) is not cmd.Put or command.on_conflict != "keep":
         return None
-    if len(command.items) != 1:
+    if len(command.items) != 1 or command.origin is not None:
         return None
     (item,) = command.items
     if item.died is not None or item.created is not None or item.attempt or item.failures:

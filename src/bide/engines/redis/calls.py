@@ -7,6 +7,7 @@ import msgspec
 
 from bide.engines.redis.keys import shard_of
 from bide.engines.redis.records import Arg
+from bide.model.commands import Cancel, Put, Reschedule
 from bide.model.errors import OutcomeUnknown, StoreError, Unsupported
 from bide.model.replies import Outcomes, Reply
 
@@ -100,6 +101,13 @@ def spread(
             found.setdefault(shard_of(ids[index], shards), []).append(index)
         calls += found.items()
     return calls
+
+
+def origin_of(command: Put | Cancel | Reschedule, lot: Sequence[int]) -> str:
+    """Return the origin of some of the messages of a command, as scripts take it."""
+    if (origin := command.origin) is None:
+        return ""
+    return " ".join([origin.outbox, origin.before, *(origin.rows[index] for index in lot)])
 
 
 def share_out(sizes: Sequence[int], outcomes: Sequence[Any], parts: int) -> list[Outcome]:

@@ -6,7 +6,15 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from bide.engines.redis.calls import Call, Step, decode, everywhere, share_out, spread
+from bide.engines.redis.calls import (
+    Call,
+    Step,
+    decode,
+    everywhere,
+    origin_of,
+    share_out,
+    spread,
+)
 from bide.engines.redis.calls import Outcome as Result
 from bide.engines.redis.records import Arg
 from bide.engines.redis.shards import ShardedQueue
@@ -39,7 +47,7 @@ def script_of(command: Any) -> tuple[str, tuple[Arg, ...]]:
             when, reason = f"+{command.delay}", command.reason[:REASON_LENGTH]
         case cmd.Bury() | cmd.Release():
             reason = command.reason[:REASON_LENGTH]
-    return "change", (verb, when, still, reason, command.actor or "")
+    return "change", (verb, when, still, reason, command.actor or "", "")
 
 
 def _edit(command: cmd.Edit) -> tuple[Arg, ...]:
@@ -95,6 +103,8 @@ def change(run: Sequence[Any], sharded: ShardedQueue | None) -> Step:
     calls = []
     for shard, lot in lots:
         args = list(head)
+        if getattr(run[0], "origin", None) is not None:
+            args[-1] = origin_of(run[0], lot)
         for index in lot:
             args += rows[index]
         calls.append(Call(script, queue, args, shard, shards))

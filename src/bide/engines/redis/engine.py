@@ -43,7 +43,9 @@ _TOGETHER: dict[type, Callable[[Any], object]] = {
 
 def _alike(command: cmd.Command) -> object:
     key = _TOGETHER.get(type(command))
-    return object() if key is None else (type(command), key(command))
+    if key is None or getattr(command, "origin", None) is not None:
+        return object()
+    return type(command), key(command)
 
 
 def _kind_apart(command: cmd.Command) -> type | None:

@@ -29,7 +29,7 @@ _COPIES = 6
 
 _PARTS = (
     "meta", "records", "delayed", "ready", "dead", "kept", "leases", "leased", "groups", "waiters",
-    "ended", "endings", "lines", "turns", "shares",
+    "ended", "endings", "lines", "turns", "shares", "forwarded",
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from bide.engines.redis.calls import Call, Step, decode, share_out, spread
+from bide.engines.redis.calls import Call, Step, decode, origin_of, share_out, spread
 from bide.engines.redis.records import Arg
 from bide.engines.redis.shards import ShardedQueue
 from bide.model.commands import Put
@@ -34,11 +34,11 @@ def put(run: Sequence[Put], sharded: ShardedQueue | None) -> Step:
         places = "" if sharded is None else " ".join([str(first + index) for index in lot])
         args: list[Arg] = [command.on_conflict, command.if_version or "", flags, places]
         if alike:  # what all messages have in common is sent once
-            args += (whens[0], marks[0])
+            args += (whens[0], marks[0], origin_of(command, lot))
             for index in lot:
                 args += (items[index].id, records[index])
         else:
-            args += ("", "")
+            args += ("", "", origin_of(command, lot))
             for index in lot:
                 args += (items[index].id, records[index], whens[index], marks[index])
         calls.append(Call("put", command.queue, args, shard, shards))

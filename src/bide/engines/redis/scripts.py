@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-_SHARED = ("prelude", "ends", "records", "ranges", "limits", "waking", "leasing")
+_SHARED = ("prelude", "ends", "records", "ranges", "limits", "waking", "leasing", "forwarded")
 """Files of what several functions use, in the order in which they use each other."""
 
 

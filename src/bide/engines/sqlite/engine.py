@@ -157,6 +157,8 @@ class SqliteEngine:
         """
         if len(command.items) != 1 or command.on_conflict == "revive" or command.if_version:
             return None
+        if command.origin is not None:
+            return None
         item = command.items[0]
         if item.headers is not None or item.attempt or item.failures:
             return None

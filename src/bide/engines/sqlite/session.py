@@ -117,6 +117,7 @@ class Session:
         self.run(SQL.drop_queue, (queue.id,))
         self.run(SQL.drop_hours, (queue.id,))
         self.run(SQL.drop_pauses, (queue.id,))
+        self.run(SQL.drop_forwarded, (queue.id,))
         if queue.ended:
             self.run(SQL.drop_ended, (queue.id,))
         del self._queues[queue.name]

@@ -346,3 +346,22 @@ ORDER BY rank, seq LIMIT :limit;
 -- name: aside_before
 SELECT seq FROM bide_aside WHERE queue = ? AND state = ? AND ended < ?
 ORDER BY ended, seq LIMIT ?;
+
+-- name: forwarded
+-- Those of the rows of an outbox that were executed.
+SELECT row FROM bide_forwarded
+WHERE queue = ? AND outbox = ? AND row IN (SELECT value FROM json_each(?));
+
+-- name: forget_forwarded
+DELETE FROM bide_forwarded WHERE queue = ? AND outbox = ? AND row < ?;
+
+-- name: remember_forwarded
+INSERT OR IGNORE INTO bide_forwarded (queue, outbox, row) VALUES (?, ?, ?);
+
+-- name: drop_old_forwarded
+DELETE FROM bide_forwarded WHERE queue = :queue AND (outbox, row) <= (
+  SELECT outbox, row FROM bide_forwarded WHERE queue = :queue
+  ORDER BY outbox DESC, row DESC LIMIT 1 OFFSET :most);
+
+-- name: drop_forwarded
+DELETE FROM bide_forwarded WHERE queue = ?;

@@ -15,6 +15,7 @@ from bide.testing.conformance.desk import Desk
 from bide.testing.conformance.editing import EditCases
 from bide.testing.conformance.ending import EndCases
 from bide.testing.conformance.explaining import ExplainCases
+from bide.testing.conformance.forwarding import ForwardCases
 from bide.testing.conformance.limiting import LimitCases
 from bide.testing.conformance.moving import MoveCases
 from bide.testing.conformance.putting import PutCases
@@ -40,6 +41,7 @@ class EngineConformance(
     LimitCases,
     MoveCases,
     DebounceCases,
+    ForwardCases,
     EditCases,
     ChangeCases,
     StateCases,

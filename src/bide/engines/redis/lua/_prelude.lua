@@ -13,7 +13,8 @@
 --  11 ended    hash: id -> how messages of this id ended, see _ends.lua
 --  12 endings  sorted set: when the last of them ended -> id
 --  13 lines  14 turns: sorted sets, 15 shares: hash; of a limited queue, see _limits.lua
---  16 try      string: mark and reply of the last change of the calling lane at this place of a pipeline
+--  16 forwarded  sorted set, every score is 0: outbox, /, row; see _forwarded.lua
+--  17 try      string: mark and reply of the last change of the calling lane at this place of a pipeline
 -- ARGV, the first ones of every function:
 --   1 now      Unix milliseconds, or empty: the clock of the server
 --   2 mark     number of this call in its lane; ? in front: the call may have been executed before;
@@ -34,7 +35,7 @@ local ORDER = 12              -- digits of the order of putting, in front of eac
 
 local KEYS, ARGV
 local META, RECORDS, DELAYED, READY, DEAD, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS
-local LINES, TURNS, SHARES, TRY
+local LINES, TURNS, SHARES, FORWARDED, TRY
 local MARK, LANE, QUEUE, SHARDS, SHARD
 local now, part  -- milliseconds, and the part of one that has passed
 local exists, made, flags, token, seq, keep, change, leader, lead_at
@@ -118,7 +119,7 @@ local function begin(keys, args)
   if not call then prepare() end
   KEYS, ARGV = keys, args
   META, RECORDS, DELAYED, READY, DEAD, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS,
-    LINES, TURNS, SHARES, TRY = unpack(keys)
+    LINES, TURNS, SHARES, FORWARDED, TRY = unpack(keys)
   MARK, LANE, QUEUE, SHARDS, SHARD = args[2], args[4], args[5], tonumber(args[6]), tonumber(args[7])
   made, tally, replayed, died, now, part, actor = false, nil, nil, {}, tonumber(args[1]), 0, nil
   if sub(MARK, 1, 1) == '?' then

@@ -1,7 +1,8 @@
 -- change: do one thing to each of some messages.
 -- ARGV 8 verb; of those that know it 9 when: a moment, or + and milliseconds from now; 10 still: what
---      the caller saw (see is_still), or empty; 11 reason; 12 actor: who gives the command, or empty; from 13 on, two for each: id, and token of
---      the lease, or what the caller saw of this one, or empty
+--      the caller saw (see is_still), or empty; 11 reason; 12 actor: who gives the command, or empty;
+--      13 origin: see _forwarded.lua; from 14 on, two for each: id, and token of the lease, or what the
+--      caller saw of this one, or empty
 --   cancel      delete messages that nobody holds, if they are still what the caller saw
 --   reschedule  let them be due at another moment, likewise
 --   purge       delete dead letters
@@ -72,17 +73,25 @@ local function do_it(r, token)
 end
 
 -- Does `act` to each message that is named from `first` on, at the moment that `when` says; replies.
-local function change_each(when, first, act)
-  local outcomes, nexts, earliest = {}, {}, nil
+local function change_each(when, first, act, origin)
+  local outcomes, nexts, changed, earliest = {}, {}, {}, nil
   moment = when ~= '' and (sub(when, 1, 1) == '+' and now + when or tonumber(when))
   advance()
+  read_origin(origin)
   for i = first, #ARGV, 2 do
-    local r = locate(ARGV[i])
-    local done = r ~= nil and act(r, ARGV[i + 1])
-    if done and not (r.gone or r.state or r.token) then earliest = min(earliest or r.due, r.due) end
-    outcomes[#outcomes + 1] = outcome(r, done)
+    local number = #outcomes + 1
+    if rows and is_forwarded(number) then
+      outcomes[number] = '[false,"forwarded"]'
+    else
+      local r = locate(ARGV[i])
+      local done = r ~= nil and act(r, ARGV[i + 1])
+      if done and not (r.gone or r.state or r.token) then earliest = min(earliest or r.due, r.due) end
+      if done and rows then changed[number] = true end
+      outcomes[number] = outcome(r, done)
+    end
     if limited then nexts[#nexts + 1] = opens_next() end
   end
+  remember_rows(changed)
   wake(earliest and max(earliest, now))
   return finish('[' .. concat(outcomes, ',') .. '],[' .. concat(nexts, ',') .. ']')
 end
@@ -90,7 +99,7 @@ end
 define('change', {'allow-oom'}, function()
   verb, still, reason = ARGV[8], ARGV[10], ARGV[11]
   actor = ARGV[12] ~= '' and ARGV[12] or nil
-  return change_each(ARGV[9], 13, do_it)
+  return change_each(ARGV[9], 14, do_it, ARGV[13])
 end)
 
 -- edit: change what is named of messages that nobody holds, dead letters included.
@@ -130,4 +139,4 @@ local function edit(r)
   return true
 end
 
-define('edit', {}, function() return change_each(ARGV[9], 17, edit) end)
+define('edit', {}, function() return change_each(ARGV[9], 17, edit, '') end)

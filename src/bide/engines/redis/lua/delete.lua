@@ -9,7 +9,7 @@ define('delete', {'allow-oom'}, function()
   if exists and ARGV[8] == '1' and delayed + ready + leased + dead + kept == 0 then
     advance()
     call('DEL', META)
-    call('UNLINK', ENDED, ENDINGS, LINES, TURNS, SHARES)
+    call('UNLINK', ENDED, ENDINGS, LINES, TURNS, SHARES, FORWARDED)
     limited = false
     -- For a week, clients see that nothing was lost: the number of changes goes on.
     call('HSET', META, 'change', int(change))

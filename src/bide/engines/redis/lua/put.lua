@@ -7,7 +7,8 @@
 --        after the first put of the id at most; empty: each has its own
 --     13 mark: of all messages, "priority", or "priority died created group" with - for no death, and for
 --        a message that is new; or empty
---     from 14 on, for each: id; record from `kind` on; when 12 or 13 is empty also when and mark
+--     14 origin: see _forwarded.lua
+--     from 15 on, for each: id; record from `kind` on; when 12 or 13 is empty also when and mark
 -- Reply: [now, change, next number, [index, outcome] of each message that is not stored,
 --   whether this made the shard]
 local ranks, texts, groups, told, left, earliest, stored
@@ -92,17 +93,21 @@ define('put', {}, function()
   local all_when, all_mark = ARGV[12], ARGV[13]
   last_when, new_created = nil, format('%013d ', now)
   local width = (all_when == '' or all_mark == '') and 4 or 2
-  local total = (#ARGV - 13) / width
+  local total = (#ARGV - 14) / width
   ranks, texts, groups, told, left, earliest, stored = {}, {}, {}, {}, {}, nil, 0
   make()
-  local numbers, ids, known, new = {}, {}, {}, 0
+  local numbers, ids, known, new, done = {}, {}, {}, 0, {}
+  read_origin(ARGV[14])
   for number in string.gmatch(ARGV[11], '%d+') do numbers[#numbers + 1] = tonumber(number) end
-  for i = 1, total do ids[i] = ARGV[14 + (i - 1) * width] end
+  for i = 1, total do ids[i] = ARGV[15 + (i - 1) * width] end
   if total > 0 then known = call('HMGET', RECORDS, unpack(ids)) end
   for i = 1, total do
-    local at = 14 + (i - 1) * width
+    local at = 15 + (i - 1) * width
     if width == 2 then read(all_when, all_mark) else read(ARGV[at + 2], ARGV[at + 3]) end
-    if known[i] then
+    local told_before = #told
+    if rows and is_forwarded(i) then
+      told[#told + 1] = '[' .. (i - 1) .. ',false,"forwarded"]'
+    elseif known[i] then
       meet(i, ids[i], known[i], ARGV[at + 1])
     elseif ARGV[8] == 'revive' or ARGV[9] ~= '' then
       told[#told + 1] = '[' .. (i - 1) .. ',false]'
@@ -111,7 +116,9 @@ define('put', {}, function()
       store(format('%012x', seq), ids[i], ARGV[at + 1], new_created)
       seq, new = seq + 1, new + 1
     end
+    if rows and (#told == told_before or find(told[#told], '^%[%d+,true')) then done[i] = true end
   end
+  remember_rows(done)
   for letter in string.gmatch(ARGV[10], '%a') do flag(letter, true) end
   advance('seq', int(seq), 'put', new)
   if #ranks > 0 then call('ZADD', DELAYED, unpack(ranks)) end

@@ -5,6 +5,7 @@ from typing import Any, get_args
 
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.verbs import claim, edit, explain, put, read, settle
+from bide.engines.sqlite.verbs.forwarded import with_origins
 from bide.model import commands as cmd
 from bide.model.replies import Reply
 
@@ -23,3 +24,5 @@ def _verb(kind: type) -> Verb:
 
 VERBS: dict[type, Verb] = {kind: _verb(kind) for kind in get_args(cmd.Command)}
 VERBS[cmd.Put] = put.put  # all at once
+for kind in (cmd.Put, cmd.Cancel, cmd.Reschedule):
+    VERBS[kind] = with_origins(VERBS[kind])

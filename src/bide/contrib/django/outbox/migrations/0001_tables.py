@@ -5,22 +5,22 @@ from typing import Any
 from django.db import migrations
 
 from bide.contrib.django.conf import configuration
-from bide.outbox.rows import POSTGRES_TABLES, SQLITE_TABLES
+from bide.outbox.rows import POSTGRES_TABLES, SQLITE_TABLES, TABLES
 
-TABLES = {"postgresql": (POSTGRES_TABLES,), "sqlite": SQLITE_TABLES}
+BY_VENDOR = {"postgresql": (POSTGRES_TABLES,), "sqlite": SQLITE_TABLES}
 
 
 def make(apps: Any, editor: Any) -> None:
     """Make the tables; a forwarder may have made them before."""
     if editor.connection.alias == configuration().database:
-        for statement in TABLES.get(editor.connection.vendor, ()):
+        for statement in BY_VENDOR.get(editor.connection.vendor, ()):
             editor.execute(statement)
 
 
 def drop(apps: Any, editor: Any) -> None:
     """Drop the tables, with what was not forwarded."""
     if editor.connection.alias == configuration().database:
-        for table in ("bide_outbox", "bide_outbox_dead"):
+        for table in TABLES:
             editor.execute(f"DROP TABLE IF EXISTS {table}")
 
 

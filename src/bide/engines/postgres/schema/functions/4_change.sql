@@ -363,5 +363,6 @@ BEGIN
   DELETE FROM pause WHERE queue = q.id;
   PERFORM _drop_limits(q.limited);
   DELETE FROM ended WHERE queue = q.id;
+  DELETE FROM forwarded WHERE queue = p_queue;
   RETURN true;
 END $$;

@@ -1,0 +1,8 @@
+-- Version 12. The rows of outboxes whose commands were executed, until they are deleted there; see
+-- bide.model.origin.
+CREATE TABLE bide_forwarded (
+  queue  INTEGER NOT NULL,
+  outbox TEXT    NOT NULL,
+  row    TEXT    NOT NULL,
+  PRIMARY KEY (queue, outbox, row)
+) WITHOUT ROWID;

@@ -1,0 +1,192 @@
+# ruff: noqa: D102  (the name of each case says what it checks)
+"""Commands from an outbox: each row is executed once, whatever becomes of its message."""
+
+from typing import Any
+
+import pytest
+
+from bide.model import commands as cmd
+from bide.model.limits import MAX_FORWARDED
+from bide.model.message import Item
+from bide.model.replies import Outcome, Outcomes
+from bide.testing.conformance.desk import HOUR, START, Desk, leases
+
+__all__ = ["ForwardCases"]
+
+
+def origin(*rows: str, outbox: str = "shop", before: str = "") -> cmd.Origin:
+    return cmd.Origin(outbox, list(rows), before)
+
+
+def put(desk: Desk, ids: str, of: cmd.Origin, conflict: Any = "keep", **fields: Any) -> Outcomes:
+    """Put messages whose ids are the letters of `ids`."""
+    items = [Item(id, b"1", **fields) for id in ids]
+    return desk.ask(cmd.Put(desk.queue, items, conflict, origin=of), Outcomes)
+
+
+def again(*ids: str) -> list[Outcome]:
+    return [Outcome(id, False, "forwarded") for id in ids]
+
+
+class ForwardCases:
+    """Commands with an origin."""
+
+    @pytest.mark.parametrize("conflict", ["keep", "replace"])
+    def test_a_row_is_put_once(self, desk: Desk, conflict: Any) -> None:
+        stored = put(desk, "a", origin("1"), conflict)
+        assert stored == Outcomes([Outcome("a", True, "ready", START)], START)
+        for _ in range(2):
+            assert put(desk, "a", origin("1"), conflict) == Outcomes(again("a"))
+        (lease,) = leases(desk.claim())
+        assert put(desk, "a", origin("1"), conflict) == Outcomes(again("a"))
+        desk.ack(lease)
+        assert put(desk, "a", origin("1"), conflict) == Outcomes(again("a"))
+        assert desk.find("a") == [None]
+        assert desk.counts().flow.put == 1
+
+    @pytest.mark.parametrize("conflict", ["keep", "replace"])
+    def test_only_rows_that_are_new_are_put(self, desk: Desk, conflict: Any) -> None:
+        put(desk, "bd", origin("2", "4"), conflict, delay=HOUR)
+        desk.cancel("b", "d")
+        reply = put(desk, "abcde", origin("1", "2", "3", "4", "5"), conflict, delay=9)
+        due = START + 9
+        assert reply == Outcomes(
+            [
+                Outcome("a", True, "delayed", due), *again("b"), Outcome("c", True, "delayed", due),
+                *again("d"), Outcome("e", True, "delayed", due),
+            ],
+            due,
+        )  # fmt: skip
+        assert desk.scan("delayed") == ["a", "c", "e"]
+
+    @pytest.mark.parametrize("change", ["reschedule", "edit", "replace", "set_aside"])
+    def test_what_became_of_a_message_stays(self, desk: Desk, change: str) -> None:
+        put(desk, "a", origin("1"), "replace", delay=HOUR)
+        if change == "replace":
+            desk.put("a", on_conflict="replace", data=b"2")
+        elif change == "set_aside":
+            desk.set_aside("a")
+        else:
+            getattr(desk, change)("a", delay=2 * HOUR)
+        before = desk.get("a")
+        assert put(desk, "a", origin("1"), "replace").outcomes == again("a")
+        assert desk.get("a") == before
+
+    def test_a_refused_row_is_not_remembered(self, desk: Desk) -> None:
+        desk.put("a", delay=HOUR)
+        refused = put(desk, "ab", origin("1", "2")).outcomes
+        assert refused[0] == Outcome("a", False, "delayed", START + HOUR)
+        assert put(desk, "ab", origin("1", "2")).outcomes == [refused[0], *again("b")]
+        desk.cancel("a")
+        assert put(desk, "a", origin("1")).outcomes == [Outcome("a", True, "ready", START)]
+        assert put(desk, "a", origin("1")).outcomes == again("a")
+
+    def test_a_row_is_cancelled_once(self, desk: Desk) -> None:
+        def cancel() -> list[Outcome]:
+            command = cmd.Cancel(desk.queue, ["a", "b"], origin=origin("1", "2"))
+            return desk.ask(command, Outcomes).outcomes
+
+        desk.put("a", delay=HOUR)
+        missing = Outcome("b", False)
+        assert cancel() == [Outcome("a", True, due=START + HOUR), missing]
+        desk.put("a", delay=HOUR)
+        assert cancel() == [*again("a"), missing]
+        desk.put("b", delay=HOUR)
+        assert cancel() == [*again("a"), Outcome("b", True, due=START + HOUR)]
+        assert desk.state("a") == "delayed"
+        assert cancel() == again("a", "b")
+
+    def test_a_row_is_rescheduled_once(self, desk: Desk) -> None:
+        def move() -> list[Outcome]:
+            command = cmd.Reschedule(desk.queue, ["a", "b"], START + 50, origin=origin("1", "2"))
+            return desk.ask(command, Outcomes).outcomes
+
+        desk.put("a", delay=HOUR)
+        missing = Outcome("b", False)
+        assert move() == [Outcome("a", True, "delayed", START + 50), missing]
+        desk.reschedule("a", delay=9)
+        assert move() == [*again("a"), missing]
+        assert desk.get("a").due == START + 9
+
+    def test_versions_stay_with_their_messages(self, desk: Desk) -> None:
+        desk.put("a", "b", delay=HOUR)
+        version = desk.get("a").version
+
+        def cancel(*versions: str) -> list[Outcome]:
+            command = cmd.Cancel(
+                desk.queue, ["a", "b"], versions=list(versions), origin=origin("1", "2")
+            )
+            return desk.ask(command, Outcomes).outcomes
+
+        assert [bool(each) for each in cancel(version, "0" * 16)] == [True, False]
+        assert cancel("0" * 16, version) == [*again("a"), Outcome("b", True, due=START + HOUR)]
+
+    def test_outboxes_queues_and_commands_apart(self, desk: Desk) -> None:
+        other = desk.apart("other")
+        put(desk, "a", origin("1"), delay=HOUR)
+        assert put(desk, "b", origin("1", outbox="shop2")).outcomes[0].done
+        assert put(desk, "c", origin("1", outbox="sho")).outcomes[0].done
+        assert put(other, "a", origin("1")).outcomes[0].done
+        assert put(desk, "d", origin("11")).outcomes[0].done
+        assert put(desk, "a", origin("1")).outcomes == again("a")
+        # One outbox numbers its rows: a row is of one command.
+        command = cmd.Cancel(desk.queue, ["a"], origin=origin("1"))
+        assert desk.ask(command, Outcomes).outcomes == again("a")
+
+    def test_rows_before_one_are_forgotten(self, desk: Desk) -> None:
+        other = desk.apart("other")
+        for row in ("08", "09", "10"):
+            put(desk, "a", origin(row), "replace", delay=HOUR)
+        put(desk, "a", origin("08", outbox="mail"), "replace", delay=HOUR)
+        put(other, "a", origin("08"), delay=HOUR)
+        assert put(desk, "a", origin("11", before="10"), "replace").outcomes[0].done
+        assert put(desk, "a", origin("10")).outcomes == again("a")
+        assert put(desk, "a", origin("08", outbox="mail"), "replace").outcomes == again("a")
+        assert put(other, "a", origin("08")).outcomes == again("a")
+        for row in ("08", "09"):
+            assert put(desk, "a", origin(row), "replace", delay=HOUR).outcomes[0].done
+        # That they are remembered again does no harm: they may be forgotten again.
+        command = cmd.Reschedule(desk.queue, ["a"], START, origin=origin("12", before="99"))
+        assert desk.ask(command, Outcomes).outcomes[0].done
+        assert put(desk, "a", origin("12")).outcomes == again("a")
+        assert put(desk, "a", origin("09"), "replace").outcomes[0].done
+
+    def test_several_commands_in_a_batch(self, desk: Desk) -> None:
+        def puts(*rows: str) -> list[Any]:
+            commands = [
+                cmd.Put(desk.queue, [Item(f"m{row}", b"1", delay=HOUR)], origin=origin(row))
+                for row in rows
+            ]
+            plain = cmd.Put(desk.queue, [Item(f"plain{rows[0]}", b"1")])
+            return desk.batch(commands[0], plain, *commands[1:], commands[0])
+
+        first = puts("1", "2")
+        assert [reply.outcomes[0].done for reply in first] == [True, True, True, False]
+        second = puts("2", "1", "3")
+        assert [reply.outcomes[0].state for reply in second] == [
+            "forwarded", "ready", "forwarded", "delayed", "forwarded",
+        ]  # fmt: skip
+        assert desk.counts().flow.put == 5
+
+    def test_a_deleted_queue_remembers_no_rows(self, desk: Desk) -> None:
+        put(desk, "a", origin("1"))
+        desk.cancel("a")
+        assert desk.delete().done
+        assert put(desk, "a", origin("1")).outcomes[0].done
+
+    def test_how_many_rows_are_remembered(self, bare: Desk) -> None:
+        half = MAX_FORWARDED // 2
+        put(bare, "x", origin("0", outbox="mail"))
+        put(bare, "y", origin("0", outbox="zoo"))
+        for first in range(0, MAX_FORWARDED, half):
+            rows = [f"{number:05}" for number in range(first, first + half)]
+            items = [Item(row, b"1", delay=HOUR) for row in rows]
+            bare.ask(cmd.Put(bare.queue, items, origin=origin(*rows)), Outcomes)
+        assert put(bare, "y", origin("0", outbox="zoo")).outcomes == again("y")
+        ids = ["00000", "00001", f"{MAX_FORWARDED - 1:05}"]
+        bare.cancel(*ids)
+        items = [Item(id, b"1") for id in ids]
+        reply = bare.ask(cmd.Put(bare.queue, items, origin=origin(*ids)), Outcomes)
+        assert [each.done for each in reply.outcomes] == [True, False, False]
+        assert bare.cancel("x")[0].done
+        assert put(bare, "x", origin("0", outbox="mail")).outcomes[0].done
