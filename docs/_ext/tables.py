@@ -66,9 +66,9 @@ def limits() -> str:
     """Return a table of the limits of input: name, value, and the text below each in the module."""
     lines = ["| limit | value | of what |", "|---|---|---|"]
     names: list[str] = []
-    for statement in ast.parse(Path(str(limit_module.__file__)).read_text()).body[2:]:
+    for statement in ast.parse(Path(str(limit_module.__file__)).read_text()).body:
         match statement:
-            case ast.Assign(targets=[ast.Name(id=name)]):
+            case ast.Assign(targets=[ast.Name(id=name)]) if name != "__all__":
                 names.append(name)
             case ast.Expr(value=ast.Constant(value=str(text))):
                 meaning = " ".join(text.split())
