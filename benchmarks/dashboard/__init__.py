@@ -62,8 +62,6 @@ def _within(name: str, took: float) -> Figure:
 
 def _lateness(url: str) -> Iterator[Figure]:
     found = lateness(url)
-    for alone, shown in zip(found.alone, found.shown, strict=True):
-        print(f"p99 alone {alone:.1f} ms, beside ten browsers {shown:.1f} ms", file=sys.stderr)
     share = 100 * found.showing / found.seconds
     print(f"the browsers used {share:.0f} % of a processor, at nice 19", file=sys.stderr)
     alone, shown = found.usual

@@ -17,7 +17,7 @@ __all__ = ["RATE", "Beside", "lateness"]
 
 RATE, SECONDS = 200, 4
 
-PAIRS = 5
+PAIRS = 4
 
 SETTLE = 1.5
 """Seconds after the start of the processes before the first message."""
@@ -71,6 +71,8 @@ def lateness(store: str) -> Beside:
             showing += used(browsers.process.pid) - before[1]
             seconds += time.monotonic() - since
             polls += browsers.tell("hide")
+            line = f"p99 alone {alone[-1]:.1f} ms, beside ten browsers {shown[-1]:.1f} ms"
+            print(line, file=sys.stderr)
     return Beside(alone, shown, seconds, polls, serving, showing)
 
 
