@@ -30,8 +30,6 @@ class Beside(NamedTuple):
     shown: list[float]
     seconds: float
     """How long the pages were open."""
-    polls: int
-    """How often they have asked for their next state meanwhile."""
     serving: float
     """Seconds of processor time of the dashboard meanwhile."""
     showing: float
@@ -48,18 +46,17 @@ class _Browsers(NamedTuple):
     input: IO[str]
     output: IO[str]
 
-    def tell(self, word: str) -> int:
-        """Open or close the pages; return how often those that were open had asked."""
+    def tell(self, word: str) -> None:
+        """Open or close the pages."""
         self.input.write(f"{word}\n")
         self.input.flush()
-        return int(self.output.readline())
+        self.output.readline()  # it is done
 
 
 def lateness(store: str) -> Beside:
     """Measure a worker, in turn without open pages and with ten."""
     alone, shown = list[float](), list[float]()
     seconds = serving = showing = 0.0
-    polls = 0
     with dashboard_process(store) as (base, server), _browsers(base) as browsers:
         for _ in range(PAIRS):
             alone.append(_p99(store))
@@ -70,10 +67,10 @@ def lateness(store: str) -> Beside:
             serving += used(server) - before[0]
             showing += used(browsers.process.pid) - before[1]
             seconds += time.monotonic() - since
-            polls += browsers.tell("hide")
+            browsers.tell("hide")
             line = f"p99 alone {alone[-1]:.1f} ms, beside ten browsers {shown[-1]:.1f} ms"
             print(line, file=sys.stderr)
-    return Beside(alone, shown, seconds, polls, serving, showing)
+    return Beside(alone, shown, seconds, serving, showing)
 
 
 @contextmanager
