@@ -37,7 +37,7 @@ function line_at(group, rank, member)
   return concat({'w', group, '\1', format('%014x', rank), member})
 end
 
-local function line_of(r) return line_at(r.group, (255 - r.priority) * STRIPE + r.due, r.member) end
+local function line_of(r) return line_at(r.group, ready_rank(r), r.member) end
 
 local function run_of(r) return concat({'r', r.group, '\1', r.member}) end
 

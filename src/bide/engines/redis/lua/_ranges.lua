@@ -1,6 +1,5 @@
 -- Where the messages of a state stand: ranges of the ordered sets, in rank order.
 
-local LAST = 9007199254740992 / 256 - 1
 local OF_DELAYED = {delayed = true, due = true, waiting = true}
 
 -- Returns a list of {set, lowest rank, highest rank}.
@@ -8,6 +7,7 @@ local OF_DELAYED = {delayed = true, due = true, waiting = true}
 --                  acked or expired
 --   after, before  bounds of due; of dead, acked and expired messages: of the moment of their end
 local function ranges(which, after, before)
+  local LAST = 9007199254740992 / 256 - 1
   if which == 'due' then before = min(before or now + 1, now + 1) end
   if which == 'waiting' then after = max(after or 0, now + 1) end
   local low, high = max(after or 0, 0), min(before or LAST, LAST) - 1

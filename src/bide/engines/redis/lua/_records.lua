@@ -17,6 +17,8 @@ local FAILURES, FORGET, DAY = 20, 1000, 86400000
 local LEASE = '^(%x+ (%d+) (%d+) ([^\t\n]*)\t?(%d*) ?(%d*))\n?(.*)$'  -- nothing from the tab on: of an older bide
 local BASE = {dead = 0, acked = 0, expired = STRIPE}  -- kept: first what was acked, then what expired
 
+local function ready_rank(r) return (255 - r.priority) * STRIPE + r.due end
+
 -- Returns the set of messages that ended in a state.
 local function ended_in(state)
   if state == 'dead' then return DEAD end
@@ -87,7 +89,7 @@ local function to_delayed(r)
   move(r, DELAYED, r.due * 256 + 255 - r.priority)
 end
 
-local function to_ready(r) move(r, READY, (255 - r.priority) * STRIPE + r.due) end
+local function to_ready(r) move(r, READY, ready_rank(r)) end
 
 -- Sets when a message is due, and lets it expire as its put asked, from then on.
 local function plan(r, due)

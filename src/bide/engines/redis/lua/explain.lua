@@ -40,7 +40,7 @@ define('explain', {'no-writes'}, function()
     local r = parse(id, text)
     text = sub(text, 1, #text - #r.body)
     if not (r.state or lease) and r.due <= now then
-      ahead = before((255 - r.priority) * STRIPE + r.due, r.order, r.member, r.group)
+      ahead = before(ready_rank(r), r.order, r.member, r.group)
       order, limit = '"' .. r.order .. '"', limited and held_by(r.group)
     end
   end
