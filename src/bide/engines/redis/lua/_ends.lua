@@ -4,7 +4,6 @@
 -- message, its failures and its result:
 --   moment how due attempt since |by| |failures| |result|
 -- A length is - where there is no such thing.
-local ENDS = 20
 local history, results  -- milliseconds
 
 local function read_ends_settings()
@@ -28,8 +27,8 @@ local function remember_end(r, how, by, result)
     how == 'acked' and r.since ~= '' and r.since or '-', by and #by or '-',
     failures and #failures or '-', result and #result or '-'}, ' ') .. '\n',
     by or '', failures or '', result or ''}
-  local known, at, n = call('HGET', ENDED, r.id), 1, 1
-  while known and n < ENDS and at <= #known do
+  local known, at, n, most = call('HGET', ENDED, r.id), 1, 1, 20
+  while known and n < most and at <= #known do
     local b, f, s, after = match(known, '^%d+ %a+ %d+ %d+ %S+ (%S+) (%S+) (%S+)\n()', at)
     at = after + tonumber(b ~= '-' and b or 0) + tonumber(f ~= '-' and f or 0) + tonumber(s ~= '-' and s or 0)
     n = n + 1

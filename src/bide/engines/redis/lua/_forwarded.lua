@@ -1,5 +1,4 @@
 -- Rows of outboxes: this shard remembers those whose commands it has executed, in FORWARDED.
-local MAX_FORWARDED = 10000  -- of bide.model.limits
 local rows  -- of the call at hand, the member of each message; nil: it is not from an outbox
 
 -- Reads the origin of a call: "outbox before row row ...", or empty; `before` may be empty. First forgets
@@ -23,6 +22,7 @@ end
 local function remember_rows(done)
   if not rows then return end
   for i in pairs(done) do call('ZADD', FORWARDED, 0, rows[i]) end
-  call('ZREMRANGEBYRANK', FORWARDED, 0, -MAX_FORWARDED - 1)
+  local most = 10000  -- of bide.model.limits
+  call('ZREMRANGEBYRANK', FORWARDED, 0, -most - 1)
 end
 

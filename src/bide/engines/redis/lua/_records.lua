@@ -13,7 +13,6 @@
 -- then the record, and last the old place is left. What is half done stands in two places, or has a
 -- place and no record; claims step over both. Nothing that has a record is ever without a place.
 local LAPSED = 'the lease lapsed: the holder died, hung, or needed longer than its lease'
-local FAILURES, FORGET, DAY = 20, 1000, 86400000
 local LEASE = '^(%x+ (%d+) (%d+) ([^\t\n]*)\t?(%d*) ?(%d*))\n?(.*)$'  -- nothing from the tab on: of an older bide
 local BASE = {dead = 0, acked = 0, expired = STRIPE}  -- kept: first what was acked, then what expired
 
@@ -146,7 +145,7 @@ local function failed(r, reason, moment, counted, final)
   if counted then r.attempt = r.attempt + 1 end
   local failures = r.failures ~= '' and cjson.decode(r.failures) or {}
   failures[#failures + 1] = {r.attempt, moment, r.holder or '', reason, counted and tonumber(r.since) or nil}
-  while #failures > FAILURES do table.remove(failures, 1) end
+  while #failures > 20 do table.remove(failures, 1) end
   r.failures = cjson.encode(failures)
   if not final and r.attempt < r.attempts then return true end
   remember_end(r, 'dead', counted and (r.holder or '') or actor)
@@ -225,9 +224,10 @@ end
 
 -- Deletes what was kept for long enough: every change of a queue begins with this.
 function forget()
-  for state, lasts in pairs({acked = keep, expired = max(keep, DAY)}) do
+  local day = 86400000
+  for state, lasts in pairs({acked = keep, expired = max(keep, day)}) do
     local members = call('ZRANGEBYSCORE', KEPT, int(BASE[state]), int(BASE[state] + now - lasts),
-      'LIMIT', 0, FORGET)
+      'LIMIT', 0, 1000)
     drop(ids_of(members))
     if #members > 0 then call('ZREM', KEPT, unpack(members)) end
   end
