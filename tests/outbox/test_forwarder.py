@@ -118,14 +118,12 @@ def forward_and_die(orders: bide.Queue, url: str, steps: int) -> bool:
         return True
 
 
-@pytest.fixture(params=["redis", pytest.param("sqlite", marks=pytest.mark.full), "http"])
+@pytest.fixture(params=["redis", "http"])
 def store(
     request: pytest.FixtureRequest, redis_url: Callable[[], str], tmp_path: Path
 ) -> Iterator[str]:
     if request.param == "redis":
         yield redis_url()
-    elif request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/store.db"
     else:
         with running(App(Settings(store=f"sqlite:///{tmp_path}/store.db"))) as port:
             yield f"http://127.0.0.1:{port}"
