@@ -1,10 +1,13 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 import bide
+from bide.outbox.forwarder import table_of
+from tests.outbox.shop import connected
 from tests.postgres_server import PostgresServer
 
 
@@ -30,3 +33,16 @@ def orders(redis_url: Callable[[], str]) -> Iterator[bide.Queue]:
     with bide.Queue("orders", redis_url()) as orders:
         yield orders
         assert orders.audit()
+
+
+@pytest.fixture(params=["database", "file"])
+def url(request: pytest.FixtureRequest) -> str:
+    url: str = request.getfixturevalue(request.param)
+    table_of(url).close()
+    return url
+
+
+@pytest.fixture
+def shop(url: str) -> Iterator[Any]:
+    with connected(url) as connection:
+        yield connection
