@@ -25,7 +25,7 @@ def _sent_by(handle: Any) -> list[dict[str, Any]]:
     async def ask() -> None:
         service = Service(Settings(store="memory://"))
         try:
-            path = Path(service, [Operation("x", "GET", "/x", "X", None, handle, {200: None})])
+            path = Path(service, [Operation("x", "GET", "/x", None, handle, {200: None})])
             scope: dict[str, Any] = {
                 "type": "http", "method": "GET", "path": "/x", "headers": [], "query_string": b"",
                 "server": None, "client": None,

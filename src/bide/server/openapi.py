@@ -80,15 +80,15 @@ def _types(operations: Iterable[Operation]) -> list[Any]:
 def _operation(
     operation: Operation, known: dict[int, Any], components: dict[str, Any]
 ) -> dict[str, Any]:
+    summary, text = operation.described
     told: dict[str, Any] = {
         "operationId": operation.name,
-        "summary": operation.summary,
+        "summary": summary,
         "tags": [operation.tag],
         "parameters": [*_path(operation), *_query(operation, components), *_headers(operation)],
         "responses": _answers(operation, known),
         "security": [] if operation.right is None else [{"token": []}, {}],
     }
-    text = operation.description
     if operation.right:
         text = f"{text} Needs the right `{operation.right}`.".strip()
     if text:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from http import HTTPStatus
+from inspect import cleandoc
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -66,11 +67,11 @@ class Operation(NamedTuple):
     name: str
     method: str
     path: str
-    summary: str
     right: str | None
     """The right that it needs; "": any token; `None`: no token."""
     handle: "Callable[[Call], Awaitable[Answer | None]]"
-    """Answers a call; returns `None` if it has sent the answer itself."""
+    """Answers a call; returns `None` if it has sent the answer itself. Its docstring describes the
+    operation: the first line is the summary."""
     answers: dict[int, Any]
     """The type of the content by status; `None`: no content."""
     takes: Any = None
@@ -83,10 +84,15 @@ class Operation(NamedTuple):
     """Headers that the request may have, and what they do."""
     problems: Sequence[int] = ()
     """Statuses of its own problems, beside those of every operation."""
-    description: str = ""
     tag: str = "messages"
     kind: str = JSON
     """The content type of what it answers."""
+
+    @property
+    def described(self) -> tuple[str, str]:
+        """The summary and the description."""
+        summary, _, more = cleandoc(self.handle.__doc__ or "").partition("\n\n")
+        return summary.rstrip("."), more.replace("\n", " ")
 
 
 class Call:

@@ -20,7 +20,7 @@ from bide.model.undoing import Bulk, Part, Undo, Undone
 from bide.observing.heartbeat import is_register
 from bide.server import validate
 from bide.server.action_log import Act, count_of
-from bide.server.operation import JSON, MSGPACK, Answer, Call, Operation
+from bide.server.operation import MSGPACK, Answer, Call, Operation
 from bide.server.problem import Problem, of_validation
 from bide.server.rights import RIGHTS, Caller, Right
 from bide.server.routes.undoing import execute
@@ -73,7 +73,13 @@ _to_msgpack = msgspec.msgpack.Encoder().encode
 
 
 async def batch(call: Call) -> Answer:
-    """Carry out commands."""
+    """Carry out commands.
+
+    Each command needs the right of its own route. Speaks application/msgpack as well as
+    application/json. Up to 1,000 commands. The replies have a budget of 8 MiB together: a scan
+    may answer with a cursor before its limit, a find with fewer messages than ids, a claim with
+    none and `next` 0; ask again for the rest.
+    """
     binary = call.content_type == MSGPACK
     if binary:
         given = await _unpacked(call)
@@ -216,7 +222,7 @@ def _shown(caller: Caller, messages: Sequence[Message | None], *, hides: bool = 
 
 
 async def about(call: Call) -> Answer:
-    """Tell what answers here, and what the token allows."""
+    """Tell what answers here."""
     from importlib.metadata import version
 
     can = call.service.lane.capabilities
@@ -232,15 +238,10 @@ async def about(call: Call) -> Answer:
 
 BATCH = (
     Operation(
-        "batch", "POST", "/v1/batch", "Carry out commands", "", batch, {200: Replies},
-        takes=Batch, problems=(429, 501, 507), tag="batch",
-        description="Each command needs the right of its own route. Speaks application/msgpack as "
-        f"well as {JSON}. Up to {MAX_COMMANDS:,} commands. The "
-        "replies have a budget of 8 MiB together: a scan may answer with a cursor before its "
-        "limit, a find with fewer messages than ids, a claim with none and `next` 0; ask again for "
-        "the rest.",
+        "batch", "POST", "/v1/batch", "", batch, {200: Replies}, takes=Batch,
+        problems=(429, 501, 507), tag="batch",
     ),
     Operation(
-        "about", "GET", "/v1", "Tell what answers here", "", about, {200: About}, tag="batch",
+        "about", "GET", "/v1", "", about, {200: About}, tag="batch",
     ),
 )  # fmt: skip

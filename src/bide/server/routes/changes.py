@@ -54,7 +54,11 @@ class CancelQuery(wire.Request):
 
 
 async def edit(call: Call) -> Answer:
-    """Change fields of a message that no worker holds."""
+    """Change fields of a message.
+
+    Body, options, headers, or when it is due; all else stays, as do its attempts and failures.
+    Of a dead letter, all but when it is due.
+    """
     given = await call.read(Changed)
     check_fields(bytes(given.headers).count(b":"))
     options: dict[str, Any] = {name: getattr(given, name) for name in (*OPTIONS, "expires")}
@@ -84,7 +88,10 @@ def _version(seen: Message, edit: Edit, due: int) -> str:
 
 
 async def reschedule_where(call: Call) -> Answer:
-    """Move the messages of a group that nobody holds to another moment, a part at a time."""
+    """Move a group to another moment.
+
+    A part of its messages, up to 1,000; repeat with the `cursor` while there is one.
+    """
     moved = await call.read(Moved)
     query = call.query(RuleQuery)
     after, before = wire.moment(query.after, "after"), wire.moment(query.before, "before")
@@ -108,7 +115,10 @@ async def reschedule_where(call: Call) -> Answer:
 
 
 async def cancel(call: Call) -> Answer:
-    """Take a message back before somebody holds it."""
+    """Take a message back.
+
+    Final when it answers 200. 409 tells who holds the message, or that it is done already.
+    """
     command = call.arguments.cancel([check_name(call.part("id"))], None)
     _, command = await _only_if(call, command)
     (outcome,) = (await call.service.ask(Outcomes, command)).outcomes
@@ -116,7 +126,11 @@ async def cancel(call: Call) -> Answer:
 
 
 async def cancel_where(call: Call) -> Answer:
-    """Take back all messages of a group, or of a range of time, that nobody holds."""
+    """Take back a group or a range of time.
+
+    Up to 1,000 at a time; repeat while `more` is true. With `undo` up to 500; repeat with the
+    `cursor`.
+    """
     query = call.query(CancelQuery)
     after, before = wire.moment(query.after, "after"), wire.moment(query.before, "before")
     command = call.arguments.cancel_where(query.group, after, before, query.dry_run)
@@ -144,28 +158,19 @@ _IF_MATCH = {
 
 CHANGES = (
     Operation(
-        "edit", "PATCH", _ONE, "Change fields of a message", "change", edit,
-        {200: Outcome}, takes=Changed, headers=_IF_MATCH, problems=(404, 409, 412, 429, 507),
-        description="Body, options, headers, or when it is due; all else stays, as do its attempts "
-        "and failures. Of a dead letter, all but when it is due.",
+        "edit", "PATCH", _ONE, "change", edit, {200: Outcome}, takes=Changed, headers=_IF_MATCH,
+        problems=(404, 409, 412, 429, 507),
     ),
     Operation(
-        "cancel", "DELETE", _ONE, "Take a message back", "change", cancel, {200: Outcome},
-        headers=_IF_MATCH, problems=(404, 409, 412),
-        description="Final when it answers 200. 409 tells who holds the message, or that it is "
-        "done already.",
+        "cancel", "DELETE", _ONE, "change", cancel, {200: Outcome}, headers=_IF_MATCH,
+        problems=(404, 409, 412),
     ),
     Operation(
-        "rescheduleWhere", "PATCH", f"{_QUEUE}/messages", "Move a group to another moment",
-        "change", reschedule_where, {200: MovedOut}, takes=Moved, query=RuleQuery,
-        problems=(429,),
-        description="A part of its messages, up to 1,000; repeat with the `cursor` while there is "
-        "one.",
+        "rescheduleWhere", "PATCH", f"{_QUEUE}/messages", "change", reschedule_where,
+        {200: MovedOut}, takes=Moved, query=RuleQuery, problems=(429,),
     ),
     Operation(
-        "cancelWhere", "DELETE", f"{_QUEUE}/messages", "Take back a group or a range of time",
-        "change", cancel_where, {200: UndoableOut}, query=CancelQuery, problems=(429, 507),
-        description="Up to 1,000 at a time; repeat while `more` is true. With `undo` up to 500; "
-        "repeat with the `cursor`.",
+        "cancelWhere", "DELETE", f"{_QUEUE}/messages", "change", cancel_where, {200: UndoableOut},
+        query=CancelQuery, problems=(429, 507),
     ),
 )  # fmt: skip

@@ -23,7 +23,7 @@ class DeadQuery(wire.Request):
 
 
 async def list_dead(call: Call) -> Answer:
-    """List dead letters, the oldest first, with what went wrong."""
+    """List dead letters."""
     query = call.query(DeadQuery)
     scan = Scan(call.arguments.queue, "dead", cursor=query.cursor, limit=query.limit)
     page = await call.service.ask(Page, scan)
@@ -32,7 +32,7 @@ async def list_dead(call: Call) -> Answer:
 
 
 async def revive(call: Call) -> Answer:
-    """Have dead letters delivered again, with all their attempts before them."""
+    """Have dead letters delivered again."""
     asked = await call.read(UndoableRevive)
     ids = asked.ids
     bulk = reviving(call.arguments, ids, asked.delay)
@@ -53,11 +53,11 @@ _QUEUE = "/v1/queues/{queue}"
 
 DEAD = (
     Operation(
-        "listDead", "GET", f"{_QUEUE}/dead", "List dead letters", "read", list_dead,
-        {200: wire.Messages}, query=DeadQuery, tag="dead letters",
+        "listDead", "GET", f"{_QUEUE}/dead", "read", list_dead, {200: wire.Messages},
+        query=DeadQuery, tag="dead letters",
     ),
     Operation(
-        "revive", "POST", f"{_QUEUE}/revive", "Have dead letters delivered again", "admin", revive,
-        {200: RevivedOut}, takes=UndoableRevive, problems=(429, 507), tag="dead letters",
+        "revive", "POST", f"{_QUEUE}/revive", "admin", revive, {200: RevivedOut},
+        takes=UndoableRevive, problems=(429, 507), tag="dead letters",
     ),
 )  # fmt: skip

@@ -19,7 +19,11 @@ from bide.server.receiving import unless_gone
 
 
 async def claim(call: Call) -> Answer:
-    """Claim due messages; wait for them if asked to."""
+    """Claim due messages.
+
+    With `wait` the answer comes as soon as a message is due. Whoever closes the connection
+    meanwhile has claimed nothing.
+    """
     asked = await call.read(wire.Deliver)
     holder = None if asked.holder is None else check_name(asked.holder, "holder")
     command = call.arguments.claim(asked.count, asked.lease, holder or _holder(call))
@@ -75,7 +79,10 @@ async def _give_back(call: Call, command: Claim, reply: Claimed) -> None:
 
 
 async def ack(call: Call) -> Answer:
-    """Say that messages are done."""
+    """Say that messages are done.
+
+    Answers what became of each; 409 when none could be settled. Sending it twice does no harm.
+    """
     said = await call.read(wire.AckRequest)
     leases = await _leases(call, said.leases)
     command = call.arguments.ack(leases)
@@ -88,35 +95,52 @@ async def ack(call: Call) -> Answer:
 
 
 async def retry(call: Call) -> Answer:
-    """Give messages back, to be tried again later."""
+    """Have messages tried again.
+
+    Answers what became of each; 409 when none could be settled. Sending it twice does no harm.
+    """
     said = await call.read(wire.RetryRequest)
     leases = await _leases(call, said.leases)
     return await _settle(call, call.arguments.retry(leases, said.delay, said.reason), "retried")
 
 
 async def extend(call: Call) -> Answer:
-    """Hold messages for longer."""
+    """Hold messages for longer.
+
+    Answers what became of each; 409 when none could be settled. Sending it twice does no harm.
+    """
     said = await call.read(wire.ExtendRequest)
     leases = await _leases(call, said.leases)
     return await _settle(call, call.arguments.extend(leases, said.lease), "extended")
 
 
 async def bury(call: Call) -> Answer:
-    """Set messages aside as dead letters."""
+    """Make messages dead letters.
+
+    Answers what became of each; 409 when none could be settled. Sending it twice does no harm.
+    """
     said = await call.read(wire.BuryRequest)
     leases = await _leases(call, said.leases)
     return await _settle(call, call.arguments.bury(leases, said.reason), "buried")
 
 
 async def release(call: Call) -> Answer:
-    """Hand messages back untouched."""
+    """Hand messages back untouched.
+
+    Answers what became of each; 409 when none could be settled. Sending it twice does no harm.
+    """
     said = await call.read(wire.ReleaseRequest)
     leases = await _leases(call, said.leases)
     return await _settle(call, call.arguments.release(leases), "released")
 
 
 async def end_lease(call: Call) -> Answer:
-    """End the lease of a message, whoever has it."""
+    """End the lease of a message.
+
+    Whoever holds it, such as a worker that hangs. Counts as a failed attempt: the message is
+    ready again at once, or dead when its attempts are used up. Its holder can no longer settle
+    it.
+    """
     said = await call.read(wire.EndLeaseRequest)
     command = call.arguments.end_lease(call.part("id"), said.reason)
     (outcome,) = (await call.service.ask(Outcomes, command)).outcomes
@@ -155,36 +179,25 @@ async def _settle(call: Call, command: object, verb: str) -> Answer:
 
 
 _QUEUE = "/v1/queues/{queue}"
-_SOME = (
-    "Answers what became of each; 409 when none could be settled. Sending it twice does no harm."
-)
 
 DELIVERIES = (
     Operation(
-        "claim", "POST", f"{_QUEUE}/claim", "Claim due messages", "consume", claim,
-        {200: wire.ClaimedOut}, takes=wire.Deliver, problems=(429,), tag="deliveries",
-        description="With `wait` the answer comes as soon as a message is due. Whoever closes the "
-        "connection meanwhile has claimed nothing.",
+        "claim", "POST", f"{_QUEUE}/claim", "consume", claim, {200: wire.ClaimedOut},
+        takes=wire.Deliver, problems=(429,), tag="deliveries",
     ),
     *(
         Operation(
-            name, "POST", f"{_QUEUE}/{name}", summary, "consume", handle, {200: wire.OutcomesOut},
-            takes=takes, problems=(409,), tag="deliveries", description=_SOME,
+            name, "POST", f"{_QUEUE}/{name}", "consume", handle, {200: wire.OutcomesOut},
+            takes=takes, problems=(409,), tag="deliveries",
         )
-        for name, summary, handle, takes in (
-            ("ack", "Say that messages are done", ack, wire.AckRequest),
-            ("retry", "Have messages tried again", retry, wire.RetryRequest),
-            ("extend", "Hold messages for longer", extend, wire.ExtendRequest),
-            ("bury", "Make messages dead letters", bury, wire.BuryRequest),
-            ("release", "Hand messages back untouched", release, wire.ReleaseRequest),
+        for name, handle, takes in (
+            ("ack", ack, wire.AckRequest), ("retry", retry, wire.RetryRequest),
+            ("extend", extend, wire.ExtendRequest), ("bury", bury, wire.BuryRequest),
+            ("release", release, wire.ReleaseRequest),
         )
     ),
     Operation(
-        "endLease", "POST", f"{_QUEUE}/messages/{{id}}/release", "End the lease of a message",
-        "admin", end_lease, {200: Outcome}, takes=wire.EndLeaseRequest, problems=(404, 409),
-        tag="deliveries",
-        description="Whoever holds it, such as a worker that hangs. Counts as a failed attempt: "
-        "the message is ready again at once, or dead when its attempts are used up. Its holder "
-        "can no longer settle it.",
+        "endLease", "POST", f"{_QUEUE}/messages/{{id}}/release", "admin", end_lease, {200: Outcome},
+        takes=wire.EndLeaseRequest, problems=(404, 409), tag="deliveries",
     ),
 )  # fmt: skip

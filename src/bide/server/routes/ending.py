@@ -73,7 +73,11 @@ class ResultQuery(wire.Request):
 
 
 async def history(call: Call) -> Answer:
-    """Tell how messages with an id have ended."""
+    """Tell how messages with an id have ended.
+
+    Acked, cancelled, expired, dead or purged; when, by whom, and each attempt. For as long as
+    the queue's `history` says.
+    """
     command = call.arguments.history(call.part("id"))
     found = await call.service.ask(Ends, command)
     if found.state is None and not found.ends:
@@ -84,7 +88,11 @@ async def history(call: Call) -> Answer:
 
 
 async def result(call: Call) -> Answer:
-    """Tell what became of a message, and its result; wait for its end if asked to."""
+    """Tell what became of a message, and its result.
+
+    200 once it has ended, in whatever way: look at `how`. 202 while it has not; with `wait` the
+    answer comes as soon as it ends. For as long as the queue's `result_ttl` says.
+    """
     wait = milliseconds(wire.span(call.query(ResultQuery).wait), "wait") / 1000
     command = call.arguments.history(call.part("id"), watch=wait > 0)
     if not wait:
@@ -129,16 +137,10 @@ _ONE = "/v1/queues/{queue}/messages/{id}"
 
 ENDING = (
     Operation(
-        "history", "GET", f"{_ONE}/history", "Tell how messages with an id have ended", "read",
-        history, {200: HistoryOut}, problems=(404,),
-        description="Acked, cancelled, expired, dead or purged; when, by whom, and each attempt. "
-        "For as long as the queue's `history` says.",
+        "history", "GET", f"{_ONE}/history", "read", history, {200: HistoryOut}, problems=(404,),
     ),
     Operation(
-        "result", "GET", f"{_ONE}/result", "Tell what became of a message, and its result",
-        "bodies", result, {200: ResultOut, 202: ResultOut}, query=ResultQuery, problems=(404, 429),
-        description="200 once it has ended, in whatever way: look at `how`. 202 while it has not; "
-        "with `wait` the answer comes as soon as it ends. For as long as the queue's `result_ttl` "
-        "says.",
+        "result", "GET", f"{_ONE}/result", "bodies", result, {200: ResultOut, 202: ResultOut},
+        query=ResultQuery, problems=(404, 429),
     ),
 )  # fmt: skip

@@ -102,7 +102,16 @@ class Tick(msgspec.Struct):
 
 
 async def events(call: Call) -> Answer | None:
-    """Tell what happens, until the client has heard enough."""
+    """Hear of what happens.
+
+    Server-sent events: `hint` (something in a queue can be claimed: `queue`, `wake_in`
+    milliseconds); `counts` (`queue`, `counts`) and, if asked for, `workers` (who works on the
+    queues, how many messages each holds, and the lateness of the last minute); `subscription`
+    (what has become of one, whichever server pushes it: its `state`, as when its circuit opens,
+    and why), which need the right `read`; `tick`, once all of these were told that have
+    changed; and `problem`, a problem document, when the store is away or the token is good no
+    longer.
+    """
     query = call.query(EventsQuery)
     every = milliseconds(wire.span(query.counts), "counts") / 1000
     if query.workers and not every:
@@ -286,14 +295,7 @@ def _event(kind: str, data: Any) -> str:
 
 EVENTS = (
     Operation(
-        "events", "GET", "/v1/events", "Hear of what happens", "", events, {200: bytes},
-        query=EventsQuery, tag="events", kind=KIND, problems=(429,),
-        description="Server-sent events: `hint` (something in a queue can be claimed: `queue`, "
-        "`wake_in` milliseconds); `counts` (`queue`, `counts`) and, if asked for, `workers` (who "
-        "works on the queues, how many messages each holds, and the lateness of the last minute); "
-        "`subscription` (what has become of one, whichever server pushes it: its `state`, as when "
-        "its circuit opens, and why), which need the right `read`; `tick`, once all of these were "
-        "told that have changed; and `problem`, a problem document, when the store is away or the "
-        "token is good no longer.",
+        "events", "GET", "/v1/events", "", events, {200: bytes}, query=EventsQuery, tag="events",
+        kind=KIND, problems=(429,),
     ),
 )  # fmt: skip

@@ -33,7 +33,12 @@ class ExplanationOut(msgspec.Struct):
 
 
 async def explain(call: Call) -> Answer:
-    """Tell why a message is where it is."""
+    """Tell why a message is where it is.
+
+    When it is due, who holds it, or why no worker has taken it: the queue is paused, no worker
+    serves it, all are busy, others go first. Its cost does not depend on how many messages are
+    pending.
+    """
     query = call.query(ExplainQuery)
     queue, id = call.arguments.queue, check_name(call.part("id"))
     facts = await call.service.ask(Explained, Explain(queue, id))
@@ -46,11 +51,7 @@ async def explain(call: Call) -> Answer:
 
 EXPLANATION = (
     Operation(
-        "explain", "GET", "/v1/queues/{queue}/messages/{id}/explanation",
-        "Tell why a message is where it is", "read", explain,
+        "explain", "GET", "/v1/queues/{queue}/messages/{id}/explanation", "read", explain,
         {200: ExplanationOut}, query=ExplainQuery, problems=(404,),
-        description="When it is due, who holds it, or why no worker has taken it: the queue is "
-        "paused, no worker serves it, all are busy, others go first. Its cost does not depend on "
-        "how many messages are pending.",
     ),
 )  # fmt: skip

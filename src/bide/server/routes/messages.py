@@ -36,14 +36,19 @@ class ListQuery(wire.Request):
 
 
 async def put_one(call: Call) -> Answer:
-    """Store one message under an id that is made up, or the one that it names."""
+    """Store a message."""
     item, on_conflict = await item_of(call, None)
     outcome = await _put(call, [item], on_conflict)
     return _stored(call, on_conflict, outcome[0], item)
 
 
 async def put_named(call: Call) -> Answer:
-    """Store one message under an id; doing so again changes nothing."""
+    """Store a message under an id of your own.
+
+    Doing so again changes nothing: 201 tells that it was stored, 200 that it was there already.
+    A body of another content type than JSON is stored as it is; the options then stand in the
+    query.
+    """
     item, on_conflict = await item_of(call, check_name(call.part("id")))
     fresh, match = call.header("if-none-match"), call.header("if-match")
     if fresh not in (None, "*"):
@@ -72,7 +77,10 @@ async def _replace(call: Call, item: Item, on_conflict: str, match: str) -> Answ
 
 
 async def put_many(call: Call) -> Answer:
-    """Store several messages in one transaction."""
+    """Store many messages at once.
+
+    All are stored in one transaction, or none.
+    """
     many = await call.read(wire.PutMany)
     check_fields(sum(bytes(one.headers).count(b":") for one in many.messages))
     items, since = [], time.monotonic()
@@ -92,7 +100,7 @@ async def get(call: Call) -> Answer:
 
 
 async def get_body(call: Call) -> Answer:
-    """Look at a message's body alone, as it is stored."""
+    """Look at a message's body alone."""
     message = await _find(call)
     tag = tag_of(message.version)
     if is_named(call.header("if-none-match"), tag):
@@ -106,7 +114,7 @@ async def get_body(call: Call) -> Answer:
 
 
 async def list_messages(call: Call) -> Answer:
-    """List messages, a page at a time."""
+    """List messages."""
     query = call.query(ListQuery)
     after, before = wire.moment(query.after, "after"), wire.moment(query.before, "before")
     scan = call.arguments.scan(query.state, query.group, after, before, query.limit)
@@ -156,40 +164,33 @@ _QUEUE = "/v1/queues/{queue}"
 _ONE = f"{_QUEUE}/messages/{{id}}"
 MESSAGES = (
     Operation(
-        "putNamed", "PUT", _ONE, "Store a message under an id of your own", "put", put_named,
-        {200: Outcome, 201: Outcome}, takes=wire.Given, takes_bytes=True, query=PutQuery,
+        "putNamed", "PUT", _ONE, "put", put_named, {200: Outcome, 201: Outcome}, takes=wire.Given,
+        takes_bytes=True, query=PutQuery,
         headers={
             "if-none-match": "*: only if there is no message of this id.",
             "if-match": "The etag that a GET told: replaces the message if nobody has edited or "
             "moved it since, and stores nothing new.",
         },
         problems=(409, 412, 415, 429, 507),
-        description="Doing so again changes nothing: 201 tells that it was stored, 200 that it was "
-        "there already. A body of another content type than JSON is stored as it is; the options "
-        "then stand in the query.",
     ),
     Operation(
-        "put", "POST", f"{_QUEUE}/messages", "Store a message", "put", put_one,
-        {200: Outcome, 201: Outcome}, takes=wire.Given, takes_bytes=True, query=PutQuery,
-        problems=(409, 415, 429, 507),
+        "put", "POST", f"{_QUEUE}/messages", "put", put_one, {200: Outcome, 201: Outcome},
+        takes=wire.Given, takes_bytes=True, query=PutQuery, problems=(409, 415, 429, 507),
     ),
     Operation(
-        "putMany", "POST", f"{_QUEUE}/put", "Store many messages at once", "put", put_many,
-        {200: wire.OutcomesOut}, takes=wire.PutMany, problems=(429, 507),
-        description="All are stored in one transaction, or none.",
+        "putMany", "POST", f"{_QUEUE}/put", "put", put_many, {200: wire.OutcomesOut},
+        takes=wire.PutMany, problems=(429, 507),
     ),
     Operation(
-        "getMessage", "GET", _ONE, "Look at a message", "read", get,
-        {200: wire.MessageOut, 304: None}, problems=(404,),
+        "getMessage", "GET", _ONE, "read", get, {200: wire.MessageOut, 304: None}, problems=(404,),
         headers={"if-none-match": "The etag that you have."},
     ),
     Operation(
-        "getBody", "GET", f"{_ONE}/body", "Look at a message's body alone", "bodies", get_body,
-        {200: bytes, 304: None}, problems=(404,), kind="*/*",
-        headers={"if-none-match": "The etag that you have."},
+        "getBody", "GET", f"{_ONE}/body", "bodies", get_body, {200: bytes, 304: None},
+        problems=(404,), kind="*/*", headers={"if-none-match": "The etag that you have."},
     ),
     Operation(
-        "listMessages", "GET", f"{_QUEUE}/messages", "List messages", "read", list_messages,
-        {200: wire.Messages}, query=ListQuery,
+        "listMessages", "GET", f"{_QUEUE}/messages", "read", list_messages, {200: wire.Messages},
+        query=ListQuery,
     ),
 )  # fmt: skip

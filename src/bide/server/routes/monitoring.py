@@ -16,12 +16,12 @@ class Health(msgspec.Struct, omit_defaults=True):
 
 
 async def healthz(call: Call) -> Answer:
-    """Tell that the process answers."""
+    """Whether the process answers."""
     return Answer(200, Health("ok"))
 
 
 async def readyz(call: Call) -> Answer:
-    """Tell whether the store answers, and the server is not about to stop."""
+    """Whether the store answers as well."""
     reason = await call.service.ready()
     return (
         Answer(200, Health("ready")) if reason is None else Answer(503, Health("not ready", reason))
@@ -29,27 +29,30 @@ async def readyz(call: Call) -> Answer:
 
 
 async def metrics(call: Call) -> Answer:
-    """Tell what Prometheus wants to know."""
+    """Figures for Prometheus.
+
+    Those of the token's namespace, from all processes of the server together.
+    """
     with call.counted(call.service.slow_calls):
         async with call.service.scrapes.one():
             return Answer(200, await exposition(call.service, call.caller), kind=KIND)
 
 
 async def usage(call: Call) -> Answer:
-    """Tell what the caller's namespace uses of its quotas."""
+    """How much the namespace uses of its quotas."""
     with call.counted(call.service.slow_calls):
         return Answer(200, await call.service.quotas.usage(call.caller))
 
 
 async def openapi(call: Call) -> Answer:
-    """Describe the API."""
+    """This description."""
     from bide.server.openapi import document
 
     return Answer(200, document())
 
 
 async def docs(call: Call) -> Answer:
-    """Describe the API to people."""
+    """This description, to be read and tried."""
     try:
         from bide.server.page import page, policy
     except ModuleNotFoundError as error:
@@ -61,7 +64,7 @@ async def docs(call: Call) -> Answer:
 
 
 async def docs_script(call: Call) -> Answer:
-    """Return the script of the description."""
+    """The script of that page."""
     from bide.server.page import script
 
     kind = "text/javascript; charset=utf-8"
@@ -70,32 +73,26 @@ async def docs_script(call: Call) -> Answer:
 
 MONITORING = (
     Operation(
-        "healthz", "GET", "/healthz", "Whether the process answers", None, healthz, {200: Health},
-        tag="service",
+        "healthz", "GET", "/healthz", None, healthz, {200: Health}, tag="service",
     ),
     Operation(
-        "readyz", "GET", "/readyz", "Whether the store answers as well", None, readyz,
-        {200: Health, 503: Health}, tag="service",
+        "readyz", "GET", "/readyz", None, readyz, {200: Health, 503: Health}, tag="service",
     ),
     Operation(
-        "metrics", "GET", "/metrics", "Figures for Prometheus", "read", metrics, {200: bytes},
-        tag="service", kind=KIND,
-        description="Those of the token's namespace, from all processes of the server together.",
+        "metrics", "GET", "/metrics", "read", metrics, {200: bytes}, tag="service", kind=KIND,
     ),
     Operation(
-        "usage", "GET", "/v1/usage", "How much the namespace uses of its quotas", "read", usage,
-        {200: Usage}, tag="service",
+        "usage", "GET", "/v1/usage", "read", usage, {200: Usage}, tag="service",
     ),
     Operation(
-        "openapi", "GET", "/openapi.json", "This description", None, openapi, {200: bytes},
-        tag="service",
+        "openapi", "GET", "/openapi.json", None, openapi, {200: bytes}, tag="service",
     ),
     Operation(
-        "docs", "GET", "/docs", "This description, to be read and tried", None, docs,
-        {200: bytes}, problems=(501,), tag="service", kind="text/html; charset=utf-8",
+        "docs", "GET", "/docs", None, docs, {200: bytes}, problems=(501,), tag="service",
+        kind="text/html; charset=utf-8",
     ),
     Operation(
-        "docsScript", "GET", "/docs/try.js", "The script of that page", None, docs_script,
-        {200: bytes}, tag="service", kind="text/javascript; charset=utf-8",
+        "docsScript", "GET", "/docs/try.js", None, docs_script, {200: bytes}, tag="service",
+        kind="text/javascript; charset=utf-8",
     ),
 )  # fmt: skip

@@ -84,13 +84,20 @@ class ForecastQuery(wire.Request):
 
 
 async def list_queues(call: Call) -> Answer:
-    """List the queues."""
+    """List the queues.
+
+    Those that bide keeps for itself, such as `bide:move`, only where the prefix asks for them:
+    `bide:`.
+    """
     prefix = call.query(PrefixQuery).prefix
     return Answer(200, QueueNames(await call.service.names(call.caller, prefix)))
 
 
 async def counts(call: Call) -> Answer:
-    """Count the messages of a queue."""
+    """Count the messages in each state.
+
+    And what has become of all others since the queue exists.
+    """
     found = await call.service.ask(Counts, Count(call.arguments.queue))
     return Answer(200, CountsOut.of(found))
 
@@ -114,7 +121,7 @@ async def forecast(call: Call) -> Answer:
 
 
 async def pause(call: Call) -> Answer:
-    """Let nobody claim from a queue."""
+    """Let nobody claim."""
     await call.read(wire.Empty)
     return await _configure(call, call.arguments.configure(paused=True))
 
@@ -126,7 +133,7 @@ async def resume(call: Call) -> Answer:
 
 
 async def configure(call: Call) -> Answer:
-    """Set what is given, leave the rest."""
+    """Pause, resume, limit, or set what is remembered."""
     given = await call.read(ConfigureRequest)
     command = call.arguments.settings(
         keep=given.keep, history=given.history, result_ttl=given.result_ttl, limit=given.limit,
@@ -142,7 +149,11 @@ async def _configure(call: Call, command: Configure) -> Answer:
 
 
 async def purge(call: Call) -> Answer:
-    """Delete messages of a state that nobody holds."""
+    """Delete messages of a state.
+
+    Up to 1,000 at a time; repeat while `more` is true. With `undo` up to 500; repeat with the
+    `cursor`, as with `dry_run`, which only counts: add up.
+    """
     asked = await call.read(UndoablePurge)
     command = call.arguments.purge(asked.state, wire.moment(asked.before, "before"))
     if asked.dry_run:
@@ -157,7 +168,10 @@ async def purge(call: Call) -> Answer:
 
 
 async def delete(call: Call) -> Answer:
-    """Delete an empty queue."""
+    """Delete an empty queue.
+
+    With its settings and counters. A later put makes it again.
+    """
     reply = await call.service.ask(Deleted, Delete(call.arguments.queue))
     if not deleted(call.queue, reply):
         raise Problem("not-found", f"there is no queue {call.queue!r}")
@@ -168,45 +182,37 @@ _QUEUE = "/v1/queues/{queue}"
 
 QUEUES = (
     Operation(
-        "listQueues", "GET", "/v1/queues", "List the queues", "read", list_queues,
-        {200: QueueNames}, query=PrefixQuery, tag="queues",
-        description="Those that bide keeps for itself, such as `bide:move`, only where the prefix "
-        "asks for them: `bide:`.",
+        "listQueues", "GET", "/v1/queues", "read", list_queues, {200: QueueNames},
+        query=PrefixQuery, tag="queues",
     ),
     Operation(
-        "counts", "GET", _QUEUE, "Count the messages in each state", "read", counts,
-        {200: CountsOut}, tag="queues",
-        description="And what has become of all others since the queue exists.",
+        "counts", "GET", _QUEUE, "read", counts, {200: CountsOut}, tag="queues",
     ),
     Operation(
-        "configure", "PATCH", _QUEUE, "Pause, resume, limit, or set what is remembered", "admin",
-        configure, {200: SettingsOut}, takes=ConfigureRequest, tag="queues",
+        "configure", "PATCH", _QUEUE, "admin", configure, {200: SettingsOut},
+        takes=ConfigureRequest, tag="queues",
     ),
     Operation(
-        "pause", "POST", f"{_QUEUE}/pause", "Let nobody claim", "admin", pause,
-        {200: SettingsOut}, takes=wire.Empty, tag="queues",
+        "pause", "POST", f"{_QUEUE}/pause", "admin", pause, {200: SettingsOut}, takes=wire.Empty,
+        tag="queues",
     ),
     Operation(
-        "resume", "POST", f"{_QUEUE}/resume", "Let messages be claimed again", "admin", resume,
-        {200: SettingsOut}, takes=wire.Empty, tag="queues",
+        "resume", "POST", f"{_QUEUE}/resume", "admin", resume, {200: SettingsOut}, takes=wire.Empty,
+        tag="queues",
     ),
     Operation(
-        "purge", "POST", f"{_QUEUE}/purge", "Delete messages of a state", "admin", purge,
-        {200: UndoableOut}, takes=UndoablePurge, problems=(429, 507), tag="queues",
-        description="Up to 1,000 at a time; repeat while `more` is true. With `undo` up to 500; "
-        "repeat with the `cursor`, as with `dry_run`, which only counts: add up.",
+        "purge", "POST", f"{_QUEUE}/purge", "admin", purge, {200: UndoableOut}, takes=UndoablePurge,
+        problems=(429, 507), tag="queues",
     ),
     Operation(
-        "deleteQueue", "DELETE", _QUEUE, "Delete an empty queue", "admin", delete,
-        {204: None}, problems=(404, 409), tag="queues",
-        description="With its settings and counters. A later put makes it again.",
+        "deleteQueue", "DELETE", _QUEUE, "admin", delete, {204: None}, problems=(404, 409),
+        tag="queues",
     ),
     Operation(
-        "forecast", "GET", f"{_QUEUE}/forecast", "Tell how many messages fall due when", "read",
-        forecast, {200: ForecastOut}, query=ForecastQuery, tag="queues",
+        "forecast", "GET", f"{_QUEUE}/forecast", "read", forecast, {200: ForecastOut},
+        query=ForecastQuery, tag="queues",
     ),
     Operation(
-        "audit", "GET", f"{_QUEUE}/audit", "Check that every message is accounted for", "read",
-        audit, {200: AuditOut}, tag="queues",
+        "audit", "GET", f"{_QUEUE}/audit", "read", audit, {200: AuditOut}, tag="queues",
     ),
 )  # fmt: skip

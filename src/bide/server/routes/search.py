@@ -51,7 +51,12 @@ class SearchOut(msgspec.Struct, omit_defaults=True):
 
 
 async def search(call: Call) -> Answer:
-    """Search the messages of all queues that the caller may read."""
+    """Search the messages of all queues.
+
+    By group, by a range of due times of delayed messages and, where the store has ids in order,
+    by the beginning of an id, those that match are found at once. Anything else reads message
+    by message, up to 10,000 for a request; repeat with the `cursor` while there is one.
+    """
     asked = call.query(SearchQuery)
     query = query_of(
         id=asked.id, group=asked.group, state=asked.state, after=wire.moment(asked.after, "after"),
@@ -76,11 +81,7 @@ async def search(call: Call) -> Answer:
 
 SEARCH = (
     Operation(
-        "search", "GET", "/v1/search", "Search the messages of all queues", "read", search,
-        {200: SearchOut}, query=SearchQuery, problems=(429,), tag="queues",
-        description="By group, by a range of due times of delayed messages and, where the store "
-        "has ids in order, by the beginning of an id, those that match are found at once. Anything "
-        "else reads message by message, up to 10,000 for a request; repeat with the `cursor` while "
-        "there is one.",
+        "search", "GET", "/v1/search", "read", search, {200: SearchOut}, query=SearchQuery,
+        problems=(429,), tag="queues",
     ),
 )  # fmt: skip

@@ -31,7 +31,11 @@ T = TypeVar("T")
 
 
 async def list_subscriptions(call: Call) -> Answer:
-    """List the subscriptions of the caller's namespace."""
+    """List the subscriptions.
+
+    And how their receivers fare. The values of a URL's query are told to those alone who may
+    change them.
+    """
     records = call.service.pushing.records
     found = await records.listed()
     circuits, deliveries = await records.peers.circuits(), await records.peers.deliveries()
@@ -45,7 +49,12 @@ async def list_subscriptions(call: Call) -> Answer:
 
 
 async def put(call: Call) -> Answer:
-    """Make a subscription, or put this one in the place of the one of its name."""
+    """Have a queue pushed to a URL.
+
+    Makes a subscription (201, with its `secret`: this once), or takes the place of the one of
+    this name (200): its secrets stay, and whether it is paused. What is left out has its
+    default again. Doing so again changes nothing.
+    """
     namespace, name = await _identity(call)
     given = await call.read(SubscriptionIn)
     fields = _checked(call, namespace, given.fields())
@@ -60,12 +69,18 @@ async def put(call: Call) -> Answer:
 
 
 async def get(call: Call) -> Answer:
-    """Tell how it stands with a subscription."""
+    """Tell how it stands with a subscription.
+
+    Its settings, its circuit, what has come of its requests, and the last error.
+    """
     return await _answer(call, await _known(call))
 
 
 async def change(call: Call) -> Answer:
-    """Change what is given about a subscription, and leave the rest."""
+    """Change some of a subscription.
+
+    From the answer on nothing is sent as it was; what is under way is finished.
+    """
     namespace, name = await _identity(call)
     asked = await call.read(SubscriptionChange)
     fields = _checked(call, namespace, fields_of(asked))
@@ -76,7 +91,10 @@ async def change(call: Call) -> Answer:
 
 
 async def delete(call: Call) -> Answer:
-    """Delete a subscription. Its messages stay in the queue."""
+    """Delete a subscription.
+
+    Its messages stay in the queue.
+    """
     namespace, name = await _identity(call)
     work = call.service.pushing.records.delete(namespace, name, _tag(call))
     if not await _unless_overtaken(work):
@@ -86,7 +104,10 @@ async def delete(call: Call) -> Answer:
 
 
 async def pause(call: Call) -> Answer:
-    """Send nothing more; the messages wait."""
+    """Send nothing more.
+
+    The messages wait.
+    """
     namespace, name = await _identity(call)
     reason = (await call.read(PauseRequest)).reason
     work = call.service.pushing.records.pause(namespace, name, reason, _tag(call))
@@ -94,7 +115,10 @@ async def pause(call: Call) -> Answer:
 
 
 async def resume(call: Call) -> Answer:
-    """Send again, at once, also if the receiver was left alone because it failed."""
+    """Send again, at once.
+
+    Also if the receiver was left alone because it failed.
+    """
     namespace, name = await _identity(call)
     await call.read(wire.Empty)
     work = call.service.pushing.records.resume(namespace, name, _tag(call))
@@ -102,7 +126,11 @@ async def resume(call: Call) -> Answer:
 
 
 async def rotate(call: Call) -> Answer:
-    """Sign with a new secret."""
+    """Sign with a new secret.
+
+    The answer has the new `secret`: this once. For the time of `overlap` each request carries a
+    signature with each of them.
+    """
     namespace, name = await _identity(call)
     asked = await call.read(RotateRequest)
     overlap = milliseconds(wire.span(asked.overlap), "overlap")
@@ -116,7 +144,10 @@ async def rotate(call: Call) -> Answer:
 
 
 async def ping(call: Call) -> Answer:
-    """Send a signed request without a message, and tell what the receiver said."""
+    """Send a request without a message.
+
+    Signed as all are; tells what the receiver said.
+    """
     await call.read(wire.Empty)
     known = await _known(call)
     said = await unless_gone(call.receive, call.service.pushing.ping(known), _stopping(call))
@@ -267,55 +298,40 @@ _TAG = "subscriptions"
 
 SUBSCRIPTIONS = (
     Operation(
-        "listSubscriptions", "GET", "/v1/subscriptions", "List the subscriptions", "read",
-        list_subscriptions, {200: Subscriptions}, tag=_TAG,
-        description="And how their receivers fare. The values of a URL's query are told to those "
-        "alone who may change them.",
+        "listSubscriptions", "GET", "/v1/subscriptions", "read", list_subscriptions,
+        {200: Subscriptions}, tag=_TAG,
     ),
     Operation(
-        "putSubscription", "PUT", _ONE, "Have a queue pushed to a URL", "admin", put,
-        {200: SubscriptionOut, 201: SubscriptionOut}, takes=SubscriptionIn, problems=(412, 507),
+        "putSubscription", "PUT", _ONE, "admin", put, {200: SubscriptionOut, 201: SubscriptionOut},
+        takes=SubscriptionIn, problems=(412, 507),
         headers={**_IF_MATCH, "if-none-match": "*: only if there is none of this name."}, tag=_TAG,
-        description="Makes a subscription (201, with its `secret`: this once), or takes the place "
-        "of the one of this name (200): its secrets stay, and whether it is paused. What is left "
-        "out has its default again. Doing so again changes nothing.",
     ),
     Operation(
-        "getSubscription", "GET", _ONE, "Tell how it stands with a subscription", "read", get,
-        {200: SubscriptionOut}, problems=(404,), tag=_TAG,
-        description="Its settings, its circuit, what has come of its requests, and the last error.",
-    ),
-    Operation(
-        "changeSubscription", "PATCH", _ONE, "Change some of a subscription", "admin", change,
-        {200: SubscriptionOut}, takes=SubscriptionChange, headers=_IF_MATCH,
-        problems=(404, 412, 507), tag=_TAG,
-        description="From the answer on nothing is sent as it was; what is under way is finished.",
-    ),
-    Operation(
-        "deleteSubscription", "DELETE", _ONE, "Delete a subscription", "admin", delete,
-        {204: None}, headers=_IF_MATCH, problems=(404, 412), tag=_TAG,
-        description="Its messages stay in the queue.",
-    ),
-    Operation(
-        "pauseSubscription", "POST", f"{_ONE}/pause", "Send nothing more", "admin", pause,
-        {200: SubscriptionOut}, takes=PauseRequest, headers=_IF_MATCH, problems=(404, 412),
-        tag=_TAG, description="The messages wait.",
-    ),
-    Operation(
-        "resumeSubscription", "POST", f"{_ONE}/resume", "Send again, at once", "admin", resume,
-        {200: SubscriptionOut}, takes=wire.Empty, headers=_IF_MATCH, problems=(404, 412), tag=_TAG,
-        description="Also if the receiver was left alone because it failed.",
-    ),
-    Operation(
-        "rotateSecret", "POST", f"{_ONE}/rotate", "Sign with a new secret", "admin", rotate,
-        {200: SubscriptionOut}, takes=RotateRequest, headers=_IF_MATCH, problems=(404, 412),
+        "getSubscription", "GET", _ONE, "read", get, {200: SubscriptionOut}, problems=(404,),
         tag=_TAG,
-        description="The answer has the new `secret`: this once. For the time of `overlap` each "
-        "request carries a signature with each of them.",
     ),
     Operation(
-        "pingReceiver", "POST", f"{_ONE}/ping", "Send a request without a message", "admin", ping,
-        {200: PingOut}, takes=wire.Empty, problems=(404,), tag=_TAG,
-        description="Signed as all are; tells what the receiver said.",
+        "changeSubscription", "PATCH", _ONE, "admin", change, {200: SubscriptionOut},
+        takes=SubscriptionChange, headers=_IF_MATCH, problems=(404, 412, 507), tag=_TAG,
+    ),
+    Operation(
+        "deleteSubscription", "DELETE", _ONE, "admin", delete, {204: None}, headers=_IF_MATCH,
+        problems=(404, 412), tag=_TAG,
+    ),
+    Operation(
+        "pauseSubscription", "POST", f"{_ONE}/pause", "admin", pause, {200: SubscriptionOut},
+        takes=PauseRequest, headers=_IF_MATCH, problems=(404, 412), tag=_TAG,
+    ),
+    Operation(
+        "resumeSubscription", "POST", f"{_ONE}/resume", "admin", resume, {200: SubscriptionOut},
+        takes=wire.Empty, headers=_IF_MATCH, problems=(404, 412), tag=_TAG,
+    ),
+    Operation(
+        "rotateSecret", "POST", f"{_ONE}/rotate", "admin", rotate, {200: SubscriptionOut},
+        takes=RotateRequest, headers=_IF_MATCH, problems=(404, 412), tag=_TAG,
+    ),
+    Operation(
+        "pingReceiver", "POST", f"{_ONE}/ping", "admin", ping, {200: PingOut}, takes=wire.Empty,
+        problems=(404,), tag=_TAG,
     ),
 )  # fmt: skip

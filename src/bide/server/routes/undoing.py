@@ -53,7 +53,13 @@ async def change(call: Call, bulk: Bulk, cursor: str | None) -> UndoableOut:
 
 
 async def undo(call: Call) -> Answer:
-    """Take back a change, up to `PARTS` of its parts."""
+    """Take back a bulk change.
+
+    One that was made with `undo`, up to ten minutes ago. Needs the right that the change
+    needed. What is put back counts as put; ids that were put again since, and messages that
+    were claimed since, are counted and stay as they are. Up to 10,000 messages; repeat with
+    `part` while `following` is there.
+    """
     asked = await call.read(UndoRequest)
     part = Undo(
         queue=call.arguments.queue, undo=asked.undo, part=asked.part, actor=call.arguments.actor
@@ -76,11 +82,7 @@ async def undo(call: Call) -> Answer:
 
 UNDOING = (
     Operation(
-        "undo", "POST", "/v1/queues/{queue}/undo", "Take back a bulk change", "", undo,
-        {200: UndoneOut}, takes=UndoRequest, problems=(404, 429, 507),
-        description="One that was made with `undo`, up to ten minutes ago. Needs the right that "
-        "the change needed. What is put back counts as put; ids that were put again since, and "
-        "messages that were claimed since, are counted and stay as they are. Up to 10,000 "
-        "messages; repeat with `part` while `following` is there.",
+        "undo", "POST", "/v1/queues/{queue}/undo", "", undo, {200: UndoneOut}, takes=UndoRequest,
+        problems=(404, 429, 507),
     ),
 )  # fmt: skip

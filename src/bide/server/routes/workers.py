@@ -25,12 +25,19 @@ class Requested(msgspec.Struct):
 
 
 async def list_(call: Call) -> Answer:
-    """List worker processes."""
+    """List worker processes.
+
+    Those that serve queues of the token, with what they handle.
+    """
     return Answer(200, Workers(await _read(call)))
 
 
 async def stop(call: Call) -> Answer:
-    """Ask the supervisor of a process to replace it."""
+    """Have a worker process replaced.
+
+    Its supervisor looks every five seconds, starts a new process, and asks the old one to end;
+    it is killed if it does not. A request that no supervisor takes within a minute is void.
+    """
     await call.read(wire.Empty)
     if not call.caller.of_all_queues:
         raise AccessDenied("a process may serve any queue: this needs a token for all queues")
@@ -53,15 +60,10 @@ async def _read(call: Call) -> list[WorkerProcess]:
 
 WORKERS = (
     Operation(
-        "listWorkers", "GET", "/v1/workers", "List worker processes", "read", list_,
-        {200: Workers}, tag="workers",
-        description="Those that serve queues of the token, with what they handle.",
+        "listWorkers", "GET", "/v1/workers", "read", list_, {200: Workers}, tag="workers",
     ),
     Operation(
-        "stopWorker", "POST", "/v1/workers/{holder}/stop", "Have a worker process replaced",
-        "admin", stop, {202: Requested}, takes=wire.Empty, problems=(404, 409), tag="workers",
-        description="Its supervisor looks every five seconds, starts a new process, and asks the "
-        "old one to end; it is killed if it does not. A request that no supervisor takes within a "
-        "minute is void.",
+        "stopWorker", "POST", "/v1/workers/{holder}/stop", "admin", stop, {202: Requested},
+        takes=wire.Empty, problems=(404, 409), tag="workers",
     ),
 )  # fmt: skip
