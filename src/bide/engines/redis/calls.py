@@ -7,8 +7,8 @@ import msgspec
 
 from bide.engines.redis.keys import shard_of
 from bide.engines.redis.records import Arg
-from bide.model.commands import Cancel, Put, Reschedule
 from bide.model.errors import OutcomeUnknown, StoreError, Unsupported
+from bide.model.origin import Origin
 from bide.model.replies import Outcomes, Reply
 
 SLICE = 500
@@ -103,10 +103,8 @@ def spread(
     return calls
 
 
-def origin_of(command: Put | Cancel | Reschedule, lot: Sequence[int]) -> str:
+def origin_of(origin: Origin, lot: Sequence[int]) -> str:
     """Return the origin of some of the messages of a command, as scripts take it."""
-    if (origin := command.origin) is None:
-        return ""
     return " ".join([origin.outbox, origin.before, *(origin.rows[index] for index in lot)])
 
 

@@ -103,8 +103,8 @@ def change(run: Sequence[Any], sharded: ShardedQueue | None) -> Step:
     calls = []
     for shard, lot in lots:
         args = list(head)
-        if getattr(run[0], "origin", None) is not None:
-            args[-1] = origin_of(run[0], lot)
+        if (origin := getattr(run[0], "origin", None)) is not None:
+            args[-1] = origin_of(origin, lot)
         for index in lot:
             args += rows[index]
         calls.append(Call(script, queue, args, shard, shards))

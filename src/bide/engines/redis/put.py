@@ -21,26 +21,20 @@ def put(run: Sequence[Put], sharded: ShardedQueue | None) -> Step:
     """Put the messages of consecutive commands on one queue that treat conflicts alike."""
     command = run[0]
     items = command.items if len(run) == 1 else [item for each in run for item in each.items]
-    whens, marks, flags = _common(items)
+    plans, flags = _plans(items)
     records = list(map(_record_of, items))
     shards = 1 if sharded is None else sharded.count
     lots: list[tuple[int, Sequence[int]]] = [(0, range(len(items)))]
     if len(items) > 1 or shards > 1:
         lots = spread([item.id for item in items], shards, list(map(len, records)))
     first = 0 if sharded is None else sharded.take_numbers(len(items))
-    alike = len(items) > 0 and len(set(whens)) == 1 and len(set(marks)) == 1
     calls = []
     for shard, lot in lots:
         places = "" if sharded is None else " ".join([str(first + index) for index in lot])
-        args: list[Arg] = [command.on_conflict, command.if_version or "", flags, places]
-        if alike:  # what all messages have in common is sent once
-            args += (whens[0], marks[0], origin_of(command, lot))
-            for index in lot:
-                args += (items[index].id, records[index])
-        else:
-            args += ("", "", origin_of(command, lot))
-            for index in lot:
-                args += (items[index].id, records[index], whens[index], marks[index])
+        origin = "" if command.origin is None else origin_of(command.origin, lot)
+        args: list[Arg] = [command.on_conflict, command.if_version or "", flags, places, origin]
+        for index in lot:
+            args += (items[index].id, records[index], plans[index])
         calls.append(Call("put", command.queue, args, shard, shards))
     answers = yield calls
 
@@ -110,24 +104,23 @@ def _record_of(item: Item) -> bytes:
     return b"".join((line.encode(), group, headers, failures, item.data))
 
 
-def _common(items: Sequence[Item]) -> tuple[list[Arg], list[Arg], str]:
-    """Return what the script takes for each message: when, mark; and the flags of all of them."""
+def _plans(items: Sequence[Item]) -> tuple[list[str], str]:
+    """Return when each message is due, and what else puts it in its place; and the flags of all."""
     flags = ""
-    whens: list[Arg] = []
-    marks: list[Arg] = []
+    plans: list[str] = []
     for item in items:
-        whens.append(item.at if item.at is not None else f"+{item.delay}")
+        when = f"+{item.delay}" if item.at is None else f"{item.at}"
         if item.latest is not None:
-            whens[-1] = f"{whens[-1]!s}<{item.latest}"
-        mark: Arg = item.priority
+            when = f"{when}<{item.latest}"
+        plan = f"{when} {item.priority}"
         if item.priority and "w" not in flags:
             flags += "w"
         if item.group is not None or item.died is not None or item.created is not None:
             if item.group is not None and "g" not in flags:
                 flags += "g"
             died, created = ("-" if ms is None else ms for ms in (item.died, item.created))
-            mark = f"{item.priority} {died} {created} {item.group or ''}"
+            plan = f"{plan} {died} {created} {item.group or ''}"
         if item.expires is not None and "e" not in flags:
             flags += "e"
-        marks.append(mark)
-    return whens, marks, flags
+        plans.append(plan)
+    return plans, flags

@@ -3,28 +3,25 @@
 --     9 version: replace only messages that still are of it, and store nothing new; or empty
 --     10 flags: w some have a priority, g a group, e an expiry
 --     11 numbers: in a queue of several shards, the place of each among those of all shards
---     12 when: of all messages, a moment, or + and a delay; behind it, if there is one, < and how long
---        after the first put of the id at most; empty: each has its own
---     13 mark: of all messages, "priority", or "priority died created group" with - for no death, and for
---        a message that is new; or empty
---     14 origin: see _forwarded.lua
---     from 15 on, for each: id; record from `kind` on; when 12 or 13 is empty also when and mark
+--     12 origin: see _forwarded.lua
+--     from 13 on, three for each: id; record from `kind` on; plan: "when priority", or "when priority died
+--     created group" with - for no death, and for a message that is new. `when` is a moment, or + and a
+--     delay; behind it, if there is one, < and how long after the first put of the id at most
 -- Reply: [now, change, next number, [index, outcome] of each message that is not stored,
 --   whether this made the shard]
 local ranks, texts, groups, told, left, earliest, stored
-local last_when, last_mark, due, due_text, priority, died_at, created, group, rank  -- of the message at hand
+local last_plan, due, due_text, priority, died_at, created, group, rank  -- of the message at hand
 local new_created, asked, latest
 
-local function read(when, mark)
-  if when == last_when and mark == last_mark then return end
-  last_when, last_mark = when, mark
-  latest = nil
-  if find(when, '<', 1, true) then when, latest = match(when, '^(.*)<(%d+)$') end
+local function read(plan)
+  if plan == last_plan then return end
+  last_plan = plan
+  local when
+  when, latest, priority, died_at, created, group = match(plan, '^([+%d]+)<?(%d*) (%d+) ?(%S*) ?(%S*) ?(.*)$')
   due, latest = tonumber(when), tonumber(latest)
   if sub(when, 1, 1) == '+' then due = now + due end
   asked = due
   if latest then due = min(asked, now + latest) end
-  priority, died_at, created, group = match(mark, '^(%d+) ?(%S*) ?(%S*) ?(.*)$')
   created = tonumber(created) and format('%013d ', created)
   due_text, died_at, rank = format(' %013d ', due), tonumber(died_at), int(due * 256 + 255 - priority)
 end
@@ -54,7 +51,7 @@ local function bound(created)
   local first = tonumber(created) or 0
   if first == 0 then created = new_created end
   due = min(asked, (first == 0 and now or first) + latest)
-  due_text, rank, last_when = format(' %013d ', due), int(due * 256 + 255 - priority), nil
+  due_text, rank, last_plan = format(' %013d ', due), int(due * 256 + 255 - priority), nil
   return created
 end
 
@@ -90,30 +87,27 @@ local function meet(index, id, known, text)  -- a message that is there
 end
 
 define('put', {}, function()
-  local all_when, all_mark = ARGV[12], ARGV[13]
-  last_when, new_created = nil, format('%013d ', now)
-  local width = (all_when == '' or all_mark == '') and 4 or 2
-  local total = (#ARGV - 14) / width
+  last_plan, new_created = nil, format('%013d ', now)
+  local total = (#ARGV - 12) / 3
   ranks, texts, groups, told, left, earliest, stored = {}, {}, {}, {}, {}, nil, 0
   make()
   local numbers, ids, known, new, done = {}, {}, {}, 0, {}
-  read_origin(ARGV[14])
+  read_origin(ARGV[12])
   for number in string.gmatch(ARGV[11], '%d+') do numbers[#numbers + 1] = tonumber(number) end
-  for i = 1, total do ids[i] = ARGV[15 + (i - 1) * width] end
+  for i = 1, total do ids[i] = ARGV[10 + 3 * i] end
   if total > 0 then known = call('HMGET', RECORDS, unpack(ids)) end
   for i = 1, total do
-    local at = 15 + (i - 1) * width
-    if width == 2 then read(all_when, all_mark) else read(ARGV[at + 2], ARGV[at + 3]) end
-    local told_before = #told
+    local text, told_before = ARGV[11 + 3 * i], #told
+    read(ARGV[12 + 3 * i])
     if rows and is_forwarded(i) then
       told[#told + 1] = '[' .. (i - 1) .. ',false,"forwarded"]'
     elseif known[i] then
-      meet(i, ids[i], known[i], ARGV[at + 1])
+      meet(i, ids[i], known[i], text)
     elseif ARGV[8] == 'revive' or ARGV[9] ~= '' then
       told[#told + 1] = '[' .. (i - 1) .. ',false]'
     else
       if numbers[i] and numbers[i] > seq then seq = numbers[i] end
-      store(format('%012x', seq), ids[i], ARGV[at + 1], new_created)
+      store(format('%012x', seq), ids[i], text, new_created)
       seq, new = seq + 1, new + 1
     end
     if rows and (#told == told_before or find(told[#told], '^%[%d+,true')) then done[i] = true end
