@@ -18,7 +18,7 @@ from bide.model.replies import Affected, Claimed, Found, Outcome, Outcomes, Page
 from bide.model.undoing import Part, Undone
 from bide.observing.logs import timestamp
 from bide.server import wire
-from bide.server.change_wire import MovedOut, RevivedOut, UndoneOut
+from bide.server.change_wire import MovedOut, RevivedOut, UndoableOut, UndoneOut
 
 DONE = "done"
 
@@ -153,9 +153,7 @@ def count_of(content: Any) -> int | None:
             return sum(message is not None for message in content.messages)
         case wire.MessageOut():
             return 1
-        case Affected() | wire.AffectedOut() | MovedOut():
-            return content.count
-        case Part():
+        case Affected() | UndoableOut() | MovedOut() | Part():
             return content.count
         case Undone() | UndoneOut():
             return content.restored

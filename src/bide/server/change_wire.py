@@ -1,13 +1,14 @@
 """What requests that change messages look like, those that can be taken back, and their answers."""
 
 import base64
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from bide.model.errors import InvalidArgument
-from bide.model.message import Attempts, Group, Priority
+from bide.model.limits import MAX_HTTP_IDS
+from bide.model.message import Attempts, Group, Name, Priority
 from bide.model.replies import Outcome
 from bide.model.times import LATEST
 from bide.model.undoing import Bulk, Part
@@ -56,9 +57,12 @@ class MovedOut(msgspec.Struct, omit_defaults=True):
     """The token by which it is taken back: the same for all parts of a change."""
 
 
-class UndoablePurge(wire.PurgeRequest, kw_only=True):
+class UndoablePurge(wire.Request, kw_only=True):
     """Which messages to delete, and whether that can be taken back."""
 
+    state: Literal["delayed", "ready", "dead", "acked", "expired"]
+    before: wire.When | None = None
+    """Only those that came into this state (delayed, ready: fall due) before this moment."""
     undo: bool = False
     """Let it be taken back for ten minutes."""
     dry_run: bool = False
@@ -67,9 +71,12 @@ class UndoablePurge(wire.PurgeRequest, kw_only=True):
     """With `undo` or `dry_run`: of the answer before."""
 
 
-class UndoableRevive(wire.ReviveRequest, kw_only=True):
+class UndoableRevive(wire.Request, kw_only=True):
     """Dead letters that are to be delivered again, and whether that can be taken back."""
 
+    ids: Annotated[list[Name], Meta(max_length=MAX_HTTP_IDS)] | None = None
+    """Which; up to 1,000 of the oldest when missing."""
+    delay: wire.Span = 0
     undo: bool = False
     """Let it be taken back for ten minutes; without `ids` it is all of them then."""
     dry_run: bool = False
@@ -78,9 +85,12 @@ class UndoableRevive(wire.ReviveRequest, kw_only=True):
     """With `undo`: of the answer before."""
 
 
-class UndoableOut(wire.AffectedOut, kw_only=True, omit_defaults=True):
+class UndoableOut(msgspec.Struct, kw_only=True, omit_defaults=True):
     """How many messages were changed, and how to take that back."""
 
+    count: int
+    more: bool
+    """Whether more are left."""
     undo: str | UnsetType = UNSET
     """The token by which it is taken back: the same for all parts of a change."""
     cursor: str | UnsetType = UNSET

@@ -2,8 +2,8 @@
 
 from bide.model.message import Message
 from bide.model.replies import Outcome
-from bide.server.operation import Answer
-from bide.server.problem import Problem
+from bide.server.operation import Answer, Call
+from bide.server.problem import Problem, invalid
 
 
 def tag_of(version: str) -> str:
@@ -14,6 +14,18 @@ def tag_of(version: str) -> str:
         '"f01d96070ef47d4b"'
     """
     return f'"{version}"'
+
+
+def wants_fresh(call: Call) -> bool:
+    """Tell whether a put is only to make something new: `if-none-match: *`.
+
+    Raises:
+        Problem: it names anything else.
+    """
+    header = call.header("if-none-match")
+    if header not in (None, "*"):
+        raise invalid("if-none-match", "if-none-match takes * alone")
+    return header is not None
 
 
 def is_named(header: str | None, tag: str) -> bool:

@@ -25,7 +25,7 @@ from bide.server import wire
 from bide.server.action_log import Act
 from bide.server.change_wire import Changed
 from bide.server.long_calls import LongCalls
-from bide.server.problem import Problem, of_validation
+from bide.server.problem import Problem, invalid, of_validation
 from bide.server.receiving import Receive, read_body
 from bide.server.rights import OPEN, Caller
 from bide.server.service import Service
@@ -38,6 +38,11 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 JSON = "application/json"
 
 MSGPACK = "application/msgpack"
+
+QUEUE = "/v1/queues/{queue}"
+
+MESSAGE = f"{QUEUE}/messages/{{id}}"
+"""The paths of a queue and of a message."""
 
 T = TypeVar("T")
 
@@ -162,9 +167,7 @@ class Call:
         try:
             return unquote_to_bytes(text).decode()
         except UnicodeDecodeError:
-            raise Problem(
-                "invalid-argument", f"{name} in the path is no UTF-8; encode it so", field=name
-            ) from None
+            raise invalid(name, f"{name} in the path is no UTF-8; encode it so") from None
 
     @property
     def queue(self) -> str:

@@ -136,6 +136,11 @@ class Problem(Exception):
         )  # fmt: skip
 
 
+def invalid(field: str, detail: str) -> Problem:
+    """Return what says that a part of a request cannot be."""
+    return Problem("invalid-argument", detail, field=field)
+
+
 _FIELD = re.compile(
     rf"({'|'.join(OPTIONS)}|after|at|before|body|bucket|ceiling|concurrency|count|cursor|delay|"
     r"expires|failures|first|headers|id|if_due|latest|lease|limit|name|on_conflict|overlap|page|"

@@ -14,7 +14,7 @@ from bide.model.commands import Command, Edit, Put, Reschedule
 from bide.model.message import Item, stored_size
 from bide.model.undoing import Bulk, Undo
 from bide.observing.heartbeat import is_register
-from bide.server.problem import Problem
+from bide.server.problem import Problem, invalid
 from bide.server.quota_counts import (
     COUNT_EVERY,
     RECOUNT_EVERY,
@@ -200,11 +200,10 @@ class Quotas:
                 )
             ahead = item.delay if item.at is None else item.at - now
             if ahead > quota.longest_ms:
-                raise Problem(
-                    "invalid-argument",
+                raise invalid(
+                    "delay" if item.at is None else "at",
                     f"the namespace may put messages up to {quota.longest_delay} ahead; put "
                     f"{item.id!r} later, or ask for a larger quota",
-                    field="delay" if item.at is None else "at",
                 )
         return total
 

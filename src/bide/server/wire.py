@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from bide.model.errors import InvalidArgument
-from bide.model.limits import MAX_HTTP_IDS, MAX_HTTP_MESSAGES, MAX_LEASE_TOKEN
+from bide.model.limits import MAX_HTTP_MESSAGES, MAX_LEASE_TOKEN
 from bide.model.message import Failure, Message, Name, Options, State
 from bide.model.options import OPTIONS
 from bide.model.replies import Ends, Outcome
@@ -108,40 +108,41 @@ class Done(LeaseOf):
     """Its result, any JSON value up to 64 KiB; a queue with `result_ttl` remembers it."""
 
 
-class AckRequest(Request):
-    """Messages that are done."""
-
-    leases: Annotated[list[Done], Meta(min_length=1, max_length=MAX_HTTP_MESSAGES)]
-
-
-class RetryRequest(Request):
-    """Messages that are to be tried again."""
+class Settling(Request):
+    """Messages that a request is about, by their leases."""
 
     leases: Leases
+
+
+class AckRequest(Settling):
+    """Messages that are done."""
+
+    leases: Annotated[list[Done], Meta(min_length=1, max_length=MAX_HTTP_MESSAGES)]  # type: ignore[assignment]
+
+
+class RetryRequest(Settling):
+    """Messages that are to be tried again."""
+
     delay: Span = 0
     reason: str = ""
     """What went wrong; the messages remember it."""
 
 
-class ExtendRequest(Request):
+class ExtendRequest(Settling):
     """Messages to be held for longer."""
 
-    leases: Leases
     lease: Span = 30
     """How long from now."""
 
 
-class BuryRequest(Request):
+class BuryRequest(Settling):
     """Messages that are to become dead letters."""
 
-    leases: Leases
     reason: str = ""
 
 
-class ReleaseRequest(Request):
+class ReleaseRequest(Settling):
     """Messages that are handed back untouched."""
-
-    leases: Leases
 
 
 class EndLeaseRequest(Request):
@@ -149,22 +150,6 @@ class EndLeaseRequest(Request):
 
     reason: str | None = None
     """What the message remembers; "released by" and the caller's name when missing."""
-
-
-class ReviveRequest(Request):
-    """Dead letters that are to be delivered again."""
-
-    ids: Annotated[list[Name], Meta(max_length=MAX_HTTP_IDS)] | None = None
-    """Which; up to 1,000 of the oldest when missing."""
-    delay: Span = 0
-
-
-class PurgeRequest(Request):
-    """Which messages to delete."""
-
-    state: Literal["delayed", "ready", "dead", "acked", "expired"]
-    before: When | None = None
-    """Only those that came into this state (delayed, ready: fall due) before this moment."""
 
 
 class Empty(Request):
@@ -243,13 +228,6 @@ class OutcomesOut(msgspec.Struct):
     """What became of each message, in the order in which they were named."""
 
     outcomes: list[Outcome]
-
-
-class AffectedOut(msgspec.Struct):
-    """How many messages a rule found, and whether more are left."""
-
-    count: int
-    more: bool
 
 
 def without_results(reply: Ends) -> Ends:

@@ -21,7 +21,7 @@ from bide.observing.heartbeat import is_register
 from bide.server import validate
 from bide.server.action_log import Act, count_of
 from bide.server.operation import MSGPACK, Answer, Call, Operation
-from bide.server.problem import Problem, of_validation
+from bide.server.problem import Problem, invalid, of_validation
 from bide.server.rights import RIGHTS, Caller, Right
 from bide.server.routes.undoing import execute
 from bide.server.service import own_names
@@ -97,10 +97,8 @@ async def batch(call: Call) -> Answer:
     service = call.service
     if given.now is not None:
         if service.test_clock is None:
-            raise Problem(
-                "invalid-argument",
-                "now cannot be given: this server goes by its store's clock; leave it out",
-                field="now",
+            raise invalid(
+                "now", "now cannot be given: this server goes by its store's clock; leave it out"
             )
         service.test_clock.set_wall(given.now)
     await service.quotas.admit(call.caller, commands)

@@ -16,7 +16,7 @@ from bide.queue.undoing.faces import bulk_of
 from bide.server import wire
 from bide.server.change_wire import Changed, Moved, MovedOut, UndoableOut
 from bide.server.conditions import changed, chosen, tag_of
-from bide.server.operation import Answer, Call, Operation
+from bide.server.operation import MESSAGE, QUEUE, Answer, Call, Operation
 from bide.server.routes.given import body_of, headers_of
 from bide.server.routes.messages import find_or_none
 from bide.server.routes.undoing import change
@@ -150,27 +150,25 @@ async def _only_if(call: Call, command: Conditional) -> tuple[Message | None, Co
     return message, msgspec.structs.replace(command, if_version=version)
 
 
-_QUEUE = "/v1/queues/{queue}"
-_ONE = f"{_QUEUE}/messages/{{id}}"
 _IF_MATCH = {
     "if-match": "The etag that a GET told: only if nobody has edited or moved the message since."
 }
 
 CHANGES = (
     Operation(
-        "edit", "PATCH", _ONE, "change", edit, {200: Outcome}, takes=Changed, headers=_IF_MATCH,
+        "edit", "PATCH", MESSAGE, "change", edit, {200: Outcome}, takes=Changed, headers=_IF_MATCH,
         problems=(404, 409, 412, 429, 507),
     ),
     Operation(
-        "cancel", "DELETE", _ONE, "change", cancel, {200: Outcome}, headers=_IF_MATCH,
+        "cancel", "DELETE", MESSAGE, "change", cancel, {200: Outcome}, headers=_IF_MATCH,
         problems=(404, 409, 412),
     ),
     Operation(
-        "rescheduleWhere", "PATCH", f"{_QUEUE}/messages", "change", reschedule_where,
+        "rescheduleWhere", "PATCH", f"{QUEUE}/messages", "change", reschedule_where,
         {200: MovedOut}, takes=Moved, query=RuleQuery, problems=(429,),
     ),
     Operation(
-        "cancelWhere", "DELETE", f"{_QUEUE}/messages", "change", cancel_where, {200: UndoableOut},
+        "cancelWhere", "DELETE", f"{QUEUE}/messages", "change", cancel_where, {200: UndoableOut},
         query=CancelQuery, problems=(429, 507),
     ),
 )  # fmt: skip

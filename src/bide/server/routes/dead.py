@@ -11,7 +11,7 @@ from bide.queue.undoing.faces import reviving
 from bide.queue.undoing.looking import look_at_dead
 from bide.server import wire
 from bide.server.change_wire import RevivedOut, UndoableRevive
-from bide.server.operation import Answer, Call, Operation
+from bide.server.operation import QUEUE, Answer, Call, Operation
 from bide.server.routes.undoing import change
 
 
@@ -49,15 +49,13 @@ async def revive(call: Call) -> Answer:
     return Answer(200, RevivedOut((await call.service.ask(Outcomes, command)).outcomes))
 
 
-_QUEUE = "/v1/queues/{queue}"
-
 DEAD = (
     Operation(
-        "listDead", "GET", f"{_QUEUE}/dead", "read", list_dead, {200: wire.Messages},
+        "listDead", "GET", f"{QUEUE}/dead", "read", list_dead, {200: wire.Messages},
         query=DeadQuery, tag="dead letters",
     ),
     Operation(
-        "revive", "POST", f"{_QUEUE}/revive", "admin", revive, {200: RevivedOut},
+        "revive", "POST", f"{QUEUE}/revive", "admin", revive, {200: RevivedOut},
         takes=UndoableRevive, problems=(429, 507), tag="dead letters",
     ),
 )  # fmt: skip

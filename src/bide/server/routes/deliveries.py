@@ -1,7 +1,7 @@
 """Deliveries: claim what is due, and say what became of it."""
 
-from collections.abc import Sequence
 from math import ceil
+from typing import TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -13,9 +13,11 @@ from bide.model.identity import check_name
 from bide.model.replies import Claimed, Outcome, Outcomes
 from bide.model.times import milliseconds
 from bide.server import wire
-from bide.server.operation import Answer, Call, Operation
-from bide.server.problem import Problem
+from bide.server.operation import MESSAGE, QUEUE, Answer, Call, Operation
+from bide.server.problem import Problem, invalid
 from bide.server.receiving import unless_gone
+
+S = TypeVar("S", bound=wire.Settling)
 
 
 async def claim(call: Call) -> Answer:
@@ -83,8 +85,7 @@ async def ack(call: Call) -> Answer:
 
     Answers what became of each; 409 when none could be settled. Sending it twice does no harm.
     """
-    said = await call.read(wire.AckRequest)
-    leases = await _leases(call, said.leases)
+    said, leases = await _said(call, wire.AckRequest)
     command = call.arguments.ack(leases)
     results = [None if one.result is UNSET else bytes(one.result) for one in said.leases]
     if any(results):
@@ -99,8 +100,7 @@ async def retry(call: Call) -> Answer:
 
     Answers what became of each; 409 when none could be settled. Sending it twice does no harm.
     """
-    said = await call.read(wire.RetryRequest)
-    leases = await _leases(call, said.leases)
+    said, leases = await _said(call, wire.RetryRequest)
     return await _settle(call, call.arguments.retry(leases, said.delay, said.reason), "retried")
 
 
@@ -109,8 +109,7 @@ async def extend(call: Call) -> Answer:
 
     Answers what became of each; 409 when none could be settled. Sending it twice does no harm.
     """
-    said = await call.read(wire.ExtendRequest)
-    leases = await _leases(call, said.leases)
+    said, leases = await _said(call, wire.ExtendRequest)
     return await _settle(call, call.arguments.extend(leases, said.lease), "extended")
 
 
@@ -119,8 +118,7 @@ async def bury(call: Call) -> Answer:
 
     Answers what became of each; 409 when none could be settled. Sending it twice does no harm.
     """
-    said = await call.read(wire.BuryRequest)
-    leases = await _leases(call, said.leases)
+    said, leases = await _said(call, wire.BuryRequest)
     return await _settle(call, call.arguments.bury(leases, said.reason), "buried")
 
 
@@ -129,8 +127,7 @@ async def release(call: Call) -> Answer:
 
     Answers what became of each; 409 when none could be settled. Sending it twice does no harm.
     """
-    said = await call.read(wire.ReleaseRequest)
-    leases = await _leases(call, said.leases)
+    _, leases = await _said(call, wire.ReleaseRequest)
     return await _settle(call, call.arguments.release(leases), "released")
 
 
@@ -151,18 +148,18 @@ async def end_lease(call: Call) -> Answer:
     raise Problem("conflict", f"{outcome}; there was no lease to end", outcomes=[outcome])
 
 
-async def _leases(call: Call, given: Sequence[wire.LeaseOf]) -> list[Lease]:
+async def _said(call: Call, kind: type[S]) -> tuple[S, list[Lease]]:
+    """Return a request, and the leases that it names as the store knows them."""
+    said = await call.read(kind)
     leases = []
-    for one in given:
+    for one in said.leases:
         try:
             leases.append(Lease.of(check_name(one.id), str(one.token)))
         except ValueError:
-            raise Problem(
-                "invalid-argument",
-                f"token={one.token!r} is not a token; give it whole, as the claim gave it",
-                field="leases",
+            raise invalid(
+                "leases", f"token={one.token!r} is not a token; give it whole, as the claim gave it"
             ) from None
-    return await call.service.settled_by(call.caller, call.full, leases)
+    return said, await call.service.settled_by(call.caller, call.full, leases)
 
 
 async def _settle(call: Call, command: object, verb: str) -> Answer:
@@ -178,16 +175,14 @@ async def _settle(call: Call, command: object, verb: str) -> Answer:
     return Answer(200, wire.OutcomesOut(outcomes))
 
 
-_QUEUE = "/v1/queues/{queue}"
-
 DELIVERIES = (
     Operation(
-        "claim", "POST", f"{_QUEUE}/claim", "consume", claim, {200: wire.ClaimedOut},
+        "claim", "POST", f"{QUEUE}/claim", "consume", claim, {200: wire.ClaimedOut},
         takes=wire.Deliver, problems=(429,), tag="deliveries",
     ),
     *(
         Operation(
-            name, "POST", f"{_QUEUE}/{name}", "consume", handle, {200: wire.OutcomesOut},
+            name, "POST", f"{QUEUE}/{name}", "consume", handle, {200: wire.OutcomesOut},
             takes=takes, problems=(409,), tag="deliveries",
         )
         for name, handle, takes in (
@@ -197,7 +192,7 @@ DELIVERIES = (
         )
     ),
     Operation(
-        "endLease", "POST", f"{_QUEUE}/messages/{{id}}/release", "admin", end_lease, {200: Outcome},
+        "endLease", "POST", f"{MESSAGE}/release", "admin", end_lease, {200: Outcome},
         takes=wire.EndLeaseRequest, problems=(404, 409), tag="deliveries",
     ),
 )  # fmt: skip

@@ -12,7 +12,7 @@ from bide.model.message import State
 from bide.model.replies import Ends, expect
 from bide.model.times import milliseconds
 from bide.server import wire
-from bide.server.operation import Answer, Call, Operation
+from bide.server.operation import MESSAGE, Answer, Call, Operation
 from bide.server.problem import Problem
 from bide.server.receiving import unless_gone
 
@@ -133,14 +133,12 @@ def _unknown(call: Call) -> Problem:
     )
 
 
-_ONE = "/v1/queues/{queue}/messages/{id}"
-
 ENDING = (
     Operation(
-        "history", "GET", f"{_ONE}/history", "read", history, {200: HistoryOut}, problems=(404,),
+        "history", "GET", f"{MESSAGE}/history", "read", history, {200: HistoryOut}, problems=(404,),
     ),
     Operation(
-        "result", "GET", f"{_ONE}/result", "bodies", result, {200: ResultOut, 202: ResultOut},
+        "result", "GET", f"{MESSAGE}/result", "bodies", result, {200: ResultOut, 202: ResultOut},
         query=ResultQuery, problems=(404, 429),
     ),
 )  # fmt: skip

@@ -16,7 +16,7 @@ from bide.observing.heartbeat import Busy
 from bide.observing.sample import Lateness, Sample, take_sample
 from bide.server import wire
 from bide.server.operation import Answer, Call, Operation
-from bide.server.problem import Problem, as_json, of_bide
+from bide.server.problem import Problem, as_json, invalid, of_bide
 from bide.server.receiving import Gone, unless_gone
 from bide.server.subscription_status import Standing, standing
 from bide.targets.http.survey import Known
@@ -115,7 +115,7 @@ async def events(call: Call) -> Answer | None:
     query = call.query(EventsQuery)
     every = milliseconds(wire.span(query.counts), "counts") / 1000
     if query.workers and not every:
-        raise Problem("invalid-argument", "workers are told as often as counts", field="counts")
+        raise invalid("counts", "workers are told as often as counts")
     if every:
         call.caller.need("read")
     with call.counted(call.service.streams):

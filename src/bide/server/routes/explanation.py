@@ -9,7 +9,7 @@ from bide.model.identity import check_name
 from bide.model.replies import Explained
 from bide.observing.explain import Explanation, Reason
 from bide.server import wire
-from bide.server.operation import Answer, Call, Operation
+from bide.server.operation import MESSAGE, Answer, Call, Operation
 from bide.server.problem import Problem
 
 
@@ -51,7 +51,7 @@ async def explain(call: Call) -> Answer:
 
 EXPLANATION = (
     Operation(
-        "explain", "GET", "/v1/queues/{queue}/messages/{id}/explanation", "read", explain,
+        "explain", "GET", f"{MESSAGE}/explanation", "read", explain,
         {200: ExplanationOut}, query=ExplainQuery, problems=(404,),
     ),
 )  # fmt: skip

@@ -13,7 +13,7 @@ from bide.server import wire
 from bide.server.change_wire import Changed
 from bide.server.large_bodies import ESCAPED, LARGE
 from bide.server.operation import JSON, Call, decode
-from bide.server.problem import Problem, of_validation
+from bide.server.problem import Problem, invalid, of_validation
 from bide.server.structure import check_fields
 
 HEADER_TYPE = "content-type"
@@ -39,7 +39,7 @@ async def item_of(call: Call, id: str | None) -> tuple[Item, str]:
         check_fields(bytes(given.headers).count(b":"))
         if id is not None:
             if given.id not in (None, id):
-                raise Problem("invalid-argument", "id differs from the one in the path", field="id")
+                raise invalid("id", "id differs from the one in the path")
             given.id = id
         if query != _NOTHING_SAID:
             _add(given, query)
@@ -70,11 +70,7 @@ def _add(given: wire.Given, query: PutQuery) -> None:
         if name == "on_conflict" or value == getattr(_NOTHING_SAID, name):
             continue
         if getattr(given, name) != getattr(_DEFAULTS, name):
-            raise Problem(
-                "invalid-argument",
-                f"{name} is given in the body and in the query; give it once",
-                field=name,
-            )
+            raise invalid(name, f"{name} is given in the body and in the query; give it once")
         setattr(given, name, value)
 
 
@@ -94,7 +90,7 @@ async def to_item(call: Call, given: wire.Given, place: str = "") -> Item:
     except InvalidArgument as error:
         if not place:
             raise
-        raise Problem("invalid-argument", f"{place}: {error}", field=place) from None
+        raise invalid(place, f"{place}: {error}") from None
 
 
 async def body_of(call: Call, given: wire.Given | Changed, place: str = "") -> Any:
@@ -106,11 +102,8 @@ async def body_of(call: Call, given: wire.Given | Changed, place: str = "") -> A
 
 
 def _not_one_body(told: str, place: str) -> Problem:
-    return Problem(
-        "invalid-argument",
-        f"a message has a body (JSON) or bytes (base64), and {told} given",
-        field=f"{place}.body" if place else "body",
-    )
+    field = f"{place}.body" if place else "body"
+    return invalid(field, f"a message has a body (JSON) or bytes (base64), and {told} given")
 
 
 def headers_of(raw: msgspec.Raw, place: str = "") -> dict[str, str] | None:

@@ -15,9 +15,9 @@ from bide.model.replies import Found, Outcome, Outcomes, Page
 from bide.queue.results import must_be_new
 from bide.queue.values import check_latest
 from bide.server import wire
-from bide.server.conditions import changed, chosen, is_named, tag_of
-from bide.server.operation import JSON, Answer, Call, Operation
-from bide.server.problem import Problem
+from bide.server.conditions import changed, chosen, is_named, tag_of, wants_fresh
+from bide.server.operation import JSON, MESSAGE, QUEUE, Answer, Call, Operation
+from bide.server.problem import Problem, invalid
 from bide.server.routes.given import HEADER_TYPE, PutQuery, item_of, to_item
 from bide.server.structure import check_fields
 from bide.server.turns import give_way
@@ -50,9 +50,7 @@ async def put_named(call: Call) -> Answer:
     query.
     """
     item, on_conflict = await item_of(call, check_name(call.part("id")))
-    fresh, match = call.header("if-none-match"), call.header("if-match")
-    if fresh not in (None, "*"):
-        raise Problem("invalid-argument", "if-none-match takes * alone", field="if-none-match")
+    fresh, match = wants_fresh(call), call.header("if-match")
     if match is not None:
         return await _replace(call, item, on_conflict, match)
     (outcome,) = await _put(call, [item], on_conflict)
@@ -64,10 +62,9 @@ async def put_named(call: Call) -> Answer:
 async def _replace(call: Call, item: Item, on_conflict: str, match: str) -> Answer:
     """Replace a message if it still is what the caller saw."""
     if on_conflict == "raise" or call.header("if-none-match") is not None:
-        raise Problem(
-            "invalid-argument",
+        raise invalid(
+            "if-match",
             "if-match replaces what is there; leave out if-none-match and on_conflict=raise",
-            field="if-match",
         )
     message = await find_or_none(call)
     version = chosen(match, message)
@@ -160,12 +157,10 @@ async def _find(call: Call) -> Message:
     return message
 
 
-_QUEUE = "/v1/queues/{queue}"
-_ONE = f"{_QUEUE}/messages/{{id}}"
 MESSAGES = (
     Operation(
-        "putNamed", "PUT", _ONE, "put", put_named, {200: Outcome, 201: Outcome}, takes=wire.Given,
-        takes_bytes=True, query=PutQuery,
+        "putNamed", "PUT", MESSAGE, "put", put_named, {200: Outcome, 201: Outcome},
+        takes=wire.Given, takes_bytes=True, query=PutQuery,
         headers={
             "if-none-match": "*: only if there is no message of this id.",
             "if-match": "The etag that a GET told: replaces the message if nobody has edited or "
@@ -174,23 +169,23 @@ MESSAGES = (
         problems=(409, 412, 415, 429, 507),
     ),
     Operation(
-        "put", "POST", f"{_QUEUE}/messages", "put", put_one, {200: Outcome, 201: Outcome},
+        "put", "POST", f"{QUEUE}/messages", "put", put_one, {200: Outcome, 201: Outcome},
         takes=wire.Given, takes_bytes=True, query=PutQuery, problems=(409, 415, 429, 507),
     ),
     Operation(
-        "putMany", "POST", f"{_QUEUE}/put", "put", put_many, {200: wire.OutcomesOut},
+        "putMany", "POST", f"{QUEUE}/put", "put", put_many, {200: wire.OutcomesOut},
         takes=wire.PutMany, problems=(429, 507),
     ),
     Operation(
-        "getMessage", "GET", _ONE, "read", get, {200: wire.MessageOut, 304: None}, problems=(404,),
-        headers={"if-none-match": "The etag that you have."},
+        "getMessage", "GET", MESSAGE, "read", get, {200: wire.MessageOut, 304: None},
+        problems=(404,), headers={"if-none-match": "The etag that you have."},
     ),
     Operation(
-        "getBody", "GET", f"{_ONE}/body", "bodies", get_body, {200: bytes, 304: None},
+        "getBody", "GET", f"{MESSAGE}/body", "bodies", get_body, {200: bytes, 304: None},
         problems=(404,), kind="*/*", headers={"if-none-match": "The etag that you have."},
     ),
     Operation(
-        "listMessages", "GET", f"{_QUEUE}/messages", "read", list_messages, {200: wire.Messages},
+        "listMessages", "GET", f"{QUEUE}/messages", "read", list_messages, {200: wire.Messages},
         query=ListQuery,
     ),
 )  # fmt: skip

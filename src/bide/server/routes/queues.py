@@ -13,7 +13,7 @@ from bide.queue.undoing.faces import bulk_of
 from bide.queue.undoing.looking import purge_part
 from bide.server import wire
 from bide.server.change_wire import UndoableOut, UndoablePurge
-from bide.server.operation import Answer, Call, Operation
+from bide.server.operation import QUEUE, Answer, Call, Operation
 from bide.server.problem import Problem
 from bide.server.queue_wire import ConfigureRequest, CountsOut
 from bide.server.routes.undoing import change
@@ -178,41 +178,39 @@ async def delete(call: Call) -> Answer:
     return Answer(204)
 
 
-_QUEUE = "/v1/queues/{queue}"
-
 QUEUES = (
     Operation(
         "listQueues", "GET", "/v1/queues", "read", list_queues, {200: QueueNames},
         query=PrefixQuery, tag="queues",
     ),
     Operation(
-        "counts", "GET", _QUEUE, "read", counts, {200: CountsOut}, tag="queues",
+        "counts", "GET", QUEUE, "read", counts, {200: CountsOut}, tag="queues",
     ),
     Operation(
-        "configure", "PATCH", _QUEUE, "admin", configure, {200: SettingsOut},
+        "configure", "PATCH", QUEUE, "admin", configure, {200: SettingsOut},
         takes=ConfigureRequest, tag="queues",
     ),
     Operation(
-        "pause", "POST", f"{_QUEUE}/pause", "admin", pause, {200: SettingsOut}, takes=wire.Empty,
+        "pause", "POST", f"{QUEUE}/pause", "admin", pause, {200: SettingsOut}, takes=wire.Empty,
         tag="queues",
     ),
     Operation(
-        "resume", "POST", f"{_QUEUE}/resume", "admin", resume, {200: SettingsOut}, takes=wire.Empty,
+        "resume", "POST", f"{QUEUE}/resume", "admin", resume, {200: SettingsOut}, takes=wire.Empty,
         tag="queues",
     ),
     Operation(
-        "purge", "POST", f"{_QUEUE}/purge", "admin", purge, {200: UndoableOut}, takes=UndoablePurge,
+        "purge", "POST", f"{QUEUE}/purge", "admin", purge, {200: UndoableOut}, takes=UndoablePurge,
         problems=(429, 507), tag="queues",
     ),
     Operation(
-        "deleteQueue", "DELETE", _QUEUE, "admin", delete, {204: None}, problems=(404, 409),
+        "deleteQueue", "DELETE", QUEUE, "admin", delete, {204: None}, problems=(404, 409),
         tag="queues",
     ),
     Operation(
-        "forecast", "GET", f"{_QUEUE}/forecast", "read", forecast, {200: ForecastOut},
+        "forecast", "GET", f"{QUEUE}/forecast", "read", forecast, {200: ForecastOut},
         query=ForecastQuery, tag="queues",
     ),
     Operation(
-        "audit", "GET", f"{_QUEUE}/audit", "read", audit, {200: AuditOut}, tag="queues",
+        "audit", "GET", f"{QUEUE}/audit", "read", audit, {200: AuditOut}, tag="queues",
     ),
 )  # fmt: skip

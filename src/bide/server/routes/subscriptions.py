@@ -9,8 +9,9 @@ from bide.model.identity import RESERVED, check_namespace
 from bide.model.replies import Counts
 from bide.model.times import milliseconds
 from bide.server import wire
+from bide.server.conditions import wants_fresh
 from bide.server.operation import Answer, Call, Operation
-from bide.server.problem import Problem
+from bide.server.problem import Problem, invalid
 from bide.server.queue_wire import CountsOut
 from bide.server.receiving import unless_gone
 from bide.server.subscription_status import SubscriptionOut, Subscriptions, masked, shown
@@ -59,11 +60,9 @@ async def put(call: Call) -> Answer:
     given = await call.read(SubscriptionIn)
     fields = _checked(call, namespace, given.fields())
     new = Subscription(name=name, namespace=namespace, **fields)
-    fresh = call.header("if-none-match")
-    if fresh not in (None, "*"):
-        raise Problem("invalid-argument", "if-none-match takes * alone", field="if-none-match")
+    fresh = wants_fresh(call)
     await _within_quota(call, namespace, name, fields["concurrency"])
-    work = call.service.pushing.records.put(new, given.secret, tag=_tag(call), fresh=bool(fresh))
+    work = call.service.pushing.records.put(new, given.secret, tag=_tag(call), fresh=fresh)
     kept = await _unless_overtaken(work)
     return await _answer(call, kept.subscription, kept.secret, 201 if kept.fresh else 200)
 
@@ -176,10 +175,9 @@ async def _identity(call: Call) -> tuple[str | None, str]:
         if not NAME.fullmatch(name) or namespace == RESERVED:
             raise InvalidArgument(given)
     except InvalidArgument:
-        raise Problem(
-            "invalid-argument",
+        raise invalid(
+            "name",
             f"name={given!r} cannot be: 1 to 128 of A-Z a-z 0-9 _ . : -, a letter or digit first",
-            field="name",
         ) from None
     if not call.caller.of_all_queues:
         known = await call.service.pushing.records.get(namespace or None, name)
@@ -200,11 +198,10 @@ def _checked(call: Call, namespace: str | None, fields: dict[str, Any]) -> dict[
     if call.caller.namespace is None and namespace is not None and "queue" in fields:
         its, _, queue = fields["queue"].rpartition("/")
         if its != namespace:
-            raise Problem(
-                "invalid-argument",
+            raise invalid(
+                "queue",
                 f"queue={fields['queue']!r} is not of the namespace of the subscription; name one "
                 f"of its own, as {namespace}/orders",
-                field="queue",
             )
         fields["queue"] = queue
     if "url" in fields:

@@ -8,7 +8,7 @@ from bide.queue.undoing.back import undo_steps
 from bide.queue.undoing.change import bulk_steps
 from bide.queue.undoing.records import is_token, nothing
 from bide.server.change_wire import UndoableOut, UndoneOut, UndoRequest, cursor_of, from_cursor
-from bide.server.operation import Answer, Call, Operation
+from bide.server.operation import QUEUE, Answer, Call, Operation
 from bide.server.rights import RIGHT_OF_VERB, Caller
 from bide.server.service import Service
 
@@ -82,7 +82,7 @@ async def undo(call: Call) -> Answer:
 
 UNDOING = (
     Operation(
-        "undo", "POST", "/v1/queues/{queue}/undo", "", undo, {200: UndoneOut}, takes=UndoRequest,
+        "undo", "POST", f"{QUEUE}/undo", "", undo, {200: UndoneOut}, takes=UndoRequest,
         problems=(404, 429, 507),
     ),
 )  # fmt: skip
