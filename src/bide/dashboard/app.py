@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Collection
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 from urllib.parse import quote
 
@@ -38,11 +39,12 @@ longer."""
 _log = logging.getLogger("bide.dashboard")
 
 
+@dataclass(eq=False)
 class Dashboard:
     """The dashboard of one store.
 
     Args:
-        store: its URL.
+        url: of the store.
         access: tells what the visitor of a request may see and do.
         hide: names of the parts of bodies, and of the headers, that nobody is shown.
         action_log: a file for a JSON line per action.
@@ -53,27 +55,21 @@ class Dashboard:
         slow_reads: carries out forecasts and audits; by default its own.
     """
 
-    def __init__(
-        self,
-        store: str,
-        access: AccessFunction,
-        hide: Collection[str] = (),
-        action_log: ActionLog | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-        *,
-        sessions: Sessions | None = None,
-        admit: Admit | None = None,
-        address: Callable[[Any], str] | None = None,
-        slow_reads: SlowReads | None = None,
-    ) -> None:
-        self._sessions = sessions
-        self._admit = admit
-        self._address = address
-        self.store = StoreReader(store, clock, slow_reads)
-        self._access = access
-        self._hide = frozenset(name.lower() for name in hide)
-        self.action_log = action_log or ActionLog(None)
-        self._text = ClientText(store)
+    url: str
+    access: AccessFunction
+    hide: Collection[str] = ()
+    action_log: ActionLog = field(default_factory=lambda: ActionLog(None))
+    clock: Clock = SYSTEM_CLOCK
+    _: KW_ONLY
+    sessions: Sessions | None = None
+    admit: Admit | None = None
+    address: Callable[[Any], str] | None = None
+    slow_reads: SlowReads | None = None
+
+    def __post_init__(self) -> None:
+        self.store = StoreReader(self.url, self.clock, self.slow_reads)
+        self.hide = frozenset(name.lower() for name in self.hide)
+        self._text = ClientText(self.url)
 
     async def close(self) -> None:
         """Let go of the store."""
@@ -113,7 +109,7 @@ class Dashboard:
                 else:
                     access, session = await self._visitor(request)
                     view = View(
-                        request, access, self.store, self._hide, self._admit, session,
+                        request, access, self.store, self.hide, self.admit, session,
                         self.action_log.path,
                     )  # fmt: skip
                     answer = await self._made(view)
@@ -142,7 +138,7 @@ class Dashboard:
         if isinstance(page, Redirect):
             return b""
         language = language_of(request.cookie(LANGUAGE), request.header("accept-language"))
-        shown = view or View(request, Access(), self.store, self._hide)
+        shown = view or View(request, Access(), self.store, self.hide)
         context = {**page.context, "view": shown, "now": shown.now, "known": view is not None}
         return render(page.template, language, context)
 
@@ -153,17 +149,17 @@ class Dashboard:
         await request.read_form()
         if request.path == "/language":
             return _chosen(request)
-        if self._sessions is None:
+        if self.sessions is None:
             raise Refused(404, "not-found")
         if request.path == "/logout":
-            return self._sessions.log_out(request)
-        return await self._sessions.log_in(request)
+            return self.sessions.log_out(request)
+        return await self.sessions.log_in(request)
 
     async def _visitor(self, request: Request) -> tuple[Access, bool]:
         """Return what a visitor may, and whether they have logged in."""
-        if self._sessions is not None:
-            return await self._sessions.visitor(request)
-        found = self._access(request.scope)
+        if self.sessions is not None:
+            return await self.sessions.visitor(request)
+        found = self.access(request.scope)
         access = await found if inspect.isawaitable(found) else found
         if access is None:
             raise Refused(403, "no-access")
@@ -205,7 +201,7 @@ class Dashboard:
     def _note(self, view: View, done: Act) -> None:
         """Log an action with its author."""
         access, request = view.access, view.request
-        client = request.client if self._address is None else self._address(request.scope)
+        client = request.client if self.address is None else self.address(request.scope)
         self.action_log.write(
             [done], who=access.name, token="", client=client, namespace=access.namespace
         )

@@ -1,6 +1,7 @@
 """What a page is made with: the request, its visitor, and the store."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from bide.dashboard import redaction
@@ -51,6 +52,7 @@ Admit = Callable[[Access, str, Item | Edit], Awaitable[None]]
 what is to be changed of messages."""
 
 
+@dataclass(eq=False)
 class View:
     """One request of one visitor.
 
@@ -59,29 +61,21 @@ class View:
         access: what its visitor may see and do.
         store: the store.
         hide: names in lower case of the parts of bodies, and of the headers, that are not shown.
-        admit: refuses what is beyond a quota.
+        quotas: refuses what is beyond a quota.
         session: whether the visitor has logged in.
         log: the file of the action log, if one is kept.
     """
 
-    def __init__(
-        self,
-        request: Request,
-        access: Access,
-        store: StoreReader,
-        hide: Collection[str],
-        admit: Admit | None = None,
-        session: bool = False,
-        log: str | None = None,
-    ) -> None:
-        self.request = request
-        self.access = access
-        self.store = store
-        self.now = store.clock.now()
-        self.session = session
-        self.log = log
-        self._hide = hide
-        self._admit = admit
+    request: Request
+    access: Access
+    store: StoreReader
+    hide: Collection[str]
+    quotas: Admit | None = None
+    session: bool = False
+    log: str | None = None
+
+    def __post_init__(self) -> None:
+        self.now = self.store.clock.now()
 
     # For templates.
 
@@ -104,11 +98,11 @@ class View:
 
     def preview(self, message: Message) -> str:
         """Return the beginning of a body, as far as the visitor may see it."""
-        return redaction.preview_of(message, self._hide) if self.access.bodies else ""
+        return redaction.preview_of(message, self.hide) if self.access.bodies else ""
 
     def body(self, message: Message) -> redaction.Shown | None:
         """Return a body to be read, `None` if the visitor may not see it."""
-        return redaction.body_of(message, self._hide) if self.access.bodies else None
+        return redaction.body_of(message, self.hide) if self.access.bodies else None
 
     def editable(self, message: Message) -> str | None:
         """Return a body to be edited, `None` unless it is JSON that the visitor sees all of."""
@@ -119,15 +113,15 @@ class View:
 
     def result(self, end: End) -> str:
         """Return a result to be read, as far as the visitor may see it."""
-        return redaction.result_of(end.result or b"", self._hide)
+        return redaction.result_of(end.result or b"", self.hide)
 
     def redacted(self, message: Message) -> Message:
         """Return a message without the parts that nobody is shown."""
-        return redaction.redacted(message, self._hide) if self._hide else message
+        return redaction.redacted(message, self.hide) if self.hide else message
 
     def headers(self, message: Message) -> Mapping[str, str]:
         """Return the headers that the visitor may see."""
-        return redaction.headers_of(message, self._hide) if self.access.bodies else {}
+        return redaction.headers_of(message, self.hide) if self.access.bodies else {}
 
     # For pages.
 
@@ -149,5 +143,5 @@ class View:
         Raises:
             Problem: it is.
         """
-        if self._admit is not None:
-            await self._admit(self.access, queue, what)
+        if self.quotas is not None:
+            await self.quotas(self.access, queue, what)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import dataclass, field
 
 from bide.clock import Clock, sleep
 from bide.lane.lane import Lane
@@ -30,6 +31,7 @@ _NONE = (
 _log = logging.getLogger("bide.server")
 
 
+@dataclass(eq=False)
 class Admission:
     """Find out who sends a request.
 
@@ -46,18 +48,14 @@ class Admission:
         failed: failed logins, shared by the processes of the server.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        lane: Lane,
-        tokens: Tokens,
-        clock: Clock,
-        failed: FailedLogins | None = None,
-    ) -> None:
-        self._settings = settings
-        self._lane = lane
-        self._tokens = tokens
-        self._clock = clock
+    settings: Settings
+    lane: Lane
+    tokens: Tokens
+    clock: Clock
+    failed: FailedLogins = field(default_factory=FailedLogins)
+
+    def __post_init__(self) -> None:
+        settings = self.settings
         self.asks = (
             settings.auth == "required"
             or (settings.auth == "auto" and settings.shared_socket and not settings.behind)
@@ -69,7 +67,7 @@ class Admission:
         self._may_appear = False
         self._until = 0.0
         self._looking: asyncio.Task[None] | None = None
-        self._throttle = LoginThrottle(clock, failed or FailedLogins())
+        self._throttle = LoginThrottle(self.clock, self.failed)
         self._oidc = None if settings.oidc is None else Oidc(settings.oidc)
         self._waiting: dict[str | None, set[asyncio.Future[None]]] = {}
         self._checking: asyncio.Task[None] | None = None
@@ -81,18 +79,18 @@ class Admission:
             StoreError: the store cannot be opened.
             InvalidArgument: other machines can reach the server, and there are no tokens.
         """
-        if self._settings.auth == "auto" and not self._settings.behind:
+        if self.settings.auth == "auto" and not self.settings.behind:
             self._ever_asks = True
-            capabilities = await asyncio.to_thread(lambda: self._lane.capabilities)
+            capabilities = await asyncio.to_thread(lambda: self.lane.capabilities)
             self._may_appear = capabilities.random_access
             if self._may_appear:
                 await self._look()
-        must_be_local(self._settings, asks=self.asks)
+        must_be_local(self.settings, asks=self.asks)
 
     @property
     def is_open(self) -> bool:
         """Whether requests without a token are answered, as known at most a second ago."""
-        return not self.asks and (not self._may_appear or self._clock.monotonic() < self._until)
+        return not self.asks and (not self._may_appear or self.clock.monotonic() < self._until)
 
     async def caller(self, text: str | None, client: str | None = None) -> Caller:
         """Return who sends a request.
@@ -123,7 +121,7 @@ class Admission:
             except Rejected as error:
                 why = f"the JWT is not accepted: {error}"
         elif self.asks or self._may_appear:
-            caller = await self._tokens.caller(text)
+            caller = await self.tokens.caller(text)
         if caller is None:
             self._throttle.failed(client or "")
             raise Problem(
@@ -156,7 +154,7 @@ class Admission:
     async def _check(self) -> None:
         """Check each token that requests wait with, for as long as any wait."""
         while self._waiting:
-            await sleep(self._clock, RECHECK)
+            await sleep(self.clock, RECHECK)
             for text in list(self._waiting):
                 try:
                     await self.caller(text)
@@ -180,8 +178,8 @@ class Admission:
             task.exception()  # requests that waited for it got it; marks it as retrieved
 
     async def _look(self) -> None:
-        began = self._clock.monotonic()
-        if await self._tokens.exist() and not self.asks:
+        began = self.clock.monotonic()
+        if await self.tokens.exist() and not self.asks:
             self._begin_to_ask()
         self._until = began + LOOK
 

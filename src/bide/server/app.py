@@ -63,7 +63,7 @@ class Path:
             return
         parts = path.split("/")
         named = {name: parts[at] for name, at in self._named}
-        call = Call(self._service, operation, scope, path, named, receive, send)
+        call = Call(self._service, operation, scope, named, receive, send)
         status, result, content = 0, "ended", None
         try:
             await self._admit(call)

@@ -5,6 +5,7 @@ Routes, checks and the OpenAPI description are made from these.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from functools import lru_cache
 from http import HTTPStatus
 from inspect import cleandoc
@@ -100,6 +101,7 @@ class Operation(NamedTuple):
         return summary.rstrip("."), more.replace("\n", " ")
 
 
+@dataclass(eq=False)
 class Call:
     """One request to one operation.
 
@@ -107,39 +109,29 @@ class Call:
         service: that answers it.
         operation: that is called.
         scope: the ASGI scope of the request.
-        path: undecoded.
         named: the names in the path, undecoded.
         receive: gives its body.
         send: takes the answer.
     """
 
-    def __init__(
-        self,
-        service: Service,
-        operation: Operation,
-        scope: Scope,
-        path: str,
-        named: dict[str, str],
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        self.service = service
-        self.operation = operation
-        self.scope = scope
-        self.path = path
-        self.named = named
-        self.receive = receive
-        self.send = send
-        self.caller: Caller = OPEN
-        self.client = service.addresses.of(scope) or None
+    service: Service
+    operation: Operation
+    scope: Scope
+    named: dict[str, str]
+    receive: Receive
+    send: Send
+    caller: Caller = field(default=OPEN, init=False)
+    acts: list[Act] = field(default_factory=list, init=False)
+    """The commands of a batch, for the action log."""
+    streams: bool = field(default=False, init=False)
+    """Whether an answer that goes on was begun."""
+    _arguments: CommandBuilder | None = field(default=None, init=False)
+    _received: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.client = self.service.addresses.of(self.scope) or None
         """The client's address; `None` on a Unix socket without a trusted proxy."""
-        self.acts: list[Act] = []
-        """The commands of a batch, for the action log."""
-        self.streams = False
-        """Whether an answer that goes on was begun."""
-        self._headers: dict[bytes, bytes] = dict(scope["headers"])
-        self._arguments: CommandBuilder | None = None
-        self._received = 0
+        self._headers: dict[bytes, bytes] = dict(self.scope["headers"])
 
     def header(self, name: str) -> str | None:
         """Return a header by its name in lower case; of several, the last."""

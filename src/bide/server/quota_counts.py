@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from bide.lane.lane import Lane
 from bide.model.commands import Count, Queues
@@ -31,6 +32,7 @@ SHARE = 20
 _log = logging.getLogger("bide.server")
 
 
+@dataclass(eq=False)
 class QuotaCounts:
     """Counts, for all processes of a server together.
 
@@ -40,31 +42,30 @@ class QuotaCounts:
         usage: keeps the counts.
     """
 
-    def __init__(self, lane: Lane, slow_reads: SlowReads, usage: QuotaUsage) -> None:
-        self._lane = lane
-        self._slow_reads = slow_reads
-        self._usage = usage
-        self._weighing: dict[str | None, asyncio.Task[None]] = {}
-        self.queues: dict[str | None, set[str]] = {}
-        """The queues, by their full names, that a namespace is known to have or have had."""
+    lane: Lane
+    slow_reads: SlowReads
+    usage: QuotaUsage
+    queues: dict[str | None, set[str]] = field(default_factory=dict, init=False)
+    """The queues, by their full names, that a namespace is known to have or have had."""
+    _weighing: dict[str | None, asyncio.Task[None]] = field(default_factory=dict, init=False)
 
     async def count(self, caller: Caller, every: float) -> None:
         """Count the messages of a namespace, unless that was done `every` seconds ago."""
         began = time.monotonic()
-        with self._usage.of(caller.namespace) as use:
+        with self.usage.of(caller.namespace) as use:
             if began <= use.count_after + every:
                 return
             use.count_after = began
         names = await self.names(caller)
         self.queues.setdefault(caller.namespace, set()).update(names)
         pending = await self._pending(names)
-        with self._usage.of(caller.namespace) as use:
+        with self.usage.of(caller.namespace) as use:
             use.pending = pending
             use.count_after = began + SHARE * (time.monotonic() - began)
 
     async def weigh(self, caller: Caller, every: float) -> None:
         """Count the bytes of a namespace, unless that was done `every` seconds ago."""
-        with self._usage.of(caller.namespace) as use:
+        with self.usage.of(caller.namespace) as use:
             due = time.monotonic() >= use.weigh_after + every
         if due:
             self._begin(caller)
@@ -76,7 +77,7 @@ class QuotaCounts:
 
         The first count is not waited for.
         """
-        with self._usage.of(caller.namespace) as use:
+        with self.usage.of(caller.namespace) as use:
             first, over = use.weigh_after == NEVER, use.stored > most
         if first:
             self._begin(caller)
@@ -86,7 +87,7 @@ class QuotaCounts:
     def _begin(self, caller: Caller) -> None:
         if caller.namespace in self._weighing:
             return
-        with self._usage.of(caller.namespace) as use:
+        with self.usage.of(caller.namespace) as use:
             use.weigh_after = time.monotonic() + WEIGH_EVERY  # in case this process dies meanwhile
         task = asyncio.create_task(self._weigh(caller))
         self._weighing[caller.namespace] = task
@@ -94,11 +95,11 @@ class QuotaCounts:
 
     async def _weigh(self, caller: Caller) -> None:
         began = time.monotonic()
-        with self._usage.of(caller.namespace) as use:
+        with self.usage.of(caller.namespace) as use:
             before = use.added
         stored = await self._stored(await self.names(caller))
         now = time.monotonic()
-        with self._usage.of(caller.namespace) as use:
+        with self.usage.of(caller.namespace) as use:
             use.stored = stored + use.added - before
             use.weigh_after = now + max(RECOUNT_EVERY, SHARE * (now - began))
 
@@ -114,13 +115,13 @@ class QuotaCounts:
 
     async def names(self, caller: Caller) -> list[str]:
         """Return the full names of a caller's queues."""
-        names = expect(Names, await self._lane.acall(Queues(caller.prefix("")))).names
+        names = expect(Names, await self.lane.acall(Queues(caller.prefix("")))).names
         return [name for name in names if caller.own(name) is not None]
 
     async def _pending(self, names: Sequence[str]) -> int:
-        counted = [expect(Counts, await self._lane.acall(Count(name))) for name in names]
+        counted = [expect(Counts, await self.lane.acall(Count(name))) for name in names]
         return sum(counts.sizes.total + counts.kept for counts in counted)
 
     async def _stored(self, names: Sequence[str]) -> int:
-        counts = [await self._slow_reads.read(Count(name, stored=True)) for name in names]
+        counts = [await self.slow_reads.read(Count(name, stored=True)) for name in names]
         return sum(expect(Counts, one).stored or 0 for one in counts)

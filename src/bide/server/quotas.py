@@ -5,6 +5,7 @@ They hold for all processes of a server together, and for each server on a store
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from math import ceil
 
 import msgspec
@@ -60,55 +61,48 @@ class Usage(msgspec.Struct, kw_only=True):
     """How many requests its subscriptions may have under way together."""
 
 
+@dataclass(eq=False)
 class Quotas:
     """Lets puts through, or says why not.
 
     Args:
         settings: what each namespace may use.
         counts: of what they have, in the store.
-        usage: what they have used, shared by the processes of a server.
+        shared: what they have used, shared by the processes of a server.
         asks: tells whether the server asks for tokens; then namespaces have default quotas.
         clock: tells how far ahead a due time is.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        counts: QuotaCounts,
-        usage: QuotaUsage,
-        asks: Callable[[], bool] = lambda: False,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        self._settings = settings
-        self._asks = asks
-        self._clock = clock
-        self._counts = counts
-        self._usage = usage
-        self._carried: dict[str | None, int] = {}
-        """Bytes that were not told of yet."""
-        self._exhausted: dict[str | None, float] = {}
-        """Until when a namespace that carried too much is refused."""
+    settings: Settings
+    counts: QuotaCounts
+    shared: QuotaUsage
+    asks: Callable[[], bool] = lambda: False
+    clock: Clock = SYSTEM_CLOCK
+    _carried: dict[str | None, int] = field(default_factory=dict, init=False)
+    """Bytes that were not told of yet."""
+    _exhausted: dict[str | None, float] = field(default_factory=dict, init=False)
+    """Until when a namespace that carried too much is refused."""
 
     @property
     def any(self) -> bool:
         """Whether anything is limited at all."""
-        return self._asks() or bool(self._settings.quotas)
+        return self.asks() or bool(self.settings.quotas)
 
     def of(self, namespace: str | None) -> Quota:
         """Return what a namespace may use."""
-        return self._settings.quota(namespace, asks=self._asks())
+        return self.settings.quota(namespace, asks=self.asks())
 
     async def usage(self, caller: Caller) -> Usage:
         """Return what a caller's namespace uses, its messages as counted within the last second."""
         quota = self.of(caller.namespace)
         whole = msgspec.structs.replace(caller, queues=ALL_QUEUES)
-        await self._counts.count(whole, RECOUNT_EVERY)
-        await self._counts.weigh(whole, WEIGH_EVERY)
-        with self._usage.of(caller.namespace) as use:
+        await self.counts.count(whole, RECOUNT_EVERY)
+        await self.counts.weigh(whole, WEIGH_EVERY)
+        with self.shared.of(caller.namespace) as use:
             messages, stored = int(use.pending), int(use.stored)
-        queues = len(await self._counts.names(caller))
+        queues = len(await self.counts.names(caller))
         if not caller.of_all_queues:
-            messages, stored = await self._counts.of_some(caller)
+            messages, stored = await self.counts.of_some(caller)
         return Usage(
             namespace=caller.namespace, messages=messages, max_messages=quota.pending,
             stored_bytes=stored, max_stored_bytes=quota.stored, queues=queues,
@@ -161,14 +155,14 @@ class Quotas:
         if quota.queues is not None and queues:
             await self._let_in(whole, queues, quota.queues)
         if quota.pending is not None and added:
-            await self._counts.count(whole, COUNT_EVERY)
-            with self._usage.of(caller.namespace) as use:
+            await self.counts.count(whole, COUNT_EVERY)
+            with self.shared.of(caller.namespace) as use:
                 seems_full = use.pending + added > quota.pending
             if seems_full:
-                await self._counts.count(whole, RECOUNT_EVERY)
+                await self.counts.count(whole, RECOUNT_EVERY)
         if quota.stored is not None:
-            await self._counts.keep_weighed(whole, quota.stored - size)
-        with self._usage.of(caller.namespace) as use:
+            await self.counts.keep_weighed(whole, quota.stored - size)
+        with self.shared.of(caller.namespace) as use:
             if quota.pending is not None and added:
                 self._room(use, quota.pending, added)
             if quota.stored is not None and use.stored + size > quota.stored:
@@ -186,7 +180,7 @@ class Quotas:
 
     def _bound(self, caller: Caller, items: Sequence[Item]) -> int:
         """Look at messages alone, however many there are; return how many bytes they take."""
-        quota, now = self.of(caller.namespace), self._clock.now()
+        quota, now = self.of(caller.namespace), self.clock.now()
         total = 0
         for item in items:
             total += (size := stored_size(item))
@@ -214,9 +208,9 @@ class Quotas:
         if total < CARRIED:
             return
         del self._carried[namespace]
-        if (rate := self.of(namespace).byte_rate) is None or self._usage.is_closed:
+        if (rate := self.of(namespace).byte_rate) is None or self.shared.is_closed:
             return
-        with self._usage.of(namespace) as use:
+        with self.shared.of(namespace) as use:
             now = time.monotonic()
             use.byte_allowance = min(rate, use.byte_allowance + (now - use.byte_at) * rate) - total
             use.byte_at = now
@@ -303,12 +297,12 @@ class Quotas:
 
     async def _let_in(self, caller: Caller, queues: Collection[str], most: int) -> None:
         """Let messages into queues that there are, and into new ones while there is room."""
-        known = self._counts.queues.get(caller.namespace)
+        known = self.counts.queues.get(caller.namespace)
         if known is not None and known.issuperset(queues):
             return
         new = {queue for queue in queues if not is_register(queue)}
         if known is None or len(known | new) > most:
-            known = self._counts.queues[caller.namespace] = set(await self._counts.names(caller))
+            known = self.counts.queues[caller.namespace] = set(await self.counts.names(caller))
         if len(known | new) > most and not known.issuperset(new):
             raise Problem(
                 "quota-exceeded",
