@@ -58,6 +58,17 @@ def test_every_help_has_an_example(run: Bide, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", EVERY)
+def test_help_breaks_no_line_within_an_option(
+    run: Bide, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for columns in range(52, 81, 4):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        text = run(*path.split()[1:], "--help").output
+        assert re.search(r"--[\w-]*-\n", text) is None
+        assert "\u2011" not in text
+
+
+@pytest.mark.parametrize("path", EVERY)
 def test_the_documentation_tells_every_command(path: str) -> None:
     assert re.search(rf"\b{path}\b", (REPOSITORY / "docs" / "cli.md").read_text())
 

@@ -1,9 +1,10 @@
 """The `bide` command line: its commands, their errors and exit codes."""
 
 import os
+import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from keyword import iskeyword
 from typing import Any
@@ -57,8 +58,45 @@ OTHER_WORDS = {
 """The names that other tools use for these commands."""
 
 
+_LONG_OPTION = re.compile(r"--\w+(?:-\w+)+")
+_UNBROKEN = "\u2011"
+"""A hyphen at which no line is broken."""
+
+
+class _HelpFormatter(click.HelpFormatter):
+    """Breaks no line within the name of an option."""
+
+    def write_text(self, text: str) -> None:
+        super().write_text(_unbroken(text))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], *spacing: int, **more: int) -> None:
+        super().write_dl([(term, _unbroken(text)) for term, text in rows], *spacing, **more)
+
+    def getvalue(self) -> str:
+        return super().getvalue().replace(_UNBROKEN, "-")
+
+
+def _unbroken(text: str) -> str:
+    return _LONG_OPTION.sub(lambda name: name[0].replace("-", _UNBROKEN), text)
+
+
+class _Context(click.Context):
+    formatter_class = _HelpFormatter
+
+
 class Group(click.Group):
     """A command with commands of its own: its help shows the whole first sentence of each."""
+
+    context_class = _Context
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command, and have its help written as that of all."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None:
+            command.context_class = _Context
+        return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands."""
