@@ -30,6 +30,7 @@ extensions = [
     "sphinx_design",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "both_forms",  # docs/_ext/both_forms.py
     "docstrings",  # docs/_ext/docstrings.py, after Napoleon
     "sphinx_click",
     "shell",  # docs/_ext/shell.py, after sphinx-click

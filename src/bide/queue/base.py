@@ -4,12 +4,10 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn, Self, TypeVar, cast
-
-import msgspec
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, cast
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Guest
@@ -18,13 +16,13 @@ from bide.engines.registry import guest as guest_of
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import Steps, arun_steps, run_steps
-from bide.model.commands import Command, Explain, Find, Put, Scan
+from bide.model.commands import Command, Configure, Explain, Find, Put, Scan
 from bide.model.errors import Closed, InvalidArgument, Unsupported, WrongContext
 from bide.model.identity import actor_of, check_name
 from bide.model.limits import MAX_BODY
 from bide.model.message import Message
 from bide.model.pace import Rate
-from bide.model.replies import Explained, Found, Outcome, Outcomes, Page
+from bide.model.replies import Explained, Found, Outcome, Outcomes, Page, Settings
 from bide.model.times import Duration
 from bide.observing import spans
 from bide.observing.explain import Explanation
@@ -33,7 +31,7 @@ from bide.outbox.guest import outbox
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.delivery import AsyncDelivery, Delivery, mark_settled
 from bide.queue.detour import detours, is_detoured, open_queues
-from bide.queue.results import held
+from bide.queue.results import first, first_new, following, held
 from bide.queue.values import check_joins
 from bide.within import acarry_out, carry_out, dialect_of
 
@@ -82,7 +80,8 @@ class BaseQueue:
             raise InvalidArgument(
                 f"url={url!r} must be a str; for a file write 'sqlite:///path/to/bide.db'"
             )
-        self._url = url or os.environ.get("BIDE_URL") or DEFAULT_URL
+        self._names_store = url is not None
+        self._url = url or self._default_url()
         self._holder = None if holder is None else check_name(holder, "holder")
         if actor is None and self._holder is not None:
             actor = actor_of(self._holder)
@@ -99,6 +98,10 @@ class BaseQueue:
             self._go(open_lane(self._url, clock), clock)
         self._users = [name]  # one, until it is closed
         open_queues.add(self)
+
+    def _default_url(self) -> str:
+        """Return the store of a queue that names none."""
+        return os.environ.get("BIDE_URL") or DEFAULT_URL
 
     def _go(self, lane: Lane, clock: Clock) -> None:
         """Use a store and a clock."""
@@ -241,14 +244,22 @@ class BlockingBase(BaseQueue):
         """Run the commands of some steps, and return their result."""
         return run_steps(steps, partial(self._do, object, within=within))
 
+    _many = _count = _run
+
+    def _one(self, command: Command, within: object = None, *, new: bool = False) -> Outcome:
+        reply = self._do(Outcomes, command, within=within)
+        return first_new(reply) if new else first(reply)
+
+    def _configure(self, command: Configure) -> Settings:
+        return self._do(Settings, command)
+
     def _walk(self, command: Scan) -> Iterator[Message]:
         """Yield the messages of a scan, page by page."""
-        while True:
-            found = self._do(Page, command)
-            yield from found.messages
-            if found.cursor is None:
-                return
-            command = msgspec.structs.replace(command, cursor=found.cursor)
+        scan: Scan | None = command
+        while scan is not None:
+            page = self._do(Page, scan)
+            yield from page.messages
+            scan = following(scan, page)
 
     def _find_all(self, ids: Sequence[str]) -> list[Message | None]:
         """Find messages by id, in as many commands as replies of limited size need."""
@@ -290,12 +301,18 @@ class AsyncBase(BaseQueue):
         await self.close()
 
     async def _do(
-        self, kind: type[R], command: Command, wait: float | None = None, within: object = None
-    ) -> R:
-        """Execute a command and return its reply."""
+        self, kind: type[R], command: Command, wait: float | None = None, within: object = None,
+        of: Callable[[R], object] | None = None,
+    ) -> R:  # fmt: skip
+        """Execute a command and return its reply, or what `of` makes of it.
+
+        Each single put passes through here: it has no further coroutine around this one.
+        """
         if within is not None and (guest := self._guest(command, within)) is not None:
             with self._joining(command) as commands:
-                return cast("R", (await acarry_out(within, guest, commands, self._now()))[-1])
+                replies = await acarry_out(within, guest, commands, self._now())
+                last = cast("R", replies[-1])
+                return last if of is None else cast("R", of(last))
         if not self._users:
             raise self._was_closed()
         if self._unset is not None and not command.only_reads:
@@ -308,7 +325,7 @@ class AsyncBase(BaseQueue):
             lane = self._lane
             reply = await (lane.hand_in(command) or lane.acall(command, self, wait))
         assert isinstance(reply, kind), f"a store answered {reply!r}"
-        return reply
+        return reply if of is None else cast("R", of(reply))
 
     async def explain(self, id: str) -> Explanation:
         """Async form of `Queue.explain`."""
@@ -321,15 +338,25 @@ class AsyncBase(BaseQueue):
         """Run the commands of some steps, and return their result."""
         return await arun_steps(steps, partial(self._do, object, within=within))
 
+    _many = _count = _run
+
+    def _one(
+        self, command: Command, within: object = None, *, new: bool = False
+    ) -> Coroutine[Any, Any, Outcome]:
+        done = self._do(Outcomes, command, None, within, first_new if new else first)
+        return cast("Coroutine[Any, Any, Outcome]", done)
+
+    async def _configure(self, command: Configure) -> Settings:
+        return await self._do(Settings, command)
+
     async def _walk(self, command: Scan) -> AsyncIterator[Message]:
         """Yield the messages of a scan, page by page."""
-        while True:
-            found = await self._do(Page, command)
-            for message in found.messages:
+        scan: Scan | None = command
+        while scan is not None:
+            page = await self._do(Page, scan)
+            for message in page.messages:
                 yield message
-            if found.cursor is None:
-                return
-            command = msgspec.structs.replace(command, cursor=found.cursor)
+            scan = following(scan, page)
 
     async def _settle(self, deliveries: Sequence[AsyncDelivery], command: Command) -> list[Outcome]:
         outcomes = (await self._do(Outcomes, command)).outcomes

@@ -1,4 +1,4 @@
-"""Change messages that no worker holds: cancel, reschedule, edit."""
+"""Change messages that no worker holds, and the settings of a queue."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, overload
@@ -7,13 +7,27 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from bide.lane.steps import Steps
-from bide.model.commands import Cancel, Purge, Reschedule
+from bide.model.commands import Cancel, Purge, Reschedule, Scan
 from bide.model.limits import BULK
-from bide.model.message import Message
+from bide.model.message import Message, State
+from bide.model.pace import Rate
 from bide.model.replies import Affected, Outcome, Outcomes, Page
 from bide.model.times import Duration, Moment
+from bide.queue.both_forms import (
+    CountT,
+    DeliveryT,
+    OutcomesT,
+    OutcomeT,
+    SettingsT,
+    UndoableT,
+    outcomes_of,
+)
 from bide.queue.command_builder import CommandBuilder
-from bide.queue.undoing.faces import AsyncUndo, BlockingUndo, Undoable, bulk_of, check_undo
+from bide.queue.put_and_settle import PutAndSettle
+from bide.queue.results import following, in_parts
+from bide.queue.undoing.faces import bulk_of, check_undo, reviving
+from bide.queue.undoing.looking import look_at_dead, look_at_purge
+from bide.queue.values import one_or_several
 
 
 def unheld(messages: Iterable[Message]) -> list[str]:
@@ -39,36 +53,49 @@ def _rescheduling(
     if dry_run:
         counted: Affected = yield builder.cancel_where(group, after, before, dry_run=True)
         return counted.count
-    scan = builder.scan(None, group, after, before, BULK)
+    scan: Scan | None = builder.scan(None, group, after, before, BULK)
     count = 0
-    while True:
+    while scan is not None:
         page: Page = yield scan
         if ids := unheld(page.messages):
             reply: Outcomes = yield msgspec.structs.replace(command, ids=ids)
             count += sum(map(bool, reply.outcomes))
-        if page.cursor is None:
-            return count
-        scan = msgspec.structs.replace(scan, cursor=page.cursor)
+        scan = following(scan, page)
+    return count
 
 
-class BlockingChanges(BlockingUndo):
-    """The methods of `Queue` that change messages."""
+def _reviving(
+    builder: CommandBuilder, ids: Iterable[str] | None, delay: Duration
+) -> Steps[list[Outcome]]:
+    """Revive dead letters, a thousand at a time; without ids, all."""
+    chosen = [] if ids is None else one_or_several(ids)
+    scan = builder.scan("dead", None, None, None, 500) if ids is None else None
+    while scan is not None:
+        page: Page = yield scan
+        chosen += [message.id for message in page.messages]
+        scan = following(scan, page)
+    parts = in_parts(chosen)
+    return (yield from outcomes_of(*(builder.revive(part, delay) for part in parts)))
+
+
+class Changes(PutAndSettle[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, SettingsT]):
+    """The methods that change messages and settings."""
 
     @overload
     def cancel(
         self, id: str, *, if_due: Moment | None = None, if_version: str | None = None,
         within: object = None,
-    ) -> Outcome: ...  # fmt: skip
+    ) -> OutcomeT: ...  # fmt: skip
     @overload
     def cancel(
         self, *, group: str | None = None, after: Moment | None = None,
         before: Moment | None = None, dry_run: bool = False, within: object = None,
-    ) -> int: ...  # fmt: skip
+    ) -> CountT: ...  # fmt: skip
     @overload
     def cancel(
         self, *, group: str | None = None, after: Moment | None = None,
         before: Moment | None = None, undo: Literal[True],
-    ) -> Undoable: ...  # fmt: skip
+    ) -> UndoableT: ...  # fmt: skip
     def cancel(
         self,
         id: str | None = None,
@@ -81,7 +108,7 @@ class BlockingChanges(BlockingUndo):
         dry_run: bool = False,
         undo: bool = False,
         within: object = None,
-    ) -> Outcome | int:
+    ) -> OutcomeT | CountT | UndoableT:
         """Cancel a message that no worker holds; or all of a group, or of a time span.
 
         By id, the successor of a message that a worker holds (see `put`, `latest`) is removed; by
@@ -110,28 +137,28 @@ class BlockingChanges(BlockingUndo):
         if undo:
             return self._bulk(bulk_of(command))
         if id is None:
-            return self._run(repeated(command), within)
-        return self._do(Outcomes, command, within=within).outcomes[0]
+            return self._count(repeated(command), within)
+        return self._one(command, within)
 
-    def cancel_many(self, ids: Iterable[str]) -> list[Outcome]:
+    def cancel_many(self, ids: Iterable[str]) -> OutcomesT:
         """Cancel messages by id, with one commit. One outcome per id, as for `cancel`."""
-        return self._do(Outcomes, self._builder.cancel(ids, None)).outcomes
+        return self._many(outcomes_of(self._builder.cancel(ids, None)))
 
     @overload
     def reschedule(
         self, id: str, *, delay: Duration | None = None, at: Moment | None = None,
         if_due: Moment | None = None, if_version: str | None = None, within: object = None,
-    ) -> Outcome: ...  # fmt: skip
+    ) -> OutcomeT: ...  # fmt: skip
     @overload
     def reschedule(
         self, *, delay: Duration | None = None, at: Moment | None = None, group: str,
         after: Moment | None = None, before: Moment | None = None, dry_run: bool = False,
-    ) -> int: ...  # fmt: skip
+    ) -> CountT: ...  # fmt: skip
     @overload
     def reschedule(
         self, *, delay: Duration | None = None, at: Moment | None = None, group: str,
         after: Moment | None = None, before: Moment | None = None, undo: Literal[True],
-    ) -> Undoable: ...  # fmt: skip
+    ) -> UndoableT: ...  # fmt: skip
     def reschedule(
         self,
         id: str | None = None,
@@ -146,7 +173,7 @@ class BlockingChanges(BlockingUndo):
         dry_run: bool = False,
         undo: bool = False,
         within: object = None,
-    ) -> Outcome | int:
+    ) -> OutcomeT | CountT | UndoableT:
         """Change when a message is due that no worker holds; or when those of a group are.
 
         Args:
@@ -172,12 +199,12 @@ class BlockingChanges(BlockingUndo):
         )  # fmt: skip
         check_undo(undo, id is None, dry_run, within)
         if id is not None:
-            return self._do(Outcomes, command, within=within).outcomes[0]
+            return self._one(command, within)
         if undo:
             where = self._builder.where(group, after, before)
             return self._bulk(bulk_of(command, where))
         steps = _rescheduling(self._builder, command, dry_run, group, after, before)
-        return self._run(steps)
+        return self._count(steps)
 
     def edit(
         self,
@@ -192,7 +219,7 @@ class BlockingChanges(BlockingUndo):
         delay: Duration | None = None,
         at: Moment | None = None,
         if_version: str | None = None,
-    ) -> Outcome:
+    ) -> OutcomeT:
         """Change fields of a message that no worker holds: delayed, ready or dead.
 
         All else stays: the due time, the attempts made, the failures, and a dead letter stays dead.
@@ -220,116 +247,98 @@ class BlockingChanges(BlockingUndo):
             [id], body, delay, at, if_version, priority=priority, expires=expires,
             attempts=attempts, group=group, headers=headers,
         )  # fmt: skip
-        return self._do(Outcomes, command).outcomes[0]
-
-
-class AsyncChanges(AsyncUndo):
-    """The methods of `AsyncQueue` that change messages."""
+        return self._one(command)
 
     @overload
-    async def cancel(
-        self, id: str, *, if_due: Moment | None = None, if_version: str | None = None,
-        within: object = None,
-    ) -> Outcome: ...  # fmt: skip
+    def revive(self, ids: Iterable[str] | None = None, *, delay: Duration = 0) -> OutcomesT: ...
     @overload
-    async def cancel(
-        self, *, group: str | None = None, after: Moment | None = None,
-        before: Moment | None = None, dry_run: bool = False, within: object = None,
-    ) -> int: ...  # fmt: skip
+    def revive(
+        self, ids: Iterable[str] | None = None, *, delay: Duration = 0, undo: Literal[True]
+    ) -> UndoableT: ...
     @overload
-    async def cancel(
-        self, *, group: str | None = None, after: Moment | None = None,
-        before: Moment | None = None, undo: Literal[True],
-    ) -> Undoable: ...  # fmt: skip
-    async def cancel(
-        self,
-        id: str | None = None,
-        *,
-        if_due: Moment | None = None,
-        if_version: str | None = None,
-        group: str | None = None,
-        after: Moment | None = None,
-        before: Moment | None = None,
+    def revive(
+        self, ids: Iterable[str] | None = None, *, delay: Duration = 0, dry_run: Literal[True]
+    ) -> CountT: ...
+    def revive(
+        self, ids: Iterable[str] | None = None, *, delay: Duration = 0, undo: bool = False,
         dry_run: bool = False,
-        undo: bool = False,
-        within: object = None,
-    ) -> Outcome | int:
-        """Async form of `Queue.cancel`."""
-        command = self._builder.cancel_by(
-            id, if_due, if_version, group=group, after=after, before=before, dry_run=dry_run
-        )
-        check_undo(undo, id is None, dry_run, within)
-        if undo:
-            return await self._bulk(bulk_of(command))
-        if id is None:
-            return await self._run(repeated(command), within)
-        return (await self._do(Outcomes, command, within=within)).outcomes[0]
+    ) -> OutcomesT | CountT | UndoableT:  # fmt: skip
+        """Return dead letters (by default all) to the queue, due after `delay`.
 
-    async def cancel_many(self, ids: Iterable[str]) -> list[Outcome]:
-        """Async form of `Queue.cancel_many`."""
-        return (await self._do(Outcomes, self._builder.cancel(ids, None))).outcomes
+        They get all their attempts again. With `undo` it can be taken back, see `undo`; returns how
+        many then. With `dry_run` it only counts them.
+        """
+        check_undo(undo, True, dry_run, None)
+        if undo or dry_run:
+            bulk = reviving(self._builder, ids, delay)
+            return self._bulk(bulk) if undo else self._count(look_at_dead(self.name, bulk.ids))
+        return self._many(_reviving(self._builder, ids, delay))
 
     @overload
-    async def reschedule(
-        self, id: str, *, delay: Duration | None = None, at: Moment | None = None,
-        if_due: Moment | None = None, if_version: str | None = None, within: object = None,
-    ) -> Outcome: ...  # fmt: skip
+    def purge(
+        self, *, state: State, before: Moment | None = None, dry_run: bool = False
+    ) -> CountT: ...
     @overload
-    async def reschedule(
-        self, *, delay: Duration | None = None, at: Moment | None = None, group: str,
-        after: Moment | None = None, before: Moment | None = None, dry_run: bool = False,
-    ) -> int: ...  # fmt: skip
-    @overload
-    async def reschedule(
-        self, *, delay: Duration | None = None, at: Moment | None = None, group: str,
-        after: Moment | None = None, before: Moment | None = None, undo: Literal[True],
-    ) -> Undoable: ...  # fmt: skip
-    async def reschedule(
-        self,
-        id: str | None = None,
-        *,
-        delay: Duration | None = None,
-        at: Moment | None = None,
-        if_due: Moment | None = None,
-        if_version: str | None = None,
-        group: str | None = None,
-        after: Moment | None = None,
-        before: Moment | None = None,
+    def purge(
+        self, *, state: State, before: Moment | None = None, undo: Literal[True]
+    ) -> UndoableT: ...
+    def purge(
+        self, *, state: State, before: Moment | None = None, undo: bool = False,
         dry_run: bool = False,
-        undo: bool = False,
-        within: object = None,
-    ) -> Outcome | int:
-        """Async form of `Queue.reschedule`."""
-        command = self._builder.reschedule_by(
-            id, delay, at, if_due, if_version, group=group, after=after, before=before,
-            dry_run=dry_run, within=within,
-        )  # fmt: skip
-        check_undo(undo, id is None, dry_run, within)
-        if id is not None:
-            return (await self._do(Outcomes, command, within=within)).outcomes[0]
-        if undo:
-            where = self._builder.where(group, after, before)
-            return await self._bulk(bulk_of(command, where))
-        steps = _rescheduling(self._builder, command, dry_run, group, after, before)
-        return await self._run(steps)
+    ) -> CountT | UndoableT:  # fmt: skip
+        """Delete the messages of a state, 1,000 in each commit. Returns how many.
 
-    async def edit(
+        Args:
+            state: delayed, ready or dead; acked or expired: forget these messages and their ids.
+            before: only those that entered the state (delayed, ready: are due) before this time.
+            undo: let it be taken back for ten minutes, see `undo`; not for acked and expired ones.
+                Delayed and ready messages count as cancelled then.
+            dry_run: only count them. With `before`, and for acked and expired ones, it reads all
+                messages of the state.
+        """
+        command = self._builder.purge(state, before)
+        check_undo(undo, True, dry_run, None)
+        if dry_run:
+            return self._count(look_at_purge(command))
+        return self._bulk(bulk_of(command)) if undo else self._count(repeated(command))
+
+    def configure(
         self,
-        id: str,
         *,
-        body: Any = UNSET,
-        priority: int | UnsetType = UNSET,
-        expires: Duration | UnsetType | None = UNSET,
-        attempts: int | UnsetType = UNSET,
-        group: str | UnsetType | None = UNSET,
-        headers: Mapping[str, str] | UnsetType | None = UNSET,
-        delay: Duration | None = None,
-        at: Moment | None = None,
-        if_version: str | None = None,
-    ) -> Outcome:
-        """Async form of `Queue.edit`."""
-        command = self._builder.edit(
-            [id], body, delay, at, if_version, priority=priority, expires=expires,
-            attempts=attempts, group=group, headers=headers,
+        keep: Duration | None = None,
+        history: Duration | None = None,
+        result_ttl: Duration | None = None,
+        limit: int | None = None,
+        rate: Rate | None = None,
+        group_limit: int | None = None,
+        group_rate: Rate | None = None,
+    ) -> SettingsT:
+        """Change settings of the queue, for all who use it; 0 switches one off.
+
+        Args:
+            keep: how long acked messages are remembered, so that their ids are refused.
+            history: how long the queue remembers how messages ended, by whom, and their attempts.
+                Their ids are free.
+            result_ttl: how long it remembers the results of messages.
+            limit: how many messages of the queue may be leased at a time, over all workers.
+            rate: how many may be delivered: per second, or a string such as "100/m". In any span
+                of `w` seconds at most `rate * (w + 0.01) + 1` are.
+            group_limit: `limit` for each group; messages without a group are not bound by it.
+            group_rate: `rate` for each group.
+
+        With any of the last four, groups take turns, and priority decides within a group.
+
+        Returns:
+            All settings: times in milliseconds, a rate as its interval in microseconds.
+
+        Example:
+            >>> import bide
+            >>> calls = bide.Queue("calls", "memory://")
+            >>> calls.configure(rate="100/m", group_limit=1).rate
+            600000
+        """
+        command = self._builder.settings(
+            keep=keep, history=history, result_ttl=result_ttl, limit=limit, rate=rate,
+            group_limit=group_limit, group_rate=group_rate,
         )  # fmt: skip
-        return (await self._do(Outcomes, command)).outcomes[0]
+        return self._configure(command)

@@ -6,8 +6,7 @@ import msgspec
 
 from bide.model.ended import PENDING, End
 from bide.model.errors import AccessDenied, NotAcked, NotEnded, NotRemembered
-from bide.model.pace import Rate
-from bide.model.replies import Ends, Settings
+from bide.model.replies import Ends
 from bide.model.times import Duration
 from bide.queue.base import AsyncBase, BlockingBase
 from bide.queue.values import wait_seconds
@@ -89,47 +88,6 @@ class BlockingEndings(BlockingBase):
         command = self._builder.history(id, watch=bool(seconds))
         return result_in(id, self._do(Ends, command, seconds), type)
 
-    def configure(
-        self,
-        *,
-        keep: Duration | None = None,
-        history: Duration | None = None,
-        result_ttl: Duration | None = None,
-        limit: int | None = None,
-        rate: Rate | None = None,
-        group_limit: int | None = None,
-        group_rate: Rate | None = None,
-    ) -> Settings:
-        """Change settings of the queue, for all who use it; 0 switches one off.
-
-        Args:
-            keep: how long acked messages are remembered, so that their ids are refused.
-            history: how long the queue remembers how messages ended, by whom, and their attempts.
-                Their ids are free.
-            result_ttl: how long it remembers the results of messages.
-            limit: how many messages of the queue may be leased at a time, over all workers.
-            rate: how many may be delivered: per second, or a string such as "100/m". In any span
-                of `w` seconds at most `rate * (w + 0.01) + 1` are.
-            group_limit: `limit` for each group; messages without a group are not bound by it.
-            group_rate: `rate` for each group.
-
-        With any of the last four, groups take turns, and priority decides within a group.
-
-        Returns:
-            All settings: times in milliseconds, a rate as its interval in microseconds.
-
-        Example:
-            >>> import bide
-            >>> calls = bide.Queue("calls", "memory://")
-            >>> calls.configure(rate="100/m", group_limit=1).rate
-            600000
-        """
-        command = self._builder.settings(
-            keep=keep, history=history, result_ttl=result_ttl, limit=limit, rate=rate,
-            group_limit=group_limit, group_rate=group_rate,
-        )  # fmt: skip
-        return self._do(Settings, command)
-
 
 class AsyncEndings(AsyncBase):
     """These methods for tasks."""
@@ -147,21 +105,3 @@ class AsyncEndings(AsyncBase):
         seconds = wait_seconds(wait)
         command = self._builder.history(id, watch=bool(seconds))
         return result_in(id, await self._do(Ends, command, seconds), type)
-
-    async def configure(
-        self,
-        *,
-        keep: Duration | None = None,
-        history: Duration | None = None,
-        result_ttl: Duration | None = None,
-        limit: int | None = None,
-        rate: Rate | None = None,
-        group_limit: int | None = None,
-        group_rate: Rate | None = None,
-    ) -> Settings:
-        """Async form of `Queue.configure`."""
-        command = self._builder.settings(
-            keep=keep, history=history, result_ttl=result_ttl, limit=limit, rate=rate,
-            group_limit=group_limit, group_rate=group_rate,
-        )  # fmt: skip
-        return await self._do(Settings, command)

@@ -6,11 +6,22 @@ from typing import TypeVar
 
 import msgspec
 
+from bide.model.commands import Scan
 from bide.model.errors import AlreadyExists, LeaseLost, NotEmpty
-from bide.model.replies import Counts, Deleted, Forecasted, Outcome
+from bide.model.replies import Counts, Deleted, Forecasted, Outcome, Outcomes, Page
 from bide.model.times import to_datetime
 
 T = TypeVar("T")
+
+
+def first(reply: Outcomes) -> Outcome:
+    """Return the outcome of a command for one message."""
+    return reply.outcomes[0]
+
+
+def first_new(reply: Outcomes) -> Outcome:
+    """Return the outcome of a put of one message. Raises what `must_be_new` raises."""
+    return must_be_new(first(reply))
 
 
 def must_be_new(outcome: Outcome) -> Outcome:
@@ -62,6 +73,11 @@ def deleted(queue: str, reply: Deleted) -> bool:
             "or cancel or purge these messages first"
         )
     return reply.done
+
+
+def following(scan: Scan, page: Page) -> Scan | None:
+    """Return the command that reads the next page; `None` if there is none."""
+    return None if page.cursor is None else msgspec.structs.replace(scan, cursor=page.cursor)
 
 
 class Forecast(msgspec.Struct, frozen=True):

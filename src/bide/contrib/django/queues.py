@@ -7,17 +7,13 @@ from typing import Any, TypeVar
 from django.db import connections, transaction
 
 import bide
-from bide.clock import SYSTEM_CLOCK, Clock
 from bide.contrib.django.conf import configuration, has_outbox, in_database, store_url
 from bide.engines.port import Guest
 from bide.engines.registry import lives_alone
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Cancel, Command, Put, Reschedule
 from bide.model.errors import InvalidArgument
-from bide.model.limits import MAX_BODY
-from bide.model.pace import Rate
 from bide.model.replies import Outcomes, Reply
-from bide.model.times import Duration
 from bide.outbox.guest import outbox, pending, timed
 from bide.queue.base import BaseQueue
 from bide.queue.detour import is_detoured
@@ -34,33 +30,12 @@ _log = logging.getLogger("bide.django")
 class OfSettings(BaseQueue):
     """A queue in the store of the settings. While Django's tests run, that is another one."""
 
-    def __init__(
-        self,
-        name: str,
-        url: str | None = None,
-        *,
-        keep: Duration | None = None,
-        history: Duration | None = None,
-        result_ttl: Duration | None = None,
-        limit: int | None = None,
-        rate: Rate | None = None,
-        group_limit: int | None = None,
-        group_rate: Rate | None = None,
-        max_body: int = MAX_BODY,
-        holder: str | None = None,
-        actor: str | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        self._is_fixed = url is not None
-        super().__init__(
-            name, url or store_url(), keep=keep, history=history, result_ttl=result_ttl,
-            limit=limit, rate=rate, group_limit=group_limit, group_rate=group_rate,
-            max_body=max_body, holder=holder, actor=actor, clock=clock,
-        )  # fmt: skip
+    def _default_url(self) -> str:
+        return store_url()
 
     def _follow_settings(self) -> None:
         """Go to the store that the settings name now."""
-        if self._is_fixed or self._closed or (url := store_url()) == self._url:
+        if self._names_store or self._closed or (url := store_url()) == self._url:
             return
         self._url, before = url, self._lane
         if not is_detoured(before):
@@ -144,11 +119,9 @@ class AsyncQueue(OfSettings, bide.AsyncQueue):
         max_body, holder, actor, clock: as for `Queue`.
     """
 
-    async def _do(
-        self, kind: type[R], command: Command, wait: float | None = None, within: object = None
-    ) -> R:
+    async def _do(self, kind: type[R], command: Command, *more: Any, **options: Any) -> R:
         self._follow_settings()
-        return await super()._do(kind, command, wait, within)
+        return await super()._do(kind, command, *more, **options)
 
 
 def group_of(instance: Any) -> str:
