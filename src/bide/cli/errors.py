@@ -8,17 +8,8 @@ import sys
 import click
 
 from bide.cli.output import escape
-from bide.model.errors import (
-    AlreadyExists,
-    AlreadyMoving,
-    BideError,
-    Empty,
-    InvalidArgument,
-    LeaseLost,
-    NotEmpty,
-    NothingToUndo,
-    Unsupported,
-)
+from bide.model import errors
+from bide.model.errors import BideError, InvalidArgument
 from bide.model.options import OPTIONS
 
 DEBUG = "bide.debug"
@@ -35,8 +26,9 @@ BROKEN_PIPE = 141
 """The reader of the output has ended, as `head` does. Shells give this code for SIGPIPE."""
 
 _CODES = (
-    ((InvalidArgument, Unsupported), WRONG_USAGE),
-    ((AlreadyExists, AlreadyMoving, Empty, LeaseLost, NotEmpty, NothingToUndo), NOT_DONE),
+    ((InvalidArgument, errors.Unsupported), WRONG_USAGE),
+    ((errors.AlreadyExists, errors.AlreadyMoving, errors.Empty, errors.LeaseLost, errors.NotEmpty,
+      errors.NothingToUndo), NOT_DONE),
 )  # fmt: skip
 
 

@@ -1,5 +1,7 @@
 """`bide push` and `bide rabbitmq`: processes that deliver messages to targets."""
 
+from typing import Any
+
 import click
 
 from bide.cli import option
@@ -9,9 +11,30 @@ from bide.engines.registry import DEFAULT_URL
 from bide.model.errors import InvalidArgument
 
 
-def _refuse_server(url: str, instead: str) -> None:
-    if url.partition(":")[0] in ("http", "https"):
+def _run(url: str | None, instead: str, log_json: bool, log_level: str, **options: Any) -> None:
+    """Push until a signal ends it.
+
+    Args:
+        url: of the store.
+        instead: what to do where it names a server.
+        log_json: log JSON.
+        log_level: of the log.
+        options: for `bide.targets.process.push`.
+    """
+    import asyncio
+
+    from bide.observing.logs import configure
+    from bide.targets.process import push
+    from bide.worker.process.child import loop_factory
+    from bide.worker.process.descriptors import raise_descriptor_limit
+
+    if (url or "").partition(":")[0] in ("http", "https"):
         raise InvalidArgument(f"url names a server{instead}")
+    refuse_memory(url or "")
+    configure(as_json=log_json, level=log_level)
+    raise_descriptor_limit()
+    with asyncio.Runner(loop_factory=loop_factory()) as loop:
+        loop.run(push(url or DEFAULT_URL, **options))
 
 
 @click.command()
@@ -40,19 +63,10 @@ def push(
       bide push --allow-network 10.1.0.0/16 --log-json
     """  # fmt: skip
     require_packages("bide push", "h11")
-    _refuse_server(url or "", ", which pushes by itself (bide serve); name its store here")
-    refuse_memory(url or "")
-    import asyncio
-
-    from bide.observing.logs import configure
-    from bide.targets.process import push as run
-    from bide.worker.process.child import loop_factory
-    from bide.worker.process.descriptors import raise_descriptor_limit
-
-    configure(as_json=log_json, level=log_level)
-    raise_descriptor_limit()
-    with asyncio.Runner(loop_factory=loop_factory()) as loop:
-        loop.run(run(url or DEFAULT_URL, networks, grace))
+    _run(
+        url, ", which pushes by itself (bide serve); name its store here", log_json, log_level,
+        networks=networks, grace=grace,
+    )  # fmt: skip
 
 
 @click.command()
@@ -94,20 +108,10 @@ def rabbitmq(
         raise click.UsageError(
             "name a broker and an exchange: bide rabbitmq 'amqp://guest@localhost/?exchange=shop'"
         )
-    refuse_memory(url or "")
-    import asyncio
-
-    from bide.observing.logs import configure
     from bide.targets.amqp import intakes
-    from bide.targets.process import push as run
-    from bide.worker.process.child import loop_factory
 
-    _refuse_server(url or "", "; start it with bide serve --rabbitmq instead")
-    found = intakes(exchanges)
-    configure(as_json=log_json, level=log_level)
-    with asyncio.Runner(loop_factory=loop_factory()) as loop:
-        work = run(
-            url or DEFAULT_URL, networks, grace, intakes=found, queue_type=queue_type,
-            metrics=metrics,
-        )  # fmt: skip
-        loop.run(work)
+    _run(
+        url, "; start it with bide serve --rabbitmq instead", log_json, log_level,
+        networks=networks, grace=grace, intakes=intakes(exchanges), queue_type=queue_type,
+        metrics=metrics,
+    )  # fmt: skip

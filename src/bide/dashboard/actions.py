@@ -13,21 +13,7 @@ from bide.dashboard.pages.dead import error_kind, letters
 from bide.dashboard.pages.subscriptions import records_of
 from bide.dashboard.undoing import BULK, change, count_of, first_of, rule_of, take_back
 from bide.dashboard.view import Page, Redirect, Refused, View
-from bide.model.commands import (
-    Cancel,
-    Command,
-    Configure,
-    Count,
-    Delete,
-    Edit,
-    Find,
-    Purge,
-    Put,
-    Release,
-    Reschedule,
-    Revive,
-    Where,
-)
+from bide.model import commands as cmd
 from bide.model.errors import InvalidArgument
 from bide.model.identity import actor_of, check_name, new_id
 from bide.model.options import options_of
@@ -145,7 +131,7 @@ async def _undo(view: View, log: Callable[[Act], None]) -> Redirect:
     return _to(view, {name: value for name, value in said.items() if name in SAID})
 
 
-async def _question(view: View, action: str, ids: list[str], where: Where | None) -> Page:
+async def _question(view: View, action: str, ids: list[str], where: cmd.Where | None) -> Page:
     """Return the page that asks whether an action is meant, with the first messages."""
     count = len(ids) if where is None else await count_of(view, where)
     first = await first_of(view, ids, where)
@@ -180,12 +166,12 @@ def _actor(view: View) -> str:
     return actor_of(view.access.name or "the dashboard")
 
 
-async def _ask(view: View, kind: type[R], command: Command) -> R:
+async def _ask(view: View, kind: type[R], command: cmd.Command) -> R:
     """Execute a command in the visitor's name."""
     return await view.store.ask(kind, msgspec.structs.replace(command, actor=_actor(view)))
 
 
-async def _each(view: View, ids: list[str], command: Callable[[list[str]], Command]) -> Result:
+async def _each(view: View, ids: list[str], command: Callable[[list[str]], cmd.Command]) -> Result:
     """Execute a command for messages, a thousand at a time."""
     outcomes: list[Outcome] = []
     for part in in_parts(ids):
@@ -195,7 +181,9 @@ async def _each(view: View, ids: list[str], command: Callable[[list[str]], Comma
 
 
 async def _undoably(
-    view: View, command: Cancel | Purge | Reschedule | Revive, where: Where | None
+    view: View,
+    command: cmd.Cancel | cmd.Purge | cmd.Reschedule | cmd.Revive,
+    where: cmd.Where | None,
 ) -> Result:
     """Execute a command for the messages that it names, or for those that a rule selects."""
     command = msgspec.structs.replace(command, actor=_actor(view))
@@ -204,13 +192,13 @@ async def _undoably(
     return Result(count, refused, bulk.undo)
 
 
-def _rule(view: View) -> Where | None:
+def _rule(view: View) -> cmd.Where | None:
     return rule_of(view) if view.request.get("by") == "rule" else None
 
 
 async def _cancel(view: View, ids: list[str]) -> Result:
     where = _rule(view)
-    return await _undoably(view, Cancel(view.queue(), ids, where=where), where)
+    return await _undoably(view, cmd.Cancel(view.queue(), ids, where=where), where)
 
 
 async def _reschedule(view: View, ids: list[str]) -> Result:
@@ -219,14 +207,14 @@ async def _reschedule(view: View, ids: list[str]) -> Result:
         raise InvalidArgument('delay="" is not a duration; write 30s, 5m or 1h30m, or give a time')
     full = view.queue()
     command = CommandBuilder(full).reschedule(ids[:1], delay, at, None)
-    await view.admit(full, Edit(full, ["-"], at=command.at, delay=command.delay))
+    await view.admit(full, cmd.Edit(full, ["-"], at=command.at, delay=command.delay))
     return await _undoably(view, msgspec.structs.replace(command, ids=ids), _rule(view))
 
 
 async def _edit(view: View, ids: list[str]) -> Result:
     """Change what a form says otherwise than the message; if it still is as the form showed it."""
     full, request = view.queue(), view.request
-    found = (await view.store.ask(Found, Find(full, ids[:1]))).messages[0]
+    found = (await view.store.ask(Found, cmd.Find(full, ids[:1]))).messages[0]
     if found is None:
         raise Refused(404, "no-message", ids[0])
     changes: dict[str, Any] = {}
@@ -253,7 +241,7 @@ async def _copy(view: View, ids: list[str]) -> Result:
     """Put a message again, under another id."""
     full = view.queue()
     delay, at = _when(view)
-    found = (await view.store.ask(Found, Find(full, ids[:1]))).messages[0]
+    found = (await view.store.ask(Found, cmd.Find(full, ids[:1]))).messages[0]
     if found is None:
         raise Refused(404, "no-message", ids[0])
     new = view.request.get("new")
@@ -265,32 +253,32 @@ async def _copy(view: View, ids: list[str]) -> Result:
         delay=moved.delay, attempt=0,
     )  # fmt: skip
     await view.admit(full, item)
-    outcomes = (await view.store.ask(Outcomes, Put(full, [item]))).outcomes
+    outcomes = (await view.store.ask(Outcomes, cmd.Put(full, [item]))).outcomes
     return Result(sum(map(bool, outcomes)), [one for one in outcomes if not one])
 
 
 async def _release(view: View, ids: list[str]) -> Result:
     full = view.queue()
     reason = f"released by {_actor(view)}"
-    return await _each(view, ids, lambda part: Release(full, part, reason))
+    return await _each(view, ids, lambda part: cmd.Release(full, part, reason))
 
 
 async def _revive(view: View, ids: list[str]) -> Result:
-    return await _undoably(view, Revive(view.queue(), ids), None)
+    return await _undoably(view, cmd.Revive(view.queue(), ids), None)
 
 
 async def _purge(view: View, ids: list[str]) -> Result:
-    return await _undoably(view, Purge(view.queue(), "dead", ids=ids), None)
+    return await _undoably(view, cmd.Purge(view.queue(), "dead", ids=ids), None)
 
 
 async def _pause(view: View, _: list[str]) -> Result:
-    await _ask(view, Settings, Configure(view.queue(), paused=view.request.get("on") == "1"))
+    await _ask(view, Settings, cmd.Configure(view.queue(), paused=view.request.get("on") == "1"))
     return Result()
 
 
 async def _delete(view: View, _: list[str]) -> Result:
     full = view.queue()
-    deleted(view.own(full), await _ask(view, Deleted, Delete(full)))
+    deleted(view.own(full), await _ask(view, Deleted, cmd.Delete(full)))
     return Result()
 
 
@@ -312,7 +300,7 @@ async def _subscription(view: View, _: list[str]) -> Result:
 async def _audit(view: View, _: list[str]) -> Result:
     full = view.queue()
     counts = await view.store.recent.get(
-        ("audit", full), 0, lambda: view.store.ask(Counts, Count(full, recount=True))
+        ("audit", full), 0, lambda: view.store.ask(Counts, cmd.Count(full, recount=True))
     )
     page = Page("audit.html", {
         "found": [Audit.of(view.own(full), counts)], "gone": GONE, "following": None,

@@ -9,17 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 import msgspec
 
 from bide.engines.cursor import BEGIN
-from bide.model.commands import (
-    MAX_BYTES,
-    Claim,
-    Command,
-    Explain,
-    Find,
-    Forecast,
-    History,
-    Queues,
-    Scan,
-)
+from bide.model import commands as cmd
 from bide.model.ended import size_of_end
 from bide.model.errors import StoreBusy
 from bide.model.message import size_of
@@ -30,14 +20,16 @@ AT_ONCE = 16
 """How many commands with large replies are carried out at once: each may answer with one message,
 however large."""
 
-_LARGE = (Find, Scan, Claim, Explain, Forecast, History, Queues)
+_LARGE = (cmd.Find, cmd.Scan, cmd.Claim, cmd.Explain, cmd.Forecast, cmd.History, cmd.Queues)
+
+_BOUNDED = (cmd.Find, cmd.Scan, cmd.Claim, cmd.History)
 
 Answer = Reply | BaseException
 
 
 async def within_budget(
-    commands: Sequence[Command],
-    execute: Callable[[Sequence[Command]], Awaitable[list[Answer]]],
+    commands: Sequence[cmd.Command],
+    execute: Callable[[Sequence[cmd.Command]], Awaitable[list[Answer]]],
     now: int,
 ) -> list[Answer]:
     """Carry out commands in order, and keep their replies within `MAX_BYTES` together.
@@ -46,7 +38,7 @@ async def within_budget(
     messages, `Scan` with the cursor that it came with, and `Claim` with a wait of 0. The caller
     asks again.
     """
-    room = MAX_BYTES
+    room = cmd.MAX_BYTES
     answers: list[Answer] = []
     for part in _parts(commands):
         large = sum(isinstance(command, _LARGE) for command in part)
@@ -62,9 +54,9 @@ async def within_budget(
     return answers
 
 
-def _parts(commands: Sequence[Command]) -> Iterator[list[Command]]:
+def _parts(commands: Sequence[cmd.Command]) -> Iterator[list[cmd.Command]]:
     """Yield what is carried out at once; a slow read alone."""
-    part: list[Command] = []
+    part: list[cmd.Command] = []
     large = 0
     for command in commands:
         if is_slow(command):
@@ -82,19 +74,19 @@ def _parts(commands: Sequence[Command]) -> Iterator[list[Command]]:
         yield part
 
 
-def _bounded(command: Command, share: int) -> Command:
-    if isinstance(command, (Find, Scan, Claim, History)) and command.max_bytes > share:
+def _bounded(command: cmd.Command, share: int) -> cmd.Command:
+    if isinstance(command, _BOUNDED) and command.max_bytes > share:
         return msgspec.structs.replace(command, max_bytes=share)
     return command
 
 
-def _put_off(command: Command, now: int) -> Answer:
+def _put_off(command: cmd.Command, now: int) -> Answer:
     match command:
-        case Find():
+        case cmd.Find():
             return Found([])
-        case Scan():
+        case cmd.Scan():
             return Page([], command.cursor or BEGIN)
-        case Claim():
+        case cmd.Claim():
             return Claimed([], 0, now, 0)
     return StoreBusy("the replies of this batch are too large together; ask again")
 

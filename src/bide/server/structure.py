@@ -8,13 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from bide.model.limits import (
-    MAX_BATCH_MESSAGES,
-    MAX_COMMANDS,
-    MAX_FIELDS_TOTAL,
-    MAX_OBJECTS,
-    MAX_VALUES,
-)
+from bide.model import limits
 from bide.server.problem import Problem
 
 CHECKED = 1024 * 1024
@@ -33,7 +27,7 @@ class _Command(msgspec.Struct):
 
 
 class _Batch(msgspec.Struct):
-    commands: Annotated[list[_Command], Meta(max_length=MAX_COMMANDS)]
+    commands: Annotated[list[_Command], Meta(max_length=limits.MAX_COMMANDS)]
 
 
 _batch = msgspec.msgpack.Decoder(_Batch).decode
@@ -52,9 +46,9 @@ def check_json(data: bytes, *, bodies: bool) -> None:
     """
     if len(data) <= CHECKED:
         return
-    _check_signs("objects", data, b"{", MAX_OBJECTS)
+    _check_signs("objects", data, b"{", limits.MAX_OBJECTS)
     if not bodies:
-        _check_signs("values", data, b",", MAX_VALUES)
+        _check_signs("values", data, b",", limits.MAX_VALUES)
 
 
 def check_msgpack(data: bytes) -> None:
@@ -70,7 +64,7 @@ def check_msgpack(data: bytes) -> None:
     _check(
         "messages",
         sum(_length(one) for c in commands for one in (c.items, c.ids, c.leases)),
-        MAX_BATCH_MESSAGES,
+        limits.MAX_BATCH_MESSAGES,
     )
     fields = 0
     for command in commands:
@@ -85,7 +79,7 @@ def check_fields(count: int) -> None:
     Raises:
         Problem: there are too many.
     """
-    _check("header fields and failures", count, MAX_FIELDS_TOTAL)
+    _check("header fields and failures", count, limits.MAX_FIELDS_TOTAL)
 
 
 def _check_signs(what: str, data: bytes, sign: bytes, most: int) -> None:

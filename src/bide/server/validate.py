@@ -13,19 +13,12 @@ from msgspec import UNSET
 
 from bide.engines.cursor import position
 from bide.model import commands as cmd
+from bide.model import limits
 from bide.model.body import check_depth
 from bide.model.ended import check_result
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_actor, check_name, check_queue
-from bide.model.limits import (
-    MAX_BUCKETS,
-    MAX_BYTES,
-    MAX_COUNT,
-    MAX_LEASE,
-    MAX_NAME,
-    MAX_PUT_FAILURES,
-    check_range,
-)
+from bide.model.limits import check_range
 from bide.model.message import REASON_LENGTH, Item
 from bide.model.options import check_options
 from bide.model.origin import check_origin
@@ -78,7 +71,7 @@ def check(command: cmd.Command | Bulk | Undo, caller: Caller) -> None:
             state = "dead" if command.verb == "revive" else command.state
             _cursor(cmd.Scan("", state, command.where, command.cursor))
         case cmd.Scan():
-            check_range(command.limit, "limit", least=1, most=MAX_COUNT)
+            check_range(command.limit, "limit", least=1, most=limits.MAX_COUNT)
             _cursor(command)
             if command.prefix is not None and (command.state or command.where):
                 raise InvalidArgument("prefix is of all messages: leave out state and where")
@@ -117,15 +110,15 @@ def check_item(item: Item, max_body: int) -> None:
     for name, value in (item.headers or {}).items():
         _text(name, "headers")
         _text(value, "headers")
-    if len(item.failures) > MAX_PUT_FAILURES:
-        raise InvalidArgument(f"failures of {item.id!r} are more than {MAX_PUT_FAILURES}")
+    if len(item.failures) > limits.MAX_PUT_FAILURES:
+        raise InvalidArgument(f"failures of {item.id!r} are more than {limits.MAX_PUT_FAILURES}")
     for failure in item.failures:
         check_range(failure.attempt, "failures", 0, 1 << 31)
         _moment(failure.moment, "failures")
         _moment(failure.started, "failures")
         _text(failure.holder, "failures")
         _text(failure.reason, "failures")
-        check_range(len(failure.holder), "length of a holder in failures", 0, MAX_NAME)
+        check_range(len(failure.holder), "length of a holder in failures", 0, limits.MAX_NAME)
         check_range(len(failure.reason), "length of a reason in failures", 0, REASON_LENGTH)
     _moment(item.died, "died")
     _moment(item.created, "created")
@@ -145,8 +138,10 @@ def check_edit(edit: cmd.Edit, max_body: int) -> None:
 
 
 def _few(named: Sequence[object], name: str) -> None:
-    if len(named) > MAX_COUNT:
-        raise InvalidArgument(f"a command names {len(named):,} messages; {MAX_COUNT:,} is the most")
+    if len(named) > limits.MAX_COUNT:
+        raise InvalidArgument(
+            f"a command names {len(named):,} messages; {limits.MAX_COUNT:,} is the most"
+        )
 
 
 def _actor(value: str, name: str) -> None:
@@ -233,8 +228,8 @@ RULES: dict[str, Callable[[Any, str], object]] = {
     "at": _moment,
     "before": _moment,
     "bucket": partial(check_range, least=1, most=LATEST),
-    "buckets": partial(check_range, least=0, most=MAX_BUCKETS),
-    "count": partial(check_range, least=0, most=MAX_COUNT),
+    "buckets": partial(check_range, least=0, most=limits.MAX_BUCKETS),
+    "count": partial(check_range, least=0, most=limits.MAX_COUNT),
     "delay": _span,
     "history": _span,
     "holder": check_name,
@@ -244,18 +239,18 @@ RULES: dict[str, Callable[[Any, str], object]] = {
     "if_version": _version,
     "items": _few,
     "keep": _span,
-    "lease": partial(check_range, least=0, most=MAX_LEASE),
+    "lease": partial(check_range, least=0, most=limits.MAX_LEASE),
     "leases": _leases,
-    "group_limit": partial(check_range, least=0, most=MAX_COUNT),
+    "group_limit": partial(check_range, least=0, most=limits.MAX_COUNT),
     "group_rate": partial(check_range, least=0, most=SLOWEST),
-    "limit": partial(check_range, least=0, most=MAX_COUNT),
-    "max_bytes": partial(check_range, least=0, most=MAX_BYTES),
+    "limit": partial(check_range, least=0, most=limits.MAX_COUNT),
+    "max_bytes": partial(check_range, least=0, most=limits.MAX_BYTES),
     "prefix": _text,
     "rate": partial(check_range, least=0, most=SLOWEST),
     "reason": _text,
     "result_ttl": _span,
     "results": _results,
-    "slots": partial(check_range, least=0, most=MAX_COUNT),
+    "slots": partial(check_range, least=0, most=limits.MAX_COUNT),
     "part": partial(check_range, least=0, most=1 << 53),
     "undo": _undo,
     "until": _moment,

@@ -63,7 +63,7 @@ async def put(call: Call) -> Answer:
     fresh = wants_fresh(call)
     await _within_quota(call, namespace, name, fields["concurrency"])
     work = call.service.pushing.records.put(new, given.secret, tag=_tag(call), fresh=fresh)
-    kept = await _unless_overtaken(work)
+    kept = await _done(call, work)
     return await _answer(call, kept.subscription, kept.secret, 201 if kept.fresh else 200)
 
 
@@ -80,13 +80,12 @@ async def change(call: Call) -> Answer:
 
     From the answer on nothing is sent as it was; what is under way is finished.
     """
-    namespace, name = await _identity(call)
-    asked = await call.read(SubscriptionChange)
-    fields = _checked(call, namespace, fields_of(asked))
+    namespace, name = which = await _identity(call)
+    fields = _checked(call, namespace, fields_of(await call.read(SubscriptionChange)))
     if "concurrency" in fields:
         await _within_quota(call, namespace, name, fields["concurrency"])
-    work = call.service.pushing.records.change(namespace, name, _tag(call), **fields)
-    return await _changed(call, work)
+    change = call.service.pushing.records.change
+    return await _answer(call, await _done(call, change(*which, _tag(call), **fields)))
 
 
 async def delete(call: Call) -> Answer:
@@ -94,10 +93,8 @@ async def delete(call: Call) -> Answer:
 
     Its messages stay in the queue.
     """
-    namespace, name = await _identity(call)
-    work = call.service.pushing.records.delete(namespace, name, _tag(call))
-    if not await _unless_overtaken(work):
-        raise _unknown(name)
+    which = await _identity(call)
+    await _done(call, call.service.pushing.records.delete(*which, _tag(call)))
     call.service.pushing.look()
     return Answer(204, b"")
 
@@ -107,10 +104,9 @@ async def pause(call: Call) -> Answer:
 
     The messages wait.
     """
-    namespace, name = await _identity(call)
-    reason = (await call.read(PauseRequest)).reason
-    work = call.service.pushing.records.pause(namespace, name, reason, _tag(call))
-    return await _changed(call, work)
+    which, asked = await _identity(call), await call.read(PauseRequest)
+    pause = call.service.pushing.records.pause
+    return await _answer(call, await _done(call, pause(*which, asked.reason, _tag(call))))
 
 
 async def resume(call: Call) -> Answer:
@@ -118,10 +114,9 @@ async def resume(call: Call) -> Answer:
 
     Also if the receiver was left alone because it failed.
     """
-    namespace, name = await _identity(call)
-    await call.read(wire.Empty)
-    work = call.service.pushing.records.resume(namespace, name, _tag(call))
-    return await _changed(call, work)
+    which, _ = await _identity(call), await call.read(wire.Empty)
+    resume = call.service.pushing.records.resume
+    return await _answer(call, await _done(call, resume(*which, _tag(call))))
 
 
 async def rotate(call: Call) -> Answer:
@@ -130,16 +125,11 @@ async def rotate(call: Call) -> Answer:
     The answer has the new `secret`: this once. For the time of `overlap` each request carries a
     signature with each of them.
     """
-    namespace, name = await _identity(call)
-    asked = await call.read(RotateRequest)
+    which, asked = await _identity(call), await call.read(RotateRequest)
     overlap = milliseconds(wire.span(asked.overlap), "overlap")
-    records = call.service.pushing.records
-    work = records.rotate(namespace, name, overlap, asked.secret, _tag(call))
-    rotated = await _unless_overtaken(work)
-    if rotated is None:
-        raise _unknown(name)
-    call.service.pushing.look()
-    return await _answer(call, rotated[0], None if asked.secret else rotated[1])
+    rotate = call.service.pushing.records.rotate
+    one, secret = await _done(call, rotate(*which, overlap, asked.secret, _tag(call)))
+    return await _answer(call, one, None if asked.secret else secret)
 
 
 async def ping(call: Call) -> Answer:
@@ -226,9 +216,14 @@ def _tag(call: Call) -> str | None:
     return tag if tag is None or tag == "*" else tag.removeprefix('"').removesuffix('"')
 
 
-async def _unless_overtaken(work: Coroutine[Any, Any, T]) -> T:
+async def _done(call: Call, work: Coroutine[Any, Any, T | None]) -> T:
+    """Do something with the subscription of a request; return what comes of it.
+
+    Raises:
+        Problem: there is no such subscription, or it is not as the caller knows it.
+    """
     try:
-        return await work
+        done = await work
     except Overtaken as error:
         now = error.now
         raise Problem(
@@ -239,27 +234,17 @@ async def _unless_overtaken(work: Coroutine[Any, Any, T]) -> T:
             "look again",
             headers={} if now is None else {"etag": f'"{now.tag}"'},
         ) from None
+    if not done:
+        raise Problem(
+            "not-found",
+            f"there is no subscription {call.part('name')!r}; GET /v1/subscriptions lists them",
+        )
+    return done
 
 
 async def _known(call: Call) -> Subscription:
-    namespace, name = await _identity(call)
-    found = await call.service.pushing.records.get(namespace, name)
-    if found is None:
-        raise _unknown(name)
-    return found
-
-
-def _unknown(name: str) -> Problem:
-    return Problem(
-        "not-found", f"there is no subscription {name!r}; GET /v1/subscriptions lists them"
-    )
-
-
-async def _changed(call: Call, work: Coroutine[Any, Any, Subscription | None]) -> Answer:
-    kept = await _unless_overtaken(work)
-    if kept is None:
-        raise _unknown(call.part("name"))
-    return await _answer(call, kept)
+    which = await _identity(call)
+    return await _done(call, call.service.pushing.records.get(*which))
 
 
 async def _answer(
