@@ -1,5 +1,6 @@
 """`bide ack`, `retry`, `bury` and `extend` settle a claimed message; `bide release`."""
 
+import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -13,7 +14,7 @@ from bide.cli.errors import usage_error
 from bide.cli.messages import print_outcomes
 from bide.cli.output import Output
 from bide.cli.store import Store, on_store
-from bide.model.commands import Ack, Command, Lease
+from bide.model.commands import Command, Lease
 from bide.model.ended import check_result
 from bide.model.errors import InvalidArgument
 from bide.model.replies import Outcome, Outcomes
@@ -28,11 +29,6 @@ def _token(text: str) -> str:
     raise click.BadParameter(
         f"{text!r} is not a token; the token is the second column that claim prints"
     )
-
-
-def _lease_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
-    function = click.argument("token", required=False, type=_token)(function)
-    return option.queue(click.argument("id")(function))
 
 
 def _leases(id: str, token: str | None) -> list[Lease]:
@@ -58,18 +54,35 @@ def _parsed(line: str, number: int) -> Lease:
         ) from error
 
 
-def _settle(
-    store: Store, out: Output, queue: str, lease: tuple[str, str | None], verb: str,
-    command: Callable[[CommandBuilder, Sequence[Lease]], Command],
-) -> bool:  # fmt: skip
-    """Settle the given leases, a thousand per command, and print each outcome."""
+def _settles(verb: str) -> Callable[[Callable[..., Command]], Callable[..., Any]]:
+    """Settle the given leases, a thousand per command, and print each outcome.
 
-    def outcomes() -> Iterator[Outcome]:
-        for part in in_parts(_leases(*lease)):
-            asked = command(CommandBuilder(queue), part)
-            yield from store.told(asked.queue, store.ask(Outcomes, asked).outcomes)
+    The decorated function takes a builder of commands, leases and its own options, and returns the
+    command.
 
-    return print_outcomes(out, outcomes(), verb)
+    Args:
+        verb: what it does to messages, such as "acked".
+    """
+
+    def decorate(function: Callable[..., Command]) -> Callable[..., Any]:
+        @option.queue
+        @click.argument("id")
+        @click.argument("token", required=False, type=_token)
+        @on_store
+        @functools.wraps(function)
+        def run(
+            store: Store, out: Output, queue: str, id: str, token: str | None, **options: Any
+        ) -> bool:
+            def outcomes() -> Iterator[Outcome]:
+                for part in in_parts(_leases(id, token)):
+                    command = function(CommandBuilder(queue), part, **options)
+                    yield from store.told(queue, store.ask(Outcomes, command).outcomes)
+
+            return print_outcomes(out, outcomes(), verb)
+
+        return run
+
+    return decorate
 
 
 def _result(ctx: click.Context, param: click.Parameter, value: str | None) -> bytes | None:
@@ -83,12 +96,9 @@ def _result(ctx: click.Context, param: click.Parameter, value: str | None) -> by
 
 
 @click.command()
-@_lease_arguments
 @option.text("--result", "JSON", "Its result; see bide set --result-ttl.", callback=_result)
-@on_store
-def ack(
-    store: Store, out: Output, queue: str, id: str, token: str | None, result: bytes | None
-) -> bool:
+@_settles("acked")
+def ack(builder: CommandBuilder, leases: Sequence[Lease], result: bytes | None) -> Command:
     """Acknowledge a claimed message: it is done.
 
     The message leaves the queue. ID and TOKEN are what `bide claim` printed; with '-', they are
@@ -100,22 +110,15 @@ def ack(
       bide ack orders order-42 7
       bide claim orders -n 100 | tee done.tsv | bide ack orders -
     """
-
-    def command(ask: CommandBuilder, leases: Sequence[Lease]) -> Ack:
-        results = [] if result is None else [result] * len(leases)
-        return msgspec.structs.replace(ask.ack(leases), results=results)
-
-    return _settle(store, out, queue, (id, token), "acked", command)
+    results = [] if result is None else [result] * len(leases)
+    return msgspec.structs.replace(builder.ack(leases), results=results)
 
 
 @click.command()
-@_lease_arguments
 @option.time("--delay", "The delay from now; none by default.", 0)
 @option.text("--reason", "TEXT", "What went wrong; stored with the message.", "")
-@on_store
-def retry(
-    store: Store, out: Output, queue: str, id: str, token: str | None, delay: float, reason: str
-) -> bool:
+@_settles("given back")
+def retry(builder: CommandBuilder, leases: Sequence[Lease], delay: float, reason: str) -> Command:
     """Return a claimed message for another attempt.
 
     After its last attempt, the message becomes a dead letter.
@@ -124,42 +127,33 @@ def retry(
     Example:
       bide retry orders order-42 7 --delay 1m --reason "the bank is closed"
     """  # fmt: skip
-    return _settle(
-        store, out, queue, (id, token), "given back",
-        lambda ask, leases: ask.retry(leases, delay, reason),
-    )  # fmt: skip
+    return builder.retry(leases, delay, reason)
 
 
 @click.command()
-@_lease_arguments
 @option.text("--reason", "TEXT", "Why; stored with the message.", "")
-@on_store
-def bury(store: Store, out: Output, queue: str, id: str, token: str | None, reason: str) -> bool:
+@_settles("buried")
+def bury(builder: CommandBuilder, leases: Sequence[Lease], reason: str) -> Command:
     """Make a claimed message a dead letter.
 
     \b
     Example:
       bide bury orders order-42 7 --reason "no such customer"
     """  # fmt: skip
-    return _settle(
-        store, out, queue, (id, token), "buried", lambda ask, leases: ask.bury(leases, reason)
-    )
+    return builder.bury(leases, reason)
 
 
 @click.command()
-@_lease_arguments
 @option.time("--lease", "The new length of the lease, from now.", "30s")
-@on_store
-def extend(store: Store, out: Output, queue: str, id: str, token: str | None, lease: float) -> bool:
+@_settles("extended")
+def extend(builder: CommandBuilder, leases: Sequence[Lease], lease: float) -> Command:
     """Extend the lease of a claimed message.
 
     \b
     Example:
       bide extend orders order-42 7 --lease 5m
     """  # fmt: skip
-    return _settle(
-        store, out, queue, (id, token), "extended", lambda ask, leases: ask.extend(leases, lease)
-    )
+    return builder.extend(leases, lease)
 
 
 @click.command()

@@ -103,7 +103,7 @@ class Dashboard:
                 if request.method not in ("GET", "HEAD", "POST"):
                     raise Refused(405, "not-found")
                 if request.method == "POST":
-                    _refuse_other_sites(request)
+                    refuse_foreign_forms(*map(request.header, ("host", "origin", "sec-fetch-site")))
                 if (told := await self._at_the_door(request)) is not None:
                     answer = told
                 else:
@@ -245,13 +245,6 @@ async def _live(dashboard: Dashboard, receive: Receive, send: Send) -> None:
     await receive()
     await dashboard.close()
     await send({"type": "lifespan.shutdown.complete"})
-
-
-def _refuse_other_sites(request: Request) -> None:
-    """Refuse forms of pages of other sites."""
-    refuse_foreign_forms(
-        request.header("host"), request.header("origin"), request.header("sec-fetch-site")
-    )
 
 
 def _error(status: int, title: str, detail: str = "") -> Page:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Collection, Mapping
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from bide.dashboard.access import Access
@@ -78,14 +79,9 @@ class ThreadedDashboard:
         """Return the thread of this process; that of a parent has not come along."""
         with self._lock:
             if self._thread is None or not self._thread.is_here:
-                dashboard = Dashboard(self._store, _access, self._hide, self._action_log)
+                dashboard = Dashboard(self._store, itemgetter(ACCESS), self._hide, self._action_log)
                 self._thread = _Thread(dashboard)
             return self._thread
-
-
-def _access(scope: Mapping[str, Any]) -> Access | None:
-    found: Access | None = scope[ACCESS]
-    return found
 
 
 class _Thread:

@@ -163,14 +163,17 @@ class Quotas:
         if quota.stored is not None:
             await self.counts.keep_weighed(whole, quota.stored - size)
         with self.shared.of(caller.namespace) as use:
-            if quota.pending is not None and added:
-                self._room(use, quota.pending, added)
+            if quota.pending is not None and added and use.pending + added > quota.pending:
+                raise _exceeded(
+                    f"the namespace may have {quota.pending:,} messages and has "
+                    f"{use.pending:,.0f}, dead and kept ones included; let some be consumed, "
+                    "cancel or purge some, or ask for a larger quota (pending)"
+                )
             if quota.stored is not None and use.stored + size > quota.stored:
-                raise Problem(
-                    "quota-exceeded",
+                raise _exceeded(
                     f"the messages of the namespace may take {quota.stored:,} bytes and take "
                     f"{use.stored:,.0f}, dead and kept ones included; let some be consumed, cancel "
-                    "or purge some, or ask for a larger quota (stored)",
+                    "or purge some, or ask for a larger quota (stored)"
                 )
             if quota.rate is not None:
                 self._pace(use, quota.rate, len(items))
@@ -254,20 +257,18 @@ class Quotas:
         quota = self.of(namespace)
         others = [one for one in known if one.name != name]
         if quota.subscriptions is not None and len(others) >= quota.subscriptions:
-            raise Problem(
-                "quota-exceeded",
+            raise _exceeded(
                 f"the namespace may have {quota.subscriptions:,} subscriptions and has "
-                f"{len(others):,}; delete one, or ask for a larger quota",
+                f"{len(others):,}; delete one, or ask for a larger quota"
             )
         if quota.push_concurrency is not None:
             left = quota.push_concurrency - sum(one.concurrency for one in others)
             if concurrency > left:
-                raise Problem(
-                    "quota-exceeded",
+                raise _exceeded(
                     f"the subscriptions of the namespace may have {quota.push_concurrency:,} "
                     f"requests under way together, of which {max(0, left):,} are left; take a "
                     "smaller concurrency, or ask for a larger quota",
-                    field="concurrency",
+                    "concurrency",
                 )
 
     def _pace(self, use: NamespaceUsage, rate: float, count: int) -> None:
@@ -286,15 +287,6 @@ class Quotas:
             )
         use.allowance -= count
 
-    def _room(self, use: NamespaceUsage, most: int, count: int) -> None:
-        if use.pending + count > most:
-            raise Problem(
-                "quota-exceeded",
-                f"the namespace may have {most:,} messages and has {use.pending:,.0f}, dead and "
-                "kept ones included; let some be consumed, cancel or purge some, or ask for a "
-                "larger quota (pending)",
-            )
-
     async def _let_in(self, caller: Caller, queues: Collection[str], most: int) -> None:
         """Let messages into queues that there are, and into new ones while there is room."""
         known = self.counts.queues.get(caller.namespace)
@@ -304,10 +296,13 @@ class Quotas:
         if known is None or len(known | new) > most:
             known = self.counts.queues[caller.namespace] = set(await self.counts.names(caller))
         if len(known | new) > most and not known.issuperset(new):
-            raise Problem(
-                "quota-exceeded",
+            raise _exceeded(
                 f"the namespace may have {most:,} queues and has {len(known):,}; use these, delete "
                 "empty ones, or ask for a larger quota (queues)",
-                field="queue",
+                "queue",
             )
         known.update(new)
+
+
+def _exceeded(text: str, field: str | None = None) -> Problem:
+    return Problem("quota-exceeded", text, field=field)

@@ -41,10 +41,16 @@ QUEUES = 1_000
 SPANS = ("grace", "longest_wait", "push_lease", "request_timeout")
 """Settings that a file may have as "30s" as well as in seconds."""
 
-CAPS = (
-    "max_connections", "connections_per_address", "max_streams", "max_waiting", "max_slow_reads",
-)  # fmt: skip
-"""Settings that say how many of something there may be at a time."""
+CAP = (1, 1_000_000)
+"""How many of something there may be at a time."""
+
+RANGES: dict[str, tuple[float, float]] = {
+    "port": (0, 65_535), "workers": (1, 256), "max_body": (1, 1 << 30),
+    "max_request": (1_024, 1 << 31), "max_connections": CAP, "connections_per_address": CAP,
+    "max_streams": CAP, "max_waiting": CAP, "max_slow_reads": CAP, "grace": (0, 3_600),
+    "push_lease": (1, 3_600), "longest_wait": (0, 3_600), "request_timeout": (0.01, 3_600),
+}  # fmt: skip
+"""The least and the most of each setting that is a number."""
 
 _MODE = re.compile("0?[0-7]{3}")
 
@@ -170,16 +176,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     after that."""
 
     def __post_init__(self) -> None:
-        check_range(self.port, "port", 0, 65_535)
-        check_range(self.workers, "workers", 1, 256)
-        check_range(self.max_body, "max_body", 1, 1 << 30)
-        check_range(self.max_request, "max_request", 1_024, 1 << 31)
-        for name in CAPS:
-            check_range(getattr(self, name), name, 1, 1_000_000)
-        check_range(self.grace, "grace", 0, 3_600)
-        check_range(self.push_lease, "push_lease", 1, 3_600)
-        check_range(self.longest_wait, "longest_wait", 0, 3_600)
-        check_range(self.request_timeout, "request_timeout", 0.01, 3_600)
+        for name, (least, most) in RANGES.items():
+            check_range(getattr(self, name), name, least, most)
         if not _MODE.fullmatch(self.socket_mode):
             raise InvalidArgument(
                 f'socket_mode={self.socket_mode!r} must be written as for chmod: "600", or '

@@ -2,9 +2,12 @@
 
 import shutil
 import subprocess
+import sys
 import tempfile
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +17,7 @@ from bide.cli import option
 from bide.cli.demo.actors import QUEUE, Plan, Records
 from bide.cli.demo.proof import Check, percentile, prove
 from bide.cli.demo.stage import Stage
-from bide.cli.errors import NOT_DONE, require_packages
+from bide.cli.errors import NOT_DONE, CommandError, require_packages
 from bide.cli.forecast import bar
 from bide.cli.output import Output, warn
 from bide.cli.termination import raise_on_termination
@@ -73,8 +76,7 @@ def demo(
     folder = Path(tempfile.mkdtemp(prefix="bide-demo-"))
     try:
         stage = Stage(folder, Plan(orders, seconds, workers))
-        with ExitStack() as stack:
-            watched = _dashboard(stack, out, stage.url) if dashboard else None
+        with _dashboard(out, stage.url) if dashboard else nullcontext() as watched:
             with _watching(out, stage.plan) as watch:
                 stage.run(watch)
             with Queue(QUEUE, stage.url) as queue:
@@ -93,16 +95,29 @@ def demo(
         ctx.exit(NOT_DONE)
 
 
-def _dashboard(stack: ExitStack, out: Output, store: str) -> "tuple[str, subprocess.Popen[str]]":
-    """Start the dashboard; it ends with the stack."""
-    require_packages("bide demo --dashboard", "jinja2", "h11", "httptools", extra="dashboard")
-    from bide.cli.demo.open_dashboard import open_dashboard
+@contextmanager
+def _dashboard(out: Output, store: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    """Run `bide dashboard` in a process that ends with the block; provide its URL and it.
 
+    Raises:
+        CommandError: it did not start; it has printed why.
+    """
+    require_packages("bide demo --dashboard", "jinja2", "h11", "httptools", extra="dashboard")
     with Queue(QUEUE, store) as queue:
         queue.counts()  # makes the store
-    where, process = stack.enter_context(open_dashboard(store))
-    _say(out, f"the dashboard is at {where}")
-    return where, process
+    with subprocess.Popen(
+        [sys.executable, "-m", "bide", "dashboard", store, "--port", "0"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None
+            where = process.stdout.readline().split()[-1:]
+            if not where or "://" not in where[0]:
+                raise CommandError("the dashboard did not start")
+            _say(out, f"the dashboard is at {where[0]}")
+            yield where[0], process
+        finally:
+            process.terminate()
 
 
 def _until_interrupted(out: Output, where: str, process: "subprocess.Popen[str]") -> None:
@@ -240,12 +255,8 @@ def _print_proof(out: Output, stage: Stage, checks: list[Check]) -> None:
 
 def _chart(out: Output, late: list[int]) -> None:
     """Print how many orders were how late."""
-    bounds = [*STEPS, max([STEPS[-1], *late]) + 1]
-    counts = [0] * len(bounds)
-    for ms in late:
-        counts[next(place for place, bound in enumerate(bounds) if ms <= bound)] += 1
-    last = max((place for place, count in enumerate(counts) if count), default=0)
-    for place in range(last + 1):
-        label = f"≤ {bounds[place]} ms" if place < len(STEPS) else f"> {STEPS[-1]} ms"
-        drawn = bar(counts[place], max(counts), WIDTH - 22)
+    counts = Counter(bisect_left(STEPS, ms) for ms in late)
+    for place in range(max(counts, default=0) + 1):
+        label = f"≤ {STEPS[place]} ms" if place < len(STEPS) else f"> {STEPS[-1]} ms"
+        drawn = bar(counts[place], max(counts.values(), default=0), WIDTH - 22)
         out.text((f"  {label:>8} ", "dim"), (drawn, "cyan"), f" {counts[place]:,}")

@@ -137,20 +137,13 @@ class Records:
                 for line in file:
                     if line.endswith(b"\n"):
                         self.positions[path] = self.positions.get(path, 0) + len(line)
-                        self._add(path.stem, _decode(line))
+                        self._add(path.stem, *_decode(line))
 
-    def _add(self, writer: str, row: Row) -> None:
-        match row:
-            case ["put", str(id)]:
-                self.put.append(id)
-            case ["paid", str(id)]:
-                self.paid.append(id)
-            case ["too late", str(id)]:
-                self.too_late.append(id)
-            case ["handled", str(id), int(attempt), int(late)]:
-                self.handled.append(Handling(writer, id, attempt, late))
-            case ["acked", str(id)]:
-                self.acked.append(id)
+    def _add(self, writer: str, what: str, id: str, *more: int) -> None:
+        if what == "handled":
+            self.handled.append(Handling(writer, id, *more))
+        else:
+            getattr(self, what.replace(" ", "_")).append(id)
 
     def first_lateness(self, worker: str | None = None) -> list[int]:
         """Return how late first attempts began, sorted. A redelivery is late by its lease."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import click
 
@@ -38,16 +39,11 @@ class Actor:
         """Its name and process id."""
         return f"{self.name} ({self.process.pid})"
 
-    def say(self, text: bytes) -> None:
-        """Write to its stdin."""
+    @property
+    def stdin(self) -> IO[bytes]:
+        """What it reads: it ends when this is closed."""
         assert self.process.stdin is not None
-        self.process.stdin.write(text)
-        self.process.stdin.flush()
-
-    def leave(self) -> None:
-        """Ask it to end: it does so when its stdin closes."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+        return self.process.stdin
 
 
 class Stage:
@@ -105,12 +101,12 @@ class Stage:
             self.shop = self._start("shop", "shop", *size)
             yield
             for actor in self._started:
-                actor.leave()
+                actor.stdin.close()
             for actor in self._started:
                 actor.process.wait(GRACE)
         finally:
             for actor in self._started:
-                actor.leave()
+                actor.stdin.close()
                 actor.process.kill()
                 actor.process.wait()
 
@@ -120,7 +116,7 @@ class Stage:
             process = subprocess.Popen(
                 [sys.executable, "-m", "bide.cli.demo.actors", role, name, self.folder, self.url,
                  *size],
-                stdin=subprocess.PIPE, stdout=errors, stderr=errors,
+                stdin=subprocess.PIPE, stdout=errors, stderr=errors, bufsize=0,
                 start_new_session=True,  # Ctrl-C is for the stage, which then stops the others
             )  # fmt: skip
         actor = Actor(name, process, log)
@@ -171,7 +167,7 @@ class Stage:
         if wanted != self._asked:
             self._asked = wanted
             with suppress(BrokenPipeError):  # it has just died
-                victim.say(str(wanted).encode())
+                victim.stdin.write(str(wanted).encode())
 
     def _held(self, worker: Actor) -> int:
         """Return how many orders a worker holds, by the store."""
