@@ -3,8 +3,6 @@
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
 from bide.engines.redis.keys import shard_of
 from bide.engines.redis.records import Arg
 from bide.model.errors import OutcomeUnknown, StoreError, Unsupported
@@ -34,12 +32,14 @@ class Call(NamedTuple):
 Outcome = Reply | StoreError | Unsupported
 
 Round = Generator[Sequence[Call], list[Any], Any]
-"""Yields calls, is sent what each answered (errors as values), and so on for as many rounds."""
+"""Yields calls, is sent what each answered (errors as values), and so on for as many rounds.
+
+Answers, or the first part of those that bring records, begin with the server's clock in Unix
+milliseconds and the number of the last change of the shard.
+"""
 
 Step = Generator[Sequence[Call], list[Any], list[Outcome]]
 """Executes a command, or several at once, in rounds; returns an outcome for each."""
-
-decode = msgspec.json.Decoder().decode
 
 
 def raised(answers: list[Any]) -> list[Any]:
@@ -55,13 +55,13 @@ def raised(answers: list[Any]) -> list[Any]:
 
 
 def everywhere(script: str, queue: str, args: Sequence[Arg], shards: int) -> Round:
-    """Ask all shards the same; return what each answered, decoded.
+    """Ask all shards the same; return what each answered.
 
     Raises:
         StoreError: one of them did not answer.
     """
     answers = yield [Call(script, queue, args, shard, shards) for shard in range(shards)]
-    return [decode(answer) for answer in raised(answers)]
+    return raised(answers)
 
 
 def spread(

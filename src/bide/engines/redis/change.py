@@ -9,7 +9,6 @@ from msgspec import UNSET
 from bide.engines.redis.calls import (
     Call,
     Step,
-    decode,
     everywhere,
     origin_of,
     share_out,
@@ -119,7 +118,7 @@ def change(run: Sequence[Any], sharded: ShardedQueue | None) -> Step:
             for index in lot:
                 outcomes[index] = answer
             continue
-        _now, _change, told, opens = decode(answer)
+        _now, _change, told, opens = answer
         nexts.update(zip(lot, opens, strict=False))
         for place, index in enumerate(lot):
             outcomes[index] = Outcome(str(rows[index][0]), *(told[place] if told else (True,)))

@@ -7,7 +7,7 @@ then the shard hands out what follows there. A shard that does not answer is lef
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bide.engines.redis.calls import SLICE, Call, Round, Step, decode
+from bide.engines.redis.calls import SLICE, Call, Round, Step
 from bide.engines.redis.records import as_message, claim_rank
 from bide.engines.redis.shards import ShardedQueue, ShardMismatch
 from bide.model.commands import Claim
@@ -62,7 +62,7 @@ class _Claiming:
     def take(self, answer: Sequence[Any]) -> Sequence[Any]:
         """Take in what the script answered; return the rest of its head."""
         head, ids, records = answer
-        now, _change, token, until, self.results, *rest, died, freed, behind = decode(head)
+        now, _change, token, until, self.results, *rest, died, freed, behind = head
         self.now = max(self.now, now)  # shards answer side by side
         self.freed += freed
         self.behind = behind
@@ -158,7 +158,7 @@ def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
         return [reply]
     answers = yield from shards.ask(dict.fromkeys(shards.alive, _Claiming(command).call(0)))
     sharded.enrolled = True  # each shard knows now that this lane waits
-    heads = [decode(answer[0]) for answer in answers.values()]
+    heads = [answer[0] for answer in answers.values()]
     now = max([claiming.now, *(head[0] for head in heads)])
     following = min([head[5] for head in heads if head[5] is not None], default=None)
     return [Claimed([], 0, now, following, [*claiming.died, *shards.died])]
@@ -206,7 +206,7 @@ class _Shards:
             left = []
             answers = yield from self.ask(calls)
             for s, text in answers.items():
-                _now, _change, token, lapsed, ready, listed, died = decode(text)
+                _now, _change, token, lapsed, ready, listed, died = text
                 self.died += [Died(*each) for each in died]
                 views[s] = ready, listed
                 self.sharded.highest_token([token])

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bide.engines.redis.calls import Call, Step, decode, raised
+from bide.engines.redis.calls import Call, Step, raised
 from bide.engines.redis.keys import shard_of
 from bide.engines.redis.records import as_failures
 from bide.model.commands import History
@@ -16,7 +16,7 @@ def history(command: History, shards: int) -> Step:
     script = "watch" if command.watch else "history"
     answers = yield [Call(script, command.queue, (command.id,), shard, shards, reads=True)]
     ((head, text),) = raised(answers)
-    now, _change, state, history, result_ttl = decode(head)
+    now, _change, state, history, result_ttl = head
     ends = _ends_of(text or b"", now - max(history, result_ttl), now - result_ttl)
     return [Ends(state, within_budget(ends, command.max_bytes))]
 

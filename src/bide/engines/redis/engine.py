@@ -9,7 +9,7 @@ from typing import Any
 
 from bide.engines import losses
 from bide.engines.port import Capabilities, Notifier, PartlyDone
-from bide.engines.redis.calls import SLICE, Outcome, Step, decode
+from bide.engines.redis.calls import SLICE, Outcome, Step
 from bide.engines.redis.change import change, configure, delete, script_of
 from bide.engines.redis.claim import claim, claim_shards
 from bide.engines.redis.ends import history
@@ -137,7 +137,7 @@ class RedisEngine:
             answer = self._sender.again(call, number, place, now)
             if not isinstance(answer, StoreError):
                 head, ids, _ = answer
-                rows = [part for id in ids for part in (id, decode(head)[2])]
+                rows = [part for id in ids for part in (id, head[2])]
                 script, args = script_of(cmd.Retry(call.queue, [], release=True))
                 self._sender.send([call._replace(script=script, args=(*args, *rows))], now)
             del interrupted[0]

@@ -1,6 +1,6 @@
 """Explain: one round in the shard of the message, and one in all others if it is ready."""
 
-from bide.engines.redis.calls import Call, Step, decode, raised
+from bide.engines.redis.calls import Call, Step, raised
 from bide.engines.redis.keys import shard_of
 from bide.engines.redis.records import as_message
 from bide.model.commands import Explain
@@ -14,7 +14,7 @@ def explain(command: Explain, shards: int) -> Step:
     home = shard_of(id, shards)
     answers = yield [Call("explain", command.queue, (id,), home, shards)]
     ((head, record, lease),) = raised(answers)
-    now, _change, paused, told, ahead, order, limited = decode(head)
+    now, _change, paused, told, ahead, order, limited = head
     pauses = [Pause(*pause) for pause in told]
     if paused and not (pauses and pauses[-1].until is None):
         pauses.append(Pause(None))
@@ -25,7 +25,7 @@ def explain(command: Explain, shards: int) -> Step:
         place = ready_rank(seen.due, seen.priority), order
         others = [shard for shard in range(shards) if shard != home]
         answers = yield [Call("ahead", command.queue, place, shard, shards) for shard in others]
-        ahead = min(AHEAD + 1, ahead + sum(decode(answer)[2] for answer in raised(answers)))
+        ahead = min(AHEAD + 1, ahead + sum(answer[2] for answer in raised(answers)))
     since, extended = _lease(lease)
     return [
         Explained(

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from bide.engines.redis.calls import Call, Step, decode, origin_of, share_out, spread
+from bide.engines.redis.calls import Call, Step, origin_of, share_out, spread
 from bide.engines.redis.records import Arg
 from bide.engines.redis.shards import ShardedQueue
 from bide.model.commands import Put
@@ -49,7 +49,7 @@ def put(run: Sequence[Put], sharded: ShardedQueue | None) -> Step:
             for index in lot:
                 outcomes[index] = answer
             continue
-        now, _change, following, told, made = decode(answer)
+        now, _change, following, told, made = answer
         new = new or made
         if sharded is not None:
             sharded.see_number(following)

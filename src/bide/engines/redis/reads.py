@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from bide.engines.redis.calls import Call, Step, decode, everywhere, raised, spread
+from bide.engines.redis.calls import Call, Step, everywhere, raised, spread
 from bide.engines.redis.records import Arg, as_message
 from bide.model.commands import Count, Find, Forecast
 from bide.model.message import Message
@@ -26,7 +26,7 @@ def find(command: Find, shards: int) -> Step:
     answers = yield calls
     told: dict[int, tuple[Message | None, int]] = {}
     for (_, lot), (head, records, leases) in zip(lots, raised(answers), strict=True):
-        now = decode(head)[0]
+        now = head[0]
         for index, record, lease in zip(lot, records, leases, strict=False):
             id = command.ids[index]
             message = record and as_message(command.queue, id, record, now, lease=lease)
@@ -61,7 +61,7 @@ def count(command: Count, shards: int) -> Step:
             Call("audit", command.queue, place, shard, shards) for shard, place in places.items()
         ]
         for shard, answer in zip(list(places), raised(answers), strict=True):
-            _now, _change, found, place, offset, size = decode(answer)
+            _now, _change, found, place, offset, size = answer
             strays += found
             stored += size
             places[shard] = place, offset

@@ -1,6 +1,6 @@
 """Cancel and purge by a rule: in slices, over all shards."""
 
-from bide.engines.redis.calls import SLICE, Call, Step, decode, raised
+from bide.engines.redis.calls import SLICE, Call, Step, raised
 from bide.model.commands import BULK, Cancel, Purge, Where
 from bide.model.replies import Affected
 
@@ -35,7 +35,7 @@ def sweep(command: Cancel | Purge, shards: int) -> Step:
             for shard in chosen
         ]  # fmt: skip
         for shard, answer in zip(chosen, raised(answers), strict=True):
-            _now, _change, found, cursor = decode(answer)
+            _now, _change, found, cursor = answer
             if deletes and not now_deletes and found > 0:
                 return [Affected(total, more=True)]
             total += found

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bide.engines.cursor import BEGIN
-from bide.engines.redis.calls import SLICE, Call, Round, Step, decode, raised
+from bide.engines.redis.calls import SLICE, Call, Round, Step, raised
 from bide.engines.redis.records import ORDER, as_message
 from bide.model.commands import Scan, Where
 from bide.model.errors import InvalidArgument
@@ -195,7 +195,7 @@ class _Page:
             for each in streams
         ]  # fmt: skip
         for stream, (first, place, full, *listed) in zip(streams, raised(answers), strict=True):
-            now = decode(first)[0]
+            now = first[0]
             self._out_of_room = may_be_empty and full == b"1"
             stream.ended = not place
             if place:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
 from redis import exceptions as raised
 
 from bide.engines.redis.calls import Call
@@ -31,6 +32,8 @@ SPARE = 150
 
 _HURRIED = ("peek", "claim", "shards")
 """Scripts that wait for no node if there are other shards: a claim goes on without it."""
+
+_decode = msgspec.msgpack.Decoder().decode
 
 _CHANGES = ("put", "configure")
 """Scripts that always make a change: they create the queue if it is not there."""
@@ -137,19 +140,22 @@ class Sender:
         sent = self._prepare(call, number, place, now)
         sent.again = True
         self._carrier.carry([sent])
-        return sent.answer
+        return self._see([call], [sent.answer])[0]
 
     def _see(self, calls: Sequence[Call], answers: list[Any]) -> list[Any]:
-        """See by the numbers of changes, with which replies begin, whether the store lost some."""
+        """Decode answers, and see by the numbers of changes whether the store lost some."""
         told: dict[tuple[str, int], tuple[int, int, Any]] = {}
-        for call, answer in zip(calls, answers, strict=True):
-            head = answer[0] if type(answer) is list else answer
-            if type(head) is bytes:
-                shard = call.queue, call.shard
-                highest, made, _ = told.get(shard, (0, 0, 1))
-                change = int(head.split(b",", 2)[1].rstrip(b"]"))
-                made += call.script in _CHANGES
-                told[shard] = max(change, highest), made, call.shards or 1
+        for place, (call, answer) in enumerate(zip(calls, answers, strict=True)):
+            if type(answer) is list:
+                head = answer[0] = _decode(answer[0])
+            elif type(answer) is bytes:
+                head = answers[place] = _decode(answer)
+            else:  # an error, or nothing
+                continue
+            shard = call.queue, call.shard
+            highest, made, _ = told.get(shard, (0, 0, 1))
+            made += call.script in _CHANGES
+            told[shard] = max(head[1], highest), made, call.shards or 1
         for shard, (change, made, shards) in told.items():
             known, self._changes[shard] = self._changes.get(shard, 0), change
             if known and change < known + made and self.on_lost is not None:

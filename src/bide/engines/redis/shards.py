@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from bide.engines.redis.calls import Call, decode
+from bide.engines.redis.calls import Call
 from bide.model.commands import Command, Configure, Put
 from bide.model.errors import StoreError
 from bide.model.pace import LIMITS
@@ -133,5 +133,5 @@ def _ask(queue: str, shards: int, wanted: int | str, send: Send) -> list[tuple[i
     Those that are not there are made if `wanted` says of how many.
     """
     calls = [Call("shards", queue, (wanted,), shard, "") for shard in range(shards)]
-    told = [decode(answer) for answer in send(calls) if not isinstance(answer, StoreError)]
+    told = [answer for answer in send(calls) if not isinstance(answer, StoreError)]
     return [(found, following) for _now, _change, found, following in told]

@@ -19,7 +19,7 @@ local function take_back(limit)
       call('HDEL', LEASES, id)
     end
     if r and r.held_by and r.state == 'dead' then
-      died[#died + 1] = cjson.encode({id, r.attempt, r.held_by})
+      died[#died + 1] = {id, r.attempt, r.held_by}
     end
   end
   return #members

@@ -21,7 +21,7 @@ local turn, last, freed, lining
 local unsettled  -- whether a change before this call was cut off
 local touched    -- groups whose line or leases have changed in this call: 0, or the place in `entered`
 local entered    -- those that have entered, in their order
-local line_at, limits_text, write_service, begin_change, stand, settle, settle_all, is_full, running
+local line_at, limits_now, write_service, begin_change, stand, settle, settle_all, is_full, running
 local opens, opens_next, count_lines, is_in_line, held_by
 local open_groups, first_groups, head_of, rate_allows, may_serve, note_served
 local groups_of, line_up, line_up_step, begin_lines
@@ -58,9 +58,9 @@ function read_limits()
   now_us = now * 1000 + floor(part * 1000 + 0.5)
 end
 
-function limits_text(between)
-  if not limited then return concat({0, 0, 0, 0}, between) end
-  return concat({int(limit), int(rate), int(group_limit), int(group_rate)}, between)
+function limits_now()
+  if not limited then return 0, 0, 0, 0 end
+  return limit, rate, group_limit, group_rate
 end
 
 function write_service()
@@ -233,12 +233,12 @@ function opens()
   return rests and max(own, group_rate - rests)
 end
 
--- Returns the same as milliseconds, in JSON; null as well if the queue is paused.
+-- Returns the same as milliseconds; null as well if the queue is paused.
 function opens_next()
   settle_all()
-  if has('p') then return 'null' end
+  if has('p') then return null end
   local us = opens()
-  return us and int(ceil(us / 1000)) or 'null'
+  return us and ceil(us / 1000) or null
 end
 
 -- Returns by how many the lines differ from what is ready and leased.
@@ -257,15 +257,15 @@ function is_in_line(r, held)
 end
 
 -- Returns the limit that holds a ready message of a group back, if one does: [by, value, running,
--- until or null] in JSON.
+-- until or null].
 function held_by(name)
   local turn_, last_ = numbers(call('HGET', SHARES, name) or '0 0')
   local all, runs = call('HLEN', LEASES), running(name)
   local own, opens = rate > 0 and last + rate or 0, opens_for({name = name, last = last_})
-  if limit > 0 and all >= limit then return cjson.encode({'limit', limit, all, null}) end
-  if is_group_full({name = name}, runs) then return cjson.encode({'group_limit', group_limit, runs, null}) end
-  if own > max(now_us, opens) then return cjson.encode({'rate', rate, all, ceil(own / 1000)}) end
-  if opens > now_us then return cjson.encode({'group_rate', group_rate, runs, ceil(opens / 1000)}) end
+  if limit > 0 and all >= limit then return {'limit', limit, all, null} end
+  if is_group_full({name = name}, runs) then return {'group_limit', group_limit, runs, null} end
+  if own > max(now_us, opens) then return {'rate', rate, all, ceil(own / 1000)} end
+  if opens > now_us then return {'group_rate', group_rate, runs, ceil(opens / 1000)} end
 end
 
 -- Lets groups take turns whose rate allows it again, and forgets those that are idle.

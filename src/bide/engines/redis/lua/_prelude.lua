@@ -23,13 +23,14 @@
 --   4 lane     whose waiting claims are woken over a channel; empty: this lane does not listen
 --   5 queue    6 shards: of how many the queue is made; empty: unknown  7 shard: which one this is
 -- What follows from 8 on is said in each function.
--- Every reply begins with [now, change: the number of the last change of this shard. Numbers grow by one
--- with each call that changes something, so a smaller one than before tells that changes were lost.
+-- Replies are in MessagePack, and so is the head of those that bring records. They begin with [now, change:
+-- the number of the last change of this shard. Numbers grow by one with each call that changes something,
+-- so a smaller one than before tells that changes were lost.
 --
 -- The server runs this text once, when the library is loaded. `define` makes a function, and `begin`
 -- sets these variables anew for each call.
 local call, sub, find, match, format, floor, ceil, max, min, concat
-local null, tonumber, tostring, unpack, ipairs, pairs
+local pack, null, tonumber, unpack, ipairs, pairs
 local STRIPE = 4398046511104  -- 2^42: ready is ordered by priority, then by due
 local ORDER = 12              -- digits of the order of putting, in front of each id
 
@@ -41,7 +42,7 @@ local now, part  -- milliseconds, and the part of one that has passed
 local exists, made, flags, token, seq, keep, change, leader, lead_at
 local counters, tally  -- those that `advance` writes, and those that `finish` adds to
 local replayed
-local died  -- as JSON: [id, attempts, last holder] of each message whose lease was over once too often
+local died  -- [id, attempts, last holder] of each message whose lease was over once too often
 local forget, forget_ends  -- see _records.lua and _ends.lua
 local limited  -- whether the queue has limits; what they need to know, see _limits.lua
 local read_limits, find_line, enter_line, leave_line, end_lease, drop_line, end_change
@@ -50,8 +51,9 @@ local actor  -- who gave the command, if it says so
 -- Looks up what is not there yet while the library is loaded.
 local function prepare()
   call, sub, find, match, format = redis.call, string.sub, string.find, string.match, string.format
-  floor, ceil, max, min, concat, null = math.floor, math.ceil, math.max, math.min, table.concat, cjson.null
-  tonumber, tostring, unpack, ipairs, pairs = _G.tonumber, _G.tostring, _G.unpack, _G.ipairs, _G.pairs
+  floor, ceil, max, min, concat = math.floor, math.ceil, math.max, math.min, table.concat
+  pack, null = cmsgpack.pack, cjson.null
+  tonumber, unpack, ipairs, pairs = _G.tonumber, _G.unpack, _G.ipairs, _G.pairs
 end
 
 local function int(value)
@@ -102,16 +104,16 @@ local function remember(reply)
   return reply
 end
 
--- Returns a reply in JSON, of the values that follow `now` and `change`.
-local function json(values)
-  return format('[%d,%d,%s]', now, change, values)
+-- Returns a reply, of the values that follow `now` and `change`; `null` where there is none.
+local function answer(...)
+  return pack({now, change, ...})
 end
 
 -- Ends a change: writes the counters, and remembers the reply.
-local function finish(values)
+local function finish(...)
   if limited then end_change() end
   write_counts()
-  return remember(json(values))
+  return remember(answer(...))
 end
 
 -- Begins a call; returns what it answers at once, if it does.

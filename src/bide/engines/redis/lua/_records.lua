@@ -195,10 +195,10 @@ end
 -- One outcome: [done, state, due, until, holder, due of the successor that came or has gone]; there is no
 -- such message: [done].
 local function outcome(r, done)
-  if not r then return '[false]' end
-  if r.gone then return '[true,null,' .. int(r.due) .. ']' end
+  if not r then return {false} end
+  if r.gone then return {true, null, r.due} end
   local state = r.state or r.token and 'leased' or r.due <= now and 'ready' or 'delayed'
-  return cjson.encode({done, state, r.due, r.until_ or r.ended or null, r.holder or null, r.follows})
+  return {done, state, r.due, r.until_ or r.ended or null, r.holder or null, r.follows}
 end
 
 local function ids_of(members)

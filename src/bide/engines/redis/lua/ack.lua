@@ -24,7 +24,7 @@ define('ack', {'allow-oom'}, function()
     end
     if done and forgets and not follows then
       n = n + 1
-      acked[n], members[n], outcomes[i] = ids[i], sub(lease, 1, ORDER) .. ids[i], '[true]'
+      acked[n], members[n], outcomes[i] = ids[i], sub(lease, 1, ORDER) .. ids[i], {true}
     else
       local r = locate(ids[i])
       if done then
@@ -42,9 +42,9 @@ define('ack', {'allow-oom'}, function()
           delete(r, 'acked')
         end
       end
-      outcomes[i] = done and r.gone and '[true]' or outcome(r, done)
+      outcomes[i] = done and r.gone and {true} or outcome(r, done)
       -- An ack closes nothing: what was open before it is open still.
-      if limited then nexts[i] = nexts[i - 1] == int(now) and nexts[i - 1] or opens_next() end
+      if limited then nexts[i] = nexts[i - 1] == now and nexts[i - 1] or opens_next() end
     end
   end
   if n > 0 then
@@ -56,5 +56,5 @@ define('ack', {'allow-oom'}, function()
     advance()
   end
   if limited or earliest then wake(earliest and max(earliest, now)) end
-  return finish('[' .. (n == total and '' or concat(outcomes, ',')) .. '],[' .. concat(nexts, ',') .. ']')
+  return finish(n == total and {} or outcomes, nexts)
 end)

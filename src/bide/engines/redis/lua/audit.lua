@@ -36,7 +36,7 @@ define('audit', {'no-writes'}, function()
   bytes = 0
   if set == 6 then
     local n = weigh_ends(offset)
-    return json(concat({0, n == 200 and 6 or 'null', int(offset + n), int(bytes)}, ','))
+    return answer(0, n == 200 and 6 or null, offset + n, bytes)
   end
   while sets[set] and left > 0 do
     local members = call('ZRANGE', sets[set], offset, offset + left - 1)
@@ -46,5 +46,5 @@ define('audit', {'no-writes'}, function()
     if #members < left then set, offset = set + 1, 0 else offset = offset + #members end
     left = left - #members
   end
-  return json(concat({strays, sets[set] and set or has('h') and 6 or 'null', int(offset), int(bytes)}, ','))
+  return answer(strays, sets[set] and set or has('h') and 6 or null, offset, bytes)
 end)

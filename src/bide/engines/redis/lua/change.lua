@@ -81,7 +81,7 @@ local function change_each(when, first, act, origin)
   for i = first, #ARGV, 2 do
     local number = #outcomes + 1
     if rows and is_forwarded(number) then
-      outcomes[number] = '[false,"forwarded"]'
+      outcomes[number] = {false, 'forwarded'}
     else
       local r = locate(ARGV[i])
       local done = r ~= nil and act(r, ARGV[i + 1])
@@ -93,7 +93,7 @@ local function change_each(when, first, act, origin)
   end
   remember_rows(changed)
   wake(earliest and max(earliest, now))
-  return finish('[' .. concat(outcomes, ',') .. '],[' .. concat(nexts, ',') .. ']')
+  return finish(outcomes, nexts)
 end
 
 define('change', {'allow-oom'}, function()

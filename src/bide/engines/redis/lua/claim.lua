@@ -6,7 +6,7 @@
 --     16 1 over several shards: lease the first ready ones, and nothing else; else empty
 --     17 floor: over several shards, the highest token that is known; 18 slots: how many the caller can
 --     start at once, which counts in a limited queue, or empty
--- Reply: [head, ids, records]; head is JSON:
+-- Reply: [head, ids, records]; head is:
 --   [now, change, token, until, whether the queue keeps results, next or null, weighted, taken back, moved, examined,
 --   more slices to come, [[id, attempts, last holder] of each that is dead now, since its lease ended],
 --   of a limited queue: [when the last limit let each message go, or 0], whether due messages are in no line]
@@ -17,19 +17,16 @@ local lease_token, until_, ids, texts, left, weighted, lapsed, promoted, examine
 
 -- Replies; `next` is when to claim again, `more` whether more slices are to come.
 local function reply(next, more)
-  local more_of_it = '[],false'
+  local behind = false
   if limited then
     end_change()
-    local behind = not has('p') and (lining or call('ZCOUNT', DELAYED, '-inf', due_by_now()) > 0)
-    more_of_it = format('[%s],%s', concat(let_go, ','), behind and 'true' or 'false')
+    behind = not has('p') and (lining or call('ZCOUNT', DELAYED, '-inf', due_by_now()) > 0)
   end
   write_counts()
   if #ids > 0 then remember('lease ' .. lease_token .. ' ' .. int(until_)) end
-  local following = next and format('%.3f', max(0, next - part)) or 'null'
-  return {format('[%d,%d,%s,%d,%s,%s,%s,%d,%d,%d,%s,[%s],%s]', now, change, lease_token or '0', until_,
-    tostring(has('h') and results > 0), following,
-    tostring(weighted or has('w') and not limited), lapsed, promoted, examined, tostring(more == true),
-    concat(died, ','), more_of_it), ids, texts}
+  return {answer(tonumber(lease_token or 0), until_, has('h') and results > 0,
+    next and max(0, next - part) or null, weighted or (has('w') and not limited), lapsed, promoted, examined,
+    more == true, died, limited and let_go or {}, behind and true or false), ids, texts}
 end
 
 local function tell_again()
@@ -40,7 +37,7 @@ local function tell_again()
     local id = sub(member, ORDER + 1)
     local lease, text = call('HGET', LEASES, id), call('HGET', RECORDS, id)
     if text and lease and find(lease, mark, 1, true) == ORDER + 1 then
-      ids[#ids + 1], texts[#texts + 1], let_go[#let_go + 1] = id, text, '0'
+      ids[#ids + 1], texts[#texts + 1], let_go[#let_go + 1] = id, text, 0
     end
   end
   weighted = true  -- in the order of their ranks, as the client sorts them
@@ -201,7 +198,7 @@ local function serve(most)
       runs[2 * n - 1], runs[2 * n] = 0, concat({'r', g.name, '\1', member})
       places[n], lines[n], ids[#ids + 1], texts[#texts + 1] = member, entry, id, text
       local since = note_served(g)
-      let_go[#ids] = since > tonumber(sub(text, ORDER + 2, ORDER + 14)) and int(since) or '0'
+      let_go[#ids] = since > tonumber(sub(text, ORDER + 2, ORDER + 14)) and since or 0
       g.at = g.at + 1
       if all then groups[#groups + 1] = g end
     end

@@ -32,17 +32,19 @@ local function settle_running()
   unsettled = true
 end
 
+local function limits_text() return format('%d %d %d %d', limits_now()) end
+
 -- Sets limits, nil: as it is. Returns whether one has changed.
 local function set_limits(given)
   if not limited then read_limits() end
-  local was_limited, was_full, before = limited, limited and is_full(), limits_text(' ')
+  local was_limited, was_full, before = limited, limited and is_full(), limits_text()
   limit, rate = given[1] or limit, given[2] or rate
   group_limit, group_rate = given[3] or group_limit, given[4] or group_rate
   limited = max(limit, rate, group_limit, group_rate) > 0
-  if limits_text(' ') == before then return false end
+  if limits_text() == before then return false end
   if limited then begin_change() end
   flag('n', limited)
-  if limited then call('HSET', META, 'limits', limits_text(' ')) end
+  if limited then call('HSET', META, 'limits', limits_text()) end
   if not limited then
     call('UNLINK', LINES, TURNS, SHARES)
     call('HDEL', META, 'limits', 'service', 'lining', 'unsettled')
@@ -79,6 +81,5 @@ define('configure', {}, function()
   if max(history, results) > 0 then flag('h', true) end
   local changed = set_limits({tonumber(ARGV[14]), tonumber(ARGV[15]), tonumber(ARGV[16]), tonumber(ARGV[17])})
   if resumed or changed then wake(now) end
-  return finish(concat({tostring(has('p')), int(keep), tostring(resumed or changed), int(history),
-    int(results), limits_text(',')}, ','))
+  return finish(has('p'), keep, resumed or changed, history, results, limits_now())
 end)

@@ -18,7 +18,6 @@ define('count', {'no-writes'}, function()
     'revived', 'retried', 'lapsed')
   for i, value in ipairs(counters) do counters[i] = tonumber(value or 0) end
   read_ends_settings()
-  local told = cjson.encode({now, change, delayed - due, ready + due, leased, dead, kept, has('p'), keep,
-    oldest or null, strays, counters, history, results})
-  return sub(told, 1, -2) .. ',[' .. limits_text(',') .. ']]'
+  return answer(delayed - due, ready + due, leased, dead, kept, has('p'), keep, oldest or null, strays,
+    counters, history, results, {limits_now()})
 end)

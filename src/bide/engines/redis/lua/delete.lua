@@ -19,5 +19,5 @@ define('delete', {'allow-oom'}, function()
       if leader then call('HSET', META, 'leader', int(lead_at) .. ' ' .. leader) end
     end
   end
-  return finish(concat({tostring(existed), delayed - due, ready + due, leased, dead, kept}, ','))
+  return finish(existed, delayed - due, ready + due, leased, dead, kept)
 end)

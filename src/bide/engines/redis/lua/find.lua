@@ -16,5 +16,5 @@ define('find', {'no-writes'}, function()
     end
     if left < 0 and some then break end
   end
-  return {json('0'), texts, #ids > 0 and call('HMGET', LEASES, unpack(ids)) or {}}
+  return {answer(), texts, #ids > 0 and call('HMGET', LEASES, unpack(ids)) or {}}
 end)

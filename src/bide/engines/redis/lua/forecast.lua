@@ -13,6 +13,5 @@ define('forecast', {'no-writes'}, function()
     counts[i] = reached - last
     last = reached
   end
-  return json(concat({int(start), call('ZCARD', READY) + first, '[' .. concat(counts, ',') .. ']',
-    call('ZCARD', DELAYED) - last}, ','))
+  return answer(start, call('ZCARD', READY) + first, counts, call('ZCARD', DELAYED) - last)
 end)

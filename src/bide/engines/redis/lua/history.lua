@@ -19,7 +19,7 @@ local function look()
     read_ends_settings()
     ends = call('HGET', ENDED, id)
   end
-  return {json(concat({cjson.encode(state), int(history or 0), int(results or 0)}, ',')), ends}
+  return {answer(state, history or 0, results or 0), ends}
 end
 
 define('history', {'no-writes'}, look)

@@ -16,11 +16,9 @@ define('peek', {'allow-oom'}, function()
     local id, late = sub(found[i], ORDER + 1), 0
     local text = has('e') and call('HGET', RECORDS, id)
     if text and is_late(parse(id, text)) then late = 1 end
-    listed[#listed + 1] = int(tonumber(found[i + 1]))
-    listed[#listed + 1] = int(tonumber(sub(found[i], 1, ORDER), 16))
+    listed[#listed + 1] = tonumber(found[i + 1])
+    listed[#listed + 1] = tonumber(sub(found[i], 1, ORDER), 16)
     listed[#listed + 1] = late
   end
-  return finish(concat({int(token), lapsed,
-    #found > 0 and call('ZCARD', READY) or 0, '[' .. concat(listed, ',') .. ']',
-    '[' .. concat(died, ',') .. ']'}, ','))
+  return finish(token, lapsed, #found > 0 and call('ZCARD', READY) or 0, listed, died)
 end)

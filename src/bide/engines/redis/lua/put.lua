@@ -62,6 +62,10 @@ local function succeed(r, text)
   r.follows = due
 end
 
+local function add(index, outcome)
+  told[#told + 1] = {index - 1, unpack(outcome)}
+end
+
 local function meet(index, id, known, text)  -- a message that is there
   local conflict, version = ARGV[8], ARGV[9]
   local r = locate(id, known)
@@ -69,20 +73,16 @@ local function meet(index, id, known, text)  -- a message that is there
     and (not r.state or r.state == 'dead') and (version == '' or is_still(r, 'v' .. version)))
   if r.token and conflict == 'replace' and version == '' and latest and not died_at then
     succeed(r, text)
-    told[#told + 1] = '[' .. (index - 1) .. ',' .. sub(outcome(r, true), 2)
-    return
+    return add(index, outcome(r, true))
   end
-  if not replaced then
-    told[#told + 1] = '[' .. (index - 1) .. ',' .. sub(outcome(r, false), 2)
-    return
-  end
+  if not replaced then return add(index, outcome(r, false)) end
   if r.state == 'dead' then count('revived') end
   if r.group ~= '' and r.group ~= group then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
   local since = latest and bound(r.created) or r.created
   left[#left + 1] = {r, store(r.order, id, text, since)}
   if latest then
     local state = died_at and 'dead' or due <= now and 'ready' or 'delayed'
-    told[#told + 1] = format('[%d,true,"%s",%s,%s]', index - 1, state, int(due), died_at and int(died_at) or 'null')
+    add(index, {true, state, due, died_at or null})
   end
 end
 
@@ -100,17 +100,17 @@ define('put', {}, function()
     local text, told_before = ARGV[11 + 3 * i], #told
     read(ARGV[12 + 3 * i])
     if rows and is_forwarded(i) then
-      told[#told + 1] = '[' .. (i - 1) .. ',false,"forwarded"]'
+      add(i, {false, 'forwarded'})
     elseif known[i] then
       meet(i, ids[i], known[i], text)
     elseif ARGV[8] == 'revive' or ARGV[9] ~= '' then
-      told[#told + 1] = '[' .. (i - 1) .. ',false]'
+      add(i, {false})
     else
       if numbers[i] and numbers[i] > seq then seq = numbers[i] end
       store(format('%012x', seq), ids[i], text, new_created)
       seq, new = seq + 1, new + 1
     end
-    if rows and (#told == told_before or find(told[#told], '^%[%d+,true')) then done[i] = true end
+    if rows and (#told == told_before or told[#told][2]) then done[i] = true end
   end
   remember_rows(done)
   for letter in string.gmatch(ARGV[10], '%a') do flag(letter, true) end
@@ -120,5 +120,5 @@ define('put', {}, function()
   if #groups > 0 then call('ZADD', GROUPS, unpack(groups)) end
   for _, each in ipairs(left) do leave(each[1], each[2]) end
   wake(earliest)
-  return finish(int(seq) .. ',[' .. concat(told, ',') .. '],' .. tostring(made))
+  return finish(seq, told, made)
 end)

@@ -136,5 +136,5 @@ define('scan', {'no-writes'}, function()
   elseif which == 'group' then scan_group()
   else scan_state() end
   local leases = #ids > 0 and call('HMGET', LEASES, unpack(ids)) or {}
-  return {json('0'), place or '', full, ids, texts, ranks, leases}
+  return {answer(), place or '', full, ids, texts, ranks, leases}
 end)

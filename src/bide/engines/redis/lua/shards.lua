@@ -7,5 +7,5 @@ define('shards', {}, function()
     make()
     advance()
   end
-  return finish((exists and SHARDS or 0) .. ',' .. int(seq))
+  return finish(exists and SHARDS or 0, seq)
 end)

@@ -67,6 +67,5 @@ define('sweep', {'allow-oom'}, function()
   else
     for each in string.gmatch(which, '%a+') do sweep(each) end
   end
-  local reply = found .. ',' .. cjson.encode(following or null)
-  return deletes and finish(reply) or json(reply)
+  return (deletes and finish or answer)(found, following or null)
 end)
