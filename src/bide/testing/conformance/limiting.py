@@ -116,6 +116,15 @@ class LimitCases:
         desk.wait(1)
         assert desk.take() == ["a3"]
 
+    def test_a_group_that_was_empty_is_spaced_by_its_rate_too(self, desk: Desk) -> None:
+        desk.configure(group_rate=interval(1))
+        put(desk, "a1")
+        desk.ack(*leases(desk.claim()))
+        put(desk, "a2")
+        assert desk.claim().next == 990
+        desk.wait(990)
+        assert desk.take() == ["a2"]
+
     def test_the_end_of_a_lease_says_when_the_rate_allows_the_next(self, desk: Desk) -> None:
         desk.configure(group_limit=1, group_rate=interval(2))
         put(desk, "a1 a2")
@@ -318,6 +327,14 @@ class LimitCases:
         desk.wait(100)
         desk.ack(*leases(claimed))
         assert desk.claim().freed == [START + 135]
+
+    def test_where_no_limit_held_a_message_none_has_let_it_go(self, desk: Desk) -> None:
+        desk.configure(limit=2, group_limit=2)
+        put(desk, "a1 a2")
+        held = desk.claim(1, lease=HOUR)
+        desk.wait(5)
+        desk.ack(*leases(held))
+        assert desk.claim().freed == [0]
         other = desk.apart("other")
         other.configure(rate=interval(5))
         put(other, "a1 a2")

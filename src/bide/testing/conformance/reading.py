@@ -74,8 +74,10 @@ class ReadCases:
         desk.put("a", delay=5)
         desk.wait(4)
         assert desk.state("a") == "delayed"
+        assert (desk.scan("delayed"), desk.scan("ready")) == (["a"], [])
         desk.wait(1)
         assert desk.state("a") == "ready"
+        assert (desk.scan("delayed"), desk.scan("ready")) == ([], ["a"])
 
     # Scan.
 
