@@ -219,3 +219,13 @@ def test_no_password_is_printed_even_of_a_url_that_cannot_be_parsed(run: Bide, u
 def test_a_file_with_an_at_sign_is_shown_whole(run: Bide, tmp_path: Path) -> None:
     result = run("queues", "--url", f"sqlite:///{tmp_path}/a@b.db")
     assert f"{tmp_path}/a@b.db" in result.output
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize("more", [[], ["--yes"], ["--undo"], ["--dry-run"]], ids=" ".join)
+def test_a_purge_without_a_state(run: Bide, url: str, more: list[str]) -> None:
+    result = run("purge", "orders", *more)
+    assert (result.stdout, result.exit_code) == ("", 2)
+    assert "Missing option '--state'" in result.stderr
+    with bide.Queue("orders", url) as orders:
+        assert orders.counts().sizes.delayed == 1

@@ -80,7 +80,9 @@ def choice(
     name: str, values: Sequence[str], help: str, default: str | None = None, **more: Any
 ) -> Decorator:
     """Take one of several words."""
-    return click.option(name, type=click.Choice(values), default=default, help=help, **more)
+    if default is not None:  # None would be a value: a required option could be left out
+        more["default"] = default
+    return click.option(name, type=click.Choice(values), help=help, **more)
 
 
 def many(name: str, dest: str, metavar: str, help: str, **more: Any) -> Decorator:
