@@ -24,11 +24,16 @@ BOUND = 60.0
 
 AXE = files("axe_core_python").joinpath("axe.min.js").read_text("utf-8")
 
+LONG = "x" * 512
+"""The longest id and group, without a place to break the line; it begins with a queue's name."""
+
 PAGES = {
     "": "Overview", "queue?queue=orders": "orders", "queue?queue=mail&state=dead": "mail",
     "message?queue=mail&id=mail-0": "mail-0", "dead": "Dead letters",
     "workers": "Workers", "periodic": "Schedules and sources", "subscriptions": "Subscriptions",
     "audit": "Audit", "log": "Action log", "search?group=customer:7": "Search", "nothing": "404",
+    f"queue?queue={LONG[:128]}&state=dead": "x", f"message?queue={LONG[:128]}&id={LONG}": "x",
+    f"search?id={LONG}": "Search",
 }  # fmt: skip
 
 
@@ -81,6 +86,9 @@ class Tab:
 def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     server = RedisServer(tmp_path_factory.mktemp("redis"), appendonly="yes", appendfsync="always")
     set_scene(server.url, orders=400)
+    with bide.Queue(LONG[:128], server.url) as queue:
+        queue.put({LONG: LONG}, id=LONG, group=LONG, headers={"note": LONG}, attempts=1)
+        queue.claim()[0].bury(LONG)
     yield server
     server.stop()
 
@@ -123,10 +131,10 @@ def test_every_page_is_accessible_and_fits_a_phone(tab: Tab) -> None:
         assert violations(tab, "{}") == [], path
         look_like(tab.browser, scheme="dark")
         assert violations(tab, "{runOnly: ['color-contrast']}") == [], path
-        look_like(tab.browser, width=390)
-        room = "return [document.documentElement.scrollWidth, innerWidth]"
-        needed, there = tab.browser.execute_script(room)
-        assert needed <= there, path
+        look_like(tab.browser, width=320)
+        # not compared with innerWidth: a phone zooms out until it shows what overflows
+        needed = tab.browser.execute_script("return document.documentElement.scrollWidth")
+        assert needed <= 320, path
         assert tab.browser.execute_script(HIDDEN) == [], path
         look_like(tab.browser)
     assert tab.complaints() == []

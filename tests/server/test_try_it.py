@@ -250,7 +250,7 @@ class TestInABrowser:
             )
             assert found == []
         look_like(page.browser, width=390)
-        room = "return [document.documentElement.scrollWidth, innerWidth]"
-        needed, there = page.browser.execute_script(room)
+        # not compared with innerWidth: a phone zooms out until it shows what overflows
+        needed = page.browser.execute_script("return document.documentElement.scrollWidth")
         look_like(page.browser)
-        assert needed <= there
+        assert needed <= 390
