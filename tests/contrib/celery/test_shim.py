@@ -200,7 +200,10 @@ def test_expires_counts_from_now_as_for_celery(shop: Shop, bide_store: ScratchSt
     ("call", "hint"),
     [
         (lambda shop: shop.expire.s(1), "bide has no canvas"),
-        (lambda shop: shop.expire.apply_async((1,), link=None), "apply_async(link=...)"),
+        (lambda shop: shop.expire.apply((1,)), "call the task as a function"),
+        (lambda shop: shop.expire.delay_on_commit(1), "within the transaction"),
+        (lambda shop: shop.expire.apply_async((1,), link=None), "bide has no canvas"),
+        (lambda shop: shop.expire.apply_async((1,), retry=True), "(retry=...) is not there: leave"),
         (lambda shop: shop.app.conf, "options are arguments of Celery(...)"),
         (lambda shop: shop.app.add_periodic_task, "use @app.schedule"),
         (lambda shop: Celery(broker="redis://"), "Celery(broker=...) is not there"),

@@ -17,12 +17,25 @@ if TYPE_CHECKING:
     from bide.contrib.celery.app import Celery
     from bide.contrib.celery.async_result import AsyncResult
 
-__all__ = ["MaxRetriesExceeded", "Request", "Task", "TaskOptions", "unsupported"]
+__all__ = ["MaxRetriesExceeded", "Request", "Task", "TaskOptions", "unsupported_option"]
 
-CANVAS = (
-    "s", "si", "signature", "subtask", "chunks", "map", "starmap", "replace", "apply",
-    "update_state", "add_to_chord", "apply_async_on_commit",
-)  # fmt: skip
+_CANVAS = "bide has no canvas; let a task send the next one when it ends"
+
+_WITHIN = "put a message within the transaction, with bide.contrib.django.Queue"
+
+_NOT_THERE = {
+    **dict.fromkeys(
+        ("s", "si", "signature", "subtask", "chunks", "map", "starmap", "replace", "add_to_chord"),
+        _CANVAS,
+    ),
+    "apply": "call the task as a function",
+    "update_state": "keep the progress in your database",
+    "delay_on_commit": _WITHIN,
+    "apply_async_on_commit": _WITHIN,
+}  # fmt: skip
+"""What tasks of Celery have, and what to do instead."""
+
+_CANVAS_OPTIONS = ("link", "link_error", "chain", "chord", "group_id", "add_to_parent")
 
 Exceptions = tuple[type[BaseException], ...]
 
@@ -91,8 +104,8 @@ class Task:
         return f"<Task {self.name}>"
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name in CANVAS:
-            raise unsupported(f"{self.name}.{name}")
+        if name in _NOT_THERE:
+            raise Unsupported(f"{self.name}.{name} is not there: {_NOT_THERE[name]}")
         raise AttributeError(f"a task of bide.contrib.celery has no {name!r}")
 
     @property
@@ -193,11 +206,11 @@ class Task:
         return random.uniform(0, longest) if own.retry_jitter else longest
 
 
-def unsupported(what: str) -> Unsupported:
-    """Return the error of what Celery has and bide does not."""
-    return Unsupported(
-        f"{what} is not there: bide has no canvas; let a task send the next one when it ends"
-    )
+def unsupported_option(name: str) -> Unsupported:
+    """Return the error of an option of `apply_async` that Celery has and bide does not."""
+    none = "leave it out, there is no broker; see help(Celery.send_task)"
+    hint = _CANVAS if name in _CANVAS_OPTIONS else none
+    return Unsupported(f"apply_async({name}=...) is not there: {hint}")
 
 
 def _reason(error: BaseException | None) -> str:
