@@ -102,6 +102,7 @@ class Commands(SimpleTestCase):
             with mock.patch("sys.stdout", io.StringIO()) as out:
                 call_command("bide", *arguments)
             self.assertIn("manage.py bide", out.getvalue())
+            self.assertNotIn("the file bide.db", out.getvalue())
 
     def test_the_environment_is_put_back(self) -> None:
         before = dict(os.environ)

@@ -29,6 +29,19 @@ or of the app that BIDE["APP"] names. With DEBUG it restarts when Python files i
 change."""
 
 
+HELP = """Work with the queues of this project.
+
+The store is the one of the settings; --url names another one. The --help of each command has
+examples.
+
+\b
+Example:
+  manage.py bide worker
+  manage.py bide queues
+  manage.py bide scan orders --limit 5
+"""
+
+
 class Command(BaseCommand):
     """Runs a command of bide."""
 
@@ -74,7 +87,7 @@ class ProjectProgram(Program):
 def program() -> ProjectProgram:
     """Return the program for this project."""
     return ProjectProgram(
-        name=main.name, callback=main.callback, params=main.params, help=main.help,
+        name=main.name, callback=main.callback, params=main.params, help=HELP,
         invoke_without_command=True, context_settings=main.context_settings,
     )  # fmt: skip
 
