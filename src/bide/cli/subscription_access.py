@@ -43,23 +43,16 @@ class _LocalAccess:
         self._records = Records(store.lane, SYSTEM_CLOCK)
 
     def listed(self, namespace: str | None, everywhere: bool) -> Listed:
-        from bide.server.subscription_status import shown
-        from bide.targets.http.circuit import Circuit
+        from bide.server.subscription_status import all_shown
 
-        async def read() -> tuple[Any, Any, Any]:
+        async def read() -> Listed:
             records = self._records
             found = await (records.listed() if everywhere else records.of(namespace))
-            return found, await records.peers.circuits(), await records.peers.deliveries()
+            return [
+                (one.namespace, told) for one, told in await all_shown(records, found, now_ms())
+            ]
 
-        found, circuits, deliveries = asyncio.run(read())
-        now = now_ms()
-        return [
-            (
-                one.namespace,
-                shown(one, circuits.get(one.key, Circuit()), now, None, deliveries.get(one.key)),
-            )
-            for one in found
-        ]
+        return asyncio.run(read())
 
     def put(self, which: Identity, given: dict[str, Any], secret: str | None) -> str:
         from bide.server.subscription_wire import SubscriptionIn

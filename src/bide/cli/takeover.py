@@ -7,28 +7,32 @@ import msgspec
 from bide.cli.output import DONE, NOTHING, Output, plural, warn
 from bide.cli.progress import Bar
 from bide.cli.store import Store
-from bide.queue.takeover import TakenOver, take_over
+from bide.queue.takeover import take_over
 
 WOULD = {"stored": "would-store", "finished": "would-finish"}
 
 
-def run_takeover(
-    store: Store, name: str, url: str, library: str, max_body: int, *, source_queue: str | None,
-    allow_pickle: bool, delayed_only: bool, dry_run: bool,
-) -> TakenOver:  # fmt: skip
-    """Take over the messages of a library, with a bar on a terminal."""
-    queue = store.trial(name, max_body, dry_run=dry_run)
+def import_from(
+    store: Store, out: Output, queue: str, url: str, library: str, max_body: int, *, dry_run: bool,
+    **options: Any,
+) -> bool:  # fmt: skip
+    """Take over the messages of a library, and print them; return whether nothing is left there.
+
+    Args:
+        store: the store.
+        out: where to print.
+        queue: into which queue.
+        url: of the Redis of the library.
+        library: its name.
+        max_body: the maximum size of a body, in bytes.
+        dry_run: only print what would be done.
+        options: for `take_over`.
+    """
+    target = store.trial(queue, max_body, dry_run=dry_run)
     with Bar(f"importing from {library}") as bar:
-        return take_over(
-            queue, library, url, source_queue=source_queue, allow_pickle=allow_pickle,  # type: ignore[arg-type]
-            delayed_only=delayed_only, dry_run=dry_run, progress=bar.advance,
+        done = take_over(
+            target, library, url, dry_run=dry_run, progress=bar.advance, **options  # type: ignore[arg-type]
         )  # fmt: skip
-
-
-def report_takeover(
-    out: Output, done: TakenOver, queue: str, library: str, *, dry_run: bool
-) -> bool:
-    """Print what a takeover did; return whether nothing is left in the source."""
     facts: dict[str, Any] = msgspec.structs.asdict(done)
     details = {key: facts.pop(key) for key in ("reasons", "held_examples")}
     if out.as_json:

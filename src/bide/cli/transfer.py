@@ -11,9 +11,9 @@ from bide.cli.errors import usage_error
 from bide.cli.output import DONE, NOTHING, Output, plural, warn
 from bide.cli.progress import Bar
 from bide.cli.store import Store, on_any_store, on_store
-from bide.cli.takeover import report_takeover, run_takeover
+from bide.cli.takeover import import_from
 from bide.engines.registry import mask
-from bide.queue.sorted_set import LoadedSet, load_sorted_set
+from bide.queue.sorted_set import load_sorted_set
 
 WOULD = {"stored": "would-store", "rescheduled": "would-reschedule"}
 
@@ -147,15 +147,13 @@ def import_(
             raise usage_error("--redis-zset and its options do not go with --from")
         if file == "-":
             raise usage_error("--from needs the URL of its Redis in place of FILE")
-        done = run_takeover(
-            store, queue, file, library, max_body, source_queue=source_queue,
-            allow_pickle=allow_pickle, delayed_only=delayed_only, dry_run=options["dry_run"],
+        return import_from(
+            store, out, queue, file, library, max_body, dry_run=options["dry_run"],
+            source_queue=source_queue, allow_pickle=allow_pickle, delayed_only=delayed_only,
         )  # fmt: skip
-        return report_takeover(out, done, queue, library, dry_run=options["dry_run"])
     if redis_zset is not None:
         _must_be_redis(file)
-        loaded = _load_set(store, queue, file, redis_zset, max_body, **options)
-        return _report_set(out, loaded, queue, redis_zset, dry_run=options["dry_run"])
+        return _import_set(store, out, queue, file, redis_zset, max_body, **options)
     if options != UNSET_OPTIONS:
         raise usage_error(
             "--scores, --body, --id-field, --remove and --dry-run are for --redis-zset, --dry-run "
@@ -190,18 +188,16 @@ def _must_be_redis(url: str) -> None:
         )
 
 
-def _load_set(
-    store: Store, name: str, url: str, key: str, max_body: int, *, dry_run: bool, **options: Any
-) -> LoadedSet:
-    queue = store.trial(name, max_body, dry_run=dry_run)
+def _import_set(
+    store: Store, out: Output, queue: str, url: str, key: str, max_body: int, *, dry_run: bool,
+    **options: Any,
+) -> bool:  # fmt: skip
+    """Import a sorted set, and print the result; return whether all members were imported."""
+    target = store.trial(queue, max_body, dry_run=dry_run)
     with Bar(f"importing {key}") as bar:
-        return load_sorted_set(
-            queue, url, key, dry_run=dry_run, found=bar.expect, progress=bar.advance, **options
+        loaded = load_sorted_set(
+            target, url, key, dry_run=dry_run, found=bar.expect, progress=bar.advance, **options
         )
-
-
-def _report_set(out: Output, loaded: LoadedSet, queue: str, key: str, *, dry_run: bool) -> bool:
-    """Print the result of an import from a sorted set; return whether all members were imported."""
     facts: dict[str, Any] = msgspec.structs.asdict(loaded)
     reasons = facts.pop("reasons")
     if out.as_json:

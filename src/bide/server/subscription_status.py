@@ -1,5 +1,6 @@
 """How it stands with a subscription, as people and programs are told: without its secrets."""
 
+from collections.abc import Iterable
 from typing import Any, Literal
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -11,6 +12,7 @@ from bide.targets.amqp import is_amqp
 from bide.targets.amqp import shown as shown_address
 from bide.targets.http.circuit import Circuit
 from bide.targets.http.push_stats import Deliveries
+from bide.targets.http.records import Records
 from bide.targets.http.subscription import Subscription
 
 Standing = Literal["active", "paused", "open", "half-open"]
@@ -123,6 +125,17 @@ def shown(
         deliveries=UNSET if deliveries is None else _deliveries(deliveries),
         secret=_or_unset(secret),
     )
+
+
+async def all_shown(
+    records: Records, found: Iterable[Subscription], now: int
+) -> list[tuple[Subscription, SubscriptionOut]]:
+    """Return subscriptions, each with what clients see of it."""
+    circuits, deliveries = await records.peers.circuits(), await records.peers.deliveries()
+    return [
+        (one, shown(one, circuits.get(one.key, Circuit()), now, None, deliveries.get(one.key)))
+        for one in found
+    ]
 
 
 _SAME = (

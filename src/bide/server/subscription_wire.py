@@ -10,52 +10,6 @@ from bide.model.times import milliseconds
 from bide.server.wire import Request, Span, span
 from bide.targets.http.subscription import MOST_CONCURRENCY, MOST_HEADERS, usual_concurrency
 
-Receiver = Annotated[
-    str,
-    Meta(
-        description="Where messages are sent: https:// (or http://), without a user; or a broker: "
-        "amqp:// (or amqps://), with exchange= and key= in the query.",
-        max_length=2_048,
-        examples=["https://shop.example/hooks/bide"],
-    ),
-]
-Headers = Annotated[
-    dict[str, str],
-    Meta(
-        description="Sent with every request, as for an `authorization`. Their values are not told "
-        "again.",
-        max_length=MOST_HEADERS,
-    ),
-]
-Concurrency = Annotated[
-    int,
-    Meta(
-        description="How many requests may be under way, on all servers together; by default 10, "
-        "or 500 messages for RabbitMQ.",
-        ge=1, le=MOST_CONCURRENCY,
-    ),
-]  # fmt: skip
-Rate = Annotated[
-    float,
-    Meta(
-        description="How many requests may begin a second, on all servers together.",
-        ge=0.001, le=1_000_000,
-    ),
-]  # fmt: skip
-Attempts = Annotated[
-    int,
-    Meta(
-        description="How often a message is sent at most; the message's own limit counts as well.",
-        ge=1, le=MAX_ATTEMPTS,
-    ),
-]  # fmt: skip
-Failures = Annotated[
-    int,
-    Meta(
-        description="After so many failures in a row the receiver is left alone for a while.",
-        ge=1, le=10_000,
-    ),
-]  # fmt: skip
 Secret = Annotated[
     str,
     Meta(
@@ -74,18 +28,37 @@ class SubscriptionIn(Request):
 
     queue: str
     """Whose messages are sent."""
-    url: Receiver
-    headers: Headers = msgspec.field(default_factory=dict)
-    concurrency: Concurrency | UnsetType = UNSET
-    rate: Rate | None = None
+    url: Annotated[str, Meta(
+        description="Where messages are sent: https:// (or http://), without a user; or a broker: "
+        "amqp:// (or amqps://), with exchange= and key= in the query.",
+        max_length=2_048, examples=["https://shop.example/hooks/bide"],
+    )]  # fmt: skip
+    headers: Annotated[dict[str, str], Meta(
+        description="Sent with every request, as for an `authorization`. Their values are not told "
+        "again.", max_length=MOST_HEADERS,
+    )] = msgspec.field(default_factory=dict)  # fmt: skip
+    concurrency: Annotated[int, Meta(
+        description="How many requests may be under way, on all servers together; by default 10, "
+        "or 500 messages for RabbitMQ.", ge=1, le=MOST_CONCURRENCY,
+    )] | UnsetType = UNSET  # fmt: skip
+    rate: Annotated[float, Meta(
+        description="How many requests may begin a second, on all servers together.",
+        ge=0.001, le=1_000_000,
+    )] | None = None  # fmt: skip
     timeout: Span = 15
     """How long the receiver may take to answer; up to 5 minutes."""
-    attempts: Attempts = ATTEMPTS
+    attempts: Annotated[int, Meta(
+        description="How often a message is sent at most; the message's own limit counts as well.",
+        ge=1, le=MAX_ATTEMPTS,
+    )] = ATTEMPTS  # fmt: skip
     first: Span = 10
     """The pause after the first attempt; each is twice as long as the one before."""
     ceiling: Span = 3_600
     """The longest pause between attempts."""
-    failures: Failures = 5
+    failures: Annotated[int, Meta(
+        description="After so many failures in a row the receiver is left alone for a while.",
+        ge=1, le=10_000,
+    )] = 5  # fmt: skip
     probe: Span = 30
     """For how long it is left alone before one message is sent to see whether it is back."""
     secret: Secret | None = None

@@ -1,12 +1,10 @@
 """Subscriptions: which queues are pushed where, and how the receivers are."""
 
-from typing import Any
-
 from bide.dashboard.reading import FORECAST_EVERY, StoreReader
 from bide.dashboard.view import Page, View
-from bide.server.subscription_status import SubscriptionOut, masked, shown
-from bide.targets.http.circuit import Circuit
+from bide.server.subscription_status import SubscriptionOut, all_shown, masked
 from bide.targets.http.records import Records
+from bide.targets.http.subscription import Subscription
 
 LISTED = 500
 """How many subscriptions a page lists."""
@@ -20,16 +18,9 @@ def records_of(store: StoreReader) -> Records:
 async def subscriptions(view: View) -> Page:
     """Return the page of subscriptions."""
 
-    async def read() -> list[tuple[Any, SubscriptionOut]]:
+    async def read() -> list[tuple[Subscription, SubscriptionOut]]:
         records = records_of(view.store)
-        found = await records.listed()
-        circuits = await records.peers.circuits()
-        deliveries = await records.peers.deliveries()
-        now = view.store.clock.now()
-        return [
-            (one, shown(one, circuits.get(one.key, Circuit()), now, None, deliveries.get(one.key)))
-            for one in found
-        ]
+        return await all_shown(records, await records.listed(), view.store.clock.now())
 
     if view.store.remote:  # its server keeps them
         return Page("subscriptions.html", {"found": [], "more": 0})

@@ -14,7 +14,13 @@ from bide.server.operation import Answer, Call, Operation
 from bide.server.problem import Problem, invalid
 from bide.server.queue_wire import CountsOut
 from bide.server.receiving import unless_gone
-from bide.server.subscription_status import SubscriptionOut, Subscriptions, masked, shown
+from bide.server.subscription_status import (
+    SubscriptionOut,
+    Subscriptions,
+    all_shown,
+    masked,
+    shown,
+)
 from bide.server.subscription_wire import (
     PauseRequest,
     PingOut,
@@ -24,7 +30,6 @@ from bide.server.subscription_wire import (
     fields_of,
 )
 from bide.targets.amqp import is_amqp, parse
-from bide.targets.http.circuit import Circuit
 from bide.targets.http.records import Overtaken
 from bide.targets.http.subscription import NAME, Subscription, check_url
 
@@ -37,16 +42,13 @@ async def list_subscriptions(call: Call) -> Answer:
     And how their receivers fare. The values of a URL's query are told to those alone who may
     change them.
     """
-    records = call.service.pushing.records
-    found = await records.listed()
-    circuits, deliveries = await records.peers.circuits(), await records.peers.deliveries()
-    told = [
-        _told(call, one, circuits.get(one.key, Circuit()), deliveries=deliveries.get(one.key))
-        for one in found
-        if one.known_as(call.caller.namespace) is not None
-        and call.caller.own(one.source) is not None
-    ]
-    return Answer(200, Subscriptions(told))
+    records, caller = call.service.pushing.records, call.caller
+    mine = [
+        one for one in await records.listed()
+        if one.known_as(caller.namespace) is not None and caller.own(one.source) is not None
+    ]  # fmt: skip
+    found = await all_shown(records, mine, call.service.clock.now())
+    return Answer(200, Subscriptions([_told(call, one, told) for one, told in found]))
 
 
 async def put(call: Call) -> Answer:
@@ -253,20 +255,14 @@ async def _answer(
     call.service.pushing.look()
     peers = call.service.pushing.records.peers
     circuit, deliveries = await peers.circuit(one.key), (await peers.deliveries()).get(one.key)
-    told = _told(call, one, circuit, secret, deliveries)
+    told = _told(call, one, shown(one, circuit, call.service.clock.now(), secret, deliveries))
     told.messages = CountsOut.of(await call.service.ask(Counts, Count(one.source)))
     headers = {"etag": f'"{one.tag}"', "cache-control": "no-store"}
     return Answer(status, told, headers)
 
 
-def _told(
-    call: Call,
-    one: Subscription,
-    circuit: Circuit,
-    secret: str | None = None,
-    deliveries: Any = None,
-) -> SubscriptionOut:
-    told = shown(one, circuit, call.service.clock.now(), secret, deliveries)
+def _told(call: Call, one: Subscription, told: SubscriptionOut) -> SubscriptionOut:
+    """Return what is told of a subscription as the caller may see it."""
     if call.caller.namespace is None:
         told.name, told.queue = one.known_as(None) or one.name, one.source
     if not call.caller.may("admin"):
