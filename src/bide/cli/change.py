@@ -193,15 +193,9 @@ def resume(store: Store, out: Output, queue: str) -> None:
 @option.flag("-y", "--yes", help="Do not ask.")
 @on_store
 def purge(
-    store: Store,
-    out: Output,
-    queue: str,
-    state: State,
-    before: float | None,
-    dry_run: bool,
-    undoable: bool,
-    yes: bool,
-) -> None:
+    store: Store, out: Output, queue: str, state: State, before: float | None, dry_run: bool,
+    undoable: bool, yes: bool,
+) -> None:  # fmt: skip
     """Delete all messages of a state permanently. Messages that a worker holds stay.
 
     Asks first on a terminal; elsewhere it needs --yes, unless it can be taken back (--undo). Prints

@@ -104,11 +104,10 @@ def with_filter(function: Callable[..., bool | None]) -> Callable[..., bool | No
 
     @click.argument("ids", nargs=-1, metavar="[ID]...")
     @option.text(
-        "--error",
-        "TYPE",
+        "--error", "TYPE",
         "Only those whose last error begins so: ValueError, or shop.errors.OutOfStock, or "
         "OutOfStock without its module.",
-    )
+    )  # fmt: skip
     @option.moment("--after", "Only those that died since then.")
     @option.moment("--before", "Only those that died before then.")
     @functools.wraps(function)

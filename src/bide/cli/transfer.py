@@ -61,17 +61,13 @@ def export(store: Store, out: Output, queue: str, output: str) -> None:
     "--redis-zset", "KEY", "Import this sorted set; in place of FILE, give the URL of its Redis."
 )
 @option.choice(
-    "--scores",
-    ["auto", "s", "ms"],
-    "For a sorted set: whether scores are Unix seconds or milliseconds.",
-    "auto",
-)
+    "--scores", ["auto", "s", "ms"],
+    "For a sorted set: whether scores are Unix seconds or milliseconds.", "auto",
+)  # fmt: skip
 @option.choice(
-    "--body",
-    ["auto", "json", "text", "bytes"],
-    "For a sorted set: the format of its members.",
+    "--body", ["auto", "json", "text", "bytes"], "For a sorted set: the format of its members.",
     "auto",
-)
+)  # fmt: skip
 @option.text(
     "--id-field", "NAME", "For a sorted set of JSON objects: the field that becomes the id."
 )
@@ -80,10 +76,9 @@ def export(store: Store, out: Output, queue: str, output: str) -> None:
     help="For a sorted set: remove the imported members, except those whose score has changed.",
 )
 @option.choice(
-    "--from",
-    ["celery", "rq", "arq", "huey", "bullmq"],
+    "--from", ["celery", "rq", "arq", "huey", "bullmq"],
     "Move the pending messages of this library; in place of FILE, give the URL of its Redis.",
-)
+)  # fmt: skip
 @option.text(
     "--source-queue", "NAME", "With --from: the queue in the library; by default its own default."
 )

@@ -1,13 +1,12 @@
 """What a visitor can do: each action is one command of the store, or that command in parts."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 from msgspec import UNSET
 
-from bide.dashboard.access import ACTIONS
 from bide.dashboard.pages.audit import GONE
 from bide.dashboard.pages.dead import error_kind, letters
 from bide.dashboard.pages.subscriptions import records_of
@@ -16,6 +15,7 @@ from bide.dashboard.view import Page, Redirect, Refused, View
 from bide.model import commands as cmd
 from bide.model.errors import InvalidArgument
 from bide.model.identity import actor_of, check_name, new_id
+from bide.model.message import Message
 from bide.model.options import options_of
 from bide.model.replies import Counts, Deleted, Found, Outcome, Outcomes, Reply, Settings
 from bide.model.undoing import UNDO_FOR
@@ -47,6 +47,8 @@ class Result(msgspec.Struct, frozen=True):
     """The token by which it is taken back."""
     page: Page | None = None
     """What to show instead of the page that the visitor came from."""
+    said: Mapping[str, Any] = {}
+    """More that this page says; see `SAID`."""
 
 
 async def act(view: View, log: Callable[[Act], None]) -> Page | Redirect:
@@ -62,20 +64,18 @@ async def act(view: View, log: Callable[[Act], None]) -> Page | Redirect:
     """
     request = view.request
     action = request.get("action")
-    if action == "undo":
-        return await _undo(view, log)
-    if action not in ACTIONS:
+    if action not in _DO:
         raise Refused(404, "not-found")
     ids = [check_name(id) for id in request.form.get("id", [])]
     queue, target = request.get("queue"), ids[0] if len(ids) == 1 else request.get("name") or None
-    if not view.may(action):
+    if action != "undo" and not view.may(action):  # an undo needs the right of what it takes back
         log(Act(action, queue or None, 0, "forbidden", target))
         raise Refused(403, "not-allowed", action)
     result = "failed"
     count = 0
     try:
         if action not in _WITHOUT_IDS:
-            where = rule_of(view) if request.get("by") == "rule" else None
+            where = _rule(view)
             if request.get("by") and where is None:
                 ids = await _of_kind(view)
             if not (ids or where):
@@ -86,6 +86,9 @@ async def act(view: View, log: Callable[[Act], None]) -> Page | Redirect:
                 return await _question(view, action, ids, where)
         done = await _DO[action](view, ids)
         result, count = DONE, done.count
+    except Refused:
+        result = "forbidden" if action == "undo" else result
+        raise
     finally:
         if result != "asked":
             log(Act(action, queue or None, count, result, target))
@@ -97,14 +100,9 @@ async def act(view: View, log: Callable[[Act], None]) -> Page | Redirect:
             "more": len(done.refused[NAMED:]), "back": _back(view), "undo": done.undo,
             "until": view.now + UNDO_FOR,
         }, 409)  # fmt: skip
-    said: dict[str, Any] = {"said": action, "count": done.count}
+    said: dict[str, Any] = {"said": action, "count": done.count, **done.said}
     if done.undo is not None and done.count:
         said |= {"undo": done.undo, "of": queue, "until": view.now + UNDO_FOR}
-    return _to(view, said)
-
-
-def _to(view: View, said: dict[str, Any]) -> Redirect:
-    """Return to the page that the visitor came from, and have it say what was done."""
     back = _back(view)
     return Redirect(f"{back}{'&' if '?' in back else '?'}{urlencode(said)}")
 
@@ -114,21 +112,6 @@ def _back(view: View) -> str:
     path, _, query = view.request.inside(view.request.get("back")).partition("#")[0].partition("?")
     kept = [(name, value) for name, value in parse_qsl(query) if name not in SAID]
     return f"{path}{'?' * bool(kept)}{urlencode(kept)}"
-
-
-async def _undo(view: View, log: Callable[[Act], None]) -> Redirect:
-    """Take back a change."""
-    queue, result, count = view.request.get("queue"), "failed", 0
-    try:
-        undone = await take_back(view, _actor(view))
-        result, count = DONE, undone.restored
-    except Refused:
-        result = "forbidden"
-        raise
-    finally:
-        log(Act("undo", queue or None, count, result))
-    said = {"said": "undo", "count": count, **msgspec.structs.asdict(undone)}
-    return _to(view, {name: value for name, value in said.items() if name in SAID})
 
 
 async def _question(view: View, action: str, ids: list[str], where: cmd.Where | None) -> Page:
@@ -211,12 +194,18 @@ async def _reschedule(view: View, ids: list[str]) -> Result:
     return await _undoably(view, msgspec.structs.replace(command, ids=ids), _rule(view))
 
 
+async def _found(view: View, id: str) -> Message:
+    """Return a message that a form names."""
+    (found,) = (await view.store.ask(Found, cmd.Find(view.queue(), [id]))).messages
+    if found is None:
+        raise Refused(404, "no-message", id)
+    return found
+
+
 async def _edit(view: View, ids: list[str]) -> Result:
     """Change what a form says otherwise than the message; if it still is as the form showed it."""
     full, request = view.queue(), view.request
-    found = (await view.store.ask(Found, cmd.Find(full, ids[:1]))).messages[0]
-    if found is None:
-        raise Refused(404, "no-message", ids[0])
+    found = await _found(view, ids[0])
     changes: dict[str, Any] = {}
     for name, value in options_of(found).items():
         given = request.get(name)
@@ -241,9 +230,7 @@ async def _copy(view: View, ids: list[str]) -> Result:
     """Put a message again, under another id."""
     full = view.queue()
     delay, at = _when(view)
-    found = (await view.store.ask(Found, cmd.Find(full, ids[:1]))).messages[0]
-    if found is None:
-        raise Refused(404, "no-message", ids[0])
+    found = await _found(view, ids[0])
     new = view.request.get("new")
     if delay is None and at is None:
         delay = "0s"
@@ -327,13 +314,19 @@ async def _stop(view: View, ids: list[str]) -> Result:
     return Result(len(ids))
 
 
+async def _undo(view: View, _: list[str]) -> Result:
+    undone = await take_back(view, _actor(view))
+    facts = msgspec.structs.asdict(undone)
+    return Result(undone.restored, said={name: facts[name] for name in facts if name in SAID})
+
+
 _DO: dict[str, Callable[[View, list[str]], Awaitable[Result]]] = {
     "cancel": _cancel, "reschedule": _reschedule, "edit": _edit, "copy": _copy, "release": _release,
     "revive": _revive, "purge": _purge, "pause": _pause, "delete": _delete,
-    "subscriptions": _subscription, "audit": _audit, "stop": _stop,
+    "subscriptions": _subscription, "audit": _audit, "stop": _stop, "undo": _undo,
 }  # fmt: skip
 
 SAID = ("said", "count", "undo", "of", "until", "taken", "claimed", "unknown", "again")
 """Parameters of a URL by which a page says what was done."""
 
-_WITHOUT_IDS = ("pause", "delete", "subscriptions", "audit")
+_WITHOUT_IDS = ("pause", "delete", "subscriptions", "audit", "undo")

@@ -48,6 +48,11 @@ def redact(value: Any, hide: Collection[str]) -> Any:
     return value
 
 
+def _redacted(data: bytes, hide: Collection[str]) -> bytes:
+    """Return JSON without the parts that have these names."""
+    return msgspec.json.encode(redact(msgspec.json.decode(data), hide)) if hide else data
+
+
 def body_of(message: Message, hide: Collection[str]) -> Shown | None:
     """Return a body as a page shows it; `None` if a server withholds it."""
     try:
@@ -56,9 +61,7 @@ def body_of(message: Message, hide: Collection[str]) -> Shown | None:
         return None
     if not message.json:
         return _of_bytes(data)
-    if hide:
-        data = msgspec.json.encode(redact(message.body, hide))
-    text = msgspec.json.format(data, indent=2).decode()
+    text = msgspec.json.format(_redacted(data, hide), indent=2).decode()
     return Shown(text[:LONGEST], max(0, len(text) - LONGEST))
 
 
@@ -71,8 +74,7 @@ def result_of(data: bytes, hide: Collection[str]) -> str:
     """
     if not data:
         return ""
-    shown = msgspec.json.encode(redact(msgspec.json.decode(data), hide)) if hide else data
-    return msgspec.json.format(shown, indent=2).decode()
+    return msgspec.json.format(_redacted(data, hide), indent=2).decode()
 
 
 def preview_of(message: Message, hide: Collection[str]) -> str:
@@ -81,7 +83,7 @@ def preview_of(message: Message, hide: Collection[str]) -> str:
         return ""
     if not message.json:
         return " ".join(_of_bytes(message.data).text.split())[:PREVIEW]
-    data = msgspec.json.encode(redact(message.body, hide)) if hide else message.data
+    data = _redacted(message.data, hide)
     text = msgspec.json.format(data, indent=0).decode() if len(data) > PREVIEW else data.decode()
     return text if len(text) <= PREVIEW else f"{text[:PREVIEW]}…"
 
@@ -90,9 +92,8 @@ def redacted(message: Message, hide: Collection[str]) -> Message:
     """Return a message without the hidden parts of its body and headers."""
     headers = None if message.headers is None else dict(headers_of(message, hide))
     data = message.seen_data
-    if message.json:
-        data = msgspec.json.encode(redact(message.body, hide))
-    return msgspec.structs.replace(message, data=data, headers=headers)
+    shown = _redacted(data, hide) if message.json else data
+    return msgspec.structs.replace(message, data=shown, headers=headers)
 
 
 def headers_of(message: Message, hide: Collection[str]) -> Mapping[str, str]:
