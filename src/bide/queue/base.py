@@ -16,13 +16,13 @@ from bide.engines.registry import guest as guest_of
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import Steps, arun_steps, run_steps
-from bide.model.commands import Command, Configure, Explain, Find, Put, Scan
+from bide.model.commands import Command, Configure, Explain, Put, Scan
 from bide.model.errors import Closed, InvalidArgument, Unsupported, WrongContext
 from bide.model.identity import actor_of, check_name
 from bide.model.limits import MAX_BODY
 from bide.model.message import Message
 from bide.model.pace import Rate
-from bide.model.replies import Explained, Found, Outcome, Outcomes, Page, Settings
+from bide.model.replies import Explained, Outcome, Outcomes, Page, Settings
 from bide.model.times import Duration
 from bide.observing import spans
 from bide.observing.explain import Explanation
@@ -31,7 +31,7 @@ from bide.outbox.guest import outbox
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.delivery import AsyncDelivery, Delivery, mark_settled
 from bide.queue.detour import detours, is_detoured, open_queues
-from bide.queue.results import first, first_new, following, held
+from bide.queue.results import find_all, first, first_new, following, held
 from bide.queue.values import check_joins
 from bide.within import acarry_out, carry_out, dialect_of
 
@@ -262,11 +262,7 @@ class BlockingBase(BaseQueue):
             scan = following(scan, page)
 
     def _find_all(self, ids: Sequence[str]) -> list[Message | None]:
-        """Find messages by id, in as many commands as replies of limited size need."""
-        found: list[Message | None] = []
-        while len(found) < len(ids):
-            found += self._do(Found, Find(self.name, list(ids[len(found) :]))).messages
-        return found
+        return self._run(find_all(self.name, ids))
 
     def _settle(self, deliveries: Sequence[Delivery], command: Command) -> list[Outcome]:
         outcomes = self._do(Outcomes, command).outcomes

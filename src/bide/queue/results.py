@@ -6,9 +6,11 @@ from typing import TypeVar
 
 import msgspec
 
-from bide.model.commands import Scan
+from bide.lane.steps import Steps
+from bide.model.commands import Find, Scan
 from bide.model.errors import AlreadyExists, LeaseLost, NotEmpty
-from bide.model.replies import Counts, Deleted, Forecasted, Outcome, Outcomes, Page
+from bide.model.message import Message
+from bide.model.replies import Counts, Deleted, Forecasted, Found, Outcome, Outcomes, Page
 from bide.model.times import to_datetime
 
 T = TypeVar("T")
@@ -73,6 +75,15 @@ def deleted(queue: str, reply: Deleted) -> bool:
             "or cancel or purge these messages first"
         )
     return reply.done
+
+
+def find_all(queue: str, ids: Sequence[str]) -> Steps[list[Message | None]]:
+    """Find messages by id, in as many commands as replies of limited size need."""
+    found: list[Message | None] = []
+    while len(found) < len(ids):
+        reply: Found = yield Find(queue, list(ids[len(found) :]))
+        found += reply.messages
+    return found
 
 
 def following(scan: Scan, page: Page) -> Scan | None:

@@ -2,20 +2,25 @@
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from bide.clock import SYSTEM_CLOCK
 from bide.engines.registry import DEFAULT_URL
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
-from bide.lane.steps import Steps, arun_steps, run_steps
+from bide.lane.steps import Steps, run_steps
 from bide.model.commands import Count, Queues
 from bide.model.identity import is_listed
 from bide.model.replies import Counts, Names
 from bide.model.times import Moment
 from bide.queue.detour import detoured
 from bide.queue.search import SearchPage, query_of, steps_in_store
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @contextmanager
@@ -60,12 +65,6 @@ def queues(url: str | None = None, prefix: str = "") -> dict[str, Counts]:
     """
     with lane_to(url) as lane:
         return run_steps(_listing(prefix), lane.call)
-
-
-async def aqueues(url: str | None = None, prefix: str = "") -> dict[str, Counts]:
-    """Async form of `queues`."""
-    with lane_to(url) as lane:
-        return await arun_steps(_listing(prefix), lane.acall)
 
 
 def search(
@@ -128,28 +127,17 @@ def search(
         return run_steps(steps, lane.call)
 
 
-async def asearch(
-    url: str | None = None,
-    *,
-    queue: str = "",
-    id: str | None = None,
-    group: str | None = None,
-    state: str | None = None,
-    after: Moment | None = None,
-    before: Moment | None = None,
-    error: str | None = None,
-    header: str | None = None,
-    body: str | None = None,
-    limit: int = 100,
-    read: int = 10_000,
-    cursor: str | None = None,
-) -> SearchPage:
-    """Async form of `search`."""
-    query = query_of(
-        id=id, group=group, state=state, after=after, before=before, error=error, header=header,
-        body=body,
-    )  # fmt: skip
-    with lane_to(url) as lane:
-        ordered = (await asyncio.to_thread(lambda: lane.capabilities)).ids_ordered
-        steps = steps_in_store(queue, query, cursor, limit, read, ids_ordered=ordered)
-        return await arun_steps(steps, lane.acall)
+def _async_form(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """Return a function as a coroutine function, which runs it in a thread."""
+
+    @wraps(function)
+    async def call(*args: P.args, **options: P.kwargs) -> R:
+        return await asyncio.to_thread(function, *args, **options)
+
+    call.__name__ = call.__qualname__ = f"a{function.__name__}"
+    call.__doc__ = f"Async form of `{function.__name__}`."
+    return call
+
+
+aqueues = _async_form(queues)
+asearch = _async_form(search)

@@ -12,6 +12,7 @@ import msgspec
 from bide.model.commands import Bury, Purge, Put, Scan
 from bide.model.message import IN_TRANSIT, KEPT_FAILURES, Failure, Item, Message, remember
 from bide.model.replies import Outcome, Outcomes, Page
+from bide.queue.results import following
 from bide.queue.sync import Queue
 
 MOVING = f"{IN_TRANSIT}move "
@@ -78,15 +79,13 @@ class Steps:
 
     def pages(self, state: str, batch: int) -> Iterator[list[Message]]:
         """Yield what is in a state of the source ("next": delayed and ready), batch by batch."""
-        scan = Scan(self._source.name, state, limit=batch)  # type: ignore[arg-type]
-        while True:
+        scan: Scan | None = Scan(self._source.name, state, limit=batch)  # type: ignore[arg-type]
+        while scan is not None:
             self._hold()
             page = self._source._do(Page, scan)
             if page.messages:
                 yield page.messages
-            if page.cursor is None:
-                return
-            scan = msgspec.structs.replace(scan, cursor=page.cursor)
+            scan = following(scan, page)
 
     def known(self, seen: Sequence[Message]) -> list[str]:
         """Return the ids that the target has already."""

@@ -1,15 +1,13 @@
 """Jobs of arq (the layout of arq 0.25 to 0.28)."""
 
-import json
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item
-from bide.queue.takeover.pickled import is_pickle, plain
+from bide.queue.takeover.pickled import decoded
 from bide.queue.takeover.source import (
     Entry,
-    Pickled,
     Place,
     Refused,
     Source,
@@ -63,10 +61,8 @@ class ArqSource(Source):
             raise Refused("it was aborted")
         if data is None:
             raise Refused("it has expired")
-        if is_pickle(data) and not self._pickles:
-            raise Pickled
         try:
-            job = plain(data) if is_pickle(data) else json.loads(data)
+            job = decoded(data, pickles=self._pickles)
             name, args, kwargs = job["f"], job["a"], job["k"]
             created = created_at(int(job["et"]) / 1000)
         except (ValueError, TypeError, KeyError) as error:

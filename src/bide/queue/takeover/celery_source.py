@@ -3,7 +3,6 @@
 import base64
 import json
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 import msgspec
@@ -18,6 +17,7 @@ from bide.queue.takeover.source import (
     Refused,
     Source,
     due_at,
+    iso_seconds,
     job_item,
 )
 from bide.queue.takeover.task_message import TaskMessage, id_of
@@ -54,7 +54,8 @@ class CelerySource(Source):
             raise Refused("it is of Celery's protocol 1; bide takes over protocol 2")
         if "python-serialize" in kind and not self._pickles:
             raise Pickled
-        due = _due(headers.pop("eta", None))
+        eta = headers.pop("eta", None)
+        due = NOW if eta is None else due_at(iso_seconds(eta))
         body, given = found["body"], found["properties"]
         raw = base64.b64decode(body) if given.get("body_encoding") == "base64" else body.encode()
         encoding = found["content-encoding"]
@@ -91,10 +92,3 @@ class CelerySource(Source):
                     yield Held(str(headers.get("id")), f"{headers.get('task')}{eta}")
             if not cursor:
                 return
-
-
-def _due(eta: str | None) -> int:
-    if eta is None:
-        return NOW
-    when = datetime.fromisoformat(eta)
-    return due_at((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp())

@@ -1,11 +1,12 @@
 """Read pickles of plain values without running code."""
 
 import io
+import json
 import pickle
 import zlib
 from typing import Any
 
-from bide.queue.takeover.source import Refused
+from bide.queue.takeover.source import Pickled, Refused
 
 _PLAIN = {
     ("builtins", "set"), ("builtins", "frozenset"),
@@ -64,6 +65,21 @@ def plain(data: bytes, also: dict[str, type] | None = None) -> Any:
         raise
     except Exception as error:
         raise Refused(f"its pickle cannot be read ({error})") from error
+
+
+def decoded(data: bytes, *, pickles: bool) -> Any:
+    """Return the value of a pickle, or of JSON.
+
+    Raises:
+        Pickled: it is pickled, and `pickles` are not to be read.
+        Refused: as `plain`.
+        ValueError: it is no JSON.
+    """
+    if not is_pickle(data):
+        return json.loads(data)
+    if not pickles:
+        raise Pickled
+    return plain(data)
 
 
 def _count(value: Any) -> None:

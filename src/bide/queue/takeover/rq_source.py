@@ -1,23 +1,21 @@
 """Jobs of RQ (the layout of RQ 1.16 to 3)."""
 
-import json
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from bide.model.message import Item
-from bide.queue.takeover.pickled import inflated, is_pickle, plain
+from bide.queue.takeover.pickled import decoded, inflated
 from bide.queue.takeover.source import (
     NOW,
     Entry,
     Held,
-    Pickled,
     Place,
     Refused,
     Source,
     call_item,
     created_at,
     due_at,
+    iso_seconds,
 )
 
 _REFUSED = {
@@ -60,10 +58,8 @@ class RQSource(Source):
         if dependents:
             raise Refused("other jobs depend on it")
         data = inflated(job[b"data"], 2 * self._max_body)
-        if is_pickle(data) and not self._pickles:
-            raise Pickled
         try:
-            name, instance, args, kwargs = plain(data) if is_pickle(data) else json.loads(data)
+            name, instance, args, kwargs = decoded(data, pickles=self._pickles)
         except (ValueError, TypeError) as error:
             raise Refused(f"its call is neither pickle nor JSON ({error})") from error
         if instance is not None:
@@ -82,7 +78,6 @@ class RQSource(Source):
 
 def _created(text: bytes) -> int | None:
     try:
-        when = datetime.fromisoformat(text.decode())
+        return created_at(iso_seconds(text.decode()))
     except ValueError:
         return None
-    return created_at((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp())

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from bide.model import body as bodies
@@ -128,6 +129,12 @@ def job_item(
         )  # fmt: skip
     except InvalidArgument as error:
         raise Refused(str(error)) from error
+
+
+def iso_seconds(text: str) -> float:
+    """Return a time in ISO 8601, of UTC if it names no zone, in Unix seconds."""
+    when = datetime.fromisoformat(text)
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
 def created_at(seconds: float) -> int | None:

@@ -7,11 +7,12 @@ from typing import NamedTuple
 import msgspec
 
 from bide.lane.steps import Steps
-from bide.model.commands import Cancel, Find, Put, Reschedule
+from bide.model.commands import Cancel, Put, Reschedule
 from bide.model.errors import OutcomeUnknown
 from bide.model.message import Message, version_of
-from bide.model.replies import Found, Outcomes
+from bide.model.replies import Outcomes
 from bide.model.undoing import Record, Undo, Undone, Verb, records_of
+from bide.queue.results import find_all
 from bide.queue.undoing.records import Mark, decode_mark, decode_record, note, noted, nothing
 
 
@@ -74,10 +75,9 @@ def _restore(undo: Undo, record: Record, mark: Mark) -> Steps[Undone]:
     changed = [
         _Changed(record.messages[number], mark.dues[number], record.verb) for number in numbers
     ]
-    found = yield from _found(undo.queue, [one.id for one in messages])
+    found = yield from find_all(undo.queue, [one.id for one in messages])
     same, claimed = list[_Changed](), 0
-    for one in changed:
-        now = found.get(one.before.id)
+    for one, now in zip(changed, found, strict=True):
         attempt = 0 if record.verb == "revive" else one.before.attempt
         if now is None or now.state not in ("delayed", "ready") or now.attempt != attempt:
             claimed += 1
@@ -101,15 +101,6 @@ class _Changed(NamedTuple):
         if self.verb == "revive":
             return self.before.version
         return version_of(self.before.as_edited(), self.due)
-
-
-def _found(queue: str, ids: list[str]) -> Steps[dict[str, Message]]:
-    found: dict[str, Message] = {}
-    while ids:
-        reply: Found = yield Find(queue, ids)
-        found |= {one.id: one for one in reply.messages if one is not None}
-        ids = ids[max(1, len(reply.messages)) :]
-    return found
 
 
 def _reschedule_back(undo: Undo, same: list[_Changed]) -> Steps[int]:

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 import msgspec
 
 from bide.lane.steps import Steps
-from bide.model.commands import Find
 from bide.model.errors import NothingToUndo
 from bide.model.message import Item, Message
-from bide.model.replies import Found
 from bide.model.undoing import UNDO_FOR, Record, Undo
+from bide.queue.results import find_all
 
 PIECE = 512 * 1024
 """The maximum size of a message of a record, in bytes."""
@@ -61,10 +60,7 @@ def pieces_of(key: str, undo: str, record: Record) -> Iterator[Item]:
 
 def noted(queue: str, ids: list[str]) -> Steps[list[Message | None]]:
     """Return messages of a record, `None` for those that are not there or too old."""
-    found: list[Message | None] = []
-    while len(found) < len(ids):
-        reply: Found = yield Find(queue, ids[len(found) :])
-        found += reply.messages
+    found = yield from find_all(queue, ids)
     return [one if one is not None and one.state == "delayed" else None for one in found]
 
 
