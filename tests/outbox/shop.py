@@ -10,11 +10,13 @@ import psycopg
 import bide
 from bide.outbox.forwarder import Forwarder, table_of
 
+BOUND = 60.0
+
 
 @contextmanager
 def connected(url: str) -> Iterator[Any]:
     if url.startswith("sqlite"):
-        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=BOUND)) as connection:
             yield connection
     else:
         with closing(psycopg.connect(url)) as connection:

@@ -11,13 +11,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 import bide
 from bide.outbox.forwarder import Forwarder, table_of
 from bide.server.app import App
 from bide.server.settings import Settings
+from tests.outbox.shop import rows
 from tests.server.conftest import running
 
 BOUND = 60.0
@@ -29,16 +29,6 @@ def url(request: pytest.FixtureRequest) -> str:
     url: str = request.getfixturevalue(request.param)
     table_of(url).close()
     return url
-
-
-@pytest.fixture
-def shop(url: str) -> Iterator[Any]:
-    if url.startswith("sqlite"):
-        connection: Any = sqlite3.connect(url.removeprefix("sqlite:///"), timeout=BOUND)
-    else:
-        connection = psycopg.connect(url)
-    with closing(connection):
-        yield connection
 
 
 @contextmanager
@@ -55,12 +45,6 @@ def forwarding(url: str, store: str) -> Iterator["subprocess.Popen[str]"]:
     finally:
         process.kill()
         process.communicate()
-
-
-def left(shop: Any) -> list[tuple[Any, ...]]:
-    rows: list[tuple[Any, ...]] = shop.execute("SELECT number FROM bide_outbox").fetchall()
-    shop.rollback()
-    return rows
 
 
 @pytest.mark.process
@@ -110,7 +94,7 @@ def test_a_forwarder_that_is_killed_neither_loses_nor_doubles(
         with forwarding(url, store) as process:
             with enough:
                 assert enough.wait_for(lambda: len(delivered) >= len(committed), BOUND)
-            while left(shop):  # rows of which the store has the messages
+            while rows(shop):  # rows of which the store has the messages
                 assert process.poll() is None
                 threading.Event().wait(0.01)
             process.send_signal(signal.SIGTERM)

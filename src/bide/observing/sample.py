@@ -188,13 +188,8 @@ def take_sample(
         for queue, histogram in total(roll.lateness for roll in rolls).items()
         if wanted(queue)
     }
-    causes: dict[str, dict[str, float]] = {}
-    for roll in rolls:
-        for queue, one in roll.causes.items():
-            if wanted(queue):
-                together = causes.setdefault(queue, {})
-                for cause, seconds in one.items():
-                    together[cause] = together.get(cause, 0.0) + seconds
+    causes = total(roll.causes for roll in rolls)
+    causes = {queue: one for queue, one in causes.items() if wanted(queue)}
     return Sample(moment, found, workers, lateness, partly, causes)
 
 

@@ -23,7 +23,7 @@ OUTCOMES = ("acked", "discarded", "retried", "dead", "released", "lost")
 attempt, or lost because its lease ended."""
 
 
-S = TypeVar("S", bound="Stats")
+S = TypeVar("S")
 
 
 class Stats(msgspec.Struct):

@@ -1,23 +1,19 @@
 """The extension: the queues of a Flask application, and its handlers."""
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from types import MappingProxyType
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any, cast
 
 from flask import Flask, current_app, has_app_context
 from werkzeug.local import LocalProxy
 
 from bide.clock import SYSTEM_CLOCK, Clock
-from bide.consuming.handler import Handler
-from bide.consuming.handling import Handling
-from bide.consuming.queue_handlers import QueueHandlers
+from bide.contrib.context_app import ContextApp
 from bide.contrib.flask.commands import command
 from bide.engines.registry import DEFAULT_URL, opener
 from bide.model.errors import WrongContext
 from bide.queue.sync import Queue
-from bide.worker.app.app import App
 from bide.worker.app.lifespan import Lifespan
 
 __all__ = ["Bide"]
@@ -26,7 +22,7 @@ NAME = "bide"
 """Under which name an application has its extension."""
 
 
-class Bide(App):
+class Bide(ContextApp):
     """A `bide.App` for Flask: each handler, source and schedule runs in the application context.
 
     The application's configuration names the store: `BIDE_URL`; without it, the environment's
@@ -80,21 +76,20 @@ class Bide(App):
         """
         return cast("Queue", LocalProxy(lambda: self._opened().queue(name, options)))
 
-    @property
-    def queue_handlers(self) -> Mapping[str, QueueHandlers]:
-        """The handlers by queue, including those of jobs, sources and schedules."""
-        return MappingProxyType(
-            {queue: self._in_context(known) for queue, known in self._queue_handlers.items()}
-        )
-
-    def _in_context(self, known: QueueHandlers) -> QueueHandlers:
-        handlers: dict[str | None, Handler] = {
-            job: _InContext(
-                **{each.name: getattr(handler, each.name) for each in fields(handler)}, owner=self
+    def _thread_context(self) -> AbstractContextManager[object]:
+        """Return a context of the application, with its own teardown."""
+        if self._flask is None:
+            raise WrongContext(
+                "handlers of this extension need their application: run flask bide worker, or "
+                "call init_app(app) in the module that bide worker loads"
             )
-            for job, handler in known.handlers.items()
-        }
-        return replace(known, handlers=handlers)
+        return self._flask.app_context()
+
+    @asynccontextmanager
+    async def _loop_context(self) -> AsyncIterator[None]:
+        """Enter a context of the application, for an async handler."""
+        with self._thread_context():
+            yield
 
     def _opened(self) -> "_Opened":
         app = current_app if has_app_context() else self._flask
@@ -121,32 +116,3 @@ class _Opened:
         if found is None:  # of two threads that come here at once, one wins; a queue is cheap
             found = self._queues.setdefault(key, Queue(name, **{"url": self.url, **options}))
         return found
-
-
-@dataclass(frozen=True, eq=False)
-class _InContext(Handler):
-    """A handler that runs in a context of the application, with its own teardown."""
-
-    owner: Bide | None = None
-
-    def call(self, one: Handling) -> Any:
-        """Call the function, in its thread or on the event loop."""
-        return self._on_loop(one) if self.is_async else self._in_thread(one)
-
-    def _in_thread(self, one: Handling) -> Any:
-        with self._app.app_context():
-            return super().call(one)
-
-    async def _on_loop(self, one: Handling) -> Any:
-        with self._app.app_context():
-            return await super().call(one)
-
-    @property
-    def _app(self) -> Flask:
-        assert self.owner is not None
-        if self.owner._flask is None:
-            raise WrongContext(
-                "handlers of this extension need their application: run flask bide worker, or "
-                "call init_app(app) in the module that bide worker loads"
-            )
-        return self.owner._flask

@@ -1,10 +1,8 @@
 """`manage.py bide`: the command line of bide, with the store and the settings of a project."""
 
 import argparse
-import copy
 import os
 import sys
-from functools import partial
 from typing import Any
 
 import click
@@ -12,8 +10,8 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from bide.cli.program import Program, main
 from bide.contrib.django.conf import configuration, has_outbox, in_database, store_url, url_of
+from bide.contrib.project_program import ProjectProgram
 
 TARGET = "bide.contrib.django.worker:app"
 """Its import sets up Django, in each process of a worker."""
@@ -61,51 +59,13 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         if arguments[:1] and arguments[0] in CHECKED and not {"-h", "--help"} & {*arguments}:
             self.check()
-        before = os.environ.copy()
-        os.environ.update(environment)
-        try:
-            program().main(arguments, "manage.py bide")
-        except SystemExit as end:
-            if end.code:
-                raise
-        finally:  # for `call_command`
-            os.environ.clear()
-            os.environ.update(before)
-
-
-class ProjectProgram(Program):
-    """The commands of bide, with defaults of the project."""
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command. A worker needs no name of an app."""
-        command = super().get_command(ctx, cmd_name)
-        if cmd_name == "worker" and command is not None:
-            return _worker(command)
-        return command
-
-
-def program() -> ProjectProgram:
-    """Return the program for this project."""
-    return ProjectProgram(
-        name=main.name, callback=main.callback, params=main.params, help=HELP,
-        invoke_without_command=True, context_settings=main.context_settings,
-    )  # fmt: skip
-
-
-def _worker(command: click.Command) -> click.Command:
-    assert command.callback is not None
-    worker = copy.copy(command)
-    worker.callback = partial(command.callback, target=TARGET)
-    worker.params = [one for one in command.params if one.name not in ("target", "reload")]
-    worker.params.append(
-        click.Option(
+        reload = click.Option(
             ["--reload/--no-reload"],
             default=settings.DEBUG,
             help="Restart when Python files in this folder change; by default with DEBUG.",
         )
-    )
-    worker.help, worker.epilog = USAGE, None
-    return worker
+        program = ProjectProgram(TARGET, USAGE, [reload], help=HELP)
+        program.run(arguments, "manage.py bide", environment)
 
 
 def _environment(options: dict[str, Any]) -> dict[str, str]:

@@ -1,0 +1,62 @@
+"""The command line of bide within that of a framework: `manage.py bide`, `flask bide`."""
+
+import copy
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import click
+
+from bide.cli.program import Program, main
+
+__all__ = ["ProjectProgram"]
+
+
+class ProjectProgram(Program):
+    """The commands of bide, with defaults of a project. A worker needs no name of an app.
+
+    Args:
+        target: what a worker runs, as `module:app`.
+        usage: the help text of `worker`.
+        options: of `worker`, in place of those of the same name.
+        help: the help text of the program.
+    """
+
+    def __init__(
+        self, target: str, usage: str, options: Sequence[click.Option] = (), *,
+        help: str | None = main.help,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            name=main.name, callback=main.callback, params=main.params, help=help,
+            invoke_without_command=True, context_settings=main.context_settings,
+        )  # fmt: skip
+        self._target = target
+        self._usage = usage
+        self._options = list(options)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
+        command = super().get_command(ctx, cmd_name)
+        if cmd_name != "worker" or command is None:
+            return command
+        assert command.callback is not None
+        worker = copy.copy(command)
+        worker.callback = partial(command.callback, target=self._target)
+        replaced = {"target", *(one.name for one in self._options)}
+        kept = [one for one in command.params if one.name not in replaced]
+        worker.params = [*kept, *self._options]
+        worker.help, worker.epilog = self._usage, None
+        return worker
+
+    def run(self, arguments: Sequence[str], name: str, environment: Mapping[str, str]) -> None:
+        """Run a command in an environment; exit with its code unless all is well."""
+        before = os.environ.copy()
+        os.environ.update(environment)
+        try:
+            self.main(list(arguments), name)
+        except SystemExit as end:
+            if end.code:
+                raise
+        finally:  # for callers that go on in this process, such as tests
+            os.environ.clear()
+            os.environ.update(before)
