@@ -8,6 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from bide.lane.steps import Steps
 from bide.model.commands import Cancel, Purge, Reschedule, Scan
+from bide.model.errors import InvalidArgument
 from bide.model.limits import BULK
 from bide.model.message import Message, State
 from bide.model.pace import Rate
@@ -62,6 +63,13 @@ def _rescheduling(
             count += sum(map(bool, reply.outcomes))
         scan = following(scan, page)
     return count
+
+
+def _check_no_rule(*rule: object) -> None:
+    if any(part is not None and part is not False for part in rule):
+        raise InvalidArgument(
+            "name one message by its id, or several by group=, after= and before=, not both"
+        )
 
 
 def _reviving(
@@ -130,15 +138,16 @@ class Changes(PutAndSettle[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, Se
             group or span, how many were cancelled, 1,000 in each commit; with `undo`, 500, and
             the number has the token to take it back.
         """
-        command = self._builder.cancel_by(
-            id, if_due, if_version, group=group, after=after, before=before, dry_run=dry_run
-        )
-        check_undo(undo, id is None, dry_run, within)
-        if undo:
-            return self._bulk(bulk_of(command))
-        if id is None:
-            return self._count(repeated(command), within)
-        return self._one(command, within)
+        if id is not None:
+            _check_no_rule(group, after, before, dry_run)
+            command = self._builder.cancel([id], if_due, if_version)
+            check_undo(undo, False, dry_run, within)
+            return self._one(command, within)
+        if if_due is not None or if_version is not None:
+            raise InvalidArgument("if_due= and if_version= are for one message: name its id")
+        command = self._builder.cancel_where(group, after, before, dry_run)
+        check_undo(undo, True, dry_run, within)
+        return self._bulk(bulk_of(command)) if undo else self._count(repeated(command), within)
 
     def cancel_many(self, ids: Iterable[str]) -> OutcomesT:
         """Cancel messages by id, with one commit. One outcome per id, as for `cancel`."""
@@ -193,18 +202,20 @@ class Changes(PutAndSettle[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, Se
             how many were changed, up to 1,000 in each commit; messages that join the group
             meanwhile may be left out.
         """
-        command = self._builder.reschedule_by(
-            id, delay, at, if_due, if_version, group=group, after=after, before=before,
-            dry_run=dry_run, within=within,
-        )  # fmt: skip
-        check_undo(undo, id is None, dry_run, within)
         if id is not None:
+            _check_no_rule(group, after, before, dry_run)
+            command = self._builder.reschedule([id], delay, at, if_due, if_version)
+            check_undo(undo, False, dry_run, within)
             return self._one(command, within)
+        if group is None:
+            raise InvalidArgument("reschedule needs to know what: an id, or group=")
+        if if_due is not None or if_version is not None or within is not None:
+            raise InvalidArgument("if_due=, if_version= and within= are for one message: name it")
+        command = self._builder.reschedule([], delay, at, None)
+        check_undo(undo, True, dry_run, within)
         if undo:
-            where = self._builder.where(group, after, before)
-            return self._bulk(bulk_of(command, where))
-        steps = _rescheduling(self._builder, command, dry_run, group, after, before)
-        return self._count(steps)
+            return self._bulk(bulk_of(command, self._builder.where(group, after, before)))
+        return self._count(_rescheduling(self._builder, command, dry_run, group, after, before))
 
     def edit(
         self,

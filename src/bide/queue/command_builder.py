@@ -18,8 +18,6 @@ from bide.model.times import Duration, Moment, milliseconds, unix, when
 from bide.queue import values
 from bide.queue.shared_options import all_but_body, behind_body
 
-ID_OR_RULE = "name one message by its id, or several by group=, after= and before=, not both"
-
 _SIMPLE = frozenset((dict, list, str, bytes, int, float, bool, type(None)))
 """Types of bodies that are never a `NewMessage`."""
 
@@ -143,33 +141,13 @@ class CommandBuilder:
             headers=None if headers is None else values.headers_of(headers), latest=latest,
         )  # fmt: skip
 
-    def cancel(self, ids: Iterable[str], if_due: Moment | None) -> cmd.Cancel:
+    def cancel(
+        self, ids: Iterable[str], if_due: Moment | None, if_version: str | None = None
+    ) -> cmd.Cancel:
         """Return the command that cancels by id."""
         due = None if if_due is None else unix(if_due, "if_due")
-        return cmd.Cancel(self.queue, values.ids_of(ids), if_due=due, actor=self.actor)
-
-    def cancel_by(
-        self,
-        id: str | None,
-        if_due: Moment | None,
-        if_version: str | None,
-        *,
-        group: str | None,
-        after: Moment | None,
-        before: Moment | None,
-        dry_run: bool,
-    ) -> cmd.Cancel:
-        """Return the command that cancels by id, or else by rule."""
-        if id is None:
-            if if_due is not None or if_version is not None:
-                raise InvalidArgument("if_due= and if_version= are for one message: name its id")
-            return self.cancel_where(group, after, before, dry_run)
-        if group is not None or after is not None or before is not None or dry_run:
-            raise InvalidArgument(ID_OR_RULE)
-        command = self.cancel([id], if_due)
-        if if_version is None:
-            return command
-        return msgspec.structs.replace(command, if_version=values.checked_version(if_version))
+        version = None if if_version is None else values.checked_version(if_version)
+        return cmd.Cancel(self.queue, values.ids_of(ids), due, version, actor=self.actor)
 
     def cancel_where(
         self, group: str | None, after: Moment | None, before: Moment | None, dry_run: bool
@@ -211,31 +189,6 @@ class CommandBuilder:
         version = None if if_version is None else values.checked_version(if_version)
         named = values.ids_of(ids)
         return cmd.Reschedule(self.queue, named, moment, ms, due, version, actor=self.actor)
-
-    def reschedule_by(
-        self,
-        id: str | None,
-        delay: Duration | None,
-        at: Moment | None,
-        if_due: Moment | None,
-        if_version: str | None,
-        *,
-        group: str | None,
-        after: Moment | None,
-        before: Moment | None,
-        dry_run: bool,
-        within: object,
-    ) -> cmd.Reschedule:
-        """Return the command that changes when one message is due; or, without an id, a group."""
-        if id is not None:
-            if group is not None or after is not None or before is not None or dry_run:
-                raise InvalidArgument(ID_OR_RULE)
-            return self.reschedule([id], delay, at, if_due, if_version)
-        if group is None:
-            raise InvalidArgument("reschedule needs to know what: an id, or group=")
-        if if_due is not None or if_version is not None or within is not None:
-            raise InvalidArgument("if_due=, if_version= and within= are for one message: name it")
-        return self.reschedule([], delay, at, None)
 
     def edit(
         self,
