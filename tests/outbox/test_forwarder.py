@@ -2,7 +2,9 @@
 
 import threading
 from contextlib import closing
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -208,3 +210,18 @@ def test_a_wait_in_a_process_with_many_open_files_ends(url: str) -> None:
     with low_ones_taken(), closing(table_of(url)) as table:
         table.wake()
         table.wait(BOUND)
+
+
+def test_a_database_that_cannot_be_opened_is_named(database: str, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no database of any kind")
+    nowhere = urlsplit(database)._replace(path="/nowhere").geturl()
+    for url in (nowhere, f"sqlite:///{tmp_path}/no/shop.db", f"sqlite:///{tmp_path}/text"):
+        with pytest.raises(bide.StoreUnavailable, match="as the database of an outbox"):
+            table_of(url)
+
+
+def test_a_new_file_is_told(file: str, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        table_of(file).close()
+    [warning] = caplog.messages
+    assert "shop.db is a new and empty database" in warning

@@ -16,10 +16,16 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from bide.engines.registry import mask
+from bide.engines.registry import mask, opener
 from bide.lane.lane import Lane
 from bide.model import commands as cmd
-from bide.model.errors import BideError, InvalidArgument, StoreError, Unsupported
+from bide.model.errors import (
+    BideError,
+    InvalidArgument,
+    StoreError,
+    StoreUnavailable,
+    Unsupported,
+)
 from bide.model.origin import Origin
 from bide.model.replies import Outcome, Outcomes, Reply
 from bide.outbox.rows import Row, Table, held_until, name_of
@@ -50,24 +56,33 @@ def table_of(url: str) -> Table:
 
     Raises:
         InvalidArgument: it is another kind of URL, or a package is missing.
+        StoreUnavailable: the database cannot be reached, or the tables cannot be made.
     """
     parts = urlsplit(url)
-    if parts.scheme in ("postgresql", "postgres"):
-        from bide.engines.registry import opener
-
+    if parts.scheme not in ("postgresql", "postgres", "sqlite"):
+        raise InvalidArgument(
+            f"{mask(url)!r} cannot have an outbox: name the database of your program, "
+            "postgresql://user@host/shop or sqlite:///shop.db"
+        )
+    if parts.scheme != "sqlite":
         opener(url)  # names the package that is missing
+    try:
+        if parts.scheme == "sqlite":
+            from bide.engines.sqlite import file_of
+            from bide.outbox.sqlite import SqliteTable
+
+            return SqliteTable(Path(file_of(parts)))
         from bide.outbox.postgres import PostgresTable
 
         return PostgresTable(url)
-    if parts.scheme == "sqlite":
-        from bide.engines.sqlite import file_of
-        from bide.outbox.sqlite import SqliteTable
-
-        return SqliteTable(Path(file_of(parts)))
-    raise InvalidArgument(
-        f"{mask(url)!r} cannot have an outbox: name the database of your program, "
-        "postgresql://user@host/shop or sqlite:///shop.db"
-    )
+    except Exception as error:
+        if not _is_databases(error):
+            raise
+        reason = " ".join(str(error).split())
+        raise StoreUnavailable(
+            f"{mask(url)} cannot be opened as the database of an outbox ({reason}): is it there, "
+            "and may this user make the tables bide_outbox and bide_outbox_dead?"
+        ) from error
 
 
 class Forwarder:
@@ -309,6 +324,6 @@ def _distinct(rows: list[Row]) -> list[Row]:
 
 def _is_databases(error: Exception) -> bool:
     """Whether an error is one of the database, which may pass."""
-    return isinstance(error, (sqlite3.OperationalError, OSError)) or any(
+    return isinstance(error, (sqlite3.DatabaseError, OSError, StoreUnavailable)) or any(
         kind.__module__.startswith("psycopg") for kind in type(error).__mro__
     )

@@ -1,6 +1,7 @@
 """The outbox of a SQLite file, as the forwarder uses it."""
 
 import fcntl
+import logging
 import os
 import sqlite3
 import threading
@@ -20,6 +21,8 @@ INSERT INTO bide_outbox_name
 SELECT 'sqlite-' || lower(hex(randomblob(12))) WHERE NOT EXISTS (SELECT * FROM bide_outbox_name)
 """
 
+_log = logging.getLogger("bide.forward")
+
 LOOK = 0.02
 """Every so many seconds the forwarder looks whether another process has committed."""
 
@@ -33,6 +36,7 @@ class SqliteTable:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        new = not path.exists()
         self._connection = sqlite3.connect(
             path, timeout=30, isolation_level=None, check_same_thread=False
         )
@@ -42,6 +46,8 @@ class SqliteTable:
             self._connection.execute(table)
         self.name = self._named()
         self._version = -1
+        if new:
+            _log.warning("%s is a new and empty database: is the path right?", path.absolute())
 
     def _named(self) -> str:
         """Return the name of the outbox, which the first forwarder gives it."""
