@@ -14,6 +14,7 @@ from bide.model.message import FORGET
 from bide.model.rank import PROMOTE
 from bide.model.replies import Claimed, Found, Names, Page, Reply
 from bide.testing.conformance import EngineConformance
+from bide.testing.conformance.bursts import BurstCases
 from bide.testing.conformance.desk import START, Desk, leases
 from bide.testing.conformance.limiting import LimitCases
 from bide.testing.conformance.scripts import EXAMPLES, ScriptCases, searching
@@ -158,7 +159,7 @@ class ShardedConformance(EngineConformance):
 
 
 # A queue of several shards has no limits: the cases of its store refuse them.
-for _cases in (LimitCases, TurnCases):
+for _cases in (BurstCases, LimitCases, TurnCases):
     for _name in vars(_cases):
         if _name.startswith("test_"):
             setattr(ShardedConformance, _name, None)

@@ -91,7 +91,7 @@ def test_a_worker_that_is_busy_lines_up_a_backlog(scene: Scene) -> None:
             await gate.wait()
 
         await scene.lane.acall(Configure("q", limit=1))
-        await put(scene, "a", 2 * PROMOTE)
+        await put(scene, "a", 2 * PROMOTE + 1)
         await put(scene, "b", 1)
         async with scene.at_work():
             await until(lambda: len(scene.sent(Claim)) == 3 and order)
@@ -101,6 +101,28 @@ def test_a_worker_that_is_busy_lines_up_a_backlog(scene: Scene) -> None:
         assert [command.count for command in scene.sent(Claim)][1:3] == [0, 0]
 
     scene.play(story())
+
+
+def test_a_burst_of_one_group_delays_no_other(scene: Scene) -> None:
+    order: list[str] = []
+    claims_before: list[int] = []
+
+    async def story() -> None:
+        @scene.app.handler("q", concurrency=1)
+        async def handle(name: str) -> None:
+            order.append(name)
+            if name == "b0":
+                claims_before.append(len(scene.sent(Claim)))
+
+        await scene.lane.acall(Configure("q", group_limit=100))
+        await put(scene, "a", 20 * PROMOTE)
+        await put(scene, "b", 1)
+        async with scene.at_work():
+            await until(lambda: "b0" in order)
+
+    scene.play(story())
+    assert order.index("b0") == 1
+    assert claims_before[0] <= 5  # of 20 that put all messages into lines
 
 
 def test_lateness_names_the_limit(scene: Scene) -> None:

@@ -73,7 +73,8 @@ class Claimer(ABC):
                 if admitted:
                     self._limited = bool(reply.freed)
                     self.start(reply)
-                while reply.behind:  # all groups are to be in line before the next turn
+                while reply.behind and not self.room()[0]:
+                    # The time that handlers run is used to put what is due into lines.
                     command = self._claim_of(0)
                     reply = await self._store_client.patiently(Claimed, command, self)
                     self.start(reply)  # it may tell of messages that died

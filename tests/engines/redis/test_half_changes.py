@@ -109,6 +109,14 @@ def _limited_claiming(engine: RedisEngine) -> Change:
     return lambda: claim(engine, 7)
 
 
+def _limited_looking_ahead(engine: RedisEngine) -> Change:
+    engine.execute([Configure("q", limit=1_000)], NOW)
+    put(engine, 1_100, group="g")
+    put(engine, 3, "n", "h")
+    put(engine, 3, "o", "i")
+    return lambda: claim(engine, 7)
+
+
 def _limited_acking(engine: RedisEngine) -> Change:
     engine.execute([LIMITED], NOW)
     put(engine, 30, group="g")
@@ -164,9 +172,8 @@ def writes(server: RedisServer) -> list[list[bytes]]:
     "begin",
     [
         _claiming, _claiming_few, _acking, _acking_remembered, _acking_one, _retrying, _extending,
-        _lapsing, _following, _following_lapsed, _limited_claiming, _limited_acking,
-        _limited_lapsing, _limited_cancelling,
-        _limiting,
+        _lapsing, _following, _following_lapsed, _limited_claiming, _limited_looking_ahead,
+        _limited_acking, _limited_lapsing, _limited_cancelling, _limiting,
     ],
     ids=lambda begin: begin.__name__[1:],
 )  # fmt: skip

@@ -97,6 +97,9 @@ def _take_turns(queue: QueueState, command: Claim, now: int, reach: int, budget:
     """Lease due records of a limited queue, as its groups take turns."""
     count = command.count if command.slots is None else min(command.count, command.slots)
     queue.promote(now, reach)
+    if count and queue.lines.open and queue.due_by(now):  # more than that
+        for first in queue.lines.look_ahead(queue.groups):
+            queue.ready(first)
     lease = _lease(queue, command, now)
     taken: _Taken = []
     for _ in range(reach):

@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from itertools import islice
 
 import msgspec
-from sortedcontainers import SortedList
+from sortedcontainers import SortedDict, SortedList
 
 from bide.engines.memory.record import Record
 from bide.model.pace import CREDIT, LIMITS, served
-from bide.model.rank import PROMOTE
+from bide.model.rank import PROMOTE, ready_rank
 from bide.model.replies import Limited
-from bide.model.turns import GAP, after_service
+from bide.model.turns import GAP, LOOK_ENDS, LOOK_GROUPS, LOOK_MESSAGES, after_service
 
 _Place = tuple[int, int, Record]
 
@@ -52,6 +52,7 @@ class Lines:
         self._last = 0
         self._freed = 0
         self._turn = 0
+        self._looked = ""  # the last group looked ahead at; empty: there were no more
         self._groups: dict[str, Group] = {}
         # A group with a line that may be served is in the first set, one that waits for its rate in
         # the second, a full one in none. One without a line and without a lease is in the third.
@@ -104,6 +105,29 @@ class Lines:
             self._idle.remove((last, key))
             del self._groups[key]
 
+    def look_ahead(self, groups: "SortedDict[str, dict[int, Record]]") -> list[Record]:
+        """Return the first due record of each group that has no line: see `bide.model.turns`.
+
+        Args:
+            groups: the records of the queue that are in a group, by its name, as they were put.
+        """
+        found: list[Record] = []
+        seen = 0
+        names = groups.irange(self._looked or None, inclusive=(False, True))
+        self._looked = ""
+        for count, name in enumerate(names, 1):
+            group = self._groups.get(f"={name}")
+            if group is None or not group.line:
+                records = groups[name].values()
+                ends = [*islice(records, LOOK_ENDS), *islice(reversed(records), LOOK_ENDS)]
+                seen += len(ends)
+                due = [r for r in ends if r.state == "delayed" and r.due <= self.now // 1000]
+                found += sorted(due, key=lambda r: (ready_rank(r.due, r.priority), r.seq))[:1]
+            if count == LOOK_GROUPS or seen >= LOOK_MESSAGES:
+                self._looked = name
+                break
+        return sorted(found, key=lambda r: (r.rank, r.seq))
+
     # What happens to records.
 
     def enter(self, record: Record) -> None:
@@ -152,7 +176,7 @@ class Lines:
     def next(self) -> Record | None:
         """Return the record to serve now, if one may be served."""
         self._wake()
-        if self._full or self._opens > self.now or not self._turns:
+        if not self.open or not self._turns:
             return None
         head: Record = self._groups[self._turns[0][1]].line[0][2]
         return head
@@ -207,6 +231,11 @@ class Lines:
             counted[_key(record)] = counted.get(_key(record), 0) + 1
         wrong = {key for key in running | counted if running.get(key) != counted.get(key)}
         return len(in_line ^ {id(record) for record in ready}) + len(wrong)
+
+    @property
+    def open(self) -> bool:
+        """Whether the limits of the queue allow a message now."""
+        return not self._full and self._opens <= self.now
 
     @property
     def _full(self) -> bool:

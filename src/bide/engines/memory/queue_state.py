@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 from msgspec import UNSET
-from sortedcontainers import SortedList
+from sortedcontainers import SortedDict, SortedList
 
 from bide.engines.cursor import PHASES, Budget, Phase, cursor_after, position
 from bide.engines.memory.ends import RememberedEnds
@@ -53,7 +53,7 @@ class QueueState:
         self.forwarded: set[tuple[str, str]] = set()  # outbox and row
         self.records: dict[str, Record] = {}
         self._chunks: dict[int, dict[int, Record]] = {}
-        self.groups: dict[str, dict[int, Record]] = {}
+        self.groups: SortedDict[str, dict[int, Record]] = SortedDict()
         self.sets: dict[State, SortedList[Entry]] = {
             "delayed": SortedList(), "ready": SortedList(), "leased": SortedList(),
             "dead": SortedList(), "acked": SortedList(), "expired": SortedList(),

@@ -58,6 +58,28 @@ SELECT m."group", p.rank, p.seq, EXISTS (
 FROM bide_pending p CROSS JOIN bide_message m ON m.seq = p.seq
 WHERE p.queue = ? AND p.state = 1 AND (p.rank, p.seq) > (?, ?) ORDER BY p.rank, p.seq LIMIT ?;
 
+-- name: groups_after
+-- The next groups, by name, and whether they have a line.
+WITH RECURSIVE named ("group") AS (
+  SELECT min("group") FROM bide_message WHERE queue = :queue AND "group" > :after
+  UNION ALL
+  SELECT (SELECT min(m."group") FROM bide_message m WHERE m.queue = :queue AND m."group" > n."group")
+  FROM named n WHERE n."group" IS NOT NULL
+)
+SELECT "group", EXISTS (SELECT 1 FROM bide_line WHERE queue = :queue AND key = '=' || "group")
+FROM named WHERE "group" IS NOT NULL;
+
+-- name: group_ends
+-- The oldest and the newest messages of a group; a rank have those that are delayed.
+SELECT p.rank, m.seq FROM (
+  SELECT * FROM (SELECT seq, due, priority FROM bide_message
+                 WHERE queue = :queue AND "group" = :group ORDER BY seq LIMIT :limit)
+  UNION ALL
+  SELECT * FROM (SELECT seq, due, priority FROM bide_message
+                 WHERE queue = :queue AND "group" = :group ORDER BY seq DESC LIMIT :limit)
+) m LEFT JOIN bide_pending p ON p.queue = :queue AND p.state = 0
+  AND p.rank = m.due * 256 + 255 - m.priority AND p.seq = m.seq;
+
 -- name: leased_by_group
 SELECT m."group", count(*) FROM bide_lease l CROSS JOIN bide_message m ON m.seq = l.seq
 WHERE l.queue = ? GROUP BY 1;

@@ -126,9 +126,7 @@ class Lines:
 
     def next(self) -> GroupRow | None:
         """Return the group whose first message may be served now."""
-        if self.full or self._opens > self.now:
-            return None
-        return self._first(TURNS)
+        return self._first(TURNS) if self.open else None
 
     def freed(self, key: str, due: int) -> int:
         """Return when the last limit let the first message of a group go, in milliseconds."""
@@ -217,6 +215,11 @@ class Lines:
         if values != self._saved:
             self._run(SQL.save_limit, values)
             self._saved = values
+
+    @property
+    def open(self) -> bool:
+        """Whether the limits of the queue allow a message now."""
+        return not self.full and self._opens <= self.now
 
     @property
     def full(self) -> bool:

@@ -71,6 +71,8 @@ class LimitRow(msgspec.Struct, gc=False):
     freed: int = 0
     rank: int | None = None
     seq: int | None = None
+    looked: str = ""
+    """The last group looked ahead at; empty: there were no more."""
 
 
 class GroupRow(msgspec.Struct, gc=False):

@@ -12,8 +12,8 @@ except ImportError as error:
     ) from error
 
 _PARTS = (
-    "batches budgets changing claiming content debouncing desk forwarding limiting moving putting "
-    "queues reading scripts settling states suite turns watch"
+    "batches budgets bursts changing claiming content debouncing desk forwarding limiting moving "
+    "putting queues reading scripts settling states suite turns watch"
 )
 
 # So that a failing assertion shows what it compared, as in the tests of a project.

@@ -7,6 +7,7 @@ import pytest
 from bide.engines.port import Engine
 from bide.testing.conformance.batches import BatchCases
 from bide.testing.conformance.budgets import BudgetCases
+from bide.testing.conformance.bursts import BurstCases
 from bide.testing.conformance.changing import ChangeCases
 from bide.testing.conformance.claiming import ClaimCases
 from bide.testing.conformance.content import ContentCases
@@ -37,6 +38,7 @@ class EngineConformance(
     ExplainCases,
     BudgetCases,
     EndCases,
+    BurstCases,
     TurnCases,
     LimitCases,
     MoveCases,

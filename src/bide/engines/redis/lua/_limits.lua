@@ -14,7 +14,7 @@
 -- In META: limits "limit rate group_limit group_rate", rates as microseconds from one message to the
 -- next; service "turns turn last freed" of the queue, of which `turn` is the number of the group that
 -- entered last, see bide.model.turns; lining: up to where messages have been lined up that
--- were there before the limits; unsettled: a change has begun. A server that dies within one leaves this
+-- were there before the limits; looked: see claim.lua; unsettled: a change has begun. A server that dies within one leaves this
 -- field, and a claim lines up everything anew.
 local limit, rate, group_limit, group_rate
 local turn, last, freed, lining

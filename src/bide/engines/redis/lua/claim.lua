@@ -223,8 +223,56 @@ local function serve(most)
   return different > 0 and not full
 end
 
+local take_turns
+do
+-- Returns the first due message of a group, of those that are looked at, as {delayed rank, member, ready
+-- rank}, if there is one; and how many were looked at.
+local function first_due(name, due)
+  local low, high = '[' .. name .. '\1', '(' .. name .. '\2'
+  local first, seen = nil, 0
+  for _, entries in ipairs({call('ZRANGEBYLEX', GROUPS, low, high, 'LIMIT', 0, 16),
+                            call('ZRANGE', GROUPS, high, low, 'BYLEX', 'REV', 'LIMIT', 0, 16)}) do
+    for _, entry in ipairs(entries) do
+      local member = sub(entry, #name + 2)
+      local score = tonumber(call('ZSCORE', DELAYED, member) or due + 1)
+      local rank = score % 256 * STRIPE + floor(score / 256)
+      if score <= due and (not first or rank < first[3] or rank == first[3] and member < first[2]) then
+        first = {score, member, rank}
+      end
+    end
+    seen = seen + #entries
+  end
+  return first, seen
+end
+
+-- Puts the first due message of each group that has no line into one: see bide.model.turns. META keeps in
+-- `looked` the last group of a look that did not come to the end.
+local function look_ahead()
+  local before, due = call('HGET', META, 'looked') or '', tonumber(due_by_now())
+  local name, looked, seen, found, ranks, members = before, 0, 0, {}, {}, {}
+  while looked < 1024 and seen < 2048 do
+    local low = name == '' and '-' or '(' .. name .. '\2'
+    name = match(call('ZRANGEBYLEX', GROUPS, low, '+', 'LIMIT', 0, 1)[1] or '', '^[^\1]*')
+    if name == '' then break end
+    looked = looked + 1
+    if call('ZLEXCOUNT', LINES, '[w' .. name .. '\1', '(w' .. name .. '\2') == 0 then
+      local first, more = first_due(name, due)
+      found[#found + 1], seen = first, seen + more
+    end
+  end
+  if name ~= before then call('HSET', META, 'looked', name) end
+  if #found == 0 then return end
+  table.sort(found, function(a, b) return a[1] < b[1] or a[1] == b[1] and a[2] < b[2] end)
+  for i, each in ipairs(found) do
+    ranks[2 * i - 1], ranks[2 * i], members[i] = int(each[3]), each[2], each[2]
+  end
+  line_up(ranks)
+  call('ZADD', READY, unpack(ranks))
+  call('ZREM', DELAYED, unpack(members))
+end
+
 -- The same of a limited queue.
-local function take_turns()
+function take_turns()
   local wanted, examine = tonumber(ARGV[8]), tonumber(ARGV[14])
   if unsettled then begin_lines() end
   open_groups()
@@ -232,9 +280,11 @@ local function take_turns()
   if lapsed == 200 then return reply(nil, true) end
   if lining and line_up_step() then return reply(nil, true) end  -- what is leased counts first
   if not lining and promote_up_to(tonumber(ARGV[13])) then return reply(nil, true) end
-  settle_all()
   local most = min(wanted, SLICE, tonumber(ARGV[18]) or wanted)
   if limit > 0 then most = min(most, limit - call('HLEN', LEASES)) end
+  local open = most > 0 and rate_allows() and not lining
+  if open and call('ZCOUNT', DELAYED, '-inf', due_by_now()) > 0 then look_ahead() end
+  settle_all()
   local goes_on = true
   while goes_on and #ids < most and examined < examine and rate_allows() do goes_on = serve(most - #ids) end
   if #ids == SLICE and wanted > SLICE and goes_on then return reply(nil, true) end
@@ -242,6 +292,7 @@ local function take_turns()
     begin_lines()  -- a client of an older version has changed messages
     return reply(0)
   end
+end
 end
 
 local function wait()

@@ -47,7 +47,7 @@ local function set_limits(given)
   if limited then call('HSET', META, 'limits', limits_text()) end
   if not limited then
     call('UNLINK', LINES, TURNS, SHARES)
-    call('HDEL', META, 'limits', 'service', 'lining', 'unsettled')
+    call('HDEL', META, 'limits', 'service', 'lining', 'unsettled', 'looked')
   elseif not was_limited then
     turn, last, freed = 0, 0, 0
     begin_lines()

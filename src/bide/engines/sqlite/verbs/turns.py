@@ -8,8 +8,9 @@ from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.statements import SQL
 from bide.model.commands import Claim, Configure
 from bide.model.pace import LIMITS
-from bide.model.rank import PROMOTE, delayed_reach
+from bide.model.rank import PROMOTE, delayed_reach, ready_rank
 from bide.model.replies import Outcomes
+from bide.model.turns import LOOK_ENDS, LOOK_GROUPS, LOOK_MESSAGES
 
 __all__ = ["Grant", "freed", "is_behind", "promote", "set_limits", "take_turns"]
 
@@ -38,6 +39,37 @@ def promote(session: Session, queue: QueueRow, limit: int, due: int) -> None:
         queue.ready += moved
 
 
+def _look_ahead(session: Session, queue: QueueRow, due: int) -> None:
+    """Make the first due message ready of each group that has no line: see `bide.model.turns`."""
+    row = session.lines(queue).row
+    groups = session.run(SQL.groups_after, {"queue": queue.id, "after": row.looked})
+    found: list[tuple[int, int, int, str]] = []
+    seen = 0
+    row.looked = ""
+    for count, (group, has_line) in enumerate(groups, 1):
+        if not has_line:
+            bounds = {"queue": queue.id, "group": group, "limit": LOOK_ENDS}
+            ends = session.run(SQL.group_ends, bounds).fetchall()
+            seen += len(ends)
+            ranks = [(_ready(rank), seq, rank) for rank, seq in ends if rank and rank <= due]
+            found += [(rank, seq, ready, group) for ready, seq, rank in sorted(ranks)[:1]]
+        if count == LOOK_GROUPS or seen >= LOOK_MESSAGES:
+            row.looked = group
+            break
+    groups.close()
+    found.sort()
+    session.lines(queue).enter([(group, ready, seq) for _, seq, ready, group in found])
+    session.run_many(SQL.drop_pending, [(queue.id, DELAYED, rank, seq) for rank, seq, *_ in found])
+    session.run_many(SQL.insert_pending, [(queue.id, READY, r, seq) for _, seq, r, _ in found])
+    queue.delayed -= len(found)
+    queue.ready += len(found)
+
+
+def _ready(rank: int) -> int:
+    """Return the rank as a ready message of a delayed one."""
+    return ready_rank(rank >> 8, 255 - (rank & 255))
+
+
 def take_turns(
     session: Session, queue: QueueRow, command: Claim, reach: int, grant: Grant
 ) -> tuple[list[MessageRow], list[int]]:
@@ -49,8 +81,10 @@ def take_turns(
     lines = session.lines(queue)
     lines.line_up(PROMOTE)
     promote(session, queue, reach, delayed_reach(session.now))
-    lines.wake()
     count = command.count if command.slots is None else min(command.count, command.slots)
+    if count and lines.open and is_behind(session, queue):
+        _look_ahead(session, queue, delayed_reach(session.now))
+    lines.wake()
     budget = Budget(command.max_bytes)
     good: list[MessageRow] = []
     late: list[MessageRow] = []

@@ -30,7 +30,8 @@ END $$;
 CREATE FUNCTION bide._save_limits(l bide.limited) RETURNS void LANGUAGE sql VOLATILE AS $$
   UPDATE limited SET "limit" = l."limit", rate = l.rate, group_limit = l.group_limit,
     group_rate = l.group_rate, turn = l.turn, running = l.running, last = l.last, freed = l.freed,
-    lined = l.lined, horizon = l.horizon, settled = l.settled
+    lined = l.lined, horizon = l.horizon, settled = l.settled,
+    looked = l.looked
   WHERE id = l.id
 $$;
 

@@ -136,6 +136,48 @@ BEGIN
   END IF;
 END $$;
 
+-- Put the first due message of each group that has no line into one: see bide.model.turns.
+CREATE FUNCTION bide._look_ahead(q bide.queue, INOUT l bide.limited, p_reach bigint, p_us bigint)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  looked integer := 0;
+  seen bigint := 0;
+  step record;
+  found tid[] := '{}';
+BEGIN
+  WHILE looked < 1024 AND seen < 2048 LOOP
+    WITH RECURSIVE named(name) AS (
+      SELECT (SELECT m."group" FROM message AS m WHERE m.queue = q.id AND m."group" > l.looked
+              ORDER BY m."group" LIMIT 1)
+      UNION ALL
+      SELECT (SELECT m."group" FROM message AS m WHERE m.queue = q.id AND m."group" > n.name
+              ORDER BY m."group" LIMIT 1)
+      FROM named AS n WHERE n.name IS NOT NULL
+    )
+    SELECT array_agg(e.first) FILTER (WHERE e.first IS NOT NULL) AS places, sum(e.seen) AS seen,
+           max(name) AS last, count(name) AS n
+    INTO step FROM (SELECT name FROM named LIMIT 64) AS g CROSS JOIN LATERAL (
+      SELECT (array_agg(place ORDER BY 255 - m.priority, m.due, m.seq)
+                FILTER (WHERE m.state = 0 AND m.rank <= p_reach))[1] AS first, count(*) AS seen
+      FROM (
+        (SELECT ctid AS place, seq, state, rank, due, priority FROM message
+         WHERE queue = q.id AND "group" = g.name ORDER BY seq LIMIT 16)
+        UNION ALL
+        (SELECT ctid AS place, seq, state, rank, due, priority FROM message
+         WHERE queue = q.id AND "group" = g.name ORDER BY seq DESC LIMIT 16)
+      ) AS m WHERE NOT _has_line(l.id, g.name)
+    ) AS e;
+    found := found || step.places;
+    looked := looked + step.n;
+    seen := seen + coalesce(step.seen, 0);
+    l.looked := CASE WHEN step.n = 64 THEN step.last ELSE '' END;
+    EXIT WHEN step.n < 64;
+  END LOOP;
+  l := _into_lines(l, ARRAY(
+    SELECT ctid FROM message WHERE ctid = ANY (found) AND state = 0 AND rank <= p_reach
+    FOR UPDATE SKIP LOCKED), p_us);
+END $$;
+
 -- Go on with what was leased and ready before the limits: all leases count from now on, and some 1,000
 -- messages get into lines. `p_more`: whether there are more.
 --

@@ -75,6 +75,7 @@ DECLARE
   left_bytes bigint := p_max_bytes;
   taken integer := 0;
   examined integer := 0;
+  is_more boolean := false;  -- whether more is due than was put into lines
   behind boolean := false;
   is_full boolean := false;
   late_name text;
@@ -107,12 +108,16 @@ BEGIN
   ) AS d;
   IF places IS NOT NULL THEN
     l := _into_lines(l, places, us);
-    behind := behind OR cardinality(places) = reach AND _first_due(q.id, p_floor[1]) <= moment;
+    is_more := cardinality(places) = reach AND _first_due(q.id, p_floor[1]) <= moment;
+    behind := behind OR is_more;
   END IF;
   IF l."limit" > 0 THEN
     room := least(room, l."limit" - l.running);
   END IF;
   room := least(room, _allowed(l.last, l.rate, us));
+  IF is_more AND room > 0 THEN
+    l := _look_ahead(q, l, moment * 256 + 255, us);
+  END IF;
   WHILE room > 0 AND examined < reach AND NOT is_full LOOP
     -- As many messages of each group as all of them may have; so they are served in the order of turns.
     SELECT array_agg(t.name ORDER BY t.turn, t.name) AS names,
