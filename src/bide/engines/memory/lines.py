@@ -17,7 +17,7 @@ from bide.engines.memory.record import Record
 from bide.model.pace import CREDIT, LIMITS, served
 from bide.model.rank import PROMOTE, ready_rank
 from bide.model.replies import Limited
-from bide.model.turns import GAP, LOOK_ENDS, LOOK_GROUPS, LOOK_MESSAGES, after_service
+from bide.model.turns import GAP, LOOK_GROUPS, LOOK_MESSAGES, LOOK_MOST, after_service
 
 _Place = tuple[int, int, Record]
 
@@ -118,11 +118,11 @@ class Lines:
         for count, name in enumerate(names, 1):
             group = self._groups.get(f"={name}")
             if group is None or not group.line:
-                records = groups[name].values()
-                ends = [*islice(records, LOOK_ENDS), *islice(reversed(records), LOOK_ENDS)]
-                seen += len(ends)
-                due = [r for r in ends if r.state == "delayed" and r.due <= self.now // 1000]
-                found += sorted(due, key=lambda r: (ready_rank(r.due, r.priority), r.seq))[:1]
+                records = list(islice(groups[name].values(), LOOK_MOST + 1))
+                seen += len(records)
+                due = [r for r in records if r.state == "delayed" and r.due <= self.now // 1000]
+                if due and len(records) <= LOOK_MOST:
+                    found.append(min(due, key=lambda r: (ready_rank(r.due, r.priority), r.seq)))
             if count == LOOK_GROUPS or seen >= LOOK_MESSAGES:
                 self._looked = name
                 break

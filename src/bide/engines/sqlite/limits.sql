@@ -69,16 +69,12 @@ WITH RECURSIVE named ("group") AS (
 SELECT "group", EXISTS (SELECT 1 FROM bide_line WHERE queue = :queue AND key = '=' || "group")
 FROM named WHERE "group" IS NOT NULL;
 
--- name: group_ends
--- The oldest and the newest messages of a group; a rank have those that are delayed.
-SELECT p.rank, m.seq FROM (
-  SELECT * FROM (SELECT seq, due, priority FROM bide_message
-                 WHERE queue = :queue AND "group" = :group ORDER BY seq LIMIT :limit)
-  UNION ALL
-  SELECT * FROM (SELECT seq, due, priority FROM bide_message
-                 WHERE queue = :queue AND "group" = :group ORDER BY seq DESC LIMIT :limit)
-) m LEFT JOIN bide_pending p ON p.queue = :queue AND p.state = 0
-  AND p.rank = m.due * 256 + 255 - m.priority AND p.seq = m.seq;
+-- name: of_one_group
+-- The messages of a group; a rank have those that are delayed.
+SELECT p.rank, m.seq FROM bide_message m
+LEFT JOIN bide_pending p ON p.queue = m.queue AND p.state = 0
+  AND p.rank = m.due * 256 + 255 - m.priority AND p.seq = m.seq
+WHERE m.queue = ? AND m."group" = ? LIMIT ?;
 
 -- name: leased_by_group
 SELECT m."group", count(*) FROM bide_lease l CROSS JOIN bide_message m ON m.seq = l.seq

@@ -6,7 +6,7 @@ import pytest
 from bide.model.message import Item
 from bide.model.pace import interval
 from bide.model.rank import PROMOTE
-from bide.model.turns import LOOK_ENDS, LOOK_GROUPS
+from bide.model.turns import LOOK_GROUPS, LOOK_MESSAGES, LOOK_MOST
 from bide.testing.conformance.desk import HOUR, START, Desk, leases
 from bide.testing.conformance.limiting import put
 
@@ -104,18 +104,28 @@ class BurstCases:
         assert "y1" not in bare.take(2)  # the next look begins anew
         assert "y1" in bare.take(2)
 
-    def test_of_a_large_group_the_oldest_and_the_newest_messages_are_seen(self, bare: Desk) -> None:
+    def test_a_group_with_very_many_messages_waits_until_they_are_in_line(self, bare: Desk) -> None:
         bare.configure(limit=100)
         bare.put_items(burst())
-        later = [Item(f"b{number:02}", b"1", group="b", delay=HOUR) for number in range(99)]
-        for group, place in (("c", LOOK_ENDS - 1), ("d", 99 - LOOK_ENDS), ("e", LOOK_ENDS)):
-            items = [Item(f"{group}{item.id}", b"1", group=group, delay=HOUR) for item in later]
-            items[place] = Item(group, b"1", group=group, at=START)
-            bare.put_items(items)
-        assert bare.take(3) == ["a00000", "c", "d"]
+        for group, count in (("b", LOOK_MOST), ("c", LOOK_MOST + 1)):
+            items = [Item(f"{group}{number}", b"1", group=group, delay=HOUR - number)
+                     for number in range(1, count)]  # fmt: skip
+            bare.put_items([*items[1:], Item(group, b"1", group=group, at=START), *items[:1]])
+        assert bare.take(3) == ["a00000", "b", "a00001"]
         while bare.claim(0).behind:
             pass
-        assert bare.take(2) == ["a00001", "e"]
+        assert bare.take(2) == ["c", "a00002"]
+
+    def test_a_look_ahead_ends_after_so_many_messages(self, bare: Desk) -> None:
+        bare.configure(limit=100)
+        bare.put_items(burst(stop=BURST + 2 * PROMOTE))
+        each = LOOK_MOST * 9 // 10
+        for group in range(-(-LOOK_MESSAGES // each)):
+            bare.put_items([Item(f"b{group}-{number}", b"1", group=f"b{group}", delay=HOUR)
+                            for number in range(each)])  # fmt: skip
+        put(bare, "c1")
+        assert bare.take(2) == ["a00000", "a00001"]
+        assert "c1" in bare.take(2)
 
     def test_what_went_ahead_can_be_changed(self, bare: Desk) -> None:
         bare.configure(limit=1)

@@ -225,24 +225,19 @@ end
 
 local take_turns
 do
--- Returns the first due message of a group, of those that are looked at, as {delayed rank, member, ready
--- rank}, if there is one; and how many were looked at.
+-- Returns the first due message of a group, as {delayed rank, member, ready rank}, if there is one; and how
+-- many messages were looked at. If the group has more than that, it is none.
 local function first_due(name, due)
-  local low, high = '[' .. name .. '\1', '(' .. name .. '\2'
-  local first, seen = nil, 0
-  for _, entries in ipairs({call('ZRANGEBYLEX', GROUPS, low, high, 'LIMIT', 0, 16),
-                            call('ZRANGE', GROUPS, high, low, 'BYLEX', 'REV', 'LIMIT', 0, 16)}) do
-    for _, entry in ipairs(entries) do
-      local member = sub(entry, #name + 2)
-      local score = tonumber(call('ZSCORE', DELAYED, member) or due + 1)
-      local rank = score % 256 * STRIPE + floor(score / 256)
-      if score <= due and (not first or rank < first[3] or rank == first[3] and member < first[2]) then
-        first = {score, member, rank}
-      end
-    end
-    seen = seen + #entries
+  local entries = call('ZRANGEBYLEX', GROUPS, '[' .. name .. '\1', '(' .. name .. '\2', 'LIMIT', 0, 1001)
+  if #entries > 1000 then return nil, #entries end
+  local first
+  for _, entry in ipairs(entries) do
+    local member = sub(entry, #name + 2)
+    local score = tonumber(call('ZSCORE', DELAYED, member) or due + 1)
+    local rank = score % 256 * STRIPE + floor(score / 256)
+    if score <= due and (not first or rank < first[3]) then first = {score, member, rank} end
   end
-  return first, seen
+  return first, #entries
 end
 
 -- Puts the first due message of each group that has no line into one: see bide.model.turns. META keeps in
@@ -250,7 +245,7 @@ end
 local function look_ahead()
   local before, due = call('HGET', META, 'looked') or '', tonumber(due_by_now())
   local name, looked, seen, found, ranks, members = before, 0, 0, {}, {}, {}
-  while looked < 1024 and seen < 2048 do
+  while looked < 512 and seen < 2048 do
     local low = name == '' and '-' or '(' .. name .. '\2'
     name = match(call('ZRANGEBYLEX', GROUPS, low, '+', 'LIMIT', 0, 1)[1] or '', '^[^\1]*')
     if name == '' then break end

@@ -10,7 +10,7 @@ from bide.model.commands import Claim, Configure
 from bide.model.pace import LIMITS
 from bide.model.rank import PROMOTE, delayed_reach, ready_rank
 from bide.model.replies import Outcomes
-from bide.model.turns import LOOK_ENDS, LOOK_GROUPS, LOOK_MESSAGES
+from bide.model.turns import LOOK_GROUPS, LOOK_MESSAGES, LOOK_MOST
 
 __all__ = ["Grant", "freed", "is_behind", "promote", "set_limits", "take_turns"]
 
@@ -48,11 +48,13 @@ def _look_ahead(session: Session, queue: QueueRow, due: int) -> None:
     row.looked = ""
     for count, (group, has_line) in enumerate(groups, 1):
         if not has_line:
-            bounds = {"queue": queue.id, "group": group, "limit": LOOK_ENDS}
-            ends = session.run(SQL.group_ends, bounds).fetchall()
-            seen += len(ends)
-            ranks = [(_ready(rank), seq, rank) for rank, seq in ends if rank and rank <= due]
-            found += [(rank, seq, ready, group) for ready, seq, rank in sorted(ranks)[:1]]
+            bounds = queue.id, group, LOOK_MOST + 1
+            messages = session.run(SQL.of_one_group, bounds).fetchall()
+            seen += len(messages)
+            ranks = [(_ready(rank), seq, rank) for rank, seq in messages if rank and rank <= due]
+            if ranks and len(messages) <= LOOK_MOST:
+                ready, seq, rank = min(ranks)
+                found.append((rank, seq, ready, group))
         if count == LOOK_GROUPS or seen >= LOOK_MESSAGES:
             row.looked = group
             break

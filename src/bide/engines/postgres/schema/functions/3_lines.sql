@@ -140,41 +140,33 @@ END $$;
 CREATE FUNCTION bide._look_ahead(q bide.queue, INOUT l bide.limited, p_reach bigint, p_us bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  looked integer := 0;
-  seen bigint := 0;
-  step record;
-  found tid[] := '{}';
+  seen record;
 BEGIN
-  WHILE looked < 1024 AND seen < 2048 LOOP
-    WITH RECURSIVE named(name) AS (
-      SELECT (SELECT m."group" FROM message AS m WHERE m.queue = q.id AND m."group" > l.looked
-              ORDER BY m."group" LIMIT 1)
-      UNION ALL
-      SELECT (SELECT m."group" FROM message AS m WHERE m.queue = q.id AND m."group" > n.name
-              ORDER BY m."group" LIMIT 1)
-      FROM named AS n WHERE n.name IS NOT NULL
-    )
-    SELECT array_agg(e.first) FILTER (WHERE e.first IS NOT NULL) AS places, sum(e.seen) AS seen,
-           max(name) AS last, count(name) AS n
-    INTO step FROM (SELECT name FROM named LIMIT 64) AS g CROSS JOIN LATERAL (
-      SELECT (array_agg(place ORDER BY 255 - m.priority, m.due, m.seq)
-                FILTER (WHERE m.state = 0 AND m.rank <= p_reach))[1] AS first, count(*) AS seen
+  WITH RECURSIVE look(n, name, seen, place) AS (
+    SELECT 0, l.looked COLLATE "C", 0::bigint, NULL::tid
+    UNION ALL
+    SELECT look.n + 1, g.name, look.seen + e.seen, e.place
+    FROM look CROSS JOIN LATERAL (
+      SELECT "group" AS name FROM message WHERE queue = q.id AND "group" > look.name
+      ORDER BY "group" LIMIT 1
+    ) AS g CROSS JOIN LATERAL (
+      SELECT count(*) AS seen, CASE WHEN count(*) <= 1000 THEN (
+               array_agg(m.ctid ORDER BY 255 - m.priority, m.due, m.seq)
+                 FILTER (WHERE m.state = 0 AND m.rank <= p_reach))[1] END AS place
       FROM (
-        (SELECT ctid AS place, seq, state, rank, due, priority FROM message
-         WHERE queue = q.id AND "group" = g.name ORDER BY seq LIMIT 16)
-        UNION ALL
-        (SELECT ctid AS place, seq, state, rank, due, priority FROM message
-         WHERE queue = q.id AND "group" = g.name ORDER BY seq DESC LIMIT 16)
-      ) AS m WHERE NOT _has_line(l.id, g.name)
-    ) AS e;
-    found := found || step.places;
-    looked := looked + step.n;
-    seen := seen + coalesce(step.seen, 0);
-    l.looked := CASE WHEN step.n = 64 THEN step.last ELSE '' END;
-    EXIT WHEN step.n < 64;
-  END LOOP;
+        SELECT ctid, seq, state, rank, due, priority FROM message
+        WHERE queue = q.id AND "group" = g.name AND NOT _has_line(l.id, g.name)
+        ORDER BY seq LIMIT 1001
+      ) AS m
+    ) AS e
+    WHERE look.n < 512 AND look.seen < 2048
+  )
+  SELECT array_agg(place) FILTER (WHERE place IS NOT NULL) AS places,
+         CASE WHEN max(n) = 512 OR max(look.seen) >= 2048 THEN max(name) ELSE '' END AS last
+  INTO seen FROM look;
+  l.looked := seen.last;
   l := _into_lines(l, ARRAY(
-    SELECT ctid FROM message WHERE ctid = ANY (found) AND state = 0 AND rank <= p_reach
+    SELECT ctid FROM message WHERE ctid = ANY (seen.places) AND state = 0 AND rank <= p_reach
     FOR UPDATE SKIP LOCKED), p_us);
 END $$;
 
