@@ -69,6 +69,16 @@ class BurstCases:
         bare.wait(1)
         assert bare.take(2) == ["a00003", "b4"]
 
+    def test_a_group_that_has_a_line_is_not_looked_at(self, bare: Desk) -> None:
+        bare.configure(limit=100)
+        bare.put_items(burst(at=START - 9))
+        put(bare, "b1")
+        put(bare, "b2", priority=1, at=START + 1)
+        assert bare.take(1) == ["a00000"]
+        bare.wait(1)
+        assert bare.take(2) == ["b1", "a00001"]
+        assert bare.take(1) == ["b2"]
+
     def test_what_falls_due_while_a_burst_is_lined_up_goes_ahead(self, bare: Desk) -> None:
         bare.configure(group_limit=1)
         bare.put_items(burst(0, BURST + PROMOTE))
@@ -150,13 +160,13 @@ class BurstCases:
 
     def test_a_claim_that_may_serve_nothing_does_not_look_ahead(self, bare: Desk) -> None:
         bare.configure(limit=1, rate=interval("1/s"))
-        bare.put_items(burst(0, BURST + PROMOTE, at=START - 5))
+        bare.put_items(burst(0, BURST + 3 * PROMOTE, at=START - 5))
         (lease,) = leases(bare.claim(lease=HOUR))
         put(bare, "c1")
-        put(bare, "b1", at=START - 1)
         assert bare.claim(0).behind
         assert bare.take() == []  # the limit
         bare.ack(lease)
         assert bare.take() == []  # the rate
+        put(bare, "b1", at=START - 1)
         bare.wait(1_000)
         assert bare.take() == ["b1"]  # else c1 would have come into line before it
