@@ -12,7 +12,19 @@ from bide.engines.redis import RedisEngine
 from bide.engines.redis.keys import shard_of
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
-from bide.model.commands import Ack, Claim, Command, Configure, Extend, Find, Lease, Put, Release
+from bide.model.commands import (
+    Ack,
+    Claim,
+    Command,
+    Configure,
+    Extend,
+    Find,
+    History,
+    Lease,
+    Put,
+    Release,
+)
+from bide.model.ended import end_of
 from bide.model.errors import Closed
 from bide.model.message import Item, Message
 from bide.model.pace import interval
@@ -225,6 +237,17 @@ def test_only_the_leader_is_told_and_a_second_one_a_beat_later(open_engine: Open
     assert claim(third, NOW + 4).next is None
     assert claim(second, NOW + 5).next == 548
     assert claim(first, NOW + 6).next == 497
+
+
+def test_who_waits_for_a_result_is_told_of_the_end(open_engine: Open) -> None:
+    waiting, worker = open_engine(), open_engine()
+    waiting.notifier()
+    commands(worker, Configure("q", result_ttl=60_000), put("a"), put("b"))
+    commands(waiting, History("q", "b", watch=True))
+    for id in ("a", "b"):
+        (message,) = (claimed := claim(worker, NOW)).messages
+        commands(worker, Ack("q", [Lease(message.id, claimed.token)], results=[b"1"]))
+        assert hear(waiting) == [(end_of("q", id), 0)]
 
 
 def test_an_earlier_moment_is_told_to_the_leader_and_a_later_one_to_nobody(
