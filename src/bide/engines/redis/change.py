@@ -6,14 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from bide.engines.redis.calls import (
-    Call,
-    Step,
-    everywhere,
-    origin_of,
-    share_out,
-    spread,
-)
+from bide.engines.redis.calls import Call, Step, everywhere, origin_of, share_out, spread
 from bide.engines.redis.calls import Outcome as Result
 from bide.engines.redis.records import Arg
 from bide.engines.redis.shards import ShardedQueue

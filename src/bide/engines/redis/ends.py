@@ -1,7 +1,5 @@
 """What a queue remembers of messages that have ended, as Redis stores it: see lua/_ends.lua."""
 
-from typing import Any
-
 from bide.engines.redis.calls import Call, Step, raised
 from bide.engines.redis.keys import shard_of
 from bide.engines.redis.records import as_failures
@@ -27,20 +25,19 @@ def _ends_of(text: bytes, since: int, fresh: int) -> list[End]:
     while text:
         line, _, text = text.partition(b"\n")
         moment, how, due, attempt, began, *sizes = line.split(b" ")
-        by, failures, result = (_part(size) for size in sizes)
-        parts: list[Any] = []
-        for size in (by, failures, result):
+        parts: list[bytes | None] = []
+        for size in map(_part, sizes):
             parts.append(None if size is None else text[:size])
             text = text[size or 0 :]
-        if int(moment) <= since:
-            continue
-        ends.append(
-            End(
-                how.decode(), int(moment), None if parts[0] is None else parts[0].decode(),  # type: ignore[arg-type]
-                int(due), int(attempt), _part(began), as_failures(parts[1]) if parts[1] else (),
-                parts[2] if int(moment) > fresh else None,
-            )
-        )  # fmt: skip
+        by, failures, result = parts
+        if int(moment) > since:
+            ends.append(
+                End(
+                    how.decode(), int(moment), None if by is None else by.decode(),  # type: ignore[arg-type]
+                    int(due), int(attempt), _part(began), as_failures(failures) if failures else (),
+                    result if int(moment) > fresh else None,
+                )
+            )  # fmt: skip
     return ends
 
 

@@ -41,6 +41,19 @@ _TOGETHER: dict[type, Callable[[Any], object]] = {
 """Consecutive commands that agree in this are executed as one."""
 
 
+_SINGLE: dict[type, tuple[Callable[[Any, int], Step], bool]] = {
+    cmd.History: (history, False),
+    cmd.Find: (find, False),
+    cmd.Configure: (configure, False),
+    cmd.Scan: (scan, True),
+    cmd.Forecast: (forecast, True),
+    cmd.Explain: (explain, True),
+    cmd.Delete: (delete, True),
+}
+"""How a command is executed of which each is executed as one, and whether nothing else may be
+executed meanwhile."""
+
+
 def _alike(command: cmd.Command) -> object:
     key = _TOGETHER.get(type(command))
     if key is None or getattr(command, "origin", None) is not None:
@@ -199,24 +212,13 @@ class RedisEngine:
                 return sweep(command, shards), True
             case cmd.Purge(ids=None):
                 return sweep(command, shards), True
-            case cmd.History():
-                return history(command, shards), False
-            case cmd.Find():
-                return find(command, shards), False
-            case cmd.Scan():
-                return scan(command, shards), True
             case cmd.Count():
                 return count(command, shards), command.recount or command.stored
-            case cmd.Forecast():
-                return forecast(command, shards), True
-            case cmd.Explain():
-                return explain(command, shards), True
-            case cmd.Delete():
-                return delete(command, shards), True
-            case cmd.Configure():
-                return configure(command, shards), False
             case cmd.Queues():
                 return self._list(command), True
+            case _ if type(command) in _SINGLE:
+                step, alone = _SINGLE[type(command)]
+                return step(command, shards), alone
             case _:
                 return change(run, sharded), False
 

@@ -1,10 +1,5 @@
 """Find, count, forecast: one round over all shards, or several."""
 
-from collections.abc import Sequence
-from typing import Any
-
-import msgspec
-
 from bide.engines.redis.calls import Call, Step, everywhere, raised, spread
 from bide.engines.redis.records import Arg, as_message
 from bide.model.commands import Count, Find, Forecast
@@ -42,12 +37,6 @@ def find(command: Find, shards: int) -> Step:
     return [Found(messages)]
 
 
-def _sum(structs: Sequence[Any]) -> Any:
-    """Add up structs of numbers, field by field."""
-    rows = [msgspec.structs.astuple(struct) for struct in structs]
-    return type(structs[0])(*map(sum, zip(*rows, strict=True)))
-
-
 def count(command: Count, shards: int) -> Step:
     """Count by the sizes of the sets; of delayed messages, what is due by their ranks.
 
@@ -67,34 +56,25 @@ def count(command: Count, shards: int) -> Step:
             places[shard] = place, offset
             if place is None:
                 del places[shard]
-    sizes, flows, oldest = [], [], []
-    kept, paused, keep, history, result_ttl = 0, False, 0, 0, 0
-    for row in told:
-        (_now, _change, *size, kept_, paused_, keep_, oldest_, strays_, flow, history_, ttl_,
-         limits) = row  # fmt: skip
-        sizes.append(Sizes(*size))
-        flows.append(Flow(*flow))
-        kept, paused, keep = kept + kept_, paused or paused_, max(keep, keep_)
-        history, result_ttl = max(history, history_), max(result_ttl, ttl_)
-        oldest += [] if oldest_ is None else [oldest_]
-        strays += strays_
-    total: Sizes = _sum(sizes)
-    counts = Counts(
-        total,
-        _sum(flows),
-        kept=kept,
-        paused=paused,
-        keep=keep,
-        history=history,
-        result_ttl=result_ttl,
-        oldest=min(oldest, default=None),
-        **dict(zip(LIMITS, limits, strict=True)),  # a queue of several shards has none
-    )
-    if command.recount:
-        counts = msgspec.structs.replace(counts, recount=total, strays=strays)
-    if command.stored:
-        counts = msgspec.structs.replace(counts, stored=stored)
-    return [counts]
+    (_now, _change, *sizes, kept, paused, keep, oldest, astray, flows, history, ttl,
+     limits) = zip(*told, strict=True)  # fmt: skip
+    total = Sizes(*map(sum, sizes))
+    return [
+        Counts(
+            total,
+            Flow(*map(sum, zip(*flows, strict=True))),
+            sum(kept),
+            any(paused),
+            max(keep),
+            max(history),
+            max(ttl),
+            oldest=min([moment for moment in oldest if moment is not None], default=None),
+            recount=total if command.recount else None,
+            strays=strays + sum(astray) if command.recount else None,
+            stored=stored if command.stored else None,
+            **dict(zip(LIMITS, limits[0], strict=True)),  # a queue of several shards has none
+        )
+    ]
 
 
 def forecast(command: Forecast, shards: int) -> Step:
