@@ -48,6 +48,13 @@ def claim(engine: RedisEngine, count: int) -> Claimed:
     return reply
 
 
+def test_the_library_has_room_for_eight_more_shared_names(server: "client_library.Redis") -> None:
+    """A function of Lua has at most 200 local variables, and the whole text is one."""
+    *_, text = load_library().text.split("\n", 2)
+    more = "".join(f"local another{number}\n" for number in range(8))
+    server.function_load(as_library(more + text).text)
+
+
 def test_they_share_queues(open_engine: Open, open_other: Open, redis_server: RedisServer) -> None:
     mine, theirs = open_engine(), open_other()
     put(mine, "a", "b", "c")

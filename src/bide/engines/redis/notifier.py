@@ -11,6 +11,7 @@ import os
 import selectors
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from typing import Any
 
@@ -65,6 +66,7 @@ class RedisNotifier:
         self._watched: set[str] = set()
         self._told: dict[str, set[Where]] = {}
         self._heard: dict[bytes, tuple[Address, float]] = {}
+        self._hints: deque[tuple[str, int]] = deque()
         self._at: dict[Address, Connection] = {}
         self._alive: dict[Address, float] = {}
         self._checked = 0.0
@@ -85,7 +87,7 @@ class RedisNotifier:
             raise
 
     def listen(self) -> list[tuple[str, int]]:
-        """Block until hints come, and return them; an empty list once this was closed."""
+        """Block until a hint comes, and return it; an empty list once this was closed."""
         with self._hearing:
             pause = 0.05
             while not self._closed:
@@ -140,19 +142,22 @@ class RedisNotifier:
         if self._check():  # what was published meanwhile was lost: look into each queue
             now = time.time_ns() // 1_000_000
             return [(queue, now) for queue in tuple(self._watched)] or [("", now)]
-        ready = [key.data for key, _ in self._selector.select(seconds) if key.data is not None]
-        return [hint for connection in ready for hint in self._read(connection)]
+        if not self._hints:
+            for key, _ in self._selector.select(seconds):
+                if key.data is not None:
+                    self._read(key.data)
+        return [self._hints.popleft()] if self._hints else []
 
-    def _read(self, connection: Connection) -> list[tuple[str, int]]:
-        """Return the hints that a server has published."""
+    def _read(self, connection: Connection) -> None:
+        """Read what a server has published."""
         address = connection.address
         try:
             answers = connection.heard()
         except Lost:
             self._leave(address)
-            return []
+            return
         self._alive[address] = time.monotonic()
-        return [hint for answer in answers if (hint := self._take(address, answer)) is not None]
+        self._hints += filter(None, [self._take(address, answer) for answer in answers])
 
     def _take(self, address: Address, answer: Any) -> tuple[str, int] | None:
         now = time.monotonic()

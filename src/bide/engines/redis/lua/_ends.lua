@@ -11,14 +11,8 @@ local function read_ends_settings()
   history, results = tonumber(found[1] or 0), tonumber(found[2] or 0)
 end
 
--- Tells the lanes that wait for the end of a message in this queue.
-local function tell_end(id)
-  for lane, until_ in string.gmatch(call('HGET', META, 'watchers') or '', '(%S+) (%d+)') do
-    if tonumber(until_) > now then call('PUBLISH', 'bide:wake:' .. lane, QUEUE .. ' end ' .. id) end
-  end
-end
-
--- Remembers how a message ends, if the queue does; `by` and `result` may be nil.
+-- Remembers how a message ends, if the queue does, and tells the lanes that wait for results; `by` and
+-- `result` may be nil.
 local function remember_end(r, how, by, result)
   if not has('h') or max(history, results) == 0 then return end
   local failures = history > 0 and r.failures ~= '' and r.failures or nil
@@ -36,7 +30,9 @@ local function remember_end(r, how, by, result)
   if known then parts[#parts + 1] = sub(known, 1, at - 1) end
   call('HSET', ENDED, r.id, concat(parts))
   call('ZADD', ENDINGS, int(now), r.id)
-  if results > 0 then tell_end(r.id) end
+  for lane, until_ in string.gmatch(results > 0 and call('HGET', META, 'watchers') or '', '(%S+) (%d+)') do
+    if tonumber(until_) > now then call('PUBLISH', 'bide:wake:' .. lane, QUEUE .. ' end ' .. r.id) end
+  end
 end
 
 -- Forgets what was remembered long enough, 1000 ids at most.

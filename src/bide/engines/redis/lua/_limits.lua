@@ -315,6 +315,12 @@ function note_served(g)
   return since
 end
 
+-- Returns the group of a record; of those of one line, only lengths are three numbers at its end.
+local function group_of(text)
+  local length, at = match(text, '^[^\n]* (%d+) %d+ %d+\n()')
+  return length and sub(text, at, at + length - 1) or ''
+end
+
 -- Returns the groups of members, in their order; false: there is no record.
 function groups_of(members)
   local groups = {}

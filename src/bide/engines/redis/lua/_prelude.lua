@@ -30,11 +30,11 @@
 -- The server runs this text once, when the library is loaded. `define` makes a function, and `begin`
 -- sets these variables anew for each call.
 local call, sub, find, match, format, floor, ceil, max, min, concat
-local pack, null, tonumber, unpack, ipairs, pairs
+local null, tonumber, unpack, ipairs, pairs
 local STRIPE = 4398046511104  -- 2^42: ready is ordered by priority, then by due
 local ORDER = 12              -- digits of the order of putting, in front of each id
 
-local KEYS, ARGV
+local ARGV
 local META, RECORDS, DELAYED, READY, DEAD, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS
 local LINES, TURNS, SHARES, FORWARDED, TRY
 local MARK, LANE, QUEUE, SHARDS, SHARD
@@ -51,8 +51,7 @@ local actor  -- who gave the command, if it says so
 -- Looks up what is not there yet while the library is loaded.
 local function prepare()
   call, sub, find, match, format = redis.call, string.sub, string.find, string.match, string.format
-  floor, ceil, max, min, concat = math.floor, math.ceil, math.max, math.min, table.concat
-  pack, null = cmsgpack.pack, cjson.null
+  floor, ceil, max, min, concat, null = math.floor, math.ceil, math.max, math.min, table.concat, cjson.null
   tonumber, unpack, ipairs, pairs = _G.tonumber, _G.unpack, _G.ipairs, _G.pairs
 end
 
@@ -106,7 +105,7 @@ end
 
 -- Returns a reply, of the values that follow `now` and `change`; `null` where there is none.
 local function answer(...)
-  return pack({now, change, ...})
+  return cmsgpack.pack({now, change, ...})
 end
 
 -- Ends a change: writes the counters, and remembers the reply.
@@ -119,7 +118,7 @@ end
 -- Begins a call; returns what it answers at once, if it does.
 local function begin(keys, args)
   if not call then prepare() end
-  KEYS, ARGV = keys, args
+  ARGV = args
   META, RECORDS, DELAYED, READY, DEAD, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS,
     LINES, TURNS, SHARES, FORWARDED, TRY = unpack(keys)
   MARK, LANE, QUEUE, SHARDS, SHARD = args[2], args[4], args[5], tonumber(args[6]), tonumber(args[7])

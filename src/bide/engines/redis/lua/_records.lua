@@ -12,8 +12,6 @@
 -- Writes go in an order that survives a server which dies between two of them: first the new place,
 -- then the record, and last the old place is left. What is half done stands in two places, or has a
 -- place and no record; claims step over both. Nothing that has a record is ever without a place.
-local LAPSED = 'the lease lapsed: the holder died, hung, or needed longer than its lease'
-local LEASE = '^(%x+ (%d+) (%d+) ([^\t\n]*)\t?(%d*) ?(%d*))\n?(.*)$'  -- nothing from the tab on: of an older bide
 local BASE = {dead = 0, acked = 0, expired = STRIPE}  -- kept: first what was acked, then what expired
 
 local function ready_rank(r) return (255 - r.priority) * STRIPE + r.due end
@@ -38,12 +36,6 @@ local function parse(id, text)
     group = sub(text, at, headers - 1), headers = sub(text, headers, failures - 1),
     failures = sub(text, failures, failures + f - 1), body = sub(text, failures + f),
   }
-end
-
--- Returns the group of a record; of those of one line, only lengths are three numbers at its end.
-local function group_of(text)
-  local length, at = match(text, '^[^\n]* (%d+) %d+ %d+\n()')
-  return length and sub(text, at, at + length - 1) or ''
 end
 
 local function save(r)
@@ -165,14 +157,15 @@ local function locate(id, text)
   local r = parse(id, text)
   local lease = not r.state and call('HGET', LEASES, id)
   if lease and sub(lease, 1, ORDER) == r.order then
-    r.lease, r.token, r.until_, r.holder, r.since, r.extended, r.successor = match(lease, LEASE)
+    r.lease, r.token, r.until_, r.holder, r.since, r.extended, r.successor = match(lease,
+      '^(%x+ (%d+) (%d+) ([^\t\n]*)\t?(%d*) ?(%d*))\n?(.*)$')  -- nothing from the tab on: of an older bide
     r.until_, r.successor = tonumber(r.until_), r.successor ~= '' and r.successor or nil
   end
   if limited then find_line(r) end
   if r.token and r.until_ <= now then
     count('lapsed')
     r.held_by = r.holder
-    local left = failed(r, LAPSED, r.until_, true)
+    local left = failed(r, 'the lease lapsed: the holder died, hung, or needed longer than its lease', r.until_, true)
     if r.successor then
       follow(r)
     elseif left then
