@@ -2,30 +2,25 @@
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any
 
 import msgspec
 
 from bide.model.errors import InvalidArgument
 from bide.server.rights import ALL_QUEUES, Caller
 
-Action = Literal[
-    "cancel", "reschedule", "edit", "copy", "release", "revive", "purge", "pause", "delete",
-    "subscriptions", "audit", "stop",
-]  # fmt: skip
-
-ACTIONS: tuple[Action, ...] = get_args(Action)
-"""All that can be done: `cancel`, `reschedule` and `edit` messages; `copy` one under a new id;
-`release` one that a worker holds; `revive` and `purge` dead letters; `pause` and resume a queue;
-`delete` an empty one; pause and resume `subscriptions`; `audit`: count all messages of a queue;
-`stop` a worker process, which its supervisor replaces."""
-
-RIGHTS: dict[Action, str] = {
+RIGHTS = {
     "cancel": "change", "reschedule": "change", "edit": "change", "copy": "put", "release": "admin",
     "revive": "admin", "purge": "admin", "pause": "admin", "delete": "admin",
     "subscriptions": "admin", "audit": "read", "stop": "admin",
 }  # fmt: skip
 """The right of a token that each action needs."""
+
+ACTIONS = tuple(RIGHTS)
+"""All that can be done: `cancel`, `reschedule` and `edit` messages; `copy` one under a new id;
+`release` one that a worker holds; `revive` and `purge` dead letters; `pause` and resume a queue;
+`delete` an empty one; pause and resume `subscriptions`; `audit`: count all messages of a queue;
+`stop` a worker process, which its supervisor replaces."""
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True, dict=True):

@@ -56,17 +56,12 @@ def chosen(header: str, message: Message | None) -> str:
         raise Problem("precondition-failed", "there is no such message any more; look again")
     tag = tag_of(message.version)
     if "*" not in named and tag not in named:
-        raise overtaken(message)
+        raise Problem(
+            "precondition-failed",
+            f"{message.id} is {message.state}, and was edited since you looked; look again",
+            headers={"etag": tag},
+        )
     return message.version
-
-
-def overtaken(message: Message) -> Problem:
-    """Return what tells that somebody else was faster."""
-    return Problem(
-        "precondition-failed",
-        f"{message.id} is {message.state}, and was edited since you looked; look again",
-        headers={"etag": tag_of(message.version)},
-    )
 
 
 def changed(outcome: Outcome, *, conditional: bool) -> Answer:

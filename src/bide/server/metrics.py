@@ -21,16 +21,17 @@ if TYPE_CHECKING:
 KIND = "text/plain; version=0.0.4; charset=utf-8"
 
 QUOTAS = {
-    name: (
+    field: (
         Family("gauge", f"bide_quota_{name}_used", f"{words}."),
         Family("gauge", f"bide_quota_{name}", f"{words}, at most."),
     )
-    for name, words in (
-        ("messages", "Messages of the namespace, dead and kept ones included"),
-        ("bytes", "Bytes of these messages"),
-        ("queues", "Queues of the namespace"),
+    for field, name, words in (
+        ("messages", "messages", "Messages of the namespace, dead and kept ones included"),
+        ("stored_bytes", "bytes", "Bytes of these messages"),
+        ("queues", "queues", "Queues of the namespace"),
     )
 }
+"""By the field of `Usage`: what is used, and what may be."""
 REQUESTS = Family(
     "counter", "bide_http_requests", "Requests answered, by operation and status.",
     "operation status",
@@ -83,14 +84,9 @@ def _of_usage(usage: Usage | None) -> "Iterator[Metric]":
     """Yield how much of its quotas the caller's namespace uses."""
     if usage is None:
         return
-    for name, used, most in (
-        ("messages", usage.messages, usage.max_messages),
-        ("bytes", usage.stored_bytes, usage.max_stored_bytes),
-        ("queues", usage.queues, usage.max_queues),
-    ):
-        of_use, of_quota = QUOTAS[name]
-        yield of_use.of({"": used})
-        if most is not None:
+    for field, (of_use, of_quota) in QUOTAS.items():
+        yield of_use.of({"": getattr(usage, field)})
+        if (most := getattr(usage, f"max_{field}")) is not None:
             yield of_quota.of({"": most})
 
 

@@ -90,7 +90,8 @@ class Operation(NamedTuple):
     """Headers that the request may have, and what they do."""
     problems: Sequence[int] = ()
     """Statuses of its own problems, beside those of every operation."""
-    tag: str = "messages"
+    tag: str = ""
+    """Under what it is described, which `bide.server.routes` says."""
     kind: str = JSON
     """The content type of what it answers."""
 

@@ -4,40 +4,25 @@ from typing import Any
 
 JSON = "application/json"
 
-_TEXT = {"type": "string"}
-_NUMBER = {"type": "string", "pattern": "^[0-9]+$"}
+_NUMBERS = ("webhook-timestamp", "bide-attempt", "bide-due")
 
+_SIGNED = {
+    "webhook-id": "Queue and id of the message, in ASCII: the same at each attempt. Remember it: a "
+    "message can arrive twice.",
+    "webhook-timestamp": "When the request was sent, in Unix seconds.",
+    "webhook-signature": "As Standard Webhooks has it: `v1,` and HMAC-SHA256 in base64 over id, "
+    "timestamp and body with dots between them; one for each secret that counts, with spaces "
+    "between them.",
+    "idempotency-key": "The same as `webhook-id`.",
+    "bide-queue": "The queue's name.",
+}
 
-def _header(name: str, text: str, schema: dict[str, Any], *, always: bool = True) -> dict[str, Any]:
-    return {
-        "name": name, "in": "header", "required": always, "description": text, "schema": schema,
-    }  # fmt: skip
-
-
-_SIGNED = [
-    _header(
-        "webhook-id",
-        "Queue and id of the message, in ASCII: the same at each attempt. Remember it: a message "
-        "can arrive twice.",
-        _TEXT,
-    ),
-    _header("webhook-timestamp", "When the request was sent, in Unix seconds.", _NUMBER),
-    _header(
-        "webhook-signature",
-        "As Standard Webhooks has it: `v1,` and HMAC-SHA256 in base64 over id, timestamp and body "
-        "with dots between them; one for each secret that counts, with spaces between them.",
-        _TEXT,
-    ),
-    _header("idempotency-key", "The same as `webhook-id`.", _TEXT),
-    _header("bide-queue", "The queue's name.", _TEXT),
-]
-
-_OF_MESSAGE = [
-    _header("bide-id", "The message's id, encoded as in a URL.", _TEXT),
-    _header("bide-attempt", "Which attempt this is, from 1.", _NUMBER),
-    _header("bide-due", "When the message was due, in Unix milliseconds.", _NUMBER),
-    _header("traceparent", "That of the message, if it carries a trace.", _TEXT, always=False),
-]
+_OF_MESSAGE = {
+    "bide-id": "The message's id, encoded as in a URL.",
+    "bide-attempt": "Which attempt this is, from 1.",
+    "bide-due": "When the message was due, in Unix milliseconds.",
+    "traceparent": "That of the message, if it carries a trace.",
+}
 
 _ANSWERS = {
     "2XX": "The message is done.",
@@ -48,56 +33,58 @@ _ANSWERS = {
     "an answer in time. Redirects are not followed.",
 }
 
-WEBHOOKS: dict[str, Any] = {
-    "message": {
-        "post": {
-            "operationId": "message",
-            "summary": "A message that is due",
-            "description": "Sent to the `url` of a subscription, with its `headers`.",
-            "tags": ["subscriptions"],
-            "parameters": [*_SIGNED, *_OF_MESSAGE],
-            "requestBody": {
-                "required": True,
-                "content": {
-                    JSON: {"schema": {"description": "The body of the message."}},
-                    "application/octet-stream": {
-                        "schema": {
-                            "type": "string", "format": "binary",
-                            "description": "A body of bytes; the content type is the one that "
-                            "stands in the message's headers.",
-                        }
-                    },
-                },
-            },
-            "responses": {status: {"description": text} for status, text in _ANSWERS.items()},
-            "security": [],
+_BODY = {
+    JSON: {"schema": {"description": "The body of the message."}},
+    "application/octet-stream": {
+        "schema": {
+            "type": "string", "format": "binary",
+            "description": "A body of bytes; the content type is the one that stands in the "
+            "message's headers.",
         }
     },
-    "ping": {
-        "post": {
-            "operationId": "ping",
-            "summary": "A request without a message",
-            "description": "Sent when somebody asks for it, to see what the receiver says.",
-            "tags": ["subscriptions"],
-            "parameters": _SIGNED,
-            "requestBody": {
-                "required": True,
-                "content": {
-                    JSON: {
-                        "schema": {
-                            "type": "object",
-                            "required": ["type"],
-                            "properties": {"type": {"const": "bide.ping"}},
-                        }
-                    }
-                },
-            },
-            "responses": {
-                "2XX": {"description": "The receiver is well."},
-                "default": {"description": "It is not; whoever asked is told what it said."},
-            },
-            "security": [],
-        }
-    },
+}  # fmt: skip
+
+_PING = {
+    "type": "object", "required": ["type"], "properties": {"type": {"const": "bide.ping"}},
+}  # fmt: skip
+
+
+def _post(
+    name: str, summary: str, description: str, headers: dict[str, str], content: dict[str, Any],
+    answers: dict[str, str],
+) -> dict[str, Any]:  # fmt: skip
+    """Return a request of bide's, which a receiver answers."""
+    return {"post": {
+        "operationId": name, "summary": summary, "description": description,
+        "tags": ["subscriptions"],
+        "parameters": [_header(*header) for header in headers.items()],
+        "requestBody": {"required": True, "content": content},
+        "responses": {status: {"description": text} for status, text in answers.items()},
+        "security": [],
+    }}  # fmt: skip
+
+
+def _header(name: str, text: str) -> dict[str, Any]:
+    return {
+        "name": name, "in": "header", "required": name != "traceparent", "description": text,
+        "schema": {"type": "string"} | ({"pattern": "^[0-9]+$"} if name in _NUMBERS else {}),
+    }  # fmt: skip
+
+
+WEBHOOKS = {
+    "message": _post(
+        "message", "A message that is due",
+        "Sent to the `url` of a subscription, with its `headers`.", _SIGNED | _OF_MESSAGE, _BODY,
+        _ANSWERS,
+    ),
+    "ping": _post(
+        "ping", "A request without a message",
+        "Sent when somebody asks for it, to see what the receiver says.", _SIGNED,
+        {JSON: {"schema": _PING}},
+        {
+            "2XX": "The receiver is well.",
+            "default": "It is not; whoever asked is told what it said.",
+        },
+    ),
 }  # fmt: skip
 """By their names; see the specification, "Webhooks"."""

@@ -16,8 +16,11 @@ from bide.server.routes.subscriptions import SUBSCRIPTIONS
 from bide.server.routes.undoing import UNDOING
 from bide.server.routes.workers import WORKERS
 
-OPERATIONS: tuple[Operation, ...] = (
-    *MESSAGES, *CHANGES, *UNDOING, *EXPLANATION, *ENDING, *DELIVERIES, *QUEUES, *SEARCH, *DEAD,
-    *SUBSCRIPTIONS, *BATCH, *EVENTS, *WORKERS, *MONITORING,
-)  # fmt: skip
+_BY_TAG: dict[str, tuple[Operation, ...]] = {
+    "messages": (*MESSAGES, *CHANGES, *UNDOING, *EXPLANATION, *ENDING), "deliveries": DELIVERIES,
+    "queues": (*QUEUES, *SEARCH), "dead letters": DEAD, "subscriptions": SUBSCRIPTIONS,
+    "batch": BATCH, "events": EVENTS, "workers": WORKERS, "service": MONITORING,
+}  # fmt: skip
+
+OPERATIONS = tuple(one._replace(tag=tag) for tag, found in _BY_TAG.items() for one in found)
 """All of them, in the order in which they are described."""

@@ -237,9 +237,7 @@ async def about(call: Call) -> Answer:
 BATCH = (
     Operation(
         "batch", "POST", "/v1/batch", "", batch, {200: Replies}, takes=Batch,
-        problems=(429, 501, 507), tag="batch",
+        problems=(429, 501, 507),
     ),
-    Operation(
-        "about", "GET", "/v1", "", about, {200: About}, tag="batch",
-    ),
+    Operation("about", "GET", "/v1", "", about, {200: About}),
 )  # fmt: skip

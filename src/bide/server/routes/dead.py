@@ -52,10 +52,10 @@ async def revive(call: Call) -> Answer:
 DEAD = (
     Operation(
         "listDead", "GET", f"{QUEUE}/dead", "read", list_dead, {200: wire.Messages},
-        query=DeadQuery, tag="dead letters",
+        query=DeadQuery,
     ),
     Operation(
         "revive", "POST", f"{QUEUE}/revive", "admin", revive, {200: RevivedOut},
-        takes=UndoableRevive, problems=(429, 507), tag="dead letters",
+        takes=UndoableRevive, problems=(429, 507),
     ),
 )  # fmt: skip

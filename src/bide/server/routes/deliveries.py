@@ -178,12 +178,12 @@ async def _settle(call: Call, command: object, verb: str) -> Answer:
 DELIVERIES = (
     Operation(
         "claim", "POST", f"{QUEUE}/claim", "consume", claim, {200: wire.ClaimedOut},
-        takes=wire.Deliver, problems=(429,), tag="deliveries",
+        takes=wire.Deliver, problems=(429,),
     ),
     *(
         Operation(
             name, "POST", f"{QUEUE}/{name}", "consume", handle, {200: wire.OutcomesOut},
-            takes=takes, problems=(409,), tag="deliveries",
+            takes=takes, problems=(409,),
         )
         for name, handle, takes in (
             ("ack", ack, wire.AckRequest), ("retry", retry, wire.RetryRequest),
@@ -193,6 +193,6 @@ DELIVERIES = (
     ),
     Operation(
         "endLease", "POST", f"{MESSAGE}/release", "admin", end_lease, {200: Outcome},
-        takes=wire.EndLeaseRequest, problems=(404, 409), tag="deliveries",
+        takes=wire.EndLeaseRequest, problems=(404, 409),
     ),
 )  # fmt: skip

@@ -295,7 +295,7 @@ def _event(kind: str, data: Any) -> str:
 
 EVENTS = (
     Operation(
-        "events", "GET", "/v1/events", "", events, {200: bytes}, query=EventsQuery, tag="events",
-        kind=KIND, problems=(429,),
+        "events", "GET", "/v1/events", "", events, {200: bytes}, query=EventsQuery, kind=KIND,
+        problems=(429,),
     ),
 )  # fmt: skip

@@ -51,7 +51,7 @@ async def explain(call: Call) -> Answer:
 
 EXPLANATION = (
     Operation(
-        "explain", "GET", f"{MESSAGE}/explanation", "read", explain,
-        {200: ExplanationOut}, query=ExplainQuery, problems=(404,),
+        "explain", "GET", f"{MESSAGE}/explanation", "read", explain, {200: ExplanationOut},
+        query=ExplainQuery, problems=(404,),
     ),
 )  # fmt: skip

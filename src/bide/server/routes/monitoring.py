@@ -72,27 +72,17 @@ async def docs_script(call: Call) -> Answer:
 
 
 MONITORING = (
+    Operation("healthz", "GET", "/healthz", None, healthz, {200: Health}),
+    Operation("readyz", "GET", "/readyz", None, readyz, {200: Health, 503: Health}),
+    Operation("metrics", "GET", "/metrics", "read", metrics, {200: bytes}, kind=KIND),
+    Operation("usage", "GET", "/v1/usage", "read", usage, {200: Usage}),
+    Operation("openapi", "GET", "/openapi.json", None, openapi, {200: bytes}),
     Operation(
-        "healthz", "GET", "/healthz", None, healthz, {200: Health}, tag="service",
-    ),
-    Operation(
-        "readyz", "GET", "/readyz", None, readyz, {200: Health, 503: Health}, tag="service",
-    ),
-    Operation(
-        "metrics", "GET", "/metrics", "read", metrics, {200: bytes}, tag="service", kind=KIND,
-    ),
-    Operation(
-        "usage", "GET", "/v1/usage", "read", usage, {200: Usage}, tag="service",
-    ),
-    Operation(
-        "openapi", "GET", "/openapi.json", None, openapi, {200: bytes}, tag="service",
-    ),
-    Operation(
-        "docs", "GET", "/docs", None, docs, {200: bytes}, problems=(501,), tag="service",
+        "docs", "GET", "/docs", None, docs, {200: bytes}, problems=(501,),
         kind="text/html; charset=utf-8",
     ),
     Operation(
-        "docsScript", "GET", "/docs/try.js", None, docs_script, {200: bytes}, tag="service",
+        "docsScript", "GET", "/docs/try.js", None, docs_script, {200: bytes},
         kind="text/javascript; charset=utf-8",
     ),
 )  # fmt: skip

@@ -181,36 +181,26 @@ async def delete(call: Call) -> Answer:
 QUEUES = (
     Operation(
         "listQueues", "GET", "/v1/queues", "read", list_queues, {200: QueueNames},
-        query=PrefixQuery, tag="queues",
+        query=PrefixQuery,
     ),
+    Operation("counts", "GET", QUEUE, "read", counts, {200: CountsOut}),
     Operation(
-        "counts", "GET", QUEUE, "read", counts, {200: CountsOut}, tag="queues",
-    ),
-    Operation(
-        "configure", "PATCH", QUEUE, "admin", configure, {200: SettingsOut},
-        takes=ConfigureRequest, tag="queues",
+        "configure", "PATCH", QUEUE, "admin", configure, {200: SettingsOut}, takes=ConfigureRequest,
     ),
     Operation(
         "pause", "POST", f"{QUEUE}/pause", "admin", pause, {200: SettingsOut}, takes=wire.Empty,
-        tag="queues",
     ),
     Operation(
         "resume", "POST", f"{QUEUE}/resume", "admin", resume, {200: SettingsOut}, takes=wire.Empty,
-        tag="queues",
     ),
     Operation(
         "purge", "POST", f"{QUEUE}/purge", "admin", purge, {200: UndoableOut}, takes=UndoablePurge,
-        problems=(429, 507), tag="queues",
+        problems=(429, 507),
     ),
-    Operation(
-        "deleteQueue", "DELETE", QUEUE, "admin", delete, {204: None}, problems=(404, 409),
-        tag="queues",
-    ),
+    Operation("deleteQueue", "DELETE", QUEUE, "admin", delete, {204: None}, problems=(404, 409)),
     Operation(
         "forecast", "GET", f"{QUEUE}/forecast", "read", forecast, {200: ForecastOut},
-        query=ForecastQuery, tag="queues",
+        query=ForecastQuery,
     ),
-    Operation(
-        "audit", "GET", f"{QUEUE}/audit", "read", audit, {200: AuditOut}, tag="queues",
-    ),
+    Operation("audit", "GET", f"{QUEUE}/audit", "read", audit, {200: AuditOut}),
 )  # fmt: skip

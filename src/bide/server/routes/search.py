@@ -82,6 +82,6 @@ async def search(call: Call) -> Answer:
 SEARCH = (
     Operation(
         "search", "GET", "/v1/search", "read", search, {200: SearchOut}, query=SearchQuery,
-        problems=(429,), tag="queues",
+        problems=(429,),
     ),
 )  # fmt: skip

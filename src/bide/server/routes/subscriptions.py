@@ -272,44 +272,40 @@ def _told(call: Call, one: Subscription, told: SubscriptionOut) -> SubscriptionO
 
 _ONE = "/v1/subscriptions/{name}"
 _IF_MATCH = {"if-match": "The etag that a GET told: only if nobody has changed it since."}
-_TAG = "subscriptions"
 
 SUBSCRIPTIONS = (
     Operation(
         "listSubscriptions", "GET", "/v1/subscriptions", "read", list_subscriptions,
-        {200: Subscriptions}, tag=_TAG,
+        {200: Subscriptions},
     ),
     Operation(
         "putSubscription", "PUT", _ONE, "admin", put, {200: SubscriptionOut, 201: SubscriptionOut},
         takes=SubscriptionIn, problems=(412, 507),
-        headers={**_IF_MATCH, "if-none-match": "*: only if there is none of this name."}, tag=_TAG,
+        headers={**_IF_MATCH, "if-none-match": "*: only if there is none of this name."},
     ),
-    Operation(
-        "getSubscription", "GET", _ONE, "read", get, {200: SubscriptionOut}, problems=(404,),
-        tag=_TAG,
-    ),
+    Operation("getSubscription", "GET", _ONE, "read", get, {200: SubscriptionOut}, problems=(404,)),
     Operation(
         "changeSubscription", "PATCH", _ONE, "admin", change, {200: SubscriptionOut},
-        takes=SubscriptionChange, headers=_IF_MATCH, problems=(404, 412, 507), tag=_TAG,
+        takes=SubscriptionChange, headers=_IF_MATCH, problems=(404, 412, 507),
     ),
     Operation(
         "deleteSubscription", "DELETE", _ONE, "admin", delete, {204: None}, headers=_IF_MATCH,
-        problems=(404, 412), tag=_TAG,
+        problems=(404, 412),
     ),
     Operation(
         "pauseSubscription", "POST", f"{_ONE}/pause", "admin", pause, {200: SubscriptionOut},
-        takes=PauseRequest, headers=_IF_MATCH, problems=(404, 412), tag=_TAG,
+        takes=PauseRequest, headers=_IF_MATCH, problems=(404, 412),
     ),
     Operation(
         "resumeSubscription", "POST", f"{_ONE}/resume", "admin", resume, {200: SubscriptionOut},
-        takes=wire.Empty, headers=_IF_MATCH, problems=(404, 412), tag=_TAG,
+        takes=wire.Empty, headers=_IF_MATCH, problems=(404, 412),
     ),
     Operation(
         "rotateSecret", "POST", f"{_ONE}/rotate", "admin", rotate, {200: SubscriptionOut},
-        takes=RotateRequest, headers=_IF_MATCH, problems=(404, 412), tag=_TAG,
+        takes=RotateRequest, headers=_IF_MATCH, problems=(404, 412),
     ),
     Operation(
         "pingReceiver", "POST", f"{_ONE}/ping", "admin", ping, {200: PingOut}, takes=wire.Empty,
-        problems=(404,), tag=_TAG,
+        problems=(404,),
     ),
 )  # fmt: skip

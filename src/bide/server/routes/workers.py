@@ -59,11 +59,9 @@ async def _read(call: Call) -> list[WorkerProcess]:
 
 
 WORKERS = (
-    Operation(
-        "listWorkers", "GET", "/v1/workers", "read", list_, {200: Workers}, tag="workers",
-    ),
+    Operation("listWorkers", "GET", "/v1/workers", "read", list_, {200: Workers}),
     Operation(
         "stopWorker", "POST", "/v1/workers/{holder}/stop", "admin", stop, {202: Requested},
-        takes=wire.Empty, problems=(404, 409), tag="workers",
+        takes=wire.Empty, problems=(404, 409),
     ),
 )  # fmt: skip
