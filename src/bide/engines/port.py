@@ -163,6 +163,13 @@ class RemoteGuest(Guest, Protocol):
     def replies(self, commands: Sequence[Command], answer: str) -> list[Reply]:
         """Return the replies in the one value that it answers. Raises as `execute`."""
 
+    def execute(
+        self, connection: DbApi, commands: Sequence[Command], now: int | None
+    ) -> list[Reply]:
+        """Carry out commands by the statement. Raises as `replies`, and what the driver raises."""
+        cursor = connection.execute(self.statement("%s"), (self.ask(commands, now),))
+        return self.replies(commands, cursor.fetchone()[0])
+
     def wrong_database(self) -> WrongConnection:
         """Return the error for a connection to a database that has no store."""
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from bide.engines.port import DbApi, Guest
+from bide.engines.port import DbApi, Guest, RemoteGuest
 from bide.model import commands as cmd
 from bide.model.errors import AccessDenied, InvalidArgument, WrongConnection
 from bide.model.replies import Outcome, Outcomes, Reply, Settings
@@ -73,7 +73,7 @@ def pending(command: cmd.Command) -> Reply:
     return Settings(False, command.keep or 0)
 
 
-class PostgresOutbox:
+class PostgresOutbox(RemoteGuest):
     """Writes rows with one statement, on any driver. One for each call."""
 
     dialect: Literal["postgresql"] = "postgresql"
@@ -112,13 +112,6 @@ class PostgresOutbox:
     def replies(self, commands: Sequence[cmd.Command], answer: str) -> list[Reply]:
         """Return the replies to what was asked: all is pending."""
         return [pending(command) for command in self._asked]
-
-    def execute(
-        self, connection: DbApi, commands: Sequence[cmd.Command], now: int | None
-    ) -> list[Reply]:
-        """Write the rows."""
-        cursor = connection.execute(self.statement("%s"), (self.ask(commands, now),))
-        return self.replies(commands, cursor.fetchone()[0])
 
     def wrong_database(self) -> WrongConnection:
         """Return the error for a database without the tables."""

@@ -13,7 +13,7 @@ from bide.model.identity import check_name, is_listed
 from bide.model.limits import MAX_BYTES
 from bide.model.message import Message, State, size_of
 from bide.model.replies import Counts, Found, Names, Page
-from bide.model.times import Moment, unix
+from bide.model.times import unix
 from bide.queue.values import check_state
 
 READ = 200
@@ -112,39 +112,38 @@ class _Place(msgspec.Struct, array_like=True, frozen=True):
     searched: int = 0
 
 
-def query_of(
-    *,
-    id: str | None = None,
-    group: str | None = None,
-    state: str | None = None,
-    after: Moment | None = None,
-    before: Moment | None = None,
-    error: str | None = None,
-    header: str | None = None,
-    body: str | None = None,
-) -> Query:
+def query_of(**given: Any) -> Query:
     """Return a query after a check.
+
+    Args:
+        given: its fields; times are aware, or Unix seconds. `None`: not searched by.
 
     Raises:
         InvalidArgument: nothing to search for is given, or a value is not valid.
     """
-    query = Query(
-        id=None if id is None else check_name(id),
-        group=None if group is None else check_name(group, "group"),
-        state=None if state is None else check_state(state),
-        after=None if after is None else unix(after, "after"),
-        before=None if before is None else unix(before, "before"),
-        error=error, header=header, body=body,
-    )  # fmt: skip
-    for name in ("error", "header", "body"):
-        if getattr(query, name) == "":
-            raise InvalidArgument(f'{name}="" is in every message; give the text to search for')
-    if query == Query():
+    found = {
+        name: _CHECKS.get(name, _text)(value, name)
+        for name, value in given.items()
+        if value is not None
+    }
+    if not found:
         raise InvalidArgument(
             "search needs to know what: id=, group=, state=, after=, before=, error=, header= or "
             "body="
         )
-    return query
+    return Query(**found)
+
+
+def _text(text: str, name: str) -> str:
+    if text == "":
+        raise InvalidArgument(f'{name}="" is in every message; give the text to search for')
+    return text
+
+
+_CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    "id": check_name, "group": check_name, "state": lambda state, _: check_state(state),
+    "after": unix, "before": unix,
+}  # fmt: skip
 
 
 def steps_in_store(

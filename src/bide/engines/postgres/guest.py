@@ -7,7 +7,7 @@ from urllib.parse import SplitResult
 import msgspec
 import psycopg
 
-from bide.engines.port import DbApi
+from bide.engines.port import RemoteGuest
 from bide.engines.postgres.calls import change_outcomes
 from bide.engines.postgres.faults import translate
 from bide.engines.postgres.putting import put_outcomes
@@ -50,7 +50,7 @@ class _Refused(msgspec.Struct):
 _answer = msgspec.json.Decoder(list[list[_Row]] | _Refused).decode
 
 
-class PostgresGuest:
+class PostgresGuest(RemoteGuest):
     """Carries out commands on connections of the user's. See `bide.engines.port.Guest`."""
 
     dialect: Literal["postgresql"] = "postgresql"
@@ -103,13 +103,6 @@ class PostgresGuest:
         if isinstance(told, _Refused):
             raise self._error(told)
         return [_reply(c, rows) for c, rows in zip(commands, told, strict=True)]
-
-    def execute(
-        self, connection: DbApi, commands: Sequence[cmd.Command], now: int | None
-    ) -> list[Reply]:
-        """Carry out commands by one statement. Raises as `replies`, and what the driver raises."""
-        cursor = connection.execute(self.statement("%s"), (self.ask(commands, now),))
-        return self.replies(commands, cursor.fetchone()[0])
 
     def wrong_database(self) -> WrongConnection:
         """Return the error for a connection to a database that has no store."""

@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from bide.lane.steps import arun_steps
 from bide.model.message import Name, State
-from bide.queue.search import query_of, search_steps
+from bide.queue.search import Query, query_of, search_steps
 from bide.server import wire
 from bide.server.operation import Answer, Call, Operation
 
@@ -58,11 +58,9 @@ async def search(call: Call) -> Answer:
     by message, up to 10,000 for a request; repeat with the `cursor` while there is one.
     """
     asked = call.query(SearchQuery)
-    query = query_of(
-        id=asked.id, group=asked.group, state=asked.state, after=wire.moment(asked.after, "after"),
-        before=wire.moment(asked.before, "before"), error=asked.error, header=asked.header,
-        body=asked.body,
-    )  # fmt: skip
+    given = {name: getattr(asked, name) for name in Query.__struct_fields__}
+    moments = {name: wire.moment(given[name], name) for name in ("after", "before")}
+    query = query_of(**given | moments)
     caller, service = call.caller, call.service
     if query.reads_bodies:
         caller.need("bodies")

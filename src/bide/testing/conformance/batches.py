@@ -167,9 +167,7 @@ class BatchCases:
         assert bare.ack(lease)[0]
         bare.wait(HOUR)
         assert sorted(taken + bare.take(9)) == ["a", "b", "d"]
-        (counts,) = bare.batch(cmd.Count("q", recount=True))
-        assert isinstance(counts, Counts)
-        assert counts.strays == 0
+        assert bare.ask(cmd.Count("q", recount=True), Counts).strays == 0
 
     def test_errors_are_bide_errors(self, desk: Desk) -> None:
         with pytest.raises(BideError):

@@ -20,6 +20,7 @@ from bide.model.replies import (
     Outcome,
     Page,
     Sizes,
+    expect,
 )
 from bide.testing.conformance.desk import START, Desk, leases
 
@@ -160,5 +161,4 @@ class ContentCases:
             [True] * 5 + [False] * 5
         )
         for reply in desk.batch(*(cmd.Count(name) for name in names)):
-            assert isinstance(reply, Counts)
-            assert reply.sizes == Sizes(ready=2)
+            assert expect(Counts, reply).sizes == Sizes(ready=2)

@@ -23,6 +23,7 @@ from bide.model.replies import (
     Page,
     Reply,
     Settings,
+    expect,
 )
 from bide.testing.conformance.watch import Watch, audit
 
@@ -77,8 +78,7 @@ class Desk:
             reply = self._watch.execute(command, self.now)
         else:
             (reply,) = self.batch(command)
-        assert isinstance(reply, kind)
-        return reply
+        return expect(kind, reply)
 
     # Commands that change.
 

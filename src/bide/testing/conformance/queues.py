@@ -7,7 +7,7 @@ import pytest
 
 from bide.model import commands as cmd
 from bide.model.message import EXPIRED_KEEP, FORGET, STATES, Item
-from bide.model.replies import Counts, Deleted, Forecasted, Outcome, Settings, Sizes
+from bide.model.replies import Counts, Deleted, Forecasted, Outcome, Settings, Sizes, expect
 from bide.testing.conformance.desk import HOUR, START, Desk, leases
 
 __all__ = ["QueueCases"]
@@ -127,9 +127,7 @@ class QueueCases:
             cmd.Count("q", recount=True), cmd.Forecast("q", HOUR, 2),
         )  # fmt: skip
         assert replies[1] == Deleted(True)
-        counts, forecast = replies[3:]
-        assert isinstance(counts, Counts)
+        counts, forecast = expect(Counts, replies[3]), expect(Forecasted, replies[4])
         assert (counts.flow.put, counts.strays) == (1, 0)
         assert counts.recount == counts.sizes == Sizes(delayed=1)
-        assert isinstance(forecast, Forecasted)
         assert forecast.buckets == [1, 0]

@@ -25,7 +25,7 @@ from bide.testing.conformance.vocabulary import (
     limited_scripts,
     scripts,
 )
-from bide.testing.conformance.watch import Watch, audit, dump
+from bide.testing.conformance.watch import Watch, audit, dump, reply_of
 
 __all__ = ["Player", "ScriptCases", "clear", "searching"]
 
@@ -164,8 +164,7 @@ def _walk(engine: Engine, scan: cmd.Scan, now: int) -> list[Message]:
     messages: list[Message] = []
     cursor = None
     while True:
-        (page,) = engine.execute([msgspec.structs.replace(scan, cursor=cursor)], now)
-        assert isinstance(page, Page)
+        page = reply_of(engine, msgspec.structs.replace(scan, cursor=cursor), Page, now)
         messages += page.messages
         if page.cursor is None:
             return messages

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import TypeVar
 
 import msgspec
 
@@ -22,9 +23,11 @@ from bide.model.commands import (
 )
 from bide.model.lifecycle import TRANSITIONS, Transition
 from bide.model.message import EXPIRED_KEEP, LAPSED, Failure, Item, Message, State, remember
-from bide.model.replies import Claimed, Counts, Page, Reply
+from bide.model.replies import Claimed, Counts, Page, Reply, expect
 
-__all__ = ["Watch", "audit", "dump"]
+__all__ = ["Watch", "audit", "dump", "reply_of"]
+
+R = TypeVar("R", bound=Reply)
 
 EVERYTHING = 100_000
 ALL = Scan("", limit=EVERYTHING)
@@ -32,10 +35,15 @@ ALL = Scan("", limit=EVERYTHING)
 _KNOWN = {(t.cause, t.before, t.after): t for t in TRANSITIONS}
 
 
+def reply_of(engine: Engine, command: Command, kind: type[R], now: int) -> R:
+    """Execute one command, and return its reply, which must be of a kind."""
+    (reply,) = engine.execute([command], now)
+    return expect(kind, reply)
+
+
 def dump(engine: Engine, queue: str, now: int) -> dict[str, Message]:
     """Return all messages of a queue by id."""
-    (page,) = engine.execute([msgspec.structs.replace(ALL, queue=queue)], now)
-    assert isinstance(page, Page)
+    page = reply_of(engine, msgspec.structs.replace(ALL, queue=queue), Page, now)
     assert page.cursor is None, "a test has more than 100,000 messages"
     messages = {message.id: message for message in page.messages}
     assert len(messages) == len(page.messages), "a scan returned a message twice"
@@ -44,8 +52,7 @@ def dump(engine: Engine, queue: str, now: int) -> dict[str, Message]:
 
 def audit(engine: Engine, queue: str, now: int) -> Counts:
     """Return the counts of a queue, and fail unless they account for every message."""
-    (counts,) = engine.execute([Count(queue, recount=True)], now)
-    assert isinstance(counts, Counts)
+    counts = reply_of(engine, Count(queue, recount=True), Counts, now)
     assert counts.recount == counts.sizes, "the counters are not what a recount finds"
     assert counts.strays == 0, "a message is in no state, or in two"
     assert counts.flow.put == counts.flow.gone + counts.sizes.total, "conservation"
