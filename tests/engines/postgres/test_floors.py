@@ -88,6 +88,47 @@ def test_deleted_rows_that_an_old_snapshot_keeps_are_not_read_again(
     assert after - before < 1_000  # and not all the 4,000 that went in and out, several times
 
 
+def test_leases_that_have_ended_are_not_read_again_while_claims_find_nothing(
+    postgres: PostgresServer, open_engine: Callable[[], PostgresEngine]
+) -> None:
+    engine = open_engine()
+    put(engine, "first")
+    drain(engine)
+    with postgres.client() as old, old.transaction():
+        old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        old.execute("SELECT count(*) FROM pg_class")
+        for batch in range(40):
+            put(engine, *(f"{batch}.{n}" for n in range(100)))
+            assert len(drain(engine)) == 100
+        put(engine, "last")
+        assert drain(engine) == ["last"]
+        before = read(engine, postgres)
+        for _ in range(10):
+            assert drain(engine) == []
+        after = read(engine, postgres)
+    assert after - before < 1_000  # and not, each time, 4,000 leases that were to end in a minute
+
+
+@pytest.mark.parametrize("change", ["claim", "extend"])
+def test_a_lease_that_is_shorter_than_all_before_is_found_when_it_ends(
+    open_engine: Callable[[], PostgresEngine], change: str
+) -> None:
+    engine, other = open_engine(), open_engine()
+    for number in range(3):
+        put(engine, f"m{number}")
+        assert drain(engine) == [f"m{number}"]
+    put(other, "short")
+    (claimed,) = other.execute([cmd.Claim("q", 1, 60_000 if change == "extend" else 30_000, "w")])
+    assert isinstance(claimed, Claimed)
+    if change == "extend":
+        assert drain(engine) == []
+        other.execute([cmd.Extend("q", [cmd.Lease("short", claimed.token)], 30_000)])
+    (empty,) = engine.execute([cmd.Claim("q", 1, 60_000, "w")])
+    assert isinstance(empty, Claimed)
+    assert empty.next is not None
+    assert empty.next <= 30_000
+
+
 def test_what_an_open_transaction_puts_is_claimed_when_it_commits(
     postgres: PostgresServer, open_engine: Callable[[], PostgresEngine]
 ) -> None:
@@ -118,10 +159,15 @@ def test_floors_rise_to_the_first_message_that_is_there(
     day = hour + 24 * 3_600_000
     with postgres.client() as client:
         client.execute(f"SET search_path = {engine.schema}".encode())
-        raised = "SELECT _raised(id, ARRAY[0, 0, %s, 0]::bigint[], NULL) FROM queue"
-        assert client.execute(raised, (day,)).fetchall() == [
-            ([hour * 256 + 255, untils[0], None, None],)
+        raised = "SELECT _raised(q, ARRAY[0, 0, %s, 0, 60000]::bigint[], %s) FROM queue AS q"
+        assert client.execute(raised, (day, day)).fetchall() == [
+            ([hour * 256 + 255, untils[0], None, 0, 60_000],)
         ]
+        # A clock that was set back, and leases that may be shorter now.
+        anywhere = [([0, 0, None, None, 60_000],)]
+        assert client.execute(raised, (day, day - 1)).fetchall() == anywhere
+        unsure = "SELECT _holds(q, ARRAY[5, 6, NULL, NULL, 70000]::bigint[]) FROM queue AS q"
+        assert client.execute(unsure).fetchall() == [([5, 0, None, None, 60_000],)]
         # Where leases begin says nothing of what is delayed.
         client.execute("DELETE FROM lowered")  # what was put for a time that is past is gone
         following = "SELECT _next(id, ARRAY[0, 1::bigint << 52, NULL, NULL]::bigint[]) FROM queue"

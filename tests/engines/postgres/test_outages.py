@@ -156,6 +156,14 @@ def test_a_process_says_once_that_it_sleeps_until_it_is_woken(
             return client.execute(query.encode(), (queue,)).fetchone()
 
     assert asleep("none") == asleep("none")  # no such queue yet
+    due = int(time.time() * 1000) + 600_000
+    for late in (0, 50, 200):
+        other.execute([cmd.Put("short", [Item(f"m{late}", b"1", at=due + late)])])
+    begin = asleep("short")
+    other.execute([cmd.Cancel("short", ["m0"])])
+    assert begin == asleep("short")  # close enough
+    other.execute([cmd.Cancel("short", ["m50"])])
+    assert begin != asleep("short")
     other.execute([cmd.Put("q", [Item("soon", b"1", delay=600_000)])])
     other.execute([cmd.Put("q", [Item("later", b"1", delay=900_000)])])
     first = asleep("q")

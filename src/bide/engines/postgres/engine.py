@@ -38,7 +38,11 @@ FOLD_EVERY = 256
 
 FLOORS_LAST = 60.0
 """Seconds after which a claim looks everywhere again, whatever the last one said: the server's
-clock may have been set back."""
+clock may have been set back. A thousand times as long as that look took, if that is longer."""
+
+DOZE = 100
+"""Milliseconds by which a process may wake before the moment that others know of: one that sleeps
+for a short while again and again does not change its row each time."""
 
 AGAIN = 0.05
 """Seconds between attempts to connect again."""
@@ -106,7 +110,7 @@ class PostgresEngine:
         self._until_fold = FOLD_EVERY
         self._polls = False
         self._floors: dict[str, list[int]] = {}
-        self._forget_floors = 0.0
+        self._forget_floors: dict[str, float] = {}
         self._witness = Witness(settings.place)
         self._pauses: dict[str, float] = {}
         self._limited: set[str] = set()  # queues whose last claim said that they have limits
@@ -201,7 +205,11 @@ class PostgresEngine:
         def noted(function: str, *arguments: Any) -> list[Any]:
             if function == "_claim":
                 queue = arguments[0]
-                rows = caller(function, *arguments, self._floor(queue), waiter)
+                floor, begin = self._floor(queue), time.monotonic()
+                rows = caller(function, *arguments, floor, waiter)
+                if floor is None:
+                    took = time.monotonic() - begin
+                    self._forget_floors[queue] = begin + max(FLOORS_LAST, 1_000 * took)
                 end = rows[-1]
                 told.floors[queue] = end.floor
                 told.waits[queue] = (_NEVER if end.due is None else end.due, end.until)
@@ -232,12 +240,10 @@ class PostgresEngine:
 
     def _floor(self, queue: str) -> Array | None:
         """Return where the last claim said that the next one is to begin."""
-        now = time.monotonic()
-        if now >= self._forget_floors:
-            self._forget_floors = now + FLOORS_LAST
-            self._floors.clear()
         floor = self._floors.get(queue)
-        return None if floor is None else integers(floor)
+        if floor is None or time.monotonic() >= self._forget_floors[queue]:
+            return None
+        return integers(floor)
 
     def _follow_up(
         self,
@@ -287,10 +293,11 @@ class PostgresEngine:
             waits = self._notifier is not None and now is None
             if waits and isinstance(reply, Claimed) and not reply.messages:
                 until, asleep = told.waits[command.queue]
-                if asleep == until:
+                if asleep is not None and until <= asleep <= until + DOZE:
                     continue
                 floor = self._floor(command.queue)
-                ((sooner,),) = caller("_sleep", self._process, command.queue, until, floor)
+                asleep = until + DOZE
+                ((sooner,),) = caller("_sleep", self._process, command.queue, asleep, floor)
                 if sooner is not None and sooner < until:
                     wait = max(0.0, sooner - reply.now)
                     found[number] = replace(reply, next=wait)

@@ -8,10 +8,12 @@
 --
 -- `p_floor` is what the caller's last claim answered as `floor`, while it used the same connection:
 -- where to begin to look, so that rows which are deleted, but kept by an old snapshot, are not visited
--- again and again. It has four numbers: the lowest rank of delayed messages; that of leased ones; a
--- moment; a transaction. Once all transactions have ended that began before that one, nothing can
--- appear before that moment, and the ranks move up to it. Every put begins its transaction, in this
--- sense, before it reads the clock; what is put for a time that is past says so in `lowered`.
+-- again and again. It has five numbers: the lowest rank of delayed messages; that of leased ones; a
+-- moment; a transaction; the shortest lease of the queue. Once all transactions have ended that began
+-- before that one, nothing can appear before that moment, nor a lease that ends before that moment and
+-- the shortest lease, and the ranks move up to that. Every put begins its transaction, in this sense,
+-- before it reads the clock; what is put for a time that is past says so in `lowered`; and a lease that
+-- is shorter than all before says so in `queue`.
 CREATE FUNCTION bide._claim(p_queue text, p_now bigint, p_count integer, p_lease bigint,
                             p_holder text, p_max_bytes bigint, p_slots integer, p_floor bigint[],
                             p_process text)
@@ -25,13 +27,13 @@ DECLARE
   first_in_transaction CONSTANT boolean := pg_current_xact_id_if_assigned() IS NULL;
   clock double precision := _exactly(p_now);
   moment CONSTANT bigint := floor(clock);
-  q CONSTANT queue := _open(p_queue, moment);
+  q queue := _open(p_queue, moment);
   leased bigint;
   reach CONSTANT integer := greatest(1024, p_count);
   source smallint;
   first_rank bigint;
   last_rank bigint;
-  floors bigint[] := coalesce(p_floor, '{0,0,NULL,NULL}');
+  floors bigint[];
   claim bigint;
   taken integer := 0;
   examined integer := 0;
@@ -46,9 +48,10 @@ BEGIN
     RETURN NEXT;
     RETURN;
   END IF;
-  IF p_now IS NOT NULL OR moment < floors[3] THEN
-    floors := '{0,0,NULL,NULL}';
+  IF coalesce(p_lease < q.lease, true) THEN
+    q := _shorten(q, p_lease);
   END IF;
+  floors := _raised(q, CASE WHEN p_now IS NULL THEN p_floor END, moment);
   IF q.limited IS NOT NULL THEN
     RETURN QUERY SELECT * FROM _take_turns(
       q, p_now, p_count, p_slots, p_lease, p_holder, p_max_bytes, floors, p_process,
@@ -57,6 +60,7 @@ BEGIN
   END IF;
   FOR id, attempt, holder IN
     SELECT c.id, c.attempt, c.holder FROM _collect(q.id, moment, reach, floors[2]) AS c
+    WHERE floors[2] <= moment
   LOOP
     RETURN NEXT;
   END LOOP;
@@ -135,7 +139,7 @@ BEGIN
   exactly := clock;
   token := claim;
   expires := q.result_ttl;
-  floor := _raised(q.id, floors, CASE WHEN first_in_transaction AND p_now IS NULL THEN moment END);
+  floor := _bounded(floors, CASE WHEN first_in_transaction AND p_now IS NULL THEN moment END);
   RETURN NEXT;
 END $$;
 
@@ -191,29 +195,54 @@ BEGIN
   );
 END $$;
 
--- What the next claim begins with: see `_claim`. With a moment it may become the next one to wait for.
-CREATE FUNCTION bide._raised(p_queue integer, p_floor bigint[], p_moment bigint) RETURNS bigint[]
+-- Say that a lease is shorter than all before.
+CREATE FUNCTION bide._shorten(q bide.queue, p_lease bigint) RETURNS bide.queue
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  UPDATE queue SET lease = p_lease WHERE id = q.id AND coalesce(p_lease < lease, true);
+  q.lease := p_lease;
+  RETURN q;
+END $$;
+
+-- What still holds of where a claim may begin: nothing of leases, if there are shorter ones now.
+CREATE FUNCTION bide._holds(q bide.queue, p_floor bigint[]) RETURNS bigint[] LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE WHEN p_floor[5] = q.lease THEN p_floor
+              ELSE ARRAY[coalesce(p_floor[1], 0), 0, p_floor[3], p_floor[4], q.lease] END
+$$;
+
+-- Where a claim begins: see `_claim`.
+CREATE FUNCTION bide._raised(q bide.queue, p_floor bigint[], p_moment bigint) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  bound CONSTANT bigint := p_floor[3];
+  floors bigint[] := _holds(q, p_floor);
+  bound CONSTANT bigint := floors[3];
+  first_lapse CONSTANT bigint := bound + coalesce(q.lease, 0);
 BEGIN
-  IF bound IS NOT NULL THEN
-    IF pg_snapshot_xmin(pg_current_snapshot())::text::bigint < p_floor[4] THEN
-      RETURN p_floor;  -- somebody is at work who may still put something before the moment
-    END IF;
-    p_floor[1] := least(bound * 256, (  -- by a later snapshot, which sees all that these have done
-      SELECT rank FROM message WHERE queue = p_queue AND state = 0
-        AND rank >= p_floor[1] AND rank < bound * 256
-      ORDER BY rank LIMIT 1));
-    p_floor[2] := least(bound, (
-      SELECT rank FROM message WHERE queue = p_queue AND state = 2
-        AND rank >= p_floor[2] AND rank < bound
-      ORDER BY rank LIMIT 1));
+  IF p_moment < greatest(bound, floors[1] / 256) THEN
+    RETURN ARRAY[0, 0, NULL, NULL, q.lease];  -- the clock was set back
   END IF;
-  p_floor[3] := NULL;
-  p_floor[4] := pg_current_xact_id_if_assigned()::text::bigint;
-  IF p_floor[4] IS NOT NULL THEN
-    p_floor[3] := p_moment;
+  IF bound IS NULL OR pg_snapshot_xmin(pg_current_snapshot())::text::bigint < floors[4] THEN
+    RETURN floors;  -- somebody is at work who may still put something before the moment
+  END IF;
+  floors[1] := least(bound * 256, (  -- by a later snapshot, which sees all that these have done
+    SELECT rank FROM message WHERE queue = q.id AND state = 0
+      AND rank >= floors[1] AND rank < bound * 256
+    ORDER BY rank LIMIT 1));
+  floors[2] := least(first_lapse, (
+    SELECT rank FROM message WHERE queue = q.id AND state = 2
+      AND rank >= floors[2] AND rank < first_lapse
+    ORDER BY rank LIMIT 1));
+  floors[3] := NULL;
+  RETURN floors;
+END $$;
+
+-- What the next claim begins with. With a moment it may become the one to wait for.
+CREATE FUNCTION bide._bounded(p_floor bigint[], p_moment bigint) RETURNS bigint[]
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  IF p_floor[3] IS NULL THEN
+    p_floor[4] := pg_current_xact_id_if_assigned()::text::bigint;
+    p_floor[3] := CASE WHEN p_floor[4] IS NOT NULL THEN p_moment END;
   END IF;
   RETURN p_floor;
 END $$;

@@ -229,7 +229,7 @@ BEGIN
   attempt := behind::integer;
   token := claim;
   expires := q.result_ttl;
-  floor := _raised(q.id, p_floor, p_raise);
+  floor := _bounded(p_floor, p_raise);
   RETURN NEXT;
 END $$;
 

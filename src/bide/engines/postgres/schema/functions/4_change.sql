@@ -32,6 +32,7 @@ DECLARE
   cause text;
   ends boolean := false;
 BEGIN
+  PERFORM _shorten(q, p_delay) WHERE p_verb = 'extend' AND coalesce(p_delay < q.lease, true);
   FOR wanted IN
     SELECT * FROM unnest(p_ids, p_tokens, p_results) WITH ORDINALITY AS w(id, token, result, n)
     ORDER BY id COLLATE "C", n

@@ -35,10 +35,10 @@ BEGIN
   ON CONFLICT (queue, process) DO UPDATE SET until = excluded.until, seen = excluded.seen;
   SELECT * INTO q FROM queue WHERE name = p_queue;
   IF q.limited IS NULL THEN
-    RETURN _next(q.id, coalesce(p_floor, '{0,0}'));
+    RETURN _next(q.id, _holds(q, p_floor));
   END IF;
   SELECT * INTO l FROM limited WHERE id = q.limited;
-  RETURN (_next_turn(q, l, coalesce(p_floor, '{0,0}'),
+  RETURN (_next_turn(q, l, _holds(q, p_floor),
                      floor(_exactly(NULL) * 1000)::bigint) + 999) / 1000;
 END $$;
 
