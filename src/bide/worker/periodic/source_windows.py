@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from bide.consuming.graceful_stop import first_of
 from bide.consuming.handling import Handling
 from bide.consuming.outcomes import Bury, Discard, Retry
 from bide.consuming.store_client import StoreClient
@@ -57,14 +58,7 @@ class SourceWindows:
         with listening(lambda: loop.call_soon_threadsafe(lost.set)):
             await self.begin()
             while True:
-                waits = [asyncio.ensure_future(one) for one in (self._links.pause(), lost.wait())]
-                try:
-                    done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    for wait in waits:
-                        wait.cancel()
-                for wait in done:
-                    wait.result()
+                await first_of(self._links.pause(), lost.wait())
                 if lost.is_set():
                     lost.clear()
                     await self._refill()

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from bide.consuming.graceful_stop import first_of
 from bide.model.backoff import Backoff
 from bide.worker.process.process import Process
 
@@ -53,9 +54,7 @@ class Slot:
             self.process = self._start(self.number)
         while True:
             process = self.process
-            replaced = asyncio.create_task(self._replaced.wait())
-            await asyncio.wait([process.over, replaced], return_when=asyncio.FIRST_COMPLETED)
-            replaced.cancel()
+            await first_of(process.over, self._replaced.wait())
             self._replaced.clear()
             if self.process is process and process.over.done():
                 self.process = None
