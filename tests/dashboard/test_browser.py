@@ -190,7 +190,7 @@ def test_dead_letters_are_revived_and_purged(tab: Tab, redis: RedisServer) -> No
     tab.press("Revive")
     tab.until("Revived: ")
     tab.open("queue?queue=mail&state=dead")
-    tab.browser.find_element(By.ID, "choose-all").click()
+    tab.on("//*[@id='choose-all']", lambda one: one.click())
     tab.press("Purge")
     tab.until("They are deleted.")
     tab.press("Purge")
