@@ -1,6 +1,7 @@
 """How fast messages go in, beside inserts into a plain table."""
 
 import asyncio
+import itertools
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator
@@ -60,6 +61,12 @@ def put_one() -> Iterator[Figure]:
                             "SELECT bide.put('work', %s::json, delay => '1 hour')", ('"order"',)
                         )
 
+            def ordered_within() -> None:
+                for _ in range(count):
+                    with shop.transaction():
+                        shop.execute("INSERT INTO orders DEFAULT VALUES")
+                        queue.put("order", delay="1h", within=shop)
+
             def ordered_at_once() -> None:
                 for _ in range(count):
                     shop.execute(
@@ -76,7 +83,17 @@ def put_one() -> Iterator[Figure]:
                 for _ in range(count):
                     raw.insert_one()
 
-            for warm in (ours, base, ordered, ordered_at_once):
+            def base_in_transactions() -> None:
+                for _ in range(count):
+                    with raw.connection.transaction():
+                        raw.insert_one()
+
+            both = {
+                "bide.put() in one transaction": (ordered, base_in_transactions),
+                "put(within=) in one transaction": (ordered_within, base_in_transactions),
+                "bide.put() in one statement": (ordered_at_once, base),
+            }
+            for warm in (ours, *itertools.chain(*both.values())):
                 warm()
             value, limit, ratio = paired(
                 9, lambda: per_second(count, ours), lambda: per_second(count, base)
@@ -85,14 +102,13 @@ def put_one() -> Iterator[Figure]:
                 "put, one sync caller", value, "/s", limit, ratio, "75 % of a raw insert",
                 ratio >= 0.75,
             )  # fmt: skip
-            both = {"in one transaction": ordered, "in one statement": ordered_at_once}
-            for how, put in both.items():
+            for how, (put, insert) in both.items():
                 value, limit, ratio = paired(
-                    9, partial(per_second, count, put), lambda: per_second(count, base)
+                    9, partial(per_second, count, put), partial(per_second, count, insert)
                 )
                 yield Figure(
-                    f"an order and bide.put() {how}", value, "/s", limit, ratio,
-                    "at most 2 raw inserts", ratio >= 0.5,
+                    f"an order and {how}", value, "/s", limit, ratio,
+                    "at most 2 raw inserts, committed the same way", ratio >= 0.5,
                 )  # fmt: skip
         raw.connection.close()
 

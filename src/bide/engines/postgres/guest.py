@@ -57,6 +57,7 @@ class PostgresGuest(RemoteGuest):
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._schema = settings.identifier.as_string()
         self._database: str | None = None
 
     @property
@@ -135,7 +136,7 @@ class PostgresGuest(RemoteGuest):
         )
 
     def _function(self, name: str) -> str:
-        return self._settings.identifier.as_string() + f".{name}"
+        return f"{self._schema}.{name}"
 
 
 def _told(command: cmd.Command) -> dict[str, Any]:
