@@ -31,7 +31,7 @@ from bide.outbox.guest import outbox
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.delivery import AsyncDelivery, Delivery, mark_settled
 from bide.queue.detour import detours, is_detoured, open_queues
-from bide.queue.results import find_all, first, first_new, following, held
+from bide.queue.results import find_all, following, held, must_be_new
 from bide.queue.values import check_joins
 from bide.within import acarry_out, carry_out, dialect_of
 
@@ -248,7 +248,7 @@ class BlockingBase(BaseQueue):
 
     def _one(self, command: Command, within: object = None, *, new: bool = False) -> Outcome:
         reply = self._do(Outcomes, command, within=within)
-        return first_new(reply) if new else first(reply)
+        return _first_new(reply) if new else _first(reply)
 
     def _configure(self, command: Configure) -> Settings:
         return self._do(Settings, command)
@@ -274,6 +274,14 @@ class BlockingBase(BaseQueue):
     ) -> None:
         held(self._do(Outcomes, command).outcomes[0], verb)
         delivery.settled = delivery.settled or settles
+
+
+def _first(reply: Outcomes) -> Outcome:
+    return reply.outcomes[0]
+
+
+def _first_new(reply: Outcomes) -> Outcome:
+    return must_be_new(reply.outcomes[0])
 
 
 def _tracer() -> "Tracer | None":
@@ -339,7 +347,7 @@ class AsyncBase(BaseQueue):
     def _one(
         self, command: Command, within: object = None, *, new: bool = False
     ) -> Coroutine[Any, Any, Outcome]:
-        done = self._do(Outcomes, command, None, within, first_new if new else first)
+        done = self._do(Outcomes, command, None, within, _first_new if new else _first)
         return cast("Coroutine[Any, Any, Outcome]", done)
 
     async def _configure(self, command: Configure) -> Settings:

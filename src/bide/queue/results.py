@@ -10,20 +10,10 @@ from bide.lane.steps import Steps
 from bide.model.commands import Find, Scan
 from bide.model.errors import AlreadyExists, LeaseLost, NotEmpty
 from bide.model.message import Message
-from bide.model.replies import Counts, Deleted, Forecasted, Found, Outcome, Outcomes, Page
+from bide.model.replies import Counts, Deleted, Forecasted, Found, Outcome, Page
 from bide.model.times import to_datetime
 
 T = TypeVar("T")
-
-
-def first(reply: Outcomes) -> Outcome:
-    """Return the outcome of a command for one message."""
-    return reply.outcomes[0]
-
-
-def first_new(reply: Outcomes) -> Outcome:
-    """Return the outcome of a put of one message. Raises what `must_be_new` raises."""
-    return must_be_new(first(reply))
 
 
 def must_be_new(outcome: Outcome) -> Outcome:
