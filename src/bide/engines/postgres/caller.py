@@ -5,6 +5,7 @@ needs. This sends a prepared call, and waits once.
 """
 
 import itertools
+import select
 from collections import namedtuple
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
@@ -39,6 +40,8 @@ class Caller:
         self._prepared: dict[Statement, bytes] = {}
         self._numbers = itertools.count()
         self._owes = False
+        self._idle = select.poll()
+        self._idle.register(connection.fileno(), select.POLLIN)
         self._texts: dict[str, bytes] = {}
         self._rows: dict[str, Callable[[Sequence[Any]], Any]] = {}
         register(connection)
@@ -92,6 +95,18 @@ class Caller:
             raise
         refused = results[-1].status == ExecStatus.FATAL_ERROR
         return errors.error_from_result(results[-1]) if refused else None
+
+    def has_news(self) -> bool:
+        """Whether the server has closed the connection while it was idle."""
+        if self.connection.closed:
+            return True
+        if not self._idle.poll(0):
+            return False
+        try:
+            self.connection.pgconn.consume_input()  # a notice, or the end
+        except psycopg.OperationalError:
+            return True
+        return bool(self._idle.poll(0))
 
     def _call(self, function: str, arguments: Sequence[Any], then: Wait) -> Any:
         text = self._texts.get(function) or self._text(function, len(arguments), b"SELECT * FROM ")

@@ -23,7 +23,6 @@ from bide.engines.postgres.putting import only_puts, put_one
 from bide.engines.postgres.schema import prepare
 from bide.engines.postgres.settings import Settings, is_pooled
 from bide.engines.postgres.witness import Witness
-from bide.engines.waiting import readable
 from bide.model.commands import Ack, Bury, Claim, Command, History, Release, Retry
 from bide.model.ended import PENDING
 from bide.model.errors import Closed, StoreError, StoreUnavailable
@@ -326,7 +325,7 @@ class PostgresEngine:
             raise Closed("this engine was closed")
         if self._caller is not None:
             self._settle(self._caller)
-            if _has_news(self._caller.connection):
+            if self._caller.has_news():
                 self._leave()  # an idle server says goodbye at most
         return self._caller or self._reconnect()
 
@@ -381,16 +380,3 @@ class PostgresEngine:
 
 def _is_awaited(command: History, reply: Reply) -> bool:
     return command.watch and isinstance(reply, Ends) and reply.state in PENDING
-
-
-def _has_news(connection: psycopg.Connection[Any]) -> bool:
-    """Whether an idle connection was closed by the server."""
-    if connection.closed:
-        return True
-    if not readable(connection.fileno(), seconds=0):
-        return False
-    try:
-        connection.pgconn.consume_input()  # a notice, or the end
-        return readable(connection.fileno(), seconds=0)
-    except psycopg.OperationalError:
-        return True
