@@ -243,3 +243,29 @@ def test_a_put_that_wakes_somebody_holds_up_nobody_and_the_commit_stays_as_safe(
     assert claimed(engine) == ["a"]
     engine.close()
     assert listener.listen() == []
+
+
+def test_ids_that_the_server_makes_differ_in_sessions_with_the_same_seed(
+    postgres: PostgresServer, engine: PostgresEngine
+) -> None:
+    query = f"SELECT (s).id FROM {engine.schema}.put('q', '1'::json) AS s".encode()
+    made: list[str] = []
+    with (
+        psycopg.connect(postgres.url, autocommit=True) as one,
+        psycopg.connect(postgres.url, autocommit=True) as other,
+    ):
+        for session in (one, other, one):
+            session.execute("SELECT setseed(0.5)")
+            made += [id for _ in range(20) for (id,) in session.execute(query)]
+
+    assert len(set(made)) == 60
+    assert counts(engine).sizes.total == 60
+
+
+@pytest.mark.parametrize("queue", ["", "two words", "a/b/c", "x" * 129, None])
+def test_no_queue_gets_a_wrong_name(
+    engine: PostgresEngine, user: psycopg.Connection[Any], queue: str | None
+) -> None:
+    query = f"SELECT {engine.schema}.put(%s, '1'::json)".encode()
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="must have 1 to 128"):
+        user.execute(query, (queue,))
