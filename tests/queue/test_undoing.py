@@ -146,7 +146,10 @@ def test_what_was_purged_comes_back(make: Make, clock: FakeClock, kind: str) -> 
     assert (purged, state(orders)) == (3, {})
     assert orders.undo(purged.undo).restored == 3
     assert state(orders) == before
-    assert orders.purge(state=kind, before=1, undo=True) == 0
+    nothing = orders.purge(state=kind, before=1, undo=True)
+    assert nothing == 0
+    with pytest.raises(bide.NothingToUndo, match="the change changed nothing"):
+        orders.undo(nothing.undo)
 
 
 def test_a_dry_run_counts_what_a_purge_deletes_then(make: Make, clock: FakeClock) -> None:

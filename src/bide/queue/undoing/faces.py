@@ -157,7 +157,8 @@ class BlockingUndo(BlockingBase):
             got since, are counted apart and stay as they are. A second time restores nothing.
 
         Raises:
-            NothingToUndo: the token is none of this queue, or ten minutes have passed.
+            NothingToUndo: the token is none of this queue, the change changed nothing, or ten
+                minutes have passed.
         """
         steps = whole_undo(self.name, undo, self._builder.actor)
         return run_steps(steps, self._composed)

@@ -68,5 +68,5 @@ def nothing(undo: Undo) -> NothingToUndo:
     """Return the error for a token by which nothing can be taken back."""
     return NothingToUndo(
         f"nothing can be taken back by {undo.undo!r}: it is not the token of a change in this "
-        f"queue, or more than {UNDO_FOR // 60_000} minutes have passed"
+        f"queue, the change changed nothing, or more than {UNDO_FOR // 60_000} minutes have passed"
     )
