@@ -229,3 +229,11 @@ def test_a_purge_without_a_state(run: Bide, url: str, more: list[str]) -> None:
     assert "Missing option '--state'" in result.stderr
     with bide.Queue("orders", url) as orders:
         assert orders.counts().sizes.delayed == 1
+
+
+@pytest.mark.parametrize("line", ["put q 1", "queues", "subscription list", "doctor"])
+def test_what_is_no_url(run: Bide, line: str) -> None:
+    for wrong, cause in (("http://[::1", "is no URL"), ("sqlite:///x%00.db", "name of a file")):
+        result = run(*line.split(), "--url", wrong)
+        assert (result.stdout, result.exit_code) == ("", 2)
+        assert cause in result.stderr

@@ -96,6 +96,7 @@ def test_a_repr_tells_name_store_and_whether_it_was_closed(face: Any) -> None:
         ("/var/lib/bide.db", "for a file write sqlite:////var/lib/bide.db"),
         ("sqlite://bide.db", "three slashes before a relative path.*sqlite:///bide.db"),
         ("sqlite:///", "needs the name of a file"),
+        ("sqlite:///x%00.db", "needs the name of a file"),
         ("sqlite:///:memory:", "use the URL memory://"),
         ("sqlite:///bide.db?durable=yes", "has no option 'durable'; it knows: durability, timeout"),
         ("sqlite:///bide.db?durability=maybe", "must be full or normal"),

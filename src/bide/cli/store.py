@@ -17,7 +17,7 @@ from bide.cli import option
 from bide.cli.errors import NOT_DONE, CommandError
 from bide.cli.output import Output
 from bide.cli.progress import Bar
-from bide.engines.registry import DEFAULT_URL, mask
+from bide.engines.registry import DEFAULT_URL, mask, opener
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import Steps, run_steps
@@ -84,7 +84,7 @@ class Store(ExitStack):
     @property
     def remote(self) -> bool:
         """Whether the store is behind a server."""
-        return urlsplit(self.url).scheme in ("http", "https")
+        return self.url.partition(":")[0].lower() in ("http", "https")
 
     def queue(self, name: str, max_body: int = MAX_BODY) -> Queue:
         """Open a queue, whether or not anything was ever put into it.
@@ -195,6 +195,7 @@ class Store(ExitStack):
     @property
     def missing(self) -> Path | None:
         """The file of the store, if it does not exist."""
+        opener(self.url)  # says what is wrong with the URL
         parts = urlsplit(self.url)
         path = Path(unquote(parts.path.removeprefix("/")))
         file = parts.scheme == "sqlite" and not parts.netloc and bool(parts.path)
@@ -223,7 +224,7 @@ def refuse_memory(url: str) -> None:
     Raises:
         InvalidArgument: it lives in memory.
     """
-    if urlsplit(url).scheme == "memory":
+    if url.partition(":")[0].lower() == "memory":
         raise InvalidArgument(
             f"{mask(url)} lives and dies with this command: no other process sees its "
             "messages, and they are lost at the end; name a shared store with --url or BIDE_URL, "

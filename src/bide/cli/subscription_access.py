@@ -11,6 +11,7 @@ from bide.cli.errors import require_packages
 from bide.cli.store import Store
 from bide.cli.times import now_ms
 from bide.clock import SYSTEM_CLOCK
+from bide.engines.registry import opener
 from bide.model.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class _RemoteAccess:
         from bide.engines.http import address_of
         from bide.engines.http.connection import Connection
 
+        opener(store.url)  # says what is wrong with the URL
         self._address, timeout = address_of(urlsplit(store.url))
         self._connection = Connection(self._address, timeout)
         store.callback(self._connection.close)

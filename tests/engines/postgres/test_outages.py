@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -211,6 +211,13 @@ def test_many_first_users_make_one_schema(postgres: PostgresServer) -> None:
     for thread in threads:
         thread.join()
     assert failed == []
+
+
+@pytest.mark.parametrize("option", ["port=5432", "options=-c%20statement_timeout%3D77s"])
+def test_a_url_without_a_host_is_that_of_libpq(postgres: PostgresServer, option: str) -> None:
+    url = f"postgresql:///postgres?host={postgres.folder}&user=bide&reconnect=9s&{option}"
+    with closing(open_engine(url)) as engine:
+        assert isinstance(engine.execute([cmd.Count("q")])[0], Counts)
 
 
 def test_errors_name_the_cause_and_no_password(postgres: PostgresServer, tmp_path: Path) -> None:

@@ -151,10 +151,9 @@ def _place(url: str) -> tuple[str, ...]:
     """Return host, port and name of the database that a URL of PostgreSQL means."""
     from psycopg.conninfo import conninfo_to_dict
 
-    parts = urlsplit(url)
-    ours = ("schema=", "listen=", "reconnect=")
-    options = "&".join(one for one in parts.query.split("&") if not one.startswith(ours))
-    known = conninfo_to_dict(parts._replace(scheme="postgresql", query=options).geturl())
+    from bide.engines.postgres.settings import libpq_url
+
+    known = conninfo_to_dict(libpq_url(urlsplit(url)))
     named = {key: str(value) for key, value in known.items()}
     if service := named.get("service"):
         return ("service", service, named.get("dbname", ""))

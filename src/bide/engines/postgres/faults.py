@@ -95,5 +95,8 @@ def translate(error: psycopg.Error, place: str, *, sent: bool) -> StoreError:
                 f"the connection to {place} was lost after the commands were sent ({text}): they "
                 "may have been carried out or not"
             )
-        return StoreUnavailable(f"{place} cannot be reached ({text})")
+        return StoreUnavailable(
+            f"{place} cannot be reached ({text}); is the server running, is the address right, "
+            "does a firewall stand between?"
+        )
     return StoreError(f"{place}: PostgreSQL refused the command: {text}")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import SplitResult, parse_qsl, urlencode, urlunsplit
+from urllib.parse import SplitResult, parse_qsl
 
 import psycopg
 from psycopg import sql
@@ -52,6 +52,16 @@ class Settings:
             raise translate(error, self.place, sent=False) from error
 
 
+def libpq_url(parts: SplitResult) -> str:
+    """Return a URL as libpq takes it, without the options that are bide's.
+
+    What libpq reads stays as it was written: it knows no `+` for a space, and `urlunsplit` drops
+    the slashes of a URL without a host.
+    """
+    options = [one for one in parts.query.split("&") if one.partition("=")[0] not in OURS]
+    return f"postgresql://{parts.netloc}{parts.path}" + "?" * any(options) + "&".join(options)
+
+
 def read_url(parts: SplitResult) -> Settings:
     """Return what a URL says; all options but `schema`, `listen` and `reconnect` are libpq's.
 
@@ -60,8 +70,7 @@ def read_url(parts: SplitResult) -> Settings:
     """
     options = parse_qsl(parts.query, keep_blank_values=True)
     ours = {name: value for name, value in options if name in OURS}
-    theirs = urlencode([(name, value) for name, value in options if name not in OURS])
-    url = urlunsplit(parts._replace(scheme="postgresql", query=theirs))
+    url = libpq_url(parts)
     try:
         known = conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
@@ -71,7 +80,9 @@ def read_url(parts: SplitResult) -> Settings:
         raise InvalidArgument(
             f"schema={schema!r} is no name of a schema: 1 to 63 bytes, not pg_..."
         )
-    place = f"{known.get('host') or 'localhost'}/{known.get('dbname') or known.get('user') or ''}"
+    host, port = known.get("host") or "localhost", known.get("port")
+    at = f":{port}" if port and "," not in str(port) else ""  # several hosts: without their ports
+    place = f"{host}{at}/{known.get('dbname') or known.get('user') or ''}"
     reconnect = seconds(ours.get("reconnect", "5s"), "reconnect")
     return Settings(url, ours.get("listen", url), schema, reconnect, place)
 

@@ -56,7 +56,7 @@ def file_of(parts: SplitResult) -> Path:
         )
     if path == ":memory:":
         raise InvalidArgument("for a queue in memory use the URL memory://")
-    if not path or path.endswith("/"):
+    if not path or path.endswith("/") or "\0" in path:
         raise InvalidArgument("sqlite:// needs the name of a file: sqlite:///bide.db")
     # Opened now or later, or again after a fork: a program that went elsewhere means the same file.
     return Path(path).absolute()
