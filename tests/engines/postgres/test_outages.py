@@ -214,10 +214,12 @@ def test_many_first_users_make_one_schema(postgres: PostgresServer) -> None:
 
 
 @pytest.mark.parametrize("option", ["port=5432", "options=-c%20statement_timeout%3D77s"])
-def test_a_url_without_a_host_is_that_of_libpq(postgres: PostgresServer, option: str) -> None:
-    url = f"postgresql:///postgres?host={postgres.folder}&user=bide&reconnect=9s&{option}"
+def test_a_url_without_a_host_is_that_of_libpq(
+    postgres_url: Callable[[], str], option: str
+) -> None:
+    url = postgres_url().replace("//bide@/", "///") + f"&user=bide&reconnect=9s&{option}"
     with closing(open_engine(url)) as engine:
-        assert isinstance(engine.execute([cmd.Count("q")])[0], Counts)
+        assert total(engine).sizes.total == 0
 
 
 def test_errors_name_the_cause_and_no_password(postgres: PostgresServer, tmp_path: Path) -> None:
