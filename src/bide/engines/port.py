@@ -154,11 +154,10 @@ class Guest(Protocol):
 class RemoteGuest(Guest, Protocol):
     """One that needs a single statement, so that asynchronous drivers can run it."""
 
-    def statement(self, mark: str) -> str:
-        """Return the statement, with the driver's mark of its one parameter."""
-
-    def ask(self, commands: Sequence[Command], now: int | None) -> str:
-        """Return the parameter."""
+    def statement(
+        self, commands: Sequence[Command], now: int | None, mark: str
+    ) -> tuple[str, tuple[Any, ...]]:
+        """Return the statement and its parameters; `mark` is the driver's of the first one."""
 
     def replies(self, commands: Sequence[Command], answer: str) -> list[Reply]:
         """Return the replies in the one value that it answers. Raises as `execute`."""
@@ -167,7 +166,7 @@ class RemoteGuest(Guest, Protocol):
         self, connection: DbApi, commands: Sequence[Command], now: int | None
     ) -> list[Reply]:
         """Carry out commands by the statement. Raises as `replies`, and what the driver raises."""
-        cursor = connection.execute(self.statement("%s"), (self.ask(commands, now),))
+        cursor = connection.execute(*self.statement(commands, now, "%s"))
         return self.replies(commands, cursor.fetchone()[0])
 
     def wrong_database(self) -> WrongConnection:

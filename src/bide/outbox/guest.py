@@ -83,13 +83,16 @@ class PostgresOutbox(RemoteGuest):
     def open(self) -> None:
         """Do nothing: the user's connection has all it takes."""
 
-    def statement(self, mark: str) -> str:
-        """Return the statement.
+    def statement(
+        self, commands: Sequence[cmd.Command], now: int | None, mark: str
+    ) -> tuple[str, tuple[str]]:
+        """Return the statement and its parameter.
 
         Who writes of the same message waits for the other's commit: so numbers are in the order of
         the commits.
         """
-        return f"""
+        self._asked = timed(commands, now)
+        statement = f"""
             WITH asked AS MATERIALIZED (
               SELECT value ->> 0 AS queue, value ->> 1 AS id, value ->> 2 AS command, n
               FROM json_array_elements({mark}::text::json) WITH ORDINALITY AS r(value, n)
@@ -103,11 +106,7 @@ class PostgresOutbox(RemoteGuest):
             )
             SELECT count(*)::text FROM stored, pg_notify('{CHANNEL}', '')
         """
-
-    def ask(self, commands: Sequence[cmd.Command], now: int | None) -> str:
-        """Return the parameter of the statement."""
-        self._asked = timed(commands, now)
-        return msgspec.json.encode(list(split(self._asked))).decode()
+        return statement, (msgspec.json.encode(list(split(self._asked))).decode(),)
 
     def replies(self, commands: Sequence[cmd.Command], answer: str) -> list[Reply]:
         """Return the replies to what was asked: all is pending."""

@@ -14,7 +14,7 @@ from bide.within.blocking import (
     clear_errors,
     remote_guest,
 )
-from bide.within.kinds import NO_TRANSACTION, check_dialect, closed, kind_of
+from bide.within.kinds import NO_TRANSACTION, check_dialect, closed, kind_of, tuples
 
 
 async def acarry_out(
@@ -27,7 +27,7 @@ async def acarry_out(
             f"a {type(connection).__name__} blocks the event loop: use bide.Queue with it, or an "
             "asynchronous connection (psycopg, asyncpg, SQLAlchemy) here"
         )
-    check_dialect(guest, connection)
+    check_dialect(guest, connection, kind)
     if not guest.is_open:
         await asyncio.to_thread(guest.open)
     if kind == "sqlalchemy-async":
@@ -38,23 +38,21 @@ async def acarry_out(
     remote = remote_guest(guest)
     with clear_errors(remote):
         if kind == "asyncpg":
-            answer = await _asyncpg(connection, remote.statement("$1"), remote.ask(commands, now))
+            answer = await _asyncpg(connection, *remote.statement(commands, now, "$1"))
         else:
-            answer = await _psycopg(connection, remote.statement("%s"), remote.ask(commands, now))
+            answer = await _psycopg(connection, *remote.statement(commands, now, "%s"))
         return remote.replies(commands, answer)
 
 
-async def _psycopg(connection: Any, statement: str, asked: str) -> str:
-    from psycopg.rows import tuple_row
-
+async def _psycopg(connection: Any, statement: str, asked: tuple[Any, ...]) -> str:
     check_psycopg(connection)
-    async with connection.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(statement, (asked,))
+    async with connection.cursor(row_factory=tuples) as cursor:
+        await cursor.execute(statement, asked)
         (answer,) = await cursor.fetchone()
     return str(answer)
 
 
-async def _asyncpg(connection: Any, statement: str, asked: str) -> str:
+async def _asyncpg(connection: Any, statement: str, asked: tuple[Any, ...]) -> str:
     from asyncpg import InterfaceError
 
     try:
@@ -65,4 +63,4 @@ async def _asyncpg(connection: Any, statement: str, asked: str) -> str:
         raise closed()
     if not connection.is_in_transaction():
         raise WrongConnection(NO_TRANSACTION.format(fix="async with connection.transaction():"))
-    return str(await connection.fetchval(statement, asked))
+    return str(await connection.fetchval(statement, *asked))

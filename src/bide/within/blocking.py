@@ -17,7 +17,11 @@ from bide.within.kinds import (
     clear_error,
     closed,
     kind_of,
+    tuples,
 )
+
+_IDLE, _IN_ERROR = 0, 3
+"""Of `psycopg.pq.TransactionStatus`."""
 
 
 def carry_out(
@@ -42,7 +46,7 @@ def carry_out(
             f"a {type(connection).__name__} is asynchronous: use bide.AsyncQueue, whose methods "
             "are the same, with await"
         )
-    check_dialect(guest, connection)
+    check_dialect(guest, connection, kind)
     guest.open()
     return _ADAPTERS[kind](connection, guest, commands, now)
 
@@ -88,14 +92,10 @@ def clear_errors(guest: RemoteGuest) -> Iterator[None]:
 def _psycopg(
     connection: Any, guest: Guest, commands: Sequence[Command], now: int | None
 ) -> list[Reply]:
-    from psycopg.rows import tuple_row
-
     remote = remote_guest(guest)
     check_psycopg(connection)
     with clear_errors(remote):
-        return guest.execute(
-            _Cursors(lambda: connection.cursor(row_factory=tuple_row)), commands, now
-        )
+        return guest.execute(_Cursors(lambda: connection.cursor(row_factory=tuples)), commands, now)
 
 
 def check_psycopg(connection: Any) -> None:
@@ -104,14 +104,12 @@ def check_psycopg(connection: Any) -> None:
     Raises:
         WrongConnection: it has none and begins none.
     """
-    from psycopg.pq import TransactionStatus
-
     if connection.closed:
         raise closed()
-    status = connection.info.transaction_status
-    if status == TransactionStatus.INERROR:
+    status = connection.pgconn.transaction_status
+    if status == _IN_ERROR:
         raise aborted()
-    if connection.autocommit and status == TransactionStatus.IDLE:
+    if connection.autocommit and status == _IDLE:
         raise WrongConnection(NO_TRANSACTION.format(fix="with connection.transaction():"))
 
 
@@ -189,9 +187,7 @@ def carry_out_in_sqlalchemy(
         remote = remote_guest(guest)
         mark = "$1" if connection.dialect.paramstyle == "numeric_dollar" else "%s"
         with clear_errors(remote):
-            result = connection.exec_driver_sql(
-                remote.statement(mark), (remote.ask(commands, now),)
-            )
+            result = connection.exec_driver_sql(*remote.statement(commands, now, mark))
             return remote.replies(commands, result.scalar_one())
     except PendingRollbackError as error:
         raise aborted(error) from error

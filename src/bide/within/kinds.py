@@ -49,14 +49,17 @@ def kind_of(connection: object) -> Kind:
     )
 
 
-def dialect_of(connection: Any) -> str:
+def dialect_of(connection: Any, kind: Kind | None = None) -> str:
     """Return the kind of database that a connection is to, as SQLAlchemy calls it.
+
+    Args:
+        connection: of the user's.
+        kind: its library, if that is known.
 
     Raises:
         WrongConnection: it is no connection.
     """
-    kind = kind_of(connection)
-    match kind:
+    match kind or kind_of(connection):
         case "sqlite3":
             return "sqlite"
         case "django":
@@ -67,17 +70,22 @@ def dialect_of(connection: Any) -> str:
     return "postgresql"
 
 
-def check_dialect(guest: Guest, connection: object) -> None:
+def check_dialect(guest: Guest, connection: object, kind: Kind) -> None:
     """See that a connection is to the same kind of database as the store.
 
     Raises:
         WrongConnection: it is not.
     """
-    dialect = dialect_of(connection)
+    dialect = dialect_of(connection, kind)
     if dialect != guest.dialect:
         raise WrongConnection(
             f"the connection given as within= is to {dialect}, and the store is in {guest.dialect}"
         )
+
+
+def tuples(cursor: object) -> type[tuple[Any, ...]]:
+    """Return what makes rows of psycopg: it may be another by the connection's settings."""
+    return tuple
 
 
 def closed() -> WrongConnection:

@@ -1,6 +1,7 @@
 """The queue in the user's own transaction: one call, on whatever connection."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Literal
 from urllib.parse import SplitResult
 
@@ -49,6 +50,12 @@ class _Refused(msgspec.Struct):
 
 _answer = msgspec.json.Decoder(list[list[_Row]] | _Refused).decode
 
+_PUT = (
+    "text", "bigint", "text", "text", "boolean", "bytea", "bigint", "bigint", "integer", "integer",
+    "bigint", "text", "text",
+)  # fmt: skip
+"""The types of what `_within_put` takes."""
+
 
 class PostgresGuest(RemoteGuest):
     """Carries out commands on connections of the user's. See `bide.engines.port.Guest`."""
@@ -76,21 +83,21 @@ class PostgresGuest(RemoteGuest):
                 except psycopg.Error as error:
                     raise translate(error, self._settings.place, sent=False) from error
 
-    def statement(self, mark: str) -> str:
-        """Return the statement, with the driver's mark of a parameter."""
-        name = self._function("_within")
-        return (
-            f"SELECT {name.replace('%', '%%') if '%' in mark else name}({mark}::text::json)::text"
-        )
-
-    def ask(self, commands: Sequence[cmd.Command], now: int | None) -> str:
-        """Return the parameter of the statement."""
-        asked = {
-            "database": self._database,
-            "now": now,
-            "commands": [_told(command) for command in commands],
-        }
-        return msgspec.json.encode(asked).decode()
+    def statement(
+        self, commands: Sequence[cmd.Command], now: int | None, mark: str
+    ) -> tuple[str, tuple[Any, ...]]:
+        """Return the statement and its parameters: of a lone put they are no JSON."""
+        match commands:
+            case [cmd.Put(on_conflict="keep", if_version=None, queue=queue, items=[item])]:
+                headers = None if item.headers is None else _text(item.headers)
+                values = (
+                    self._database, now, queue, item.id, item.json, item.data, item.at, item.delay,
+                    item.priority, item.attempts, item.expires, item.group, headers,
+                )  # fmt: skip
+                return _call(self._function("_within_put"), _PUT, mark), values
+        told = [_told(command) for command in commands]
+        asked = {"database": self._database, "now": now, "commands": told}
+        return _call(self._function("_within"), ("text::json",), mark), (_text(asked),)
 
     def replies(self, commands: Sequence[cmd.Command], answer: str) -> list[Reply]:
         """Return the replies that an answer of the statement tells.
@@ -137,6 +144,19 @@ class PostgresGuest(RemoteGuest):
 
     def _function(self, name: str) -> str:
         return f"{self._schema}.{name}"
+
+
+@lru_cache(64)
+def _call(function: str, types: tuple[str, ...], mark: str) -> str:
+    """Return the statement that calls a function, with marks as the driver has them."""
+    numbered = mark.startswith("$")
+    marks = (f"{f'${n}' if numbered else mark}::{kind}" for n, kind in enumerate(types, 1))
+    name = function if numbered else function.replace("%", "%%")
+    return f"SELECT {name}({', '.join(marks)})::text"
+
+
+def _text(value: object) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _told(command: cmd.Command) -> dict[str, Any]:
@@ -190,10 +210,7 @@ def _columns(items: Sequence[Item]) -> dict[str, list[Any]]:
         "attempts": [item.attempts for item in items],
         "expires": [item.expires for item in items],
         "groups": [item.group for item in items],
-        "headers": [
-            None if item.headers is None else msgspec.json.encode(item.headers).decode()
-            for item in items
-        ],
+        "headers": [None if item.headers is None else _text(item.headers) for item in items],
     }
     told = {n: values for n, values in columns.items() if n == "is_json" or any(values)}
     latest = [item.latest for item in items]
