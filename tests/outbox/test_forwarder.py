@@ -220,6 +220,24 @@ def test_a_database_that_cannot_be_opened_is_named(database: str, tmp_path: Path
             table_of(url)
 
 
+def test_a_database_that_refuses_is_left(database: str, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("no database of any kind")
+    read_only = "options=-c%20default_transaction_read_only%3Don"
+    refused = []
+    for url in (f"sqlite:///{text}", f"{database}{'&' if '?' in database else '?'}{read_only}"):
+        open_before = _open_files()
+        with pytest.raises(bide.StoreUnavailable) as error:
+            table_of(url)
+        refused.append(error)  # its traceback keeps what was not closed
+        assert _open_files() <= open_before
+
+
+def _open_files() -> set[str]:
+    folder = Path("/proc/self/fd")
+    return {str(file.readlink()) for file in folder.iterdir() if file.is_symlink()}
+
+
 def test_a_new_file_is_told(file: str, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
         table_of(file).close()

@@ -32,13 +32,17 @@ class PostgresTable:
         self._notes: list[psycopg.Notify] = []
         self._connection.add_notify_handler(self._notes.append)
         self._run = self._connection.execute
-        with self._connection.transaction():
-            self._run("SELECT pg_advisory_xact_lock(hashtext('bide outbox'))")
-            self._run("SET LOCAL client_min_messages = warning")
-            if self._run("SELECT to_regclass('bide_outbox_dead')").fetchone() == (None,):
-                self._run(POSTGRES_TABLES)
-        (self.name,) = self._run(_NAME).fetchone() or ("",)
-        self._run(f"LISTEN {CHANNEL}".encode())
+        try:
+            with self._connection.transaction():
+                self._run("SELECT pg_advisory_xact_lock(hashtext('bide outbox'))")
+                self._run("SET LOCAL client_min_messages = warning")
+                if self._run("SELECT to_regclass('bide_outbox_dead')").fetchone() == (None,):
+                    self._run(POSTGRES_TABLES)
+            (self.name,) = self._run(_NAME).fetchone() or ("",)
+            self._run(f"LISTEN {CHANNEL}".encode())
+        except BaseException:
+            self.close()
+            raise
 
     @contextmanager
     def lead(self) -> Iterator[bool]:

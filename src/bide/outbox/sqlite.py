@@ -41,10 +41,14 @@ class SqliteTable:
             path, timeout=30, isolation_level=None, check_same_thread=False
         )
         self._woken = threading.Event()
-        self._connection.execute("PRAGMA synchronous = FULL")  # the store forgets what is deleted
-        for table in (*SQLITE_TABLES, _NAME_TABLE):
-            self._connection.execute(table)
-        self.name = self._named()
+        try:
+            self._connection.execute("PRAGMA synchronous = FULL")  # the store forgets deleted rows
+            for table in (*SQLITE_TABLES, _NAME_TABLE):
+                self._connection.execute(table)
+            self.name = self._named()
+        except BaseException:
+            self._connection.close()
+            raise
         self._version = -1
         if new:
             _log.warning("%s is a new and empty database: is the path right?", path.absolute())
