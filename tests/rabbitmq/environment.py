@@ -106,6 +106,13 @@ class Stage:
         declared = await self.channel.declare_queue(queue or self.queue, passive=True)
         return declared.declaration_result.message_count or 0
 
+    async def arrived(self, count: int) -> None:
+        """Wait until so many messages are ready in the queue of the broker."""
+        deadline = time.monotonic() + PATIENCE
+        while await self.count() < count:
+            assert time.monotonic() < deadline, f"{count} messages do not arrive"
+            await asyncio.sleep(0.01)
+
     async def find(self, id: str, queue: str | None = None) -> Message | None:
         reply = await self.lane.acall(Find(queue or self.exchange, [id]))
         assert isinstance(reply, Found)

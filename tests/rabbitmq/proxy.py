@@ -16,11 +16,17 @@ class Proxy:
         """How many were made so far."""
         self._to = to
         self._pipes: set[asyncio.Task[None]] = set()
+        self._answers: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
 
     def freeze(self) -> None:
         """Let nothing more through on the connections that there are, and keep them: half-open."""
         for pipe in self._pipes:
+            pipe.cancel()
+
+    def hold_answers(self) -> None:
+        """Let nothing more through that comes from the other side."""
+        for pipe in self._answers:
             pipe.cancel()
 
     def cut(self) -> None:
@@ -38,6 +44,7 @@ class Proxy:
             pipe = asyncio.create_task(_forward(source, sink))
             self._pipes.add(pipe)
             pipe.add_done_callback(self._pipes.discard)
+        self._answers.add(pipe)
 
 
 @asynccontextmanager

@@ -167,8 +167,9 @@ def test_what_was_in_flight_when_the_connection_was_cut_is_published_again(stage
         async with proxy(stage.broker.port) as line:
             async with stage.publisher(stage.url(port=line.port)) as to:
                 assert await publish(to) == Result("confirmed")
+                line.hold_answers()
                 flying = [asyncio.create_task(publish(to, id=str(n))) for n in range(100)]
-                await asyncio.sleep(0.01)
+                await stage.arrived(2)
                 line.cut()
                 assert {one.outcome for one in await asyncio.gather(*flying)} == {"confirmed"}
                 assert line.connections == 2
