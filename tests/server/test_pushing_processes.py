@@ -61,7 +61,9 @@ def test_two_servers_share_the_work_and_one_takes_over_from_the_other(tmp_path: 
             gate.set()
             await ask.acked(count + 20)
             attempts = Counter(got.headers["bide-attempt"] for got in it.got)
-            assert attempts["1"] == count + 20
+            # One may have leased more that it did not get to send: their first attempt is lost.
+            assert len({got.id for got in it.got}) == count + 20
+            assert attempts.keys() == {"1", "2"}
             assert attempts["2"] == await ask.flow("lapsed") >= 3
             assert (await ask("GET", f"{Q}/audit"))["balanced"]
             for log in (one.text, two.text):
