@@ -70,7 +70,11 @@ def test_nothing_confirmed_is_lost_when_the_standby_is_promoted(
     with primary.client() as client:
         client.execute("ALTER SYSTEM SET synchronous_standby_names = 'standby'")
         client.execute("ALTER SYSTEM SET synchronous_commit = 'remote_apply'")
-        client.execute("SELECT pg_reload_conf()")
+    primary.stop(
+        "fast"
+    )  # after a mere reload, commits wait for nobody until the checkpointer has seen it
+    primary.start()
+    with primary.client() as client:
         until(client, "SELECT sync_state FROM pg_stat_replication", [("sync",)])
     with Crew(of_both(primary, standby), tmp_path, PROCESSES, tolerant=True) as crew:
         crew.until_at_work()
