@@ -4,6 +4,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import psycopg
@@ -67,10 +68,9 @@ def read(engine: PostgresEngine, postgres: PostgresServer) -> int:
     return int(count)
 
 
-def test_deleted_rows_that_an_old_snapshot_keeps_are_not_read_again(
-    postgres: PostgresServer, open_engine: Callable[[], PostgresEngine]
-) -> None:
-    engine = open_engine()
+@contextmanager
+def old_snapshot(engine: PostgresEngine, postgres: PostgresServer) -> Iterator[None]:
+    """Hold a snapshot, after which 4,000 messages have gone in and out."""
     put(engine, "first")
     drain(engine)
     with postgres.client() as old, old.transaction():
@@ -79,6 +79,14 @@ def test_deleted_rows_that_an_old_snapshot_keeps_are_not_read_again(
         for batch in range(40):
             put(engine, *(f"{batch}.{n}" for n in range(100)))
             assert len(drain(engine)) == 100
+        yield
+
+
+def test_deleted_rows_that_an_old_snapshot_keeps_are_not_read_again(
+    postgres: PostgresServer, open_engine: Callable[[], PostgresEngine]
+) -> None:
+    engine = open_engine()
+    with old_snapshot(engine, postgres):
         put(engine, *(f"last{n}" for n in range(100)))
         with postgres.client() as client:  # whether autovacuum has come to it is chance
             client.execute(f"ANALYZE {engine.schema}.message".encode())
@@ -92,14 +100,7 @@ def test_leases_that_have_ended_are_not_read_again_while_claims_find_nothing(
     postgres: PostgresServer, open_engine: Callable[[], PostgresEngine]
 ) -> None:
     engine = open_engine()
-    put(engine, "first")
-    drain(engine)
-    with postgres.client() as old, old.transaction():
-        old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        old.execute("SELECT count(*) FROM pg_class")
-        for batch in range(40):
-            put(engine, *(f"{batch}.{n}" for n in range(100)))
-            assert len(drain(engine)) == 100
+    with old_snapshot(engine, postgres):
         put(engine, "last")
         assert drain(engine) == ["last"]
         before = read(engine, postgres)

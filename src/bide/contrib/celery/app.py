@@ -8,7 +8,7 @@ from typing import Any, NoReturn, overload
 
 from bide.consuming.handler import make_handler
 from bide.contrib.celery.async_result import AsyncResult
-from bide.contrib.celery.task import Task, TaskOptions, unsupported_option
+from bide.contrib.celery.task import NO_CANVAS, Task, TaskOptions, unsupported_option
 from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument, Unsupported
 from bide.model.message import ATTEMPTS, JOB, MAX_ATTEMPTS
@@ -22,7 +22,7 @@ __all__ = ["Celery"]
 _NOT_THERE = {
     "conf": "options are arguments of Celery(...) and @app.task(...)",
     "control": "revoke with app.AsyncResult(id).revoke(), look with bide top and bide scan",
-    "signature": "bide has no canvas; let a task send the next one when it ends",
+    "signature": NO_CANVAS,
     "add_periodic_task": "use @app.schedule(queue, cron=... or every=...)",
     "config_from_object": "options are arguments of Celery(...) and @app.task(...)",
     "autodiscover_tasks": "import the modules with tasks where the app is made",

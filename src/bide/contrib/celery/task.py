@@ -17,16 +17,14 @@ if TYPE_CHECKING:
     from bide.contrib.celery.app import Celery
     from bide.contrib.celery.async_result import AsyncResult
 
-__all__ = ["MaxRetriesExceeded", "Request", "Task", "TaskOptions", "unsupported_option"]
-
-_CANVAS = "bide has no canvas; let a task send the next one when it ends"
+NO_CANVAS = "bide has no canvas; let a task send the next one when it ends"
 
 _WITHIN = "put a message within the transaction, with bide.contrib.django.Queue"
 
 _NOT_THERE = {
     **dict.fromkeys(
         ("s", "si", "signature", "subtask", "chunks", "map", "starmap", "replace", "add_to_chord"),
-        _CANVAS,
+        NO_CANVAS,
     ),
     "apply": "call the task as a function",
     "update_state": "keep the progress in your database",
@@ -209,7 +207,7 @@ class Task:
 def unsupported_option(name: str) -> Unsupported:
     """Return the error of an option of `apply_async` that Celery has and bide does not."""
     none = "leave it out, there is no broker; see help(Celery.send_task)"
-    hint = _CANVAS if name in _CANVAS_OPTIONS else none
+    hint = NO_CANVAS if name in _CANVAS_OPTIONS else none
     return Unsupported(f"apply_async({name}=...) is not there: {hint}")
 
 

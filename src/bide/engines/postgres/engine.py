@@ -37,7 +37,10 @@ FOLD_EVERY = 256
 
 FLOORS_LAST = 60.0
 """Seconds after which a claim looks everywhere again, whatever the last one said: the server's
-clock may have been set back. A thousand times as long as that look took, if that is longer."""
+clock may have been set back. A thousand times as long as that look took, if that is longer, but
+no more than `FLOORS_END`: it may only have waited for a lock."""
+
+FLOORS_END = 3_600.0
 
 DOZE = 100
 """Milliseconds by which a process may wake before the moment that others know of: one that sleeps
@@ -208,7 +211,8 @@ class PostgresEngine:
                 rows = caller(function, *arguments, floor, waiter)
                 if floor is None:
                     took = time.monotonic() - begin
-                    self._forget_floors[queue] = begin + max(FLOORS_LAST, 1_000 * took)
+                    lasts = min(max(FLOORS_LAST, 1_000 * took), FLOORS_END)
+                    self._forget_floors[queue] = begin + lasts
                 end = rows[-1]
                 told.floors[queue] = end.floor
                 told.waits[queue] = (_NEVER if end.due is None else end.due, end.until)

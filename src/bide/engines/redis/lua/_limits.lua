@@ -13,9 +13,9 @@
 --
 -- In META: limits "limit rate group_limit group_rate", rates as microseconds from one message to the
 -- next; service "turns turn last freed" of the queue, of which `turn` is the number of the group that
--- entered last, see bide.model.turns; lining: up to where messages have been lined up that
--- were there before the limits; looked: see claim.lua; unsettled: a change has begun. A server that dies within one leaves this
--- field, and a claim lines up everything anew.
+-- entered last, see bide.model.turns; lining: up to where messages have been lined up that were there
+-- before the limits; looked: how far a look ahead came, see claim.lua; unsettled: a change has begun. A
+-- server that dies within one leaves `unsettled`, and a claim lines up everything anew.
 local limit, rate, group_limit, group_rate
 local turn, last, freed, lining
 local unsettled  -- whether a change before this call was cut off

@@ -23,7 +23,7 @@ CREATE FUNCTION bide._refused(p_state text, p_why text) RETURNS json LANGUAGE sq
     ELSE '{"refused": "busy"}' END
 $$;
 
--- Put one message, as most calls do: the same as `_within` in half the time.
+-- Put one message, as most calls do: the same as `_within`, without the JSON that it reads.
 CREATE FUNCTION bide._within_put(
   p_database text, p_now bigint, p_queue text, p_id text, p_is_json boolean, p_data bytea, p_at bigint,
   p_delay bigint, p_priority integer, p_attempts integer, p_expires bigint, p_group text,
@@ -32,6 +32,7 @@ CREATE FUNCTION bide._within_put(
 DECLARE
   answer json;
   one record;
+  moment bigint;
   due bigint;
 BEGIN
   IF p_database <> _here() THEN
@@ -48,8 +49,9 @@ BEGIN
   ELSE
     answer := '[[{"due":' || one.due || '}]]';
   END IF;
-  due := coalesce(p_at, _moment(p_now) + p_delay);
-  IF due < _moment(p_now) + 2000 THEN  -- who waits looks once a second
+  moment := coalesce(one.due, _moment(p_now));
+  due := coalesce(p_at, moment + p_delay);
+  IF due < moment + 2000 THEN  -- who waits looks once a second
     PERFORM _wake_at_commit(p_queue, due);
   END IF;
   RETURN answer;
