@@ -147,11 +147,11 @@ def die(attempt: int) -> None:
         os._exit(1)
 
 def alone(*queues: bide.Queue) -> bool:
-    # A suspect comes back now and then, and is held until it is released again.
-    sizes = [queue.counts().sizes for queue in queues]
+    # A suspect comes back now and then, and is held until it is released again. The due times are
+    # read first: what they show as delayed for long enough is still there when the counts are read.
     dues = [message.due for queue in queues for message in queue.scan("delayed")]
-    soon = time.time() * 1000 + 100
-    return sum(size.leased for size in sizes) == 1 and all(due > soon for due in dues)
+    total = sum(queue.counts().sizes.total for queue in queues)
+    return len(dues) + 1 == total and all(due > time.time() * 1000 + 200 for due in dues)
 
 app.handler("q", lease="1500ms")(handle)
 app.handler("r", lease="1500ms")(handle)
