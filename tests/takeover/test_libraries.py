@@ -195,9 +195,28 @@ def test_jobs_of_rq_that_others_need_stay(broker: Broker, orders: bide.Queue) ->
     queue.enqueue("shop.poll", repeat=rq.Repeat(times=3))
     done = bide.take_over(orders, "rq", broker.store_url)
     assert sorted(done.reasons.values()) == [
-        "it repeats; make it a schedule of bide", "other jobs depend on it",
+        "it repeats; make it a schedule of bide", "it waits for another job",
+        "other jobs depend on it",
     ]  # fmt: skip
     assert broker.client.llen("rq:queue:default") == 2
+
+
+def test_jobs_that_a_rate_limit_of_rq_holds_back_come_too(
+    broker: Broker, orders: bide.Queue
+) -> None:
+    import rq
+
+    limit = rq.RateLimit(key="carrier", concurrency=1)
+    queue = rq.Queue("default", connection=broker.client, serializer="json")
+    others = rq.Queue("others", connection=broker.client, serializer="json")
+    ids = [queue.enqueue("shop.expire", n, rate_limit=limit).id for n in range(3)]
+    foreign = others.enqueue("shop.expire", 4, rate_limit=limit).id
+    for dry_run in (True, False):
+        done = bide.take_over(orders, "rq", broker.store_url, dry_run=dry_run)
+        assert (done.stored, bool(done)) == (3, True), done
+    assert [one.id for one in orders.claim(9)] == ids
+    left = broker.client.zrange("rq:rl:carrier:rate_limited", 0, -1)
+    assert left == [foreign.encode()]
 
 
 def test_tasks_that_a_worker_of_celery_has_are_named(broker: Broker, orders: bide.Queue) -> None:
@@ -221,11 +240,36 @@ def test_a_worker_of_arq_must_stop_first(broker: Broker, orders: bide.Queue) -> 
         bide.take_over(orders, "arq", broker.store_url, allow_pickle=True)
 
 
-def test_revoked_tasks_of_huey_stay(broker: Broker, orders: bide.Queue) -> None:
+@pytest.mark.parametrize("kind", ["RedisHuey", "RedisExpireHuey"])
+def test_revoked_tasks_of_huey_stay(kind: str, broker: Broker, orders: bide.Queue) -> None:
     ids = fill_huey(broker)
-    huey_of(broker).revoke_by_id(ids[0])
+    huey = huey_of(broker, kind)
+
+    def tell(order: int) -> None: ...
+
+    told = huey.task(name="shop.tell")(tell)
+    told.revoke()  # all of this function
+    huey.revoke_by_id(ids[0])
+    revoked = {ids[0], told(44).id}
     done = bide.take_over(orders, "huey", broker.store_url, allow_pickle=True)
-    assert (done.stored, [*done.reasons.values()]) == (1, ["it was revoked"])
+    assert (done.stored, done.reasons) == (1, dict.fromkeys(revoked, "it was revoked"))
+
+
+@pytest.mark.parametrize("options", [{}, {"clean_name": False}])
+def test_a_queue_of_huey_is_named_as_in_the_program(
+    options: dict[str, Any], broker: Broker, orders: bide.Queue
+) -> None:
+    import huey
+
+    app = huey.RedisHuey("my-app", connection_pool=broker.client.connection_pool, **options)
+
+    def expire(order: int) -> None: ...
+
+    app.task()(expire)(42)
+    done = bide.take_over(
+        orders, "huey", broker.store_url, source_queue="my-app", allow_pickle=True
+    )
+    assert done.stored == 1
 
 
 def test_priorities_of_huey_are_kept(broker: Broker, orders: bide.Queue) -> None:
@@ -246,8 +290,8 @@ def test_priorities_of_huey_are_kept(broker: Broker, orders: bide.Queue) -> None
     assert [one.body["args"] for one in orders.claim(9)] == [[2], [1]]
 
 
-def fill_bullmq(broker: Broker, version: str = "bullmq:5.81.5") -> int:
-    """Write what BullMQ 5.81.5 writes for three jobs, one of them delayed, one with a priority.
+def fill_bullmq(broker: Broker, version: str = "bullmq:6.7.0") -> int:
+    """Write what BullMQ 5.81.5 and 6.7.0 write for three jobs: one delayed, one with a priority.
 
     Returns when they were created.
     """
@@ -277,15 +321,20 @@ def test_jobs_of_bullmq_that_repeat_or_have_a_parent_stay(
     fill_bullmq(broker)
     broker.client.hset("bull:mails:2", "rjk", "every")
     broker.client.hset("bull:mails:3", "parentKey", "bull:others:1")
+    broker.client.zadd("bull:mails:waiting-children", {"4": 1})
     done = bide.take_over(orders, "bullmq", broker.store_url, source_queue="mails")
     assert done.reasons == {
         "2": "it repeats; make it a schedule of bide", "3": "another job waits for it (a flow)",
+        "4": "it waits for other jobs (a flow)",
     }  # fmt: skip
     assert done.stored == 1
 
 
-def test_jobs_of_bullmq_come_with_their_data(broker: Broker, orders: bide.Queue) -> None:
-    created = fill_bullmq(broker)
+@pytest.mark.parametrize("version", ["bullmq:5.81.5", "bullmq:6.7.0"])
+def test_jobs_of_bullmq_come_with_their_data(
+    version: str, broker: Broker, orders: bide.Queue
+) -> None:
+    created = fill_bullmq(broker, version)
     done = bide.take_over(orders, "bullmq", broker.store_url, source_queue="mails")
     assert (done.stored, bool(done)) == (3, True), done
     assert {one.created for one in orders.scan()} == {created}
@@ -300,12 +349,12 @@ def test_jobs_of_bullmq_come_with_their_data(broker: Broker, orders: bide.Queue)
     ]
 
 
-@pytest.mark.parametrize("version", ["bullmq:6.0.0", "bullmq-pro:5.1"])
+@pytest.mark.parametrize("version", ["bullmq:7.0.0", "bullmq-pro:5.1"])
 def test_another_layout_of_bullmq_is_refused(
     version: str, broker: Broker, orders: bide.Queue
 ) -> None:
     fill_bullmq(broker, version)
-    with pytest.raises(bide.InvalidArgument, match="bide takes over queues of BullMQ 5"):
+    with pytest.raises(bide.InvalidArgument, match="bide takes over queues of BullMQ 5 and 6"):
         bide.take_over(orders, "bullmq", broker.store_url, source_queue="mails")
 
 

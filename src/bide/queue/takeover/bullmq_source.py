@@ -1,4 +1,4 @@
-"""Jobs of BullMQ 5."""
+"""Jobs of BullMQ 5 and 6."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ from bide.queue.takeover.source import (
 _SHIFT = 0x1000
 """The score of a delayed job is its time in milliseconds, times this, plus a counter."""
 
-_KNOWN = b"bullmq:5"
+_KNOWN = (b"bullmq:5.", b"bullmq:6.")
 
 _REFUSED = {
     b"rjk": "it repeats; make it a schedule of bide",
@@ -52,7 +52,7 @@ class BullMQSource(Source):
             said = "no version of BullMQ" if version is None else version.decode(errors="replace")
             raise InvalidArgument(
                 f"{self._prefix.decode()}meta tells {said}; bide takes over queues of BullMQ 5 "
-                "with the prefix 'bull'"
+                "and 6 with the prefix 'bull'"
             )
         return [
             Place(self._prefix + b"delayed", "zset"),
@@ -74,7 +74,7 @@ class BullMQSource(Source):
         """Return the job: its name is in the header, its data is the body."""
         [job] = content
         if not {b"name", b"data", b"timestamp"} <= job.keys():
-            raise Refused("it is no job of BullMQ 5, or a marker of an older version")
+            raise Refused("it is no job of BullMQ 5 or 6, or a marker of an older version")
         for field, reason in _REFUSED.items():
             if job.get(field):
                 raise Refused(reason)
@@ -93,3 +93,8 @@ class BullMQSource(Source):
         """Yield the jobs that workers run."""
         for member in self._redis.ask("LRANGE", self._prefix + b"active", 0, -1):
             yield Held(member.decode(errors="replace"), "active")
+
+    def stranded(self) -> Iterator[Held]:
+        """Yield the jobs that wait for their children."""
+        for member in self._redis.ask("ZRANGE", self._prefix + b"waiting-children", 0, -1):
+            yield Held(member.decode(errors="replace"), "it waits for other jobs (a flow)")

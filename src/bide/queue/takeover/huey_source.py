@@ -1,7 +1,9 @@
 """Tasks of Huey 2 and 3 on Redis."""
 
+import re
 from collections.abc import Sequence
 from datetime import UTC
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 from bide.model.message import Item
@@ -26,6 +28,8 @@ _FIELDS = (
 
 _FEWEST = 8
 
+_QUEUE = "huey.redis."
+
 _STAMP = 8
 """Bytes before a message in a queue with priorities: when it was put, in microseconds."""
 
@@ -42,25 +46,41 @@ class HueySource(Source):
 
     default: ClassVar[str] = "huey"
 
-    @property
-    def _key(self) -> bytes:
-        return f"huey.redis.{self._queue}".encode()
+    @cached_property
+    def _name(self) -> str:
+        """The name in keys: Huey leaves out other characters, unless it has `clean_name=False`."""
+        as_it_is = (f"{_QUEUE}{self._queue}", f"huey.schedule.{self._queue}")
+        if self._redis.ask("EXISTS", *as_it_is):
+            return self._queue
+        return re.sub("[^A-Za-z0-9_]", "", self._queue)
 
     def places(self) -> list[Place]:
         """Return the set of scheduled tasks, and the queue."""
-        by_priority = self._redis.ask("TYPE", self._key) == b"zset"
+        key = f"{_QUEUE}{self._name}".encode()
+        by_priority = self._redis.ask("TYPE", key) == b"zset"
         return [
-            Place(f"huey.schedule.{self._queue}".encode(), "zset"),
-            Place(self._key, "zset" if by_priority else "list", not by_priority),
+            Place(f"huey.schedule.{self._name}".encode(), "zset"),
+            Place(key, "zset" if by_priority else "list", not by_priority),
         ]
 
     def content(self, entry: Entry) -> list[Sequence[Any]]:
-        """Read which tasks were revoked."""
+        """Read whether the task was revoked, alone or with all of its function."""
         try:
-            id = self._message(entry)["id"]
+            message = self._message(entry)
         except (Refused, Pickled):
             return []
-        return [("HEXISTS", f"huey.results.{self._queue}", f"r:{id}")]
+        marks = (f"r:{message['id']}", f"rt:{message['name']}")
+        return [
+            *(("HEXISTS", f"huey.results.{self._name}", mark) for mark in marks),
+            ("EXISTS", *(f"huey.r.{self._name}.{mark}" for mark in marks)),  # RedisExpireHuey
+        ]
+
+    def name(self, entry: Entry) -> str:
+        """Return the id of the task, if its message can be read."""
+        try:
+            return str(self._message(entry)["id"])
+        except (Refused, Pickled):
+            return super().name(entry)
 
     def item(self, entry: Entry, content: Sequence[Any]) -> Item:
         """Return the call of the task's function."""
@@ -78,7 +98,7 @@ class HueySource(Source):
         )  # fmt: skip
 
     def _has_stamp(self, entry: Entry) -> bool:
-        return entry.place.kind == "zset" and entry.place.key == self._key
+        return entry.place.kind == "zset" and entry.place.key.startswith(_QUEUE.encode())
 
     def _created(self, entry: Entry) -> int | None:
         if not self._has_stamp(entry):

@@ -7,6 +7,7 @@ from bide.model.message import Item
 from bide.queue.takeover.pickled import decoded, inflated
 from bide.queue.takeover.source import (
     NOW,
+    Elsewhere,
     Entry,
     Held,
     Place,
@@ -26,16 +27,32 @@ _REFUSED = {
 }
 
 
+_LIMITED = b"rq:rl:"
+
+_STRANDED = {
+    "deferred": "it waits for another job",
+    "ready": "the job that it waited for is done; let a worker of RQ start, it enqueues this one",
+}
+
+
 class RQSource(Source):
-    """A queue of RQ: a list of ids, a sorted set of the scheduled ones, a hash for each job."""
+    """A queue of RQ: a list of ids, sorted sets of others, a hash for each job.
+
+    The sets are the scheduled jobs of a queue, and the jobs of all queues that wait for the same
+    rate limit.
+    """
 
     default: ClassVar[str] = "default"
 
     def places(self) -> list[Place]:
-        """Return the list of waiting jobs and the set of scheduled ones."""
+        """Return the list of waiting jobs, and the sets of scheduled and of rate-limited ones."""
         return [
             Place(f"rq:scheduled:{self._queue}".encode(), "zset"),
             Place(f"rq:queue:{self._queue}".encode(), "list"),
+            *(
+                Place(_LIMITED + limit + b":rate_limited", "zset")
+                for limit in sorted(self._redis.ask("SMEMBERS", "rq:rl-keys"))
+            ),
         ]
 
     def content(self, entry: Entry) -> list[Sequence[Any]]:
@@ -52,6 +69,9 @@ class RQSource(Source):
         job, dependents = content
         if not {b"data", b"status", b"created_at"} <= job.keys():
             raise Refused("its job is gone" if not job else "its job is not one of RQ 1.16 to 3")
+        limited = entry.place.key.startswith(_LIMITED)
+        if limited and job.get(b"origin") != self._queue.encode():
+            raise Elsewhere
         for field, reason in _REFUSED.items():
             if job.get(field):
                 raise Refused(reason)
@@ -64,7 +84,7 @@ class RQSource(Source):
             raise Refused(f"its call is neither pickle nor JSON ({error})") from error
         if instance is not None:
             raise Refused("it calls a method of a pickled object")
-        due = due_at(entry.score) if entry.place.kind == "zset" else NOW
+        due = due_at(entry.score) if entry.place.kind == "zset" and not limited else NOW
         return call_item(
             entry.member.decode(), name, args, kwargs, due, self._max_body,
             created=_created(job[b"created_at"]),
@@ -74,6 +94,12 @@ class RQSource(Source):
         """Yield the jobs that workers run."""
         for member in self._redis.ask("ZRANGE", f"rq:wip:{self._queue}", 0, -1):
             yield Held(member.decode(errors="replace").partition(":")[0], "running")
+
+    def stranded(self) -> Iterator[Held]:
+        """Yield the jobs that wait for others."""
+        for registry, reason in _STRANDED.items():
+            for member in self._redis.ask("ZRANGE", f"rq:{registry}:{self._queue}", 0, -1):
+                yield Held(member.decode(errors="replace"), reason)
 
 
 def _created(text: bytes) -> int | None:

@@ -11,7 +11,7 @@ import msgspec
 from bide.engines.registry import mask, opener
 from bide.model.errors import InvalidArgument
 from bide.queue.sync import Queue
-from bide.queue.takeover.source import NOW, Entry, Pickled, Place, Refused, Source
+from bide.queue.takeover.source import NOW, Elsewhere, Entry, Pickled, Place, Refused, Source
 from bide.queue.takeover.transit import LEASE, Ready, Transit
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def take_over(
                 run.move()
             finally:
                 transit.close()
-        run.note_held()
+        run.note_rest()
     return run.done
 
 
@@ -188,8 +188,10 @@ class _Run:
             if not self._pass(places):
                 return
 
-    def note_held(self) -> None:
-        """Note what workers of the source have."""
+    def note_rest(self) -> None:
+        """Note what workers of the source have, and what waits for other messages."""
+        for stranded in self._source.stranded():
+            self._refuse(stranded.id, stranded.what)
         for held in self._source.held():
             self.done.held += 1
             if len(self.done.held_examples) < EXAMPLES:
@@ -244,7 +246,7 @@ class _Run:
         return len(taken) - len(known)
 
     def _known(self, one: Ready) -> None:
-        self._refuse(one.entry, f"{self._queue.name} has a message of the id {one.item.id!r}")
+        self._refuse(one.item.id, f"{self._queue.name} has a message of the id {one.item.id!r}")
 
     def _readable(self, page: list[Entry], *, all_of_them: bool = False) -> list[Ready]:
         """Return the messages of entries; count those that have none."""
@@ -260,7 +262,9 @@ class _Run:
             except Pickled:
                 self.done.pickled += 1
             except Refused as error:
-                self._refuse(entry, str(error))
+                self._refuse(self._source.name(entry), str(error))
+            except Elsewhere:
+                continue
             else:
                 if item.at == NOW and self._delayed_only and not all_of_them:
                     self.done.waiting += 1
@@ -269,10 +273,10 @@ class _Run:
                 ready.append(Ready(entry, msgspec.structs.replace(item, at=due)))
         return ready
 
-    def _refuse(self, entry: Entry, reason: str) -> None:
+    def _refuse(self, name: str, reason: str) -> None:
         self.done.refused += 1
         if len(self.done.reasons) < EXAMPLES:
-            self.done.reasons[entry.member.decode(errors="backslashreplace")[:100]] = reason
+            self.done.reasons[name] = reason
 
     def _page(self, place: Place, skip: int) -> list[Entry]:
         """Read up to a batch of elements, oldest first, after the first `skip` of them."""

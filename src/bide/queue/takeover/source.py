@@ -26,6 +26,10 @@ class Pickled(Exception):
     """A message is pickled, and pickles are not to be read."""
 
 
+class Elsewhere(Exception):
+    """A message belongs to another queue of the library."""
+
+
 class Place(NamedTuple):
     """A key with pending messages."""
 
@@ -44,7 +48,7 @@ class Entry(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A message that a worker of the source has."""
+    """A message that a worker of the source has, or that waits for other messages."""
 
     id: str
     what: str
@@ -92,7 +96,16 @@ class Source(ABC):
         Raises:
             Refused: it cannot be taken over.
             Pickled: it is pickled.
+            Elsewhere: it belongs to another queue.
         """
+
+    def name(self, entry: Entry) -> str:
+        """Return what a report calls the message: its id, or how the element begins."""
+        return entry.member.decode(errors="backslashreplace")[:100]
+
+    def stranded(self) -> Iterator[Held]:
+        """Yield messages that are not pending yet and stay: their id, and why."""
+        return iter(())
 
     def held(self) -> Iterator[Held]:
         """Yield what workers of the source have, as far as it is noted; it is not taken over."""
