@@ -209,12 +209,12 @@ def test_jobs_that_a_rate_limit_of_rq_holds_back_come_too(
     limit = rq.RateLimit(key="carrier", concurrency=1)
     queue = rq.Queue("default", connection=broker.client, serializer="json")
     others = rq.Queue("others", connection=broker.client, serializer="json")
-    ids = [queue.enqueue("shop.expire", n, rate_limit=limit).id for n in range(3)]
+    ids = {queue.enqueue("shop.expire", n, rate_limit=limit).id for n in range(3)}
     foreign = others.enqueue("shop.expire", 4, rate_limit=limit).id
     for dry_run in (True, False):
         done = bide.take_over(orders, "rq", broker.store_url, dry_run=dry_run)
         assert (done.stored, bool(done)) == (3, True), done
-    assert [one.id for one in orders.claim(9)] == ids
+    assert {one.id for one in orders.claim(9)} == ids  # RQ orders those of a second by their id
     left = broker.client.zrange("rq:rl:carrier:rate_limited", 0, -1)
     assert left == [foreign.encode()]
 
