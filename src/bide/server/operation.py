@@ -67,6 +67,9 @@ class Answer(NamedTuple):
         return self.content if isinstance(self.content, bytes) else _encode(self.content)
 
 
+Handle = Callable[["Call"], Awaitable[Answer | None]]
+
+
 class Operation(NamedTuple):
     """One method of one path."""
 
@@ -75,7 +78,7 @@ class Operation(NamedTuple):
     path: str
     right: str | None
     """The right that it needs; "": any token; `None`: no token."""
-    handle: "Callable[[Call], Awaitable[Answer | None]]"
+    handle: Handle
     """Answers a call; returns `None` if it has sent the answer itself. Its docstring describes the
     operation: the first line is the summary."""
     answers: dict[int, Any]
@@ -91,7 +94,7 @@ class Operation(NamedTuple):
     problems: Sequence[int] = ()
     """Statuses of its own problems, beside those of every operation."""
     tag: str = ""
-    """Under what it is described, which `bide.server.routes` says."""
+    """Under what it is described."""
     kind: str = JSON
     """The content type of what it answers."""
 
@@ -100,6 +103,32 @@ class Operation(NamedTuple):
         """The summary and the description."""
         summary, _, more = cleandoc(self.handle.__doc__ or "").partition("\n\n")
         return summary.rstrip("."), more.replace("\n", " ")
+
+
+class Routes:
+    """Operations, each declared at the function that answers it.
+
+    Args:
+        tag: under what they are described.
+    """
+
+    def __init__(self, tag: str) -> None:
+        self.operations: list[Operation] = []
+        self._tag = tag
+
+    def __call__(
+        self, name: str, method: str, path: str, right: str | None, answers: dict[int, Any],
+        **more: Any,
+    ) -> Callable[[Handle], Handle]:  # fmt: skip
+        """Have the decorated function answer an operation, which has the fields of `Operation`."""
+
+        def declare(handle: Handle) -> Handle:
+            self.operations.append(
+                Operation(name, method, path, right, handle, answers, tag=self._tag, **more)
+            )
+            return handle
+
+        return declare
 
 
 @dataclass(eq=False)

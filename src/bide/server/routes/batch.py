@@ -20,7 +20,7 @@ from bide.model.undoing import Bulk, Part, Undo, Undone
 from bide.observing.heartbeat import is_register
 from bide.server import validate
 from bide.server.action_log import Act, count_of
-from bide.server.operation import MSGPACK, Answer, Call, Operation
+from bide.server.operation import MSGPACK, Answer, Call, Routes
 from bide.server.problem import Problem, invalid, of_validation
 from bide.server.rights import RIGHTS, Caller, Right
 from bide.server.routes.undoing import execute
@@ -28,6 +28,8 @@ from bide.server.service import own_names
 from bide.server.structure import check_msgpack
 from bide.server.turns import give_way
 from bide.server.wire import without_results
+
+route = Routes("batch")
 
 
 class Batch(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -72,6 +74,7 @@ _from_msgpack = msgspec.msgpack.Decoder(Batch).decode
 _to_msgpack = msgspec.msgpack.Encoder().encode
 
 
+@route("batch", "POST", "/v1/batch", "", {200: Replies}, takes=Batch, problems=(429, 501, 507))
 async def batch(call: Call) -> Answer:
     """Carry out commands.
 
@@ -219,6 +222,7 @@ def _shown(caller: Caller, messages: Sequence[Message | None], *, hides: bool = 
     ]  # fmt: skip
 
 
+@route("about", "GET", "/v1", "", {200: About})
 async def about(call: Call) -> Answer:
     """Tell what answers here."""
     from importlib.metadata import version
@@ -232,12 +236,3 @@ async def about(call: Call) -> Answer:
     rights = [right for right in RIGHTS if caller.may(right)]
     about = About(f"bide {version('bide')}", mine, caller.namespace, rights, list(caller.queues))
     return Answer(200, about)
-
-
-BATCH = (
-    Operation(
-        "batch", "POST", "/v1/batch", "", batch, {200: Replies}, takes=Batch,
-        problems=(429, 501, 507),
-    ),
-    Operation("about", "GET", "/v1", "", about, {200: About}),
-)  # fmt: skip

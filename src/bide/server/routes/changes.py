@@ -16,11 +16,17 @@ from bide.queue.undoing.faces import bulk_of
 from bide.server import wire
 from bide.server.change_wire import Changed, Moved, MovedOut, UndoableOut
 from bide.server.conditions import changed, chosen, tag_of
-from bide.server.operation import MESSAGE, QUEUE, Answer, Call, Operation
+from bide.server.operation import MESSAGE, QUEUE, Answer, Call, Routes
 from bide.server.routes.given import body_of, headers_of
 from bide.server.routes.messages import find_or_none
 from bide.server.routes.undoing import change
 from bide.server.structure import check_fields
+
+route = Routes("messages")
+
+_IF_MATCH = {
+    "if-match": "The etag that a GET told: only if nobody has edited or moved the message since."
+}
 
 Conditional = TypeVar("Conditional", Cancel, Edit)
 
@@ -53,6 +59,10 @@ class CancelQuery(wire.Request):
     """With `undo`: of the answer before."""
 
 
+@route(
+    "edit", "PATCH", MESSAGE, "change", {200: Outcome}, takes=Changed, headers=_IF_MATCH,
+    problems=(404, 409, 412, 429, 507),
+)  # fmt: skip
 async def edit(call: Call) -> Answer:
     """Change fields of a message.
 
@@ -87,6 +97,25 @@ def _version(seen: Message, edit: Edit, due: int) -> str:
     return version_of(msgspec.structs.replace(plain, **changes), due if moved else plain.due)
 
 
+@route(
+    "cancel", "DELETE", MESSAGE, "change", {200: Outcome}, headers=_IF_MATCH,
+    problems=(404, 409, 412),
+)  # fmt: skip
+async def cancel(call: Call) -> Answer:
+    """Take a message back.
+
+    Final when it answers 200. 409 tells who holds the message, or that it is done already.
+    """
+    command = call.arguments.cancel([check_name(call.part("id"))], None)
+    _, command = await _only_if(call, command)
+    (outcome,) = (await call.service.ask(Outcomes, command)).outcomes
+    return changed(outcome, conditional=command.if_version is not None)
+
+
+@route(
+    "rescheduleWhere", "PATCH", f"{QUEUE}/messages", "change", {200: MovedOut}, takes=Moved,
+    query=RuleQuery, problems=(429,),
+)  # fmt: skip
 async def reschedule_where(call: Call) -> Answer:
     """Move a group to another moment.
 
@@ -114,17 +143,10 @@ async def reschedule_where(call: Call) -> Answer:
     return Answer(200, MovedOut(count, page.cursor))
 
 
-async def cancel(call: Call) -> Answer:
-    """Take a message back.
-
-    Final when it answers 200. 409 tells who holds the message, or that it is done already.
-    """
-    command = call.arguments.cancel([check_name(call.part("id"))], None)
-    _, command = await _only_if(call, command)
-    (outcome,) = (await call.service.ask(Outcomes, command)).outcomes
-    return changed(outcome, conditional=command.if_version is not None)
-
-
+@route(
+    "cancelWhere", "DELETE", f"{QUEUE}/messages", "change", {200: UndoableOut}, query=CancelQuery,
+    problems=(429, 507),
+)  # fmt: skip
 async def cancel_where(call: Call) -> Answer:
     """Take back a group or a range of time.
 
@@ -148,27 +170,3 @@ async def _only_if(call: Call, command: Conditional) -> tuple[Message | None, Co
     message = await find_or_none(call)
     version = chosen(match, message)
     return message, msgspec.structs.replace(command, if_version=version)
-
-
-_IF_MATCH = {
-    "if-match": "The etag that a GET told: only if nobody has edited or moved the message since."
-}
-
-CHANGES = (
-    Operation(
-        "edit", "PATCH", MESSAGE, "change", edit, {200: Outcome}, takes=Changed, headers=_IF_MATCH,
-        problems=(404, 409, 412, 429, 507),
-    ),
-    Operation(
-        "cancel", "DELETE", MESSAGE, "change", cancel, {200: Outcome}, headers=_IF_MATCH,
-        problems=(404, 409, 412),
-    ),
-    Operation(
-        "rescheduleWhere", "PATCH", f"{QUEUE}/messages", "change", reschedule_where,
-        {200: MovedOut}, takes=Moved, query=RuleQuery, problems=(429,),
-    ),
-    Operation(
-        "cancelWhere", "DELETE", f"{QUEUE}/messages", "change", cancel_where, {200: UndoableOut},
-        query=CancelQuery, problems=(429, 507),
-    ),
-)  # fmt: skip

@@ -11,8 +11,10 @@ from bide.queue.undoing.faces import reviving
 from bide.queue.undoing.looking import look_at_dead
 from bide.server import wire
 from bide.server.change_wire import RevivedOut, UndoableRevive
-from bide.server.operation import QUEUE, Answer, Call, Operation
+from bide.server.operation import QUEUE, Answer, Call, Routes
 from bide.server.routes.undoing import change
+
+route = Routes("dead letters")
 
 
 class DeadQuery(wire.Request):
@@ -22,6 +24,7 @@ class DeadQuery(wire.Request):
     cursor: str | None = None
 
 
+@route("listDead", "GET", f"{QUEUE}/dead", "read", {200: wire.Messages}, query=DeadQuery)
 async def list_dead(call: Call) -> Answer:
     """List dead letters."""
     query = call.query(DeadQuery)
@@ -31,6 +34,10 @@ async def list_dead(call: Call) -> Answer:
     return Answer(200, wire.Messages(found, page.cursor))
 
 
+@route(
+    "revive", "POST", f"{QUEUE}/revive", "admin", {200: RevivedOut}, takes=UndoableRevive,
+    problems=(429, 507),
+)  # fmt: skip
 async def revive(call: Call) -> Answer:
     """Have dead letters delivered again."""
     asked = await call.read(UndoableRevive)
@@ -47,15 +54,3 @@ async def revive(call: Call) -> Answer:
         ids = [message.id for message in page.messages]
     command = call.arguments.revive(ids, asked.delay)
     return Answer(200, RevivedOut((await call.service.ask(Outcomes, command)).outcomes))
-
-
-DEAD = (
-    Operation(
-        "listDead", "GET", f"{QUEUE}/dead", "read", list_dead, {200: wire.Messages},
-        query=DeadQuery,
-    ),
-    Operation(
-        "revive", "POST", f"{QUEUE}/revive", "admin", revive, {200: RevivedOut},
-        takes=UndoableRevive, problems=(429, 507),
-    ),
-)  # fmt: skip

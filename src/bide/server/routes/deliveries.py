@@ -1,5 +1,6 @@
 """Deliveries: claim what is due, and say what became of it."""
 
+from collections.abc import Callable
 from math import ceil
 from typing import TypeVar
 
@@ -13,13 +14,19 @@ from bide.model.identity import check_name
 from bide.model.replies import Claimed, Outcome, Outcomes
 from bide.model.times import milliseconds
 from bide.server import wire
-from bide.server.operation import MESSAGE, QUEUE, Answer, Call, Operation
+from bide.server.operation import MESSAGE, QUEUE, Answer, Call, Handle, Routes
 from bide.server.problem import Problem, invalid
 from bide.server.receiving import unless_gone
+
+route = Routes("deliveries")
 
 S = TypeVar("S", bound=wire.Settling)
 
 
+@route(
+    "claim", "POST", f"{QUEUE}/claim", "consume", {200: wire.ClaimedOut}, takes=wire.Deliver,
+    problems=(429,),
+)  # fmt: skip
 async def claim(call: Call) -> Answer:
     """Claim due messages.
 
@@ -80,6 +87,15 @@ async def _give_back(call: Call, command: Claim, reply: Claimed) -> None:
         await call.service.ask(Outcomes, call.arguments.release(leases))
 
 
+def _settles(name: str, takes: type[wire.Settling]) -> Callable[[Handle], Handle]:
+    """Have the decorated function settle messages."""
+    return route(
+        name, "POST", f"{QUEUE}/{name}", "consume", {200: wire.OutcomesOut}, takes=takes,
+        problems=(409,),
+    )  # fmt: skip
+
+
+@_settles("ack", wire.AckRequest)
 async def ack(call: Call) -> Answer:
     """Say that messages are done.
 
@@ -95,6 +111,7 @@ async def ack(call: Call) -> Answer:
     return await _settle(call, command, "acked")
 
 
+@_settles("retry", wire.RetryRequest)
 async def retry(call: Call) -> Answer:
     """Have messages tried again.
 
@@ -104,6 +121,7 @@ async def retry(call: Call) -> Answer:
     return await _settle(call, call.arguments.retry(leases, said.delay, said.reason), "retried")
 
 
+@_settles("extend", wire.ExtendRequest)
 async def extend(call: Call) -> Answer:
     """Hold messages for longer.
 
@@ -113,6 +131,7 @@ async def extend(call: Call) -> Answer:
     return await _settle(call, call.arguments.extend(leases, said.lease), "extended")
 
 
+@_settles("bury", wire.BuryRequest)
 async def bury(call: Call) -> Answer:
     """Make messages dead letters.
 
@@ -122,6 +141,7 @@ async def bury(call: Call) -> Answer:
     return await _settle(call, call.arguments.bury(leases, said.reason), "buried")
 
 
+@_settles("release", wire.ReleaseRequest)
 async def release(call: Call) -> Answer:
     """Hand messages back untouched.
 
@@ -131,6 +151,10 @@ async def release(call: Call) -> Answer:
     return await _settle(call, call.arguments.release(leases), "released")
 
 
+@route(
+    "endLease", "POST", f"{MESSAGE}/release", "admin", {200: Outcome}, takes=wire.EndLeaseRequest,
+    problems=(404, 409),
+)  # fmt: skip
 async def end_lease(call: Call) -> Answer:
     """End the lease of a message.
 
@@ -173,26 +197,3 @@ async def _settle(call: Call, command: object, verb: str) -> Answer:
             outcomes=outcomes,
         )
     return Answer(200, wire.OutcomesOut(outcomes))
-
-
-DELIVERIES = (
-    Operation(
-        "claim", "POST", f"{QUEUE}/claim", "consume", claim, {200: wire.ClaimedOut},
-        takes=wire.Deliver, problems=(429,),
-    ),
-    *(
-        Operation(
-            name, "POST", f"{QUEUE}/{name}", "consume", handle, {200: wire.OutcomesOut},
-            takes=takes, problems=(409,),
-        )
-        for name, handle, takes in (
-            ("ack", ack, wire.AckRequest), ("retry", retry, wire.RetryRequest),
-            ("extend", extend, wire.ExtendRequest), ("bury", bury, wire.BuryRequest),
-            ("release", release, wire.ReleaseRequest),
-        )
-    ),
-    Operation(
-        "endLease", "POST", f"{MESSAGE}/release", "admin", end_lease, {200: Outcome},
-        takes=wire.EndLeaseRequest, problems=(404, 409),
-    ),
-)  # fmt: skip

@@ -12,9 +12,11 @@ from bide.model.message import State
 from bide.model.replies import Ends, expect
 from bide.model.times import milliseconds
 from bide.server import wire
-from bide.server.operation import MESSAGE, Answer, Call, Operation
+from bide.server.operation import MESSAGE, Answer, Call, Routes
 from bide.server.problem import Problem
 from bide.server.receiving import unless_gone
+
+route = Routes("messages")
 
 
 class EndOut(msgspec.Struct, omit_defaults=True):
@@ -72,6 +74,7 @@ class ResultQuery(wire.Request):
     wait: wire.Span = "0s"
 
 
+@route("history", "GET", f"{MESSAGE}/history", "read", {200: HistoryOut}, problems=(404,))
 async def history(call: Call) -> Answer:
     """Tell how messages with an id have ended.
 
@@ -87,6 +90,10 @@ async def history(call: Call) -> Answer:
     return Answer(200, HistoryOut(command.id, found.state, ends))
 
 
+@route(
+    "result", "GET", f"{MESSAGE}/result", "bodies", {200: ResultOut, 202: ResultOut},
+    query=ResultQuery, problems=(404, 429),
+)  # fmt: skip
 async def result(call: Call) -> Answer:
     """Tell what became of a message, and its result.
 
@@ -131,14 +138,3 @@ def _unknown(call: Call) -> Problem:
         f"there is no message {call.part('id')!r} in this queue, and none is remembered; a queue "
         "remembers ended messages for as long as its `history` and `result_ttl` say",
     )
-
-
-ENDING = (
-    Operation(
-        "history", "GET", f"{MESSAGE}/history", "read", history, {200: HistoryOut}, problems=(404,),
-    ),
-    Operation(
-        "result", "GET", f"{MESSAGE}/result", "bodies", result, {200: ResultOut, 202: ResultOut},
-        query=ResultQuery, problems=(404, 429),
-    ),
-)  # fmt: skip

@@ -15,11 +15,13 @@ from bide.model.times import milliseconds
 from bide.observing.heartbeat import Busy
 from bide.observing.sample import Lateness, Sample, take_sample
 from bide.server import wire
-from bide.server.operation import Answer, Call, Operation
+from bide.server.operation import Answer, Call, Routes
 from bide.server.problem import Problem, as_json, invalid, of_bide
 from bide.server.receiving import Gone, unless_gone
 from bide.server.subscription_status import Standing, standing
 from bide.targets.http.survey import Known
+
+route = Routes("events")
 
 KIND = "text/event-stream"
 
@@ -101,6 +103,9 @@ class Tick(msgspec.Struct):
     """The server's clock, in Unix milliseconds."""
 
 
+@route(
+    "events", "GET", "/v1/events", "", {200: bytes}, query=EventsQuery, kind=KIND, problems=(429,),
+)  # fmt: skip
 async def events(call: Call) -> Answer | None:
     """Hear of what happens.
 
@@ -291,11 +296,3 @@ class _Stream:
 
 def _event(kind: str, data: Any) -> str:
     return f"event: {kind}\ndata: {msgspec.json.encode(data).decode()}\n\n"
-
-
-EVENTS = (
-    Operation(
-        "events", "GET", "/v1/events", "", events, {200: bytes}, query=EventsQuery, kind=KIND,
-        problems=(429,),
-    ),
-)  # fmt: skip

@@ -9,8 +9,10 @@ from bide.model.identity import check_name
 from bide.model.replies import Explained
 from bide.observing.explain import Explanation, Reason
 from bide.server import wire
-from bide.server.operation import MESSAGE, Answer, Call, Operation
+from bide.server.operation import MESSAGE, Answer, Call, Routes
 from bide.server.problem import Problem
+
+route = Routes("messages")
 
 
 class ExplainQuery(wire.Request):
@@ -32,6 +34,10 @@ class ExplanationOut(msgspec.Struct):
     """What the sentence is made of."""
 
 
+@route(
+    "explain", "GET", f"{MESSAGE}/explanation", "read", {200: ExplanationOut}, query=ExplainQuery,
+    problems=(404,),
+)  # fmt: skip
 async def explain(call: Call) -> Answer:
     """Tell why a message is where it is.
 
@@ -47,11 +53,3 @@ async def explain(call: Call) -> Answer:
         raise Problem("not-found", found.sentence)
     sentence = found.in_language(query.language)
     return Answer(200, ExplanationOut(id, call.queue, sentence, list(found.reasons), found.facts))
-
-
-EXPLANATION = (
-    Operation(
-        "explain", "GET", f"{MESSAGE}/explanation", "read", explain, {200: ExplanationOut},
-        query=ExplainQuery, problems=(404,),
-    ),
-)  # fmt: skip

@@ -16,11 +16,13 @@ from bide.queue.results import must_be_new
 from bide.queue.values import check_latest
 from bide.server import wire
 from bide.server.conditions import changed, chosen, is_named, tag_of, wants_fresh
-from bide.server.operation import JSON, MESSAGE, QUEUE, Answer, Call, Operation
+from bide.server.operation import JSON, MESSAGE, QUEUE, Answer, Call, Routes
 from bide.server.problem import Problem, invalid
 from bide.server.routes.given import HEADER_TYPE, PutQuery, item_of, to_item
 from bide.server.structure import check_fields
 from bide.server.turns import give_way
+
+route = Routes("messages")
 
 
 class ListQuery(wire.Request):
@@ -35,13 +37,16 @@ class ListQuery(wire.Request):
     cursor: str | None = None
 
 
-async def put_one(call: Call) -> Answer:
-    """Store a message."""
-    item, on_conflict = await item_of(call, None)
-    outcome = await _put(call, [item], on_conflict)
-    return _stored(call, on_conflict, outcome[0], item)
-
-
+@route(
+    "putNamed", "PUT", MESSAGE, "put", {200: Outcome, 201: Outcome}, takes=wire.Given,
+    takes_bytes=True, query=PutQuery,
+    headers={
+        "if-none-match": "*: only if there is no message of this id.",
+        "if-match": "The etag that a GET told: replaces the message if nobody has edited or "
+        "moved it since, and stores nothing new.",
+    },
+    problems=(409, 412, 415, 429, 507),
+)  # fmt: skip
 async def put_named(call: Call) -> Answer:
     """Store a message under an id of your own.
 
@@ -59,6 +64,17 @@ async def put_named(call: Call) -> Answer:
     return _stored(call, on_conflict, outcome, item)
 
 
+@route(
+    "put", "POST", f"{QUEUE}/messages", "put", {200: Outcome, 201: Outcome}, takes=wire.Given,
+    takes_bytes=True, query=PutQuery, problems=(409, 415, 429, 507),
+)  # fmt: skip
+async def put_one(call: Call) -> Answer:
+    """Store a message."""
+    item, on_conflict = await item_of(call, None)
+    outcome = await _put(call, [item], on_conflict)
+    return _stored(call, on_conflict, outcome[0], item)
+
+
 async def _replace(call: Call, item: Item, on_conflict: str, match: str) -> Answer:
     """Replace a message if it still is what the caller saw."""
     if on_conflict == "raise" or call.header("if-none-match") is not None:
@@ -73,6 +89,10 @@ async def _replace(call: Call, item: Item, on_conflict: str, match: str) -> Answ
     return answer._replace(headers={"etag": tag_of(version_of(item, outcome.due or 0))})
 
 
+@route(
+    "putMany", "POST", f"{QUEUE}/put", "put", {200: wire.OutcomesOut}, takes=wire.PutMany,
+    problems=(429, 507),
+)  # fmt: skip
 async def put_many(call: Call) -> Answer:
     """Store many messages at once.
 
@@ -87,6 +107,10 @@ async def put_many(call: Call) -> Answer:
     return Answer(200, wire.OutcomesOut(await _put(call, items, many.on_conflict)))
 
 
+@route(
+    "getMessage", "GET", MESSAGE, "read", {200: wire.MessageOut, 304: None}, problems=(404,),
+    headers={"if-none-match": "The etag that you have."},
+)  # fmt: skip
 async def get(call: Call) -> Answer:
     """Look at a message."""
     message = await _find(call)
@@ -96,6 +120,10 @@ async def get(call: Call) -> Answer:
     return Answer(200, call.shown(message), {"etag": tag})
 
 
+@route(
+    "getBody", "GET", f"{MESSAGE}/body", "bodies", {200: bytes, 304: None}, problems=(404,),
+    kind="*/*", headers={"if-none-match": "The etag that you have."},
+)  # fmt: skip
 async def get_body(call: Call) -> Answer:
     """Look at a message's body alone."""
     message = await _find(call)
@@ -110,6 +138,7 @@ async def get_body(call: Call) -> Answer:
     return Answer(200, message.data, {"etag": tag, **safe}, kind)
 
 
+@route("listMessages", "GET", f"{QUEUE}/messages", "read", {200: wire.Messages}, query=ListQuery)
 async def list_messages(call: Call) -> Answer:
     """List messages."""
     query = call.query(ListQuery)
@@ -155,37 +184,3 @@ async def _find(call: Call) -> Message:
     if message is None:
         raise Problem("not-found", f"there is no message {call.part('id')!r} in this queue")
     return message
-
-
-MESSAGES = (
-    Operation(
-        "putNamed", "PUT", MESSAGE, "put", put_named, {200: Outcome, 201: Outcome},
-        takes=wire.Given, takes_bytes=True, query=PutQuery,
-        headers={
-            "if-none-match": "*: only if there is no message of this id.",
-            "if-match": "The etag that a GET told: replaces the message if nobody has edited or "
-            "moved it since, and stores nothing new.",
-        },
-        problems=(409, 412, 415, 429, 507),
-    ),
-    Operation(
-        "put", "POST", f"{QUEUE}/messages", "put", put_one, {200: Outcome, 201: Outcome},
-        takes=wire.Given, takes_bytes=True, query=PutQuery, problems=(409, 415, 429, 507),
-    ),
-    Operation(
-        "putMany", "POST", f"{QUEUE}/put", "put", put_many, {200: wire.OutcomesOut},
-        takes=wire.PutMany, problems=(429, 507),
-    ),
-    Operation(
-        "getMessage", "GET", MESSAGE, "read", get, {200: wire.MessageOut, 304: None},
-        problems=(404,), headers={"if-none-match": "The etag that you have."},
-    ),
-    Operation(
-        "getBody", "GET", f"{MESSAGE}/body", "bodies", get_body, {200: bytes, 304: None},
-        problems=(404,), kind="*/*", headers={"if-none-match": "The etag that you have."},
-    ),
-    Operation(
-        "listMessages", "GET", f"{QUEUE}/messages", "read", list_messages, {200: wire.Messages},
-        query=ListQuery,
-    ),
-)  # fmt: skip

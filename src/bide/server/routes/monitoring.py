@@ -4,8 +4,10 @@ import msgspec
 
 from bide.model.errors import Unsupported
 from bide.server.metrics import KIND, exposition
-from bide.server.operation import Answer, Call, Operation
+from bide.server.operation import Answer, Call, Routes
 from bide.server.quotas import Usage
+
+route = Routes("service")
 
 
 class Health(msgspec.Struct, omit_defaults=True):
@@ -15,11 +17,13 @@ class Health(msgspec.Struct, omit_defaults=True):
     reason: str | None = None
 
 
+@route("healthz", "GET", "/healthz", None, {200: Health})
 async def healthz(call: Call) -> Answer:
     """Whether the process answers."""
     return Answer(200, Health("ok"))
 
 
+@route("readyz", "GET", "/readyz", None, {200: Health, 503: Health})
 async def readyz(call: Call) -> Answer:
     """Whether the store answers as well."""
     reason = await call.service.ready()
@@ -28,6 +32,7 @@ async def readyz(call: Call) -> Answer:
     )
 
 
+@route("metrics", "GET", "/metrics", "read", {200: bytes}, kind=KIND)
 async def metrics(call: Call) -> Answer:
     """Figures for Prometheus.
 
@@ -38,12 +43,14 @@ async def metrics(call: Call) -> Answer:
             return Answer(200, await exposition(call.service, call.caller), kind=KIND)
 
 
+@route("usage", "GET", "/v1/usage", "read", {200: Usage})
 async def usage(call: Call) -> Answer:
     """How much the namespace uses of its quotas."""
     with call.counted(call.service.slow_calls):
         return Answer(200, await call.service.quotas.usage(call.caller))
 
 
+@route("openapi", "GET", "/openapi.json", None, {200: bytes})
 async def openapi(call: Call) -> Answer:
     """This description."""
     from bide.server.openapi import document
@@ -51,6 +58,7 @@ async def openapi(call: Call) -> Answer:
     return Answer(200, document())
 
 
+@route("docs", "GET", "/docs", None, {200: bytes}, problems=(501,), kind="text/html; charset=utf-8")
 async def docs(call: Call) -> Answer:
     """This description, to be read and tried."""
     try:
@@ -63,26 +71,12 @@ async def docs(call: Call) -> Answer:
     return Answer(200, page(), {"content-security-policy": policy()}, "text/html; charset=utf-8")
 
 
+@route(
+    "docsScript", "GET", "/docs/try.js", None, {200: bytes}, kind="text/javascript; charset=utf-8",
+)  # fmt: skip
 async def docs_script(call: Call) -> Answer:
     """The script of that page."""
     from bide.server.page import script
 
     kind = "text/javascript; charset=utf-8"
     return Answer(200, script(), {"x-content-type-options": "nosniff"}, kind)
-
-
-MONITORING = (
-    Operation("healthz", "GET", "/healthz", None, healthz, {200: Health}),
-    Operation("readyz", "GET", "/readyz", None, readyz, {200: Health, 503: Health}),
-    Operation("metrics", "GET", "/metrics", "read", metrics, {200: bytes}, kind=KIND),
-    Operation("usage", "GET", "/v1/usage", "read", usage, {200: Usage}),
-    Operation("openapi", "GET", "/openapi.json", None, openapi, {200: bytes}),
-    Operation(
-        "docs", "GET", "/docs", None, docs, {200: bytes}, problems=(501,),
-        kind="text/html; charset=utf-8",
-    ),
-    Operation(
-        "docsScript", "GET", "/docs/try.js", None, docs_script, {200: bytes},
-        kind="text/javascript; charset=utf-8",
-    ),
-)  # fmt: skip

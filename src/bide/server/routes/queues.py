@@ -13,10 +13,12 @@ from bide.queue.undoing.faces import bulk_of
 from bide.queue.undoing.looking import purge_part
 from bide.server import wire
 from bide.server.change_wire import UndoableOut, UndoablePurge
-from bide.server.operation import QUEUE, Answer, Call, Operation
+from bide.server.operation import QUEUE, Answer, Call, Routes
 from bide.server.problem import Problem
 from bide.server.queue_wire import ConfigureRequest, CountsOut
 from bide.server.routes.undoing import change
+
+route = Routes("queues")
 
 
 class QueueNames(msgspec.Struct):
@@ -83,6 +85,7 @@ class ForecastQuery(wire.Request):
     horizon: wire.Span = "1h"
 
 
+@route("listQueues", "GET", "/v1/queues", "read", {200: QueueNames}, query=PrefixQuery)
 async def list_queues(call: Call) -> Answer:
     """List the queues.
 
@@ -93,6 +96,7 @@ async def list_queues(call: Call) -> Answer:
     return Answer(200, QueueNames(await call.service.names(call.caller, prefix)))
 
 
+@route("counts", "GET", QUEUE, "read", {200: CountsOut})
 async def counts(call: Call) -> Answer:
     """Count the messages in each state.
 
@@ -102,36 +106,7 @@ async def counts(call: Call) -> Answer:
     return Answer(200, CountsOut.of(found))
 
 
-async def audit(call: Call) -> Answer:
-    """Check that every message is accounted for."""
-    found = await call.ask(Counts, Count(call.arguments.queue, recount=True))
-    checked = Audit.of(call.queue, found)
-    return Answer(200, AuditOut(bool(checked), checked.problems, CountsOut.of(found)))
-
-
-async def forecast(call: Call) -> Answer:
-    """Tell how many messages fall due when."""
-    query = call.query(ForecastQuery)
-    command = call.arguments.forecast(wire.span(query.bucket), wire.span(query.horizon))
-    found = await call.ask(Forecasted, command)
-    return Answer(
-        200,
-        ForecastOut(found.start, command.bucket, found.overdue, found.buckets, found.later),
-    )
-
-
-async def pause(call: Call) -> Answer:
-    """Let nobody claim."""
-    await call.read(wire.Empty)
-    return await _configure(call, call.arguments.configure(paused=True))
-
-
-async def resume(call: Call) -> Answer:
-    """Let messages be claimed again."""
-    await call.read(wire.Empty)
-    return await _configure(call, call.arguments.configure(paused=False))
-
-
+@route("configure", "PATCH", QUEUE, "admin", {200: SettingsOut}, takes=ConfigureRequest)
 async def configure(call: Call) -> Answer:
     """Pause, resume, limit, or set what is remembered."""
     given = await call.read(ConfigureRequest)
@@ -142,12 +117,24 @@ async def configure(call: Call) -> Answer:
     return await _configure(call, msgspec.structs.replace(command, paused=given.paused))
 
 
-async def _configure(call: Call, command: Configure) -> Answer:
-    reply = await call.service.ask(Settings, command)
-    times = reply.keep, reply.history, reply.result_ttl
-    return Answer(200, SettingsOut(reply.paused, *times, **limits_of(reply)))
+@route("pause", "POST", f"{QUEUE}/pause", "admin", {200: SettingsOut}, takes=wire.Empty)
+async def pause(call: Call) -> Answer:
+    """Let nobody claim."""
+    await call.read(wire.Empty)
+    return await _configure(call, call.arguments.configure(paused=True))
 
 
+@route("resume", "POST", f"{QUEUE}/resume", "admin", {200: SettingsOut}, takes=wire.Empty)
+async def resume(call: Call) -> Answer:
+    """Let messages be claimed again."""
+    await call.read(wire.Empty)
+    return await _configure(call, call.arguments.configure(paused=False))
+
+
+@route(
+    "purge", "POST", f"{QUEUE}/purge", "admin", {200: UndoableOut}, takes=UndoablePurge,
+    problems=(429, 507),
+)  # fmt: skip
 async def purge(call: Call) -> Answer:
     """Delete messages of a state.
 
@@ -167,6 +154,7 @@ async def purge(call: Call) -> Answer:
     return Answer(200, UndoableOut(count=found.count, more=found.more))
 
 
+@route("deleteQueue", "DELETE", QUEUE, "admin", {204: None}, problems=(404, 409))
 async def delete(call: Call) -> Answer:
     """Delete an empty queue.
 
@@ -178,29 +166,27 @@ async def delete(call: Call) -> Answer:
     return Answer(204)
 
 
-QUEUES = (
-    Operation(
-        "listQueues", "GET", "/v1/queues", "read", list_queues, {200: QueueNames},
-        query=PrefixQuery,
-    ),
-    Operation("counts", "GET", QUEUE, "read", counts, {200: CountsOut}),
-    Operation(
-        "configure", "PATCH", QUEUE, "admin", configure, {200: SettingsOut}, takes=ConfigureRequest,
-    ),
-    Operation(
-        "pause", "POST", f"{QUEUE}/pause", "admin", pause, {200: SettingsOut}, takes=wire.Empty,
-    ),
-    Operation(
-        "resume", "POST", f"{QUEUE}/resume", "admin", resume, {200: SettingsOut}, takes=wire.Empty,
-    ),
-    Operation(
-        "purge", "POST", f"{QUEUE}/purge", "admin", purge, {200: UndoableOut}, takes=UndoablePurge,
-        problems=(429, 507),
-    ),
-    Operation("deleteQueue", "DELETE", QUEUE, "admin", delete, {204: None}, problems=(404, 409)),
-    Operation(
-        "forecast", "GET", f"{QUEUE}/forecast", "read", forecast, {200: ForecastOut},
-        query=ForecastQuery,
-    ),
-    Operation("audit", "GET", f"{QUEUE}/audit", "read", audit, {200: AuditOut}),
-)  # fmt: skip
+async def _configure(call: Call, command: Configure) -> Answer:
+    reply = await call.service.ask(Settings, command)
+    times = reply.keep, reply.history, reply.result_ttl
+    return Answer(200, SettingsOut(reply.paused, *times, **limits_of(reply)))
+
+
+@route("forecast", "GET", f"{QUEUE}/forecast", "read", {200: ForecastOut}, query=ForecastQuery)
+async def forecast(call: Call) -> Answer:
+    """Tell how many messages fall due when."""
+    query = call.query(ForecastQuery)
+    command = call.arguments.forecast(wire.span(query.bucket), wire.span(query.horizon))
+    found = await call.ask(Forecasted, command)
+    return Answer(
+        200,
+        ForecastOut(found.start, command.bucket, found.overdue, found.buckets, found.later),
+    )
+
+
+@route("audit", "GET", f"{QUEUE}/audit", "read", {200: AuditOut})
+async def audit(call: Call) -> Answer:
+    """Check that every message is accounted for."""
+    found = await call.ask(Counts, Count(call.arguments.queue, recount=True))
+    checked = Audit.of(call.queue, found)
+    return Answer(200, AuditOut(bool(checked), checked.problems, CountsOut.of(found)))

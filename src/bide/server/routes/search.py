@@ -9,7 +9,9 @@ from bide.lane.steps import arun_steps
 from bide.model.message import Name, State
 from bide.queue.search import Query, query_of, search_steps
 from bide.server import wire
-from bide.server.operation import Answer, Call, Operation
+from bide.server.operation import Answer, Call, Routes
+
+route = Routes("queues")
 
 MOST_READ = 10_000
 """How many messages one request reads at most."""
@@ -50,6 +52,7 @@ class SearchOut(msgspec.Struct, omit_defaults=True):
     """Give it with the next request; everything was searched when it is missing."""
 
 
+@route("search", "GET", "/v1/search", "read", {200: SearchOut}, query=SearchQuery, problems=(429,))
 async def search(call: Call) -> Answer:
     """Search the messages of all queues.
 
@@ -75,11 +78,3 @@ async def search(call: Call) -> Answer:
     own = {full: name for name, full in names}
     found = [wire.shown(one, own[one.queue], bodies=bodies) for one in page.messages]
     return Answer(200, SearchOut(found, page.searched, page.total, page.cursor))
-
-
-SEARCH = (
-    Operation(
-        "search", "GET", "/v1/search", "read", search, {200: SearchOut}, query=SearchQuery,
-        problems=(429,),
-    ),
-)  # fmt: skip

@@ -10,7 +10,7 @@ from bide.model.replies import Counts
 from bide.model.times import milliseconds
 from bide.server import wire
 from bide.server.conditions import wants_fresh
-from bide.server.operation import Answer, Call, Operation
+from bide.server.operation import Answer, Call, Routes
 from bide.server.problem import Problem, invalid
 from bide.server.queue_wire import CountsOut
 from bide.server.receiving import unless_gone
@@ -33,9 +33,15 @@ from bide.targets.amqp import is_amqp, parse
 from bide.targets.http.records import Overtaken
 from bide.targets.http.subscription import NAME, Subscription, check_url
 
+route = Routes("subscriptions")
+
+_ONE = "/v1/subscriptions/{name}"
+_IF_MATCH = {"if-match": "The etag that a GET told: only if nobody has changed it since."}
+
 T = TypeVar("T")
 
 
+@route("listSubscriptions", "GET", "/v1/subscriptions", "read", {200: Subscriptions})
 async def list_subscriptions(call: Call) -> Answer:
     """List the subscriptions.
 
@@ -51,6 +57,11 @@ async def list_subscriptions(call: Call) -> Answer:
     return Answer(200, Subscriptions([_told(call, one, told) for one, told in found]))
 
 
+@route(
+    "putSubscription", "PUT", _ONE, "admin", {200: SubscriptionOut, 201: SubscriptionOut},
+    takes=SubscriptionIn, problems=(412, 507),
+    headers={**_IF_MATCH, "if-none-match": "*: only if there is none of this name."},
+)  # fmt: skip
 async def put(call: Call) -> Answer:
     """Have a queue pushed to a URL.
 
@@ -69,6 +80,7 @@ async def put(call: Call) -> Answer:
     return await _answer(call, kept.subscription, kept.secret, 201 if kept.fresh else 200)
 
 
+@route("getSubscription", "GET", _ONE, "read", {200: SubscriptionOut}, problems=(404,))
 async def get(call: Call) -> Answer:
     """Tell how it stands with a subscription.
 
@@ -77,6 +89,10 @@ async def get(call: Call) -> Answer:
     return await _answer(call, await _known(call))
 
 
+@route(
+    "changeSubscription", "PATCH", _ONE, "admin", {200: SubscriptionOut}, takes=SubscriptionChange,
+    headers=_IF_MATCH, problems=(404, 412, 507),
+)  # fmt: skip
 async def change(call: Call) -> Answer:
     """Change some of a subscription.
 
@@ -90,6 +106,10 @@ async def change(call: Call) -> Answer:
     return await _answer(call, await _done(call, change(*which, _tag(call), **fields)))
 
 
+@route(
+    "deleteSubscription", "DELETE", _ONE, "admin", {204: None}, headers=_IF_MATCH,
+    problems=(404, 412),
+)  # fmt: skip
 async def delete(call: Call) -> Answer:
     """Delete a subscription.
 
@@ -101,6 +121,10 @@ async def delete(call: Call) -> Answer:
     return Answer(204, b"")
 
 
+@route(
+    "pauseSubscription", "POST", f"{_ONE}/pause", "admin", {200: SubscriptionOut},
+    takes=PauseRequest, headers=_IF_MATCH, problems=(404, 412),
+)  # fmt: skip
 async def pause(call: Call) -> Answer:
     """Send nothing more.
 
@@ -111,6 +135,10 @@ async def pause(call: Call) -> Answer:
     return await _answer(call, await _done(call, pause(*which, asked.reason, _tag(call))))
 
 
+@route(
+    "resumeSubscription", "POST", f"{_ONE}/resume", "admin", {200: SubscriptionOut},
+    takes=wire.Empty, headers=_IF_MATCH, problems=(404, 412),
+)  # fmt: skip
 async def resume(call: Call) -> Answer:
     """Send again, at once.
 
@@ -121,6 +149,10 @@ async def resume(call: Call) -> Answer:
     return await _answer(call, await _done(call, resume(*which, _tag(call))))
 
 
+@route(
+    "rotateSecret", "POST", f"{_ONE}/rotate", "admin", {200: SubscriptionOut}, takes=RotateRequest,
+    headers=_IF_MATCH, problems=(404, 412),
+)  # fmt: skip
 async def rotate(call: Call) -> Answer:
     """Sign with a new secret.
 
@@ -134,6 +166,10 @@ async def rotate(call: Call) -> Answer:
     return await _answer(call, one, None if asked.secret else secret)
 
 
+@route(
+    "pingReceiver", "POST", f"{_ONE}/ping", "admin", {200: PingOut}, takes=wire.Empty,
+    problems=(404,),
+)  # fmt: skip
 async def ping(call: Call) -> Answer:
     """Send a request without a message.
 
@@ -268,44 +304,3 @@ def _told(call: Call, one: Subscription, told: SubscriptionOut) -> SubscriptionO
     if not call.caller.may("admin"):
         told.url = masked(told.url)  # a query may be a key, and who only looks needs none
     return told
-
-
-_ONE = "/v1/subscriptions/{name}"
-_IF_MATCH = {"if-match": "The etag that a GET told: only if nobody has changed it since."}
-
-SUBSCRIPTIONS = (
-    Operation(
-        "listSubscriptions", "GET", "/v1/subscriptions", "read", list_subscriptions,
-        {200: Subscriptions},
-    ),
-    Operation(
-        "putSubscription", "PUT", _ONE, "admin", put, {200: SubscriptionOut, 201: SubscriptionOut},
-        takes=SubscriptionIn, problems=(412, 507),
-        headers={**_IF_MATCH, "if-none-match": "*: only if there is none of this name."},
-    ),
-    Operation("getSubscription", "GET", _ONE, "read", get, {200: SubscriptionOut}, problems=(404,)),
-    Operation(
-        "changeSubscription", "PATCH", _ONE, "admin", change, {200: SubscriptionOut},
-        takes=SubscriptionChange, headers=_IF_MATCH, problems=(404, 412, 507),
-    ),
-    Operation(
-        "deleteSubscription", "DELETE", _ONE, "admin", delete, {204: None}, headers=_IF_MATCH,
-        problems=(404, 412),
-    ),
-    Operation(
-        "pauseSubscription", "POST", f"{_ONE}/pause", "admin", pause, {200: SubscriptionOut},
-        takes=PauseRequest, headers=_IF_MATCH, problems=(404, 412),
-    ),
-    Operation(
-        "resumeSubscription", "POST", f"{_ONE}/resume", "admin", resume, {200: SubscriptionOut},
-        takes=wire.Empty, headers=_IF_MATCH, problems=(404, 412),
-    ),
-    Operation(
-        "rotateSecret", "POST", f"{_ONE}/rotate", "admin", rotate, {200: SubscriptionOut},
-        takes=RotateRequest, headers=_IF_MATCH, problems=(404, 412),
-    ),
-    Operation(
-        "pingReceiver", "POST", f"{_ONE}/ping", "admin", ping, {200: PingOut}, takes=wire.Empty,
-        problems=(404,),
-    ),
-)  # fmt: skip

@@ -8,9 +8,11 @@ from bide.queue.undoing.back import undo_steps
 from bide.queue.undoing.change import bulk_steps
 from bide.queue.undoing.records import is_token, nothing
 from bide.server.change_wire import UndoableOut, UndoneOut, UndoRequest, cursor_of, from_cursor
-from bide.server.operation import QUEUE, Answer, Call, Operation
+from bide.server.operation import QUEUE, Answer, Call, Routes
 from bide.server.rights import RIGHT_OF_VERB, Caller
 from bide.server.service import Service
+
+route = Routes("messages")
 
 PARTS = 20
 """How many parts of a change one request takes back."""
@@ -52,6 +54,10 @@ async def change(call: Call, bulk: Bulk, cursor: str | None) -> UndoableOut:
     )
 
 
+@route(
+    "undo", "POST", f"{QUEUE}/undo", "", {200: UndoneOut}, takes=UndoRequest,
+    problems=(404, 429, 507),
+)  # fmt: skip
 async def undo(call: Call) -> Answer:
     """Take back a bulk change.
 
@@ -78,11 +84,3 @@ async def undo(call: Call) -> Answer:
     if total.following is not None:
         answer.following = total.following
     return Answer(200, answer)
-
-
-UNDOING = (
-    Operation(
-        "undo", "POST", f"{QUEUE}/undo", "", undo, {200: UndoneOut}, takes=UndoRequest,
-        problems=(404, 429, 507),
-    ),
-)  # fmt: skip

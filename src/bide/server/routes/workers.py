@@ -8,8 +8,10 @@ from bide.model.replies import Outcomes
 from bide.observing.explain.facts import afollow
 from bide.observing.workers import WorkerProcess, list_workers, request_stop
 from bide.server import wire
-from bide.server.operation import Answer, Call, Operation
+from bide.server.operation import Answer, Call, Routes
 from bide.server.problem import Problem
+
+route = Routes("workers")
 
 
 class Workers(msgspec.Struct):
@@ -24,6 +26,7 @@ class Requested(msgspec.Struct):
     holder: str
 
 
+@route("listWorkers", "GET", "/v1/workers", "read", {200: Workers})
 async def list_(call: Call) -> Answer:
     """List worker processes.
 
@@ -32,6 +35,10 @@ async def list_(call: Call) -> Answer:
     return Answer(200, Workers(await _read(call)))
 
 
+@route(
+    "stopWorker", "POST", "/v1/workers/{holder}/stop", "admin", {202: Requested}, takes=wire.Empty,
+    problems=(404, 409),
+)  # fmt: skip
 async def stop(call: Call) -> Answer:
     """Have a worker process replaced.
 
@@ -56,12 +63,3 @@ async def _read(call: Call) -> list[WorkerProcess]:
     registers = await call.service.registers(call.caller)
     steps = list_workers(registers, call.service.clock.now(), call.caller.own)
     return await afollow(steps, lambda command: call.service.lane.acall(command, call.service))
-
-
-WORKERS = (
-    Operation("listWorkers", "GET", "/v1/workers", "read", list_, {200: Workers}),
-    Operation(
-        "stopWorker", "POST", "/v1/workers/{holder}/stop", "admin", stop, {202: Requested},
-        takes=wire.Empty, problems=(404, 409),
-    ),
-)  # fmt: skip
