@@ -53,6 +53,13 @@ def put(engine: PostgresEngine, *ids: str, at: int | None = None) -> None:
     engine.execute([cmd.Put("q", [Item(id, b"1", at=at) for id in ids])])
 
 
+def fold(engine: PostgresEngine) -> None:
+    """Keep house, as engines do now and then."""
+    assert engine._caller is not None
+    engine._caller.settle()
+    engine._caller("_fold")
+
+
 def read(engine: PostgresEngine, postgres: PostgresServer) -> int:
     """Return how many entries were read so far of the index by rank, deleted ones too."""
     caller = engine._caller
@@ -188,23 +195,28 @@ def test_what_comes_to_a_time_that_is_past_is_claimed(
     match change:
         case "put":
             put(other, "later2", at=1_000)
+            fold(other)
             assert drain(engine) == ["later2"]
         case "put beside others":
             moments = {"far": 2**42, "later2": 1_000}
             items = [Item(id, b"1", at=moment) for id, moment in moments.items()]
             other.execute([cmd.Put("q", items)])
+            fold(other)
             assert drain(engine) == ["later2"]
         case "replace":
             other.execute([cmd.Put("q", [Item("later", b"2", at=1_000)], "replace")])
+            fold(other)
             assert drain(engine) == ["later"]
         case "reschedule":
             other.execute([cmd.Reschedule("q", ["later"], at=1_000)])
+            fold(other)
             assert drain(engine) == ["later"]
         case "retry":
             put(engine, "again")
             (claimed,) = other.execute([cmd.Claim("q", 1, 60_000, "w")])
             assert isinstance(claimed, Claimed)
             other.execute([cmd.Retry("q", [cmd.Lease("again", claimed.token)])])
+            fold(other)
             assert drain(engine) == ["again"]
 
 

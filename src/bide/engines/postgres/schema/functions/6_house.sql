@@ -15,8 +15,14 @@ BEGIN
   FROM changes LEFT JOIN _part ON whole = what GROUP BY 1, 2, 3
   ON CONFLICT (queue, what, hour) DO UPDATE SET count = t.count + excluded.count;
   DELETE FROM total WHERE hour >= 0 AND count = 0;
-  DELETE FROM lowered AS l WHERE coalesce(l.rank < (
-    SELECT rank FROM message AS m WHERE m.queue = l.queue AND m.state = 0 ORDER BY rank LIMIT 1), true);
+  -- A rank in `lowered` is that of the highest priority there is, 255 below the one of the lowest.
+  DELETE FROM lowered AS l USING (
+    SELECT o.queue, (
+      SELECT m.rank FROM message AS m
+      WHERE m.queue = o.queue AND m.state = 0 AND m.rank BETWEEN o.first AND o.last + 255
+      ORDER BY m.rank LIMIT 1) AS first
+    FROM (SELECT queue, min(rank) AS first, max(rank) AS last FROM lowered GROUP BY queue) AS o
+  ) AS f WHERE f.queue = l.queue AND coalesce(l.rank + 255 < f.first, true);
   DELETE FROM sleeper WHERE seen < _moment(NULL) - 60000;
   DELETE FROM lease_end AS e WHERE NOT EXISTS (SELECT FROM limited AS l WHERE l.id = e.limited);
 END $$;
