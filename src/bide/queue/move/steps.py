@@ -27,6 +27,12 @@ def is_marked(message: Message | None, token: str = "") -> bool:
     return error == MOVING + token if token else error.startswith(MOVING)
 
 
+def set_aside(item: Item, now: int, mark: str) -> Item:
+    """Return a message as a dead letter with a mark, which nobody can claim."""
+    failure = Failure(item.attempt, now, "", mark)
+    return msgspec.structs.replace(item, died=now, failures=remember(item.failures, failure))
+
+
 class Steps:
     """Moves messages, a batch at a time.
 
@@ -101,13 +107,7 @@ class Steps:
         self._hold()
         now = self._source._clock.now()
         mark = MOVING + self._token
-        copies = [
-            msgspec.structs.replace(
-                item, died=now,
-                failures=remember(item.failures, Failure(item.attempt, now, "", mark)),
-            )
-            for item in items
-        ]  # fmt: skip
+        copies = [set_aside(item, now, mark) for item in items]
         there = self._refused(self._put(self._target, copies))
         other = {id for id, message in there.items() if not is_marked(message, self._token)}
         if other:  # the target has just got another message with this id

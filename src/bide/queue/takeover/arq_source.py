@@ -1,26 +1,19 @@
 """Jobs of arq (the layout of arq 0.25 to 0.28)."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item
+from bide.queue.takeover.moments import created_at, due_at
 from bide.queue.takeover.pickled import decoded
-from bide.queue.takeover.source import (
-    Entry,
-    Place,
-    Refused,
-    Source,
-    call_item,
-    created_at,
-    due_at,
-)
+from bide.queue.takeover.source import Entry, Place, Refused, Source
 
 
 class ArqSource(Source):
     """A queue of arq: a sorted set of ids, and a key for each job."""
 
-    default: ClassVar[str] = "arq:queue"
+    default = "arq:queue"
 
     def places(self) -> list[Place]:
         """Return the set of jobs.
@@ -29,13 +22,13 @@ class ArqSource(Source):
             InvalidArgument: a worker of arq is running: it looks at a job and starts it in two
                 steps, between which a job could be taken over.
         """
-        health = f"{self._queue}:health-check"
-        if self._redis.ask("EXISTS", health):
+        health = f"{self.queue}:health-check"
+        if self.redis.ask("EXISTS", health):
             raise InvalidArgument(
-                f"a worker of arq works on {self._queue}; stop it first (if it was killed, wait "
+                f"a worker of arq works on {self.queue}; stop it first (if it was killed, wait "
                 f"until the key {health} has expired, or delete it)"
             )
-        return [Place(self._queue.encode(), "zset")]
+        return [Place(self.queue.encode(), "zset")]
 
     def content(self, entry: Entry) -> list[Sequence[Any]]:
         """Read the job, and whether a worker has it."""
@@ -62,12 +55,10 @@ class ArqSource(Source):
         if data is None:
             raise Refused("it has expired")
         try:
-            job = decoded(data, pickles=self._pickles)
+            job = decoded(data, pickles=self.pickles)
             name, args, kwargs = job["f"], job["a"], job["k"]
             created = created_at(int(job["et"]) / 1000)
         except (ValueError, TypeError, KeyError) as error:
             raise Refused(f"it is neither pickle nor JSON of arq ({error!r})") from error
         due = due_at(entry.score / 1000)
-        return call_item(
-            entry.member.decode(), name, args, kwargs, due, self._max_body, created=created
-        )
+        return self._call(entry.member.decode(), name, args, kwargs, due, created)

@@ -6,27 +6,13 @@ from typing import Any, ClassVar
 
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item
-from bide.queue.takeover.source import (
-    NOW,
-    Entry,
-    Held,
-    Place,
-    Refused,
-    Source,
-    created_at,
-    due_at,
-    job_item,
-)
+from bide.queue.takeover.moments import NOW, created_at, due_at
+from bide.queue.takeover.source import Entry, Held, Place, Refused, Source
 
 _SHIFT = 0x1000
 """The score of a delayed job is its time in milliseconds, times this, plus a counter."""
 
 _KNOWN = (b"bullmq:5.", b"bullmq:6.")
-
-_REFUSED = {
-    b"rjk": "it repeats; make it a schedule of bide",
-    b"parentKey": "another job waits for it (a flow)",
-}
 
 
 class BullMQSource(Source):
@@ -35,11 +21,15 @@ class BullMQSource(Source):
     The body of a message is the job's `data`.
     """
 
-    default: ClassVar[str] = ""
+    default = ""
+    refusals: ClassVar[dict[bytes, str]] = {
+        b"rjk": "it repeats; make it a schedule of bide",
+        b"parentKey": "another job waits for it (a flow)",
+    }
 
     @property
     def _prefix(self) -> bytes:
-        return f"bull:{self._queue}:".encode()
+        return f"bull:{self.queue}:".encode()
 
     def places(self) -> list[Place]:
         """Return the keys of waiting, paused, prioritized and delayed jobs.
@@ -47,7 +37,7 @@ class BullMQSource(Source):
         Raises:
             InvalidArgument: another version of BullMQ wrote the queue, or there is none.
         """
-        version = self._redis.ask("HGET", self._prefix + b"meta", "version")
+        version = self.redis.ask("HGET", self._prefix + b"meta", "version")
         if version is None or not version.startswith(_KNOWN):
             said = "no version of BullMQ" if version is None else version.decode(errors="replace")
             raise InvalidArgument(
@@ -75,9 +65,7 @@ class BullMQSource(Source):
         [job] = content
         if not {b"name", b"data", b"timestamp"} <= job.keys():
             raise Refused("it is no job of BullMQ 5 or 6, or a marker of an older version")
-        for field, reason in _REFUSED.items():
-            if job.get(field):
-                raise Refused(reason)
+        self._refuse(job)
         try:
             data = json.loads(job[b"data"])
             priority = 255 - min(int(job.get(b"priority") or 0), 255)
@@ -87,14 +75,14 @@ class BullMQSource(Source):
         delayed = entry.place.key.endswith(b":delayed")
         due = due_at(int(entry.score) // _SHIFT / 1000) if delayed else NOW
         name = job[b"name"].decode(errors="replace")
-        return job_item(entry.member.decode(), name, data, due, self._max_body, priority, created)
+        return self._job(entry.member.decode(), name, data, due, priority, created)
 
     def held(self) -> Iterator[Held]:
         """Yield the jobs that workers run."""
-        for member in self._redis.ask("LRANGE", self._prefix + b"active", 0, -1):
+        for member in self.redis.ask("LRANGE", self._prefix + b"active", 0, -1):
             yield Held(member.decode(errors="replace"), "active")
 
     def stranded(self) -> Iterator[Held]:
         """Yield the jobs that wait for their children."""
-        for member in self._redis.ask("ZRANGE", self._prefix + b"waiting-children", 0, -1):
+        for member in self.redis.ask("ZRANGE", self._prefix + b"waiting-children", 0, -1):
             yield Held(member.decode(errors="replace"), "it waits for other jobs (a flow)")

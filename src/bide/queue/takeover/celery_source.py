@@ -3,23 +3,13 @@
 import base64
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
 from bide.model.message import Item
-from bide.queue.takeover.source import (
-    NOW,
-    Entry,
-    Held,
-    Pickled,
-    Place,
-    Refused,
-    Source,
-    due_at,
-    iso_seconds,
-    job_item,
-)
+from bide.queue.takeover.moments import NOW, due_at, iso_seconds
+from bide.queue.takeover.source import Entry, Held, Pickled, Place, Refused, Source
 from bide.queue.takeover.task_message import TaskMessage, id_of
 
 _STEP = "\x06\x16"
@@ -34,11 +24,11 @@ _LOWEST = 9
 class CelerySource(Source):
     """A queue of Celery: a list for each priority. Bodies are read by `bide worker --celery`."""
 
-    default: ClassVar[str] = "celery"
+    default = "celery"
 
     def places(self) -> list[Place]:
         """Return the lists of the queue, one per priority."""
-        names = [self._queue, *(f"{self._queue}{_STEP}{step}" for step in range(1, _LOWEST + 1))]
+        names = [self.queue, *(f"{self.queue}{_STEP}{step}" for step in range(1, _LOWEST + 1))]
         return [Place(name.encode(), "list", oldest_last=True) for name in names]
 
     def item(self, entry: Entry, content: Sequence[Any]) -> Item:
@@ -52,7 +42,7 @@ class CelerySource(Source):
         headers, kind = found["headers"], found["content-type"]
         if "task" not in headers or "id" not in headers:
             raise Refused("it is of Celery's protocol 1; bide takes over protocol 2")
-        if "python-serialize" in kind and not self._pickles:
+        if "python-serialize" in kind and not self.pickles:
             raise Pickled
         eta = headers.pop("eta", None)
         due = NOW if eta is None else due_at(iso_seconds(eta))
@@ -64,13 +54,11 @@ class CelerySource(Source):
             headers["task"], raw.decode() if is_text else None, None if is_text else raw, kind,
             encoding, None, {**headers, "eta": None},
             {name: given[name] for name in _KEPT if given.get(name) is not None},
-            "", self._queue, [self._queue],
+            "", self.queue, [self.queue],
         )  # fmt: skip
         id, group = id_of(headers)
         priority = min(max(_LOWEST - int(given.get("priority") or 0), 0), _LOWEST)
-        item = job_item(
-            id, headers["task"], msgspec.to_builtins(message), due, self._max_body, priority
-        )
+        item = self._job(id, headers["task"], msgspec.to_builtins(message), due, priority)
         return msgspec.structs.replace(item, group=group)
 
     def held(self) -> Iterator[Held]:
@@ -80,14 +68,14 @@ class CelerySource(Source):
         """
         cursor = 0
         while True:
-            cursor, values = self._redis.ask("HSCAN", "unacked", cursor, "COUNT", 500)
+            cursor, values = self.redis.ask("HSCAN", "unacked", cursor, "COUNT", 500)
             for value in values.values():
                 try:
                     found, _, key = json.loads(value)
                     headers = found["headers"]
                 except (ValueError, TypeError, KeyError):
                     continue  # not written by Celery
-                if key == self._queue:
+                if key == self.queue:
                     eta = f", due {headers['eta']}" if headers.get("eta") else ""
                     yield Held(str(headers.get("id")), f"{headers.get('task')}{eta}")
             if not cursor:

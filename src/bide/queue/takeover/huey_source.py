@@ -4,21 +4,12 @@ import re
 from collections.abc import Sequence
 from datetime import UTC
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from bide.model.message import Item
+from bide.queue.takeover.moments import NOW, created_at, due_at
 from bide.queue.takeover.pickled import inflated, is_pickle, plain
-from bide.queue.takeover.source import (
-    NOW,
-    Entry,
-    Pickled,
-    Place,
-    Refused,
-    Source,
-    call_item,
-    created_at,
-    due_at,
-)
+from bide.queue.takeover.source import Entry, Pickled, Place, Refused, Source
 
 _FIELDS = (
     "id", "name", "eta", "retries", "retry_delay", "priority", "args", "kwargs", "on_complete",
@@ -44,20 +35,20 @@ class _Message(tuple[Any, ...]):
 class HueySource(Source):
     """A queue of Huey: a list, or a sorted set by priority, and a set of the scheduled ones."""
 
-    default: ClassVar[str] = "huey"
+    default = "huey"
 
     @cached_property
     def _name(self) -> str:
         """The name in keys: Huey leaves out other characters, unless it has `clean_name=False`."""
-        as_it_is = (f"{_QUEUE}{self._queue}", f"huey.schedule.{self._queue}")
-        if self._redis.ask("EXISTS", *as_it_is):
-            return self._queue
-        return re.sub("[^A-Za-z0-9_]", "", self._queue)
+        as_it_is = (f"{_QUEUE}{self.queue}", f"huey.schedule.{self.queue}")
+        if self.redis.ask("EXISTS", *as_it_is):
+            return self.queue
+        return re.sub("[^A-Za-z0-9_]", "", self.queue)
 
     def places(self) -> list[Place]:
         """Return the set of scheduled tasks, and the queue."""
         key = f"{_QUEUE}{self._name}".encode()
-        by_priority = self._redis.ask("TYPE", key) == b"zset"
+        by_priority = self.redis.ask("TYPE", key) == b"zset"
         return [
             Place(f"huey.schedule.{self._name}".encode(), "zset"),
             Place(key, "zset" if by_priority else "list", not by_priority),
@@ -91,10 +82,9 @@ class HueySource(Source):
             raise Refused("it is part of a pipeline or a chord")
         eta = message["eta"]
         due = due_at(eta.replace(tzinfo=eta.tzinfo or UTC).timestamp()) if eta else NOW
-        return call_item(
+        return self._call(
             str(message["id"]), message["name"], message["args"], message["kwargs"], due,
-            self._max_body, priority=min(max(int(message["priority"] or 0), 0), 255),
-            created=self._created(entry),
+            self._created(entry), min(max(int(message["priority"] or 0), 0), 255),
         )  # fmt: skip
 
     def _has_stamp(self, entry: Entry) -> bool:
@@ -106,10 +96,10 @@ class HueySource(Source):
         return created_at(int.from_bytes(entry.member[:_STAMP]) / 1_000_000)
 
     def _message(self, entry: Entry) -> dict[str, Any]:
-        data = inflated(entry.member[_STAMP * self._has_stamp(entry) :], 2 * self._max_body)
+        data = inflated(entry.member[_STAMP * self._has_stamp(entry) :], 2 * self.max_body)
         if not is_pickle(data):
             raise Refused("it is not as Huey's own serializer writes it")
-        if not self._pickles:
+        if not self.pickles:
             raise Pickled
         found = plain(data, {"huey.registry.Message": _Message})
         if not isinstance(found, _Message) or len(found) < _FEWEST:

@@ -1,31 +1,12 @@
 """Jobs of RQ (the layout of RQ 1.16 to 3)."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from bide.model.message import Item
+from bide.queue.takeover.moments import NOW, created_at, due_at, iso_seconds
 from bide.queue.takeover.pickled import decoded, inflated
-from bide.queue.takeover.source import (
-    NOW,
-    Elsewhere,
-    Entry,
-    Held,
-    Place,
-    Refused,
-    Source,
-    call_item,
-    created_at,
-    due_at,
-    iso_seconds,
-)
-
-_REFUSED = {
-    b"repeats_left": "it repeats; make it a schedule of bide",
-    b"success_callback_name": "it has callbacks, which bide does not call",
-    b"failure_callback_name": "it has callbacks, which bide does not call",
-    b"stopped_callback_name": "it has callbacks, which bide does not call",
-}
-
+from bide.queue.takeover.source import Elsewhere, Entry, Held, Place, Refused, Source
 
 _LIMITED = b"rq:rl:"
 
@@ -42,16 +23,20 @@ class RQSource(Source):
     rate limit.
     """
 
-    default: ClassVar[str] = "default"
+    default = "default"
+    refusals = {b"repeats_left": "it repeats; make it a schedule of bide"} | dict.fromkeys(
+        (b"success_callback_name", b"failure_callback_name", b"stopped_callback_name"),
+        "it has callbacks, which bide does not call",
+    )
 
     def places(self) -> list[Place]:
         """Return the list of waiting jobs, and the sets of scheduled and of rate-limited ones."""
         return [
-            Place(f"rq:scheduled:{self._queue}".encode(), "zset"),
-            Place(f"rq:queue:{self._queue}".encode(), "list"),
+            Place(f"rq:scheduled:{self.queue}".encode(), "zset"),
+            Place(f"rq:queue:{self.queue}".encode(), "list"),
             *(
                 Place(_LIMITED + limit + b":rate_limited", "zset")
-                for limit in sorted(self._redis.ask("SMEMBERS", "rq:rl-keys"))
+                for limit in sorted(self.redis.ask("SMEMBERS", "rq:rl-keys"))
             ),
         ]
 
@@ -70,35 +55,31 @@ class RQSource(Source):
         if not {b"data", b"status", b"created_at"} <= job.keys():
             raise Refused("its job is gone" if not job else "its job is not one of RQ 1.16 to 3")
         limited = entry.place.key.startswith(_LIMITED)
-        if limited and job.get(b"origin") != self._queue.encode():
+        if limited and job.get(b"origin") != self.queue.encode():
             raise Elsewhere
-        for field, reason in _REFUSED.items():
-            if job.get(field):
-                raise Refused(reason)
+        self._refuse(job)
         if dependents:
             raise Refused("other jobs depend on it")
-        data = inflated(job[b"data"], 2 * self._max_body)
+        data = inflated(job[b"data"], 2 * self.max_body)
         try:
-            name, instance, args, kwargs = decoded(data, pickles=self._pickles)
+            name, instance, args, kwargs = decoded(data, pickles=self.pickles)
         except (ValueError, TypeError) as error:
             raise Refused(f"its call is neither pickle nor JSON ({error})") from error
         if instance is not None:
             raise Refused("it calls a method of a pickled object")
         due = due_at(entry.score) if entry.place.kind == "zset" and not limited else NOW
-        return call_item(
-            entry.member.decode(), name, args, kwargs, due, self._max_body,
-            created=_created(job[b"created_at"]),
-        )  # fmt: skip
+        created = _created(job[b"created_at"])
+        return self._call(entry.member.decode(), name, args, kwargs, due, created)
 
     def held(self) -> Iterator[Held]:
         """Yield the jobs that workers run."""
-        for member in self._redis.ask("ZRANGE", f"rq:wip:{self._queue}", 0, -1):
+        for member in self.redis.ask("ZRANGE", f"rq:wip:{self.queue}", 0, -1):
             yield Held(member.decode(errors="replace").partition(":")[0], "running")
 
     def stranded(self) -> Iterator[Held]:
         """Yield the jobs that wait for others."""
         for registry, reason in _STRANDED.items():
-            for member in self._redis.ask("ZRANGE", f"rq:{registry}:{self._queue}", 0, -1):
+            for member in self.redis.ask("ZRANGE", f"rq:{registry}:{self.queue}", 0, -1):
                 yield Held(member.decode(errors="replace"), reason)
 
 

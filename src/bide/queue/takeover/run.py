@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import urlsplit
@@ -11,11 +12,12 @@ import msgspec
 from bide.engines.registry import mask, opener
 from bide.model.errors import InvalidArgument
 from bide.queue.sync import Queue
-from bide.queue.takeover.source import NOW, Elsewhere, Entry, Pickled, Place, Refused, Source
+from bide.queue.takeover.moments import NOW
+from bide.queue.takeover.source import Elsewhere, Entry, Pickled, Place, Refused, Source
 from bide.queue.takeover.transit import LEASE, Ready, Transit
 
 if TYPE_CHECKING:
-    from bide.queue.foreign_redis import ForeignRedis
+    pass
 
 Library = Literal["celery", "rq", "arq", "huey", "bullmq"]
 
@@ -112,8 +114,8 @@ def take_over(
 
     with ForeignRedis(url) as redis:
         made = kind(redis, name, pickles=allow_pickle, max_body=queue._builder.max_body)
-        transit = Transit(redis, made, f"{library}:{name}", queue)
-        run = _Run(queue, redis, made, transit, batch, progress, delayed_only=delayed_only)
+        transit = Transit(made, f"{library}:{name}", queue)
+        run = _Run(queue, made, transit, batch, delayed_only, progress or (lambda count: None))
         if dry_run:
             run.count()
         else:
@@ -152,36 +154,32 @@ def _patience() -> Callable[[], bool]:
     return wait
 
 
+@dataclass
 class _Run:
     """One run over a source."""
 
-    def __init__(
-        self, queue: Queue, redis: "ForeignRedis", source: Source, transit: Transit, batch: int,
-        progress: Callable[[int], object] | None, *, delayed_only: bool,
-    ) -> None:  # fmt: skip
-        self._queue = queue
-        self._delayed_only = delayed_only
-        self._redis = redis
-        self._source = source
-        self._transit = transit
-        self._batch = batch
-        self._progress = progress
-        self.done = TakenOver()
+    queue: Queue
+    source: Source
+    transit: Transit
+    batch: int
+    delayed_only: bool
+    progress: Callable[[int], object]
+    done: TakenOver = field(default_factory=TakenOver)
 
     def count(self) -> None:
         """Count what a run would move."""
-        self.done.finished = len({*self._transit.left()})
+        self.done.finished = len({*self.transit.left()})
         self.done.stored = self.done.finished
-        for place in self._source.places():
+        for place in self.source.places():
             skip = 0
             while page := self._page(place, skip):
                 self.done.stored += len(self._readable(page))
                 skip += len(page)
-                self._tell(len(page))
+                self.progress(len(page))
 
     def move(self) -> None:
         """Finish what an interrupted run left, then move all."""
-        places = self._source.places()
+        places = self.source.places()
         self._finish()
         # A worker of the source that takes messages meanwhile makes a pass miss some.
         for _ in range(PASSES):
@@ -190,24 +188,24 @@ class _Run:
 
     def note_rest(self) -> None:
         """Note what workers of the source have, and what waits for other messages."""
-        for stranded in self._source.stranded():
+        for stranded in self.source.stranded():
             self._refuse(stranded.id, stranded.what)
-        for held in self._source.held():
+        for held in self.source.held():
             self.done.held += 1
             if len(self.done.held_examples) < EXAMPLES:
                 self.done.held_examples[held.id] = held.what
 
     def _finish(self) -> None:
-        left = self._transit.left()
+        left = self.transit.left()
         known: set[str] = set()
-        while part := list(islice(left, self._batch)):
+        while part := list(islice(left, self.batch)):
             ready = self._readable(part, all_of_them=True)
             known |= {one.item.id for one in ready}
             self._carry(ready)
             self.done.finished += len(ready)
         # Their entry is gone: only the last step is missing.
-        items = [item for item in self._transit.marked() if item.id not in known]
-        self._transit.deliver(items)
+        items = [item for item in self.transit.marked() if item.id not in known]
+        self.transit.deliver(items)
         self.done.finished += len(items)
         self.done.stored += len(items)
 
@@ -219,15 +217,15 @@ class _Run:
         for place in places:
             stayed = 0
             while page := self._page(place, stayed):
-                taken = self._transit.take(self._wanted(page))
+                taken = self.transit.take(self._wanted(page))
                 moved = self._carry(taken)
                 stayed += len(page) - moved
-                self._tell(len(page))
+                self.progress(len(page))
         return self.done.stored - before
 
     def _wanted(self, page: list[Entry]) -> list[Ready]:
         ready = self._readable(page)
-        known = self._transit.known([one.item.id for one in ready])
+        known = self.transit.known([one.item.id for one in ready])
         seen: set[str] = set()
         wanted = []
         for one in ready:
@@ -239,34 +237,34 @@ class _Run:
         return wanted
 
     def _carry(self, taken: list[Ready]) -> int:
-        known = self._transit.carry(taken)
+        known = self.transit.carry(taken)
         for one in known:
             self._known(one)
         self.done.stored += len(taken) - len(known)
         return len(taken) - len(known)
 
     def _known(self, one: Ready) -> None:
-        self._refuse(one.item.id, f"{self._queue.name} has a message of the id {one.item.id!r}")
+        self._refuse(one.item.id, f"{self.queue.name} has a message of the id {one.item.id!r}")
 
     def _readable(self, page: list[Entry], *, all_of_them: bool = False) -> list[Ready]:
         """Return the messages of entries; count those that have none."""
-        commands = [self._source.content(entry) for entry in page]
+        commands = [self.source.content(entry) for entry in page]
         flat = [command for group in commands for command in group]
-        replies: Iterator[Any] = iter(self._redis.ask_all(flat) if flat else [])
-        now = self._queue._clock.now()
+        replies: Iterator[Any] = iter(self.source.redis.ask_all(flat) if flat else [])
+        now = self.queue._clock.now()
         ready = []
         for entry, group in zip(page, commands, strict=True):
             content = list(islice(replies, len(group)))
             try:
-                item = self._source.item(entry, content)
+                item = self.source.item(entry, content)
             except Pickled:
                 self.done.pickled += 1
             except Refused as error:
-                self._refuse(self._source.name(entry), str(error))
+                self._refuse(self.source.name(entry), str(error))
             except Elsewhere:
                 continue
             else:
-                if item.at == NOW and self._delayed_only and not all_of_them:
+                if item.at == NOW and self.delayed_only and not all_of_them:
                     self.done.waiting += 1
                     continue
                 due = now if item.at == NOW else item.at
@@ -281,15 +279,13 @@ class _Run:
     def _page(self, place: Place, skip: int) -> list[Entry]:
         """Read up to a batch of elements, oldest first, after the first `skip` of them."""
         if place.kind == "zset":
-            flat = self._redis.ask("ZRANGE", place.key, skip, skip + self._batch - 1, "WITHSCORES")
+            flat = self.source.redis.ask(
+                "ZRANGE", place.key, skip, skip + self.batch - 1, "WITHSCORES"
+            )
             pairs = zip(flat[::2], flat[1::2], strict=True)
             return [Entry(place, member, float(score)) for member, score in pairs]
         if not place.oldest_last:
-            found = self._redis.ask("LRANGE", place.key, skip, skip + self._batch - 1)
+            found = self.source.redis.ask("LRANGE", place.key, skip, skip + self.batch - 1)
         else:
-            found = self._redis.ask("LRANGE", place.key, -skip - self._batch, -skip - 1)[::-1]
+            found = self.source.redis.ask("LRANGE", place.key, -skip - self.batch, -skip - 1)[::-1]
         return [Entry(place, member) for member in found]
-
-    def _tell(self, count: int) -> None:
-        if self._progress is not None:
-            self._progress(count)

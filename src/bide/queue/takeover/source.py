@@ -1,21 +1,17 @@
 """What a library keeps on Redis, as the import reads it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from bide.model import body as bodies
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
 from bide.model.message import JOB, Item
-from bide.model.times import LATEST
 
 if TYPE_CHECKING:
     from bide.queue.foreign_redis import ForeignRedis
-
-NOW = 0
-"""The due time of a message that waits: at once."""
 
 
 class Refused(Exception):
@@ -54,6 +50,7 @@ class Held(NamedTuple):
     what: str
 
 
+@dataclass(eq=False)
 class Source(ABC):
     """One queue of a library.
 
@@ -64,14 +61,16 @@ class Source(ABC):
         max_body: how many bytes a body may take.
     """
 
+    redis: "ForeignRedis"
+    queue: str
+    _: KW_ONLY
+    pickles: bool
+    max_body: int
+
     default: ClassVar[str]
     """The queue that the library uses if none is named; empty if there is none."""
-
-    def __init__(self, redis: "ForeignRedis", queue: str, *, pickles: bool, max_body: int) -> None:
-        self._redis = redis
-        self._queue = queue
-        self._pickles = pickles
-        self._max_body = max_body
+    refusals: ClassVar[dict[bytes, str]] = {}
+    """Fields of a job that cannot be taken over if it has them, and why."""
 
     @abstractmethod
     def places(self) -> list[Place]:
@@ -111,57 +110,37 @@ class Source(ABC):
         """Yield what workers of the source have, as far as it is noted; it is not taken over."""
         return iter(())
 
+    def _refuse(self, job: Mapping[bytes, bytes]) -> None:
+        for field, reason in self.refusals.items():
+            if job.get(field):
+                raise Refused(reason)
 
-def call_item(
-    id: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], due: int, max_body: int,
-    *, priority: int = 0, created: int | None = None,
-) -> Item:  # fmt: skip
-    """Return the message of a function's call: its body is `{"args": [...], "kwargs": {...}}`.
+    def _call(
+        self, id: str, name: str, args: Iterable[Any], kwargs: Mapping[str, Any], due: int,
+        created: int | None, priority: int = 0,
+    ) -> Item:  # fmt: skip
+        """Return the message of a function's call: its body is `{"args": [...], "kwargs": {...}}`.
 
-    Raises:
-        Refused: the arguments are no JSON, or the id is not valid.
-    """
-    body = {"args": list(args), "kwargs": dict(kwargs)}
-    return job_item(id, name, body, due, max_body, priority, created)
+        Raises:
+            Refused: the arguments are no JSON, or the id is not valid.
+        """
+        body = {"args": list(args), "kwargs": dict(kwargs)}
+        return self._job(id, name, body, due, priority, created)
 
+    def _job(
+        self, id: str, name: str, body: Any, due: int, priority: int, created: int | None = None
+    ) -> Item:
+        """Return a message whose header names its job.
 
-def job_item(
-    id: str, name: str, body: Any, due: int, max_body: int, priority: int = 0,
-    created: int | None = None,
-) -> Item:  # fmt: skip
-    """Return a message whose header names its job.
-
-    Raises:
-        Refused: the body is no JSON, or the id is not valid.
-    """
-    try:
-        data, is_json = bodies.encode(body, max_body)
-        return Item(
-            check_name(id), data, is_json, due, priority=priority, headers={JOB: name},
-            created=created,
-        )  # fmt: skip
-    except InvalidArgument as error:
-        raise Refused(str(error)) from error
-
-
-def iso_seconds(text: str) -> float:
-    """Return a time in ISO 8601, of UTC if it names no zone, in Unix seconds."""
-    when = datetime.fromisoformat(text)
-    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
-
-
-def created_at(seconds: float) -> int | None:
-    """Return a creation time in Unix milliseconds; `None` if it is no time of bide."""
-    return round(seconds * 1000) if 0 < seconds * 1000 <= LATEST else None
-
-
-def due_at(seconds: float) -> int:
-    """Return a due time in Unix milliseconds.
-
-    Raises:
-        Refused: it is no time of bide.
-    """
-    due = seconds * 1000
-    if not 0 <= due <= LATEST:
-        raise Refused(f"{seconds!r} is no time before the year 2100")
-    return round(due)
+        Raises:
+            Refused: the body is no JSON, or the id is not valid.
+        """
+        try:
+            data, is_json = bodies.encode(body, self.max_body)
+            headers = {JOB: name}
+            return Item(
+                check_name(id), data, is_json, due, priority=priority, headers=headers,
+                created=created,
+            )  # fmt: skip
+        except InvalidArgument as error:
+            raise Refused(str(error)) from error

@@ -8,13 +8,14 @@ import msgspec
 from bide.model.commands import Put
 from bide.model.errors import AlreadyMoving, StoreError
 from bide.model.identity import new_id
-from bide.model.message import IN_TRANSIT, Failure, Item, Message, remember
+from bide.model.message import IN_TRANSIT, Item, Message
 from bide.model.replies import Outcome, Outcomes
+from bide.queue.move.steps import set_aside
 from bide.queue.sync import Queue
 from bide.queue.takeover.source import Entry, Place, Source
 
 if TYPE_CHECKING:
-    from bide.queue.foreign_redis import ForeignRedis
+    pass
 
 LEASE = 15_000
 """Milliseconds after which another run may go on with what a dead one left."""
@@ -94,14 +95,13 @@ class Transit:
     """Carries messages from a source to a queue, while it holds the right to.
 
     Args:
-        redis: the server of the source.
         source: the source.
         name: of the source, for its keys: the library and the queue.
         target: where messages go.
     """
 
-    def __init__(self, redis: "ForeignRedis", source: Source, name: str, target: Queue) -> None:
-        self._redis = redis
+    def __init__(self, source: Source, name: str, target: Queue) -> None:
+        self._redis = source.redis
         self._source = source
         self._target = target
         self._lock = f"bide:import:{name}:run".encode()
@@ -162,13 +162,7 @@ class Transit:
         if not taken:
             return []
         now = self._target._clock.now()
-        copies = [
-            msgspec.structs.replace(
-                one.item, died=now,
-                failures=remember(one.item.failures, Failure(0, now, "", self._mark)),
-            )
-            for one in taken
-        ]  # fmt: skip
+        copies = [set_aside(one.item, now, self._mark) for one in taken]
         outcomes = self._put(copies, "keep")
         there = self._letters([outcome.id for outcome in outcomes if not outcome.done])
         known = [one for one in taken if one.item.id in there and there[one.item.id] != self._mark]
