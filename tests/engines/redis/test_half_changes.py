@@ -21,6 +21,8 @@ from tests.servers import RedisServer
 
 Change = Callable[[], object]
 
+DAY = 86_400_000
+
 
 @pytest.fixture
 def disk(start: Callable[..., RedisServer]) -> RedisServer:
@@ -102,6 +104,17 @@ def _following_lapsed(engine: RedisEngine) -> Change:
 LIMITED = Configure("q", limit=9, group_limit=5)
 
 
+def _expiring(engine: RedisEngine) -> Change:
+    items = [Item(f"n{i}", b"1", expires=1 if i % 2 else None) for i in range(6)]
+    engine.execute([Put("q", items)], NOW)
+    return lambda: claim(engine, 4, NOW + 2)
+
+
+def _limited_expiring(engine: RedisEngine) -> Change:
+    engine.execute([LIMITED], NOW)
+    return _expiring(engine)
+
+
 def _limited_claiming(engine: RedisEngine) -> Change:
     engine.execute([LIMITED], NOW)
     put(engine, MANY, group="g")
@@ -172,7 +185,8 @@ def writes(server: RedisServer) -> list[list[bytes]]:
     "begin",
     [
         _claiming, _claiming_few, _acking, _acking_remembered, _acking_one, _retrying, _extending,
-        _lapsing, _following, _following_lapsed, _limited_claiming, _limited_looking_ahead,
+        _lapsing, _expiring, _limited_expiring, _following, _following_lapsed, _limited_claiming,
+        _limited_looking_ahead,
         _limited_acking, _limited_lapsing, _limited_cancelling, _limiting,
     ],
     ids=lambda begin: begin.__name__[1:],
@@ -198,7 +212,7 @@ def test_a_script_may_be_cut_behind_any_of_its_writes(
 
 
 def _all_comes_once(engine: RedisEngine, server: "client_library.Redis") -> None:
-    """See that everything which has a record comes, and that nothing stays behind."""
+    """See that everything which has a record comes or has expired, and nothing stays behind."""
     there = {name.decode() for name in server.hkeys(key("records"))}  # type: ignore[union-attr]
     engine.execute([Count("q", recount=True), Scan("q", "leased"), Find("q", ["m0001"])], NOW + 5)
     now = NOW + 10 * LEASE
@@ -209,12 +223,13 @@ def _all_comes_once(engine: RedisEngine, server: "client_library.Redis") -> None
         assert isinstance(acked, Outcomes)
         assert all(acked.outcomes)
         now += 1
-    assert set(found) == there
+    kept = {member[12:].decode() for member in server.zrange(key("kept"), 0, -1)}  # type: ignore[union-attr]
+    assert set(found) == there - kept
     assert set(found.values()) <= {1}
     (counts,) = engine.execute([Count("q", recount=True)], now)
     assert isinstance(counts, Counts)
     assert counts.strays == 0
-    engine.execute([Configure("q", limit=0, group_limit=0)], now)
+    engine.execute([Configure("q", limit=0, group_limit=0)], now + DAY)  # nothing is kept longer
     parts = ("records", "leases", "leased", "delayed", "ready", "lines", "turns", "shares")
     assert server.exists(*map(key, parts)) == 0
     ids = put(engine, MANY)

@@ -61,10 +61,6 @@ def _alike(command: cmd.Command) -> object:
     return type(command), key(command)
 
 
-def _kind_apart(command: cmd.Command) -> type | None:
-    return type(command) if isinstance(command, (cmd.Queues, cmd.Delete)) else None
-
-
 class RedisEngine:
     """Executes each batch of commands in as few pipelines of scripts as it allows.
 
@@ -96,27 +92,19 @@ class RedisEngine:
         for command in commands:
             if isinstance(command, cmd.Scan):
                 check_cursor(command)
-        outcomes: list[Outcome] = []
         try:
             self._sender.claims.clear()
             if self._sender.interrupted:
                 self._give_back()
-            if len(commands) == 1:
-                outcomes = self._execute(commands, now)
-            else:  # lists and deletions do not meet what later commands create
-                for _, run in groupby(commands, _kind_apart):
-                    outcomes += self._execute(list(run), now)
+            outcomes = self._execute(commands, now)
         except Exception:
             raise
         except BaseException:
             self._sender.interrupt()
             raise
-        for outcome in outcomes:
-            if isinstance(outcome, BideError):
-                break
-        else:
-            return outcomes  # type: ignore[return-value]
         errors = [outcome for outcome in outcomes if isinstance(outcome, BideError)]
+        if not errors:
+            return outcomes  # type: ignore[return-value]
         if len(errors) == len(outcomes) and len({(type(e), str(e)) for e in errors}) == 1:
             raise errors[0]
         raise PartlyDone(outcomes)
@@ -156,25 +144,20 @@ class RedisEngine:
             del interrupted[0]
 
     def _execute(self, commands: Sequence[cmd.Command], now: int | None) -> list[Outcome]:
-        """Execute commands; return what came of each."""
-        if not isinstance(commands[0], cmd.Queues):
-            self._meet(commands, now)
+        """Execute commands, in one pipeline what can be; return what came of each."""
+        self._note_queues(commands)
         outcomes: list[Outcome] = []
         together: list[Step] = []
-        runs = [commands]
-        if len(commands) > 1:
-            runs = [list(run) for _, run in groupby(commands, _alike)]
+        runs = [commands] if len(commands) == 1 else [list(r) for _, r in groupby(commands, _alike)]
         for run in runs:
-            step, alone = self._step(run)
-            if alone or len(runs) == 1:
-                if together:
-                    outcomes += self._advance(together, now)
-                    together = []
-                outcomes += self._finish(step, None, now)
-            else:
+            step, alone = self._step(run, now)
+            if not alone and len(runs) > 1:
                 together.append(step)
-        if together:
+                continue
             outcomes += self._advance(together, now)
+            together = []
+            outcomes += self._finish(step, None, now)
+        outcomes += self._advance(together, now)
         for i, outcome in enumerate(outcomes):
             if isinstance(outcome, ShardMismatch):  # nothing was done; now the number is known
                 send = partial(self._sender.send, now=now)
@@ -182,10 +165,8 @@ class RedisEngine:
                 (outcomes[i],) = self._execute([commands[i]], now)
         return outcomes
 
-    def _meet(self, commands: Sequence[cmd.Command], now: int | None) -> None:
+    def _note_queues(self, commands: Sequence[cmd.Command]) -> None:
         """Name the queues that commands create, and note those whose hints count."""
-        if self._settings.shards > 1:
-            self._shards.meet(commands, partial(self._sender.send, now=now))
         fresh = set()
         for command in commands:
             if isinstance(command, (cmd.Put, cmd.Configure)) and command.queue not in self._named:
@@ -196,9 +177,11 @@ class RedisEngine:
             self._names.add(fresh)
             self._named |= fresh
 
-    def _step(self, run: Sequence[Any]) -> tuple[Step, bool]:
+    def _step(self, run: Sequence[Any], now: int | None) -> tuple[Step, bool]:
         """Return what commands become, and whether nothing else may be executed meanwhile."""
         command = run[0]
+        if self._settings.shards > 1 and not isinstance(command, cmd.Queues):
+            self._shards.meet(command, partial(self._sender.send, now=now))
         sharded = self._shards.sharded.get(command.queue)
         shards = 1 if sharded is None else sharded.count
         match command:
@@ -228,9 +211,10 @@ class RedisEngine:
 
     def _advance(self, steps: Sequence[Step], now: int | None) -> list[Outcome]:
         """Execute steps, the first round of all of them in one pipeline."""
+        if not steps:
+            return []
         rounds = [next(step) for step in steps]
-        calls = [call for each in rounds for call in each]
-        answers = iter(self._sender.send(calls, now))
+        answers = iter(self._sender.send([call for each in rounds for call in each], now))
         outcomes: list[Outcome] = []
         for step, each in zip(steps, rounds, strict=True):
             outcomes += self._finish(step, list(islice(answers, len(each))), now)

@@ -84,25 +84,20 @@ class ShardMap:
         self.sharded: dict[str, ShardedQueue] = {}
         """What is known of the queues of several shards."""
 
-    def meet(self, commands: Iterable[Command], send: Send) -> None:
-        """Find out about the queues of commands, and make those that the commands make."""
-        if self._wanted == 1:  # a queue of several shards refuses calls that take it for one
+    def meet(self, command: Command, send: Send) -> None:
+        """Find out about the queue of a command, and make it if the command does."""
+        queue, makes = command.queue, isinstance(command, (Put, Configure))
+        known = queue in self._single or queue in self.sharded
+        if known and not (makes and queue in self._absent):
             return
-        for command in commands:
-            queue = command.queue
-            makes = isinstance(command, (Put, Configure))
-            if queue in self._single or (
-                queue in self.sharded and not (makes and queue in self._absent)
-            ):
-                continue
-            found = max((shards for shards, _ in _ask(queue, self._wanted, "", send)), default=0)
-            if found == 0 and makes:  # the first shard decides
-                wanted = 1 if _limits(command) else self._wanted
-                found = max((shards for shards, _ in _ask(queue, 1, wanted, send)), default=0)
-                if found > 1:
-                    self.make(queue, found, send)
-            (self._absent.discard if found else self._absent.add)(queue)
-            self.learn(queue, found or self._wanted, send)
+        found = max((shards for shards, _ in _ask(queue, self._wanted, "", send)), default=0)
+        if found == 0 and makes:  # the first shard decides
+            wanted = 1 if _limits(command) else self._wanted
+            found = max((shards for shards, _ in _ask(queue, 1, wanted, send)), default=0)
+            if found > 1:
+                self.make(queue, found, send)
+        (self._absent.discard if found else self._absent.add)(queue)
+        self.learn(queue, found or self._wanted, send)
 
     def learn(self, queue: str, shards: int, send: Send) -> None:
         """Note of how many shards a queue is made."""

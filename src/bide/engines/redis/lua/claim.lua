@@ -14,6 +14,7 @@ local SLICE, READ, PROMOTE = 500, 64, 1024
 local TABLE = 32  -- from so many on, Redis is quicker if its set and its hash of leases are no lists
 local LONG = '                                                                 '  -- longer than what Redis keeps in a list
 local lease_token, until_, ids, texts, left, weighted, lapsed, promoted, examined, let_go
+local held, ends, mark, score  -- what is leased at once: of LEASES, of LEASED, and what all have in common
 
 -- Replies; `next` is when to claim again, `more` whether more slices are to come.
 local function reply(next, more)
@@ -59,19 +60,32 @@ local function give_token()
   end
 end
 
+-- Sets aside a message that is too late. It stands where it was found, even if half a change, left by a
+-- server that died, says in its record that it has expired.
 local function expire(r)
+  r.was = nil
   remember_end(r, 'expired')
-  r.state, r.ended = 'expired', now
-  flag('k', true)
-  call('ZADD', KEPT, int(BASE.expired + now), r.member)
-  save(r)
-  count('expired')
+  set_aside(r, 'expired')
+end
+
+-- Adds a message to those that this call leases.
+local function hold(member, id, text)
+  if not mark then
+    give_token()
+    score = int(until_)
+    mark = concat({' ', lease_token, ' ', score, ' ', ARGV[10], '\t', int(now)})
+  end
+  local n = #held
+  held[n + 1], held[n + 2] = id, sub(member, 1, ORDER) .. mark
+  ends[n + 1], ends[n + 2] = score, member
+  n = #ids + 1
+  ids[n], texts[n] = id, text
 end
 
 -- Leases the first members of a set; returns whether there is room for more in the reply.
 local function lease(set, members)
-  local held, ends, n, m, looked, expires = {}, {}, 0, #ids, 0, has('e')
-  local ids, texts, room, score, mark = ids, texts, left, int(until_), nil
+  local looked, expired, expires = 0, 0, has('e')
+  held, ends, mark = {}, {}, nil
   for first = 1, #members, READ do
     local found = {}
     for i = first, min(first + READ - 1, #members) do
@@ -79,37 +93,31 @@ local function lease(set, members)
     end
     local records = call('HMGET', RECORDS, unpack(found))
     for i = 1, #found do
-      local id, text, member = found[i], records[i], members[first + i - 1]
+      local id, text = found[i], records[i]
       local r = text and expires and parse(id, text)
       if r and is_late(r) then
         expire(r)
+        expired = expired + 1
       elseif text then  -- else it is half a change, left by a server that died
-        room = room - #text - #id
-        if room < 0 and m > 0 then break end
-        if not mark then
-          give_token()
-          mark = ' ' .. lease_token .. ' ' .. score .. ' ' .. ARGV[10] .. '\t' .. int(now)
-        end
-        held[n + 1], held[n + 2] = id, sub(member, 1, ORDER) .. mark
-        ends[n + 1], ends[n + 2] = score, member
-        n, m = n + 2, m + 1
-        ids[m], texts[m] = id, text
+        left = left - #text - #id
+        if left < 0 and #ids > 0 then break end
+        hold(members[first + i - 1], id, text)
       end
       looked = looked + 1
     end
-    if room < 0 and looked < first + #found - 1 then break end
+    if left < 0 and looked < first + #found - 1 then break end
   end
-  left, examined = room, examined + looked
-  if n >= 2 * TABLE then
+  examined = examined + looked
+  if #held >= 2 * TABLE then
     call('HSET', LEASES, held[1], held[2] .. LONG)
     call('ZADD', LEASED, 0, LONG)
   end
-  if n > 0 then
+  if #held > 0 then
     call('HSET', LEASES, unpack(held))
     call('ZADD', LEASED, unpack(ends))
   end
-  if n >= 2 * TABLE then call('ZREM', LEASED, LONG) end
-  if looked > 0 then call('ZREMRANGEBYRANK', set, 0, looked - 1) end
+  if #held >= 2 * TABLE then call('ZREM', LEASED, LONG) end
+  if looked > expired then call('ZREMRANGEBYRANK', set, 0, looked - expired - 1) end
   return looked == #members
 end
 
@@ -161,8 +169,7 @@ local function find_next(g)
     if text then
       examined = examined + 1
       r.stands = entry
-      remember_end(r, 'expired')
-      set_aside(r, 'expired')
+      expire(r)
     else  -- half a change, left by a server that died
       call('ZREM', LINES, entry)
       call('ZREM', READY, member)
@@ -174,8 +181,8 @@ end
 
 -- Leases up to `most` messages, as groups take turns; returns false if there is no room for more.
 local function serve(most)
-  local held, ends, runs, places, lines, n = {}, {}, {}, {}, {}, 0
-  local score, mark, full, at = int(until_), nil, false, 1
+  local runs, places, lines, n, full, at = {}, {}, {}, 0, false, 1
+  held, ends, mark = {}, {}, nil
   local groups = first_groups(most)
   local all = #groups < most  -- else a group that was served comes behind others than these
   local different = #groups
@@ -188,15 +195,10 @@ local function serve(most)
       full = left < 0 and #ids > 0
     end
     if entry and not full then
-      if not mark then
-        give_token()
-        mark = ' ' .. lease_token .. ' ' .. score .. ' ' .. ARGV[10] .. '\t' .. int(now)
-      end
+      hold(member, id, text)
       n, examined = n + 1, examined + 1
-      held[2 * n - 1], held[2 * n] = id, sub(member, 1, ORDER) .. mark
-      ends[2 * n - 1], ends[2 * n] = score, member
       runs[2 * n - 1], runs[2 * n] = 0, concat({'r', g.name, '\1', member})
-      places[n], lines[n], ids[#ids + 1], texts[#texts + 1] = member, entry, id, text
+      places[n], lines[n] = member, entry
       local since = note_served(g)
       let_go[#ids] = since > tonumber(sub(text, ORDER + 2, ORDER + 14)) and since or 0
       g.at = g.at + 1
