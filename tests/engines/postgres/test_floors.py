@@ -60,8 +60,14 @@ def fold(engine: PostgresEngine) -> None:
     engine._caller("_fold")
 
 
-def read(engine: PostgresEngine, postgres: PostgresServer) -> int:
-    """Return how many entries were read so far of the index by rank, deleted ones too."""
+def count(engine: PostgresEngine) -> Counts:
+    (counts,) = engine.execute([cmd.Count("q", recount=True)])
+    assert isinstance(counts, Counts)
+    return counts
+
+
+def read(engine: PostgresEngine, postgres: PostgresServer, index: str = "message_rank") -> int:
+    """Return how many entries were read so far of an index, deleted ones too."""
     caller = engine._caller
     assert caller is not None
     caller.settle()
@@ -69,10 +75,10 @@ def read(engine: PostgresEngine, postgres: PostgresServer) -> int:
     with postgres.client() as client:
         query = (
             "SELECT idx_tup_read FROM pg_stat_user_indexes"
-            " WHERE schemaname = %s AND indexrelname = 'message_rank'"
+            " WHERE schemaname = %s AND indexrelname = %s"
         )
-        ((count,),) = client.execute(query, (engine.schema,)).fetchall()
-    return int(count)
+        ((entries,),) = client.execute(query, (engine.schema, index)).fetchall()
+    return int(entries)
 
 
 @contextmanager
@@ -115,6 +121,24 @@ def test_leases_that_have_ended_are_not_read_again_while_claims_find_nothing(
             assert drain(engine) == []
         after = read(engine, postgres)
     assert after - before < 1_000  # and not, each time, 4,000 leases that were to end in a minute
+
+
+@pytest.mark.parametrize("rest", [1e9, 0.0])
+def test_house_is_kept_less_often_where_that_takes_long(
+    postgres: PostgresServer,
+    open_engine: Callable[[], PostgresEngine],
+    monkeypatch: pytest.MonkeyPatch,
+    rest: float,
+) -> None:
+    engine = open_engine()
+    monkeypatch.setattr("bide.engines.postgres.engine.FOLD_EVERY", 1)
+    monkeypatch.setattr("bide.engines.postgres.engine.FOLD_REST", rest)
+    engine._until_fold = 1
+    for number in range(4):
+        put(engine, f"m{number}")
+    with postgres.client() as client:
+        query = f"SELECT count(*) FROM {engine.schema}.tally".encode()
+        assert client.execute(query).fetchall() == [(3 if rest else 0,)]
 
 
 @pytest.mark.parametrize("change", ["claim", "extend"])
@@ -274,6 +298,5 @@ def test_no_message_is_passed_over_whatever_transactions_do(
     for thread in claimers:
         thread.join()
     assert sorted(got) == sorted(wanted)
-    (counts,) = workers[0].execute([cmd.Count("q", recount=True)])
-    assert isinstance(counts, Counts)
+    counts = count(workers[0])
     assert (counts.recount, counts.strays) == (counts.sizes, 0)

@@ -35,6 +35,10 @@ TRIES = 5
 FOLD_EVERY = 256
 """After so many batches that changed something the counters are added up."""
 
+FOLD_REST = 10.0
+"""The counters are not added up again for so many times as long as that took: while a transaction
+holds an old snapshot, it reads all changes that were added up since."""
+
 FLOORS_LAST = 60.0
 """Seconds after which a claim looks everywhere again, whatever the last one said: the server's
 clock may have been set back. A thousand times as long as that look took, if that is longer, but
@@ -110,6 +114,7 @@ class PostgresEngine:
         self._notifier: PostgresNotifier | None = None
         self._closed = False
         self._until_fold = FOLD_EVERY
+        self._fold_from = 0.0
         self._polls = False
         self._floors: dict[str, list[int]] = {}
         self._forget_floors: dict[str, float] = {}
@@ -262,11 +267,19 @@ class PostgresEngine:
             self._until_fold -= not all(command.only_reads for command in commands)
             if self._until_fold <= 0 or told.deltas > MANY_DELTAS:
                 self._until_fold = random.randrange(FOLD_EVERY, 2 * FOLD_EVERY)
-                self._settle(caller)
-                caller("_fold")
+                self._fold(caller)
         except psycopg.Error as error:
             _log.warning("%s: nobody could be woken: %s", self._settings.place, error)
             self._leave_if_lost(error)
+
+    def _fold(self, caller: Caller) -> None:
+        """Add up the counters, unless that has just taken long."""
+        begin = time.monotonic()
+        if begin < self._fold_from:
+            return
+        self._settle(caller)
+        caller("_fold")
+        self._fold_from = begin + (1 + FOLD_REST) * (time.monotonic() - begin)
 
     def _wake_and_sleep(
         self,
