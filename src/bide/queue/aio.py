@@ -9,10 +9,10 @@ from bide.model.commands import Count, Delete
 from bide.model.message import Message, State
 from bide.model.replies import Claimed, Counts, Found, Outcome, Outcomes, Settings
 from bide.model.times import Duration, Moment
-from bide.queue.both_forms import awaited
 from bide.queue.changing import Changes
 from bide.queue.delivery import AsyncDelivery
 from bide.queue.ending import AsyncEndings
+from bide.queue.put_and_settle import awaited
 from bide.queue.results import Audit, Forecast, deleted
 from bide.queue.take import AsyncTake
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, commands_of_stream, to_line

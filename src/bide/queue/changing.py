@@ -14,17 +14,17 @@ from bide.model.message import Message, State
 from bide.model.pace import Rate
 from bide.model.replies import Affected, Outcome, Outcomes, Page
 from bide.model.times import Duration, Moment
-from bide.queue.both_forms import (
+from bide.queue.command_builder import CommandBuilder
+from bide.queue.put_and_settle import (
     CountT,
     DeliveryT,
     OutcomesT,
     OutcomeT,
+    PutAndSettle,
     SettingsT,
     UndoableT,
     outcomes_of,
 )
-from bide.queue.command_builder import CommandBuilder
-from bide.queue.put_and_settle import PutAndSettle
 from bide.queue.results import following, in_parts
 from bide.queue.undoing.faces import bulk_of, check_undo, reviving
 from bide.queue.undoing.looking import look_at_dead, look_at_purge

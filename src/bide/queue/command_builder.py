@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
+from operator import attrgetter
 from typing import Any, Literal
 
 import msgspec
@@ -16,10 +17,15 @@ from bide.model.message import Item, NewMessage, State
 from bide.model.options import DEFAULTS, OPTIONS, check_options, values_of
 from bide.model.times import Duration, Moment, milliseconds, unix, when
 from bide.queue import values
-from bide.queue.shared_options import all_but_body, behind_body
 
 _SIMPLE = frozenset((dict, list, str, bytes, int, float, bool, type(None)))
 """Types of bodies that are never a `NewMessage`."""
+
+
+_all_but_body = attrgetter(
+    *(name for name in NewMessage.__struct_fields__ if name not in ("body", "id"))
+)
+"""Returns the options of a message. If those of one put are the same, they are checked once."""
 
 
 class CommandBuilder:
@@ -55,7 +61,7 @@ class CommandBuilder:
         if not listed or not _SIMPLE.issuperset(map(type, listed)):
             return self.put([_as_message(each, shared) for each in listed], on_conflict)
         ids = new_ids(len(listed))
-        same = behind_body(self.item(shared, ""))
+        same = _behind_body(self.item(shared, ""))
         encoded, kinds = bodies.encode_all(listed, self.max_body)
         items = list(map(Item, ids, encoded, kinds, *map(repeat, same)))
         return cmd.Put(self.queue, items, values.policy_of_many(on_conflict))
@@ -72,21 +78,21 @@ class CommandBuilder:
         same: tuple[Any, ...] = ()
         for message, data, is_json in zip(listed, *pairs, strict=True):
             id = next(fresh) if message.id is None else check_name(message.id)
-            options = all_but_body(message)
+            options = _all_but_body(message)
             if options == before and type(message.body) in _SIMPLE:  # as of most batches
                 items.append(Item(id, data, is_json, *same))
                 continue
             item = self.item(message, id, encoded=(data, is_json))
             items.append(item)
             before = options if item.headers is None else None
-            same = behind_body(item)
+            same = _behind_body(item)
         values.check_latest(items, policy)
         return cmd.Put(self.queue, items, policy)
 
     def put_one(self, message: NewMessage, on_conflict: str, if_version: str | None) -> cmd.Put:
         """Return the command that puts one message; its body may be a whole `NewMessage`."""
         if isinstance(message.body, NewMessage):
-            if all_but_body(message) != all_but_body(NewMessage(None)) or message.id is not None:
+            if _all_but_body(message) != _all_but_body(NewMessage(None)) or message.id is not None:
                 raise InvalidArgument(
                     "a NewMessage has its own id, due time and options: set them there, and call "
                     "put(message) without others"
@@ -337,3 +343,11 @@ class CommandBuilder:
 def _as_message(given: Any, shared: NewMessage) -> NewMessage:
     """Return a `NewMessage`: as given, or of a body with the options of `shared`."""
     return given if isinstance(given, NewMessage) else msgspec.structs.replace(shared, body=given)
+
+
+def _behind_body(item: Item) -> tuple[Any, ...]:
+    """Return the fields of an item after its body, up to the last that is not a default."""
+    values = msgspec.structs.astuple(item)[3:]
+    defaults = Item.__struct_defaults__[-len(values) :]
+    used = [place for place, value in enumerate(values, 1) if value != defaults[place - 1]]
+    return values[: max(used, default=0)]

@@ -3,6 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 from urllib.parse import urlsplit
 
@@ -119,7 +120,7 @@ def load_sorted_set(
     with _opened(url, key) as source:
         if found is not None:
             found(source.size())
-        run = _Run(queue, source, read, remove=remove, dry_run=dry_run)
+        run = _Run(queue, source, read, remove and not dry_run, dry_run)
         low, skip = b"-inf", 0
         while page := source.page(low, skip, batch):
             gone = run.take(page)
@@ -150,17 +151,14 @@ def _opened(url: str, key: str) -> "SortedSet":
     return SortedSet(url, key)
 
 
-class _Reader:
+class _Reader(NamedTuple):
     """Makes messages of members."""
 
-    def __init__(
-        self, key: str, scores: Scores, body: Bodies, id_field: str | None, max_body: int
-    ) -> None:
-        self._key = key
-        self._scores = scores
-        self._body = body
-        self._id_field = id_field
-        self._max_body = max_body
+    key: str
+    scores: Scores
+    body: Bodies
+    id_field: str | None
+    max_body: int
 
     def item(self, entry: "Entry") -> Item:
         """Return the message of a member.
@@ -173,40 +171,40 @@ class _Reader:
         return Item(self._id(member, value), data, is_json, self._due(float(entry.score)))
 
     def _content(self, member: bytes) -> tuple[object, bool, bytes]:
-        if len(member) > self._max_body:
+        if len(member) > self.max_body:
             raise InvalidArgument(f"it has {len(member)} bytes, more than a body may have")
-        if self._body in ("auto", "json"):
+        if self.body in ("auto", "json"):
             try:
                 return msgspec.json.decode(member), True, member.strip()
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                if self._body == "json":
+                if self.body == "json":
                     raise InvalidArgument(f"it is no JSON ({error})") from None
-        if self._body in ("auto", "text"):
+        if self.body in ("auto", "text"):
             try:
                 text = member.decode()
             except UnicodeDecodeError as error:
-                if self._body == "text":
+                if self.body == "text":
                     raise InvalidArgument(f"it is no text in UTF-8 ({error})") from None
             else:
-                return None, True, bodies.encode(text, self._max_body)[0]
+                return None, True, bodies.encode(text, self.max_body)[0]
         return None, False, member
 
     def _id(self, member: bytes, value: object) -> str:
-        if self._id_field is not None:
-            found = value.get(self._id_field) if isinstance(value, dict) else None
+        if self.id_field is not None:
+            found = value.get(self.id_field) if isinstance(value, dict) else None
             if not isinstance(found, (str, int)) or isinstance(found, bool):
-                raise InvalidArgument(f"it has no field {self._id_field!r} that could be an id")
+                raise InvalidArgument(f"it has no field {self.id_field!r} that could be an id")
             return check_name(str(found))
         try:
             if not member.startswith((b"{", b"[", b'"')):
                 return check_name(member.decode())
         except (InvalidArgument, UnicodeDecodeError):
             pass  # then its id is a hash
-        digest = hashlib.sha256(self._key.encode() + b"\0" + member).hexdigest()
+        digest = hashlib.sha256(self.key.encode() + b"\0" + member).hexdigest()
         return f"zset-{digest[:32]}"
 
     def _due(self, score: float) -> int:
-        in_ms = self._scores == "ms" or (self._scores == "auto" and abs(score) >= MILLISECONDS)
+        in_ms = self.scores == "ms" or (self.scores == "auto" and abs(score) >= MILLISECONDS)
         due = score if in_ms else score * 1000
         if not math.isfinite(due) or not 0 <= due <= LATEST:
             unit = "milliseconds" if in_ms else "seconds"
@@ -214,26 +212,24 @@ class _Reader:
         return round(due)
 
 
+@dataclass
 class _Run:
     """One run over a set."""
 
-    def __init__(
-        self, queue: Queue, source: "SortedSet", read: _Reader, *, remove: bool, dry_run: bool
-    ) -> None:
-        self._queue = queue
-        self._source = source
-        self._read = read
-        self._remove = remove and not dry_run
-        self._dry_run = dry_run
-        self.loaded = LoadedSet()
+    queue: Queue
+    source: "SortedSet"
+    read: _Reader
+    remove: bool
+    dry_run: bool
+    loaded: LoadedSet = field(default_factory=LoadedSet)
 
     def take(self, page: Sequence["Entry"]) -> "set[Entry]":
         """Put the messages of some members, and return the members that were removed."""
         wanted = list(self._readable(page))
         if not wanted:
             return set()
-        queue = self._queue
-        if self._dry_run:
+        queue = self.queue
+        if self.dry_run:
             there = self._find([each.item.id for each in wanted])
             outcomes = [Outcome(each.item.id, each.item.id not in there) for each in wanted]
         else:
@@ -248,20 +244,20 @@ class _Run:
             elif not self._is_there(each, there.get(outcome.id)):
                 continue
             confirmed.add(each.entry)
-        if self._remove:
-            self.loaded.removed += self._source.remove(list(confirmed))
+        if self.remove:
+            self.loaded.removed += self.source.remove(list(confirmed))
             return confirmed
         return set()
 
     def _readable(self, page: Iterable["Entry"]) -> Iterable[_Wanted]:
         for entry in page:
             try:
-                yield _Wanted(entry, self._read.item(entry))
+                yield _Wanted(entry, self.read.item(entry))
             except InvalidArgument as error:
                 self.loaded.refuse(entry.member, str(error))
 
     def _find(self, ids: list[str]) -> dict[str, Message]:
-        found = self._queue._find_all(ids)
+        found = self.queue._find_all(ids)
         return {message.id: message for message in found if message is not None}
 
     def _is_there(self, each: _Wanted, message: Message | None) -> bool:
@@ -272,15 +268,15 @@ class _Run:
         if message is not None and message.due != item.at and not _was_tried(message):
             if message.state not in ("delayed", "ready"):
                 return self._stays(each, f"its message is {message.state}, with another due time")
-            if not self._dry_run and not self._reschedule(item):
+            if not self.dry_run and not self._reschedule(item):
                 return self._stays(each, "its message has another due time and was just claimed")
             self.loaded.rescheduled += 1
         self.loaded.kept += 1  # or it has been delivered in between
         return True
 
     def _reschedule(self, item: Item) -> bool:
-        command = Reschedule(self._queue.name, [item.id], at=item.at)
-        return self._queue._do(Outcomes, command).outcomes[0].done
+        command = Reschedule(self.queue.name, [item.id], at=item.at)
+        return self.queue._do(Outcomes, command).outcomes[0].done
 
     def _stays(self, each: _Wanted, reason: str) -> bool:
         self.loaded.refuse(each.entry.member, reason)

@@ -6,17 +6,7 @@ from typing import Any
 import msgspec
 
 from bide.lane.steps import Steps
-from bide.model.commands import (
-    Cancel,
-    Command,
-    Explain,
-    Find,
-    Purge,
-    Put,
-    Reschedule,
-    Revive,
-    Scan,
-)
+from bide.model import commands as cmd
 from bide.model.errors import InvalidArgument, OutcomeUnknown
 from bide.model.limits import MAX_BYTES
 from bide.model.message import Message
@@ -33,7 +23,7 @@ def bulk_steps(bulk: Bulk) -> Steps[Part]:
         return (yield from _matching(bulk))
     left, part, done = list(dict.fromkeys(bulk.ids)), bulk.part, set[str]()
     while left:
-        found: Found = yield Find(bulk.queue, left, max_bytes=MAX_BYTES // 2)
+        found: Found = yield cmd.Find(bulk.queue, left, max_bytes=MAX_BYTES // 2)
         messages = [m for m in found.messages if m is not None and m.state in _CHANGED[bulk.verb]]
         done |= yield from _change(bulk, part, messages)
         part += bool(messages)
@@ -52,10 +42,10 @@ def _matching(bulk: Bulk) -> Steps[Part]:
     """Change the next messages that match."""
     until = bulk.until
     if bulk.verb == "revive" and until is None:  # what dies again is not revived again
-        told: Explained = yield Explain(bulk.queue)
+        told: Explained = yield cmd.Explain(bulk.queue)
         until = told.now + 1
     state = "dead" if bulk.verb == "revive" else bulk.state
-    page: Page = yield Scan(bulk.queue, state, bulk.where, bulk.cursor, PART, MAX_BYTES // 2)
+    page: Page = yield cmd.Scan(bulk.queue, state, bulk.where, bulk.cursor, PART, MAX_BYTES // 2)
     states = _CHANGED[bulk.verb] if state is None else (state,)
     messages = [m for m in page.messages if m.state in states]
     cursor = page.cursor
@@ -72,7 +62,7 @@ def _change(bulk: Bulk, part: int, messages: list[Message]) -> Steps[set[str]]:
         return set()
     beside, key = records_of(bulk.queue), f"{bulk.undo}:{part}"
     pieces = list(pieces_of(key, bulk.undo, Record(bulk.queue, bulk.verb, messages)))
-    noted: Outcomes = yield Put(beside, pieces, actor=bulk.actor)
+    noted: Outcomes = yield cmd.Put(beside, pieces, actor=bulk.actor)
     if not all(noted.outcomes):
         raise InvalidArgument(f"undo={bulk.undo!r}, part={part} was used before; take a new token")
     outcomes: list[Outcome] = []
@@ -83,7 +73,7 @@ def _change(bulk: Bulk, part: int, messages: list[Message]) -> Steps[set[str]]:
             raise
         except Exception:
             if not outcomes:  # nothing was changed
-                yield Cancel(beside, [piece.id for piece in pieces])
+                yield cmd.Cancel(beside, [piece.id for piece in pieces])
             raise
         outcomes += reply.outcomes
     done = {outcome.id: outcome for outcome in outcomes if outcome.done}
@@ -91,11 +81,11 @@ def _change(bulk: Bulk, part: int, messages: list[Message]) -> Steps[set[str]]:
     moved = messages if bulk.verb in ("reschedule", "revive") else []
     dues = [done[one.id].due or 0 if one.id in done else 0 for one in moved]
     mark = Mark(unchanged, dues)
-    yield Put(beside, [note(f"{key}:changed", bulk.undo, msgspec.json.encode(mark))])
+    yield cmd.Put(beside, [note(f"{key}:changed", bulk.undo, msgspec.json.encode(mark))])
     return set(done)
 
 
-def _commands(bulk: Bulk, messages: Sequence[Message]) -> Iterator[Command]:
+def _commands(bulk: Bulk, messages: Sequence[Message]) -> Iterator[cmd.Command]:
     """Yield the commands that change messages, each only if it still is as it was read."""
 
     def as_seen(some: Sequence[Message]) -> dict[str, Any]:
@@ -105,10 +95,10 @@ def _commands(bulk: Bulk, messages: Sequence[Message]) -> Iterator[Command]:
     dead = [message for message in messages if message.state == "dead"]
     others = [message for message in messages if message.state != "dead"]
     if others and bulk.verb == "reschedule":
-        yield Reschedule(**as_seen(others), at=bulk.at, delay=bulk.delay)
+        yield cmd.Reschedule(**as_seen(others), at=bulk.at, delay=bulk.delay)
     elif others:
-        yield Cancel(**as_seen(others))
+        yield cmd.Cancel(**as_seen(others))
     if dead and bulk.verb == "revive":
-        yield Revive(**as_seen(dead), delay=bulk.delay)
+        yield cmd.Revive(**as_seen(dead), delay=bulk.delay)
     elif dead:
-        yield Purge(**as_seen(dead), state="dead")
+        yield cmd.Purge(**as_seen(dead), state="dead")

@@ -15,7 +15,7 @@ from bide.server.routes import (
     subscriptions,
     undoing,
     workers,
-)  # fmt: skip
+)
 
 OPERATIONS = tuple(
     operation
