@@ -7,13 +7,13 @@
 --     17 floor: over several shards, the highest token that is known; 18 slots: how many the caller can
 --     start at once, which counts in a limited queue, or empty
 -- Reply: [head, ids, records]; head is:
---   [now, change, token, until, whether the queue keeps results, next or null, weighted, taken back, moved, examined,
+--   [now, change, token, until, whether the queue keeps results, next or null, whether the client is to sort, taken back, moved, examined,
 --   more slices to come, [[id, attempts, last holder] of each that is dead now, since its lease ended],
 --   of a limited queue: [when the last limit let each message go, or 0], whether due messages are in no line]
-local SLICE, READ, PROMOTE = 500, 64, 1024
+local SLICE = 500
 local TABLE = 32  -- from so many on, Redis is quicker if its set and its hash of leases are no lists
 local LONG = '                                                                 '  -- longer than what Redis keeps in a list
-local lease_token, until_, ids, texts, left, weighted, lapsed, promoted, examined, let_go
+local lease_token, until_, ids, texts, left, lapsed, promoted, examined, let_go
 local held, ends, mark, score  -- what is leased at once: of LEASES, of LEASED, and what all have in common
 
 -- Replies; `next` is when to claim again, `more` whether more slices are to come.
@@ -26,7 +26,7 @@ local function reply(next, more)
   write_counts()
   if #ids > 0 then remember('lease ' .. lease_token .. ' ' .. int(until_)) end
   return {answer(tonumber(lease_token or 0), until_, has('h') and results > 0,
-    next and max(0, next - part) or null, weighted or (has('w') and not limited), lapsed, promoted, examined,
+    next and max(0, next - part) or null, replayed ~= nil or has('w') and not limited, lapsed, promoted, examined,
     more == true, died, limited and let_go or {}, behind and true or false), ids, texts}
 end
 
@@ -41,7 +41,6 @@ local function tell_again()
       ids[#ids + 1], texts[#texts + 1], let_go[#let_go + 1] = id, text, 0
     end
   end
-  weighted = true  -- in the order of their ranks, as the client sorts them
   return reply()
 end
 
@@ -84,7 +83,7 @@ end
 
 -- Leases the first members of a set; returns whether there is room for more in the reply.
 local function lease(set, members)
-  local looked, expired, expires = 0, 0, has('e')
+  local READ, looked, expired, expires = 64, 0, 0, has('e')
   held, ends, mark = {}, {}, nil
   for first = 1, #members, READ do
     local found = {}
@@ -138,7 +137,7 @@ end
 
 -- Leases what is due, and replies if it got something or more slices are to come.
 local function take_due()
-  local wanted, weigh, examine = tonumber(ARGV[8]), tonumber(ARGV[13]), tonumber(ARGV[14])
+  local PROMOTE, wanted, weigh, examine = 1024, tonumber(ARGV[8]), tonumber(ARGV[13]), tonumber(ARGV[14])
   lapsed = take_back(tonumber(ARGV[12]))
   if lapsed == 200 then return reply(nil, true) end
   local limit, full = min(wanted, SLICE), false
@@ -322,7 +321,7 @@ end
 
 define('claim', {'allow-oom'}, function()
   lease_token, until_, left = ARGV[11] ~= '' and ARGV[11] or nil, now + ARGV[9], tonumber(ARGV[15])
-  ids, texts, weighted, lapsed, promoted, examined, let_go = {}, {}, false, 0, 0, 0, {}
+  ids, texts, lapsed, promoted, examined, let_go = {}, {}, 0, 0, 0, {}
   local before, shared = lease_token, ARGV[16] == '1'
   if replayed then return tell_again() end
   if shared then
