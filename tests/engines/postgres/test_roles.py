@@ -150,3 +150,76 @@ def test_a_role_that_was_dropped_is_in_nobodys_way(
     assert reply.outcomes[0].done
     assert engine.execute([cmd.Queues("")]) == [Names(["shop.orders"])]
     engine.close()
+
+
+def test_the_public_has_no_right_and_functions_with_rights_look_nowhere_else(
+    postgres: PostgresServer, owner: PostgresEngine
+) -> None:
+    allow(postgres, owner, "{shop%}")
+    with postgres.client() as client:
+        public = (
+            "SELECT proname FROM pg_proc WHERE pronamespace = %s::regnamespace"
+            " AND has_function_privilege('public', oid, 'EXECUTE')"
+        )
+        assert client.execute(public, (owner.schema,)).fetchall() == []
+        tables = (
+            "SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace"
+            " AND (relkind IN ('r', 'v') AND has_table_privilege('shop', oid,"
+            " 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE')"
+            " OR relkind = 'S' AND has_sequence_privilege('shop', oid, 'USAGE, SELECT, UPDATE'))"
+        )
+        assert client.execute(tables, (owner.schema,)).fetchall() == [("store",)]
+        paths = (
+            "SELECT DISTINCT setting FROM pg_proc, unnest(proconfig) AS setting WHERE prosecdef"
+            " AND pronamespace = %s::regnamespace AND setting LIKE 'search_path=%%'"
+        )
+        path = f"search_path={owner.schema}, pg_temp"
+        assert client.execute(paths, (owner.schema,)).fetchall() == [(path,)]
+        unset = (
+            "SELECT proname FROM pg_proc WHERE prosecdef AND pronamespace = %s::regnamespace"
+            " AND NOT coalesce(array_to_string(proconfig, ' ') LIKE '%%search_path=%%', false)"
+        )
+        assert client.execute(unset, (owner.schema,)).fetchall() == []
+
+
+ABOUT_NO_QUEUE = {"_database", "_fold"}
+"""Functions with the owner's rights to which it is all the same who calls them."""
+
+
+def test_every_function_with_the_owners_rights_asks_whether_the_queue_may_be_used(
+    postgres: PostgresServer, owner: PostgresEngine
+) -> None:
+    owner.execute([cmd.Put("other", [Item("a", b"1")])])
+    allow(postgres, owner, "{shop%}")
+    query = (
+        "SELECT proname, proargnames[1:pronargs], proargtypes::regtype[]::text[] FROM pg_proc"
+        " WHERE prosecdef AND pronamespace = %s::regnamespace"
+        " AND has_function_privilege('shop', oid, 'EXECUTE')"
+    )
+    with postgres.client() as client:
+        functions = client.execute(query, (owner.schema,)).fetchall()
+    special = {
+        "p_queue": "'other'", "queue": "'other'", "p_queues": "'{other}'", "id": "'a'",
+        "p_id": "'a'", "body": "'1'", "p_verb": "'cancel'", "p_cause": "'purged'",
+        "p_ids": "'{a}'", "p_now": "0", "on_conflict": "'keep'",
+        "p_asked": """'{"commands": [{"verb": "cancel", "queue": "other", "ids": ["a"]}]}'""",
+    }  # fmt: skip
+    answers: dict[str, object] = {}
+    with psycopg.connect(postgres.url.replace("bide@", "shop@"), autocommit=True) as shop:
+        for name, names, types in functions:
+            if name in ABOUT_NO_QUEUE:
+                continue
+            values = ", ".join(
+                f"{special.get(argument, 'NULL')}::{kind}"
+                for argument, kind in zip(names, types, strict=True)
+            )
+            try:
+                call = f"SELECT {owner.schema}.{name}({values})".encode()
+                answers[name] = shop.execute(call).fetchall()
+            except psycopg.errors.InsufficientPrivilege as error:
+                answers[name] = error.diag.message_primary
+    why = "user shop may not use the queue other"
+    refused = [({"refused": "access", "why": why},)]
+    others = {"_queues": [], "_within": refused, "_within_put": refused}
+    assert answers == {**dict.fromkeys(answers, why), **others}
+    assert len(answers) > 25

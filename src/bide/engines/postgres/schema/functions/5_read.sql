@@ -121,7 +121,7 @@ END $$;
 
 -- How many messages are there in each state, and how many contradict the counters.
 CREATE FUNCTION bide._recount(p_queue integer, OUT states json, OUT strays bigint)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = bide, pg_temp
+LANGUAGE sql STABLE
 SET enable_seqscan = on SET enable_bitmapscan = on SET enable_sort = on SET enable_hashjoin = on
 SET enable_mergejoin = on AS $$
   WITH there AS (

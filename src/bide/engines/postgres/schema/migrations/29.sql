@@ -1,0 +1,1 @@
+-- `_recount` runs with the rights of its caller: functions, and no table.
