@@ -179,6 +179,9 @@ _AHEAD = 128
 
 _lock = threading.Lock()
 _last_ms = 0
+_second = 0
+"""1,024 milliseconds each, since 1970."""
+_begin = ""
 _moment = ""
 _process = ""
 _count = 0
@@ -202,7 +205,8 @@ def _make_ready() -> str:
         count = min(_AHEAD, 1024 - (_count & 1023))
         n, prefix = _reserve(count)
         head = prefix + _PAIRS[n >> 20] + _PAIRS[n >> 10 & 1023]
-        made = map(head.__add__, _PAIRS[n & 1023 : (n & 1023) + count])
+        # Each pair when its turn comes: a lone put needs one of them.
+        made = map(head.__add__, map(_PAIRS.__getitem__, range(n & 1023, (n & 1023) + count)))
         first = next(made)
         _ready, _until = made, (_last_ms + 1) * 1_000_000
         return first
@@ -231,12 +235,15 @@ def _reserve(count: int) -> tuple[int, str]:
 
     The caller holds the lock.
     """
-    global _last_ms, _moment, _count
+    global _last_ms, _second, _begin, _moment, _count
     now = time.time_ns() // 1_000_000
     if now > _last_ms or _count + count >= 1 << 30:
         # When the counter is used up, it starts again in the next millisecond.
         _last_ms = max(now, _last_ms + 1)
-        _moment = _encode(_last_ms, 10) + _process
+        if _last_ms >> 10 != _second:
+            _second = _last_ms >> 10
+            _begin = _encode(_second, 8)
+        _moment = _begin + _PAIRS[_last_ms & 1023] + _process
         if _count + count >= 1 << 30:
             _count = 0
     _count += count
