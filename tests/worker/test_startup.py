@@ -158,3 +158,9 @@ def test_a_url_goes_before_those_of_the_app_and_of_the_environment(tmp_path: Pat
 def test_a_store_in_memory_is_warned_of(tmp_path: Path) -> None:
     with worker(tmp_path, MEMORY):
         wait_for(said(tmp_path, "memory:// lives in this process: no other process"), tmp_path)
+
+
+@pytest.mark.process
+def test_a_module_may_put_messages_at_its_import(tmp_path: Path) -> None:
+    with worker(tmp_path, APP + "bide.Queue('q').put({}, id='first')\n"):
+        wait_for(said(tmp_path, "began"), tmp_path)

@@ -67,9 +67,12 @@ def main(text: str) -> int:
     with asyncio.Runner(loop_factory=loop_factory()) as loop:
         code = 1
         try:
-            loop.run(_work(orders, report))
+            # Outside of the event loop: a module may use a store or Django's models at its import.
+            url = os.environ["BIDE_URL"] if orders.given_url else None
+            app = load(orders.target, url, celery=orders.celery)
+            loop.run(_work(app, orders, report))
             code = 0
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, KeyboardInterrupt):
             code = 0  # asked to end before it was ready
         except BideError as error:
             sys.stderr.write(f"error: {error}\n")
@@ -112,10 +115,8 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-async def _work(orders: Orders, report: Report) -> None:
+async def _work(app: App, orders: Orders, report: Report) -> None:
     loop = asyncio.get_running_loop()
-    url = os.environ["BIDE_URL"] if orders.given_url else None
-    app = load(orders.target, url, celery=orders.celery)
     _check_store(app, orders.processes)
     runner = Runner(
         app, orders.queues, grace=orders.grace,
