@@ -37,6 +37,13 @@ PAGES = {
 }  # fmt: skip
 
 
+SIDEWAYS = """
+return [...document.querySelectorAll('.scroll')].filter(
+  table => table.scrollWidth > table.clientWidth + 1).map(table => table.innerText.slice(0, 80))
+"""
+"""Return the tables that a desktop has to scroll sideways."""
+
+
 class Tab:
     """A tab of the browser on the dashboard."""
 
@@ -127,6 +134,7 @@ def test_every_page_is_accessible_and_fits_a_phone(tab: Tab) -> None:
         tab.open(path)
         title = tab.browser.find_element(By.TAG_NAME, "h1")
         assert heading in str(title.get_property("textContent"))
+        assert tab.browser.execute_script(SIDEWAYS) == [], path
         tab.browser.execute_script(AXE)
         assert violations(tab, "{}") == [], path
         look_like(tab.browser, scheme="dark")

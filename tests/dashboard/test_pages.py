@@ -360,3 +360,11 @@ def test_a_list_with_a_filter_reads_a_bounded_number_of_bytes(stage: Stage, ann:
     following = re.search(r'href="([^"]*cursor=[^"#]*)', page)
     assert following is not None
     assert ">last</a>" in ann.get(following[1].replace("&amp;", "&")).text
+
+
+def test_characters_that_turn_the_direction_are_shown(stage: Stage, ann: Visitor) -> None:
+    stage.queue("notes").put({"file": "invoice\u202ecod.exe"}, id="turned")
+    for path in ("message?queue=notes&id=turned", "queue?queue=notes"):
+        page = ann.get(f"/{path}").text
+        assert "invoice\\u202ecod.exe" in page
+        assert "\u202e" not in page

@@ -23,6 +23,10 @@ DUMPED = 1024
 """How many bytes are shown of a body that is no text."""
 
 
+_TURNING = {code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+"""Characters that turn the direction of writing: shown as JSON writes them, they hide nothing."""
+
+
 class Shown(NamedTuple):
     """A body as text."""
 
@@ -61,7 +65,7 @@ def body_of(message: Message, hide: Collection[str]) -> Shown | None:
         return None
     if not message.json:
         return _of_bytes(data)
-    text = msgspec.json.format(_redacted(data, hide), indent=2).decode()
+    text = _laid_out(_redacted(data, hide))
     return Shown(text[:LONGEST], max(0, len(text) - LONGEST))
 
 
@@ -74,7 +78,11 @@ def result_of(data: bytes, hide: Collection[str]) -> str:
     """
     if not data:
         return ""
-    return msgspec.json.format(_redacted(data, hide), indent=2).decode()
+    return _laid_out(_redacted(data, hide))
+
+
+def _laid_out(data: bytes, indent: int = 2) -> str:
+    return msgspec.json.format(data, indent=indent).decode().translate(_TURNING)
 
 
 def preview_of(message: Message, hide: Collection[str]) -> str:
@@ -84,7 +92,7 @@ def preview_of(message: Message, hide: Collection[str]) -> str:
     if not message.json:
         return " ".join(_of_bytes(message.data).text.split())[:PREVIEW]
     data = _redacted(message.data, hide)
-    text = msgspec.json.format(data, indent=0).decode() if len(data) > PREVIEW else data.decode()
+    text = _laid_out(data, 0) if len(data) > PREVIEW else data.decode().translate(_TURNING)
     return text if len(text) <= PREVIEW else f"{text[:PREVIEW]}…"
 
 
@@ -106,7 +114,7 @@ def headers_of(message: Message, hide: Collection[str]) -> Mapping[str, str]:
 
 def _of_bytes(data: bytes) -> Shown:
     try:
-        text = data.decode()
+        text = data.decode().translate(_TURNING)
     except UnicodeDecodeError:
         part = data[:DUMPED]
         lines = (part[start : start + 16].hex(" ") for start in range(0, len(part), 16))
