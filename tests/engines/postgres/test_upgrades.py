@@ -160,3 +160,11 @@ def test_an_upgrade_that_fails_changes_nothing(postgres: PostgresServer, old: st
         client.execute("SELECT old.cancel('orders', 'm1')")
         with pytest.raises(psycopg.Error):
             client.execute("SELECT old._put()")
+
+
+def test_a_server_that_is_too_old_is_named(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.engines.postgres.schema.OLDEST", 99)
+    with pytest.raises(StoreError, match=r"is PostgreSQL 18, and bide needs 99 or newer: upgrade"):
+        open_engine(f"{postgres.url}&schema=too_old")

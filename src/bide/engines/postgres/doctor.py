@@ -9,11 +9,11 @@ from psycopg.rows import namedtuple_row
 
 from bide.engines.findings import Finding
 from bide.engines.postgres.faults import translate
-from bide.engines.postgres.schema import VERSION
+from bide.engines.postgres.schema import OLDEST, VERSION
 from bide.engines.postgres.settings import Settings, is_pooled, read_url
 
-OLDEST, TESTED = 14, (15, 18)
-"""Versions of the server: the functions need the first; the others are tested."""
+TESTED = (15, 18)
+"""Versions of the server."""
 
 LONG = 300
 """Seconds: a transaction that is open for longer than that keeps deleted rows in the tables."""

@@ -142,8 +142,8 @@ def _turn(row: Any) -> int:
 
 def find(run: Run, command: cmd.Find, now: int | None) -> Reply:
     """Look at messages by id."""
-    moment = _now(run, now)
     rows = run("_find", command.queue, texts(command.ids), command.max_bytes, False)
+    moment = _now(run, now) if rows else 0
     budget = Budget(command.max_bytes)
     found: list[Message | None] = []
     rows.reverse()

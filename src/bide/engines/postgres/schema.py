@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from bide.model.errors import AccessDenied, NotAStore, SchemaTooNew
+from bide.model.errors import AccessDenied, NotAStore, SchemaTooNew, StoreError
 
 _FILES = files(__package__).joinpath("schema")
 _MIGRATIONS = {
@@ -19,6 +19,9 @@ VERSION = max(_MIGRATIONS)
 """Of the tables and functions, as this bide makes and expects them. A change of a function that
 callers of another version would notice needs a migration too, if an empty one."""
 
+OLDEST = 14
+"""The functions need this version of the server."""
+
 _NAME = re.compile(r"\bbide(?=\.|, pg_temp| FROM PUBLIC)")
 
 
@@ -29,10 +32,17 @@ def prepare(connection: psycopg.Connection[Any], schema: str) -> None:
         NotAStore: a schema of that name exists, and bide did not make it.
         SchemaTooNew: a newer bide made it.
         AccessDenied: it is of an older bide, and this user does not own it.
+        StoreError: the server is too old.
         psycopg.Error: the server refused.
     """
     if _version(connection, schema) == VERSION:
         return
+    server = connection.info.server_version // 10_000
+    if server < OLDEST:
+        raise StoreError(
+            f"the server is PostgreSQL {server}, and bide needs {OLDEST} or newer: "
+            "upgrade the server"
+        )
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(hashtext('bide schema'))")
         found = _version(connection, schema)
