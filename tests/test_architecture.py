@@ -61,7 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "bide": {
         "bide.model", "bide.clock", "bide.queue", "bide.timing", "bide.consuming", "bide.worker",
-        "bide.targets", "bide.observing",
+        "bide.targets", "bide.observing", "bide.server",
     },
 }  # fmt: skip
 

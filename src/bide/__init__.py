@@ -47,7 +47,7 @@ from bide.queue.stores import aqueues, asearch, queues, search
 from bide.queue.takeover import TakenOver, take_over
 from bide.queue.undoing import Undoable
 from bide.queue.workers import stop_worker, workers
-from bide.targets.subscribe import subscribe, unsubscribe
+from bide.server.subscribe import subscribe, unsubscribe
 from bide.worker.app.app import App
 from bide.worker.app.job import Job
 from bide.worker.periodic.tick import Tick

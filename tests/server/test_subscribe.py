@@ -74,3 +74,17 @@ def test_a_server_may_refuse_or_be_away(serve: Serve, make_token: Any) -> None:
             act()
     with pytest.raises(StoreUnavailable):
         bide.unsubscribe("orders", url=f"http://127.0.0.1:{free_port()}")
+
+
+def test_a_token_of_a_namespace_names_queues_with_theirs_or_without(
+    serve: Serve, make_token: Any, stored: Any
+) -> None:
+    url = serve(auth="required").url.replace("://", f"://:{make_token('shop', 'admin')}@")
+    secret = bide.subscribe("shop/orders", SHOP, url=url)
+    assert secret is not None
+    assert bide.subscribe("orders", SHOP, url=url, attempts=3) is None
+    assert [(one.key, one.attempts) for one in stored()] == [("shop/orders", 3)]
+    with pytest.raises(InvalidArgument, match="not that of the token"):
+        bide.subscribe("other/orders", SHOP, url=url)
+    assert bide.unsubscribe("shop/orders", url=url)
+    assert not bide.unsubscribe("orders", url=url)

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from bide.cli.subscription_access import Identity
 from bide.model.errors import BideError
+from bide.server.subscribe import Identity
 
 Done = bool | None | dict[str, bool]
 """What a command returns: whether it did what was asked; by name, where it takes several."""

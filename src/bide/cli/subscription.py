@@ -11,14 +11,15 @@ import msgspec
 
 from bide.cli import option
 from bide.cli.action_log import logged
-from bide.cli.errors import CommandError
+from bide.cli.errors import CommandError, require_packages
 from bide.cli.output import Output
 from bide.cli.program import Group
 from bide.cli.store import Store, on_any_store, on_store
-from bide.cli.subscription_access import Access, Identity, access_to
 from bide.cli.tables import ID, TEXT, Cell, Column
+from bide.server.subscribe import Identity
 
 if TYPE_CHECKING:
+    from bide.server.subscription_access import Access
     from bide.server.subscription_status import SubscriptionOut
 
 COLUMNS = (
@@ -73,6 +74,22 @@ def _identity(namespace: str | None, name: str) -> Identity:
     if namespace not in (None, whose):
         raise click.BadParameter(f"{name!r} is not of the namespace {namespace!r}; name it once")
     return Identity(whose, own)
+
+
+def access_to(store: Store) -> "Access":
+    """Return access to the subscriptions of a store.
+
+    Raises:
+        InvalidArgument: a package is missing.
+    """
+    from bide.server.subscription_access import in_store, on_server
+
+    if not store.remote:
+        require_packages("this command", "h11")
+        return in_store(store.lane)
+    access = on_server(store.url)
+    store.callback(access.close)
+    return access
 
 
 def on_subscription(function: Callable[..., bool | None]) -> Callable[..., Any]:
@@ -217,7 +234,7 @@ def _cells(one: Named) -> list[Cell]:
 @option.text("--reason", "TEXT", "Why; shown by list.", "")
 @on_subscription
 @logged("pauseSubscription")
-def pause(out: Output, access: Access, which: Identity, reason: str) -> bool | None:
+def pause(out: Output, access: "Access", which: Identity, reason: str) -> bool | None:
     """Stop sending; the messages stay in the queue.
 
     \b
@@ -230,7 +247,7 @@ def pause(out: Output, access: Access, which: Identity, reason: str) -> bool | N
 @subscription.command()
 @on_subscription
 @logged("resumeSubscription")
-def resume(out: Output, access: Access, which: Identity) -> bool | None:
+def resume(out: Output, access: "Access", which: Identity) -> bool | None:
     """Start sending again at once, even if it stopped because the receiver failed.
 
     \b
@@ -248,7 +265,7 @@ def resume(out: Output, access: Access, which: Identity) -> bool | None:
 @on_subscription
 @logged("rotateSecret")
 def rotate(
-    out: Output, access: Access, which: Identity, overlap: float, secret: str | None
+    out: Output, access: "Access", which: Identity, overlap: float, secret: str | None
 ) -> bool | None:
     """Sign with a new secret, and print it once.
 
@@ -267,7 +284,7 @@ def rotate(
 @subscription.command()
 @option.networks()
 @on_subscription
-def ping(out: Output, access: Access, which: Identity, networks: tuple[str, ...]) -> bool | None:
+def ping(out: Output, access: "Access", which: Identity, networks: tuple[str, ...]) -> bool | None:
     """Send a signed request without a message, and show what the receiver answers.
 
     The exit code is 1 if it does not accept the request.
@@ -288,7 +305,7 @@ def ping(out: Output, access: Access, which: Identity, networks: tuple[str, ...]
 @subscription.command()
 @on_subscription
 @logged("deleteSubscription")
-def delete(out: Output, access: Access, which: Identity) -> bool | None:
+def delete(out: Output, access: "Access", which: Identity) -> bool | None:
     """Delete a subscription. Its messages stay in the queue.
 
     \b

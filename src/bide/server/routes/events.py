@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -22,6 +22,8 @@ from bide.server.subscription_status import Standing, standing
 from bide.targets.http.survey import Known
 
 route = Routes("events")
+
+T = TypeVar("T")
 
 KIND = "text/event-stream"
 
@@ -42,21 +44,6 @@ class EventsQuery(wire.Request):
     """Tell, as often, who works on the queues and how late they are, if that has changed."""
     prefix: Annotated[str, Meta(max_length=128, pattern="^[A-Za-z0-9_.:-]*$")] = ""
     """What the names of the queues begin with."""
-
-
-class Hint(msgspec.Struct):
-    """Something in a queue can be claimed."""
-
-    queue: str
-    wake_in: int
-    """In how many milliseconds; 0: now."""
-
-
-class CountsOf(msgspec.Struct):
-    """How many messages of a queue are where."""
-
-    queue: str
-    counts: Counts
 
 
 class WorkerOut(msgspec.Struct, omit_defaults=True):
@@ -94,13 +81,6 @@ class SubscriptionOf(msgspec.Struct, omit_defaults=True):
     state: Standing
     reason: str = ""
     """Why it is paused, or what the last failure was."""
-
-
-class Tick(msgspec.Struct):
-    """All that has changed up to now was told."""
-
-    now: int
-    """The server's clock, in Unix milliseconds."""
 
 
 @route(
@@ -213,7 +193,7 @@ class _Stream:
     async def _hint(self, hints: dict[str, int]) -> None:
         now = self._call.service.clock.now()
         told = [
-            _event("hint", Hint(own, max(0, wake - now)))
+            _event("hint", {"queue": own, "wake_in": max(0, wake - now)})
             for queue, wake in hints.items()
             if (own := self._own(queue)) is not None
         ]
@@ -227,7 +207,7 @@ class _Stream:
         told: list[str] = []
         if self._query.workers:
             sample = await self._sample([caller.full(name) for name in names], now)
-            found = {own: c for full, c in sample.queues.items() if (own := caller.own(full))}
+            found = self._mine(sample.queues)
             at_work = self._named(sample)
             if at_work != self._at_work:
                 self._at_work = at_work
@@ -237,9 +217,9 @@ class _Stream:
         for name, counts in found.items():
             if self._counts.get(name) != counts:
                 self._counts[name] = counts
-                told.append(_event("counts", CountsOf(name, counts)))
+                told.append(_event("counts", {"queue": name, "counts": counts}))
         told += self._subscribed(await service.pushing.known(), now)
-        told.append(_event("tick", Tick(now)))
+        told.append(_event("tick", {"now": now}))
         await self._send("".join(told))
 
     def _subscribed(self, all: Mapping[str, Known], now: int) -> Iterator[str]:
@@ -265,20 +245,17 @@ class _Stream:
 
     def _named(self, sample: Sample) -> AtWork:
         """Return who is at work, with the names that queues have for the caller."""
-        own = self._call.caller.own
         workers = [
-            WorkerOut(
-                worker.holder,
-                {name: held for queue, held in worker.held.items() if (name := own(queue))},
-                worker.until,
-                worker.silent,
-                {name: busy for queue, busy in worker.busy.items() if (name := own(queue))},
-            )
-            for worker in sample.workers.values()
+            WorkerOut(one.holder, self._mine(one.held), one.until, one.silent, self._mine(one.busy))
+            for one in sample.workers.values()
         ]
-        lateness = {name: late for queue, late in sample.lateness.items() if (name := own(queue))}
-        causes = {name: one for queue, one in sample.causes.items() if (name := own(queue))}
+        lateness, causes = self._mine(sample.lateness), self._mine(sample.causes)
         return AtWork(workers, lateness, sample.partly, causes)
+
+    def _mine(self, by_queue: Mapping[str, T]) -> dict[str, T]:
+        """Return what is known of queues, by the names that they have for the caller."""
+        own = self._call.caller.own
+        return {name: one for queue, one in by_queue.items() if (name := own(queue))}
 
     def _own(self, queue: str) -> str | None:
         name, space, id = queue.partition(" ")  # with an id: the end of a message

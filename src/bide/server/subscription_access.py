@@ -2,63 +2,50 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from bide.cli.errors import require_packages
-from bide.cli.store import Store
-from bide.cli.times import now_ms
 from bide.clock import SYSTEM_CLOCK
+from bide.engines.http import address_of
+from bide.engines.http.connection import Connection
+from bide.engines.http.request import request
 from bide.engines.registry import opener
+from bide.lane.lane import Lane
 from bide.model.errors import InvalidArgument
+from bide.server.subscribe import Identity
+from bide.server.subscription_status import SubscriptionOut, Subscriptions, all_shown
+from bide.server.subscription_wire import PingOut, SubscriptionIn
+from bide.targets.http.addresses import Gate
+from bide.targets.http.records import Records
+from bide.targets.http.subscription import Subscription
 
-if TYPE_CHECKING:
-    from bide.server.subscription_status import SubscriptionOut
-    from bide.server.subscription_wire import PingOut
-
-Listed = list[tuple[str | None, "SubscriptionOut"]]
+Listed = list[tuple[str | None, SubscriptionOut]]
 """Subscriptions, each with its namespace."""
 
 
-class Identity(NamedTuple):
-    """Which subscription."""
-
-    namespace: str | None
-    name: str
-
-
-class _LocalAccess:
+class _StoreAccess:
     """The subscriptions of a store that this process opens.
 
     Durations are seconds. Methods return `None` or `False` if there is no such subscription; `put`
     and `rotate` return a secret that bide made, or an empty text.
     """
 
-    def __init__(self, store: Store) -> None:
-        require_packages("this command", "h11")
-        from bide.targets.http.records import Records
-
-        self._lane = store.lane
-        self._records = Records(store.lane, SYSTEM_CLOCK)
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._records = Records(lane, SYSTEM_CLOCK)
 
     def listed(self, namespace: str | None, everywhere: bool) -> Listed:
-        from bide.server.subscription_status import all_shown
-
         async def read() -> Listed:
             records = self._records
             found = await (records.listed() if everywhere else records.of(namespace))
-            return [
-                (one.namespace, told) for one, told in await all_shown(records, found, now_ms())
-            ]
+            shown = await all_shown(records, found, SYSTEM_CLOCK.now())
+            return [(one.namespace, told) for one, told in shown]
 
         return asyncio.run(read())
 
     def put(self, which: Identity, given: dict[str, Any], secret: str | None) -> str:
-        from bide.server.subscription_wire import SubscriptionIn
-        from bide.targets.http.subscription import Subscription
-
         fields = SubscriptionIn(**given).fields()
         new = Subscription(name=which.name, namespace=which.namespace, **fields)
         return asyncio.run(self._records.put(new, secret)).secret or ""
@@ -73,10 +60,8 @@ class _LocalAccess:
         rotated = asyncio.run(self._records.rotate(*which, round(overlap * 1000), secret))
         return None if rotated is None else rotated[1]
 
-    def ping(self, which: Identity, networks: Sequence[str]) -> "PingOut | None":
-        from bide.server.subscription_wire import PingOut
-        from bide.targets.http.addresses import Gate
-        from bide.targets.pusher import Pusher
+    def ping(self, which: Identity, networks: Sequence[str]) -> PingOut | None:
+        from bide.targets.pusher import Pusher  # which needs a package of its own
 
         fix = (
             "this command sends it, whatever a server may do: name the network with "
@@ -103,21 +88,16 @@ class _LocalAccess:
         return asyncio.run(self._records.encrypt_all())
 
 
-class _RemoteAccess:
-    """The subscriptions of a server's store; the same methods as `_LocalAccess`."""
+class _ServerAccess:
+    """The subscriptions of a server's store; the same methods as `_StoreAccess`."""
 
-    def __init__(self, store: Store) -> None:
-        from bide.engines.http import address_of
-        from bide.engines.http.connection import Connection
-
-        opener(store.url)  # says what is wrong with the URL
-        self._address, timeout = address_of(urlsplit(store.url))
+    def __init__(self, url: str) -> None:
+        opener(url)  # says what is wrong with the URL
+        self._address, timeout = address_of(urlsplit(url))
         self._connection = Connection(self._address, timeout)
-        store.callback(self._connection.close)
+        self.close = self._connection.close
 
     def listed(self, namespace: str | None, everywhere: bool) -> Listed:
-        from bide.server.subscription_status import Subscriptions
-
         answer = msgspec.convert(self._request("GET", "/v1/subscriptions"), Subscriptions)
         mine = self._namespace
         wanted = mine if namespace is None else namespace
@@ -144,9 +124,7 @@ class _RemoteAccess:
         answer = self._ask("POST", which, "/rotate", _with_secret({"overlap": overlap}, secret))
         return None if answer is None else str(answer.get("secret", ""))
 
-    def ping(self, which: Identity, networks: Sequence[str]) -> "PingOut | None":
-        from bide.server.subscription_wire import PingOut
-
+    def ping(self, which: Identity, networks: Sequence[str]) -> PingOut | None:
         if networks:
             raise InvalidArgument(
                 "networks are those of the server that pings, here; start it with --allow-network"
@@ -182,8 +160,6 @@ class _RemoteAccess:
         return self._request(method, f"/v1/subscriptions/{quote(name, safe='')}{verb}", content)
 
     def _request(self, method: str, path: str, content: Any = None) -> dict[str, Any] | None:
-        from bide.engines.http.request import request
-
         return request(self._connection, self._address, method, path, content)
 
 
@@ -191,13 +167,10 @@ def _with_secret(content: dict[str, Any], secret: str | None) -> dict[str, Any]:
     return content if secret is None else {**content, "secret": secret}
 
 
-Access = _LocalAccess | _RemoteAccess
+Access = _StoreAccess | _ServerAccess
 
+in_store = _StoreAccess
+"""Access to the subscriptions of a store, by its lane."""
 
-def access_to(store: Store) -> Access:
-    """Return access to the subscriptions of a store.
-
-    Raises:
-        InvalidArgument: a package is missing.
-    """
-    return _RemoteAccess(store) if store.remote else _LocalAccess(store)
+on_server = _ServerAccess
+"""Access to those of a server's store, by its URL."""
