@@ -114,7 +114,10 @@ class StoreReadOnly(StoreError):
 
 
 class StoreCorrupt(StoreError):
-    """The store's file is damaged. Nothing more is written to it."""
+    """What is stored cannot be read: a damaged file, or a record that something else changed.
+
+    Nothing more is written to a damaged file, and a message that cannot be read is not changed.
+    """
 
 
 class NotAStore(StoreError):

@@ -31,6 +31,9 @@ KEPT_FAILURES = 20
 REASON_LENGTH = 8_192
 """The maximum length of a failure's reason in characters: its first line and its end."""
 
+UNREADABLE = "the record of this message in the store cannot be read: its bytes are the body"
+"""The failure of a message of which nothing but its id is known."""
+
 LAPSED = "the lease lapsed: the holder died, hung, or needed longer than its lease"
 """The reason of a failure that no worker reported."""
 
@@ -323,6 +326,21 @@ def version_of(what: Item | Message, due: int) -> str:
     )
     text = b"".join((line.encode(), group, headers, what.data))
     return hashlib.sha1(text, usedforsecurity=False).hexdigest()[:16]
+
+
+def unreadable(queue: str, id: str, stored: bytes, now: int) -> Message:
+    """Return a message whose record cannot be read, as the dead letter that a claim makes of it.
+
+    Args:
+        queue: its queue.
+        id: its id.
+        stored: what the store has.
+        now: Unix milliseconds.
+    """
+    failure = Failure(0, now, "", UNREADABLE)
+    return Message(
+        id, queue, stored, False, now, 0, 0, ATTEMPTS, "dead", failures=(failure,), ended=now
+    )
 
 
 class Stored(Protocol):

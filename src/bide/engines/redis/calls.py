@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from bide.engines.redis.keys import shard_of
 from bide.engines.redis.records import Arg
-from bide.model.errors import OutcomeUnknown, StoreError, Unsupported
+from bide.model.errors import OutcomeUnknown, StoreCorrupt, StoreError, Unsupported
 from bide.model.origin import Origin
 from bide.model.replies import Outcomes, Reply
 
@@ -137,9 +137,11 @@ _PENDING = ("delayed", "ready")
 
 def _partly(error: StoreError, parts: int) -> StoreError:
     """Return the error of a command of which some messages were changed."""
-    if parts > 1:
+    if parts > 1 and not isinstance(error, StoreCorrupt):
         text = f"{error}; what the command named in other shards was carried out"
         partly = type(error)(text)
+    elif isinstance(error, StoreCorrupt):
+        partly = StoreCorrupt(f"{error}; the other messages of the command were changed")
     else:
         partly = OutcomeUnknown(f"{error}; other messages of the command were changed")
     partly.__cause__ = error.__cause__

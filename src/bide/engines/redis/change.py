@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from bide.engines.redis.calls import Call, Step, everywhere, origin_of, share_out, spread
 from bide.engines.redis.calls import Outcome as Result
-from bide.engines.redis.records import Arg
+from bide.engines.redis.records import Arg, refuse
 from bide.engines.redis.shards import ShardedQueue
 from bide.model import commands as cmd
 from bide.model.errors import StoreError, Unsupported
@@ -114,7 +114,10 @@ def change(run: Sequence[Any], sharded: ShardedQueue | None) -> Step:
         _now, _change, told, opens = answer
         nexts.update(zip(lot, opens, strict=False))
         for place, index in enumerate(lot):
-            outcomes[index] = Outcome(str(rows[index][0]), *(told[place] if told else (True,)))
+            done, *rest = told[place] if told else (True,)
+            id = str(rows[index][0])
+            damaged = rest[:1] == ["unreadable"]
+            outcomes[index] = refuse(queue, id) if damaged else Outcome(id, done, *rest)
     replies = share_out([len(mine) for mine in named], outcomes, shards)
     if nexts and isinstance(run[0], _ENDING):
         _tell_next(run, replies, [nexts.get(index) for index in range(len(rows))])

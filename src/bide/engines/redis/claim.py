@@ -4,11 +4,13 @@ Over several shards, messages come in the order of rank, unless another worker c
 then the shard hands out what follows there. A shard that does not answer is left out.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bide.engines.redis.calls import SLICE, Call, Round, Step
-from bide.engines.redis.records import as_message, claim_rank
+from bide.engines.redis.keys import shard_of
+from bide.engines.redis.records import DAMAGED, claim_rank, read_record
 from bide.engines.redis.shards import ShardedQueue, ShardMismatch
 from bide.model.commands import Claim
 from bide.model.errors import OutcomeUnknown, StoreError
@@ -18,6 +20,8 @@ from bide.model.replies import Claimed, Died
 
 LAPSES = 200
 """How many messages one call takes back at most."""
+
+_log = logging.getLogger("bide.redis")
 
 
 class _Claiming:
@@ -31,6 +35,7 @@ class _Claiming:
         self.weighted = self.results = self.behind = False
         self.freed: list[int] = []
         self.died: list[Died] = []
+        self._damaged: list[str] = []
         self._found: dict[str, tuple[bytes, Message]] = {}
 
     @property
@@ -64,19 +69,32 @@ class _Claiming:
         head, ids, records = answer
         now, _change, token, until, self.results, *rest, died, freed, behind = head
         self.now = max(self.now, now)  # shards answer side by side
-        self.freed += freed
         self.behind = behind
         self.died += [Died(*each) for each in died]
         self.token = token or self.token
-        command = self.command
-        for id_, record in zip(ids, records, strict=True):
+        queue, holder = self.command.queue, self.command.holder
+        for place, (id_, record) in enumerate(zip(ids, records, strict=True)):
             id = id_.decode()
+            try:
+                message = read_record(queue, id, record, self.now, holder=holder, until=until)
+            except DAMAGED:
+                self._damaged.append(id)
+                continue
             self.room -= len(record) + len(id_)
-            self._found[id] = (
-                record,
-                as_message(command.queue, id, record, self.now, holder=command.holder, until=until),
-            )
+            self._found[id] = record, message
+            self.freed += freed[place : place + 1]
         return tuple(rest)
+
+    def mend(self, shards: int) -> Round:
+        """Make dead letters of the messages whose records cannot be read."""
+        queue, args = self.command.queue, ("mend", "", "", "", self.command.holder, "")
+        for id in self._damaged:
+            _log.error(
+                "the record of message %r in queue %r cannot be read: it is a dead letter now, "
+                "with those bytes as its body", id, queue,
+            )  # fmt: skip
+            rows = (*args, id, self.token)
+            yield [Call("change", queue, rows, shard_of(id, shards), shards)]
 
     def reply(self, following: float | None) -> Claimed:
         """Return the reply, of the messages whose lease has not ended meanwhile."""
@@ -87,7 +105,7 @@ class _Claiming:
             if freed and len(held) < len(found):
                 freed = [at for at, pair in zip(freed, found, strict=True) if pair in held]
         if not held:
-            following = 0 if found else following
+            following = 0 if found or self._damaged else following
             return Claimed([], 0, self.now, following, self.died, behind=self.behind)
         if self.weighted:
             held.sort(key=lambda pair: claim_rank(pair[1], pair[0]))
@@ -113,6 +131,7 @@ def claim(command: Claim) -> Step:
         claiming.weighted = claiming.weighted or weighted
         budgets = [left - used for left, used in zip(budgets, spent, strict=True)]
         more = more and claiming.wanted > 0
+    yield from claiming.mend(1)
     return [claiming.reply(following)]
 
 
@@ -151,8 +170,9 @@ def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
                     claiming.take(answers[s])
         more = any(ready >= most for ready, _ in views.values())
         more = more and claiming.wanted > 0 and examined < claiming.reach
+    yield from claiming.mend(sharded.count)
     reply = claiming.reply(None)
-    if reply.messages:
+    if reply.messages or reply.next == 0:
         sharded.highest_token([claiming.token])
         reply.died.extend(shards.died)
         return [reply]

@@ -2,9 +2,10 @@
 
 from bide.engines.redis.calls import Call, Step, raised
 from bide.engines.redis.keys import shard_of
-from bide.engines.redis.records import as_failures
+from bide.engines.redis.records import DAMAGED, as_failures
 from bide.model.commands import History
 from bide.model.ended import End, within_budget
+from bide.model.errors import StoreCorrupt
 from bide.model.replies import Ends
 
 
@@ -15,7 +16,13 @@ def history(command: History, shards: int) -> Step:
     answers = yield [Call(script, command.queue, (command.id,), shard, shards, reads=True)]
     ((head, text),) = raised(answers)
     now, _change, state, history, result_ttl = head
-    ends = _ends_of(text or b"", now - max(history, result_ttl), now - result_ttl)
+    try:
+        ends = _ends_of(text or b"", now - max(history, result_ttl), now - result_ttl)
+    except DAMAGED:
+        raise StoreCorrupt(
+            f"what queue {command.queue!r} remembers of {command.id!r} cannot be read: something "
+            "else has written to the keys of bide"
+        ) from None
     return [Ends(state, within_budget(ends, command.max_bytes))]
 
 

@@ -18,7 +18,7 @@ def explain(command: Explain, shards: int) -> Step:
     pauses = [Pause(*pause) for pause in told]
     if paused and not (pauses and pauses[-1].until is None):
         pauses.append(Pause(None))
-    if not record:
+    if record is None:
         return [Explained(now, pauses)]
     seen = as_message(command.queue, id, record, now, lease=lease or None)
     if ahead is not None and shards > 1:
@@ -41,4 +41,4 @@ def explain(command: Explain, shards: int) -> Step:
 def _lease(lease: bytes) -> tuple[int | None, int]:
     """Return since when a lease lasts, `None` if an older bide made it; and its extensions."""
     since, _, times = lease.partition(b"\n")[0].partition(b"\t")[2].partition(b" ")
-    return int(since) if since else None, int(times or 0)
+    return int(since) if since.isdigit() else None, int(times) if times.isdigit() else 0

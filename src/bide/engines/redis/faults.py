@@ -7,6 +7,7 @@ from redis import exceptions as raised
 from bide.model.errors import (
     NotAStore,
     StoreBusy,
+    StoreCorrupt,
     StoreError,
     StoreFull,
     StoreReadOnly,
@@ -49,6 +50,10 @@ _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
     ("WRONGTYPE", NotAStore,
      "a key of bide's holds something that bide did not store: another program uses keys that "
      "begin with bide:"),
+    ("CORRUPT", StoreCorrupt,
+     "the counters and settings of a queue cannot be read: something else has written to this key. "
+     "Delete it (redis-cli DEL): the next change makes it anew from the messages, without settings"
+     ),
     ("BUSY", StoreBusy, "a script of another program keeps the server busy: see SCRIPT KILL"),
     ("LOADING", StoreUnavailable, "the server is still loading its data: try again in a while"),
     ("MASTERDOWN", StoreUnavailable, "this replica has lost its master: name the master"),
@@ -77,6 +82,11 @@ def translate(error: Exception, shown: str) -> StoreError:
             return kind(f"{shown}: {fix} ({text})")
     if isinstance(error, raised.AuthenticationError):
         return StoreUnavailable(f"{shown}: the user or the password is wrong or missing ({text})")
+    if "@user_function" in text:
+        return StoreCorrupt(
+            f"{shown}: what is stored for this queue cannot be read: something else has written to "
+            f"the keys of bide ({text})"
+        )
     if "unknown command" in text:
         return StoreUnavailable(f"{shown}: this is no Redis of version 7.0 or newer ({text})")
     return StoreError(f"{shown}: {text}")

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from bide.engines.redis.calls import Call, Step, origin_of, share_out, spread
-from bide.engines.redis.records import Arg
+from bide.engines.redis.records import Arg, refuse
 from bide.engines.redis.shards import ShardedQueue
 from bide.model.commands import Put
 from bide.model.errors import StoreError
@@ -56,6 +56,9 @@ def put(run: Sequence[Put], sharded: ShardedQueue | None) -> Step:
         known = {place: outcome for place, *outcome in told} if told else {}
         for place, index in enumerate(lot):
             item = items[index]
+            if place in known and known[place][1:] == ["unreadable"]:
+                failed, outcomes[index] = True, refuse(command.queue, item.id)
+                continue
             if place in known:
                 found = outcomes[index] = Outcome(item.id, *known[place])
             else:

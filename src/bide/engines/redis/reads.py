@@ -24,8 +24,10 @@ def find(command: Find, shards: int) -> Step:
         now = head[0]
         for index, record, lease in zip(lot, records, leases, strict=False):
             id = command.ids[index]
-            message = record and as_message(command.queue, id, record, now, lease=lease)
-            told[index] = message, len(id) + len(record) if record else 0
+            told[index] = None, 0
+            if record is not None:
+                read = as_message(command.queue, id, record, now, lease=lease)
+                told[index] = read, len(id) + len(record)
     messages: list[Message | None] = []
     left = command.max_bytes  # each shard has kept to it; together they may have not
     for index in range(len(command.ids)):

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from bide.model.message import Failure, Item, Message, State
+from bide.model.errors import StoreCorrupt
+from bide.model.message import Failure, Item, Message, State, unreadable
 from bide.model.rank import ready_rank
 
 ORDER = 12
@@ -29,6 +30,9 @@ _OLD_KIND, _KIND = ORDER + 15, ORDER + 29
 _LETTERS = ord("a")
 
 Arg = bytes | str | int
+
+DAMAGED = (ValueError, IndexError, msgspec.MsgspecError)
+"""What reading a record raises that bide has not written so."""
 
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 as_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
@@ -73,6 +77,34 @@ def as_message(
     *,
     ready: bool = False,
     lease: bytes | None = None,
+) -> Message:
+    """Return the message that a record describes, a dead letter if it cannot be read.
+
+    The arguments are those of `read_record`.
+    """
+    try:
+        return read_record(queue, id, record, now, ready=ready, lease=lease)
+    except DAMAGED:
+        return unreadable(queue, id, record, now)
+
+
+def refuse(queue: str, id: str) -> StoreCorrupt:
+    """Return the error of a change of a message whose record cannot be read."""
+    return StoreCorrupt(
+        f"the record of {id!r} in queue {queue!r} cannot be read, so the message was not changed: "
+        "something else has written to the keys of bide; once it is due, a claim makes a dead "
+        "letter of it, with those bytes as its body"
+    )
+
+
+def read_record(
+    queue: str,
+    id: str,
+    record: bytes,
+    now: int,
+    *,
+    ready: bool = False,
+    lease: bytes | None = None,
     holder: str | None = None,
     until: int | None = None,
 ) -> Message:
@@ -87,6 +119,9 @@ def as_message(
         lease: the lease as Redis stores it, which says the next two.
         holder: who holds it, `None` if nobody does.
         until: when its lease lapses.
+
+    Raises:
+        Exception: one of `DAMAGED`: the record cannot be read.
     """
     successor: Item | None = None
     if lease is not None:
@@ -131,7 +166,7 @@ def as_message(
 
 def _as_successor(queue: str, id: str, record: bytes) -> Item:
     """Return the successor of a leased message, whose record stands behind the lease."""
-    read = as_message(queue, id, record, 0)
+    read = read_record(queue, id, record, 0)
     return Item(
         id, read.data, read.json, read.due, 0, read.priority, read.expires, read.attempts,
         read.group, read.headers, created=read.created,

@@ -209,7 +209,11 @@ class _Page:
                     ready=phase == "ready",
                     lease=lease,
                 )
-                behind = _Place(number, rank.decode(), record[:ORDER].decode(), stream.shard)
+                rank, _, order = rank.partition(b" ")
+                order = order or record[:ORDER]
+                if phase in ("all", "group"):  # nothing goes by it
+                    order = b"0"
+                behind = _Place(number, rank.decode(), order.decode(), stream.shard)
                 size = len(record) + len(id)
                 stream.ahead.append(_Entry(behind.key, behind, message, size))
 

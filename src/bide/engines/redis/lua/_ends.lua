@@ -24,6 +24,7 @@ local function remember_end(r, how, by, result)
   local known, at, n, most = call('HGET', ENDED, r.id), 1, 1, 20
   while known and n < most and at <= #known do
     local b, f, s, after = match(known, '^%d+ %a+ %d+ %d+ %S+ (%S+) (%S+) (%S+)\n()', at)
+    if not after then break end
     at = after + tonumber(b ~= '-' and b or 0) + tonumber(f ~= '-' and f or 0) + tonumber(s ~= '-' and s or 0)
     n = n + 1
   end

@@ -17,6 +17,9 @@ local function take_back(limit)
       call('ZADD', LEASED, int(r.until_), r.member)
     elseif call('ZREM', LEASED, member) == 1 then
       call('HDEL', LEASES, id)
+      if r and not r.state and not call('ZSCORE', DELAYED, r.member) then  -- its lease could not be read
+        to_ready(r)
+      end
     end
     if r and r.held_by and r.state == 'dead' then
       died[#died + 1] = {id, r.attempt, r.held_by}

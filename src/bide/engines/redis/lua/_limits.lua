@@ -75,6 +75,12 @@ function begin_change()
   call('HSET', META, 'unsettled', '1')
 end
 
+-- What stands in lines is not known: a claim is to line up everything anew.
+function unsettle()
+  begin_change()
+  unsettled = true
+end
+
 local function touch(name)
   begin_change()
   touched[name] = touched[name] or 0

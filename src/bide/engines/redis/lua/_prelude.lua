@@ -43,9 +43,9 @@ local exists, made, flags, token, seq, keep, change, leader, lead_at
 local counters, tally  -- those that `advance` writes, and those that `finish` adds to
 local replayed
 local died  -- [id, attempts, last holder] of each message whose lease was over once too often
-local forget, forget_ends  -- see _records.lua and _ends.lua
+local forget, forget_ends, mend  -- see _records.lua and _ends.lua
 local limited  -- whether the queue has limits; what they need to know, see _limits.lua
-local read_limits, find_line, enter_line, leave_line, end_lease, drop_line, end_change
+local read_limits, find_line, enter_line, leave_line, end_lease, drop_line, end_change, unsettle
 local actor  -- who gave the command, if it says so
 
 -- Looks up what is not there yet while the library is loaded.
@@ -76,6 +76,13 @@ local function make()
   exists, made = true, true
   call('PERSIST', META)  -- it may have been deleted a while ago
   call('HSET', META, 'token', int(now), 'flags', flags, 'seq', '0', 'keep', '0', 'shards', SHARDS)
+  if call('EXISTS', RECORDS) == 0 then return end
+  -- META was lost, the messages were not: settings and counters begin again.
+  local there = call('HLEN', LEASES)
+  for _, set in ipairs({DELAYED, READY, DEAD}) do there = there + call('ZCARD', set) end
+  for letter in string.gmatch('wge', '%a') do flag(letter, true) end
+  call('HSET', META, 'put', int(there), 'seq', int(now))
+  counters.put, seq = there, now
 end
 
 -- Gives this change its number; sets a field of meta, and adds to a counter, with it.
@@ -143,10 +150,14 @@ local function begin(keys, args)
   counters = {put = meta[8] or 0, acked = meta[9] or 0}
   if leader then lead_at, leader = match(leader, '^(%d+) (.*)$') end
   lead_at = leader and tonumber(lead_at)
+  if not (token and seq and keep and change and tonumber(counters.put) and tonumber(counters.acked)) then
+    return redis.error_reply('CORRUPT ' .. META)
+  end
   if exists and SHARDS and meta[5] ~= args[6] then
     return redis.error_reply('SHARDS ' .. meta[5])
   end
   SHARDS = SHARDS or tonumber(meta[5])
+  if not exists and MARK ~= '' and SHARDS and call('EXISTS', RECORDS) == 1 then make() end
   limited = has('n')
   if limited then read_limits() end
   if MARK ~= '' and has('k') then forget() end

@@ -22,11 +22,14 @@ local function ended_in(state)
   return BASE[state] and KEPT
 end
 
+-- Returns what a record says; nil: it cannot be read, since something else has changed it.
 local function parse(id, text)
   local order, due, created, kind, priority, attempt, attempts, expires, state, ended, planned, asked, g, h, f, at =
     match(text, '^(%x+) (%d+) ?(%d*) (%a) (%d+) (%d+) (%d+) (%S+) (%S+) (%S+) ([%d-]+):?(%d*) ?(%d*) ?(%d*) ?(%d*)\n()')
+  if not order or #order ~= ORDER or state ~= '-' and not BASE[state] then return nil end
   if g == '' then g, h, f = 0, 0, 0 end
   local headers, failures = at + g, at + g + h
+  if failures + f - 1 > #text then return nil end
   state = state ~= '-' and state or nil
   return {
     id = id, order = order, member = order .. id, due = tonumber(due), kind = kind,
@@ -122,6 +125,7 @@ end
 -- Lets the successor take the place of a message whose lease ends, however: that is counted before.
 local function follow(r)
   local s = parse(r.id, r.successor)
+  if not s then return mend(r, r.successor) end
   r.leased_in = r.group
   set_group(r, s.group)
   for _, field in ipairs({'due', 'created', 'kind', 'priority', 'attempts', 'headers', 'body'}) do
@@ -135,7 +139,8 @@ end
 -- else, and if `final`, the message is dead; one with a successor is only counted so.
 local function failed(r, reason, moment, counted, final)
   if counted then r.attempt = r.attempt + 1 end
-  local failures = r.failures ~= '' and cjson.decode(r.failures) or {}
+  local read, failures = r.failures ~= '' and pcall(cjson.decode, r.failures)
+  if not read or type(failures) ~= 'table' then failures = {} end
   failures[#failures + 1] = {r.attempt, moment, r.holder or '', reason, counted and tonumber(r.since) or nil}
   while #failures > 20 do table.remove(failures, 1) end
   r.failures = cjson.encode(failures)
@@ -150,18 +155,40 @@ local function failed(r, reason, moment, counted, final)
   return false
 end
 
--- Returns the record of an id, or nil. A lease that is over has been taken back.
+-- Makes a dead letter of a message whose record, or whose successor's, cannot be read: those bytes become
+-- its body. Lines that may name it otherwise are made anew by a claim.
+function mend(r, text)
+  if limited then unsettle() end
+  r.leased_in = r.group
+  set_group(r, '')
+  r.kind, r.body, r.headers, r.failures, r.held_by = 'b', text, '', '', r.holder
+  if r.successor == text then r.successor = nil end
+  failed(r, 'the record of this message in the store cannot be read: its bytes are the body', now, false, true)
+  if r.successor then follow(r) end
+  return r
+end
+
+-- Returns the record of an id, or nil. A lease that is over has been taken back. Of a record that cannot be
+-- read nobody knows where it stands, unless it is leased: it is mended then, else this returns nil, true.
 local function locate(id, text)
   text = text or call('HGET', RECORDS, id)
   if not text then return nil end
   local r = parse(id, text)
-  local lease = not r.state and call('HGET', LEASES, id)
+  local readable = r ~= nil
+  local lease = not (r and r.state) and call('HGET', LEASES, id)
+  if not r then
+    local order = match(lease or '', '^%x+')
+    if not order or #order ~= ORDER then return nil, true end
+    r = {id = id, order = order, member = order .. id, due = now, priority = 0, attempt = 0, attempts = 10,
+      created = '', group = ''}
+  end
   if lease and sub(lease, 1, ORDER) == r.order then
     r.lease, r.token, r.until_, r.holder, r.since, r.extended, r.successor = match(lease,
       '^(%x+ (%d+) (%d+) ([^\t\n]*)\t?(%d*) ?(%d*))\n?(.*)$')  -- nothing from the tab on: of an older bide
     r.until_, r.successor = tonumber(r.until_), r.successor ~= '' and r.successor or nil
   end
   if limited then find_line(r) end
+  if not readable then return mend(r, text) end
   if r.token and r.until_ <= now then
     count('lapsed')
     r.held_by = r.holder

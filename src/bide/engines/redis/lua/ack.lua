@@ -18,7 +18,7 @@ define('ack', {'allow-oom'}, function()
         local until_
         last, mine, until_ = mark, match(mark, '^(%d+) (%d+) ')
         follows = find(mark, '\n', 1, true) ~= nil
-        holds = tonumber(until_) > now
+        holds = (tonumber(until_) or 0) > now
       end
       done = holds and mine == ARGV[10 + (i - 1) * width]
     end
@@ -27,6 +27,7 @@ define('ack', {'allow-oom'}, function()
       acked[n], members[n], outcomes[i] = ids[i], sub(lease, 1, ORDER) .. ids[i], {true}
     else
       local r = locate(ids[i])
+      done = done and r ~= nil and r.token ~= nil
       if done then
         local result = width == 3 and ARGV[11 + (i - 1) * width] or ''
         r.attempt = r.attempt + 1

@@ -13,7 +13,7 @@ local function is_sound(sets, set, member)
   local lease = call('HGET', LEASES, id)
   local held = lease ~= false
   if held then bytes = bytes + #(match(lease, '\n(.*)') or '') end
-  if r.member ~= member or held ~= (set == 3) or ended_in(r.state) ~= (set > 3 and sets[set] or nil) then
+  if not r or r.member ~= member or held ~= (set == 3) or ended_in(r.state) ~= (set > 3 and sets[set] or nil) then
     return false
   end
   for other, key in ipairs(sets) do

@@ -12,17 +12,20 @@
 --   untouched   give messages back as if they had not been claimed
 --   bury        let them die; without a token, those that nobody holds, which counts no attempt
 --   release     end the lease, whoever holds it: a failed attempt, ready again at once
--- Reply: [now, change, [outcome of each], nexts]; nexts: of a limited queue, after each change, when a claim
+--   mend        make a dead letter of what a claim has leased and its client cannot read
+-- Reply: [now, change, [outcome of each], nexts]; the state of a message that nobody holds and whose record
+--   cannot be read is `unreadable`; nexts: of a limited queue, after each change, when a claim
 --   gets something of what is ready, or null if that is not before a lease ends
 local verb, moment, still, reason
 
 local function do_it(r, token)
   if verb == 'cancel' and r.successor and still == '' and token == '' then
-    r.follows = parse(r.id, r.successor).due
+    r.follows = (parse(r.id, r.successor) or r).due
     call('HSET', LEASES, r.id, r.lease)
     return false
   end
-  if verb == 'extend' or verb == 'retry' or verb == 'untouched' or verb == 'bury' and token ~= '' then
+  if verb == 'extend' or verb == 'retry' or verb == 'untouched' or verb == 'mend'
+    or verb == 'bury' and token ~= '' then
     if r.token ~= token then return false end
   elseif verb == 'release' then
     if not r.token then return false end
@@ -33,7 +36,9 @@ local function do_it(r, token)
     if r.token or r.state or seen ~= '' and not is_still(r, seen) then return false end
   end
 
-  if r.successor and verb ~= 'extend' then
+  if verb == 'mend' then
+    mend(r, call('HGET', RECORDS, r.id))
+  elseif r.successor and verb ~= 'extend' then
     if verb ~= 'untouched' and failed(r, reason, now, true, verb == 'bury') then count('retried') end
     follow(r)
   elseif verb == 'cancel' then
@@ -83,11 +88,11 @@ local function change_each(when, first, act, origin)
     if rows and is_forwarded(number) then
       outcomes[number] = {false, 'forwarded'}
     else
-      local r = locate(ARGV[i])
+      local r, unreadable = locate(ARGV[i])
       local done = r ~= nil and act(r, ARGV[i + 1])
       if done and not (r.gone or r.state or r.token) then earliest = min(earliest or r.due, r.due) end
       if done and rows then changed[number] = true end
-      outcomes[number] = outcome(r, done)
+      outcomes[number] = unreadable and {false, 'unreadable'} or outcome(r, done)
     end
     if limited then nexts[#nexts + 1] = opens_next() end
   end

@@ -97,7 +97,7 @@ local function lease(set, members)
       if r and is_late(r) then
         expire(r)
         expired = expired + 1
-      elseif text then  -- else it is half a change, left by a server that died
+      elseif text then  -- what cannot be read is mended then, see claim.py; else it is half a change
         left = left - #text - #id
         if left < 0 and #ids > 0 then break end
         hold(members[first + i - 1], id, text)
@@ -199,7 +199,8 @@ local function serve(most)
       runs[2 * n - 1], runs[2 * n] = 0, concat({'r', g.name, '\1', member})
       places[n], lines[n] = member, entry
       local since = note_served(g)
-      let_go[#ids] = since > tonumber(sub(text, ORDER + 2, ORDER + 14)) and since or 0
+      local due = tonumber(sub(text, ORDER + 2, ORDER + 14)) or 0
+      let_go[#ids] = since > due and since or 0
       g.at = g.at + 1
       if all then groups[#groups + 1] = g end
     end

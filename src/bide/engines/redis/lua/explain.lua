@@ -1,6 +1,6 @@
 -- explain: why a message is where it is.
 -- ARGV 8 id, or empty
--- Reply: [head, record without its body or empty, lease or empty]; head is:
+-- Reply: [head, record without its body or nothing, lease or empty]; head is:
 --   [now, change, paused, pauses, how many messages of this shard are delivered before it or null, its
 --   order in this shard or null, the limit that holds it back or null: see _limits.lua]
 local MOST, PROMOTE = 1001, 1024  -- more are not counted; a claim makes so many ready at once
@@ -38,14 +38,14 @@ define('explain', {'no-writes'}, function()
   local ahead, order, limit
   if text then
     local r = parse(id, text)
-    text = sub(text, 1, #text - #r.body)
-    if not (r.state or lease) and r.due <= now then
+    text = r and sub(text, 1, #text - #r.body) or text
+    if r and not (r.state or lease) and r.due <= now then
       ahead = before(ready_rank(r), r.order, r.member, r.group)
       order, limit = r.order, limited and held_by(r.group)
     end
   end
   local pauses = cjson.decode(call('HGET', META, 'pauses') or '[]')
-  return {answer(has('p'), pauses, ahead or null, order or null, limit or null), text or '', lease or ''}
+  return {answer(has('p'), pauses, ahead or null, order or null, limit or null), text, lease or ''}
 end)
 
 -- ahead: how many messages of this shard are delivered before a place in the order of delivery.

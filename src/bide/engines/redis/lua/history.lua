@@ -8,7 +8,7 @@ local function look()
   local id, state = ARGV[8], null
   local text = call('HGET', RECORDS, id)
   if text then
-    local r = parse(id, text)
+    local r = parse(id, text) or {state = 'dead'}
     local lease = call('HGET', LEASES, id)
     local held = lease and sub(lease, 1, ORDER) == r.order
     state = r.state or held and 'leased' or (r.due <= now or call('ZSCORE', READY, r.member)) and 'ready'

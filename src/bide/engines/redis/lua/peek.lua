@@ -15,7 +15,8 @@ define('peek', {'allow-oom'}, function()
   for i = 1, #found, 2 do
     local id, late = sub(found[i], ORDER + 1), 0
     local text = has('e') and call('HGET', RECORDS, id)
-    if text and is_late(parse(id, text)) then late = 1 end
+    local r = text and parse(id, text)
+    if r and is_late(r) then late = 1 end
     listed[#listed + 1] = tonumber(found[i + 1])
     listed[#listed + 1] = tonumber(sub(found[i], 1, ORDER), 16)
     listed[#listed + 1] = late

@@ -57,7 +57,8 @@ end
 
 -- Stores a message as the successor of one that is leased; the newest one stays.
 local function succeed(r, text)
-  local first = bound(r.successor and parse(r.id, r.successor).created or new_created)
+  local before = r.successor and parse(r.id, r.successor)
+  local first = bound(before and before.created or new_created)
   call('HSET', LEASES, r.id, r.lease .. '\n' .. r.order .. due_text .. first .. text)
   r.follows = due
 end
@@ -68,7 +69,8 @@ end
 
 local function meet(index, id, known, text)  -- a message that is there
   local conflict, version = ARGV[8], ARGV[9]
-  local r = locate(id, known)
+  local r, unreadable = locate(id, known)
+  if unreadable then return add(index, {false, 'unreadable'}) end
   local replaced = not r.token and (conflict == 'revive' and r.state == 'dead' or conflict == 'replace'
     and (not r.state or r.state == 'dead') and (version == '' or is_still(r, 'v' .. version)))
   if r.token and conflict == 'replace' and version == '' and latest and not died_at then

@@ -5,7 +5,8 @@
 --     14, 15 place behind which to go on: rank and order; of all: cursor of HSCAN, and the orders that
 --            were told of its first bucket. Empty at the beginning
 --     16 prefix: how the ids begin, or empty
--- Reply: [head, place or empty, 1 if there was no room for more, ids, records, ranks, leases]; place is two texts
+-- Reply: [head, place or empty, 1 if there was no room for more, ids, records, ranks, leases]; place is two texts;
+--   behind a rank stands the order if the record does not begin with it
 define('scan', {'no-writes'}, function()
   local which, group = ARGV[8], ARGV[11]
   local after, before = tonumber(ARGV[9]), tonumber(ARGV[10])
@@ -17,19 +18,20 @@ define('scan', {'no-writes'}, function()
   local place = {ARGV[14], ARGV[15]}
 
   -- Adds a message if it is wanted; returns false if there is no room for it.
-  local function add(id, text, at)
+  local function add(id, text, at, order)
     visits = visits + 1
     if prefix ~= '' and sub(id, 1, #prefix) ~= prefix then return true end
     if after or before or group ~= '' then
       local r = parse(id, text)
-      if (after and r.due < after) or (before and r.due >= before)
-        or (group ~= '' and r.group ~= group) then return true end
+      if r and ((after and r.due < after) or (before and r.due >= before)
+        or (group ~= '' and r.group ~= group)) then return true end
     end
     if #ids >= limit or ((#ids > 0 or may_be_empty) and #text + #id > left) then
       full = '1'
       return false
     end
     left = left - #text - #id
+    if order and sub(text, 1, ORDER) ~= order then at = at .. ' ' .. order end
     ids[#ids + 1], texts[#texts + 1], ranks[#ranks + 1] = id, text, at
     return true
   end
@@ -39,8 +41,9 @@ define('scan', {'no-writes'}, function()
     local found = ids_of(members)
     for i, text in ipairs(#found > 0 and call('HMGET', RECORDS, unpack(found)) or {}) do
       local mine = at and int(at[i]) or '0'
-      if text and not add(found[i], text, mine) then return false end
-      place = {mine, sub(members[i], 1, ORDER)}
+      local order = sub(members[i], 1, ORDER)
+      if text and not add(found[i], text, mine, order) then return false end
+      place = {mine, order}
     end
     return true
   end
@@ -117,7 +120,8 @@ define('scan', {'no-writes'}, function()
       for each in pairs(told) do mine[#mine + 1] = each end
       for i = 1, #reply[2], 2 do
         local id, text = reply[2][i], reply[2][i + 1]
-        local at = sub(text, 1, ORDER)
+        local at = match(text, '^(%x+) ') or ''
+        if #at ~= ORDER then at = sub(redis.sha1hex(id), 1, ORDER) end  -- it cannot be read
         if not told[at] then
           if not add(id, text, '0') then
             place = {cursor, concat(mine, '-')}

@@ -17,7 +17,8 @@ define('sweep', {'allow-oom'}, function()
     local ids = ids_of(members)
     if has('h') and ARGV[14] ~= '' then
       for i, text in ipairs(call('HMGET', RECORDS, unpack(ids))) do
-        if text then remember_end(parse(ids[i], text), ARGV[14], actor) end
+        local r = text and parse(ids[i], text)
+        if r then remember_end(r, ARGV[14], actor) end
       end
     end
     drop(ids)
