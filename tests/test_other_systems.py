@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 WINDOWS = """
-import asyncio, os, signal, socket, sys
+import asyncio, os, select, signal, socket, sys
 
 class Hidden:
     def find_spec(self, name, path=None, target=None):
@@ -19,6 +19,7 @@ for module, names in (
     (signal, "SIGHUP SIGKILL SIGUSR1 SIGUSR2 SIGALRM SIGCHLD SIGPIPE pthread_sigmask"),
     (os, "chown fchmod fork geteuid getuid killpg mkfifo register_at_fork setsid O_DIRECTORY"),
     (socket, "AF_UNIX SO_REUSEPORT"),
+    (select, "poll epoll"),
 ):
     for name in names.split():
         if hasattr(module, name):
@@ -50,6 +51,23 @@ main()
 """
 
 
+WAITING = """
+import sys
+for name in ("selectors", "asyncio"):  # what has met poll before it was hidden
+    for module in [one for one in sys.modules if one.partition(".")[0] == name]:
+        del sys.modules[module]
+from bide.engines.waiting import readable, watch
+
+with socket.create_server(("127.0.0.1", 0)) as server:
+    here = socket.create_connection(server.getsockname())
+    there, _ = server.accept()
+    has_input = watch(here.fileno())
+    assert not has_input() and not readable(here.fileno(), seconds=0)
+    there.sendall(b"news")
+    assert readable(here.fileno()) and has_input() and has_input()
+"""
+
+
 def on_windows(folder: Path, program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-c", WINDOWS + program, *arguments],
@@ -59,6 +77,11 @@ def on_windows(folder: Path, program: str, *arguments: str) -> "subprocess.Compl
 
 def test_the_library_needs_no_posix(tmp_path: Path) -> None:
     result = on_windows(tmp_path, LIBRARY)
+    assert result.returncode == 0, result.stderr
+
+
+def test_waiting_for_sockets_needs_no_poll(tmp_path: Path) -> None:
+    result = on_windows(tmp_path, WAITING)
     assert result.returncode == 0, result.stderr
 
 

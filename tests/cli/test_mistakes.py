@@ -237,3 +237,17 @@ def test_what_is_no_url(run: Bide, line: str) -> None:
         result = run(*line.split(), "--url", wrong)
         assert (result.stdout, result.exit_code) == ("", 2)
         assert cause in result.stderr
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_lease_that_is_too_long_is_told_as_a_duration(run: Bide) -> None:
+    result = run("claim", "orders", "--lease", "48h")
+    assert result.exit_code == 2
+    assert "--lease 2d must be between 1 ms and 24 hours" in result.stderr
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_worker_that_is_not_there_cannot_be_stopped(run: Bide) -> None:
+    result = run("workers", "stop", "nope")
+    assert (result.stdout, result.exit_code) == ("", 1)
+    assert result.stderr.startswith("error: no worker 'nope' reports that it is alive; `bide work")

@@ -211,3 +211,11 @@ def test_an_exec_that_does_not_heed_is_killed_at_a_second_interrupt(
     message = orders.get("a")
     assert message is not None
     assert message.state == "ready"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a file that is always full")
+@pytest.mark.parametrize("command", ["bide --help", "bide", "bide put --help", "bide --version"])
+def test_output_that_cannot_be_written_is_an_error_in_one_line(shell: Shell, command: str) -> None:
+    done = shell(f"{command} > /dev/full")
+    assert done.stderr == "error: No space left on device\n"
+    assert done.returncode == 3

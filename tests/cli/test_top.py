@@ -148,11 +148,23 @@ def test_a_narrow_screen_has_names_and_sizes_whole() -> None:
     assert all(len(line) <= 60 for line in narrow.splitlines())
     assert re.search(r"orders-of-the-shop +0 +1 +0 +0 +paused", narrow)
     assert re.search(r"web1:7 +1 +in 30s +orders-of-the-shop", narrow)
-    assert "p50" not in narrow
+    assert "no room for" in narrow
+    assert "p50, p99" not in narrow.partition("no room for")[0]
+    assert "how late" not in narrow
     assert "done/s" in drawn(found, before, width=80)
     wide = drawn(found, before, width=140)
     assert re.search(r"orders-of-the-shop .* 500ms +5m +4\.5 +0 +0 +paused", wide)
     assert "p50, p99: how late" in wide
+
+
+def test_a_very_narrow_screen_cuts_no_count_and_says_which_columns_it_leaves_out() -> None:
+    many = bide.Counts(Sizes(123_456, 7_890, 512, 34), Flow(put=9), oldest=10_000)
+    screen = drawn(Sample(9.0, {"orders": many}), lines=24, width=40)
+    assert all(len(line) <= 40 for line in screen.splitlines())
+    words = " ".join(screen.split())
+    assert "123,456 delayed 7,890 ready 512 leased 34 dead at sqlite:///shop.db" in words
+    assert "no room for late by, p50" in words
+    assert len(screen.splitlines()) <= 24
 
 
 def test_a_screen_that_is_too_small_shows_what_is_late() -> None:

@@ -163,7 +163,7 @@ def test_a_body_of_exactly_the_limit_fits(orders: Any, make: Any) -> None:
         (lambda q: q.claim(1.0), "count=1.0 must be"),
         (lambda q: q.claim(wait=-1), "wait=-1 is negative"),
         (lambda q: q.claim(wait="soon"), "wait='soon' is not a valid duration"),
-        (lambda q: q.claim(lease=0), "lease=0 must be between 1 ms and 24 hours"),
+        (lambda q: q.claim(lease=0), "lease=0s must be between 1 ms and 24 hours"),
         (lambda q: q.claim(lease="31d"), "take a short lease and extend it"),
         (lambda q: q.take(wait=-1), "wait=-1 is negative"),
         (lambda q: q.forecast(bucket=0), "must give 1 to 10,000 buckets"),
@@ -227,7 +227,7 @@ def test_settling_refuses_what_cannot_be_and_keeps_the_lease(orders: Any) -> Non
         (lambda: delivery.retry(-1), "delay=-1 is negative"),
         (lambda: delivery.retry("40000d"), "past the year 2100"),
         (lambda: orders.retry([delivery], "40000d"), "past the year 2100"),
-        (lambda: delivery.extend(0), "lease=0 must be between"),
+        (lambda: delivery.extend(0), "lease=0s must be between"),
     ]
     for call, text in calls:
         with pytest.raises(InvalidArgument, match=text):

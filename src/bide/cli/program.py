@@ -191,6 +191,10 @@ class Program(Group):
             code = error.exit_code
         except click.Abort:
             code = errors.INTERRUPTED
+        except OSError as error:  # of the help, which no command prints
+            errors.print_error(errors.command_error(error))
+            errors.drop_output()
+            code = errors.FAILED
         sys.exit(code if isinstance(code, int) else errors.DONE)
 
 

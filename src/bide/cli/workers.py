@@ -4,6 +4,7 @@ import click
 import msgspec
 
 from bide.cli import option
+from bide.cli.errors import CommandError
 from bide.cli.output import DONE, NOT_DONE, Output
 from bide.cli.program import Group
 from bide.cli.store import Store, on_store
@@ -79,6 +80,11 @@ def stop(store: Store, out: Output, name: str, wait: float) -> bool:
     Example:
       bide workers stop web1:4711
     """
+    there = {one.holder for one in read_workers(store.lane)}
+    if name not in there:
+        raise CommandError(
+            f"no worker {name!r} reports that it is alive; `bide workers` lists those that do"
+        )
     taken = ask_to_stop(store.lane, name, store.actor, wait)
     if taken:
         out.report({"worker": name, "taken": True}, DONE, f"{name} is being replaced")

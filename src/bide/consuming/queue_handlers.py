@@ -11,7 +11,7 @@ from bide.consuming.store_client import StoreClient
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_LEASE
 from bide.model.message import JOB, Message
-from bide.model.times import Duration, milliseconds
+from bide.model.times import Duration, format_duration, milliseconds
 
 SHORTEST_LEASE = 100
 
@@ -93,5 +93,5 @@ def lease_of(lease: Duration) -> int:
     """
     ms = milliseconds(lease, "lease")
     if not SHORTEST_LEASE <= ms <= MAX_LEASE:
-        raise InvalidArgument(f"lease={lease!r} must be between 100 ms and 24 hours")
+        raise InvalidArgument(f"lease={format_duration(ms)} must be between 100 ms and 24 hours")
     return ms

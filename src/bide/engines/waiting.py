@@ -1,6 +1,14 @@
-"""Waiting for sockets and pipes, whatever their numbers: `select.select` takes none above 1,023."""
+"""Waiting for sockets and pipes, whatever their numbers: `select.select` takes none above 1,023.
+
+Where a system has no `poll`, as Windows, it takes sockets alone.
+"""
 
 import select
+import selectors
+from collections.abc import Callable
+from functools import partial
+
+_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 
 def readable(*descriptors: int, seconds: float | None = None) -> bool:
@@ -10,7 +18,18 @@ def readable(*descriptors: int, seconds: float | None = None) -> bool:
         descriptors: of sockets and pipes.
         seconds: how long to wait for it; `None`: until it is there.
     """
-    poll = select.poll()
-    for descriptor in descriptors:
+    with _Selector() as selector:
+        for descriptor in descriptors:
+            selector.register(descriptor, selectors.EVENT_READ)
+        return bool(selector.select(seconds))
+
+
+def watch(descriptor: int) -> Callable[[], object]:
+    """Return what tells at once, again and again, whether there is something to read, or an end."""
+    if hasattr(select, "poll"):
+        poll = select.poll()
         poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(None if seconds is None else 1000 * seconds))
+        return partial(poll.poll, 0)
+    selector = _Selector()
+    selector.register(descriptor, selectors.EVENT_READ)
+    return partial(selector.select, 0)

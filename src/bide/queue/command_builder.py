@@ -15,7 +15,7 @@ from bide.model.identity import actor_of, check_actor, check_name, check_queue, 
 from bide.model.limits import MAX_BODY, MAX_BUCKETS, MAX_COUNT, MAX_LEASE, MAX_PAGE
 from bide.model.message import Item, NewMessage, State
 from bide.model.options import DEFAULTS, OPTIONS, check_options, values_of
-from bide.model.times import Duration, Moment, milliseconds, unix, when
+from bide.model.times import Duration, Moment, format_duration, milliseconds, unix, when
 from bide.queue import values
 
 _SIMPLE = frozenset((dict, list, str, bytes, int, float, bool, type(None)))
@@ -254,8 +254,8 @@ class CommandBuilder:
         ms = milliseconds(lease, "lease")
         if not 1 <= ms <= MAX_LEASE:
             raise InvalidArgument(
-                f"lease={lease!r} must be between 1 ms and 24 hours; for longer work take a short "
-                "lease and extend it"
+                f"lease={format_duration(ms)} must be between 1 ms and 24 hours; for longer work "
+                "take a short lease and extend it"
             )
         return ms
 

@@ -95,3 +95,13 @@ def test_who_speaks_none_is_told_of_as_before() -> None:
         opener(f"http://127.0.0.1:{server.port}")()
     with Server(in_plain_words, hang_up) as server, pytest.raises(StoreError, match="status 400"):
         opener(f"http://127.0.0.1:{server.port}")()
+
+
+def test_a_port_that_accepts_and_is_silent_is_given_up_before_the_timeout_of_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bide.engines.http.connection.CONNECTING", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        store = opener(f"https://127.0.0.1:{silent.getsockname()[1]}?timeout=1h")
+        with pytest.raises(StoreUnavailable, match="timed out"):
+            store()

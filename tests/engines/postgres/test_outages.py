@@ -1,5 +1,6 @@
 """A server that goes away, and stores that are none."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -276,3 +277,11 @@ def test_a_batch_notes_of_each_queue_how_far_the_log_had_come(
     assert all(places[n][queue] < places[n + 1][queue] for n in (0, 1) for queue in ("a", "b"))
     assert all(place["a"] < place["b"] for place in places)
     engine.close()
+
+
+def test_a_port_that_accepts_and_is_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bide.engines.postgres.settings.CONNECT_TIMEOUT", 2)  # libpq's least
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://app@127.0.0.1:{silent.getsockname()[1]}/shop?reconnect=0s"
+        with pytest.raises(StoreUnavailable, match="timeout expired"):
+            open_engine(url)

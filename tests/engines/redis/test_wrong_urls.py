@@ -1,6 +1,7 @@
 """Places that are no store, or not for this user: each is told what it is, and what to write."""
 
 import logging
+import re
 import signal
 import socket
 import threading
@@ -100,3 +101,11 @@ def test_closing_does_not_wait_long_for_a_silent_server(open_engine: Open, start
 def test_several_servers_that_are_neither_a_cluster_nor_a_group() -> None:
     with pytest.raises(InvalidArgument, match=r"one server; write redis\+cluster://"):
         opener("redis://a:6379,b:6379")
+
+
+@pytest.mark.parametrize("form", ["redis+unix", "unix"])
+def test_the_url_of_a_socket_is_shown_as_it_was_written(open_engine: Open, form: str) -> None:
+    with pytest.raises(
+        StoreUnavailable, match=rf"^{re.escape(form)}:///no/such/socket\?timeout=1s:"
+    ):
+        open_engine(f"{form}:///no/such/socket?timeout=1s")

@@ -33,6 +33,9 @@ WORKERS = (
     Column("first lease ends", falls=1, right=True),
     Column("longest", falls=2, right=True, unless=""), Column("of", least=TEXT),
 )  # fmt: skip
+NARROW = 70
+"""Columns: on a narrower terminal the store has a line of its own."""
+
 LONG = 600_000
 """Milliseconds of a delivery that is shown in red."""
 
@@ -112,17 +115,22 @@ def picture(
     if not sample.queues and not workers:
         what = f"no queue begins with {prefix!r}" if prefix else "no queues"
         return text_of((f"{what} in {store} yet", "dim"))
+    narrow = width is not None and width < NARROW
+    if lines is not None and narrow:
+        lines -= 4  # for the store, the columns that have no room, and where lines break
     room, places = (None, None) if lines is None else _divided(lines, len(workers), ahead)
     queues, gone = _queues(view, room, width)
-    parts: list[RenderableType] = [_headline(store, sample)]
+    parts: list[RenderableType] = _headline(store, sample, narrow=narrow)
     if ahead is not None:
         parts.append(_ahead(ahead))
     parts += ["", queues]
+    if gone and narrow:
+        parts.append(text_of((f"no room for {', '.join(gone)}; --json shows all", "dim")))
     if workers:
         parts.append(_workers(view, places, width))
     else:
         parts.append(text_of(("no worker is active", "dim")))
-    if sample.lateness and not gone.issuperset(QUANTILES):
+    if sample.lateness and not set(gone).issuperset(QUANTILES):
         parts.append(text_of((ABOUT, "dim")))
     return Group(*parts)
 
@@ -133,14 +141,18 @@ def _divided(lines: int, workers: int, ahead: Ahead | None) -> tuple[int, int]:
     return max(2, lines - 12 - (ahead is not None) - min(workers, places + 1)), places
 
 
-def _headline(store: str, sample: Sample) -> "Text":
+def _headline(store: str, sample: Sample, *, narrow: bool) -> "list[RenderableType]":
+    """Return the counts of all queues and the store; the end of its URL may be cut."""
     from rich.text import Text
 
-    line = Text(no_wrap=True, overflow="ellipsis")
+    counts, place = Text(), Text(f"at {store}", "bold", no_wrap=True, overflow="ellipsis")
     for size in SIZES:
         count = sum(getattr(found.sizes, size) for found in sample.queues.values())
-        line.append(f"{count:,} {size}   ", STYLES[size] if count else "dim")
-    return line.append(f"at {store}", "bold")
+        counts.append(f"{count:,} {size}   ", STYLES[size] if count else "dim")
+    if narrow:
+        return [counts, place]
+    counts.no_wrap, counts.overflow = True, "ellipsis"
+    return [counts.append_text(place)]
 
 
 def _ahead(ahead: Ahead) -> "Text":
@@ -168,7 +180,7 @@ def _ahead(ahead: Ahead) -> "Text":
     return line
 
 
-def _queues(view: View, room: int | None, width: int | None) -> "tuple[Table, set[str]]":
+def _queues(view: View, room: int | None, width: int | None) -> "tuple[Table, list[str]]":
     """Return the table of queues, and which columns were left out."""
     sample, before, _, now, _ = view
     pace = {name: rates(before, sample, name) for name in sample.queues}
@@ -194,8 +206,7 @@ def _queues(view: View, room: int | None, width: int | None) -> "tuple[Table, se
         ])  # fmt: skip
     if len(names) < len(sample.queues):
         rows.append(_more(len(sample.queues) - len(names), QUEUES))
-    table, gone = table_of(QUEUES, rows, width)
-    return table, set(gone)
+    return table_of(QUEUES, rows, width)
 
 
 def _workers(view: View, places: int | None, width: int | None) -> "Table":

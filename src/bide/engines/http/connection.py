@@ -19,6 +19,9 @@ NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 """What OpenSSL calls an answer that is no TLS, in one version or another."""
 
 
+CONNECTING = 10.0
+"""For how many seconds at most a connection is tried, TLS included."""
+
 PATIENCE = 5.0
 """For how many seconds at most it is tried whether somebody speaks TLS."""
 
@@ -155,6 +158,12 @@ class Connection:
             mend = self._address._replace(tls=True).shown
             raise StoreUnavailable(f"{self._address.shown} speaks TLS: use {mend}")
 
+    def _connect(self) -> None:
+        """Open the connection, sooner given up than an answer."""
+        self._http.timeout = min(self._timeout, CONNECTING)
+        self._http.connect()
+        self._http.sock.settimeout(self._timeout)
+
     def _send(self, method: str, path: str, data: bytes | None, kind: str) -> None:
         headers = {"accept": kind, "content-type": kind}
         if self._address.token:
@@ -164,7 +173,7 @@ class Connection:
         kept = self._http.sock is not None
         try:
             if self._http.sock is None:
-                self._http.connect()
+                self._connect()
             self._http.request(method, self._address.path + path, data, headers)
         except (OSError, HTTPException) as error:
             self.close()

@@ -5,7 +5,6 @@ needs. This sends a prepared call, and waits once.
 """
 
 import itertools
-import select
 from collections import namedtuple
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGconn, PGresult
 
 from bide.engines.postgres.arrays import register
+from bide.engines.waiting import watch
 
 Statement = tuple[bytes, tuple[int, ...] | None]
 """Its text, and the types of its arguments; `None`: those that the function declares."""
@@ -40,8 +40,7 @@ class Caller:
         self._prepared: dict[Statement, bytes] = {}
         self._numbers = itertools.count()
         self._owes = False
-        self._idle = select.poll()
-        self._idle.register(connection.fileno(), select.POLLIN)
+        self._has_input = watch(connection.fileno())
         self._texts: dict[str, bytes] = {}
         self._rows: dict[str, Callable[[Sequence[Any]], Any]] = {}
         register(connection)
@@ -100,13 +99,13 @@ class Caller:
         """Whether the server has closed the connection while it was idle."""
         if self.connection.closed:
             return True
-        if not self._idle.poll(0):
+        if not self._has_input():
             return False
         try:
             self.connection.pgconn.consume_input()  # a notice, or the end
         except psycopg.OperationalError:
             return True
-        return bool(self._idle.poll(0))
+        return bool(self._has_input())
 
     def _call(self, function: str, arguments: Sequence[Any], then: Wait) -> Any:
         text = self._texts.get(function) or self._text(function, len(arguments), b"SELECT * FROM ")

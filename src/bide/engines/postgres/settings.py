@@ -1,5 +1,6 @@
 """Where the server is, and which schema is the store: what a URL says."""
 
+import os
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl
@@ -13,6 +14,10 @@ from bide.engines.registry import seconds
 from bide.model.errors import InvalidArgument
 
 OURS = ("schema", "listen", "reconnect")
+
+CONNECT_TIMEOUT = 10
+"""For how many seconds each address is tried at most, unless the URL or PGCONNECT_TIMEOUT says
+otherwise: libpq itself waits without end for who accepts a connection and is silent."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +45,14 @@ class Settings:
         Raises:
             StoreError: the server cannot be reached.
         """
+        url = self.listen if to_listen else self.url
         try:
+            said = conninfo_to_dict(url).get("connect_timeout") or os.environ.get(
+                "PGCONNECT_TIMEOUT"
+            )
             return psycopg.connect(
-                self.listen if to_listen else self.url,
+                url,
+                connect_timeout=said or CONNECT_TIMEOUT,
                 autocommit=True,
                 prepare_threshold=None,
                 fallback_application_name="bide",

@@ -73,7 +73,7 @@ def read_url(parts: SplitResult) -> Settings:
     Raises:
         InvalidArgument: it is of another form.
     """
-    shown = mask(parts.geturl())
+    shown = _shown(parts)
     form = "unix" if parts.scheme == "unix" else parts.scheme.partition("+")[2]
     encrypted = parts.scheme.startswith("rediss")
     chosen = options(parts, *_OPTIONS, *(_SENTINEL_OPTIONS if form == "sentinel" else ()))
@@ -135,11 +135,17 @@ def read_url(parts: SplitResult) -> Settings:
     )
 
 
+def _shown(parts: SplitResult) -> str:
+    """Return a URL without its password; `geturl` drops the slashes of one without a host."""
+    rest = parts.geturl().removeprefix(f"{parts.scheme}:").removeprefix("//")
+    return mask(f"{parts.scheme}://{rest}")
+
+
 def _sentinels(
     parts: SplitResult, chosen: dict[str, str], usual: dict[str, Any], patience: float
 ) -> tuple[Sentinels, str]:
     """Return the sentinels of a URL, and the database that its path names."""
-    shown = mask(parts.geturl())
+    shown = _shown(parts)
     name, _, db = parts.path.strip("/").partition("/")
     if not name or "/" in db:
         raise InvalidArgument(
@@ -182,7 +188,7 @@ def _hosts(parts: SplitResult, usual: int, form: str) -> list[Address]:
         host = host.removeprefix("[").removesuffix("]")
         if not host or not (port.isdecimal() and 0 < int(port) < 65536):
             raise InvalidArgument(
-                f"url={mask(parts.geturl())!r}: {text!r} is no host:port; write "
+                f"url={_shown(parts)!r}: {text!r} is no host:port; write "
                 + form.format(parts.scheme)
             )
         addresses.append((host, int(port)))
@@ -212,7 +218,7 @@ def _seconds(text: str, name: str, parts: SplitResult) -> float:
     try:
         found = seconds(text, name)
     except ValueError as error:
-        raise InvalidArgument(f"url={mask(parts.geturl())!r}: {error}") from None
+        raise InvalidArgument(f"url={_shown(parts)!r}: {error}") from None
     if found <= 0:
         raise InvalidArgument(f"?{name} must be longer than nothing, such as 5s")
     return found
