@@ -21,7 +21,7 @@ local turn, last, freed, lining
 local unsettled  -- whether a change before this call was cut off
 local touched    -- groups whose line or leases have changed in this call: 0, or the place in `entered`
 local entered    -- those that have entered, in their order
-local line_at, limits_now, write_service, begin_change, stand, settle, settle_all, is_full, running
+local line_at, limits_now, write_service, stand, settle, settle_all, is_full, running
 local opens, opens_next, count_lines, is_in_line, held_by
 local open_groups, first_groups, head_of, rate_allows, may_serve, note_served
 local groups_of, line_up, line_up_step, begin_lines
@@ -68,17 +68,13 @@ function write_service()
   call('HSET', META, 'service', concat({'turns', int(turn), int(last), int(freed)}, ' '))
 end
 
--- A change of lines begins. `end_change` ends it.
-function begin_change()
-  if marked or unsettled then return end
-  marked = true
-  call('HSET', META, 'unsettled', '1')
-end
-
--- What stands in lines is not known: a claim is to line up everything anew.
-function unsettle()
-  begin_change()
-  unsettled = true
+-- A change of lines begins. `end_change` ends it, unless lines are lost: then a claim lines up everything anew.
+function begin_change(lost)
+  if not (marked or unsettled) then
+    marked = true
+    call('HSET', META, 'unsettled', '1')
+  end
+  unsettled = unsettled or lost
 end
 
 local function touch(name)

@@ -45,7 +45,7 @@ local replayed
 local died  -- [id, attempts, last holder] of each message whose lease was over once too often
 local forget, forget_ends, mend  -- see _records.lua and _ends.lua
 local limited  -- whether the queue has limits; what they need to know, see _limits.lua
-local read_limits, find_line, enter_line, leave_line, end_lease, drop_line, end_change, unsettle
+local read_limits, find_line, enter_line, leave_line, end_lease, drop_line, begin_change, end_change
 local actor  -- who gave the command, if it says so
 
 -- Looks up what is not there yet while the library is loaded.

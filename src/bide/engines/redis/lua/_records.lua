@@ -158,7 +158,7 @@ end
 -- Makes a dead letter of a message whose record, or whose successor's, cannot be read: those bytes become
 -- its body. Lines that may name it otherwise are made anew by a claim.
 function mend(r, text)
-  if limited then unsettle() end
+  if limited then begin_change(true) end
   r.leased_in = r.group
   set_group(r, '')
   r.kind, r.body, r.headers, r.failures, r.held_by = 'b', text, '', '', r.holder
