@@ -20,6 +20,14 @@ def test_ten_tenths_are_one() -> None:
     assert clock.now() == 6_000
 
 
+def test_who_waits_until_a_time_finds_that_it_has_come() -> None:
+    """A float may be later than the nearest nanosecond; who is woken too early waits again."""
+    clock, condition, moment = FakeClock(autojump=True), threading.Condition(), 1000.0142857142857
+    with condition:
+        clock.wait_until(condition, moment)
+    assert clock.monotonic() >= moment
+
+
 def test_it_begins_when_it_is_told_to_and_tells_the_date() -> None:
     midnight = datetime(2028, 1, 1, tzinfo=UTC)
     clock = FakeClock(midnight)

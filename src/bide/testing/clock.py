@@ -134,7 +134,9 @@ class FakeClock:
 
     def wait_until(self, condition: threading.Condition, moment: float) -> bool:
         """Wait on the condition until it is notified or this clock has reached `moment`."""
-        return self._wait(condition, round(moment * NS))
+        until = round(moment * NS)
+        # When the wait is over, the clock must show the time: the caller would wait again at once.
+        return self._wait(condition, until if until / NS >= moment else until + 1)
 
     def _wait(self, condition: threading.Condition, moment: int | None) -> bool:
         key = next(self._sequence)
