@@ -5,7 +5,7 @@ import threading
 from typing import Any
 
 from bide.model.commands import Claim
-from tests.worker.worker_app import Scene, until
+from tests.worker.worker_app import PATIENCE, Scene, until
 
 
 def test_claims_never_bring_more_than_can_be_started(scene: Scene) -> None:
@@ -63,7 +63,7 @@ def test_no_more_threads_run_than_places(scene: Scene) -> None:
 
 
 def test_plain_handlers_run_side_by_side(scene: Scene) -> None:
-    together = threading.Barrier(4, timeout=10)
+    together = threading.Barrier(4, timeout=PATIENCE)
 
     def handle(_: Any) -> None:
         together.wait()
@@ -110,8 +110,7 @@ def test_what_is_due_later_is_started_when_it_is_due(scene: Scene) -> None:
         async with scene.at_work():
             await scene.put("later", delay=90_000)
             for _ in range(89):
-                scene.clock.advance(1)
-                await asyncio.sleep(0.001)
+                await scene.step(1)
             assert seen == []
             scene.clock.advance(1)
             await scene.acked(1)

@@ -86,8 +86,7 @@ def test_suspects_run_one_at_a_time_over_all_queues_and_others_go_on(scene: Scen
             await until(lambda: runner.consumers["q"].tally.outcomes.get("acked") == 1)
             claims = len(scene.sent(Claim))
             for _ in range(20):
-                scene.clock.advance(PAUSE / 5)
-                await asyncio.sleep(0.01)
+                await scene.step(PAUSE / 5)
             assert len(scene.sent(Claim)) - claims < 400
             going.set()
             await scene.pass_time(

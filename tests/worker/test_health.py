@@ -20,8 +20,10 @@ from bide.worker.process.health import HealthFile, HealthPort
 from bide.worker.process.pipe import Report
 from bide.worker.process.supervisor import Supervisor
 from bide.worker.process.systemd import notify, watchdog_seconds
+from tests.servers import free_port
 from tests.worker.processes import (
     APP,
+    BOUND,
     children,
     log,
     put,
@@ -30,19 +32,27 @@ from tests.worker.processes import (
     worker,
 )
 
+HELD_UP = (
+    "import os, time\n"
+    + APP
+    + """
+while os.path.exists("held up"):
+    time.sleep(0.01)
+"""
+)
+
 
 @pytest.mark.process
 def test_health_and_logs_for_machines(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     well = tmp_path / "well"
     options = ["--health-port", str(port), "--health-file", str(well)]
     options += ["--log-json", "--log-level", "debug"]
-    with worker(tmp_path, APP, *options) as process:
+    with worker(tmp_path, HELD_UP, *options) as process:
         wait_for(well.exists, tmp_path)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as answer:
             assert (answer.status, answer.read()) == (200, b"well\n")
+        (tmp_path / "held up").touch()
         os.kill(children(process)[0], signal.SIGKILL)
 
         def unwell() -> bool:
@@ -55,6 +65,7 @@ def test_health_and_logs_for_machines(tmp_path: Path) -> None:
 
         wait_for(unwell, tmp_path)
         wait_for(lambda: not well.exists(), tmp_path)
+        (tmp_path / "held up").unlink()
         wait_for(well.exists, tmp_path)
         put(tmp_path)
         wait_for(said(tmp_path, '"outcome":"acked"'), tmp_path)
@@ -87,7 +98,7 @@ def test_systemd_hears_of_readiness_life_and_end(
     heard: list[bytes] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as service:
         service.bind(address)
-        service.settimeout(15)
+        service.settimeout(BOUND)
         with worker(tmp_path, APP) as process:
             while not any(b"READY=1" in one for one in heard):
                 heard.append(service.recv(1000))

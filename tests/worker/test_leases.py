@@ -8,7 +8,7 @@ import pytest
 
 import bide
 from bide.model.commands import Ack, Extend
-from tests.worker.worker_app import Scene, entered, more, until
+from tests.worker.worker_app import PATIENCE, Scene, entered, more, until
 
 HOUR = 3_600
 
@@ -102,7 +102,7 @@ def test_a_plain_handler_whose_lease_was_lost_is_told(scene: Scene) -> None:
     async def story() -> None:
         def handle(delivery: bide.Handling) -> None:
             if delivery.attempt == 1:
-                assert delivery.lost.wait(10)
+                assert delivery.lost.wait(PATIENCE)
                 told.set()
 
         scene.app.handler("q", lease="30s", concurrency=1)(handle)
@@ -123,7 +123,7 @@ def test_what_ends_after_its_lease_was_lost_is_not_acked(scene: Scene) -> None:
 
         def handle(delivery: bide.Handling) -> None:
             if delivery.attempt == 1:
-                release.wait(10)
+                release.wait(PATIENCE)
 
         scene.app.handler("q", lease="30s", concurrency=1)(handle)
         await scene.put(1)
@@ -163,10 +163,7 @@ def test_a_wall_clock_that_jumps_loses_nothing(scene: Scene, hours: int) -> None
             if hours < 0:
                 await scene.acked(1)
                 scene.clock.advance(HOUR)
-            for _ in range(20):
-                scene.clock.advance(1)
-                await asyncio.sleep(0.001)
-            await scene.acked(2)
+            await scene.pass_time(lambda: scene._flow("q").flow.acked == 2, 1)
         counts = await scene.counts()
         assert counts.sizes.total == 0
         assert counts.flow.lapsed == (1 if hours > 0 else 0)

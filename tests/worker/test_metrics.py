@@ -15,7 +15,8 @@ import bide
 from bide.observing.tally import Tally
 from bide.worker.process.pipe import Pipe, Report, listen
 from bide.worker.process.totals import Totals
-from tests.worker.processes import children, log, wait_for, worker
+from tests.servers import free_port
+from tests.worker.processes import BOUND, children, log, wait_for, worker
 
 APP = """
 import asyncio, bide
@@ -25,13 +26,6 @@ app = bide.App()
 async def handle(body: dict) -> None:
     await asyncio.sleep(body["sleep"])
 """
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 def scrape(port: int) -> dict[str, float]:
@@ -167,7 +161,7 @@ def test_a_supervisor_that_dies_is_noticed() -> None:
         line = Pipe(theirs.detach(), cut.set)
         await line.open()
         ours.close()
-        await asyncio.wait_for(cut.wait(), 5)
+        await asyncio.wait_for(cut.wait(), BOUND)
         line.tell(Report())
         await line.close(Report())
 

@@ -13,7 +13,7 @@ from bide.consuming.store_client import StoreClient
 from bide.model.commands import Claim, Retry
 from bide.model.replies import Claimed
 from bide.worker.process.runner import Runner
-from tests.worker.worker_app import Scene, entered, until
+from tests.worker.worker_app import PATIENCE, Scene, entered, until
 
 
 async def start(scene: Scene, **options: Any) -> tuple[Runner, "asyncio.Task[None]"]:
@@ -109,8 +109,7 @@ def test_leases_are_extended_during_the_grace(scene: Scene) -> None:
         await until(any_entered(runner))
         runner.stop()
         for _ in range(20):
-            await asyncio.sleep(0.005)
-            scene.clock.advance(1)
+            await scene.step(1)
         gate.set()
         await task
         assert (await scene.counts()).flow.lapsed == 0
@@ -128,7 +127,7 @@ def test_what_has_not_finished_within_the_grace_is_handed_back_untouched(scene: 
             await asyncio.Event().wait()
 
         def plain(delivery: bide.Handling) -> None:
-            delivery.lost.wait(10)
+            delivery.lost.wait(PATIENCE)
             over.set()
 
         scene.app.handler("plain")(plain)
@@ -144,7 +143,7 @@ def test_what_has_not_finished_within_the_grace_is_handed_back_untouched(scene: 
             found = await scene.find(f"{queue}-0", queue)
             assert (found.state, found.attempt, found.failures) == ("ready", 0, ())
         assert all(command.release for command in scene.sent(Retry))
-        assert over.wait(10)
+        assert over.wait(PATIENCE)
 
     scene.play(story())
 
@@ -300,7 +299,7 @@ def test_a_runner_opens_and_closes_the_store_of_its_app(tmp_path: Any) -> None:
             runner = Runner(app)
             task = asyncio.create_task(runner.run())
             await queue.put(1)
-            await asyncio.wait_for(handled.wait(), 10)
+            await asyncio.wait_for(handled.wait(), PATIENCE)
             runner.stop()
             await task
             assert (await queue.counts()).flow.acked == 1

@@ -65,10 +65,7 @@ def test_acks_wait_for_the_store_too(scene: Scene) -> None:
             gate.set()
             await until(lambda: fault.struck)
             scene.engine.heal()
-            for _ in range(50):
-                scene.clock.advance(0.1)
-                await asyncio.sleep(0.001)
-            await scene.acked(5)
+            await scene.pass_time(lambda: scene._flow("q").flow.acked == 5)
 
     scene.play(story())
 
@@ -90,20 +87,16 @@ def test_leases_that_could_not_be_extended_in_time_are_given_up(scene: Scene) ->
         async with scene.at_work() as runner:
             await until(lambda: any(entered(one) for one in runner.consumers["q"].running))
             scene.engine.fail(bide.StoreUnavailable("gone"), times=None, when=away(Extend, Claim))
-            for _ in range(35):
-                scene.clock.advance(1)
-                await asyncio.sleep(0.002)
-            await until(lambda: ends)
+            await scene.pass_time(lambda: ends, 1)
             scene.engine.heal()
-            for _ in range(10):
-                scene.clock.advance(1)
-                await asyncio.sleep(0.002)
-            await scene.acked(1)
+            await scene.pass_time(lambda: scene._flow("q").flow.acked == 1, 1)
 
     scene.play(story())
 
 
-def test_a_store_that_somebody_has_locked_is_waited_for(scene: Scene) -> None:
+def test_a_store_that_somebody_has_locked_is_waited_for(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     async def story() -> None:
         @scene.app.handler("q")
         async def handle(_: Any) -> None: ...
@@ -112,15 +105,10 @@ def test_a_store_that_somebody_has_locked_is_waited_for(scene: Scene) -> None:
         async with scene.at_work():
             other = sqlite3.connect(scene.path, isolation_level=None)
             other.execute("BEGIN IMMEDIATE")
-            for _ in range(3):
-                scene.clock.advance(30)
-                await asyncio.sleep(0.05)
+            await scene.pass_time(lambda: "the store is away" in caplog.text, 30)
             other.execute("ROLLBACK")
             other.close()
-            for _ in range(20):
-                scene.clock.advance(1)
-                await asyncio.sleep(0.002)
-            await scene.acked(1)
+            await scene.pass_time(lambda: scene._flow("q").flow.acked == 1, 1)
 
     scene.play(story())
 
