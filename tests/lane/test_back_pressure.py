@@ -26,7 +26,7 @@ def fill(lane: Lane, engine: FlakyEngine) -> "list[Future[Reply]]":
     futures = [spawn(lane.call, put("alone"))]
     engine.wait_until_held()
     futures.append(spawn(lane.call, put("batch")))
-    eventually(lambda: lane._executor._waiting)
+    eventually(lambda: lane._batch_waits)
     for number in (1, 2):
         futures.append(spawn(lane.call, put(f"inbox{number}")))
         gathered(lane, number)

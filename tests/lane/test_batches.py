@@ -26,7 +26,7 @@ def together(lane: Lane, engine: FlakyEngine, *commands: Command) -> "list[Futur
         first = spawn(lane.call, put("first"))
         engine.wait_until_held()
         second = spawn(lane.call, put("second"))
-        eventually(lambda: lane._executor._waiting)  # the lane's thread is at the door
+        eventually(lambda: lane._batch_waits)  # the lane's thread is at the door
         futures = []
         for number, command in enumerate(commands, 1):
             futures.append(spawn(lane.call, command))
@@ -51,7 +51,7 @@ def test_callers_go_on_only_after_the_engine_has_committed(lane: Lane, engine: F
         alone = spawn(lane.call, put("a"))
         engine.wait_until_held()
         shared = spawn(lane.call, put("b"))
-        eventually(lambda: lane._executor._waiting)
+        eventually(lambda: lane._batch_waits)
         assert not alone.done()
         assert not shared.done()
     assert outcome(alone) == ["a"]
@@ -199,7 +199,7 @@ def test_a_thread_that_always_comes_back_at_once_starves_nobody(
         busy = spawn(lambda: [lane.call(put(f"busy{n}")) for n in range(20)])
         engine.wait_until_held()
         other = spawn(lane.call, put("other"))
-        eventually(lambda: lane._executor._waiting)
+        eventually(lambda: lane._batch_waits)
     other.result(PATIENCE)
     busy.result(PATIENCE)
     assert engine.batches.index([put("other")]) == 1
@@ -208,10 +208,10 @@ def test_a_thread_that_always_comes_back_at_once_starves_nobody(
 def test_nobody_goes_alone_while_a_batch_waits_for_its_turn(
     lane: Lane, engine: FlakyEngine
 ) -> None:
-    lane._executor._waiting = True
-    assert lane._executor.execute_now(put("a")) is None
-    lane._executor._waiting = False
-    assert lane._executor.execute_now(put("a")) is not None
+    lane._batch_waits = True
+    assert lane._execute_now(put("a")) is None
+    lane._batch_waits = False
+    assert lane._execute_now(put("a")) is not None
 
 
 def test_an_engine_that_answers_too_little_hurts_nobody_else(

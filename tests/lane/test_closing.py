@@ -8,6 +8,7 @@ import pytest
 
 from bide.engines.memory import MemoryEngine
 from bide.lane import Lane
+from bide.lane.executor import Executor
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Count
 from bide.model.errors import Closed
@@ -116,7 +117,7 @@ def test_a_caller_who_comes_late_does_not_open_the_store_again(clock: FakeClock)
 
     lane = Lane(open_engine, clock)
     lane.call(put("a"))
-    lane._executor.close()  # as if the lane was closed right after the caller had looked
+    Executor.close(lane)  # as if the lane was closed right after the caller had looked
     with pytest.raises(Closed):
         lane.call(put("b"))
     with pytest.raises(Closed):

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_a_bug_after_the_commit_keeps_no_reply_back(
 def test_a_bug_before_the_commit_is_told_to_every_caller(
     lane: Lane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lane._executor, "execute", broken)
+    monkeypatch.setattr(lane, "execute", broken)
     for error in asyncio.run(three(lane)):
         assert isinstance(error, StoreError)
         assert isinstance(error.__cause__, RuntimeError)
@@ -59,13 +59,13 @@ def test_a_bug_in_parking_forgets_no_claim(
 ) -> None:
     waiter = spawn(lane.call, claim(), wait=60)
     waiting(lane)
-    real = lane._waiting.keep_waiting
+    real = lane._waiting.has_asked
 
-    def keep_waiting(*args: object) -> None:
-        real(*args)  # type: ignore[arg-type]
+    def has_asked(*args: Any, **options: Any) -> None:
+        real(*args, **options)
         broken()
 
-    monkeypatch.setattr(lane._waiting, "keep_waiting", keep_waiting)
+    monkeypatch.setattr(lane._waiting, "has_asked", has_asked)
     late = spawn(lane.call, claim(), wait=60)
     assert isinstance(late.exception(PATIENCE), StoreError)
     monkeypatch.undo()

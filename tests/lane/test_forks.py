@@ -58,15 +58,15 @@ def test_a_file_is_opened_again_in_the_child(orders: bide.Queue) -> None:
 
 
 def test_the_parent_goes_on_with_its_own_connection(orders: bide.Queue) -> None:
-    engine = orders._lane._executor._engine
+    engine = orders._lane._engine
     in_child(lambda: orders.put(1))
     orders.put(2)
-    assert orders._lane._executor._engine is engine
+    assert orders._lane._engine is engine
     assert orders.counts().sizes.ready == 3
 
 
 def test_the_connection_of_the_parent_is_not_closed_in_the_child(orders: bide.Queue) -> None:
-    engine = weakref.ref(orders._lane._executor._opened())
+    engine = weakref.ref(orders._lane._opened())
     assert in_child(lambda: (gc.collect() >= 0, engine() is not None)[1]) == "True"
 
 

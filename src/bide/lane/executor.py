@@ -1,14 +1,15 @@
-"""Execute batches on an engine: open it, and find the command that failed."""
+"""Execute batches on an engine: open it, survive a fork, and find the command that failed."""
 
 import copy
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Capabilities, Engine, Notifier, PartlyDone
 from bide.lane.request import Request
-from bide.model.commands import Claim, Command
+from bide.model.commands import Command
 from bide.model.errors import BideError, Closed, OutcomeUnknown, StoreError, StoreUnavailable
 from bide.model.replies import Claimed, Reply
 
@@ -21,6 +22,9 @@ LOGGED_DIED = 10
 """The number of dead messages of one claim that are logged; one more line counts the others."""
 
 _log = logging.getLogger("bide.lane")
+
+EXECUTORS: "weakref.WeakSet[Executor]" = weakref.WeakSet()
+"""All of this process, which `bide.lane.shared` prepares for forks."""
 
 _inherited: list[Engine] = []
 """Engines of the parent process: a child that closed them would break the parent's."""
@@ -40,9 +44,10 @@ class Executor:
         self._by_store = clock is SYSTEM_CLOCK
         self._engine: Engine | None = None
         self._lock = threading.Lock()
-        self._waiting = False
+        self._batch_waits = False
         self._closed = False
         self._holds = False
+        EXECUTORS.add(self)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -60,44 +65,14 @@ class Executor:
         with self._lock:
             self._opened()
 
-    def execute_now(self, command: Command) -> Reply | None:
-        """Execute a command in the caller's thread, if the engine is free; else return `None`.
-
-        A waiting batch goes first: a thread that sends one command after another would else get the
-        lock each time. A claim runs here in the main thread only if the engine recovers it: an
-        interrupt right after the commit would lose its messages until their leases expire.
-        """
-        if (
-            type(command) is Claim
-            and threading.current_thread() is threading.main_thread()
-            and (self._engine is None or not self._engine.capabilities.recovers)
-        ):
-            return None
-        if self._waiting or not self._lock.acquire(blocking=False):
-            return None
-        try:
-            engine = self._engine or self._opened()
-            now = None if self._by_store else self._now(engine)
-            try:
-                reply = engine.execute((command,), now)[0]
-            except OutcomeUnknown:
-                if not command.repeatable or engine.capabilities.resends:
-                    raise
-                reply = engine.execute((command,), now)[0]
-            if isinstance(reply, Claimed) and reply.died:
-                _log_died(command, reply)
-            return reply
-        finally:
-            self._lock.release()
-
     def execute(self, batch: Sequence[Request]) -> None:
         """Execute a batch: afterwards each of its requests has a reply or an error."""
-        self._waiting = True
+        self._batch_waits = True
         with self._lock:
-            self._waiting = False
+            self._batch_waits = False
             self._execute(batch)
         for request in batch:
-            _log_died(request.command, request.reply)
+            log_died(request.command, request.reply)
 
     def _execute(self, batch: Sequence[Request]) -> None:
         try:
@@ -183,7 +158,7 @@ class Executor:
             _inherited.append(self._engine)
         self._engine = None
         self._lock = threading.Lock()
-        self._waiting = self._holds = False
+        self._batch_waits = self._holds = False
 
     def _opened(self) -> Engine:
         if self._closed:
@@ -217,7 +192,7 @@ def _raisable(error: BaseException) -> Exception:
     return wrapped
 
 
-def _log_died(command: Command, reply: Reply | None) -> None:
+def log_died(command: Command, reply: Reply | None) -> None:
     """Log the messages that a claim made dead letters; ignore other replies."""
     if not isinstance(reply, Claimed) or not reply.died:
         return

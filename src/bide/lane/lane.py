@@ -14,21 +14,21 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from bide.clock import SYSTEM_CLOCK, Clock
-from bide.engines.port import Capabilities, Engine
+from bide.engines.port import Engine
 from bide.lane.ends import ended, is_empty
-from bide.lane.executor import CLOSED, Executor, copied
+from bide.lane.executor import CLOSED, Executor, copied, log_died
 from bide.lane.inbox import LIMIT, Inbox, call_on
 from bide.lane.request import AsyncRequest, BlockingRequest, ReleaseRequest, Request, wakes_of
 from bide.lane.waiting_claims import WaitingClaims
 from bide.lane.wakeups import Wakeups, listen
 from bide.model.commands import Claim, Command, History, Retry
-from bide.model.errors import Closed, StoreError
+from bide.model.errors import Closed, OutcomeUnknown, StoreError
 from bide.model.replies import Claimed, Outcomes, Reply, Settings
 
 WAITED = "the queue was closed while this claim was waiting"
 
 
-class Lane:
+class Lane(Executor):
     """Lets threads and tasks share one engine.
 
     Args:
@@ -45,13 +45,11 @@ class Lane:
         inbox: int = LIMIT,
         reads: bool = False,
     ) -> None:
-        self._executor = Executor(open_engine, clock)
-        self._clock = clock
         self._limit, self._only_reads = inbox, reads
         self._closing = self._ended = False
         self._released: weakref.WeakSet[object] = weakref.WeakSet()
+        super().__init__(open_engine, clock)
         self._fresh()
-        LANES.add(self)
 
     def _fresh(self) -> None:
         """Start without a thread and without a waiting caller."""
@@ -65,13 +63,6 @@ class Lane:
         self._deaf = False  # whether the last attempt to listen failed
         self._reads: Lane | None = None
         self._listeners: tuple[Callable[[str, int], None], ...] = ()
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What the engine can do; opens the store if that has not been done."""
-        return self._executor.capabilities
-
-    # What callers do.
 
     def call(self, command: Command, owner: object = None, wait: float | None = None) -> Reply:
         """Execute a command, and block until its reply is there.
@@ -92,7 +83,7 @@ class Lane:
         reply = None
         if not self._inbox.requests:
             try:
-                reply = self._executor.execute_now(command)
+                reply = self._execute_now(command)
             except BaseException as error:
                 if type(command) is Claim and not isinstance(error, Exception):
                     self._recover(command.queue)
@@ -114,6 +105,33 @@ class Lane:
                 raise Closed(CLOSED)
             self._submit(request)
         return self._await(request)
+
+    def _execute_now(self, command: Command) -> Reply | None:
+        """Execute a command in the caller's thread, if the engine is free; else return `None`.
+
+        A waiting batch goes first, else a thread with many commands gets the lock each time.
+        A claim runs in the main thread only if the engine recovers it after an interrupt.
+        """
+        engine = self._engine
+        in_main = type(command) is Claim and threading.current_thread() is threading.main_thread()
+        if in_main and (engine is None or not engine.capabilities.recovers):
+            return None
+        if self._batch_waits or not self._lock.acquire(blocking=False):
+            return None
+        try:
+            engine = engine or self._opened()
+            now = None if self._by_store else self._now(engine)
+            try:
+                reply = engine.execute((command,), now)[0]
+            except OutcomeUnknown:
+                if not command.repeatable or engine.capabilities.resends:
+                    raise
+                reply = engine.execute((command,), now)[0]
+            if isinstance(reply, Claimed) and reply.died:
+                log_died(command, reply)
+            return reply
+        finally:
+            self._lock.release()
 
     def hand_in(self, command: Command) -> "asyncio.Future[Reply] | None":
         """Submit a task's command, and return the future of its reply: `acall` at less cost.
@@ -188,7 +206,7 @@ class Lane:
             reads = self._reads
         if reads is not None and reads is not self:
             reads.close()
-        self._executor.close()
+        super().close()
 
     def _hand_in(self, request: AsyncRequest) -> bool:
         """Submit a task's command, if the inbox has room."""
@@ -246,13 +264,11 @@ class Lane:
 
     def beside(self) -> "Lane | None":
         """Return a new lane for reads that make no others wait, if this kind of store has such."""
-        if (open_engine := self._executor.reader()) is None:
+        if (open_engine := self.reader()) is None:
             return None
         reads = Lane(open_engine, self._clock, inbox=self._limit, reads=True)
-        reads._executor.open()  # now: closing the lane closes the engine
+        reads.open()  # now: closing the lane closes the engine
         return reads
-
-    # Executing.
 
     def _run(self) -> None:
         """Execute what is submitted, and sleep exactly until something is due."""
@@ -279,7 +295,7 @@ class Lane:
             self._inbox.extend(self._waiting.due(now))
             over = self._waiting.overdue(now)
             if self._inbox or over or self._closing:
-                return self._inbox.take(halves=self._executor.overlaps), over
+                return self._inbox.take(halves=self.overlaps), over
             moment = self._waiting.next_moment()
             if moment is None:
                 self._clock.wait(self._changed, None)
@@ -292,7 +308,7 @@ class Lane:
         try:
             if waits and self._wakeups is None:
                 self._listen()
-            self._executor.execute(batch)
+            self.execute(batch)
             for queue, moment in wakes_of(batch, ends=self._waiting.watchers > 0).items():
                 self.hint(queue, moment)
             self._settle(self._keep_waiting(batch) if waits else batch)
@@ -313,33 +329,20 @@ class Lane:
         # If the store cannot be opened, the command itself reports it.
         with self._reads_lock:
             if self._wakeups is None:
-                self._wakeups = listen(self._executor.notifier, self.hint, self._deaf)
+                self._wakeups = listen(self.notifier, self.hint, self._deaf)
                 self._deaf = self._wakeups is None
 
-    # Settling.
-
     def _keep_waiting(self, batch: Sequence[Request]) -> list[Request]:
-        """Park the claims that got nothing and may wait; return the requests to settle."""
-        settled: list[Request] = []
+        """Let the claims wait on that got nothing; return the requests to settle."""
         with self._changed:
-            now = self._clock.monotonic()
+            now, settled = self._clock.monotonic(), []
             for request in batch:
-                if not request.waits:
+                closed = self._closing or request.owner in self._released
+                if not request.waits or not self._waiting.has_asked(request, now, closed=closed):
                     settled.append(request)
-                    continue
-                reply, closed = request.reply, self._closing or request.owner in self._released
-                waits = request.empty and now < (request.deadline or 0)
-                if waits and not closed and not request.gone:
-                    following = reply.next if isinstance(reply, Claimed) else None
-                    wake = None if following is None else now + following / 1000
-                    request.last, request.reply = reply, None
-                    self._waiting.keep_waiting(request, wake, now)
-                    continue
-                if request.empty and closed:
-                    request.error = Closed(WAITED)
-                self._waiting.leave(request, now, asked=True)
-                settled.append(request)
-        return settled
+                    if request.waits and request.empty and closed:
+                        request.error = Closed(WAITED)
+            return settled
 
     def hint(self, queue: str, wake: int) -> bool:
         """Note that a queue can be claimed from (Unix ms); return whether a claim waits for it."""
@@ -388,11 +391,7 @@ class Lane:
             request.error = copied(error)
         self._settle(requests)
 
-    def restart_in_child(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In the child of a fork: threads are gone, locks may be held, connections are shared."""
-        self._executor.after_fork_in_child()
+        super().after_fork_in_child()
         self._fresh()
-
-
-LANES: "weakref.WeakSet[Lane]" = weakref.WeakSet()
-"""All lanes of this process, which `bide.lane.shared` prepares for forks."""

@@ -5,7 +5,8 @@ import threading
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.registry import absolute, opener
-from bide.lane.lane import LANES, Lane
+from bide.lane.executor import EXECUTORS
+from bide.lane.lane import Lane
 
 _lock = threading.Lock()
 _open: dict[tuple[str, int, int], tuple[Lane, Clock, int]] = {}
@@ -47,20 +48,20 @@ def close_lanes(url: str) -> None:
 
 
 def _before_fork() -> None:
-    for lane in list(LANES):
-        lane._executor.before_fork()
+    for executor in list(EXECUTORS):
+        executor.before_fork()
 
 
 def _after_fork_in_parent() -> None:
-    for lane in list(LANES):
-        lane._executor.after_fork_in_parent()
+    for executor in list(EXECUTORS):
+        executor.after_fork_in_parent()
 
 
 def _after_fork_in_child() -> None:
     global _lock
     _lock = threading.Lock()
-    for lane in list(LANES):
-        lane.restart_in_child()
+    for executor in list(EXECUTORS):
+        executor.after_fork_in_child()
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork

@@ -11,6 +11,7 @@ from collections import deque
 
 from bide.lane.request import FOREVER, Request
 from bide.model.commands import History
+from bide.model.replies import Claimed
 
 LOOK_AGAIN = 1.0
 """Seconds after which the first waiting claim asks the store in any case.
@@ -65,8 +66,17 @@ class WaitingClaims:
         if request.deadline is not None and request.deadline != FOREVER:
             heapq.heappush(self._deadlines, (request.deadline, next(self._numbers), request))
 
-    def keep_waiting(self, request: Request, wake: float | None, now: float) -> None:
-        """Let a claim that got nothing wait until `wake`, or for a hint."""
+    def has_asked(self, request: Request, now: float, *, closed: bool) -> bool:
+        """Note that a claim has its reply; return whether it waits on, since it got nothing.
+
+        It waits until something is due, or for a hint; not if its caller has gone or has `closed`.
+        """
+        waits = request.empty and now < (request.deadline or 0)
+        if not waits or closed or request.gone:
+            self.leave(request, now, asked=True)
+            return False
+        reply = request.last = request.reply
+        request.reply = None
         waiting = self.queues[request.awaits]
         waiting.asking -= 1
         waiting.asked = now
@@ -74,8 +84,10 @@ class WaitingClaims:
             waiting.requests.appendleft(request)
         else:
             waiting.requests.append(request)
-        if wake is not None:
+        if isinstance(reply, Claimed) and reply.next is not None:
+            wake = now + reply.next / 1000
             waiting.wake = wake if waiting.wake is None else min(wake, waiting.wake)
+        return True
 
     def leave(self, request: Request, now: float, *, asked: bool) -> None:
         """Remove a settled claim; if it asked, the next one asks whether there is more."""

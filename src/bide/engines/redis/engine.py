@@ -102,9 +102,12 @@ class RedisEngine:
         except BaseException:
             self._sender.interrupt()
             raise
-        errors = [outcome for outcome in outcomes if isinstance(outcome, BideError)]
-        if not errors:
+        for outcome in outcomes:  # without a frame more, since each single put passes through here
+            if isinstance(outcome, BideError):
+                break
+        else:
             return outcomes  # type: ignore[return-value]
+        errors = [outcome for outcome in outcomes if isinstance(outcome, BideError)]
         if len(errors) == len(outcomes) and len({(type(e), str(e)) for e in errors}) == 1:
             raise errors[0]
         raise PartlyDone(outcomes)
@@ -154,10 +157,12 @@ class RedisEngine:
             if not alone and len(runs) > 1:
                 together.append(step)
                 continue
-            outcomes += self._advance(together, now)
-            together = []
+            if together:
+                outcomes += self._advance(together, now)
+                together = []
             outcomes += self._finish(step, None, now)
-        outcomes += self._advance(together, now)
+        if together:
+            outcomes += self._advance(together, now)
         for i, outcome in enumerate(outcomes):
             if isinstance(outcome, ShardMismatch):  # nothing was done; now the number is known
                 send = partial(self._sender.send, now=now)
@@ -211,8 +216,6 @@ class RedisEngine:
 
     def _advance(self, steps: Sequence[Step], now: int | None) -> list[Outcome]:
         """Execute steps, the first round of all of them in one pipeline."""
-        if not steps:
-            return []
         rounds = [next(step) for step in steps]
         answers = iter(self._sender.send([call for each in rounds for call in each], now))
         outcomes: list[Outcome] = []
