@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
@@ -241,36 +242,34 @@ def _by_state(query: Query) -> list[_Order]:
     return [_Order()]
 
 
+@dataclass
 class _Filling:
     """A page that fills up."""
 
-    def __init__(
-        self, query: Query, seen: Callable[[Message], Message], limit: int, read: int
-    ) -> None:
-        self.messages: list[Message] = []
-        self.searched = 0
-        self._asked = 0
-        self._bytes = 0
-        self._query = query
-        self._seen = seen
-        self._limit = limit
-        self._read = read
-        self._known: set[tuple[str, str]] = set()
+    query: Query
+    seen: Callable[[Message], Message]
+    limit: int
+    read: int
+    messages: list[Message] = field(default_factory=list)
+    searched: int = 0
+    _asked: int = 0
+    _bytes: int = 0
+    _known: set[tuple[str, str]] = field(default_factory=set)
 
     @property
     def _full(self) -> bool:
         return (
-            len(self.messages) >= self._limit or self.searched >= self._read
+            len(self.messages) >= self.limit or self.searched >= self.read
             or self._asked >= ASKED or self._bytes >= MAX_BYTES
         )  # fmt: skip
 
     def look_up(self, queue: str) -> Steps[str | None]:
         """Add the message of exactly the id that is searched for; return as `scan` does."""
-        assert self._query.id is not None
+        assert self.query.id is not None
         if self._full:
             return ""
         self._asked += 1
-        reply: Found = yield Find(queue, [self._query.id])
+        reply: Found = yield Find(queue, [self.query.id])
         self.searched += reply.messages[0] is not None
         found = [message for message in reply.messages if message is not None]
         self._add(self._matching(found, by_id=False))
@@ -288,13 +287,13 @@ class _Filling:
         while True:
             if self._full:
                 return cursor or ""
-            size = min(READ, self._read - self.searched)
+            size = min(READ, self.read - self.searched)
             scan = Scan(
                 queue, order.state, order.where, cursor, size, READ_BYTES, prefix=order.prefix
             )
             page = yield from self._page(scan)
             matching = list(self._matching(page.messages, by_id=by_id))
-            room = self._limit - len(self.messages)
+            room = self.limit - len(self.messages)
             if len(matching) > room:  # read again what fits, for the cursor behind it
                 last = page.messages.index(matching[room - 1])
                 page = yield from self._page(msgspec.structs.replace(scan, limit=last + 1))
@@ -313,8 +312,8 @@ class _Filling:
 
     def _matching(self, messages: Sequence[Message], *, by_id: bool) -> Iterator[Message]:
         for message in messages:
-            found = self._query.matches(message, self._seen)
-            if found and not (by_id and message.id == self._query.id):
+            found = self.query.matches(message, self.seen)
+            if found and not (by_id and message.id == self.query.id):
                 yield message
 
     def _add(self, messages: Iterable[Message]) -> None:

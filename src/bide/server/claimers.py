@@ -1,6 +1,7 @@
 """Claimers: who has claimed by HTTP lately, or waits for a message."""
 
 import time
+from collections import Counter
 
 from bide.model.limits import MAX_CLAIMERS
 
@@ -12,22 +13,18 @@ class Claimers:
     """Remembers them by the name that each gives, and the queue."""
 
     def __init__(self) -> None:
-        self._waiting: dict[tuple[str, str], int] = {}
+        self._waiting: Counter[tuple[str, str]] = Counter()
         self._seen: dict[tuple[str, str], float] = {}
 
     def came(self, holder: str, queue: str) -> None:
         """Somebody begins to wait."""
-        key = holder, queue
-        self._waiting[key] = self._waiting.get(key, 0) + 1
+        self._waiting[holder, queue] += 1
 
     def went(self, holder: str, queue: str) -> None:
         """Somebody waits no longer."""
-        key = holder, queue
-        left = self._waiting[key] - 1
-        if left:
-            self._waiting[key] = left
-        else:
-            del self._waiting[key]
+        self._waiting[holder, queue] -= 1
+        if not self._waiting[holder, queue]:
+            del self._waiting[holder, queue]
         self.seen(holder, queue)
 
     def seen(self, holder: str, queue: str) -> None:

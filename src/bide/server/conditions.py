@@ -64,12 +64,15 @@ def chosen(header: str, message: Message | None) -> str:
     return message.version
 
 
-def changed(outcome: Outcome, *, conditional: bool) -> Answer:
+def changed(
+    outcome: Outcome, *, conditional: bool = False, why: str = "nothing was changed"
+) -> Answer:
     """Return the answer of a change of one message.
 
     Args:
         outcome: what the store said.
         conditional: whether the change depended on the message being as the caller saw it.
+        why: what it means that the message is as it is.
 
     Raises:
         Problem: it was not changed.
@@ -84,7 +87,7 @@ def changed(outcome: Outcome, *, conditional: bool) -> Answer:
         )
     if outcome.state is None:
         raise Problem("not-found", f"{outcome}", outcomes=[outcome])
-    raise Problem("conflict", f"{outcome}; nothing was changed", outcomes=[outcome])
+    raise Problem("conflict", f"{outcome}; {why}", outcomes=[outcome])
 
 
 def _listed(header: str) -> list[str]:

@@ -1,11 +1,14 @@
 """Caps on calls that stay open: event streams, and claims that wait."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from bide.server.problem import Problem
 
 
+@dataclass
 class LongCalls:
     """Counts the open calls of one kind by namespace and by client address.
 
@@ -17,11 +20,10 @@ class LongCalls:
         most: how many a namespace may have, and how many an address may have.
     """
 
-    def __init__(self, kind: str, setting: str, most: int) -> None:
-        self._kind = kind
-        self._setting = setting
-        self._most = most
-        self._open: dict[tuple[str, str], int] = {}
+    kind: str
+    setting: str
+    most: int
+    _open: Counter[tuple[str, str]] = field(default_factory=Counter, init=False)
 
     @contextmanager
     def one(self, namespace: str | None, client: str | None) -> Iterator[None]:
@@ -38,14 +40,14 @@ class LongCalls:
         if client is not None:
             keys.append(("address", client))
         for what, name in keys:
-            if self._open.get((what, name), 0) >= self._most:
+            if self._open[what, name] >= self.most:
                 raise Problem(
                     "too-many-open",
-                    f"the {what} {name or '(of the whole store)'} has {self._most:,} {self._kind} "
-                    f"open at this server process; end some, or set a larger {self._setting}",
+                    f"the {what} {name or '(of the whole store)'} has {self.most:,} {self.kind} "
+                    f"open at this server process; end some, or set a larger {self.setting}",
                 )
         for key in keys:
-            self._open[key] = self._open.get(key, 0) + 1
+            self._open[key] += 1
         try:
             yield
         finally:

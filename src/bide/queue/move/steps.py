@@ -6,6 +6,7 @@ the mark of the move.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
@@ -33,7 +34,7 @@ def set_aside(item: Item, now: int, mark: str) -> Item:
     return msgspec.structs.replace(item, died=now, failures=remember(item.failures, failure))
 
 
-class Steps:
+class Steps(NamedTuple):
     """Moves messages, a batch at a time.
 
     Args:
@@ -43,11 +44,10 @@ class Steps:
         hold: is called before each change; it raises when another run has taken over the move.
     """
 
-    def __init__(self, source: Queue, target: Queue, token: str, hold: Callable[[], None]) -> None:
-        self._source = source
-        self._target = target
-        self._token = token
-        self._hold = hold
+    source: Queue
+    target: Queue
+    token: str
+    hold: Callable[[], None]
 
     def carry(self, seen: Sequence[Message]) -> tuple[int, list[str]]:
         """Move messages that no worker holds; return how many went, and the ids the target has."""
@@ -56,10 +56,10 @@ class Steps:
         ids = [id for id in before if id not in set(known)]
         if not ids:
             return 0, known
-        self._hold()
-        self._source._do(Outcomes, Bury(self._source.name, [], MOVING + self._token, ids))
+        self.hold()
+        self.source._do(Outcomes, Bury(self.source.name, [], MOVING + self.token, ids))
         # A lost reply may have been asked for again: the marks tell what was set aside.
-        parked = [one for one in self._source._find_all(ids) if is_marked(one, self._token)]
+        parked = [one for one in self.source._find_all(ids) if is_marked(one, self.token)]
         return self._copy([_as_item(one, before[one.id]) for one in parked if one]), known
 
     def carry_letters(self, seen: Sequence[Message]) -> tuple[int, list[str]]:
@@ -67,35 +67,35 @@ class Steps:
         by_id = {letter.id: letter for letter in seen if not is_marked(letter)}
         if not by_id:
             return 0, []
-        self._hold()
-        there = self._refused(self._put(self._target, list(map(_as_letter, by_id.values()))))
+        self.hold()
+        there = self._refused(self._put(self.target, list(map(_as_letter, by_id.values()))))
         known = [id for id, other in there.items() if not _same_letter(by_id[id], other)]
-        gone = self._purge(self._source, [id for id in by_id if id not in set(known)])
+        gone = self._purge(self.source, [id for id in by_id if id not in set(known)])
         # Revived meanwhile: it stays, and its copy is deleted.
-        self._purge(self._target, [one.id for one in gone if not one and one.state is not None])
+        self._purge(self.target, [one.id for one in gone if not one and one.state is not None])
         return sum(one.done or one.state is None for one in gone), known
 
     def go_on(self, batch: int) -> int:
         """Finish what an interrupted run had in transit; return how many messages that were."""
         return sum(
             finish([_as_item(letter) for letter in part])
-            for queue, finish in ((self._target, self._hand_over), (self._source, self._copy))
+            for queue, finish in ((self.target, self._hand_over), (self.source, self._copy))
             for part in self._marked(queue, batch)
         )
 
     def pages(self, state: str, batch: int) -> Iterator[list[Message]]:
         """Yield what is in a state of the source ("next": delayed and ready), batch by batch."""
-        scan: Scan | None = Scan(self._source.name, state, limit=batch)  # type: ignore[arg-type]
+        scan: Scan | None = Scan(self.source.name, state, limit=batch)  # type: ignore[arg-type]
         while scan is not None:
-            self._hold()
-            page = self._source._do(Page, scan)
+            self.hold()
+            page = self.source._do(Page, scan)
             if page.messages:
                 yield page.messages
             scan = following(scan, page)
 
     def known(self, seen: Sequence[Message]) -> list[str]:
         """Return the ids that the target has already."""
-        found = self._target._find_all([message.id for message in seen])
+        found = self.target._find_all([message.id for message in seen])
         return [message.id for message in found if message is not None]
 
     # The steps from the second on.
@@ -104,39 +104,39 @@ class Steps:
         """Give the target copies that it does not deliver; return how many messages went."""
         if not items:
             return 0
-        self._hold()
-        now = self._source._clock.now()
-        mark = MOVING + self._token
+        self.hold()
+        now = self.source._clock.now()
+        mark = MOVING + self.token
         copies = [set_aside(item, now, mark) for item in items]
-        there = self._refused(self._put(self._target, copies))
-        other = {id for id, message in there.items() if not is_marked(message, self._token)}
+        there = self._refused(self._put(self.target, copies))
+        other = {id for id, message in there.items() if not is_marked(message, self.token)}
         if other:  # the target has just got another message with this id
             back = [item for item in items if item.id in other]
-            self._put(self._source, back, "revive")
+            self._put(self.source, back, "revive")
         return self._hand_over([item for item in items if item.id not in other])
 
     def _hand_over(self, items: list[Item]) -> int:
         """Delete messages from the source, and let the target deliver those that were there."""
-        outcomes = self._purge(self._source, [item.id for item in items])
+        outcomes = self._purge(self.source, [item.id for item in items])
         # Revived or replaced there while they were in transit: they stay, as they are now.
         stay = {outcome.id for outcome in outcomes if not outcome and outcome.state is not None}
-        self._purge(self._target, list(stay))
+        self._purge(self.target, list(stay))
         going = [item for item in items if item.id not in stay]
         if going:
-            self._put(self._target, going, "revive")
+            self._put(self.target, going, "revive")
         return len(going)
 
     def _marked(self, queue: Queue, size: int) -> Iterator[list[Message]]:
         """Yield what this move has in transit in a queue, read before any of it is changed."""
-        letters = iter([letter for letter in queue.dead() if is_marked(letter, self._token)])
+        letters = iter([letter for letter in queue.dead() if is_marked(letter, self.token)])
         while part := list(islice(letters, size)):
-            self._hold()
+            self.hold()
             yield part
 
     def _refused(self, outcomes: Iterable[Outcome]) -> dict[str, Message | None]:
         """Return the messages of the target because of which it stored nothing, by id."""
         ids = [outcome.id for outcome in outcomes if not outcome.done]
-        return dict(zip(ids, self._target._find_all(ids), strict=True))
+        return dict(zip(ids, self.target._find_all(ids), strict=True))
 
     def _put(self, queue: Queue, items: list[Item], on_conflict: str = "keep") -> list[Outcome]:
         return queue._do(Outcomes, Put(queue.name, items, on_conflict)).outcomes  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from bide.model.identity import check_name
 from bide.model.replies import Claimed, Outcome, Outcomes
 from bide.model.times import milliseconds
 from bide.server import wire
+from bide.server.conditions import changed
 from bide.server.operation import MESSAGE, QUEUE, Answer, Call, Handle, Routes
 from bide.server.problem import Problem, invalid
 from bide.server.receiving import unless_gone
@@ -165,11 +166,7 @@ async def end_lease(call: Call) -> Answer:
     said = await call.read(wire.EndLeaseRequest)
     command = call.arguments.end_lease(call.part("id"), said.reason)
     (outcome,) = (await call.service.ask(Outcomes, command)).outcomes
-    if outcome.done:
-        return Answer(200, outcome)
-    if outcome.state is None:
-        raise Problem("not-found", f"{outcome}", outcomes=[outcome])
-    raise Problem("conflict", f"{outcome}; there was no lease to end", outcomes=[outcome])
+    return changed(outcome, why="there was no lease to end")
 
 
 async def _said(call: Call, kind: type[S]) -> tuple[S, list[Lease]]:

@@ -6,7 +6,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
@@ -28,6 +28,7 @@ from yarl import URL
 from bide.clock import Clock, sleep
 from bide.model.backoff import Backoff
 from bide.targets.amqp import Address
+from bide.targets.http.addresses import Gate
 from bide.targets.rabbitmq.reading import FrameReader
 
 PAUSES = Backoff(first="100ms", factor=2, ceiling="5s", jitter=0.2)
@@ -38,13 +39,6 @@ CONNECT = 10.0
 
 LOST = (AMQPError, OSError, RuntimeError, TimeoutError)
 """What aio-pika raises when a connection or a channel is lost, or is closed already."""
-
-
-class Gate(Protocol):
-    """Which addresses may be connected to."""
-
-    def lets(self, address: str) -> bool:
-        """Tell whether an address may be connected to."""
 
 
 class Refused(Exception):

@@ -156,14 +156,6 @@ def _typed(text: str) -> dict[str, Any]:
 
 # What JSON does not have is in an object with one key; so is an object that looks like one.
 
-_TABLE = "amqp:table"
-_TAGS = {
-    bytes: "amqp:bytes",
-    bytearray: "amqp:bytes",
-    datetime: "amqp:time",
-    Decimal: "amqp:decimal",
-}
-
 
 def _tagged(value: Any, depth: int = 0) -> Any:
     if depth > DEEPEST:
@@ -171,15 +163,19 @@ def _tagged(value: Any, depth: int = 0) -> Any:
     match value:
         case dict():
             found = {str(name): _tagged(one, depth + 1) for name, one in value.items()}
-            return {_TABLE: found} if len(found) == 1 and min(found).startswith("amqp:") else found
+            return (
+                {"amqp:table": found}
+                if len(found) == 1 and min(found).startswith("amqp:")
+                else found
+            )
         case list() | tuple():
             return [_tagged(one, depth + 1) for one in value]
         case bytes() | bytearray():
-            return {_TAGS[bytes]: value.hex()}
+            return {"amqp:bytes": value.hex()}
         case datetime():
-            return {_TAGS[datetime]: value.timestamp()}
+            return {"amqp:time": value.timestamp()}
         case Decimal():
-            return {_TAGS[Decimal]: str(value)}
+            return {"amqp:decimal": str(value)}
         case _:
             return value
 

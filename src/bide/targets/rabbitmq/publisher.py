@@ -8,14 +8,8 @@ from aio_pika.exceptions import ChannelClosed, DeliveryError, PublishError
 
 from bide.clock import Clock
 from bide.targets.amqp import Address
-from bide.targets.rabbitmq.broker import (
-    LOST,
-    Broker,
-    Gate,
-    Refused,
-    reason_of,
-    stray_cancel_is_loss,
-)
+from bide.targets.http.addresses import Gate
+from bide.targets.rabbitmq.broker import LOST, Broker, Refused, reason_of, stray_cancel_is_loss
 from bide.targets.rabbitmq.fields import UNFIT, Publication
 
 Outcome = Literal["confirmed", "unroutable", "nacked", "unfit", "refused", "away"]

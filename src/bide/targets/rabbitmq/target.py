@@ -7,9 +7,9 @@ from bide.clock import Clock
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
 from bide.targets.amqp import parse
+from bide.targets.http.addresses import Gate
 from bide.targets.http.answer import Answer
 from bide.targets.http.subscription import Subscription
-from bide.targets.rabbitmq.broker import Gate
 from bide.targets.rabbitmq.fields import to_amqp
 from bide.targets.rabbitmq.publisher import Outcome, Publisher, Result
 
