@@ -1,6 +1,10 @@
 """What the queue and the user's own transactions do to each other."""
 
+import random
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,7 +17,7 @@ from bide.model import commands as cmd
 from bide.model.errors import StoreBusy
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Found, Outcomes
-from tests.postgres_server import PostgresServer
+from tests.postgres_server import BOUND, PostgresServer
 
 
 @pytest.fixture
@@ -269,3 +273,62 @@ def test_no_queue_gets_a_wrong_name(
     query = f"SELECT {engine.schema}.put(%s, '1'::json)".encode()
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="must have 1 to 128"):
         user.execute(query, (queue,))
+
+
+def test_changes_of_the_same_messages_wait_in_no_circle(
+    engine: PostgresEngine, postgres: PostgresServer
+) -> None:
+    url = f"{postgres.url}&schema={engine.schema}"
+    ids = [f"m{number}" for number in range(20)]
+    query = "SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'"
+
+    def change(seed: int) -> None:
+        chance = random.Random(seed)
+        with closing(from_url(urlsplit(url))()) as own:
+            assert own._caller is not None
+            own._caller.connection.execute("SET deadlock_timeout = '5 ms'")
+            for _ in range(60):
+                some = chance.sample(ids, 12)
+                items = [Item(id, b"1", delay=60_000) for id in some]
+                commands: list[cmd.Command] = [
+                    cmd.Put("q", items, "replace"), cmd.Cancel("q", some),
+                    cmd.Reschedule("q", some, delay=60_000), cmd.Edit("q", some, priority=1),
+                ]  # fmt: skip
+                with suppress(StoreBusy):  # on a busy machine
+                    own.execute([chance.choice(commands)])
+
+    with postgres.client() as client:
+        before = client.execute(query.encode()).fetchall()
+        with ThreadPoolExecutor() as threads:
+            assert list(threads.map(change, range(4))) == [None] * 4
+        client.execute("SELECT pg_stat_force_next_flush()")
+        assert client.execute(query.encode()).fetchall() == before
+    counts(engine)
+
+
+@pytest.mark.parametrize("change", ["cancel", "replace"])
+def test_who_waits_for_a_replacement_changes_what_was_put(
+    engine: PostgresEngine, user: psycopg.Connection[Any], postgres: PostgresServer, change: str
+) -> None:
+    commands: dict[str, cmd.Command] = {
+        "cancel": cmd.Cancel("q", ["a"]),
+        "replace": cmd.Put("q", [Item("a", b"2", delay=3_600_000)], "replace"),
+    }
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
+    deadline = time.monotonic() + BOUND
+    with ThreadPoolExecutor() as threads, postgres.client() as client:
+        while time.monotonic() < deadline:  # until it has not given up to wait, on a busy machine
+            engine.execute([cmd.Put("q", [Item("a", b"1", delay=60_000)])])
+            put(user, engine, "a", delay="1h", on_conflict="replace")
+            changing = threads.submit(engine.execute, [commands[change]])
+            while not changing.done():
+                if client.execute(waits, (f"%{engine.schema}%",)).fetchall() != [(0,)]:
+                    break
+            user.commit()
+            with suppress(StoreBusy):
+                (reply,) = changing.result(BOUND)
+                assert isinstance(reply, Outcomes)
+                assert reply.outcomes[0].done
+                assert counts(engine).sizes.total == (0 if change == "cancel" else 1)
+                return
+    raise AssertionError("it was busy each time")

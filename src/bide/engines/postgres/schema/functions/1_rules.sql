@@ -231,14 +231,20 @@ RETURNS bide.message LANGUAGE sql VOLATILE AS $$
     '"the lease lapsed: the holder died, hung, or needed longer than its lease"')
 $$;
 
--- A message that is locked from now on; a row of nulls when there is none.
+-- A message that is locked from now on; a row of nulls when there is none. A replacement is another row:
+-- who has waited for the one before finds nothing, and has to look again.
 CREATE FUNCTION bide._locked(p_queue integer, p_id text)
 RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   found message;
 BEGIN
-  SELECT * INTO found FROM message WHERE queue = p_queue AND id = p_id FOR UPDATE;
-  RETURN found;
+  LOOP
+    SELECT * INTO found FROM message WHERE queue = p_queue AND id = p_id FOR UPDATE;
+    IF found.seq IS NOT NULL OR NOT EXISTS (
+      SELECT FROM message WHERE queue = p_queue AND id = p_id) THEN
+      RETURN found;
+    END IF;
+  END LOOP;
 END $$;
 
 -- Where a message stands in the words of replies: what is delayed and due is ready.

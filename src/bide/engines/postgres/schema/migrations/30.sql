@@ -1,0 +1,1 @@
+-- `_locked` looks again where a message was replaced meanwhile: functions, and no table.
