@@ -105,7 +105,7 @@ def test_what_a_killed_holder_held_goes_to_who_waits_when_the_lease_lapses(
     orders: bide.Queue, url: str
 ) -> None:
     orders.put(1, id="a")
-    with holder(url, lease=0.5) as slow:
+    with holder(url, lease=1.5) as slow:
         assert line(slow) == "a"
         held = orders.get("a")
         assert held is not None
@@ -124,9 +124,13 @@ def new_bell(bells: Path, before: set[Path]) -> bool:
 
 def test_a_put_in_one_process_wakes_a_claim_in_another(orders: bide.Queue, url: str) -> None:
     bells = Path(url.removeprefix("sqlite:///") + "-bell")
-    lateness = []
-    for id in "abcd":  # it looks again by itself once a second: being lucky once proves nothing
-        before = set(bells.glob("*"))
+    # It looks again by itself once a second, so most are quick only if they are woken: being lucky
+    # once proves nothing, and on a busy machine being late once neither.
+    lateness: list[int] = []
+    deadline = time.monotonic() + PATIENCE
+    while 2 * sum(late < 200 for late in lateness) < len(lateness) + 4:
+        assert time.monotonic() < deadline, lateness
+        id, before = f"m{len(lateness)}", set(bells.glob("*"))
         with holder(url, lease=30) as waiting:
             eventually(partial(new_bell, bells, before))
             time.sleep(0.1)  # let it park; if it has not, it finds the message right away
@@ -136,7 +140,6 @@ def test_a_put_in_one_process_wakes_a_claim_in_another(orders: bide.Queue, url: 
         assert message is not None
         assert message.until is not None
         lateness.append(message.until - 30_000 - message.due)
-    assert max(lateness) < 500, lateness
 
 
 def test_many_waiting_processes_share_what_falls_due(orders: bide.Queue, url: str) -> None:

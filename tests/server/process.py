@@ -69,10 +69,10 @@ class ServerProcess:
 
     def kill(self) -> None:
         """Kill all of it, as a machine that loses its power."""
-        workers = self.workers()
-        self.process.kill()
-        for worker in workers:
+        self.process.send_signal(signal.SIGSTOP)  # it replaces none, nor do they leave without it
+        for worker in self.workers():
             os.kill(worker, signal.SIGKILL)
+        self.process.kill()
         self.process.wait(60)
 
     def until(self, pattern: str) -> str:

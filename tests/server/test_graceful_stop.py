@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.client import HTTPConnection, HTTPException
+from math import inf
 from pathlib import Path
 from typing import Self
 
@@ -261,7 +262,7 @@ class Load:
         while not self._over.wait(pause):
             if time.monotonic() - used > 0.5:  # this machine is slow: it may be closed meanwhile
                 connection.close()
-            self._put(connection, f"keep-{number}")
+            self._put(connection, f"keep-{number}", used)
             used = time.monotonic()
         connection.close()
 
@@ -271,16 +272,20 @@ class Load:
             self._put(connection, f"fresh-{number}")
             connection.close()
 
-    def _put(self, connection: HTTPConnection, name: str) -> None:
-        id = f"{name}-{time.monotonic_ns()}"
+    def _put(self, connection: HTTPConnection, name: str, used: float = inf) -> None:
+        id, sent = f"{name}-{time.monotonic_ns()}", None
         try:
             kind = {"content-type": "application/json"}
             connection.request("PUT", f"{Q}/messages/{id}", '{"body": 1}', kind)
+            sent = time.monotonic()
             reply = connection.getresponse()
             reply.read()
         except (OSError, HTTPException) as error:
-            self.lost.append(f"{id}: {error!r}")
             connection.close()
+            if (sent or time.monotonic()) - used > 0.5:  # it waited for the processor until then
+                self._put(connection, name)
+            else:
+                self.lost.append(f"{id}: {error!r}")
         else:
             (self.confirmed if reply.status == 201 else self.lost).append(id)
 
