@@ -12,7 +12,19 @@ import pytest
 import redis as client_library
 
 from bide.engines.redis import RedisEngine
-from bide.model.commands import Ack, Cancel, Configure, Count, Edit, Extend, Find, Put, Retry, Scan
+from bide.model.commands import (
+    Ack,
+    Cancel,
+    Configure,
+    Count,
+    Edit,
+    Extend,
+    Find,
+    Put,
+    Retry,
+    Scan,
+    Where,
+)
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Outcomes
 from tests.engines.redis.claims import LEASE, MANY, NOW, claim, key, of, put
@@ -160,6 +172,35 @@ def _limiting(engine: RedisEngine) -> Change:
     return lambda: engine.execute([LIMITED], NOW)
 
 
+def _replacing(engine: RedisEngine) -> Change:
+    put(engine, 3, group="g")
+    items = [Item(f"m{n:04}", b"2", delay=5, priority=9, group="h") for n in range(3)]
+    return lambda: engine.execute([Put("q", items, "replace")], NOW + 1)
+
+
+def _sweeping(engine: RedisEngine) -> Change:
+    put(engine, 6, group="g")
+    put(engine, 6, "n")
+    claim(engine, 2)
+    engine.execute([Put("q", [Item("o1", b"1", delay=9)])], NOW)
+    rules = [Cancel("q", where=Where(group="g")), Cancel("q", where=Where(before=NOW + 5))]
+    return lambda: engine.execute(rules, NOW + 1)
+
+
+def _limited_sweeping(engine: RedisEngine) -> Change:
+    engine.execute([LIMITED], NOW)
+    return _sweeping(engine)
+
+
+def _limited_following(engine: RedisEngine) -> Change:
+    engine.execute([LIMITED], NOW)
+    put(engine, 9, group="g")
+    claimed = claim(engine)
+    items = [Item(m.id, b"2", delay=5, group="h", latest=9) for m in claimed.messages[:3]]
+    engine.execute([Put("q", items, "replace")], NOW + 1)
+    return lambda: engine.execute([Ack("q", of(claimed)[:3])], NOW + 2)
+
+
 def writes(server: RedisServer) -> list[list[bytes]]:
     """Return all commands of the append-only file that change something."""
     (file,) = Path(server.folder).glob("appendonlydir/*.incr.aof")
@@ -187,7 +228,8 @@ def writes(server: RedisServer) -> list[list[bytes]]:
         _claiming, _claiming_few, _acking, _acking_remembered, _acking_one, _retrying, _extending,
         _lapsing, _expiring, _limited_expiring, _following, _following_lapsed, _limited_claiming,
         _limited_looking_ahead,
-        _limited_acking, _limited_lapsing, _limited_cancelling, _limiting,
+        _limited_acking, _limited_lapsing, _limited_cancelling, _limiting, _replacing, _sweeping,
+        _limited_sweeping, _limited_following,
     ],
     ids=lambda begin: begin.__name__[1:],
 )  # fmt: skip
