@@ -139,8 +139,8 @@ end
 -- else, and if `final`, the message is dead; one with a successor is only counted so.
 local function failed(r, reason, moment, counted, final)
   if counted then r.attempt = r.attempt + 1 end
-  local read, failures = r.failures ~= '' and pcall(cjson.decode, r.failures)
-  if not read or type(failures) ~= 'table' then failures = {} end
+  local _, failures = pcall(cjson.decode, r.failures)
+  if type(failures) ~= 'table' then failures = {} end  -- there are none, or they cannot be read
   failures[#failures + 1] = {r.attempt, moment, r.holder or '', reason, counted and tonumber(r.since) or nil}
   while #failures > 20 do table.remove(failures, 1) end
   r.failures = cjson.encode(failures)
