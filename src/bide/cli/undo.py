@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 import click
 import msgspec
@@ -13,7 +13,6 @@ from bide.cli.output import DONE, NOT_DONE, NOTHING, Output, plural, warn
 from bide.cli.progress import Bar
 from bide.cli.store import Store, on_store
 from bide.lane.steps import run_steps
-from bide.model.commands import Command
 from bide.model.message import Message
 from bide.model.undoing import UNDO_FOR, Bulk, Undo
 from bide.queue.undoing.faces import check_undo, steps_of, whole, whole_undo
@@ -72,9 +71,7 @@ def change(
 
 
 def _execute(store: Store, command: Bulk | Undo) -> Any:
-    if store.lane.capabilities.takes_back:
-        return store.lane.call(cast("Command", command))
-    return store.run(steps_of(command))
+    return store.run(steps_of(command, takes_back=store.lane.capabilities.takes_back))
 
 
 def show_some(out: Output, messages: Iterable[Message]) -> None:

@@ -19,8 +19,6 @@ from bide.model.message import Message, size_of
 from bide.model.replies import Explained, Forecasted, Names, Page, Reply
 from bide.observing.explain.facts import afollow, look_around, look_back
 from bide.observing.forecast import together
-from bide.observing.heartbeat import QUEUE as REGISTER
-from bide.observing.heartbeat import is_register
 from bide.observing.sample import RecentWorkers, Sample, Worker, take_sample
 from bide.server.slow_reads import SlowReads, is_slow
 
@@ -185,11 +183,7 @@ class StoreReader:
             start = access.caller.prefix(after) if after else ""
             names = [name for name in listed if name > start]
             shown = names[:QUEUES]
-            everything, home = await self.ask(Names, Queues("")), access.namespace
-            registers = [
-                name for name in everything.names
-                if is_register(name) and (home is None or name in (REGISTER, f"{home}/{REGISTER}"))
-            ]  # fmt: skip
+            registers = access.caller.registers((await self.ask(Names, Queues(""))).names)
             now = self.clock.now()
             sample = await self.run(
                 take_sample(shown, registers, self.clock.monotonic(), now, access.caller.own)

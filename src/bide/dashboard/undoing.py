@@ -10,9 +10,7 @@ from bide.model.identity import check_name
 from bide.model.message import Message
 from bide.model.replies import Affected, Found, Outcome, Page, Reply
 from bide.model.undoing import Bulk, Undo, Undone, Verb, is_records
-from bide.queue.undoing.back import undo_steps
-from bide.queue.undoing.change import bulk_steps
-from bide.queue.undoing.faces import whole, whole_undo
+from bide.queue.undoing.faces import steps_of, whole, whole_undo
 
 BULK = 10_000
 """How many messages one action changes at most, in whole parts."""
@@ -95,10 +93,9 @@ async def _execute(view: View, command: Bulk | Undo) -> Any:
         if not view.may(verb):
             raise Refused(403, "not-allowed", verb)
 
-    if view.store.lane.capabilities.takes_back:
-        if isinstance(command, Undo):  # the server decides by the token
-            allow(cast("Verb", view.request.get("verb")))
-        return await view.store.lane.acall(cast("Command", command), view.store)
+    takes_back = view.store.lane.capabilities.takes_back
+    if takes_back and isinstance(command, Undo):  # the server decides by the token
+        allow(cast("Verb", view.request.get("verb")))
 
     async def ask(step: Command) -> Reply:
         if isinstance(step, Put) and step.on_conflict == "keep" and not is_records(step.queue):
@@ -106,9 +103,7 @@ async def _execute(view: View, command: Bulk | Undo) -> Any:
                 await view.admit(step.queue, item)
         return await view.store.lane.acall(step, view.store)
 
-    if isinstance(command, Bulk):
-        return await arun_steps(bulk_steps(command), ask)
-    return await arun_steps(undo_steps(command, allow), ask)
+    return await arun_steps(steps_of(command, takes_back=takes_back, allow=allow), ask)
 
 
 async def _places(view: View, queue: str, ids: list[str]) -> list[Outcome]:

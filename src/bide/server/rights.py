@@ -12,6 +12,7 @@ from bide.model.errors import AccessDenied, InvalidArgument
 from bide.model.identity import RESERVED
 from bide.model.limits import MAX_NAME, MAX_PATTERNS
 from bide.model.undoing import Bulk, Undo, Verb, is_records
+from bide.observing.heartbeat import QUEUE as REGISTER
 from bide.observing.heartbeat import is_register
 from bide.observing.workers import is_stops
 
@@ -155,6 +156,11 @@ class Caller(msgspec.Struct, frozen=True):
                 "it serves, and subscriptions at its own /v1/subscriptions"
             )
         return queue
+
+    def registers(self, names: Iterable[str]) -> list[str]:
+        """Return which of the store's queues are registers of workers of the caller's queues."""
+        its = REGISTER, f"{self.namespace}/{REGISTER}"
+        return [n for n in names if is_register(n) and (self.namespace is None or n in its)]
 
     def own(self, full: str) -> str | None:
         """Return the caller's name for a queue of the store, `None` if it is not for them."""

@@ -17,8 +17,7 @@ from bide.model.errors import BideError, StoreBusy, StoreError
 from bide.model.identity import is_listed
 from bide.model.replies import Claimed, Counts, Explained, Names, Reply, expect
 from bide.observing.explain.facts import afollow, look_around, look_back
-from bide.observing.heartbeat import QUEUE as REGISTER
-from bide.observing.heartbeat import Heartbeat, is_register
+from bide.observing.heartbeat import Heartbeat
 from bide.observing.tally import Tally
 from bide.server.access import Tokens
 from bide.server.action_log import ActionLog
@@ -258,10 +257,7 @@ class Service:
 
     async def registers(self, caller: Caller) -> list[str]:
         """Return the registers of workers that may serve a caller's queues."""
-        found = await self.ask(Names, Queues(""))
-        home = caller.namespace
-        its = REGISTER, f"{home}/{REGISTER}"
-        return [n for n in found.names if is_register(n) and (home is None or n in its)]
+        return caller.registers((await self.ask(Names, Queues(""))).names)
 
     async def counts(self, queue: str) -> Counts:
         """Return the counts of a queue, as they were at most `COUNTS_AGE` ago."""

@@ -1,7 +1,7 @@
 """Bulk changes and their undo, for both kinds of queue."""
 
 import asyncio
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, cast
 
 import msgspec
@@ -11,7 +11,7 @@ from bide.model.commands import Cancel, Command, Purge, Reschedule, Revive, Wher
 from bide.model.errors import InvalidArgument
 from bide.model.identity import new_id
 from bide.model.times import Duration
-from bide.model.undoing import PART, Bulk, Part, Undo, Undone
+from bide.model.undoing import PART, Bulk, Part, Undo, Undone, Verb
 from bide.queue.base import AsyncBase, BlockingBase
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import in_parts
@@ -171,9 +171,7 @@ class BlockingUndo(BlockingBase):
             raise
 
     def _composed(self, command: Bulk | Undo) -> Any:
-        if self._lane.capabilities.takes_back:
-            return self._do(object, cast("Command", command))
-        return self._run(steps_of(command))
+        return self._run(steps_of(command, takes_back=self._lane.capabilities.takes_back))
 
 
 class AsyncUndo(AsyncBase):
@@ -192,16 +190,26 @@ class AsyncUndo(AsyncBase):
             raise
 
     async def _composed(self, command: Bulk | Undo) -> Any:
-        capabilities = await asyncio.to_thread(lambda: self._lane.capabilities)
-        if capabilities.takes_back:
-            return await self._do(object, cast("Command", command))
-        return await self._run(steps_of(command))
+        can = await asyncio.to_thread(lambda: self._lane.capabilities)
+        return await self._run(steps_of(command, takes_back=can.takes_back))
 
 
 def _note_of(bulk: Bulk) -> str:
     return f"What was changed before can be taken back: undo({bulk.undo!r})"
 
 
-def steps_of(command: Bulk | Undo) -> Steps[Any]:
-    """Return the steps of a command that no store executes itself."""
-    return bulk_steps(command) if isinstance(command, Bulk) else undo_steps(command)
+def steps_of(
+    command: Bulk | Undo, *, takes_back: bool, allow: Callable[[Verb], object] = lambda verb: None
+) -> Steps[Any]:
+    """Execute a part of a bulk change, or of taking it back.
+
+    Args:
+        command: which one.
+        takes_back: whether the store executes it, as a server does; see `Capabilities`.
+        allow: raises if the caller may not take back such a change.
+    """
+    if takes_back:
+        return (yield cast("Command", command))
+    if isinstance(command, Bulk):
+        return (yield from bulk_steps(command))
+    return (yield from undo_steps(command, allow))

@@ -4,8 +4,7 @@ from bide.lane.steps import arun_steps
 from bide.model.commands import Command, Put
 from bide.model.replies import Reply
 from bide.model.undoing import Bulk, Part, Undo, Undone, Verb, is_records
-from bide.queue.undoing.back import undo_steps
-from bide.queue.undoing.change import bulk_steps
+from bide.queue.undoing.faces import steps_of
 from bide.queue.undoing.records import is_token, nothing
 from bide.server.change_wire import UndoableOut, UndoneOut, UndoRequest, cursor_of, from_cursor
 from bide.server.operation import QUEUE, Answer, Call, Routes
@@ -39,8 +38,8 @@ async def execute(service: Service, caller: Caller, command: Bulk | Undo) -> Par
 
     if isinstance(command, Bulk):
         allow(command.verb)
-        return await arun_steps(bulk_steps(command), ask)
-    return await arun_steps(undo_steps(command, allow), ask)
+    done: Part | Undone = await arun_steps(steps_of(command, takes_back=False, allow=allow), ask)
+    return done
 
 
 async def change(call: Call, bulk: Bulk, cursor: str | None) -> UndoableOut:
