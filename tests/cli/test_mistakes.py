@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
 
 import bide
-from bide.cli import dead
+from bide.cli import dead, main
 from bide.cli.program import FILES, OTHER_WORDS
 from tests.cli.conftest import Shell
 
@@ -251,3 +251,22 @@ def test_a_worker_that_is_not_there_cannot_be_stopped(run: Bide) -> None:
     result = run("workers", "stop", "nope")
     assert (result.stdout, result.exit_code) == ("", 1)
     assert result.stderr.startswith("error: no worker 'nope' reports that it is alive; `bide work")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "told"),
+    [
+        (["counts", "orders", "--url", "nonsense"], {}, "error: --url 'nonsense' begins"),
+        (["counts", "orders"], {"BIDE_URL": "nonsense"}, "error: BIDE_URL 'nonsense' begins"),
+        (["dashboard", "nonsense"], {"BIDE_URL": "memory://"}, "error: 'nonsense' begins"),
+        (["rabbitmq", "amqp://mq"], {"BIDE_URL": "memory://"}, "error: 'amqp://mq' names no"),
+        (["import", "orders", "memory://", "--from", "rq", "--url", "sqlite:///no.db"], {},
+         "error: 'memory://' is no single Redis"),
+    ],
+)  # fmt: skip
+def test_an_error_of_a_url_tells_where_it_was_given(
+    arguments: list[str], environment: dict[str, str], told: str
+) -> None:
+    done = CliRunner().invoke(main, arguments, env={"BIDE_URL": None, **environment})
+    assert told in done.stderr
+    assert done.exit_code == 2

@@ -8,12 +8,16 @@ import sys
 import click
 
 from bide.cli.output import escape
+from bide.engines.registry import mask
 from bide.model import errors
 from bide.model.errors import BideError, InvalidArgument
 from bide.model.options import OPTIONS
 
 DEBUG = "bide.debug"
 """The key in the context that says whether to print tracebacks."""
+
+URL = "bide.url"
+"""The key in the context with the store's URL, and where it comes from: --url or BIDE_URL."""
 
 DONE = 0
 NOT_DONE = 1
@@ -46,7 +50,14 @@ def command_error(error: BideError | OSError) -> CommandError:
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return CommandError(in_options(text), code)
+    return CommandError(in_options(text, _option_of(text)), code)
+
+
+def _option_of(text: str) -> str:
+    """Return where the URL in an error comes from: --url, BIDE_URL, or an argument without name."""
+    context = click.get_current_context(silent=True)
+    given, name = context.meta.get(URL, ("", "")) if context else ("", "")
+    return name if given and repr(mask(given)) in text else ""
 
 
 _OPTION_NAMES = (
@@ -58,14 +69,19 @@ _OPTION_NAMES = (
 _ARGUMENT = re.compile(rf"(?<![?&])\b({'|'.join(_OPTION_NAMES)})=(\w|['\"])?")
 
 
-def in_options(text: str) -> str:
+def in_options(text: str, url: str = "--url") -> str:
     """Return an error text with arguments named as options; options in a URL stay.
+
+    Args:
+        text: of the error.
+        url: what to call the argument `url`.
 
     Example:
         >>> in_options("give delay= or at=, not both; on_conflict='keep' keeps")
         "give --delay or --at, not both; --on-conflict 'keep' keeps"
     """
     text = text.replace("Queue(..., max_body=...)", "--max-body")
+    text = re.sub(r"(?<![?&\w])url=(?=')", f"{url} " if url else "", text)
     text = text.replace("metrics cannot be served at", "--metrics cannot be served at")
     return _ARGUMENT.sub(
         lambda found: f"--{found[1].replace('_', '-')}" + (f" {found[2]}" if found[2] else ""), text

@@ -20,7 +20,10 @@ def _no_concurrency(ctx: click.Context, param: click.Parameter, value: str | Non
 @click.command()
 @click.argument("target", metavar="MODULE:APP")
 @option.count("--processes", most=1_000, default=1, help="The number of worker processes.")
-@option.text("--url", "URL", "The store. By default the one of the app, else BIDE_URL.")
+@option.text(
+    "--url", "URL", "The store. By default the one of the app, else BIDE_URL.",
+    callback=option.remember_url,
+)  # fmt: skip
 @option.text(
     "--queues", "NAMES",
     "Work on these queues only, separated by commas; by default on all with a handler.", "",
