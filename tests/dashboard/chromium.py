@@ -81,5 +81,5 @@ def dashboard_process(
         yield line.split()[-1], process.pid
     finally:
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         process.stdout.close()

@@ -100,14 +100,17 @@ def test_which_queues_there_are_every_part_of_the_cluster_knows(
     assert len({redis_cluster.owner(slot_of(key)).port for key in copies(QUEUES)}) == 3
 
 
-def test_a_put_elsewhere_wakes_who_waits(redis_cluster: RedisCluster, queue: str) -> None:
+def test_a_put_elsewhere_wakes_who_waits(
+    redis_cluster: RedisCluster, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.lane.waiting_claims.LOOK_AGAIN", 600.0)
     lane = Lane(opener(redis_cluster.url))
-    got: list[tuple[str, float]] = []
+    got: list[str] = []
 
     def wait() -> None:
-        reply = lane.call(Claim(queue, 1, HOUR, "w"), wait=20)
+        reply = lane.call(Claim(queue, 1, HOUR, "w"), wait=60)
         assert isinstance(reply, Claimed)
-        got.extend((m.id, time.time() - m.due / 1000) for m in reply.messages)
+        got.extend(message.id for message in reply.messages)
 
     with bide.Queue(queue, f"{redis_cluster.url}?timeout=6s") as elsewhere:
         for id in ("a", "b", "c", "d"):  # of several shards
@@ -117,8 +120,7 @@ def test_a_put_elsewhere_wakes_who_waits(redis_cluster: RedisCluster, queue: str
             elsewhere.put(1, id=id, delay=0.1)
             thread.join()
     lane.close()
-    assert [id for id, _ in got] == ["a", "b", "c", "d"]
-    assert max(late for _, late in got) < 0.5
+    assert got == ["a", "b", "c", "d"]
 
 
 def is_told(caplog: pytest.LogCaptureFixture, begin: str, end: str) -> bool:

@@ -38,15 +38,16 @@ def test_a_shard_that_is_silent_does_not_stop_the_others(
     silent.process.send_signal(signal.SIGSTOP)
     begin = time.monotonic()
     taken: list[str] = []
-    for _ in range(20):
+    claims = 0
+    while sorted(taken) != there or claims < 20:  # a node that is merely slow is passed over, too
+        assert time.monotonic() - begin < 10, taken  # not half a second or more for each
         taken += [message.id for message in one(engine, Claim("q", 5, HOUR, "w")).messages]
-    assert sorted(taken) == there
+        claims += 1
     # Nor does it hold up one that comes later, whatever else there is on it.
     late = from_url(urlsplit(f"{cluster.url}?timeout=500ms&reconnect=60s"))()
     assert one(late, put("q", there[0])).outcomes[0].state == "leased"
     assert one(late, Queues("")) == Names(["q"])
     late.close()
-    assert time.monotonic() - begin < 10  # not half a second or more for each
     silent.process.send_signal(signal.SIGCONT)
     eventually(lambda: one(engine, Claim("q", 1, HOUR, "w")).messages)
     engine.close()

@@ -53,6 +53,12 @@ class Waiter:
         self.lane.close()
 
 
+@pytest.fixture(autouse=True)
+def nobody_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lane that waits looks again once a second by itself: here it must be woken."""
+    monkeypatch.setattr("bide.lane.waiting_claims.LOOK_AGAIN", 10 * PATIENCE)
+
+
 @pytest.fixture
 def waiters(url: str, redis_server: RedisServer) -> Iterator[Callable[..., list[Waiter]]]:
     made: list[Waiter] = []
@@ -97,7 +103,7 @@ def test_a_put_elsewhere_wakes_who_waits(
     waiter.join()
     ((id, late),) = waiter.got
     assert id == "a"
-    assert 0 <= late < 0.5
+    assert late >= 0
 
 
 @pytest.mark.process
@@ -157,7 +163,6 @@ def test_a_put_in_any_shard_wakes_who_waits(
     for waiter in crowd:
         waiter.join()
     assert sorted(id for waiter in crowd for id, _ in waiter.got) == ids
-    assert max(late for waiter in crowd for _, late in waiter.got) < 0.5
 
 
 @pytest.mark.process
@@ -171,7 +176,6 @@ def test_each_of_many_puts_wakes_one_of_many_waiters(
     for waiter in crowd:
         waiter.join()
     assert sorted(id for waiter in crowd for id, _ in waiter.got) == [f"m{n}" for n in range(8)]
-    assert max(late for waiter in crowd for _, late in waiter.got) < 0.5
 
 
 @pytest.mark.process
@@ -180,13 +184,10 @@ def test_a_burst_of_puts_does_not_wake_all_who_wait(
 ) -> None:
     waiters(20)
     engine = open_engine()
-    before, begin = scripts_run(redis_server), time.monotonic()
+    before = scripts_run(redis_server)
     for number in range(200):
         engine.execute([put(f"m{number}", delay=60_000 - number)])
-    seconds = time.monotonic() - begin
-    # Each lane looks again once a second by itself; none does because of the puts, each of which
-    # takes two scripts at most.
-    assert scripts_run(redis_server) - before < 400 + 20 * (seconds + 1)
+    assert scripts_run(redis_server) - before <= 400  # a put takes two at most
 
 
 @pytest.mark.process
@@ -194,8 +195,6 @@ def test_resuming_wakes(waiters: Callable[[int], list[Waiter]], open_engine: Ope
     engine = open_engine()
     engine.execute([put("a"), Configure("q", paused=True)])
     (waiter,) = waiters(1)
-    begin = time.monotonic()
     engine.execute([Configure("q", paused=False)])
     waiter.join()
     assert [id for id, _ in waiter.got] == ["a"]
-    assert time.monotonic() - begin < 0.5
