@@ -17,7 +17,7 @@ from bide.model.commands import Command, Explain, Forecast, Queues, Scan
 from bide.model.identity import is_listed
 from bide.model.message import Message, size_of
 from bide.model.replies import Explained, Forecasted, Names, Page, Reply
-from bide.observing.explain.facts import afollow, look_around, look_back
+from bide.observing.explain.facts import afollow, look_further
 from bide.observing.forecast import together
 from bide.observing.sample import RecentWorkers, Sample, Worker, take_sample
 from bide.server.slow_reads import SlowReads, is_slow
@@ -143,11 +143,7 @@ class StoreReader:
     async def explain(self, queue: str, id: str) -> Explained:
         """Return what tells why a message is where it is."""
         facts = await self.ask(Explained, Explain(queue, id))
-        back = look_back(queue, id, facts)
-        facts = await afollow(back, lambda command: self.lane.acall(command, self))
-        if not self.lane.capabilities.shared:
-            return facts
-        steps = look_around(queue, facts)
+        steps = look_further(queue, id, facts, around=self.lane.capabilities.shared)
         return await afollow(steps, lambda command: self.lane.acall(command, self))
 
     async def names(self, access: Access, prefix: str = "", *, own: bool = False) -> list[str]:

@@ -4,6 +4,7 @@ import importlib
 import re
 from collections.abc import Callable
 from functools import cache
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, urlsplit
@@ -17,6 +18,7 @@ __all__ = [
     "ENTRY_POINTS",
     "absolute",
     "guest",
+    "is_this_machine",
     "lives_alone",
     "mask",
     "module_of",
@@ -205,3 +207,16 @@ def mask(url: str) -> str:
         'redis://app:***@cache:6379/0'
     """
     return _OPTION.sub(r"\1***", _PASSWORD.sub(r"\1***@", url))
+
+
+def is_this_machine(host: str | None) -> bool:
+    """Tell whether a host is the loopback of this machine.
+
+    Example:
+        >>> is_this_machine("localhost"), is_this_machine("::1"), is_this_machine("mq")
+        (True, True, False)
+    """
+    try:
+        return host == "localhost" or ip_address(host or "").is_loopback
+    except ValueError:
+        return False

@@ -8,10 +8,10 @@ rebinding), and a content type that needs no preflight.
 
 from collections.abc import Mapping
 from functools import lru_cache
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
+from bide.engines.registry import is_this_machine
 from bide.server.operation import JSON, MSGPACK, Call
 from bide.server.problem import Problem
 
@@ -111,12 +111,6 @@ def _is_local_page(origin: str) -> bool:
 def _is_local(host: str) -> bool:
     """Tell whether a host, with or without a port, is this machine."""
     try:
-        name = urlsplit(f"//{host}").hostname
-    except ValueError:
-        return False
-    if name is None or name == "localhost":
-        return name is not None
-    try:
-        return ip_address(name).is_loopback
+        return is_this_machine(urlsplit(f"//{host}").hostname)
     except ValueError:
         return False

@@ -5,12 +5,12 @@ import logging
 import time
 import urllib.error
 import urllib.request
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
+from bide.engines.registry import is_this_machine
 from bide.model.errors import InvalidArgument
 from bide.model.identity import RESERVED, check_namespace
 from bide.model.limits import MAX_DOCUMENT, MAX_KEYS, MAX_SUBJECT
@@ -263,11 +263,7 @@ def _is_safe(url: str) -> bool:
     parts = urlsplit(url)
     if parts.scheme == "https" and parts.hostname:
         return True
-    try:
-        host = parts.hostname or ""
-        return parts.scheme == "http" and (host == "localhost" or ip_address(host).is_loopback)
-    except ValueError:
-        return False
+    return parts.scheme == "http" and is_this_machine(parts.hostname)
 
 
 def _claim(claims: dict[str, Any], name: str) -> Any:

@@ -16,7 +16,7 @@ from bide.model.ended import end_of
 from bide.model.errors import BideError, StoreBusy, StoreError
 from bide.model.identity import is_listed
 from bide.model.replies import Claimed, Counts, Explained, Names, Reply, expect
-from bide.observing.explain.facts import afollow, look_around, look_back
+from bide.observing.explain.facts import afollow, look_further
 from bide.observing.heartbeat import Heartbeat
 from bide.observing.tally import Tally
 from bide.server.access import Tokens
@@ -194,10 +194,7 @@ class Service:
             id: of the message.
             told: the reply of the store.
         """
-        if id is not None:
-            back = look_back(queue, id, told)
-            told = await afollow(back, lambda command: self.lane.acall(command, self))
-        steps = look_around(queue, told, self.claimers.listed())
+        steps = look_further(queue, id, told, around=True, present=self.claimers.listed())
         return await afollow(steps, lambda command: self.lane.acall(command, self))
 
     async def settled_by(self, caller: Caller, queue: str, leases: list[Lease]) -> list[Lease]:

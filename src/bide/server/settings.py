@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from bide.engines.registry import DEFAULT_URL, mask, opener
+from bide.engines.registry import DEFAULT_URL, is_this_machine, mask, opener
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_namespace
 from bide.model.limits import MAX_BODY, check_range
@@ -220,12 +220,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def local(self) -> bool:
         """Whether only this machine can reach it."""
-        if self.socket is not None or self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return self.socket is not None or is_this_machine(self.host)
 
     @property
     def shared_socket(self) -> bool:

@@ -4,12 +4,11 @@ import logging
 import os
 from collections.abc import Callable
 from functools import lru_cache, partial
-from ipaddress import ip_address
 from urllib.parse import SplitResult, unquote
 
 from bide.engines.http.connection import Address
 from bide.engines.http.engine import HttpEngine
-from bide.engines.registry import options, seconds
+from bide.engines.registry import is_this_machine, options, seconds
 from bide.model.errors import InvalidArgument
 
 __all__ = ["HttpEngine", "address_of", "from_url"]
@@ -62,16 +61,9 @@ def address_of(parts: SplitResult) -> tuple[Address, float]:
         parts.scheme == "https", parts.hostname, port, parts.path.rstrip("/"), token,
         *map(chosen.get, FILES),
     )  # fmt: skip
-    if token and not address.tls and not _is_local(address.host):
+    if token and not address.tls and not is_this_machine(address.host):
         _warn_of_clear_text(address.shown)
     return address, timeout
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 @lru_cache(maxsize=100)

@@ -36,7 +36,7 @@ class _Circuit(msgspec.Struct):
     error: str = ""
 
 
-def look_around(
+def _look_around(
     queue: str, told: Explained, present: Mapping[str, Iterable[str]] | None = None
 ) -> Steps[Explained]:
     """Add who serves the queue of a ready message, and which subscriptions send nothing.
@@ -69,7 +69,7 @@ def look_around(
     )
 
 
-def look_back(queue: str, id: str, told: Explained) -> Steps[Explained]:
+def _look_back(queue: str, id: str, told: Explained) -> Steps[Explained]:
     """Add how a message that is gone ended, if its queue remembers it.
 
     Args:
@@ -86,10 +86,14 @@ def look_back(queue: str, id: str, told: Explained) -> Steps[Explained]:
     return msgspec.structs.replace(told, end=end)
 
 
-def look_further(queue: str, id: str, told: Explained, *, around: bool) -> Steps[Explained]:
-    """Add what the store keeps elsewhere: see `look_back` and, if `around`, `look_around`."""
-    told = yield from look_back(queue, id, told)
-    return (yield from look_around(queue, told)) if around else told
+def look_further(
+    queue: str, id: str | None, told: Explained, *, around: bool,
+    present: Mapping[str, Iterable[str]] | None = None,
+) -> Steps[Explained]:  # fmt: skip
+    """Add what the store keeps elsewhere: see `_look_back` and, if `around`, `_look_around`."""
+    if id is not None:
+        told = yield from _look_back(queue, id, told)
+    return (yield from _look_around(queue, told, present)) if around else told
 
 
 def _serving(holder: str, queue: str, busy: Mapping[str, Any]) -> Serving:
