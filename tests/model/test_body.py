@@ -1,6 +1,7 @@
 import json
 import math
 import threading
+import time
 import tracemalloc
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bide.model.body import check_depth, decode, encode, encode_all
+from bide.model import body as module
+from bide.model.body import check_depth, decode, encode, encode_all, parse
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_BODY, MAX_DEPTH
 
@@ -278,6 +280,30 @@ def test_depth_is_found_in_flat_memory() -> None:
         tracemalloc.stop()
 
 
+def depth_of(value: Any) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return int(isinstance(value, (dict, list))) + max(map(depth_of, inner), default=0)
+
+
+BRACKETS = st.text(r'"\[]{}:,a')
+
+
+@given(
+    st.recursive(
+        BRACKETS, lambda inner: st.lists(inner, max_size=40) | st.dictionaries(BRACKETS, inner)
+    )
+)
+def test_depth_is_that_of_brackets_outside_strings(value: Any) -> None:
+    depth, text = depth_of(value), json.dumps(value).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "MAX_DEPTH", depth)
+        check_depth(text)
+        patch.setattr(module, "MAX_DEPTH", depth - 1)
+        if depth:
+            with pytest.raises(InvalidArgument, match=f" {depth} levels"):
+                check_depth(text)
+
+
 class Letter(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid")
 
@@ -299,3 +325,21 @@ def test_a_pydantic_model_validates_to_itself_again() -> None:
     assert again == letter
     with pytest.raises(InvalidArgument, match=r"body.weight is nan"):
         encode(letter.model_copy(update={"weight": math.nan}))
+
+
+@pytest.mark.parametrize("number", ["1e300", "1.7976931348623157e308", "5e-324", "-1E+5", "1e23"])
+def test_many_numbers_with_exponents_are_the_same_numbers(number: str) -> None:
+    text = f"[{number}, 1.5, {', '.join([number] * 9_000)}]".encode()
+    assert parse(text) == json.loads(text)
+
+
+def test_a_number_out_of_range_among_many_with_exponents() -> None:
+    with pytest.raises(msgspec.DecodeError, match="out of range"):
+        parse(b"[" + b"1e300," * 9_000 + b"1e400]")
+
+
+def test_many_numbers_with_exponents_take_no_longer_than_others() -> None:
+    text = b"[" + b"1e300," * 170_000 + b"1]"
+    before = time.process_time()
+    parse(text)
+    assert time.process_time() - before < 1  # 1.8 s by msgspec alone, 0.05 s so

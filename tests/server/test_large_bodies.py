@@ -51,6 +51,30 @@ def test_a_turn_that_is_not_waited_for_any_more_goes_to_the_next() -> None:
     asyncio.run(story())
 
 
+def test_of_long_loops_one_at_a_time_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_bodies, "SLICE", 0.0)
+
+    async def story() -> None:
+        bodies, said, since = LargeBodies(1), [], 0.0
+
+        async def loop(name: str) -> None:
+            nonlocal since
+            for _ in range(3):
+                since = await bodies.give_way(since)
+                said.append(name)
+
+        async def others() -> None:
+            while len(said) - said.count("-") < 6:
+                said.append("-")
+                await asyncio.sleep(0)
+
+        await asyncio.gather(loop("a"), loop("b"), others())
+        told = "".join(said)
+        assert not any(two in told for two in ("aa", "ab", "ba", "bb"))
+
+    asyncio.run(story())
+
+
 def test_what_is_counted_is_given_back() -> None:
     bodies = LargeBodies(40 << 20)  # two of the largest: more than the 64 MiB of others
     bodies.grow(0, LARGE)

@@ -22,9 +22,11 @@ from bide.model.limits import (
     MAX_DETAIL,
     MAX_DURATION_TEXT,
     MAX_FIELDS_TOTAL,
+    MAX_HEADERS,
     MAX_HTTP_IDS,
     MAX_HTTP_MESSAGES,
     MAX_HTTP_PAGE,
+    MAX_JSON,
     MAX_LEASE,
     MAX_LEASE_TOKEN,
     MAX_LOGGED_METHOD,
@@ -175,8 +177,6 @@ def large(one: bytes, count: int, begin: bytes, end: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("path", "one", "most", "begin", "end"),
     [
-        # A message without a body is refused when it is looked at; here it must not come to that.
-        ("/put", b"{}", MAX_OBJECTS - 1, b'{"messages": [', b"]}"),
         ("/ack", b"{}", MAX_OBJECTS - 1, b'{"leases": [', b"]}"),
         ("/revive", b'"i"', MAX_VALUES + 1, b'{"ids": [', b"]}"),
     ],
@@ -193,18 +193,43 @@ def test_a_large_request_holds_a_bounded_number_of_objects(
 
 def test_a_large_message_may_hold_anything_in_its_body(serve: Serve) -> None:
     client = serve(max_body=4 << 20)
-    body = b'{"body": [' + b",".join([b"{}"] * (MAX_OBJECTS + 100_000)) + b"]}"
+    body = b'{"body": [' + b",".join([b"{}"] * (MAX_OBJECTS + 300_000)) + b"]}"
     assert len(body) > CHECKED
     assert client.send("POST", f"{Q}/messages", data=body).status == 201
 
 
 def test_headers_of_a_request_are_bounded(client: Client) -> None:
-    def send(count: int) -> Reply:
-        fields = b",".join(b'"%d":""' % number for number in range(count))
-        data = b'{"messages": [{"body": 1, "headers": {' + fields + b"}}]}"
-        return client.send("POST", f"{Q}/put", data=data)
+    fields = b",".join(b'"%d":""' % number for number in range(10_000))
+    message = b'{"body": 1, "headers": {' + fields + b"}}"
+    assert MAX_FIELDS_TOTAL % 10_000 == 0
 
-    assert (send(MAX_FIELDS_TOTAL).status, send(MAX_FIELDS_TOTAL + 1).status) == (200, 413)
+    def send(more: bytes) -> Reply:
+        messages = b",".join([*[message] * (MAX_FIELDS_TOTAL // 10_000), more])
+        return client.send("POST", f"{Q}/put", data=b'{"messages": [' + messages + b"]}")
+
+    assert send(b'{"body": 1}').status == 200
+    assert send(b'{"body": 1, "headers": {"a": "b"}}').status == 413
+
+
+@pytest.mark.parametrize("path", ["messages", "put"])
+def test_headers_of_a_message_are_bounded(client: Client, path: str) -> None:
+    def send(size: int) -> Reply:
+        message = b'{"id": "a", "body": 1, "headers": {"a":"%b"}}' % (b"b" * (size - 8))
+        data = b'{"messages": [' + message + b"]}" if path == "put" else message
+        return client.send("POST", f"{Q}/{path}", data=data)
+
+    assert send(MAX_HEADERS).status in (200, 201)
+    refused = send(MAX_HEADERS + 1)
+    assert refused.status == 400
+    assert "headers take 262,145 bytes, the limit is 262,144" in refused.problem["detail"]
+
+
+def test_a_request_in_json_without_messages_is_bounded(client: Client) -> None:
+    def send(size: int) -> Reply:
+        begin = b'{"leases": [{"id": "a", "token": 1}]'
+        return client.send("POST", f"{Q}/ack", data=begin + b" " * (size - len(begin) - 1) + b"}")
+
+    assert (send(MAX_JSON).status, send(MAX_JSON + 1).status) == (409, 413)
 
 
 def packed(**fields: Any) -> bytes:

@@ -2,10 +2,7 @@
 
 import asyncio
 
-import pytest
-
-from bide.server import turns as module
-from bide.server.turns import Turns, give_way
+from bide.server.turns import Turns
 
 
 def test_one_at_a_time_in_their_order_also_after_a_failure() -> None:
@@ -38,18 +35,3 @@ def test_who_waits_no_longer_takes_no_turn() -> None:
             pass
 
     asyncio.run(story())
-
-
-def test_a_long_loop_lets_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SLICE", 0.0)
-
-    async def story() -> list[int]:
-        others: list[int] = []
-        loop, since = asyncio.get_running_loop(), 0.0
-        for number in range(3):
-            loop.call_soon(others.append, number)
-            since = await give_way(since)
-            assert others[-1] == number
-        return others
-
-    assert asyncio.run(story()) == [0, 1, 2]

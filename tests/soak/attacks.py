@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+import msgspec
+
 __all__ = ["ATTACKS", "Target"]
 
 ADDRESSES = [f"127.0.0.{number}" for number in range(2, 10)]
@@ -127,17 +129,71 @@ async def deep_null(target: Target) -> None:
 
 async def many_objects(target: Target) -> None:
     """Thirty megabytes of empty messages, and a message that is nothing but headers."""
-
-    async def send(data: bytes) -> None:
-        head = _request(target, "POST", "/v1/queues/q/put")
-        length = b"Content-Length: %d" % len(data)
-        await _send(target, head.replace(b"Content-Length: 0", length) + data)
-
     empty = b'{"messages": [' + b"{}," * 10_000_000 + b"{}]}"
     fields = b",".join(b'"%x":""' % number for number in range(2_500_000))
     headers = b'{"messages": [{"body": 1, "headers": {' + fields + b"}}]}"
+    await _large(target, "/v1/queues/q/put", empty, headers)
+
+
+async def dense_bodies(target: Target) -> None:
+    """Thirty megabytes of bodies in which each byte or two is a value."""
+    lists = b'{"body": [' + b"[]," * 300_000 + b"1]}"
+    deep = b'{"body": [' + b"[" * 490 + b"]" * 490 + b"," + b"1," * 400_000 + b"1]}"
+    await _large(
+        target, "/v1/queues/q/put",
+        *(b'{"messages": [' + b",".join([one] * 30) + b"]}" for one in (lists, deep)),
+    )  # fmt: skip
+
+
+async def nested_bodies(target: Target) -> None:
+    """Bodies that are mostly brackets, and too large once they are read."""
+    levels = b"[" * 490 + b"]" * 490
+    nested = b'{"body": [' + b",".join([levels] * 6_000) + b"]}"
+    brackets = b'{"body": [' + b"[]," * 1_900_000 + b"1]}"
+    many = b'{"messages": [' + b",".join([nested] * 5) + b"]}"
     async with asyncio.TaskGroup() as group:
-        for data in (empty, headers):
+        group.create_task(_large(target, "/v1/queues/q/messages", nested, brackets))
+        group.create_task(_large(target, "/v1/queues/q/put", many))
+
+
+async def dense_json(target: Target) -> None:
+    """Names, holds and unknown fields by the million, where there may be ten thousand."""
+    names = b'{"commands": [{"command": "cancel", "queue": "q", "ids": [%b""]}]}'
+    leases = b'{"leases": [' + b'{"id":"","token":1},' * 1_400_000 + b"{}]}"
+    nested = b'{"leases": [' + b"[" * 490 + b"]" * 490
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_large(target, "/v1/batch", names % (b'"",' * 390_000)))
+        group.create_task(_large(target, "/v1/queues/q/ack", leases, nested * 30_000))
+
+
+async def packed(target: Target) -> None:
+    """Batches in msgpack: as many messages, ids and holds as may be, and junk between them."""
+    ids = [str(number) for number in range(100_000)]
+    items = [{"id": id, "data": b"1"} for id in ids]
+    headers = dict.fromkeys(ids, "")
+    nested = b"\xdd\0\0\xea\x60" + (b"\x91" * 499 + b"\x90") * 60_000
+    commands: list[dict[str, object]] = [
+        {"command": "cancel", "ids": ids},
+        {"command": "ack", "leases": [[id, 1] for id in ids]},
+        {"command": "put", "items": [*items, {"id": ""}]},
+        {"command": "put", "items": [{"id": "a", "data": b"1", "headers": headers}]},
+        {"command": "cancel", "ids": [], "versions": [""] * 20_000_000},
+        {"command": "cancel", "junk": msgspec.Raw(nested)},
+    ]
+    batches = [msgspec.msgpack.encode({"commands": [{"queue": "q", **c}]}) for c in commands]
+    await _large(target, "/v1/batch", *batches, kind="msgpack")
+
+
+async def _large(target: Target, path: str, *bodies: bytes, kind: str = "json") -> None:
+    """Send large requests, each again and again on two connections."""
+
+    async def send(data: bytes) -> None:
+        head = _request(target, "POST", path).replace(b"/json", b"/" + kind.encode())
+        length = b"Content-Length: %d" % len(data)
+        await _send(target, head.replace(b"Content-Length: 0", length) + data)
+
+    async with asyncio.TaskGroup() as group:
+        for data in bodies:
             group.create_task(_many(2, lambda data=data: send(data)))  # type: ignore[misc]
 
 
@@ -309,7 +365,8 @@ ATTACKS: dict[str, Attack] = {
     attack.__name__: attack
     for attack in (
         endless_header, endless_fields, silent_connections, slow_heads, half_bodies, deep_null,
-        many_objects, unknown_fields, huge_scans, slow_reads, many_queues, slow_readers,
+        many_objects, dense_bodies, nested_bodies, dense_json, packed,
+        unknown_fields, huge_scans, slow_reads, many_queues, slow_readers,
         event_streams, long_polls, failed_logins, long_paths, pipelined, hanging_receivers,
         endless_continue,
     )

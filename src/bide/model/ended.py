@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from bide.model.body import OR_BYTES, check_depth, encode
+from bide.model.body import OR_BYTES, check_depth, encode, parse
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_BODY, MAX_RESULT
 from bide.model.message import LAPSED, Failure
@@ -84,7 +84,7 @@ def check_result(result: bytes) -> None:
             "and give a reference"
         )
     try:
-        msgspec.json.decode(result)
+        parse(result)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(f"result is no JSON: {error}") from None
     check_depth(result)

@@ -35,9 +35,11 @@ __all__ = [
     "MAX_FORM",
     "MAX_FORWARDED",
     "MAX_HEAD",
+    "MAX_HEADERS",
     "MAX_HTTP_IDS",
     "MAX_HTTP_MESSAGES",
     "MAX_HTTP_PAGE",
+    "MAX_JSON",
     "MAX_KEYS",
     "MAX_LEASE",
     "MAX_LEASE_TOKEN",
@@ -152,11 +154,17 @@ MAX_BUFFERED = 64 * 1024 * 1024
 MAX_BATCH_MESSAGES = 200_000
 """How many messages the commands of one batch may name together."""
 
-MAX_OBJECTS = 250_000
-"""Objects that a request of more than 1 MiB may hold in JSON, those in a single body excepted."""
+MAX_JSON = 4 * 1024 * 1024
+"""Bytes of a request in JSON that puts or edits no messages; a batch may be larger in msgpack."""
 
-MAX_VALUES = 1_200_000
-"""Values that a request of more than 1 MiB may hold in JSON, those in bodies excepted."""
+MAX_OBJECTS = 100_000
+"""Objects that a request of more than 1 MiB may hold in JSON, unless it puts or edits messages."""
+
+MAX_VALUES = 400_000
+"""Values that a request of more than 1 MiB may hold in JSON, unless it puts or edits messages."""
+
+MAX_HEADERS = 256 * 1024
+"""Bytes of the headers of a message in a request, as they are sent."""
 
 MAX_FIELDS_TOTAL = 500_000
 """Header fields and failures that the messages of one request may have together."""

@@ -25,7 +25,7 @@ SETTINGS = "BIDE_SERVE_SETTINGS"
 """The environment's variable in which a process finds what it is told: other users of the machine
 can see its arguments, and the store's URL may have a password in it."""
 
-ALLOCATIONS = 10_000
+ALLOCATIONS = 50_000
 """After how many new objects is looked for those that hold each other, and nobody else does."""
 
 _log = logging.getLogger("bide.server")

@@ -1,6 +1,7 @@
 """Large request bodies: how much memory they may take, and how they share the event loop."""
 
 import asyncio
+import time
 
 from bide.model.limits import MAX_BUFFERED
 from bide.server.problem import Problem
@@ -8,8 +9,8 @@ from bide.server.problem import Problem
 LARGE = 64 * 1024
 """Bytes above which decoding a body takes the event loop milliseconds, and not less."""
 
-ESCAPED = 6
-"""Bytes of JSON text that a byte of a body may take: an escaped character is so much longer."""
+SLICE = 0.002
+"""Seconds after which a loop over a large request lets others go on."""
 
 
 class LargeBodies:
@@ -52,6 +53,18 @@ class LargeBodies:
         await self._turn.acquire()
         loop = asyncio.get_running_loop()
         loop.call_soon(self._over, loop.time())
+
+    async def give_way(self, since: float) -> float:
+        """Let others go on if a loop has run for `SLICE`; return since when it has run.
+
+        Of all loops over large requests one at a time goes on.
+        """
+        if time.monotonic() - since < SLICE:
+            return since
+        await asyncio.sleep(0)
+        await self._turn.acquire()
+        asyncio.get_running_loop().call_soon(self._turn.release)
+        return time.monotonic()
 
     def _over(self, began: float) -> None:
         loop = asyncio.get_running_loop()

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 import msgspec
 
 from bide.lane.steps import Steps, arun_steps
+from bide.model.body import parse
 from bide.model.commands import Command
 from bide.model.errors import InvalidArgument
 from bide.model.identity import actor_of
@@ -24,7 +25,6 @@ from bide.model.replies import Reply, expect
 from bide.queue.command_builder import CommandBuilder
 from bide.server import wire
 from bide.server.action_log import Act
-from bide.server.change_wire import Changed
 from bide.server.long_calls import LongCalls
 from bide.server.problem import Problem, invalid, of_validation
 from bide.server.receiving import Receive, read_body
@@ -218,6 +218,23 @@ class Call:
                 raise InvalidArgument(str(error).replace(full, queue, 1)) from None
         return self._arguments
 
+    async def text(self) -> bytes:
+        """Return the request's body, which is to be JSON; "{}" without a body.
+
+        Raises:
+            Problem: it says that it is something else.
+        """
+        data = await self.bytes()
+        await self.service.large_bodies.turn(len(data))
+        content_type = self.content_type
+        if data and content_type not in ("", JSON) and not content_type.endswith("+json"):
+            raise Problem(
+                "malformed",
+                f"content-type is {content_type!r}; this takes application/json",
+                field="content-type",
+            )
+        return data or b"{}"
+
     async def bytes(self) -> bytes:
         """Return the request's body."""
         settings = self.service.settings
@@ -245,18 +262,9 @@ class Call:
         Raises:
             Problem: it does not fit.
         """
-        data = await self.bytes()
-        await self.service.large_bodies.turn(len(data))
-        content_type = self.content_type
-        if data and content_type not in ("", JSON) and not content_type.endswith("+json"):
-            raise Problem(
-                "malformed",
-                f"content-type is {content_type!r}; this takes application/json",
-                field="content-type",
-            )
-        if kind not in (wire.Given, Changed):
-            check_json(data, bodies=kind is wire.PutMany)
-        return decode(data or b"{}", kind)
+        data = await self.text()
+        check_json(data)
+        return decode(data, kind)
 
     @property
     def has_body(self) -> bool:
@@ -347,16 +355,16 @@ def _plain(content_type: bytes) -> str:
     return content_type.decode("latin-1").partition(";")[0].strip().lower()
 
 
-def decode(data: bytes, kind: type[T]) -> T:
-    """Return JSON as a struct.
+def decode(data: bytes, kind: type[T], place: str = "") -> T:
+    """Return JSON as a struct; errors tell its place in the request.
 
     Raises:
         Problem: it is not JSON, is nested too deeply, or does not fit.
     """
     try:
-        return msgspec.json.decode(data, type=kind)
+        return parse(data) if kind is Any else msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:
-        raise of_validation(error, kind) from None
+        raise of_validation(error, kind, place=place) from None
     except UnicodeDecodeError as error:
         raise Problem("malformed", f"The body is no UTF-8: {error}") from None
     except RecursionError:

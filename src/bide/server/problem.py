@@ -161,20 +161,39 @@ def of_bide(error: BideError, text: str) -> Problem:
 _PLACE = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
 
 
-def of_validation(error: msgspec.DecodeError, kind: Any, what: str = "The body") -> Problem:
-    """Return what msgspec did not like about a request, which was to be a `kind`, as a problem."""
+def of_validation(
+    error: msgspec.DecodeError, kind: Any, what: str = "The body", place: str = ""
+) -> Problem:
+    """Return what msgspec did not like about a request, which was to be a `kind`, as a problem.
+
+    Args:
+        error: what msgspec raised.
+        kind: the type of the request, or of the part of it that was read.
+        what: was read.
+        place: of this part in the request.
+    """
     text = str(error)
     if isinstance(error, msgspec.ValidationError):
-        place = _PLACE.search(text)
+        mend = would_fit(kind, text)
+        text = _within(text, place) if place else text
+        found = _PLACE.search(text)
         unknown = re.search(r"unknown field `([^`]*)`", text)
         missing = re.search(r"missing required field `([^`]*)`", text)
         named = unknown or missing
-        parts = [place[1] if place else "", named[1] if named else ""]
+        parts = [found[1] if found else "", named[1] if named else ""]
         field = ".".join(part for part in parts if part) or None
-        mend = would_fit(kind, text)
         detail = f"{what} does not fit: {text}{'; ' if mend else ''}{mend}"
         return Problem("invalid-argument", detail, field=field)
     return Problem("malformed", f"{what} is no JSON: {text}")
+
+
+def _within(text: str, place: str) -> str:
+    """Return an error with the place of the part that was read before the place in it."""
+    told, at, rest = text.rpartition(" - at `")
+    if not at:
+        return f"{text} - at `$.{place}`"
+    key, _, within = rest.partition("$")
+    return f"{told}{at}{key}$.{place}{within}"
 
 
 def as_json(problem: Problem) -> tuple[int, bytes, dict[str, Any]]:

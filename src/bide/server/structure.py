@@ -9,10 +9,16 @@ import msgspec
 from msgspec import Meta
 
 from bide.model import limits
+from bide.model.errors import InvalidArgument
 from bide.server.problem import Problem
 
 CHECKED = 1024 * 1024
 """Bytes up to which a request is not checked: what it becomes is not much."""
+
+ESCAPED = 6
+"""Bytes of JSON text that a byte of a body may take: an escaped character is so much longer."""
+
+_NO_SIGNS = bytes(set(range(256)) - set(b"[]{},:"))
 
 
 class _Item(msgspec.Struct):
@@ -34,21 +40,49 @@ _batch = msgspec.msgpack.Decoder(_Batch).decode
 _items = msgspec.msgpack.Decoder(list[_Item]).decode
 
 
-def check_json(data: bytes, *, bodies: bool) -> None:
-    """Check a request in JSON.
-
-    Args:
-        data: the request.
-        bodies: whether it holds bodies of messages: these stay text, whatever is in them.
+def check_json(data: bytes) -> None:
+    """Check a request in JSON that holds no bodies of messages.
 
     Raises:
-        Problem: it would become too many objects.
+        Problem: it is too large, or would become too many objects.
     """
     if len(data) <= CHECKED:
         return
-    _check_signs("objects", data, b"{", limits.MAX_OBJECTS)
-    if not bodies:
-        _check_signs("values", data, b",", limits.MAX_VALUES)
+    if len(data) > limits.MAX_JSON:
+        raise Problem(
+            "too-large",
+            f"the request takes {len(data):,} bytes, and {limits.MAX_JSON:,} is the most in JSON, "
+            "unless it puts or edits messages; send it in several, or commands in msgpack",
+            field="body",
+        )
+    _check("objects", data.count(b"{"), limits.MAX_OBJECTS)
+    _check("values", data.count(b","), limits.MAX_VALUES)
+
+
+def check_body(text: bytes, most: int, beside: int = 0) -> None:
+    """Check the text of a message or its body, before it is read, for what it becomes at least.
+
+    Each sign of the structure takes a byte of a body however it is written, while an escaped
+    character or a space takes more in the text than in the body.
+
+    Args:
+        text: in JSON.
+        most: bytes that a body may take.
+        beside: bytes that there may be beside the body.
+
+    Raises:
+        InvalidArgument: it is larger.
+    """
+    size, whole = len(text), most + beside
+    if size > ESCAPED * whole or (size > whole and (size := _signs(text)) > whole):
+        raise InvalidArgument(
+            f"body takes {size:,} bytes, the limit is {most:,}; store it elsewhere and put a "
+            "reference"
+        )
+
+
+def _signs(text: bytes) -> int:
+    return len(text.translate(None, _NO_SIGNS))
 
 
 def check_msgpack(data: bytes) -> None:
@@ -80,14 +114,6 @@ def check_fields(count: int) -> None:
         Problem: there are too many.
     """
     _check("header fields and failures", count, limits.MAX_FIELDS_TOTAL)
-
-
-def _check_signs(what: str, data: bytes, sign: bytes, most: int) -> None:
-    """Count signs, and no more than are needed to know that there are too many."""
-    count = 0
-    for begin in range(0, len(data), CHECKED):
-        count += data.count(sign, begin, begin + CHECKED)
-        _check(what, count, most)
 
 
 def _check(what: str, count: int, most: int) -> None:

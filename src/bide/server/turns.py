@@ -8,9 +8,6 @@ from contextlib import asynccontextmanager
 PAUSE = 1.0
 """Seconds that the next one waits at most after one is done."""
 
-SLICE = 0.002
-"""Seconds after which a long loop lets others go on."""
-
 
 class Turns:
     """Lets one at a time go on; after each comes a pause as long as it took."""
@@ -28,11 +25,3 @@ class Turns:
         finally:
             pause = min(PAUSE, time.monotonic() - began)
             asyncio.get_running_loop().call_later(pause, self._turn.release)
-
-
-async def give_way(since: float) -> float:
-    """Let others go on if a loop has run for `SLICE`; return since when it has run."""
-    if time.monotonic() - since < SLICE:
-        return since
-    await asyncio.sleep(0)
-    return time.monotonic()

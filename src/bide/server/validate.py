@@ -14,7 +14,7 @@ from msgspec import UNSET
 from bide.engines.cursor import position
 from bide.model import commands as cmd
 from bide.model import limits
-from bide.model.body import check_depth
+from bide.model.body import check_depth, parse
 from bide.model.ended import check_result
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_actor, check_name, check_queue
@@ -97,7 +97,7 @@ def check_item(item: Item, max_body: int) -> None:
         )
     if item.json:
         try:
-            msgspec.json.decode(item.data)
+            parse(item.data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidArgument(f"body of {item.id!r} is no JSON: {error}") from None
         check_depth(item.data)

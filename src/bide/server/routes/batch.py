@@ -26,7 +26,6 @@ from bide.server.rights import RIGHTS, Caller, Right
 from bide.server.routes.undoing import execute
 from bide.server.service import own_names
 from bide.server.structure import check_msgpack
-from bide.server.turns import give_way
 from bide.server.wire import without_results
 
 route = Routes("batch")
@@ -166,7 +165,7 @@ async def _own(call: Call, command: cmd.Command | Bulk | Undo) -> Any:
     for item in command.items if isinstance(command, cmd.Put) else ():
         await call.service.large_bodies.turn(len(item.data))
         validate.check_item(item, call.service.settings.max_body)
-        since = await give_way(since)
+        since = await call.service.large_bodies.give_way(since)
     if isinstance(command, cmd.Edit):
         await call.service.large_bodies.turn(len(command.data or b""))
         validate.check_edit(command, call.service.settings.max_body)

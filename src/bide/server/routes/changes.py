@@ -17,7 +17,7 @@ from bide.server import wire
 from bide.server.change_wire import Changed, Moved, MovedOut, UndoableOut
 from bide.server.conditions import changed, chosen, tag_of
 from bide.server.operation import MESSAGE, QUEUE, Answer, Call, Routes
-from bide.server.routes.given import body_of, headers_of
+from bide.server.routes.given import body_of, headers_of, one_of
 from bide.server.routes.messages import find_or_none
 from bide.server.routes.undoing import change
 from bide.server.structure import check_fields
@@ -69,7 +69,7 @@ async def edit(call: Call) -> Answer:
     Body, options, headers, or when it is due; all else stays, as do its attempts and failures.
     Of a dead letter, all but when it is due.
     """
-    given = await call.read(Changed)
+    given = await one_of(call, Changed)
     check_fields(bytes(given.headers).count(b":"))
     options: dict[str, Any] = {name: getattr(given, name) for name in (*OPTIONS, "expires")}
     if bytes(given.headers):

@@ -1,23 +1,28 @@
 """Messages as requests give them."""
 
-from typing import Any, Literal
+import time
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET
 
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, new_id
+from bide.model.limits import MAX_HEADERS
 from bide.model.message import Item, NewMessage
 from bide.model.options import options_of
 from bide.server import wire
 from bide.server.change_wire import Changed
-from bide.server.large_bodies import ESCAPED, LARGE
+from bide.server.large_bodies import LARGE
 from bide.server.operation import JSON, Call, decode
+from bide.server.pieces import Pieces
 from bide.server.problem import Problem, invalid, of_validation
-from bide.server.structure import check_fields
+from bide.server.structure import ESCAPED, check_body, check_fields
 
 HEADER_TYPE = "content-type"
 """The header of a message that tells what its bytes are."""
+
+T = TypeVar("T")
 
 FORM = "application/x-www-form-urlencoded"
 
@@ -35,7 +40,7 @@ async def item_of(call: Call, id: str | None) -> tuple[Item, str]:
         if (value := getattr(query, name)) is not None:
             setattr(query, name, wire.span(value))
     if call.content_type in ("", JSON):
-        given = await call.read(wire.Given)
+        given = await one_of(call, wire.Given)
         check_fields(bytes(given.headers).count(b":"))
         if id is not None:
             if given.id not in (None, id):
@@ -59,6 +64,9 @@ async def item_of(call: Call, id: str | None) -> tuple[Item, str]:
     return await to_item(call, given), query.on_conflict
 
 
+WHOLE = 64 * 1024
+"""Bytes up to which a request of many messages is read in one step."""
+
 _NOTHING_SAID = PutQuery()
 
 _DEFAULTS = wire.Given()
@@ -72,6 +80,40 @@ def _add(given: wire.Given, query: PutQuery) -> None:
         if getattr(given, name) != getattr(_DEFAULTS, name):
             raise invalid(name, f"{name} is given in the body and in the query; give it once")
         setattr(given, name, value)
+
+
+async def one_of(call: Call, kind: type[T]) -> T:
+    """Return the request's body as a struct that has the body of one message.
+
+    Raises:
+        Problem: it does not fit.
+        InvalidArgument: it holds more than the largest message.
+    """
+    data = await call.text()
+    check_body(data, call.service.settings.max_body, MAX_HEADERS)
+    return decode(data, kind)
+
+
+async def many_of(call: Call) -> wire.PutMany:
+    """Return the messages of a request; of a large one, they are read one by one.
+
+    Raises:
+        Problem: it does not fit.
+    """
+    data = await call.text()
+    if len(data) <= WHOLE:
+        return decode(data, wire.PutMany)
+    give_way = call.service.large_bodies.give_way
+    most = call.service.settings.max_body
+    longest = ESCAPED * (most + MAX_HEADERS)
+    around, objects = await Pieces(data, longest, give_way).split()
+    del data
+    many, since = decode(around, wire.PutMany), time.monotonic()
+    for number, one in enumerate(objects):
+        check_body(one, most, MAX_HEADERS)
+        many.messages.append(decode(one, wire.Given, f"messages[{number}]"))
+        since = await give_way(since)
+    return many
 
 
 async def to_item(call: Call, given: wire.Given, place: str = "") -> Item:
@@ -110,6 +152,11 @@ def headers_of(raw: msgspec.Raw, place: str = "") -> dict[str, str] | None:
     """Return the headers that a request gives, `None` if it gives none."""
     if (text := bytes(raw)) in (b"", b"null"):
         return None
+    if len(text) > MAX_HEADERS:
+        raise InvalidArgument(
+            f"headers take {len(text):,} bytes, the limit is {MAX_HEADERS:,}; put what is so long "
+            "into the body"
+        )
     try:
         return msgspec.json.decode(text, type=dict[str, str])
     except msgspec.ValidationError as error:
@@ -122,12 +169,7 @@ def headers_of(raw: msgspec.Raw, place: str = "") -> dict[str, str] | None:
 
 async def _decoded(call: Call, text: bytes) -> Any:
     """Decode the body of a message, not more of them at a time than memory and others can bear."""
-    most = call.service.settings.max_body
-    if len(text) > ESCAPED * most:
-        raise InvalidArgument(
-            f"body takes {len(text):,} bytes, the limit is {most:,}; store it elsewhere and put a "
-            "reference"
-        )
+    check_body(text, call.service.settings.max_body)
     if len(text) <= LARGE:
         return decode(text, Any)
     await call.service.large_bodies.turn(len(text))

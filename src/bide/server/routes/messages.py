@@ -18,9 +18,8 @@ from bide.server import wire
 from bide.server.conditions import changed, chosen, is_named, tag_of, wants_fresh
 from bide.server.operation import JSON, MESSAGE, QUEUE, Answer, Call, Routes
 from bide.server.problem import Problem, invalid
-from bide.server.routes.given import HEADER_TYPE, PutQuery, item_of, to_item
+from bide.server.routes.given import HEADER_TYPE, PutQuery, item_of, many_of, to_item
 from bide.server.structure import check_fields
-from bide.server.turns import give_way
 
 route = Routes("messages")
 
@@ -98,12 +97,12 @@ async def put_many(call: Call) -> Answer:
 
     All are stored in one transaction, or none.
     """
-    many = await call.read(wire.PutMany)
-    check_fields(sum(bytes(one.headers).count(b":") for one in many.messages))
-    items, since = [], time.monotonic()
+    many = await many_of(call)
+    items, since, fields = [], time.monotonic(), 0
     for number, one in enumerate(many.messages):
+        check_fields(fields := fields + bytes(one.headers).count(b":"))
         items.append(await to_item(call, one, f"messages[{number}]"))
-        since = await give_way(since)
+        since = await call.service.large_bodies.give_way(since)
     return Answer(200, wire.OutcomesOut(await _put(call, items, many.on_conflict)))
 
 

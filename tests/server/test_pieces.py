@@ -1,0 +1,113 @@
+"""Large lists of messages are taken apart as a decoder would read them."""
+
+import asyncio
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bide.model.limits import MAX_HTTP_MESSAGES
+from bide.server import pieces
+from bide.server.pieces import Pieces
+from bide.server.problem import Problem
+from tests.server.client import Q
+from tests.server.conftest import Serve
+
+VALUES = st.recursive(
+    st.none() | st.integers() | st.text('ab"\\[]{},:é'),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text('a"\\{}[]'), inner),
+)
+
+
+def split(data: bytes, longest: int = 1 << 20) -> tuple[bytes, list[bytes]]:
+    async def give_way(since: float) -> float:
+        return since
+
+    return asyncio.run(Pieces(data, longest, give_way).split())
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.dictionaries(st.text('a"\\{}['), VALUES), max_size=5),
+    st.sampled_from([None, 1]),
+    st.booleans(),
+    st.sampled_from([8, 64, 100]),
+)
+def test_as_a_decoder_reads_them(
+    messages: list[dict[str, object]], indent: int | None, first: bool, size: int
+) -> None:
+    more = {"on_conflict": "keep"}
+    request = {"messages": messages} | more if first else more | {"messages": messages}
+    data = json.dumps(request, indent=indent).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pieces, "SLICE", size)
+        if len(json.dumps(request | {"messages": []}, indent=indent)) + 5 > size:
+            with pytest.raises(Problem, match=r"beside its list|does not begin|is missing"):
+                split(data)
+            return
+        around, objects = split(data)
+    assert json.loads(around) == request | {"messages": []}
+    assert [json.loads(one) for one in objects] == messages
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"", "does not begin"),
+        (b"[]", "does not begin"),
+        (b'{"messages": {}}', "does not begin"),
+        (b'{"messages": [', "is missing at byte 14"),
+        (b'{"messages": [,]}', "an object is missing"),
+        (b'{"messages": [{},]}', "an object is missing"),
+        (b'{"messages": [{} {}]}', "is missing at byte 16"),
+        (b'{"messages": [,{}]}', "is missing at byte 14"),
+        (b'{"messages": [1]}', "is missing at byte 14"),
+        (b'{"messages": [{"a": "\\"', "does not end"),
+        (b'{"messages": [{"a": "\\', "does not end"),
+        (b'{"messages": [{"a": [', "does not end"),
+        (b'{"messages": [' + b" " * 70_000 + b"{}]}", "is missing at byte 14"),
+        (b'{"messages": []' + b" " * 70_000 + b"}", "beside its list"),
+    ],
+)
+def test_what_is_no_such_request(data: bytes, told: str) -> None:
+    with pytest.raises(Problem, match=told):
+        split(data)
+
+
+def test_too_many_and_too_long() -> None:
+    many = b",".join([b"{}"] * MAX_HTTP_MESSAGES)
+    assert len(split(b'{"messages": [' + many + b"]}")[1]) == MAX_HTTP_MESSAGES
+    with pytest.raises(Problem, match="more than 10,000"):
+        split(b'{"messages": [' + many + b",{}]}")
+    with pytest.raises(Problem, match=r"messages\[1\] takes more than 100,000 bytes"):
+        split(b'{"messages": [{}, {"a": [' + b"1," * 100_000 + b"1]}]}", 100_000)
+
+
+def test_faults_of_a_large_request_tell_their_place(serve: Serve) -> None:
+    client = serve()
+    good = {"body": "x" * 100_000}
+    for bad, status, place, told in (
+        ({"body": 1, "priority": "high"}, 400, "messages[3].priority", "Expected `int`"),
+        ({"body": 1, "delai": 5}, 400, "messages[3].delai", "did you mean delay?"),
+        ({"body": 1, "headers": {"a": 1}}, 400, "messages[3].headers[...]", "Expected `str`"),
+        ({"id": "a"}, 400, "messages[3].body", "neither is given"),
+        ({"body": "x" * (1 << 20)}, 400, "messages[3]", "body takes 1,048,578 bytes"),
+    ):
+        refused = client.post(f"{Q}/put", {"messages": [good, good, good, bad]})
+        assert (refused.status, refused.problem.get("field")) == (status, place), refused.json
+        assert told in refused.problem["detail"]
+    assert client.post(f"{Q}/put", {"messages": [good] * 4, "on_conflict": "no"}).status == 400
+    assert client.get(f"{Q}/messages").json["messages"] == []
+
+
+def test_bodies_that_are_too_large_are_refused_before_they_are_read(serve: Serve) -> None:
+    client = serve(max_body=100_000)
+    brackets = "[" * 100_001
+    refused = client.send("POST", f"{Q}/messages", data=b'{"body":"%b"}' % brackets.encode())
+    assert (refused.status, "body takes 100,0" in refused.problem["detail"]) == (400, True)
+    spaces = b'{"body": [' + b" " * 500_000 + b"1]}"
+    assert client.send("POST", f"{Q}/messages", data=spaces).status == 201
+    signs = b'{"body": [' + b"1," * 250_000 + b"1]}"
+    told = client.send("POST", f"{Q}/messages", data=signs).problem["detail"]
+    assert "body takes 250,00" in told
