@@ -42,6 +42,10 @@ def test_messages_move_and_the_exit_code_tells_of_those_that_stay(
     facts = json.loads(rest.stdout)
     assert (facts["stored"], facts["pickled"], facts["reasons"]) == (1, 0, {})
 
+    last = run(*command)
+    assert last.exit_code == 0
+    assert "nothing is pending in the queue 'mails' of rq; --source-queue names" in last.stderr
+
 
 @pytest.mark.parametrize(
     ("arguments", "hint"),

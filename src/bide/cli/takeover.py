@@ -34,7 +34,7 @@ def import_from(
             target, library, url, dry_run=dry_run, progress=bar.advance, **options  # type: ignore[arg-type]
         )  # fmt: skip
     facts: dict[str, Any] = msgspec.structs.asdict(done)
-    details = {key: facts.pop(key) for key in ("reasons", "held_examples")}
+    details = {key: facts.pop(key) for key in ("reasons", "held_examples", "source_queue")}
     if out.as_json:
         facts |= details | {"dry_run": dry_run}
     verb = "would be moved" if dry_run else "moved"
@@ -43,6 +43,11 @@ def import_from(
         sentence += f", {done.finished:,} of them from an interrupted run"
     code = DONE if done.stored else NOTHING
     out.report(facts, code, sentence, would=WOULD if dry_run else None)
+    if done and not (done.stored or done.waiting):
+        warn(
+            f"nothing is pending in the queue {done.source_queue!r} of {library}; "
+            "--source-queue names another"
+        )
     if done.waiting and out.terminal:
         out.text(f"  {plural(done.waiting, 'message')} without a due time left")
     if done.pickled:

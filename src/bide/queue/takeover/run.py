@@ -46,6 +46,8 @@ class TakenOver(msgspec.Struct):
     """Messages that workers of the source have; they are not taken over."""
     held_examples: dict[str, str] = {}
     """The first hundred of their ids, and what they are."""
+    source_queue: str = ""
+    """The queue of the library that was read."""
 
     def __bool__(self) -> bool:
         return not (self.pickled or self.refused or self.held)
@@ -125,6 +127,7 @@ def take_over(
             finally:
                 transit.close()
         run.note_rest()
+    run.done.source_queue = name
     return run.done
 
 
