@@ -5,8 +5,9 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -19,12 +20,13 @@ from bide.engines.sqlite.connection import (
     patiently,
     translate,
 )
+from bide.engines.sqlite.damage import DAMAGED, as_text, mend
 from bide.engines.sqlite.notifier import SocketNotifier, folder_of, ring_all
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.statements import SQL
 from bide.engines.sqlite.verbs import VERBS
-from bide.model.commands import Bury, Command, Edit, Put, Retry
-from bide.model.errors import Closed, StoreFull
+from bide.model.commands import Bury, Claim, Command, Edit, Put, Retry
+from bide.model.errors import BideError, Closed, StoreCorrupt, StoreFull
 from bide.model.replies import Outcome, Outcomes, Reply, Settings
 
 __all__ = ["SqliteEngine"]
@@ -128,12 +130,46 @@ class SqliteEngine:
     def _transact(
         self, connection: sqlite3.Connection, commands: Sequence[Command], now: int | None
     ) -> list[Reply]:
-        """Execute the commands in one transaction."""
+        """Execute the commands in one transaction, once more if claims met what cannot be read."""
+        try:
+            return self._transact_once(connection, commands, now)
+        except sqlite3.OperationalError as error:
+            if "decode to UTF-8" not in str(error):
+                raise
+        except DAMAGED as error:
+            if isinstance(error, BideError):
+                raise
+        connection.text_factory = as_text
+        try:
+            for queue in {command.queue for command in commands if isinstance(command, Claim)}:
+                self._transact_once(connection, [], now, partial(mend, name=queue))
+            return self._transact_once(connection, commands, now)
+        except DAMAGED as error:
+            if isinstance(error, BideError):
+                raise
+            raise StoreCorrupt(
+                f"{self._path}: the row of a message cannot be read ({error}): something else has "
+                "written to bide's tables. Nothing was changed; look with bide scan, and export "
+                "what is there"
+            ) from error
+        finally:
+            connection.text_factory = str
+
+    def _transact_once(
+        self,
+        connection: sqlite3.Connection,
+        commands: Sequence[Command],
+        now: int | None,
+        first: Callable[[Session], None] | None = None,
+    ) -> list[Reply]:
+        """Execute the commands in one transaction, after what is to be done `first`."""
         patiently(connection.execute, self._timeout, self._begin)
         try:
             # The clock is read under the lock: a lease must not be shorter by the wait for it.
             session = Session(connection, time.time_ns() / 1e6 if now is None else now)
             replies: list[Reply] = []
+            if first is not None:
+                first(session)
             for kind, run in groupby(commands, type):
                 replies += VERBS[kind](session, list(run))
             if not self._read_only:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from bide.model.message import STATES, Failure, Item, Message, State
+from bide.model.message import STATES, Failure, Item, Message, State, unreadable
 from bide.model.replies import Flow, Outcome
 
 DELAYED, READY, LEASED, DEAD, ACKED, EXPIRED = range(6)
@@ -146,10 +146,31 @@ class MessageRow(NamedTuple):
     rank: int
     seq: int
 
-    def message(
+    def message(self, queue: str, now: int) -> Message:
+        """Return the message; a dead letter if the row cannot be read."""
+        try:
+            return self.read(queue, now)
+        except (ValueError, TypeError, AttributeError, msgspec.MsgspecError):
+            return unreadable(queue, self.shown_id, self.stored, now)
+
+    @property
+    def shown_id(self) -> str:
+        """The id, though it may be no text."""
+        return str(self.id).encode(errors="backslashreplace").decode()
+
+    @property
+    def stored(self) -> bytes:
+        """What the columns say, for a person."""
+        return repr(dict(zip(self._fields[:13], self, strict=False))).encode(errors="replace")
+
+    def read(
         self, queue: str, now: int, holder: str | None = None, until: int | None = None
     ) -> Message:
-        """Return the message; with a holder, as that holder has just leased it."""
+        """Return the message; with a holder, as that holder has just leased it.
+
+        Raises:
+            Exception: one of `damage.DAMAGED`: something else has written to the row.
+        """
         # Unpacked, since each message of a claim comes by here.
         (
             id, data, due, priority, attempt, attempts, expires, group, headers, failures, planned,
@@ -158,6 +179,11 @@ class MessageRow(NamedTuple):
         if code == DELAYED and due <= now:
             code = READY
         is_json = isinstance(data, str)
+        # What is no number, or no text, is refused.
+        id.encode()
+        _ = len(data) + due + priority + attempt + attempts + (expires or 0)
+        if group is not None:
+            group.encode()
         return Message(
             id, queue, data.encode() if is_json else data, is_json, due, priority,
             attempt + (code == LEASED), attempts, STATES[code], expires, group,

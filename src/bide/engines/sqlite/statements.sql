@@ -184,6 +184,18 @@ SELECT {place}, l.token, l.until, l.holder, l.since, NULL, NULL
 FROM bide_lease l CROSS JOIN bide_message m ON m.seq = l.seq
 WHERE l.queue = ? AND l.until <= ? ORDER BY l.until, l.seq LIMIT ?;
 
+-- name: lapsed_whole
+SELECT {message}, 2, NULL, NULL, NULL, 0, m.seq
+FROM bide_lease l CROSS JOIN bide_message m ON m.seq = l.seq
+WHERE l.queue = ? AND l.until <= ? ORDER BY l.until, l.seq LIMIT ?;
+
+-- name: write_anew
+-- A message whose row cannot be read; what it said is its body.
+UPDATE bide_message SET id = ?, due = ?, priority = ?, data = ?, failures = ?, attempt = 0,
+  attempts = 10, expires = NULL, "group" = NULL, headers = NULL, planned = NULL, created = NULL,
+  asked = NULL
+WHERE seq = ?;
+
 -- name: pick
 -- The next pending messages of a state, whole.
 SELECT {message}, 2, NULL, NULL, NULL, p.rank, p.seq

@@ -37,7 +37,7 @@ def claim(session: Session, command: Claim) -> Claimed:
     queue.leased += len(rows)
     if queue.weighted and not queue.limited:
         rows.sort(key=lambda row: (ready_rank(row.due, row.priority), row.seq))
-    messages = [row.message(command.queue, now, grant.holder, grant.until) for row in rows]
+    messages = [row.read(command.queue, now, grant.holder, grant.until) for row in rows]
     return Claimed(messages, queue.token, now, None, died, queue.result_ttl > 0, freed, behind)
 
 

@@ -1,0 +1,79 @@
+"""Messages whose rows cannot be read, because something else has written to bide's tables."""
+
+import logging
+from collections.abc import Iterable
+
+import msgspec
+
+from bide.engines.sqlite.rows import DEAD, DELAYED, READY, MessageRow, Place, QueueRow, json_text
+from bide.engines.sqlite.session import Session
+from bide.engines.sqlite.statements import SQL
+from bide.engines.sqlite.successors import followed
+from bide.model.message import UNREADABLE, Failure
+from bide.model.rank import PROMOTE, delayed_reach
+
+DAMAGED = (ValueError, TypeError, AttributeError, msgspec.MsgspecError)
+"""What reading a row raises that bide has not written so."""
+
+_EVERYTHING = 1 << 62
+_STRIPE = 1 << 42
+
+_log = logging.getLogger("bide.sqlite")
+
+
+def as_text(data: bytes) -> str:
+    """Return what a column of texts holds, though it may be no text."""
+    return data.decode(errors="surrogateescape")
+
+
+def mend(session: Session, name: str) -> None:
+    """Make dead letters of what a claim of a queue would meet and could not read."""
+    queue = session.look(name)
+    if queue is None:
+        return
+    for state, reach in ((READY, _EVERYTHING), (DELAYED, delayed_reach(session.now))):
+        pending = session.run(SQL.pick, (queue.id, state, reach, PROMOTE)).fetchall()
+        for row in _unreadable(queue, pending):
+            due, behind = row.rank >> 8, row.rank & 255
+            if state == READY:
+                due, behind = row.rank % _STRIPE, row.rank // _STRIPE
+            _write_anew(session, queue, row, due, 255 - behind)
+            session.leave_pending(queue, [(row.seq, due, 255 - behind)])
+            _end(session, queue, row)
+    lapsed = session.run(SQL.lapsed_whole, (queue.id, session.now, PROMOTE)).fetchall()
+    for row in _unreadable(queue, lapsed):
+        _write_anew(session, queue, row, session.now, 0)
+        session.leave_lease(queue, [row.seq])
+        queue.lapsed += 1
+        _end(session, queue, row)
+        place = Place(row.id, row.seq, session.now, 0, 0, 10, None, None, *[None] * 6)
+        followed(session, queue, [place])
+
+
+def _unreadable(queue: QueueRow, rows: Iterable[tuple[object, ...]]) -> list[MessageRow]:
+    found = []
+    for row in map(MessageRow._make, rows):
+        try:
+            row.read(queue.name, 0)
+        except DAMAGED:
+            found.append(row)
+    return found
+
+
+def _write_anew(
+    session: Session, queue: QueueRow, row: MessageRow, due: int, priority: int
+) -> None:
+    """Let the body of a message be what its row says, and everything else be readable."""
+    _log.error(
+        "the row of message %r in queue %r cannot be read: it is a dead letter now, with what the "
+        "row says as its body", row.id, queue.name,
+    )  # fmt: skip
+    failures = json_text([Failure(0, session.now, "", UNREADABLE)])
+    values = row.shown_id, due, priority, row.stored, failures, row.seq
+    session.run(SQL.write_anew, values)
+
+
+def _end(session: Session, queue: QueueRow, row: MessageRow) -> None:
+    session.remember_ends(queue, [row.seq], "dead", None)
+    session.end(queue, [row.seq], DEAD)
+    queue.died += 1

@@ -1,0 +1,163 @@
+"""What something else has written to bide's tables: it holds nothing up, and is not lost."""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bide.engines.sqlite import SqliteEngine
+from bide.model import commands as cmd
+from bide.model.errors import StoreCorrupt
+from bide.model.message import UNREADABLE, Item, Message
+from bide.model.replies import Claimed, Counts, Explained, Found, Outcomes, Page
+
+NOW = 1_700_000_000_000
+LEASE = 60_000
+IDS = [f"m{number}" for number in range(5)]
+
+DAMAGE = {
+    "headers that are no text": "headers = x'ff'",
+    "headers that are no JSON": "headers = '{\"a\":'",
+    "failures that are no JSON": "failures = '[['",
+    "a due moment that is no number": "due = 'soon'",
+    "attempts that are no number": "attempt = 'one'",
+    "a body that is a number": "data = 5",
+    "a body that is no UTF-8": "data = CAST(x'22ff22' AS TEXT)",
+    "a group that is bytes": "\"group\" = x'ff'",
+    "a group that is no UTF-8": "\"group\" = CAST(x'ff' AS TEXT)",
+    "an expiry that is no number": "expires = 'late'",
+}
+"""What is set in the row of a message."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "bide.db"
+
+
+@pytest.fixture
+def engine(path: Path) -> Iterator[SqliteEngine]:
+    engine = SqliteEngine(path)
+    items = [Item(id, b'"whole"', headers={"a": "b"}, priority=3) for id in IDS]
+    engine.execute([cmd.Put("q", items)], NOW)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def spoil(path: Path) -> Callable[[str, str], None]:
+    """Changes a row by another program."""
+
+    def spoil(id: str, damage: str) -> None:
+        other = sqlite3.connect(path)
+        other.execute(f"UPDATE bide_message SET {DAMAGE[damage]} WHERE id = ?", (id,))
+        other.commit()
+        other.close()
+
+    return spoil
+
+
+Spoil = Callable[[str, str], None]
+
+
+def claim(engine: SqliteEngine, now: int = NOW, count: int = 9) -> Claimed:
+    (reply,) = engine.execute([cmd.Claim("q", count, LEASE, "w")], now)
+    assert isinstance(reply, Claimed)
+    return reply
+
+
+def get(engine: SqliteEngine, id: str) -> Message:
+    (reply,) = engine.execute([cmd.Find("q", [id])], NOW)
+    assert isinstance(reply, Found)
+    (message,) = reply.messages
+    assert message is not None
+    return message
+
+
+def sound(engine: SqliteEngine, now: int = NOW) -> Counts:
+    (counts,) = engine.execute([cmd.Count("q", recount=True)], now)
+    assert isinstance(counts, Counts)
+    assert (counts.strays, counts.recount) == (0, counts.sizes)
+    assert counts.flow.put == counts.flow.gone + counts.sizes.total
+    return counts
+
+
+def ack(engine: SqliteEngine, claimed: Claimed, now: int = NOW) -> Outcomes:
+    leases = [cmd.Lease(message.id, claimed.token) for message in claimed.messages]
+    (reply,) = engine.execute([cmd.Ack("q", leases)], now)
+    assert isinstance(reply, Outcomes)
+    return reply
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("ready", [False, True])
+def test_a_claim_puts_a_damaged_message_aside_and_takes_the_others(
+    engine: SqliteEngine, spoil: Spoil, damage: str, ready: bool
+) -> None:
+    first = claim(engine, count=1) if ready else None  # the others are ready then
+    spoil("m2", damage)
+    claimed = claim(engine)
+    others = [id for id in IDS[1 if ready else 0 :] if id != "m2"]
+    assert [message.id for message in claimed.messages] == others
+    dead = get(engine, "m2")
+    assert (dead.state, dead.json, dead.error, dead.due) == ("dead", False, UNREADABLE, NOW)
+    assert b"'id': 'm2'" in dead.data
+    for each in (claimed, first):
+        assert each is None or all(ack(engine, each).outcomes)
+    assert sound(engine).flow.died == 1
+    engine.execute([cmd.Revive("q", ["m2"])], NOW)
+    assert [message.data for message in claim(engine).messages] == [dead.data]
+    sound(engine)
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_message_that_is_damaged_while_it_is_leased_is_put_aside_when_the_lease_ends(
+    engine: SqliteEngine, spoil: Spoil, damage: str
+) -> None:
+    claim(engine)
+    spoil("m2", damage)
+    again = claim(engine, NOW + LEASE)
+    assert sorted(message.id for message in again.messages) == [id for id in IDS if id != "m2"]
+    assert get(engine, "m2").state == "dead"
+    sound(engine, NOW + LEASE)
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_whoever_reads_sees_a_damaged_message_and_the_others(
+    engine: SqliteEngine, spoil: Spoil, damage: str
+) -> None:
+    spoil("m2", damage)
+    seen = get(engine, "m2")
+    assert (seen.state, seen.error) == ("dead", UNREADABLE)
+    for state in (None, "ready"):
+        (page,) = engine.execute([cmd.Scan("q", state)], NOW)
+        assert isinstance(page, Page)
+        assert sorted(message.id for message in page.messages) == IDS
+    (reply,) = engine.execute([cmd.Claim("q", 1, LEASE, "w")], NOW)
+    assert isinstance(reply, Claimed)
+    assert [message.id for message in reply.messages] == ["m0"]
+
+
+def test_a_change_of_a_damaged_message_says_so_and_changes_nothing(
+    engine: SqliteEngine, spoil: Spoil
+) -> None:
+    spoil("m2", "a due moment that is no number")
+    with pytest.raises(StoreCorrupt, match="the row of a message cannot be read"):
+        engine.execute([cmd.Cancel("q", ["m1", "m2"])], NOW)
+    with pytest.raises(StoreCorrupt, match="the row of a message cannot be read"):
+        engine.execute([cmd.Explain("q", "m2")], NOW)
+    (told,) = engine.execute([cmd.Explain("q", "m1")], NOW)
+    assert isinstance(told, Explained)
+    assert told.state == "ready"
+    assert len(claim(engine).messages) == 4
+
+
+def test_an_id_that_is_no_text_is_replaced(engine: SqliteEngine, path: Path) -> None:
+    other = sqlite3.connect(path)
+    other.execute("UPDATE bide_message SET id = CAST(x'6dff' AS TEXT) WHERE id = 'm2'")
+    other.commit()
+    other.close()
+    assert len(claim(engine).messages) == 4
+    assert get(engine, "m\\udcff").state == "dead"
+    sound(engine)
