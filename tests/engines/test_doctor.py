@@ -67,6 +67,34 @@ def test_a_disk_with_little_room(file: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert level(told(f"sqlite:///{file}"), "MB left") == "danger"
 
 
+def test_a_file_whose_pages_or_rows_cannot_be_read(file: Path) -> None:
+    with bide.Queue("q", f"sqlite:///{file}") as queue:
+        queue.put_many(bide.NewMessage(body="x" * 300, id=f"m{n:04}") for n in range(1_000))
+        assert not any("damage" in what for what in told(f"sqlite:///{file}"))  # while it is used
+        before = sorted(file.parent.iterdir())
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("UPDATE bide_message SET headers = '[' WHERE id = 'm0007'")
+        connection.execute("UPDATE bide_message SET due = 'soon' WHERE id = 'm0008'")
+        connection.commit()
+    found = told(f"sqlite:///{file}")
+    assert level(found, "cannot be read: 'm0007', 'm0008'") == "warning"
+    content = bytearray(file.read_bytes())
+    for page in range(30, 60):
+        content[page * 4096 : page * 4096 + 512] = bytes(512)
+    file.write_bytes(content)
+    assert level(told(f"sqlite:///{file}"), "is damaged (") == "danger"
+    assert sorted(file.parent.iterdir()) == [one for one in before if one.suffix == ".db"]
+
+
+def test_a_file_that_is_too_large_to_be_checked(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with bide.Queue("q", f"sqlite:///{file}") as queue:
+        queue.put_many(bide.NewMessage(body="x" * 300) for _ in range(2_000))
+    monkeypatch.setattr(sqlite_doctor, "LONGEST", -1.0)
+    assert level(told(f"sqlite:///{file}"), "too large to be checked") == "warning"
+
+
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no file system in memory")
 def test_a_file_in_memory() -> None:
     with new_folder() as folder:  # under TMPDIR

@@ -15,6 +15,7 @@ import pytest
 
 import bide
 from bide import LeaseLost, NotAStore, StoreBusy, StoreCorrupt, StoreError
+from bide.engines.sqlite import SqliteEngine
 from tests.lane.commands import PATIENCE, eventually, spawn
 
 pytestmark = pytest.mark.process
@@ -276,6 +277,36 @@ def test_a_file_cut_in_the_middle_is_told(file: Path) -> None:
     with bide.Queue("orders", f"sqlite:///{file}") as orders:
         with pytest.raises(StoreCorrupt, match="is damaged"):
             orders.audit()
+
+
+def test_a_log_that_is_deleted_while_it_is_in_use_loses_nothing(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.engines.sqlite.engine.CHECK_EVERY", 0.0)
+    log = file.with_name(f"{file.name}-wal")
+    with bide.Queue("orders", f"sqlite:///{file}") as orders:
+        for number in range(5):
+            orders.put(number, id=f"m{number}")
+        log.unlink()
+        with pytest.raises(StoreCorrupt, match="is cut or was deleted"):
+            SqliteEngine(file)
+        for _ in range(2):
+            with pytest.raises(StoreCorrupt, match="was deleted or replaced while"):
+                orders.put(6, id="m6")
+    with bide.Queue("orders", f"sqlite:///{file}") as orders:
+        assert sorted(message.id for message in orders.scan()) == [f"m{n}" for n in range(5)]
+        assert orders.audit()
+        orders.put(6, id="m6")
+
+
+def test_a_log_that_is_cut_is_told(file: Path) -> None:
+    with bide.Queue("orders", f"sqlite:///{file}") as orders:
+        orders.put_many(bide.NewMessage(body="x" * 200, id=f"m{n}") for n in range(200))
+        os.truncate(file.with_name(f"{file.name}-wal"), 4096)
+        with sqlite3.connect(file) as other, pytest.raises(sqlite3.OperationalError):
+            other.execute("SELECT count(*) FROM bide_message").fetchone()
+        with pytest.raises(StoreCorrupt, match="is cut or was deleted"):
+            SqliteEngine(file)
 
 
 # Locked.

@@ -204,6 +204,12 @@ def translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
                 "directory; the files of a store are for the user who made them, unless the URL "
                 f"that made them ends in ?mode=0660{_file_limit()}"
             )
+        case sqlite3.SQLITE_IOERR if code == sqlite3.SQLITE_IOERR_SHORT_READ:
+            return StoreCorrupt(
+                f"{path}, or its log {path.name}-wal, is cut or was deleted while it was in use "
+                f"({error}, SQLITE_IOERR_SHORT_READ). Stop all workers and copy the files; if the "
+                "log was deleted, start them again, else put a backup in place of the file"
+            )
         case sqlite3.SQLITE_IOERR if _may_not_grow(path):
             return StoreFull(
                 f"{path} may not grow: this process has a limit on the size of a file, as if the "

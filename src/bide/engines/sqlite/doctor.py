@@ -1,17 +1,31 @@
-"""What endangers a store that is a file: where it lies, who may change it, how it is written."""
+"""What endangers a store that is a file: where it lies, who may change it, whether it is whole."""
 
 import os
 import shutil
+import sqlite3
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from urllib.parse import SplitResult, parse_qs, unquote
+from urllib.parse import SplitResult, parse_qs, quote, unquote
 
 from bide.engines.findings import Finding
 from bide.model.errors import NotAStore, StoreUnavailable
 
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.s3fs")
 _MEMORY = ("tmpfs", "ramfs")
+
+LONGEST = 20.0
+"""For how many seconds at most the pages and rows of a file are checked."""
+
+_DAMAGED_ROWS = """
+SELECT id FROM bide_message WHERE typeof(due) <> 'integer' OR typeof(priority) <> 'integer'
+  OR typeof(attempt) <> 'integer' OR typeof(attempts) <> 'integer' OR typeof(id) <> 'text'
+  OR typeof(expires) NOT IN ('null', 'integer') OR typeof("group") NOT IN ('null', 'text')
+  OR typeof(data) NOT IN ('text', 'blob') OR typeof(headers) NOT IN ('null', 'text')
+  OR NOT json_valid(coalesce(headers, '{}')) OR NOT json_valid(coalesce(failures, '[]'))
+LIMIT 3
+"""
 
 LITTLE_ROOM = 256 << 20
 """Bytes: with less free space a store may stop soon."""
@@ -32,6 +46,7 @@ def examine(parts: SplitResult) -> Sequence[Finding]:
         *_rights(path),
         *_room(path),
         *_writing(path, parse_qs(parts.query).get("durability", ["full"])[0]),
+        *_soundness(path),
     ]
 
 
@@ -121,4 +136,43 @@ def _writing(path: Path, durability: str) -> Iterator[Finding]:
             "durability=normal",
             "when the power fails, the last messages that were confirmed are lost",
             "leave the option out",
+        )
+
+
+def _soundness(path: Path) -> Iterator[Finding]:
+    """Check pages and rows, without leaving files of SQLite's behind."""
+    in_use = path.with_name(f"{path.name}-wal").exists()
+    where = f"file:{quote(str(path))}?{'mode=ro' if in_use else 'immutable=1'}"
+    until = time.monotonic() + LONGEST
+    connection = sqlite3.connect(where, uri=True)
+    connection.text_factory = lambda text: text.decode(errors="backslashreplace")
+    connection.set_progress_handler(lambda: time.monotonic() > until, 1_000)
+    try:
+        found = [text for (text,) in connection.execute("PRAGMA quick_check(3)") if text != "ok"]
+        rows = [] if found else [id for (id,) in connection.execute(_DAMAGED_ROWS)]
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+            yield Finding(
+                "warning",
+                f"{path} is too large to be checked for damage within {LONGEST:g} s",
+                "damage would show when a worker comes upon it",
+                f"sqlite3 {path} 'PRAGMA quick_check'",
+            )
+            return
+        found, rows = [str(error)], []
+    finally:
+        connection.close()
+    if found:
+        yield Finding(
+            "danger",
+            f"{path} is damaged ({'; '.join(' '.join(text.split()) for text in found)})",
+            "messages cannot be read, and workers end",
+            "stop all workers and save what is readable: see the documentation, operations",
+        )
+    if rows:
+        yield Finding(
+            "warning",
+            f"rows of messages in {path} cannot be read: {', '.join(map(repr, rows))}",
+            "they become dead letters when they are due, with what the row says as the body",
+            "look at them with bide dead, and find what wrote to bide's tables",
         )

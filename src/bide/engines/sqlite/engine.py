@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -10,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import NoReturn
 
 from bide.engines.port import Capabilities, Notifier
 from bide.engines.sqlite.connection import (
@@ -22,10 +22,11 @@ from bide.engines.sqlite.connection import (
 )
 from bide.engines.sqlite.damage import DAMAGED, as_text, mend
 from bide.engines.sqlite.notifier import SocketNotifier, folder_of, ring_all
+from bide.engines.sqlite.room import RESERVE, bytes_added, free_room
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.statements import SQL
 from bide.engines.sqlite.verbs import VERBS
-from bide.model.commands import Bury, Claim, Command, Edit, Put, Retry
+from bide.model.commands import Claim, Command, Put
 from bide.model.errors import BideError, Closed, StoreCorrupt, StoreFull
 from bide.model.replies import Outcome, Outcomes, Reply, Settings
 
@@ -41,13 +42,6 @@ within a second."""
 
 UNCHECKED = 1024 * 1024
 """How many bytes may be added before the next check of the disk."""
-
-RESERVE = 32 * 1024 * 1024
-"""How many bytes of the disk are kept free for commands that delete and settle; at most a quarter
-of the disk. SQLite writes to its log before it frees anything."""
-
-PER_MESSAGE = 1_000
-"""About how many bytes a message takes beside its content."""
 
 _log = logging.getLogger("bide.sqlite")
 
@@ -92,6 +86,7 @@ class SqliteEngine:
         self._closed = False
         self._connection: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
+        self._log_file = self._path.with_name(f"{self._path.name}-wal")
         self._open()
 
     def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
@@ -105,7 +100,7 @@ class SqliteEngine:
         try:
             if self._read_only:
                 return self._transact(connection, commands, now)
-            adds = _bytes_added(commands)
+            adds = bytes_added(commands)
             if adds >= self._room:
                 self._room = UNCHECKED if self._has_room(connection, adds) else 0
             self._room -= adds
@@ -233,14 +228,14 @@ class SqliteEngine:
         Raises:
             StoreFull: there is too little room for the batch.
         """
-        left = _free_room(self._path)
+        left = free_room(self._path)
         if left is None or left >= adds:
             return left is None or left > adds + UNCHECKED
         with suppress(sqlite3.OperationalError):  # busy or full: the next check decides
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         if not adds:
             return False
-        left, on_disk = _free_room(self._path), _free_room(self._path, 0.5)
+        left, on_disk = free_room(self._path), free_room(self._path, 0.5)
         ((pages,), (size,)) = (
             connection.execute(f"PRAGMA {name}").fetchone()
             for name in ("freelist_count", "page_size")
@@ -315,6 +310,7 @@ class SqliteEngine:
             )
         # A file that was put in its place meanwhile is noticed at the next look.
         self._file = before or _identity(self._path)
+        self._log = _identity(self._log_file)
         self._connection = connection
         self._checked = time.monotonic()
         return connection
@@ -336,6 +332,8 @@ class SqliteEngine:
             raise Closed("this engine was closed")
         connection = self._connection
         if connection is not None and _identity(self._path) == self._file:
+            if self._log is not None and _identity(self._log_file) != self._log:
+                self._refuse_lost_log(connection)
             self._checked = time.monotonic()
         else:
             self._leave()
@@ -344,6 +342,21 @@ class SqliteEngine:
             self._notifier.renew(self._path)
         return connection
 
+    def _refuse_lost_log(self, connection: sqlite3.Connection) -> NoReturn:
+        """Save what is in a log that was deleted, and write nothing more to it.
+
+        Opened again beside processes that still write to the old log, the file would break.
+        """
+        try:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.Error as error:
+            raise translate(error, self._path, self._timeout) from error
+        raise StoreCorrupt(
+            f"{self._log_file} was deleted or replaced while {self._path.name} was in use: what "
+            "was confirmed is in the file now, and nothing more is written. Stop all processes of "
+            "this store, run bide audit, and start them again; that file belongs to the store"
+        )
+
 
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
@@ -351,39 +364,3 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:  # gone, or out of reach: opening it says which
         return None
     return found.st_dev, found.st_ino
-
-
-def _bytes_added(commands: Sequence[Command]) -> int:
-    """Return about how many bytes commands add to a store; 0 if they read, move or delete."""
-    added = 0
-    for command in commands:
-        if isinstance(command, Put):
-            for item in command.items:
-                added += PER_MESSAGE + 2 * len(item.data)
-                if item.headers is not None or item.failures:
-                    headers = sum(len(k) + len(v) for k, v in (item.headers or {}).items())
-                    added += 2 * (headers + sum(len(failure.reason) for failure in item.failures))
-        elif isinstance(command, Edit):
-            size = len(command.data or b"")
-            size += sum(len(name) + len(text) for name, text in (command.headers or {}).items())
-            added += (PER_MESSAGE + 2 * size) * len(command.ids)
-        elif isinstance(command, Bury) or (isinstance(command, Retry) and not command.release):
-            added += (PER_MESSAGE + 2 * len(command.reason)) * len(command.leases)
-    return added
-
-
-def _free_room(path: Path, reserve: float = 1.0) -> int | None:
-    """Return how many bytes a store may grow by, `None` if the file system does not tell.
-
-    Args:
-        path: the store's file.
-        reserve: which part of the room for deleting is to be left.
-    """
-    try:
-        disk = shutil.disk_usage(path)
-        log = os.stat(f"{path}-wal").st_size  # noqa: PTH116
-    except OSError:  # gone, or out of reach: the command tells which
-        return None
-    # The log may hold new pages alone: the file grows by so much at a checkpoint.
-    room = disk.free - log - int(reserve * min(RESERVE, disk.total // 4))
-    return room if disk.total else None
