@@ -248,7 +248,7 @@ class BlockingBase(BaseQueue):
 
     def _one(self, command: Command, within: object = None, *, new: bool = False) -> Outcome:
         reply = self._do(Outcomes, command, within=within)
-        return _first_new(reply) if new else _first(reply)
+        return _first_new(reply) if new else reply.outcomes[0]
 
     def _configure(self, command: Configure) -> Settings:
         return self._do(Settings, command)
