@@ -178,7 +178,7 @@ def test_pages_in_a_browser_cannot_purge(
             f"{evil}/frame.html",
         ):
             browser.get(url)
-            WebDriverWait(browser, 20).until(lambda driver: driver.title == "done")
+            WebDriverWait(browser, 60).until(lambda driver: driver.title == "done")
             assert is_there(target), f"{url} has purged the queue"
     browser.get(f"{target.url}/docs")
     assert browser.find_element(By.TAG_NAME, "h1").text.startswith("bide")

@@ -73,7 +73,7 @@ def handshake(port: int, ca: str, *cert: str) -> ssl.SSLSocket:
 def test_a_queue_works_over_https(secured: Callable[..., int], files: Files) -> None:
     with bide.Queue("orders", files.url(secured())) as orders:
         orders.put("x" * 1_000_000, id="large")
-        [message] = orders.claim(wait=5)
+        [message] = orders.claim(wait=60)
         assert message.body == "x" * 1_000_000
         message.ack()
 
@@ -82,7 +82,7 @@ def test_a_waiting_claim_is_woken_over_https(secured: Callable[..., int], files:
     url = files.url(secured())
     with bide.Queue("orders", url) as one, bide.Queue("orders", url) as other:
         one.put("soon", delay=0.05)
-        [message] = other.claim(wait=10)
+        [message] = other.claim(wait=60)
         assert message.body == "soon"
 
 
@@ -146,7 +146,7 @@ def test_silent_clients_are_cut_off(secured: Callable[..., int]) -> None:
         silent.sendall(b"\x16\x03\x01")  # the beginning of a handshake
         began = time.monotonic()
         assert silent.recv(100) == b""
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 25
     while SERVERS[port].connections:
         time.sleep(0.001)
 

@@ -331,7 +331,7 @@ def test_sighup_opens_the_action_log_again(tmp_path: Path) -> None:
 
 def test_failed_logins_count_for_all_processes_together(tmp_path: Path) -> None:
     def guess(port: int) -> int:
-        connection = HTTPConnection("127.0.0.1", port, timeout=20)
+        connection = HTTPConnection("127.0.0.1", port, timeout=60)
         headers = {"authorization": "Bearer bide_4be0643f1d98_wrong"}
         connection.request("GET", "/v1/queues", headers=headers)
         status = connection.getresponse().status

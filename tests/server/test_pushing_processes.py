@@ -112,7 +112,7 @@ def test_a_stop_finishes_what_is_under_way_or_hands_it_back(tmp_path: Path, grac
             if grace > 1:
                 await until(lambda: "s to finish" in server.text)
                 gate.set()
-            assert await asyncio.to_thread(server.process.wait, 30) == 0
+            assert await asyncio.to_thread(server.process.wait, PATIENCE) == 0
             assert "Traceback" not in server.text
         it.answers(answer(200))
         with ServerProcess(tmp_path, *options) as server:
@@ -141,7 +141,7 @@ def test_a_second_signal_hands_back_at_once(tmp_path: Path) -> None:
             server.process.send_signal(signal.SIGTERM)
             await until(lambda: "s to finish" in server.text)
             server.process.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(server.process.wait, 30) == 0
+            assert await asyncio.to_thread(server.process.wait, PATIENCE) == 0
         with ServerProcess(tmp_path, *settings(tmp_path, push=False)) as server:
             ask = Asking(server.port)
             found = await ask("GET", f"{Q}/messages/a")

@@ -27,7 +27,7 @@ def test_a_plain_handler_runs_out_of_time_too(app: bide.App, store: ScratchStore
     @app.handler("q", timeout="30s")
     def slow(body: int, delivery: bide.Handling) -> None:
         store.clock.advance(31)
-        assert delivery.lost.wait(10)
+        assert delivery.lost.wait(60)
 
     store.queue("q").put(1)
     with ManualWorker(app, store, errors="collect") as worker:
@@ -54,7 +54,7 @@ def test_a_handler_that_never_ends_is_named(
         with pytest.raises(TimeoutError, match=r"on_loop|in_thread.*'stuck'.*within 0\.05 s"):
             worker.run_due()
     release.set()
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 50
 
 
 def test_deliveries_without_end_are_an_error(app: bide.App, store: ScratchStore) -> None:

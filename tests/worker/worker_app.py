@@ -74,22 +74,7 @@ class Scene:
             await self.step(step, pause)
 
     async def step(self, seconds: float, pause: float = 0.002) -> None:
-        """Move the clock on, and let tasks and the store do what it was time for.
-
-        So a lane that is slow, because others have the processor, does not miss a lease.
-        """
-        deadline = time.monotonic() + PATIENCE
-        self.clock.advance(seconds)
-        calm = 0
-        while calm < 2:  # what the first commands were for may send others
-            assert time.monotonic() < deadline, "the lane is never idle"
-            await asyncio.sleep(pause / 2)
-            calm = calm + 1 if self._idle() else 0
-
-    def _idle(self) -> bool:
-        """Tell whether the lane has no commands to execute."""
-        lane = self.lane
-        return lane._thread is None or lane._ended or len(lane._changed._waiters) > 0  # type: ignore[attr-defined]
+        await step(self.clock, self.lane, seconds, pause)
 
     async def pass_calmly(self, condition: Callable[[], object], step: float = 1) -> None:
         """Move the clock on, but only while each source and schedule waits for its moment.
@@ -172,6 +157,26 @@ def more(count: Callable[[], int]) -> Callable[[], bool]:
     """Return what tells whether a count has grown from now on."""
     before = count()
     return lambda: count() > before
+
+
+async def step(clock: FakeClock, lane: Lane, seconds: float, pause: float) -> None:
+    """Move the clock on, and let tasks and the store do what it was time for.
+
+    So a lane that is slow, because others have the processor, does not miss a lease.
+    """
+    deadline = time.monotonic() + PATIENCE
+    clock.advance(seconds)
+    calm = 0
+    while calm < 2:  # what the first commands were for may send others
+        assert time.monotonic() < deadline, "the lane is never idle"
+        await asyncio.sleep(pause / 2)
+        calm = calm + 1 if _idle(lane) else 0
+
+
+def _idle(lane: Lane) -> bool:
+    """Tell whether a lane has no commands to execute."""
+    waits = len(lane._changed._waiters) > 0  # type: ignore[attr-defined]
+    return waits or lane._thread is None or lane._ended
 
 
 async def until(condition: Callable[[], object]) -> None:

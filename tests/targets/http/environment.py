@@ -19,6 +19,7 @@ from bide.targets.http.subscription_worker import SubscriptionWorker
 from bide.targets.pusher import Pusher
 from bide.testing import FakeClock, FlakyEngine
 from tests.targets.http.receiver import Receiver, receiver
+from tests.worker.worker_app import step as step_on
 
 PATIENCE = 60.0
 
@@ -119,8 +120,7 @@ class Stage:
         deadline = time.monotonic() + PATIENCE
         while not condition():
             assert time.monotonic() < deadline, "it did not come to pass"
-            self.clock.advance(step)
-            await asyncio.sleep(pause)
+            await step_on(self.clock, self.lane, step, pause)
 
     def sent(self, kind: type[Command]) -> list[Any]:
         """Return the commands of a kind that have reached the store."""
