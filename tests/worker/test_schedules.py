@@ -246,12 +246,12 @@ def test_a_dead_tick_that_is_revived_runs_and_changes_nothing(scene: Scene) -> N
         scene.clock.set_wall(START)
         id = "2026-03-02T09:15:00.000Z"
         async with scene.at_work():
-            await scene.pass_calmly(lambda: len(seen) == 18, 60)  # past what the queue remembers
+            await scene.pass_calmly(lambda: len(seen) >= 18, 60)  # past what the queue remembers
             async with bide.AsyncQueue(
                 "reports", f"sqlite:///{scene.path}", clock=scene.clock
             ) as ticks:
                 assert (await ticks.revive([id]))[0]
-            await scene.pass_calmly(lambda: len(seen) == 21, 60)
+            await scene.pass_calmly(lambda: len(seen) >= 21, 60)
         assert seen.count("09:15") == 2
         others = [one for one in seen if one != "09:15"]
         assert len(set(others)) == len(others)

@@ -40,10 +40,10 @@ def test_an_error_has_the_same_window_asked_for_again(scene: Scene, shop: Shop) 
             window = await scene.find("first", HOME)
             assert (window.error or "").startswith("OSError: the database is down")
             assert 4_500 <= window.due - scene.clock.now() <= 5_500
-            await scene.pass_calmly(lambda: failed == 14, 60)  # far more than a message's attempts
+            await scene.pass_calmly(lambda: failed >= 14, 60)  # far more than a message's attempts
             down = False
             shop.place("o", 60 * 60)
-            await scene.pass_calmly(lambda: shop.asks == 1, 60)
+            await scene.pass_calmly(lambda: shop.asks >= 1, 60)
             await waiting(scene)
         assert shop.asked[0][0] > 0  # it began only then
         assert not (await scene.counts(HOME)).sizes.dead
@@ -176,7 +176,7 @@ def test_a_source_that_kills_its_process_is_asked_less_and_less(scene: Scene, sh
             await scene.delayed(1, HOME)
             assert shop.asks == 0
             assert "died again" in ((await scene.find("first", HOME)).error or "")
-            await scene.pass_calmly(lambda: shop.asks == 1, 30)
+            await scene.pass_calmly(lambda: shop.asks >= 1, 30)
 
     scene.play(story())
 
@@ -222,7 +222,7 @@ def test_a_clock_that_jumps_an_hour(scene: Scene, shop: Shop, hours: int) -> Non
             scene.clock.set_wall(scene.clock.now() + hours * 3_600_000)
             began = scene.clock.monotonic()
             scene.clock.advance(5)  # who waits looks again every second
-            await scene.pass_calmly(lambda: shop.asks == 4, 5)
+            await scene.pass_calmly(lambda: shop.asks >= 4, 5)
             assert scene.clock.monotonic() - began < 300
         asked = shop.asked
         assert asked[2][1] == pytest.approx(asked[1][1] + hours * 3600, abs=200)
@@ -247,7 +247,7 @@ def test_the_store_goes_away_while_a_source_is_asked(scene: Scene, shop: Shop) -
             scene.clock.advance(10)
             scene.engine.heal()
             # Who waits for the store waits by this clock, perhaps only from now on.
-            await scene.pass_time(lambda: shop.asks == 2)
+            await scene.pass_time(lambda: shop.asks >= 2)
             await waiting(scene)
         assert await found(scene) == {"o"}
 

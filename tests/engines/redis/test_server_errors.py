@@ -271,7 +271,7 @@ def test_a_good_place_for_messages_is_not(
 
 def test_what_replicas_do_not_have_is_not_confirmed(open_engine: Open, start: Start) -> None:
     master = start(port=free_port(), **{"repl-diskless-sync-delay": "0"})
-    engine = open_engine(f"{master.url}?wait_replicas=1&timeout=300ms")
+    engine = open_engine(f"{master.url}?wait_replicas=1&timeout=1s")
     with pytest.raises(OutcomeUnknown, match="the server has it, but only 0 of the 1 replicas"):
         ask(engine, put("a"))
     for _ in range(2):  # from now on it is refused before it is done
