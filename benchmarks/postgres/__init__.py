@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 
 from benchmarks.figure import Figure
-from benchmarks.postgres import claiming, peers, putting
+from benchmarks.postgres import claiming, forwarding, peers, putting
 
 __all__ = ["run"]
 
-MEASUREMENTS = (*putting.MEASUREMENTS, *claiming.MEASUREMENTS, *peers.MEASUREMENTS)
+MEASUREMENTS = (
+    *putting.MEASUREMENTS, *claiming.MEASUREMENTS, *forwarding.MEASUREMENTS, *peers.MEASUREMENTS,
+)  # fmt: skip
 
 
 def run(only: str) -> Iterator[Figure]:

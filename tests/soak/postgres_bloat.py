@@ -4,6 +4,7 @@
 Beside the load a transaction puts a message that is due at once, and commits after a minute: it
 must be claimed then. Another process claims messages of another queue when they are due. Prints
 what a claim costs the server and how late these messages are; ends with 1 if that grew too much.
+Claims of a limited queue get slower meanwhile, as the documentation says: by no more than that.
 """
 
 import argparse
@@ -32,6 +33,10 @@ KEPT = 0.8
 LATE_RATE = 200
 LATER, LATER_MS = 1.2, 2.0
 """How many times later, or how many milliseconds, messages may be with an old snapshot (p99)."""
+
+LIMITED, SLOWER_MS = 2_000, 5.0
+"""Messages of a limited queue that go through one by one, and by how many milliseconds of the
+server's processor each thousand of them may make a claim and its ack slower."""
 
 HELD = 60.0
 """Seconds that a transaction keeps its message."""
@@ -70,16 +75,27 @@ class Load:
             costs.append((_spent(self._backend) - spent) * 1e6 / max(1, len(ids)))
         return costs
 
+    def run_limited(self, count: int) -> float:
+        """Let messages go through a limited queue one by one; return milliseconds of the last."""
+        self.engine.execute([cmd.Configure("limited", limit=BATCH)])
+        costs: list[float] = []
+        for number in range(count):
+            self.engine.execute([cmd.Put("limited", [Item(f"m{number}", _BODY)])])
+            spent = _spent(self._backend)
+            assert self.claim("limited", 1)
+            costs.append((_spent(self._backend) - spent) * 1e3)
+        return statistics.median(costs[-count // 20 :])
+
     def put(self, *ids: str) -> None:
         self.engine.execute([cmd.Put("q", [Item(id, _BODY) for id in ids])])
 
-    def claim(self) -> list[str]:
+    def claim(self, queue: str = "q", count: int = BATCH) -> list[str]:
         """Claim and ack a batch."""
-        (claimed,) = self.engine.execute([cmd.Claim("q", BATCH, 30_000, "w")])
+        (claimed,) = self.engine.execute([cmd.Claim(queue, count, 30_000, "w")])
         assert isinstance(claimed, Claimed)
         leases = [cmd.Lease(message.id, claimed.token) for message in claimed.messages]
         if leases:
-            self.engine.execute([cmd.Ack("q", leases)])
+            self.engine.execute([cmd.Ack(queue, leases)])
         return [lease.id for lease in leases]
 
 
@@ -98,6 +114,7 @@ def main() -> int:
 def _soak(server: PostgresServer, seconds: float) -> int:
     load = Load(server.url)
     load.run(seconds / 12)  # plans are made, pages are read
+    limited_before = load.run_limited(LIMITED // 20)
     costs, late_before = _measure(load, server.url, seconds / 4)
     before = statistics.median(costs)
     with server.client() as old, old.transaction():
@@ -111,17 +128,22 @@ def _soak(server: PostgresServer, seconds: float) -> int:
             load.run(HELD)
             user.commit()
         held = any("held" in load.claim() for _ in range(3))
+        limited_after = load.run_limited(LIMITED)
     (counts,) = load.engine.execute([cmd.Count("q", recount=True)])
     assert isinstance(counts, Counts)
     load.engine.close()
     balances = counts.recount == counts.sizes and not counts.strays
+    slower = (limited_after - limited_before) / LIMITED * 1_000
     sys.stdout.write(
+        f"each 1,000 messages make a claim and an ack of a limited queue {slower:.2f} ms slower\n"
         f"claim and ack: {before:.1f} us a message before, {after:.1f} with an old snapshot\n"
         f"lateness, p99: {late_before:.1f} ms before, {late_after:.1f} ms with an old snapshot\n"
         f"the open transaction's message was claimed: {held}; the audit balances: {balances}\n"
     )
     punctual = late_after <= max(late_before * LATER, late_before + LATER_MS)
-    return int(not (held and balances and punctual and before / after >= KEPT))
+    return int(
+        not (held and balances and punctual and slower <= SLOWER_MS and before / after >= KEPT)
+    )
 
 
 def _measure(load: Load, url: str, seconds: float) -> tuple[list[float], float]:
