@@ -1,5 +1,6 @@
 """A server that goes away, and stores that are none."""
 
+import secrets
 import socket
 import threading
 import time
@@ -17,6 +18,7 @@ from bide.model.errors import (
     InvalidArgument,
     NotAStore,
     OutcomeUnknown,
+    StoreFull,
     StoreReadOnly,
     StoreUnavailable,
 )
@@ -66,6 +68,31 @@ def test_what_was_confirmed_survives_a_kill_of_the_server(mine: PostgresServer) 
 
 
 @pytest.mark.process
+def test_a_full_disk_refuses_what_does_not_fit_and_loses_nothing(mine: PostgresServer) -> None:
+    large = Item("large", secrets.token_hex(20_000).encode(), json=False)
+    with closing(open_engine(mine.url)) as engine:
+        engine.execute([cmd.Put("q", [Item("a", b"1")])])
+    with mine.client() as client:  # bodies of more than 2 kB are in a file of their own
+        query = "SELECT pg_relation_filepath(reltoastrelid) FROM pg_class WHERE oid = %s::regclass"
+        ((path,),) = client.execute(query, ("bide.message",)).fetchall()
+    file = mine.data / path
+    mine.stop("fast")
+    file.rename(file.with_suffix(".kept"))
+    file.symlink_to("/dev/full")
+    mine.start()
+    with closing(open_engine(mine.url)) as engine:
+        with pytest.raises(StoreFull, match="disk is full; what was asked was not done"):
+            engine.execute([cmd.Put("q", [large])])
+        engine.execute([cmd.Put("q", [Item("b", b"2")])])
+        assert total(engine).sizes.total == 2
+    mine.stop("fast")
+    file.with_suffix(".kept").rename(file)
+    mine.start()
+    with closing(open_engine(mine.url)) as engine:
+        engine.execute([cmd.Put("q", [large])])
+        assert total(engine).sizes.total == 3
+
+
 def test_an_idle_connection_that_the_server_closed_is_opened_again(mine: PostgresServer) -> None:
     engine = open_engine(mine.url)
     engine.execute([cmd.Put("q", [Item("a", b"1")])])
