@@ -242,8 +242,8 @@ def test_other_signatures_are_refused_when_they_are_registered(function: Any, hi
     ("options", "hint"),
     [
         ({"queue": "a b"}, "a b"),
-        ({"lease": 0}, "lease=0 must be between"),
-        ({"lease": "40d"}, "lease='40d' must be between"),
+        ({"lease": 0}, "lease=0s must be between"),
+        ({"lease": "40d"}, "lease=40d must be between"),
         ({"concurrency": 0}, "concurrency=0 must be"),
         ({"concurrency": True}, "concurrency=True must be"),
         ({"timeout": 0}, "timeout must be longer than 0"),

@@ -288,7 +288,7 @@ def report(tick: bide.Tick) -> None: ...
         ({"every": 0}, "every=0 must be 100 ms or longer"),
         ({"every": "1h", "missed": "never"}, 'missed=\'never\' must be "once", "all" or "skip"'),
         ({"every": "1h", "grace": "later"}, "grace='later' is not a valid duration"),
-        ({"every": "1h", "lease": 0}, "lease=0 must be between"),
+        ({"every": "1h", "lease": 0}, "lease=0s must be between"),
         ({"every": "1h", "timeout": 0}, "timeout must be longer than 0"),
         ({"every": "1h", "retry": 3}, "retry=3 must be a bide.Backoff"),
         ({"every": "1h", "queue": "?"}, "is not a valid name of a queue"),

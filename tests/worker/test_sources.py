@@ -343,7 +343,7 @@ def test_it_works_in_memory(shop: Shop, scene: Scene) -> None:
         (lambda a, b: [], {"name": "x", "every": "soon"}, "every='soon' is not a valid duration"),
         (lambda a, b: [], {"name": "x", "window": 0}, "window must be longer than 0"),
         (lambda a, b: [], {"name": "x", "back": -1}, "back=-1 is negative"),
-        (lambda a, b: [], {"name": "x", "lease": 0}, "lease=0 must be between"),
+        (lambda a, b: [], {"name": "x", "lease": 0}, "lease=0s must be between"),
         (lambda a, b: [], {"name": "x", "timeout": 0}, "timeout must be longer than 0"),
         (lambda a, b: [], {"name": "x", "retry": 3}, "retry=3 must be a bide.Backoff"),
         (lambda a, b: [], {"name": "x", "queue": "?"}, "is not a valid name of a queue"),
