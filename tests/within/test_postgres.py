@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 import bide
-from tests.postgres_server import PostgresServer
+from tests.postgres_server import BOUND, PostgresServer, until
 from tests.within.libraries import libpq
 
 
@@ -126,6 +126,23 @@ def test_an_open_transaction_does_not_stop_those_who_go_to_sleep(
     assert orders.claim(wait="20ms") == []
     shop.commit()
     assert len(orders.claim(2, wait="60s")) == 2
+
+
+def test_who_goes_to_sleep_while_a_transaction_is_open_looks_by_itself(
+    orders: bide.Queue, shop: psycopg.Connection[Any], postgres: PostgresServer
+) -> None:
+    """Nobody slept at the put, so the commit tells nobody; who waits asks each second."""
+    assert orders.put(1, within=shop)
+    found: list[bide.Delivery] = []
+    waiting = threading.Thread(target=lambda: found.extend(orders.claim(wait=10 * BOUND)))
+    waiting.start()
+    schema = orders._url.partition("schema=")[2]
+    with postgres.client() as client:
+        until(client, f"SELECT count(*) FROM {schema}.sleeper WHERE queue = 'orders'", [(1,)])
+    shop.commit()
+    waiting.join(BOUND)
+    assert [delivery.body for delivery in found] == [1]
+    found[0].ack()
 
 
 def test_the_store_moves_to_another_server(
