@@ -73,7 +73,7 @@ def test_a_stop_answers_the_claims_that_wait(tmp_path: Path) -> None:
         answers: list[Any] = []
 
         def claim() -> None:
-            answers.append(ask(server.port, "POST", f"{Q}/claim", {"wait": "1m"}))
+            answers.append(ask(server.port, "POST", f"{Q}/claim", {"wait": "5m"}))
 
         threads = [threading.Thread(target=claim) for _ in range(5)]
         for thread in threads:
@@ -85,7 +85,7 @@ def test_a_stop_answers_the_claims_that_wait(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
         assert [answer["messages"] for answer in answers] == [[]] * 5
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
 
 
 def test_a_stop_ends_the_streams_without_a_fuss(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_two_servers_on_one_store_wake_each_other(tmp_path: Path) -> None:
 
         def claim() -> None:
             with bide.Queue("orders", one.url) as queue:
-                with queue.take(wait=20):
+                with queue.take(wait=60):
                     got.append(time.monotonic())
 
         thread = threading.Thread(target=claim)
@@ -146,7 +146,7 @@ def test_two_servers_on_one_store_wake_each_other(tmp_path: Path) -> None:
         with bide.Queue("orders", two.url) as queue:
             queue.put({"order": 1})
         thread.join()
-        assert got[0] - put < 5
+        assert got[0] - put < 20
 
 
 def test_the_engine_lives_through_a_restart(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ PATIENCE = 60.0
 
 
 def ask(port: int, method: str, path: str, content: Any = None) -> tuple[int, Any]:
-    connection = HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = HTTPConnection("127.0.0.1", port, timeout=90)
     try:
         data = None if content is None else json.dumps(content)
         connection.request(method, path, data, {"content-type": "application/json"})
@@ -42,7 +42,7 @@ def test_a_put_on_one_wakes_who_waits_at_the_other(
         got: list[float] = []
 
         def claim() -> None:
-            _, claimed = ask(two.port, "POST", f"{Q}/claim", {"wait": "20s"})
+            _, claimed = ask(two.port, "POST", f"{Q}/claim", {"wait": "1m"})
             if claimed["messages"]:
                 got.append(time.monotonic())
 
@@ -54,7 +54,7 @@ def test_a_put_on_one_wakes_who_waits_at_the_other(
             put = time.monotonic()
             assert ask(one.port, "POST", f"{Q}/messages", {"body": 1})[0] == 201
             thread.join()
-            assert got.pop() - put < 5
+            assert got.pop() - put < 20
 
 
 def _waits(port: int) -> bool:
