@@ -7,7 +7,7 @@ import click
 from bide.cli import option
 from bide.cli.errors import require_packages
 from bide.cli.store import refuse_memory
-from bide.engines.registry import DEFAULT_URL
+from bide.engines.registry import DEFAULT_URL, is_server
 from bide.model.errors import InvalidArgument
 
 
@@ -28,7 +28,7 @@ def _run(url: str | None, instead: str, log_json: bool, log_level: str, **option
     from bide.worker.process.child import loop_factory
     from bide.worker.process.descriptors import raise_descriptor_limit
 
-    if (url or "").partition(":")[0] in ("http", "https"):
+    if is_server(url or ""):
         raise InvalidArgument(f"url names a server{instead}")
     refuse_memory(url or "")
     configure(as_json=log_json, level=log_level)

@@ -17,7 +17,7 @@ from bide.cli import option
 from bide.cli.errors import NOT_DONE, CommandError
 from bide.cli.output import Output
 from bide.cli.progress import Bar
-from bide.engines.registry import DEFAULT_URL, mask, opener
+from bide.engines.registry import DEFAULT_URL, is_server, mask, opener
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import Steps, run_steps
@@ -84,7 +84,7 @@ class Store(ExitStack):
     @property
     def remote(self) -> bool:
         """Whether the store is behind a server."""
-        return self.url.partition(":")[0].lower() in ("http", "https")
+        return is_server(self.url)
 
     def queue(self, name: str, max_body: int = MAX_BODY) -> Queue:
         """Open a queue, whether or not anything was ever put into it.

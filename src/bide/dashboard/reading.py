@@ -10,6 +10,7 @@ import msgspec
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.dashboard.access import Access
 from bide.dashboard.recent import Recent
+from bide.engines.registry import is_server
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import Steps, arun_steps
@@ -120,7 +121,7 @@ class StoreReader:
     @property
     def remote(self) -> bool:
         """Whether the store is behind a server, which keeps subscriptions and heartbeats."""
-        return self.url.partition("://")[0] in ("http", "https")
+        return is_server(self.url)
 
     async def ask(self, kind: type[R], command: Command) -> R:
         """Execute a command, and return its reply."""

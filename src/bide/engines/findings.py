@@ -7,7 +7,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from bide.engines.registry import mask, module_of, opener
+from bide.engines.registry import is_server, mask, module_of, opener
 from bide.model.errors import Unsupported
 
 
@@ -37,7 +37,7 @@ def examine(url: str) -> list[Finding]:
     """
     opener(url)  # says what is wrong with the URL
     parts = urlsplit(url)
-    if parts.scheme in ("http", "https"):
+    if is_server(url):
         raise Unsupported(
             f"{mask(url)} is a bide server, which does not say how its store is set up: run "
             "`bide doctor` where the server runs, with the URL of the server's store"

@@ -18,6 +18,7 @@ __all__ = [
     "ENTRY_POINTS",
     "absolute",
     "guest",
+    "is_server",
     "is_this_machine",
     "lives_alone",
     "mask",
@@ -207,6 +208,11 @@ def mask(url: str) -> str:
         'redis://app:***@cache:6379/0'
     """
     return _OPTION.sub(r"\1***", _PASSWORD.sub(r"\1***@", url))
+
+
+def is_server(url: str) -> bool:
+    """Tell whether the URL of a store names another bide server."""
+    return url.partition(":")[0].lower() in ("http", "https")  # also of a URL that is wrong
 
 
 def is_this_machine(host: str | None) -> bool:

@@ -1,8 +1,9 @@
 """Makes results and errors of replies."""
 
+import base64
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -79,6 +80,20 @@ def find_all(queue: str, ids: Sequence[str]) -> Steps[list[Message | None]]:
 def following(scan: Scan, page: Page) -> Scan | None:
     """Return the command that reads the next page; `None` if there is none."""
     return None if page.cursor is None else msgspec.structs.replace(scan, cursor=page.cursor)
+
+
+def cursor_to(place: Any) -> str:
+    """Return the cursor by which a caller goes on at a place."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode().rstrip("=")
+
+
+def place_of(cursor: str, kind: type[T]) -> T | None:
+    """Return the place of a cursor; `None` if it is no cursor of such a place."""
+    try:
+        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        return msgspec.json.decode(text, type=kind)
+    except (ValueError, msgspec.DecodeError):
+        return None
 
 
 class Forecast(msgspec.Struct, frozen=True):

@@ -1,6 +1,5 @@
 """Search the messages of several queues: through the orders that a store has, else step by step."""
 
-import base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from bide.model.limits import MAX_BYTES
 from bide.model.message import Message, State, size_of
 from bide.model.replies import Counts, Found, Names, Page
 from bide.model.times import unix
+from bide.queue.results import cursor_to, place_of
 from bide.queue.values import check_state
 
 READ = 200
@@ -199,7 +199,7 @@ def search_steps(
             if stopped is not None:
                 searched = place.searched + page.searched
                 following = _Place(own, number, stopped or None, searched)
-                return SearchPage(page.messages, searched, total, _text_of(following))
+                return SearchPage(page.messages, searched, total, cursor_to(following))
     return SearchPage(page.messages, place.searched + page.searched, total, None)
 
 
@@ -342,18 +342,10 @@ def _within(name: str, value: Any, most: int) -> None:
         raise InvalidArgument(f"{name}={value!r} must be a whole number from 1 to {most:,}")
 
 
-def _text_of(place: _Place) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode().rstrip("=")
-
-
 def _placed(cursor: str | None) -> _Place:
     if cursor is None:
         return _Place()
-    try:
-        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
-        place = msgspec.json.decode(text, type=_Place)
-    except (ValueError, msgspec.DecodeError):
-        place = _Place(order=-1)
-    if place.order < 0:
+    place = place_of(cursor, _Place)
+    if place is None or place.order < 0:
         raise InvalidArgument(f"cursor={cursor[:100]!r} comes from no search; begin without one")
     return place

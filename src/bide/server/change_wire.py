@@ -1,6 +1,5 @@
 """What requests that change messages look like, those that can be taken back, and their answers."""
 
-import base64
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
@@ -12,6 +11,7 @@ from bide.model.message import Attempts, Group, Name, Priority
 from bide.model.replies import Outcome
 from bide.model.times import LATEST
 from bide.model.undoing import Bulk, Part
+from bide.queue.results import cursor_to, place_of
 from bide.queue.undoing.records import is_token
 from bide.server import wire
 
@@ -149,8 +149,7 @@ def cursor_of(bulk: Bulk, part: Part) -> str | UnsetType:
     """Return where the next request goes on."""
     if part.cursor is None:
         return UNSET
-    place = _Place(bulk.undo, part.part, part.until, part.cursor)
-    return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode().rstrip("=")
+    return cursor_to(_Place(bulk.undo, part.part, part.until, part.cursor))
 
 
 def from_cursor(bulk: Bulk, cursor: str | None) -> Bulk:
@@ -161,11 +160,7 @@ def from_cursor(bulk: Bulk, cursor: str | None) -> Bulk:
     """
     if cursor is None:
         return bulk
-    try:
-        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
-        place = msgspec.json.decode(text, type=_Place)
-    except (ValueError, msgspec.DecodeError):
-        place = _Place("", 0, None, None)
+    place = place_of(cursor, _Place) or _Place("", 0, None, None)
     within = 0 <= place.part <= 1 << 53 and 0 <= (place.until or 0) <= 2 * LATEST
     if not (is_token(place.undo) and within and place.cursor):
         raise InvalidArgument(

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from bide.engines.registry import DEFAULT_URL, is_this_machine, mask, opener
+from bide.engines.registry import DEFAULT_URL, is_server, is_this_machine, mask, opener
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_namespace
 from bide.model.limits import MAX_BODY, check_range
@@ -230,7 +230,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def behind(self) -> bool:
         """Whether the store is behind another server, which keeps tokens and subscriptions."""
-        return self.store.partition("://")[0] in ("http", "https")
+        return is_server(self.store)
 
     def quota(self, namespace: str | None, *, asks: bool) -> Quota:
         """Return what a namespace may use.

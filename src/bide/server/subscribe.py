@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bide.engines.registry import is_server
 from bide.model.message import ATTEMPTS
 from bide.model.times import Duration, milliseconds
 from bide.queue.stores import lane_to
@@ -114,7 +115,7 @@ def _access(url: str | None) -> "Iterator[Access]":
     from bide.server.subscription_access import in_store, on_server
 
     store = url or os.environ.get("BIDE_URL") or ""
-    if store.partition(":")[0] in ("http", "https"):
+    if is_server(store):
         with closing(on_server(store)) as access:
             yield access
     else:
