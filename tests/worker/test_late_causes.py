@@ -33,8 +33,7 @@ def test_a_delivery_on_time_asks_the_store_nothing(scene: Scene) -> None:
         async with scene.at_work() as runner:
             await scene.put(1)
             await scene.acked(1)
-            scene.clock.advance(2 * GATHER)
-            await until(lambda: causes(runner) == {"timer": 0.0})
+            await scene.pass_time(lambda: causes(runner) == {"timer": 0.0}, GATHER)
             assert runner.tallies()["q"].causes["timer"].count == 1
             assert not runner.consumers["q"].late_causes._late.is_set()
 
