@@ -126,6 +126,7 @@ class PostgresServer:
     def kill(self) -> None:
         """Kill all of the server's processes with -9."""
         first = int((self.data / "postmaster.pid").read_text().splitlines()[0])
+        os.kill(first, signal.SIGSTOP)  # it starts no others meanwhile
         children = subprocess.run(
             ["ps", "-o", "pid=", "--ppid", str(first)], capture_output=True, text=True, check=False
         ).stdout.split()

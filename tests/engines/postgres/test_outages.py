@@ -53,11 +53,12 @@ def test_what_was_confirmed_survives_a_kill_of_the_server(mine: PostgresServer) 
     engine = open_engine(f"{mine.url}&reconnect=0.1")
     confirmed = 0
     killer = threading.Timer(0.5, mine.kill)
-    killer.start()
     with suppress(OutcomeUnknown, StoreUnavailable):
         while True:
             engine.execute([cmd.Put("q", [Item(f"m{confirmed}", b"1")])])
             confirmed += 1
+            if confirmed == 1:
+                killer.start()
     killer.join()
     with pytest.raises(StoreUnavailable):
         engine.execute([cmd.Count("q")])
@@ -115,7 +116,7 @@ def test_a_claim_that_waits_is_woken_by_a_put_of_another_process(
 
         def take() -> None:
             for _ in range(4):
-                with queue.take(wait=20) as message:
+                with queue.take(wait=60) as message:
                     got.append(message.body)
 
         waiter = threading.Thread(target=take)
@@ -123,7 +124,7 @@ def test_a_claim_that_waits_is_woken_by_a_put_of_another_process(
         with bide.Queue("q", url) as other:
             for number in range(3):
                 other.put(number)
-        waiter.join(30)
+        waiter.join(60)
         assert got == ["first", 0, 1, 2]
 
 
