@@ -239,6 +239,11 @@ def test_postgres_that_is_set_up_well(mine: PostgresServer) -> None:
     with bide.Queue("q", mine.url) as queue:
         queue.put(1)
     assert told(mine.url) == {"no standby follows this server": "warning"}
+    with mine.client() as client:
+        client.execute("CREATE ROLE shop LOGIN")
+        client.execute("SELECT bide.allow('shop')")
+    unseen = "this user may not see standbys, nor transactions of other users"
+    assert told(mine.url.replace("bide@", "shop@")) == {unseen: "warning"}
 
 
 @pytest.fixture

@@ -105,13 +105,21 @@ def _writing(ask: Ask) -> Iterator[Finding]:
 
 
 def _standbys(ask: Ask) -> Iterator[Finding]:
-    ((standby, names),) = ask(
-        "SELECT pg_is_in_recovery(), current_setting('synchronous_standby_names')"
+    ((standby, names, sees),) = ask(
+        "SELECT pg_is_in_recovery(), current_setting('synchronous_standby_names'),"
+        " pg_has_role('pg_read_all_stats', 'USAGE')"
     )
     if standby:
         yield Finding(
             "danger", "this server is a standby", "it is read-only: nothing can be put or claimed",
             "name the primary, or several hosts with ?target_session_attrs=read-write",
+        )  # fmt: skip
+        return
+    if not sees:
+        yield Finding(
+            "warning", "this user may not see standbys, nor transactions of other users",
+            "dangers that come from them are not found",
+            "as a superuser: GRANT pg_read_all_stats TO the user; or ask as another user",
         )  # fmt: skip
         return
     following = ask("SELECT sync_state FROM pg_stat_replication")
