@@ -290,14 +290,18 @@ def test_priorities_of_huey_are_kept(broker: Broker, orders: bide.Queue) -> None
     assert [one.body["args"] for one in orders.claim(9)] == [[2], [1]]
 
 
-def fill_bullmq(broker: Broker, version: str = "bullmq:6.7.0") -> int:
+def fill_bullmq(broker: Broker, version: str | None = "bullmq:6.7.0") -> int:
     """Write what BullMQ 5.81.5 and 6.7.0 write for three jobs: one delayed, one with a priority.
+
+    BullMQ for Python 3.4.4 writes the same, without a version.
 
     Returns when they were created.
     """
     redis, prefix = broker.client, "bull:mails:"
     now = int(time.time() * 1000) - 60_000
-    redis.hset(f"{prefix}meta", mapping={"opts.maxLenEvents": "10000", "version": version})
+    redis.hset(f"{prefix}meta", "opts.maxLenEvents", "10000")
+    if version is not None:
+        redis.hset(f"{prefix}meta", "version", version)
     redis.set(f"{prefix}id", 3)
     due = int(SOON.timestamp() * 1000)
     for id, delay, priority in ((1, due - now, 0), (2, 0, 0), (3, 0, 7)):
@@ -330,9 +334,9 @@ def test_jobs_of_bullmq_that_repeat_or_have_a_parent_stay(
     assert done.stored == 1
 
 
-@pytest.mark.parametrize("version", ["bullmq:5.81.5", "bullmq:6.7.0"])
+@pytest.mark.parametrize("version", ["bullmq:5.81.5", "bullmq:6.7.0", None])
 def test_jobs_of_bullmq_come_with_their_data(
-    version: str, broker: Broker, orders: bide.Queue
+    version: str | None, broker: Broker, orders: bide.Queue
 ) -> None:
     created = fill_bullmq(broker, version)
     done = bide.take_over(orders, "bullmq", broker.store_url, source_queue="mails")
@@ -355,6 +359,11 @@ def test_another_layout_of_bullmq_is_refused(
 ) -> None:
     fill_bullmq(broker, version)
     with pytest.raises(bide.InvalidArgument, match="bide takes over queues of BullMQ 5 and 6"):
+        bide.take_over(orders, "bullmq", broker.store_url, source_queue="mails")
+
+
+def test_a_queue_that_bullmq_has_not_made_is_refused(broker: Broker, orders: bide.Queue) -> None:
+    with pytest.raises(bide.InvalidArgument, match="bull:mails:meta tells no version of BullMQ"):
         bide.take_over(orders, "bullmq", broker.store_url, source_queue="mails")
 
 

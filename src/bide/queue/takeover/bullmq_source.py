@@ -37,12 +37,14 @@ class BullMQSource(Source):
         Raises:
             InvalidArgument: another version of BullMQ wrote the queue, or there is none.
         """
-        version = self.redis.ask("HGET", self._prefix + b"meta", "version")
-        if version is None or not version.startswith(_KNOWN):
+        meta = self._prefix + b"meta"
+        version, events = self.redis.ask("HMGET", meta, "version", "opts.maxLenEvents")
+        # BullMQ for Python has the layout of the known versions, and notes none.
+        if not version.startswith(_KNOWN) if version is not None else events is None:
             said = "no version of BullMQ" if version is None else version.decode(errors="replace")
             raise InvalidArgument(
-                f"{self._prefix.decode()}meta tells {said}; bide takes over queues of BullMQ 5 "
-                "and 6 with the prefix 'bull'"
+                f"{meta.decode()} tells {said}; bide takes over queues of BullMQ 5 and 6 with the "
+                "prefix 'bull'"
             )
         return [
             Place(self._prefix + b"delayed", "zset"),
