@@ -15,7 +15,7 @@ from bide.model.limits import MAX_RESULT
 from bide.testing.clock import FakeClock
 from tests.queue.conftest import Make
 
-BOUND = 30
+BOUND = 60
 
 
 class Total(TypedDict):

@@ -17,7 +17,7 @@ from tests.server.conftest import Serve
 
 Q = "/v1/queues/orders"
 
-BOUND = 20
+BOUND = 60
 
 
 @pytest.mark.parametrize(
