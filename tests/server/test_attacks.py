@@ -129,7 +129,7 @@ def test_a_batch_of_scans_answers_within_one_budget(attacker: Attacker) -> None:
 def test_a_batch_names_a_bounded_number_of_messages(attacker: Attacker) -> None:
     cancel = cmd.Cancel("orders", ["a"] * 90_000)
     assert attacker.batch(cancel, cancel)[0] == 200
-    assert attacker.batch(cancel, cancel, cancel)[0] == 400
+    assert attacker.batch(cancel, cancel, cancel)[0] == 413
 
 
 def test_an_operator_ends_a_lease(attacker: Attacker) -> None:

@@ -33,6 +33,7 @@ from bide.model.limits import (
     MAX_LOGGED_PATH,
     MAX_NAME,
     MAX_OBJECTS,
+    MAX_PACKED,
     MAX_PAGE,
     MAX_PATTERNS,
     MAX_PUT_FAILURES,
@@ -237,22 +238,18 @@ def packed(**fields: Any) -> bytes:
     return msgspec.msgpack.encode({"commands": [command, command]})
 
 
+FIELDS = {"id": "a", "data": b"1" * 20_000, "headers": {str(n): "" for n in range(10_000)}}
+FAILED = {"id": "a", "data": b"1", "failures": [FAILURE] * MAX_PUT_FAILURES}
+
+
 @pytest.mark.parametrize(
     ("fields", "past"),
     [
         ({"ids": ["i" * 9] * 100_000}, {"ids": ["i" * 9] * 100_001}),
-        (
-            {"command": "put", "items": [{"id": "a", "data": b"1" * 500_000,
-             "headers": {str(n): "" for n in range(250_000)}}]},
-            {"command": "put", "items": [{"id": "a", "data": b"1" * 500_000,
-             "headers": {str(n): "" for n in range(250_001)}}]},
-        ),
-        (
-            {"command": "put", "items": [{"id": "a", "data": b"1" * 900_000,
-             "failures": [[1, 0, "", ""]] * 250_000}]},
-            {"command": "put", "items": [{"id": "a", "data": b"1" * 900_000,
-             "failures": [[1, 0, "", ""]] * 250_001}]},
-        ),
+        ({"command": "put", "items": [FIELDS] * 25}, {"command": "put", "items": [FIELDS] * 26}),
+        ({"command": "put", "items": [FAILED] * 2_500},
+         {"command": "put", "items": [FAILED] * 2_501}),
+        ({"versions": ["v" * 9] * 100_000}, {"versions": ["v" * 9] * 100_001}),
     ],
 )  # fmt: skip
 def test_a_packed_batch_holds_a_bounded_number_of_objects(
@@ -260,11 +257,37 @@ def test_a_packed_batch_holds_a_bounded_number_of_objects(
 ) -> None:
     def send(fields: dict[str, Any]) -> Reply:
         data = packed(**fields)
-        assert len(data) > CHECKED
         return client.send("POST", "/v1/batch", data=data, content_type="application/msgpack")
 
-    assert send(fields).status in (200, 400)  # 400: one message has too many failures
+    assert send(fields).status in (200, 400)  # 400: a find has no versions
     assert send(past).status == 413
+
+
+def test_a_packed_batch_holds_a_bounded_number_of_values(client: Client) -> None:
+    def send(count: int) -> Reply:
+        one = {"command": "find", "queue": "q", "junk": msgspec.Raw(b"\x91" * count + b"\xc0")}
+        data = msgspec.msgpack.encode({"commands": [one]})
+        return client.send("POST", "/v1/batch", data=data, content_type="application/msgpack")
+
+    values = (MAX_PACKED // 4_096 + 1) * 4_096  # where it is looked
+    assert "recursion depth" in str(send(MAX_PACKED - 100).problem["detail"])
+    assert send(values).status == 413
+
+
+@pytest.mark.parametrize("put", [True, False])
+def test_headers_in_a_packed_batch_are_bounded(client: Client, put: bool) -> None:
+    def send(size: int) -> Reply:
+        headers = {"a": "b" * (size - 8)}
+        one: dict[str, Any] = {"command": "edit", "ids": ["a"], "headers": headers}
+        if put:
+            one = {"command": "put", "items": [{"id": "a", "data": b"1", "headers": headers}]}
+        data = msgspec.msgpack.encode({"commands": [{"queue": "q", **one}]})
+        return client.send("POST", "/v1/batch", data=data, content_type="application/msgpack")
+
+    assert send(MAX_HEADERS).status == 200
+    refused = send(MAX_HEADERS + 1)
+    assert refused.status == 400
+    assert "headers take 262,145 bytes, the limit is 262,144" in refused.problem["detail"]
 
 
 def test_many_commands_are_refused_before_they_are_read(client: Client) -> None:

@@ -47,6 +47,7 @@ __all__ = [
     "MAX_LOGGED_PATH",
     "MAX_NAME",
     "MAX_OBJECTS",
+    "MAX_PACKED",
     "MAX_PAGE",
     "MAX_PATTERNS",
     "MAX_PUT_FAILURES",
@@ -165,6 +166,9 @@ MAX_VALUES = 400_000
 
 MAX_HEADERS = 256 * 1024
 """Bytes of the headers of a message in a request, as they are sent."""
+
+MAX_PACKED = 6_000_000
+"""Values that a batch of more than 4 MiB may hold in msgpack; a name of a field is one as well."""
 
 MAX_FIELDS_TOTAL = 500_000
 """Header fields and failures that the messages of one request may have together."""

@@ -3,11 +3,6 @@
 A byte of a request can take sixty of memory: `{}` may be a message, `1,` the id of one.
 """
 
-from typing import Annotated
-
-import msgspec
-from msgspec import Meta
-
 from bide.model import limits
 from bide.model.errors import InvalidArgument
 from bide.server.problem import Problem
@@ -19,25 +14,6 @@ ESCAPED = 6
 """Bytes of JSON text that a byte of a body may take: an escaped character is so much longer."""
 
 _NO_SIGNS = bytes(set(range(256)) - set(b"[]{},:"))
-
-
-class _Item(msgspec.Struct):
-    headers: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
-    failures: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
-
-
-class _Command(msgspec.Struct):
-    items: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
-    ids: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
-    leases: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
-
-
-class _Batch(msgspec.Struct):
-    commands: Annotated[list[_Command], Meta(max_length=limits.MAX_COMMANDS)]
-
-
-_batch = msgspec.msgpack.Decoder(_Batch).decode
-_items = msgspec.msgpack.Decoder(list[_Item]).decode
 
 
 def check_json(data: bytes) -> None:
@@ -55,8 +31,8 @@ def check_json(data: bytes) -> None:
             "unless it puts or edits messages; send it in several, or commands in msgpack",
             field="body",
         )
-    _check("objects", data.count(b"{"), limits.MAX_OBJECTS)
-    _check("values", data.count(b","), limits.MAX_VALUES)
+    check_count("objects", data.count(b"{"), limits.MAX_OBJECTS)
+    check_count("values", data.count(b","), limits.MAX_VALUES)
 
 
 def check_body(text: bytes, most: int, beside: int = 0) -> None:
@@ -85,53 +61,24 @@ def _signs(text: bytes) -> int:
     return len(text.translate(None, _NO_SIGNS))
 
 
-def check_msgpack(data: bytes) -> None:
-    """Check a batch of commands in msgpack.
-
-    Raises:
-        Problem: it would become too many objects.
-        DecodeError: it is no such batch.
-    """
-    if len(data) <= CHECKED:
-        return
-    commands = _batch(data).commands
-    _check(
-        "messages",
-        sum(_length(one) for c in commands for one in (c.items, c.ids, c.leases)),
-        limits.MAX_BATCH_MESSAGES,
-    )
-    fields = 0
-    for command in commands:
-        for item in _items(command.items) if _length(command.items) else ():
-            fields += _length(item.headers) + _length(item.failures)
-    check_fields(fields)
-
-
 def check_fields(count: int) -> None:
     """Check how many header fields and failures the messages of a request have together.
 
     Raises:
         Problem: there are too many.
     """
-    _check("header fields and failures", count, limits.MAX_FIELDS_TOTAL)
+    check_count("header fields and failures", count, limits.MAX_FIELDS_TOTAL)
 
 
-def _check(what: str, count: int, most: int) -> None:
+def check_count(what: str, count: int, most: int) -> None:
+    """Check how many of something a request holds.
+
+    Raises:
+        Problem: there are too many.
+    """
     if count > most:
         raise Problem(
             "too-large",
             f"the request holds more than {most:,} {what}; send it in several",
             field="body",
         )
-
-
-def _length(raw: msgspec.Raw) -> int:
-    """Return the length of an array or map of msgpack; 0 for what is neither."""
-    data = bytes(memoryview(raw)[:5])
-    if not data:
-        return 0
-    kind = data[0]
-    if 0x80 <= kind <= 0x9F:
-        return kind & 0x0F
-    size = {0xDC: 2, 0xDE: 2, 0xDD: 4, 0xDF: 4}.get(kind, 0)
-    return int.from_bytes(data[1 : 1 + size])

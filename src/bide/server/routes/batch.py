@@ -21,11 +21,11 @@ from bide.observing.heartbeat import is_register
 from bide.server import validate
 from bide.server.action_log import Act, count_of
 from bide.server.operation import MSGPACK, Answer, Call, Routes
+from bide.server.packed import unpack
 from bide.server.problem import Problem, invalid, of_validation
 from bide.server.rights import RIGHTS, Caller, Right
 from bide.server.routes.undoing import execute
 from bide.server.service import own_names
-from bide.server.structure import check_msgpack
 from bide.server.wire import without_results
 
 route = Routes("batch")
@@ -69,7 +69,6 @@ class About(msgspec.Struct):
     """Patterns of the queues that it allows this for."""
 
 
-_from_msgpack = msgspec.msgpack.Decoder(Batch).decode
 _to_msgpack = msgspec.msgpack.Encoder().encode
 
 
@@ -150,8 +149,8 @@ async def _unpacked(call: Call) -> Batch:
     try:
         data = await call.bytes()
         await call.service.large_bodies.turn(len(data))
-        check_msgpack(data)
-        return _from_msgpack(data)
+        commands, now = await unpack(data, call.service.large_bodies.give_way)
+        return Batch(commands, now)
     except msgspec.DecodeError as error:
         raise of_validation(error, Batch) from None
     except (UnicodeDecodeError, RecursionError) as error:

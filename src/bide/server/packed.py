@@ -1,0 +1,194 @@
+"""Read batches of commands in msgpack in steps, none of which takes long.
+
+A byte of msgpack may be a value, and a few a message. So of a large batch the values are counted
+first, then its commands are taken apart, and the messages of a put are decoded one by one.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Raw, field
+
+from bide.model import commands as cmd
+from bide.model import limits
+from bide.model.errors import InvalidArgument
+from bide.model.message import Item
+from bide.model.undoing import Bulk, Undo
+from bide.server.large_bodies import LARGE
+from bide.server.structure import check_count, check_fields
+
+Given = cmd.Command | Bulk | Undo
+
+GiveWay = Callable[[float], Awaitable[float]]
+
+AT_ONCE = 4 * 1024 * 1024
+"""Bytes whose values are not counted first: to skip them takes 20 ms at most."""
+
+_STEP = 4_096
+"""Values that are counted before others may go on."""
+
+
+class _Batch(msgspec.Struct, forbid_unknown_fields=True):
+    commands: Annotated[list[Raw], Meta(max_length=limits.MAX_COMMANDS)]
+    now: int | None = None
+
+
+class _Whole(msgspec.Struct, forbid_unknown_fields=True):
+    commands: list[Given]
+    now: int | None = None
+
+
+class _Lists(msgspec.Struct):
+    """What may be long in a command."""
+
+    items: Raw = field(default_factory=Raw)
+    ids: Raw = field(default_factory=Raw)
+    leases: Raw = field(default_factory=Raw)
+    results: Raw = field(default_factory=Raw)
+    versions: Raw = field(default_factory=Raw)
+    headers: Raw = field(default_factory=Raw)
+
+
+class _Texts(msgspec.Struct):
+    """What may be long in a message, beside its body."""
+
+    headers: Raw = field(default_factory=Raw)
+    failures: Raw = field(default_factory=Raw)
+
+
+_whole = msgspec.msgpack.Decoder(_Whole).decode
+_batch = msgspec.msgpack.Decoder(_Batch).decode
+_lists = msgspec.msgpack.Decoder(_Lists).decode
+_texts = msgspec.msgpack.Decoder(_Texts).decode
+_fields = msgspec.msgpack.Decoder(dict[str, Raw]).decode
+_raws = msgspec.msgpack.Decoder(list[Raw]).decode
+_item = msgspec.msgpack.Decoder(Item).decode
+_command: Callable[[bytes | Raw], Given] = msgspec.msgpack.Decoder(Given).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+async def unpack(data: bytes, give_way: GiveWay) -> tuple[list[Given], int | None]:
+    """Return the commands of a batch, and by which clock they are to be carried out.
+
+    Raises:
+        Problem: it would become too many objects.
+        DecodeError: it is no such batch.
+        InvalidArgument: the headers of a message are too long.
+    """
+    if len(data) <= LARGE:
+        whole = _whole(data)
+        return whole.commands, whole.now
+    if len(data) > AT_ONCE:
+        await _count_values(data, give_way)
+    given, since, named, fields = _batch(data), time.monotonic(), 0, 0
+    for raw in given.commands:
+        lists = _lists(raw)
+        named += sum(map(_length, (lists.items, lists.ids, lists.leases)))
+        check_count("messages", named, limits.MAX_BATCH_MESSAGES)
+        for one in (lists.results, lists.versions):
+            check_count("values of a list", _length(one), limits.MAX_COUNT)
+        _check_headers(lists.headers)
+        since = await give_way(since)
+    commands = []
+    for raw in given.commands:
+        if len(memoryview(raw)) <= LARGE:
+            command = _command(raw)
+        else:
+            command = await _large(raw, give_way)
+        if isinstance(command, cmd.Put):
+            fields += sum(len(i.headers or ()) + len(i.failures) for i in command.items)
+            check_fields(fields)
+        commands.append(command)
+        since = await give_way(since)
+    return commands, given.now
+
+
+async def _large(raw: Raw, give_way: GiveWay) -> Given:
+    """Return a command; the messages of a put are decoded one by one."""
+    fields = _fields(raw)
+    packed = fields.get("items")
+    if packed is None:
+        return _command(raw)
+    command = _command(_encode(fields | {"items": Raw(b"\x90")}))
+    if not isinstance(command, cmd.Put):
+        return _command(raw)
+    items, since = [], time.monotonic()
+    for one in _raws(packed):
+        if len(memoryview(one)) > LARGE:
+            texts = _texts(one)
+            _check_headers(texts.headers)
+            check_count("failures of a message", _length(texts.failures), limits.MAX_PUT_FAILURES)
+        items.append(_item(one))
+        since = await give_way(since)
+    return msgspec.structs.replace(command, items=items)
+
+
+def _check_headers(raw: Raw) -> None:
+    if (size := len(memoryview(raw))) > limits.MAX_HEADERS:
+        raise InvalidArgument(
+            f"headers take {size:,} bytes, the limit is {limits.MAX_HEADERS:,}; put what is so "
+            "long into the body"
+        )
+
+
+async def _count_values(data: bytes, give_way: GiveWay) -> None:
+    """Count the values of a batch.
+
+    Raises:
+        Problem: there are too many.
+        DecodeError: it ends too early.
+    """
+    at, left, seen, since, end = 0, 1, 0, time.monotonic(), len(data)
+    while left:
+        seen += 1
+        if not seen % _STEP:
+            check_count("values", seen, limits.MAX_PACKED)
+            since = await give_way(since)
+        if at >= end:
+            break
+        kind = data[at]
+        at += 1
+        left -= 1
+        if kind < 0x80 or kind >= 0xE0:
+            continue
+        if kind <= 0x9F:
+            left += (kind & 0x0F) * (2 if kind < 0x90 else 1)
+        elif kind <= 0xBF:
+            at += kind & 0x1F
+        elif (size := _PREFIX.get(kind)) is not None:
+            length = int.from_bytes(data[at : at + size])
+            at += size
+            if kind >= 0xDC:
+                left += length * (2 if kind >= 0xDE else 1)
+            else:
+                at += length + (kind in _EXTENSIONS)
+        else:
+            at += _FIXED.get(kind, 0)
+    if left or at > end:
+        raise msgspec.DecodeError("Input data was truncated")
+
+
+_PREFIX = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4,
+           0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}  # fmt: skip
+"""Bytes of the length of bytes, extensions, text, arrays and maps."""
+
+_EXTENSIONS = (0xC7, 0xC8, 0xC9)
+"""They have a byte for their type as well."""
+
+_FIXED = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8,
+          0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17}  # fmt: skip
+"""Bytes of numbers and short extensions after the first."""
+
+
+def _length(raw: Raw) -> int:
+    """Return the length of an array or map of msgpack; 0 for what is neither."""
+    data = bytes(memoryview(raw)[:5])
+    if not data:
+        return 0
+    kind = data[0]
+    if 0x80 <= kind <= 0x9F:
+        return kind & 0x0F
+    size = {0xDC: 2, 0xDE: 2, 0xDD: 4, 0xDF: 4}.get(kind, 0)
+    return int.from_bytes(data[1 : 1 + size])

@@ -1,0 +1,101 @@
+"""Batches in msgpack are read in steps as a decoder reads them whole."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bide.model import commands as cmd
+from bide.model.message import Failure, Item
+from bide.model.undoing import Bulk, Undo
+from bide.server import packed
+from bide.server.packed import unpack
+from bide.server.problem import Problem
+
+ITEM = Item("a", b'{"n": 1}', group="g", headers={"h": "1"}, failures=(Failure(1, 2, "w", "why"),))
+
+COMMANDS: list[Any] = [
+    cmd.Put("q", [ITEM, Item("b", b"2")], "replace"),
+    cmd.Put("q", []),
+    cmd.Cancel("q", ["a", "b"]),
+    cmd.Ack("q", [cmd.Lease("a", 7, "secret")], results=[b"1"]),
+    cmd.Edit("q", ["a"], headers={"h": "1"}),
+    Bulk(queue="q", verb="cancel", undo="0" * 32),
+    Undo(queue="q", undo="0" * 32),
+]
+
+
+def read(data: bytes) -> Any:
+    async def give_way(since: float) -> float:
+        return since
+
+    return asyncio.run(unpack(data, give_way))
+
+
+@pytest.fixture(params=["at once", "in steps"], autouse=True)
+def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "in steps":
+        monkeypatch.setattr(packed, "AT_ONCE", 0)
+        monkeypatch.setattr(packed, "LARGE", 0)
+
+
+def test_every_command_is_read_as_it_was_written() -> None:
+    data = msgspec.msgpack.encode({"commands": COMMANDS, "now": 5})
+    assert read(data) == (COMMANDS, 5)
+    assert read(msgspec.msgpack.encode({"commands": []})) == ([], None)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"commands": 1},
+        {"commands": [1]},
+        {"commands": [{"command": "put", "queue": "q"}]},
+        {"commands": [{"command": "put", "queue": "q", "items": 1}]},
+        {"commands": [{"command": "put", "queue": "q", "items": [{"id": 1}]}]},
+        {"commands": [{"command": "nothing", "queue": "q", "items": []}]},
+        {"commands": [{"command": "find", "queue": "q", "items": 1}]},
+        {"commands": [], "more": 1},
+    ],
+)
+def test_what_is_no_batch(given: dict[str, Any]) -> None:
+    if given["commands"] == [{"command": "find", "queue": "q", "items": 1}]:
+        given["commands"][0]["ids"] = 5
+    with pytest.raises(msgspec.DecodeError):
+        read(msgspec.msgpack.encode(given))
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False)
+    | st.text(max_size=300) | st.binary(max_size=300) | st.builds(
+        msgspec.msgpack.Ext, st.integers(-128, 127), st.binary(max_size=40)
+    ),
+    lambda inner: st.lists(inner, max_size=20) | st.dictionaries(st.text(), inner, max_size=20),
+)  # fmt: skip
+
+
+@given(VALUES)
+def test_any_value_is_counted_to_its_end(value: object) -> None:
+    data = msgspec.msgpack.encode(value)
+
+    async def give_way(since: float) -> float:
+        return since
+
+    count = packed._count_values
+    asyncio.run(count(data, give_way))
+    with pytest.raises(msgspec.DecodeError):
+        asyncio.run(count(data[:-1], give_way))
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 65_535, 65_536])
+def test_lengths_of_each_size_are_counted(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(packed, "AT_ONCE", 0)
+    monkeypatch.setattr(packed, "LARGE", 0)
+    monkeypatch.setattr(packed, "_STEP", 1)
+    monkeypatch.setattr("bide.model.limits.MAX_PACKED", 20)
+    assert read(msgspec.msgpack.encode({"commands": [cmd.Put("q", [Item("a", b"1" * size)])]}))
+    with pytest.raises(Problem, match="more than 20 values"):
+        read(msgspec.msgpack.encode({"commands": [cmd.Find("q", ["i"] * 20)]}))
