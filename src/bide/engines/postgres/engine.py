@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
+from msgspec import MsgspecError
 from msgspec.structs import replace
 
 from bide.engines.port import Capabilities, Notifier
@@ -146,7 +147,7 @@ class PostgresEngine:
                 self._leave()  # whoever connects anew hears of a newer version
                 if number == 2:
                     raise translate(error, self._settings.place, sent=True) from error
-            except psycopg.Error as error:
+            except (psycopg.Error, MsgspecError) as error:
                 self._leave_if_lost(error)
                 raise translate(error, self._settings.place, sent=True) from error
             else:
@@ -382,7 +383,7 @@ class PostgresEngine:
         self._caller = Caller(connection, self._settings.schema, prepares=not pooled)
         return self._caller
 
-    def _leave_if_lost(self, error: psycopg.Error) -> None:
+    def _leave_if_lost(self, error: Exception) -> None:
         """Leave a connection that was lost, or whose server is no primary any more."""
         demoted = isinstance(error, psycopg.errors.ReadOnlySqlTransaction)
         if self._caller is not None and (demoted or self._caller.connection.closed):

@@ -1,6 +1,7 @@
 """What the server's errors mean to a caller: the cause and the fix."""
 
 import psycopg
+from msgspec import MsgspecError
 from psycopg import errors
 
 from bide.model.errors import (
@@ -8,6 +9,7 @@ from bide.model.errors import (
     NotAStore,
     OutcomeUnknown,
     StoreBusy,
+    StoreCorrupt,
     StoreError,
     StoreFull,
     StoreReadOnly,
@@ -19,6 +21,20 @@ RETRIED = (errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueVi
 
 CHANGED = (errors.UndefinedFunction, errors.FeatureNotSupported)
 """The schema's functions are not as they were: a newer bide upgraded it, or somebody changed it."""
+
+_BY_HAND = (
+    "a table of the schema is missing or another one: it was changed by hand, or restored in part"
+)
+
+_UNREADABLE = (
+    "the row of a message cannot be read: something else has written to bide's tables. Nothing was "
+    "changed; look with bide scan, and export what is there"
+)
+
+_DAMAGED = (
+    "the server says that its files are damaged. Stop it and copy its folder; then restore a "
+    "backup, or see pg_amcheck"
+)
 
 _TEXTS: dict[str, tuple[type[StoreError], str]] = {
     "55P03": (
@@ -50,6 +66,11 @@ _TEXTS: dict[str, tuple[type[StoreError], str]] = {
         NotAStore,
         "a function of the schema is missing: it was changed by hand, or restored in part",
     ),
+    "42P01": (NotAStore, _BY_HAND),
+    "42703": (NotAStore, _BY_HAND),
+    "22P02": (StoreCorrupt, _UNREADABLE),
+    "XX001": (StoreCorrupt, _DAMAGED),
+    "XX002": (StoreCorrupt, _DAMAGED),
     "3D000": (StoreUnavailable, "the server has no such database: create it with createdb"),
     "28P01": (StoreUnavailable, "the server refused the password"),
     "28000": (
@@ -73,14 +94,16 @@ _REFUSED = {
 """What a server says that refuses a connection: psycopg brings the text and no code."""
 
 
-def translate(error: psycopg.Error, place: str, *, sent: bool) -> StoreError:
+def translate(error: psycopg.Error | MsgspecError, place: str, *, sent: bool) -> StoreError:
     """Return the error that a caller gets.
 
     Args:
-        error: what psycopg raised.
+        error: what psycopg raised, or msgspec at what it returned.
         place: the host and database, without a password.
         sent: whether commands were on their way, so that they may have been carried out.
     """
+    if isinstance(error, MsgspecError):
+        return StoreCorrupt(f"{place}: {_UNREADABLE} ({error})")
     code = error.sqlstate
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if code is None and not sent:

@@ -1,5 +1,6 @@
 """Claim, find, scan, count, forecast, queues: calls whose rows tell of messages."""
 
+import logging
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -8,12 +9,12 @@ from typing import Any
 import msgspec
 
 from bide.engines.cursor import BEGIN, PHASES, Budget, cursor_after, position
-from bide.engines.postgres.arrays import texts
+from bide.engines.postgres.arrays import integers, texts
 from bide.model import commands as cmd
 from bide.model.ended import ENDINGS, KEPT_ENDS, End, within_budget
 from bide.model.errors import InvalidArgument
 from bide.model.identity import range_of_ids
-from bide.model.message import STATES, Failure, Item, Message
+from bide.model.message import STATES, UNREADABLE, Failure, Item, Message, unreadable
 from bide.model.pace import LIMITS
 from bide.model.rank import PROMOTE, delayed_reach
 from bide.model.replies import (
@@ -34,6 +35,14 @@ from bide.model.replies import (
     Sizes,
 )
 
+DAMAGED = (ValueError, TypeError, msgspec.MsgspecError)
+"""What reading a row raises that bide has not written so."""
+
+_SHOWN = (
+    "id", "data", "is_json", "due", "priority", "attempt", "attempts", "expires", "group",
+    "headers", "failures",
+)  # fmt: skip
+
 NEVER = 1 << 53
 _EVERYTHING = 1 << 62
 _BY_ID = "id:"
@@ -41,12 +50,22 @@ _BY_ID = "id:"
 _headers = msgspec.json.Decoder(dict[str, str]).decode
 _failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
 
+_log = logging.getLogger("bide.postgres")
+
 Run = Callable[..., list[Any]]
 """Calls a function of the schema with arguments, and returns its rows, each with named columns."""
 
 
 def message(queue: str, row: Any, now: int) -> Message:
-    """Return a row as the message that it tells of."""
+    """Return a row as the message that it tells of; a dead letter if it cannot be read."""
+    try:
+        return _message(queue, row, now)
+    except DAMAGED:
+        stored = repr({name: getattr(row, name) for name in _SHOWN})
+        return unreadable(queue, row.id, stored.encode(), now)
+
+
+def _message(queue: str, row: Any, now: int) -> Message:
     code = row.state
     if code == 0 and row.due <= now:
         code = 1
@@ -118,18 +137,47 @@ def claim(run: Run, command: cmd.Claim, now: int | None) -> Reply:
     limited = rows[0].floor is not None
     rows.sort(key=_turn if limited else _rank)
     until = moment + command.lease
-    messages = [
-        Message(
-            row.id, command.queue, row.data, row.is_json, row.due, row.priority, row.attempt,
-            row.attempts, "leased", row.expires, row.group,
-            _headers(row.headers) if row.headers else None,
-            _failures(row.failures) if row.failures else (), command.holder, until,
-            None, row.planned, row.created or None, asked=row.asked,
-        )
-        for row in rows
-    ]  # fmt: skip
-    freed = [row.floor[1] for row in rows] if limited else []
+    messages: list[Message] = []
+    freed: list[int] = []
+    damaged: list[str] = []
+    for row in rows:
+        try:
+            messages.append(_leased(row, command, until))
+        except DAMAGED:
+            damaged.append(row.id)
+            continue
+        if limited:
+            freed.append(row.floor[1])
+    if damaged:
+        _bury(run, command, now, damaged, end.token)
+    if not messages:
+        return Claimed([], 0, moment, 0, died, behind=behind)
     return Claimed(messages, end.token, moment, None, died, bool(end.expires), freed, behind)
+
+
+def _leased(row: Any, command: cmd.Claim, until: int) -> Message:
+    """Return a message that a claim has just leased."""
+    return Message(
+        row.id, command.queue, row.data, row.is_json, row.due, row.priority, row.attempt,
+        row.attempts, "leased", row.expires, row.group,
+        _headers(row.headers) if row.headers else None,
+        _failures(row.failures) if row.failures else (), command.holder, until,
+        None, row.planned, row.created or None, asked=row.asked,
+    )  # fmt: skip
+
+
+def _bury(run: Run, command: cmd.Claim, now: int | None, ids: list[str], token: int) -> None:
+    """Make dead letters of messages whose rows cannot be read."""
+    for id in ids:
+        _log.error(
+            "the row of message %r in queue %r cannot be read: it is a dead letter now",
+            id, command.queue,
+        )  # fmt: skip
+    reason = msgspec.json.encode(UNREADABLE).decode()
+    run(
+        "_change", "bury", command.queue, now, texts(ids), integers([token] * len(ids)), None, 0,
+        None, reason, False, None, None, None,
+    )  # fmt: skip
 
 
 def _rank(row: Any) -> tuple[int, int, int]:
@@ -305,8 +353,8 @@ def explain(run: Run, command: cmd.Explain, now: int | None) -> Reply:
     return Explained(
         moment, pauses, STATES[code], told["due"], told["planned"], told["priority"],
         told["attempt"] + (code == 2), told["attempts"],
-        None if failure is None else Failure(*failure), told["ahead"], told["holder"],
-        told["since"], told["extended"] or 0, told["rank"] if code == 2 else None,
+        None if failure is None else msgspec.convert(failure, Failure), told["ahead"],
+        told["holder"], told["since"], told["extended"] or 0, told["rank"] if code == 2 else None,
         told["rank"] if code > 2 else None, told["successor"],
         limited=None if told["limited"] is None else Limited(*told["limited"]),
     )  # fmt: skip

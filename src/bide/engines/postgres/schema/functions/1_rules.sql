@@ -33,14 +33,20 @@ RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
   failure text := '[' || p_attempt || ',' || p_moment || ',' || to_json(coalesce(p_holder, ''))
                   || ',' || p_reason || coalesce(',' || p_since, '') || ']';
+  known integer;
 BEGIN
   IF p_failures IS NULL OR p_failures = '[]' THEN
     RETURN '[' || failure || ']';
   END IF;
-  IF json_array_length(p_failures::json) >= 20 THEN
+  BEGIN
+    known := json_array_length(p_failures::json);
+  EXCEPTION WHEN invalid_text_representation OR invalid_parameter_value THEN
+    RETURN '[' || failure || ']';  -- something else has written to it
+  END;
+  IF known >= 20 THEN
     SELECT '[' || string_agg(value::text, ',' ORDER BY n) || ']' INTO p_failures
     FROM json_array_elements(p_failures::json) WITH ORDINALITY AS f(value, n)
-    WHERE n > json_array_length(p_failures::json) - 19;
+    WHERE n > known - 19;
   END IF;
   RETURN left(p_failures, -1) || ',' || failure || ']';
 END $$;

@@ -1,0 +1,102 @@
+"""What something else has written to bide's tables: it holds nothing up, and is not lost."""
+
+from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from bide.engines.postgres import PostgresEngine, from_url
+from bide.model import commands as cmd
+from bide.model.errors import NotAStore, StoreCorrupt
+from bide.model.message import UNREADABLE, Item, Message
+from bide.model.replies import Claimed, Counts, Found, Outcomes, Page
+from tests.postgres_server import PostgresServer
+
+NOW = 1_700_000_000_000
+LEASE = 60_000
+IDS = [f"m{number}" for number in range(5)]
+
+DAMAGE = ["headers = '[1]'", "headers = 'nonsense'", "failures = '{}'", "failures = '[[7]]'"]
+
+
+@pytest.fixture
+def url(postgres_url: Callable[[], str]) -> str:
+    return postgres_url()
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[PostgresEngine]:
+    engine = from_url(urlsplit(url))()
+    engine.execute([cmd.Put("q", [Item(id, b"1", headers={"a": "b"}) for id in IDS])], NOW)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def alter(engine: PostgresEngine, postgres: PostgresServer) -> Iterator[Callable[[str], object]]:
+    """Changes the tables by another program."""
+    with psycopg.connect(postgres.url, autocommit=True) as user:
+        yield lambda text: user.execute(text.replace("bide.", f'"{engine.schema}".').encode())
+
+
+def claim(engine: PostgresEngine, now: int = NOW, count: int = 9) -> Claimed:
+    (reply,) = engine.execute([cmd.Claim("q", count, LEASE, "w")], now)
+    assert isinstance(reply, Claimed)
+    return reply
+
+
+def get(engine: PostgresEngine, id: str) -> Message:
+    (reply,) = engine.execute([cmd.Find("q", [id])], NOW)
+    assert isinstance(reply, Found)
+    (message,) = reply.messages
+    assert message is not None
+    return message
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_claim_puts_a_damaged_message_aside_and_takes_the_others(
+    engine: PostgresEngine, alter: Callable[[str], object], damage: str
+) -> None:
+    alter(f"UPDATE bide.message SET {damage} WHERE id = 'm2'")
+    (page,) = engine.execute([cmd.Scan("q")], NOW)
+    assert isinstance(page, Page)
+    assert sorted(message.id for message in page.messages) == IDS
+    claimed = claim(engine)
+    assert [message.id for message in claimed.messages] == [id for id in IDS if id != "m2"]
+    dead = get(engine, "m2")
+    assert dead.state == "dead"
+    assert dead.error == UNREADABLE
+    leases = [cmd.Lease(message.id, claimed.token) for message in claimed.messages]
+    (acked,) = engine.execute([cmd.Ack("q", leases)], NOW)
+    assert isinstance(acked, Outcomes)
+    assert all(acked.outcomes)
+    (counts,) = engine.execute([cmd.Count("q", recount=True)], NOW)
+    assert isinstance(counts, Counts)
+    assert (counts.strays, counts.flow.died, counts.sizes.dead) == (0, 1, 1)
+    (purged,) = engine.execute([cmd.Purge("q", "dead", ids=["m2"])], NOW)
+    assert isinstance(purged, Outcomes)
+    assert all(purged.outcomes)
+
+
+def test_a_claim_of_one_goes_on_to_the_next(
+    engine: PostgresEngine, alter: Callable[[str], object]
+) -> None:
+    alter("UPDATE bide.message SET headers = '[1]' WHERE id = 'm0'")
+    first = claim(engine, count=1)
+    assert (first.messages, first.next) == ([], 0)
+    assert [message.id for message in claim(engine, count=1).messages] == ["m1"]
+
+
+def test_what_cannot_be_read_otherwise_is_an_error_with_the_cause(
+    engine: PostgresEngine, alter: Callable[[str], object]
+) -> None:
+    alter("UPDATE bide.message SET failures = '[[7]]' WHERE id = 'm2'")
+    with pytest.raises(StoreCorrupt, match="the row of a message cannot be read"):
+        engine.execute([cmd.Explain("q", "m2")], NOW)
+
+
+def test_a_column_that_is_missing(engine: PostgresEngine, alter: Callable[[str], object]) -> None:
+    alter("ALTER TABLE bide.message RENAME COLUMN headers TO heads")
+    with pytest.raises(NotAStore, match="changed by hand"):
+        claim(engine)
