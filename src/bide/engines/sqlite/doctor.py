@@ -23,6 +23,7 @@ SELECT id FROM bide_message WHERE typeof(due) <> 'integer' OR typeof(priority) <
   OR typeof(attempt) <> 'integer' OR typeof(attempts) <> 'integer' OR typeof(id) <> 'text'
   OR typeof(expires) NOT IN ('null', 'integer') OR typeof("group") NOT IN ('null', 'text')
   OR typeof(data) NOT IN ('text', 'blob') OR typeof(headers) NOT IN ('null', 'text')
+  OR (typeof(data) = 'text' AND NOT json_valid(data))
   OR NOT json_valid(coalesce(headers, '{}')) OR NOT json_valid(coalesce(failures, '[]'))
 LIMIT 3
 """
@@ -173,6 +174,6 @@ def _soundness(path: Path) -> Iterator[Finding]:
         yield Finding(
             "warning",
             f"rows of messages in {path} cannot be read: {', '.join(map(repr, rows))}",
-            "they become dead letters when they are due, with what the row says as the body",
-            "look at them with bide dead, and find what wrote to bide's tables",
+            "handlers fail with them, or they become dead letters when they are due",
+            "look at them with bide get and bide dead, and find what wrote to bide's tables",
         )
