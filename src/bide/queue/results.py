@@ -161,7 +161,10 @@ def _problems(counts: Counts) -> Iterator[str]:
             if counted != found:
                 yield f"{counted:,} are counted as {state}, {found:,} are there"
     if counts.strays:
-        yield f"{counts.strays:,} stand in no state, or in two"
+        yield (
+            f"{counts.strays:,} stand in no state, or in two, or cannot be read: "
+            "bide search --error 'cannot be read' names those"
+        )
 
 
 def in_parts(named: Sequence[T], size: int = 1_000) -> Iterator[Sequence[T]]:

@@ -266,3 +266,11 @@ def test_several_shards_go_on_without_a_damaged_message(
         claimed += [message.id for message in reply.messages]
     assert len(claimed) == 9
     assert len(_names(engine, "dead")) == 3
+
+
+def test_many_damaged_messages_are_put_aside_at_once(engine: RedisEngine, server: Server) -> None:
+    ids = put(engine, 700)
+    server.hset(key("records"), mapping=dict.fromkeys(ids[:650], "x"))
+    claimed = claim(engine, 700)
+    assert [message.id for message in claimed.messages] == ids[650:]
+    assert sound(engine).sizes.dead == 650

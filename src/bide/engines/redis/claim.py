@@ -8,8 +8,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bide.engines.redis.calls import SLICE, Call, Round, Step
-from bide.engines.redis.keys import shard_of
+from bide.engines.redis.calls import SLICE, Call, Round, Step, spread
 from bide.engines.redis.records import DAMAGED, claim_rank, read_record
 from bide.engines.redis.shards import ShardedQueue, ShardMismatch
 from bide.model.commands import Claim
@@ -93,8 +92,12 @@ class _Claiming:
                 "the record of message %r in queue %r cannot be read: it is a dead letter now, "
                 "with those bytes as its body", id, queue,
             )  # fmt: skip
-            rows = (*args, id, self.token)
-            yield [Call("change", queue, rows, shard_of(id, shards), shards)]
+        calls = []
+        for shard, lot in spread(self._damaged, shards) if self._damaged else ():
+            rows = [part for index in lot for part in (self._damaged[index], self.token)]
+            calls.append(Call("change", queue, (*args, *rows), shard, shards))
+        if calls:
+            yield calls
 
     def reply(self, following: float | None) -> Claimed:
         """Return the reply, of the messages whose lease has not ended meanwhile."""
