@@ -96,7 +96,12 @@ def test_what_cannot_be_read_otherwise_is_an_error_with_the_cause(
         engine.execute([cmd.Explain("q", "m2")], NOW)
 
 
-def test_a_column_that_is_missing(engine: PostgresEngine, alter: Callable[[str], object]) -> None:
-    alter("ALTER TABLE bide.message RENAME COLUMN headers TO heads")
-    with pytest.raises(NotAStore, match="changed by hand"):
-        claim(engine)
+def test_a_column_that_is_missing(postgres: PostgresServer) -> None:
+    with psycopg.connect(postgres.url, autocommit=True) as user:
+        engine = from_url(urlsplit(f"{postgres.url}&schema=altered"))()
+        engine.execute([cmd.Put("q", [Item("a", b"1")])], NOW)
+        user.execute("ALTER TABLE altered.message RENAME COLUMN headers TO heads")
+        with pytest.raises(NotAStore, match="changed by hand"):
+            claim(engine)
+        engine.close()
+        user.execute("DROP SCHEMA altered CASCADE")
