@@ -348,13 +348,14 @@ class SqliteEngine:
         Opened again beside processes that still write to the old log, the file would break.
         """
         try:
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         except sqlite3.Error as error:
             raise translate(error, self._path, self._timeout) from error
+        saved = "is written to the file when the last process ends" if busy else "is in the file"
         raise StoreCorrupt(
             f"{self._log_file} was deleted or replaced while {self._path.name} was in use: what "
-            "was confirmed is in the file now, and nothing more is written. Stop all processes of "
-            "this store, run bide audit, and start them again; that file belongs to the store"
+            f"was confirmed {saved}, and nothing more is written. Stop all processes of this "
+            "store, run bide audit, and start them again; that file belongs to the store"
         )
 
 
