@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 
 import psycopg
 
+from bide.engines.postgres.settings import connect_timeout
 from bide.engines.waiting import readable
 from bide.outbox.rows import CHANNEL, POSTGRES_TABLES, Row
 
@@ -26,8 +27,9 @@ class PostgresTable:
 
     def __init__(self, url: str) -> None:
         self._connection = psycopg.connect(
-            url, autocommit=True, prepare_threshold=None, fallback_application_name="bide forward"
-        )
+            url, autocommit=True, prepare_threshold=None, fallback_application_name="bide forward",
+            connect_timeout=connect_timeout(url),
+        )  # fmt: skip
         self._woken, self._waker = os.pipe()
         self._notes: list[psycopg.Notify] = []
         self._connection.add_notify_handler(self._notes.append)

@@ -47,12 +47,9 @@ class Settings:
         """
         url = self.listen if to_listen else self.url
         try:
-            said = conninfo_to_dict(url).get("connect_timeout") or os.environ.get(
-                "PGCONNECT_TIMEOUT"
-            )
             return psycopg.connect(
                 url,
-                connect_timeout=said or CONNECT_TIMEOUT,
+                connect_timeout=connect_timeout(url),
                 autocommit=True,
                 prepare_threshold=None,
                 fallback_application_name="bide",
@@ -60,6 +57,12 @@ class Settings:
             )
         except psycopg.Error as error:
             raise translate(error, self.place, sent=False) from error
+
+
+def connect_timeout(url: str) -> str | int:
+    """Return for how many seconds each address of a URL is tried at most, as libpq takes it."""
+    said = conninfo_to_dict(url).get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT")
+    return str(said) if said else CONNECT_TIMEOUT
 
 
 def libpq_url(parts: SplitResult) -> str:
