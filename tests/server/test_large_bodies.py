@@ -6,9 +6,16 @@ from contextlib import ExitStack
 
 import pytest
 
+from bide.lane.shared import close_lane, open_lane
+from bide.model.commands import Ack, Cancel, Claim, Lease, Put
+from bide.model.errors import InvalidArgument
+from bide.model.message import Item
+from bide.model.replies import Claimed
 from bide.server import large_bodies
 from bide.server.large_bodies import LARGE, LargeBodies
+from bide.server.lease_secrets import LeaseSecrets
 from bide.server.problem import Problem
+from bide.server.validate import check_each
 from tests.server.client import Q
 from tests.server.conftest import Serve
 from tests.server.raw import request
@@ -132,3 +139,36 @@ def test_large_bodies_arrive_whole(serve: Serve) -> None:
     messages = [{"id": f"m{number}", "body": body} for number in range(4)]
     assert client.post(f"{Q}/put", {"messages": messages}).status == 200
     assert client.get(f"{Q}/messages/m3").json["body"] == body
+
+
+def test_what_a_command_names_is_checked_in_steps() -> None:
+    ids = [f"order-{number}" for number in range(1_000)]
+    assert len(list(check_each(Cancel("q", ids)))) == 1_000 // 256
+    leases = [Lease(id, 1, "secret") for id in ids]
+    assert len(list(check_each(Ack("q", leases, [b"1"] * 1_000)))) == 2 * (1_000 // 256)
+    steps = check_each(Cancel("q", [*ids, "\n"]))
+    with pytest.raises(InvalidArgument, match="control characters"):
+        list(steps)
+
+
+def test_leases_are_signed_and_checked_in_steps() -> None:
+    ways: list[float] = []
+
+    async def give_way(since: float) -> float:
+        ways.append(since)
+        return since
+
+    async def story() -> None:
+        lane = open_lane("memory://")
+        lane.call(Put("q", [Item(f"m{number}", b"1") for number in range(5)]))
+        claimed = lane.call(Claim("q", 5, 30_000, "w"))
+        assert isinstance(claimed, Claimed)
+        secrets = LeaseSecrets(lane, give_way)
+        signed = await secrets.signed("q", claimed)
+        leases = [Lease(m.id, signed.token, m.secret) for m in signed.messages]
+        known = await secrets.checked("q", leases, trusted=False)
+        assert [lease.token for lease in known] == [claimed.token] * 5
+        assert len(ways) == 10
+        close_lane(lane)
+
+    asyncio.run(story())

@@ -136,12 +136,15 @@ async def many_objects(target: Target) -> None:
 
 
 async def dense_bodies(target: Target) -> None:
-    """Thirty megabytes of bodies in which each byte or two is a value."""
+    """Thirty megabytes of bodies in which each byte or two is a value.
+
+    They are refused at the last message: to store them is one commit, for which others wait.
+    """
     lists = b'{"body": [' + b"[]," * 300_000 + b"1]}"
     deep = b'{"body": [' + b"[" * 490 + b"]" * 490 + b"," + b"1," * 400_000 + b"1]}"
     await _large(
         target, "/v1/queues/q/put",
-        *(b'{"messages": [' + b",".join([one] * 30) + b"]}" for one in (lists, deep)),
+        *(b'{"messages": [' + b",".join([one] * 30) + b', {"nope": 1}]}' for one in (lists, deep)),
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 
 from bide.model.limits import MAX_BUFFERED
 from bide.server.problem import Problem
@@ -11,6 +12,9 @@ LARGE = 64 * 1024
 
 SLICE = 0.002
 """Seconds after which a loop over a large request lets others go on."""
+
+GiveWay = Callable[[float], Awaitable[float]]
+"""`LargeBodies.give_way`, for those who loop."""
 
 
 class LargeBodies:

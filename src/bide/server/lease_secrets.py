@@ -8,6 +8,7 @@ share. Only a caller who was given the lease can settle it.
 import base64
 import hmac
 import secrets
+import time
 
 import msgspec
 
@@ -18,6 +19,7 @@ from bide.model.identity import RESERVED
 from bide.model.message import Item
 from bide.model.replies import Claimed, Found, expect
 from bide.model.times import LATEST
+from bide.server.large_bodies import GiveWay
 
 QUEUE = f"{RESERVED}/keys"
 
@@ -35,10 +37,12 @@ class LeaseSecrets:
 
     Args:
         lane: the way to the store, which keeps the key.
+        give_way: lets others go on during a long loop; see `LargeBodies`.
     """
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, lane: Lane, give_way: GiveWay) -> None:
         self._lane = lane
+        self._give_way = give_way
         self._key: bytes | None = None
 
     async def signed(self, queue: str, reply: Claimed) -> Claimed:
@@ -50,11 +54,12 @@ class LeaseSecrets:
         """
         if not reply.messages:
             return reply
-        key = await self._known_key()
-        messages = [
-            msgspec.structs.replace(m, secret=_secret(key, queue, m.id, reply.token))
-            for m in reply.messages
-        ]
+        key, since = await self._known_key(), time.monotonic()
+        messages = []
+        for message in reply.messages:
+            secret = _secret(key, queue, message.id, reply.token)
+            messages.append(msgspec.structs.replace(message, secret=secret))
+            since = await self._give_way(since)
         return msgspec.structs.replace(reply, messages=messages)
 
     async def checked(self, queue: str, leases: list[Lease], *, trusted: bool) -> list[Lease]:
@@ -68,8 +73,12 @@ class LeaseSecrets:
         Raises:
             LeaseLost: a secret is missing.
         """
-        key = await self._known_key() if leases else b""
-        return [self._checked(key, queue, lease, trusted=trusted) for lease in leases]
+        key, since = await self._known_key() if leases else b"", time.monotonic()
+        found = []
+        for lease in leases:
+            found.append(self._checked(key, queue, lease, trusted=trusted))
+            since = await self._give_way(since)
+        return found
 
     def _checked(self, key: bytes, queue: str, lease: Lease, *, trusted: bool) -> Lease:
         if lease.secret is None:

@@ -5,7 +5,7 @@ first, then its commands are taken apart, and the messages of a put are decoded 
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
@@ -16,12 +16,10 @@ from bide.model import limits
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item
 from bide.model.undoing import Bulk, Undo
-from bide.server.large_bodies import LARGE
+from bide.server.large_bodies import LARGE, GiveWay
 from bide.server.structure import check_count, check_fields
 
 Given = cmd.Command | Bulk | Undo
-
-GiveWay = Callable[[float], Awaitable[float]]
 
 AT_ONCE = 4 * 1024 * 1024
 """Bytes whose values are not counted first: to skip them takes 20 ms at most."""

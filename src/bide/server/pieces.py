@@ -7,12 +7,10 @@ validate: what is between brackets is decoded afterwards, message by message.
 
 import re
 import time
-from collections.abc import Awaitable, Callable
 
 from bide.model.limits import MAX_HTTP_MESSAGES
+from bide.server.large_bodies import GiveWay
 from bide.server.problem import Problem, invalid
-
-GiveWay = Callable[[float], Awaitable[float]]
 
 SLICE = 64 * 1024
 """Bytes that are looked at in one step, and the most that a request may have around its list."""

@@ -96,7 +96,8 @@ class Service:
         self.addresses = ClientAddress(settings.trusted_proxies)
         self.client_text = ClientText(settings.store)
         self.action_log = ActionLog(settings.action_log)
-        self.lease_secrets = LeaseSecrets(self.lane)
+        self.large_bodies = LargeBodies(settings.max_request)
+        self.lease_secrets = LeaseSecrets(self.lane, self.large_bodies.give_way)
         self.shared = shared or SharedState()
         self.slow_reads = SlowReads(self.lane)
         counts = QuotaCounts(self.lane, self.slow_reads, self.shared.usage)
@@ -116,7 +117,6 @@ class Service:
         self.waiting = 0
         """Claims that wait."""
         self.claimers = Claimers()
-        self.large_bodies = LargeBodies(settings.max_request)
         self.streams = LongCalls("event streams", "max_streams", settings.max_streams)
         self.waits = LongCalls("waiting claims", "max_waiting", settings.max_waiting)
         self.slow_calls = LongCalls("slow reads", "max_slow_reads", settings.max_slow_reads)

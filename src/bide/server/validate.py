@@ -4,7 +4,7 @@
 over the wire may come from anywhere.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,9 +30,14 @@ from bide.server.rights import Caller, rights_of
 
 _DIGITS = set("0123456789abcdef")
 
+_STEP = 256
+"""Values of a list that are checked before others may go on."""
+
 
 def check(command: cmd.Command | Bulk | Undo, caller: Caller) -> None:
-    """Check that a command can be carried out; `check_item` checks the messages of a Put.
+    """Check that a command can be carried out.
+
+    `check_each` checks the values of its lists, and `check_item` the messages of a Put.
 
     Raises:
         InvalidArgument: one of its values cannot be.
@@ -82,6 +87,19 @@ def check(command: cmd.Command | Bulk | Undo, caller: Caller) -> None:
             )
         case cmd.Purge() if command.ids is not None and command.state != "dead":
             raise InvalidArgument('ids are of dead letters: state must be "dead" with them')
+
+
+def check_each(command: cmd.Command | Bulk | Undo) -> Iterator[None]:
+    """Check each value in the lists of a command, and yield after every few hundred.
+
+    Raises:
+        InvalidArgument: one of them cannot be.
+    """
+    for name, rule in EACH.items():
+        for number, value in enumerate(getattr(command, name, None) or (), 1):
+            rule(value, name)
+            if not number % _STEP:
+                yield
 
 
 def check_item(item: Item, max_body: int) -> None:
@@ -148,35 +166,20 @@ def _actor(value: str, name: str) -> None:
     check_actor(value)
 
 
-def _ids(ids: list[str], name: str) -> None:
-    _few(ids, name)
-    for id in ids:
-        check_name(id)
+def _lease(lease: cmd.Lease, name: str) -> None:
+    check_name(lease.id)
+    check_range(lease.token, "token", -1, 1 << 53)
+    _text(lease.secret or "", "secret")
 
 
-def _leases(leases: list[cmd.Lease], name: str) -> None:
-    _few(leases, name)
-    for lease in leases:
-        check_name(lease.id)
-        check_range(lease.token, "token", -1, 1 << 53)
-        _text(lease.secret or "", "secret")
-
-
-def _results(results: list[bytes | None], name: str) -> None:
-    for result in results:
-        if result is not None:
-            check_result(result)
+def _result(result: bytes | None, name: str) -> None:
+    if result is not None:
+        check_result(result)
 
 
 def _version(value: str, name: str) -> None:
     if not (len(value) == 16 and set(value) <= _DIGITS):
         raise InvalidArgument(f"{name}={value!r} is no version: 16 hexadecimal digits")
-
-
-def _versions(values: list[str], name: str) -> None:
-    _few(values, name)
-    for value in values:
-        _version(value, name)
 
 
 def _undo(value: str, name: str) -> None:
@@ -233,14 +236,14 @@ RULES: dict[str, Callable[[Any, str], object]] = {
     "delay": _span,
     "history": _span,
     "holder": check_name,
-    "ids": _ids,
+    "ids": _few,
     "id": check_name,
     "if_due": _moment,
     "if_version": _version,
     "items": _few,
     "keep": _span,
     "lease": partial(check_range, least=0, most=limits.MAX_LEASE),
-    "leases": _leases,
+    "leases": _few,
     "group_limit": partial(check_range, least=0, most=limits.MAX_COUNT),
     "group_rate": partial(check_range, least=0, most=SLOWEST),
     "limit": partial(check_range, least=0, most=limits.MAX_COUNT),
@@ -249,12 +252,19 @@ RULES: dict[str, Callable[[Any, str], object]] = {
     "rate": partial(check_range, least=0, most=SLOWEST),
     "reason": _text,
     "result_ttl": _span,
-    "results": _results,
     "slots": partial(check_range, least=0, most=limits.MAX_COUNT),
     "part": partial(check_range, least=0, most=1 << 53),
     "undo": _undo,
     "until": _moment,
-    "versions": _versions,
+    "versions": _few,
     "where": _where,
 }
 """The rule of each field of a command, by name: a name means the same in every command."""
+
+EACH: dict[str, Callable[[Any, str], object]] = {
+    "ids": lambda id, name: check_name(id),
+    "leases": _lease,
+    "results": _result,
+    "versions": _version,
+}
+"""The rule of each value in a list of a command, by the name of the list."""

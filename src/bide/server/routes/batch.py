@@ -161,6 +161,8 @@ async def _own(call: Call, command: cmd.Command | Bulk | Undo) -> Any:
     """Return a command as it is for the store, if the caller may give it."""
     validate.check(command, call.caller)
     since = time.monotonic()
+    for _ in validate.check_each(command):
+        since = await call.service.large_bodies.give_way(since)
     for item in command.items if isinstance(command, cmd.Put) else ():
         await call.service.large_bodies.turn(len(item.data))
         validate.check_item(item, call.service.settings.max_body)
