@@ -252,6 +252,7 @@ RULES: dict[str, Callable[[Any, str], object]] = {
     "rate": partial(check_range, least=0, most=SLOWEST),
     "reason": _text,
     "result_ttl": _span,
+    "results": _few,
     "slots": partial(check_range, least=0, most=limits.MAX_COUNT),
     "part": partial(check_range, least=0, most=1 << 53),
     "undo": _undo,
