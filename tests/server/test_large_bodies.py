@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -151,7 +152,7 @@ def test_what_a_command_names_is_checked_in_steps() -> None:
         list(steps)
 
 
-def test_leases_are_signed_and_checked_in_steps() -> None:
+def test_leases_are_signed_and_checked_in_steps(tmp_path: Path) -> None:
     ways: list[float] = []
 
     async def give_way(since: float) -> float:
@@ -159,7 +160,7 @@ def test_leases_are_signed_and_checked_in_steps() -> None:
         return since
 
     async def story() -> None:
-        lane = open_lane("memory://")
+        lane = open_lane(f"sqlite:///{tmp_path}/bide.db")
         lane.call(Put("q", [Item(f"m{number}", b"1") for number in range(5)]))
         claimed = lane.call(Claim("q", 5, 30_000, "w"))
         assert isinstance(claimed, Claimed)
