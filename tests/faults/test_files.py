@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -303,7 +304,7 @@ def test_a_log_that_is_cut_is_told(file: Path) -> None:
     with bide.Queue("orders", f"sqlite:///{file}") as orders:
         orders.put_many(bide.NewMessage(body="x" * 200, id=f"m{n}") for n in range(200))
         os.truncate(file.with_name(f"{file.name}-wal"), 4096)
-        with sqlite3.connect(file) as other, pytest.raises(sqlite3.OperationalError):
+        with closing(sqlite3.connect(file)) as other, pytest.raises(sqlite3.OperationalError):
             other.execute("SELECT count(*) FROM bide_message").fetchone()
         with pytest.raises(StoreCorrupt, match="is cut or was deleted"):
             SqliteEngine(file)
