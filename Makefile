@@ -72,7 +72,7 @@ bench: $(VENV)/.dev servers ## Measure bide against the raw limits of this machi
 	$(BIN)/python -m benchmarks rabbitmq
 	$(BIN)/python -m benchmarks celery
 
-soak: $(VENV)/.dev ## Kill workers, share a file, attack the server, fill PostgreSQL (26 min)
+soak: $(VENV)/.dev ## Kill workers, share a file, attack the server, fill PostgreSQL (28 min)
 	$(BIN)/python -m tests.worker.kills --seconds 60
 	$(BIN)/python -m tests.rabbitmq.kills --seconds 60
 	$(BIN)/python -m tests.faults.eight_processes --seconds 60
