@@ -7,17 +7,16 @@ from collections.abc import Iterator
 import bide
 from benchmarks.core.growth import FEW, compare
 from benchmarks.figure import Figure
-from benchmarks.postgres.store import BATCH, backend_seconds, fill, store
+from benchmarks.postgres.idling import idle
+from benchmarks.postgres.store import BATCH, fill, store
 from benchmarks.redis.store import other, per_second
 from benchmarks.redis.waiting import SECONDS, produce
-from tests.postgres_server import PostgresServer
 
 __all__ = ["MEASUREMENTS"]
 
 MESSAGES = 20_000
 ROUNDS = 3
 MANY = 1_000_000
-IDLE_SECONDS = 10
 
 
 def _drain(queue: bide.Queue) -> None:
@@ -89,26 +88,7 @@ def growth() -> Iterator[Figure]:
         with server.client() as client:
             client.execute("ALTER SYSTEM SET log_statement = 'all'")
             client.execute("SELECT pg_reload_conf()")
-        before = _executed(server)
-        many.claim(1, wait=IDLE_SECONDS)
-        # The first asks, and says that it sleeps.
-        asked = (_executed(server) - before - 2) / IDLE_SECONDS
-        with server.client() as client:
-            client.execute("ALTER SYSTEM RESET log_statement")
-            client.execute("SELECT pg_reload_conf()")
-        own, theirs = time.process_time(), backend_seconds(server)
-        many.claim(1, wait=IDLE_SECONDS)
-        spent = time.process_time() - own + backend_seconds(server) - theirs
-    yield Figure("an idle claimer: statements", asked, "/s", goal="1 /s", met=asked <= 1)
-    yield Figure(
-        f"an idle claimer: processor in {IDLE_SECONDS} s, both ends", spent, "s", goal="< 0.05 s",
-        met=spent < 0.05,
-    )  # fmt: skip
-
-
-def _executed(server: PostgresServer) -> int:
-    """Return how many prepared statements the log tells of: bide's, and of nobody else."""
-    return (server.folder / "log").read_text().count("LOG:  execute ")
+        yield from idle(many, server)
 
 
 MEASUREMENTS = (claim, worker, lateness, growth)

@@ -5,13 +5,14 @@ import threading
 from collections.abc import Callable, Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from bide.engines.memory import MemoryEngine
 from bide.lane import Lane
-from bide.lane.waiting_claims import LOOK_AGAIN
+from bide.lane.waiting_claims import CALM, LOOK_AGAIN
 from bide.model.commands import Claim, Command
 from bide.model.errors import StoreError
-from bide.model.replies import Reply
+from bide.model.replies import Claimed, Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
 from tests.lane.commands import PATIENCE, claim, claims, eventually, ids, put, spawn, waiting
@@ -223,6 +224,30 @@ def test_a_lost_hint_is_healed_within_a_second(lane: Lane, store: Shared, clock:
     clock.advance(LOOK_AGAIN)
     assert ids(future.result(PATIENCE)) == ["a"]
     assert LOOK_AGAIN <= 1
+
+
+def test_a_calm_store_is_looked_at_less_often(
+    lane: Lane,
+    engine: FlakyEngine,
+    store: Shared,
+    clock: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def calmly(commands: Sequence[Command], now: int | None = None) -> list[Reply]:
+        replies = MemoryEngine.execute(store, commands, now)
+        return [replace(r, calm=True) if isinstance(r, Claimed) else r for r in replies]
+
+    monkeypatch.setattr(store, "execute", calmly)
+    future = spawn(lane.call, claim(), wait=60)
+    waiting(lane)
+    before = claims(engine)
+    clock.wait_for_waiters()
+    clock.advance(LOOK_AGAIN)
+    clock.wait_for_waiters()
+    assert claims(engine) == before
+    put_elsewhere(store, "a")
+    clock.advance(CALM - LOOK_AGAIN)
+    assert ids(future.result(PATIENCE)) == ["a"]
 
 
 def test_whoever_waits_looks_again_only_once_a_second(

@@ -19,11 +19,14 @@ LOOK_AGAIN = 1.0
 A hint about a change can be lost (another container, a full buffer), and a wall clock can be set.
 """
 
+CALM = 2.5
+"""The same, where the store says that no change can be missed meanwhile."""
+
 
 class _Waiting:
     """The claims that wait for one queue."""
 
-    __slots__ = ("asked", "asking", "interested", "leader", "requests", "wake")
+    __slots__ = ("asked", "asking", "interested", "leader", "look_again", "requests", "wake")
 
     def __init__(self) -> None:
         self.requests: deque[Request] = deque()
@@ -31,13 +34,14 @@ class _Waiting:
         self.interested = 0
         self.asking = 0
         self.asked = 0.0
+        self.look_again = LOOK_AGAIN
         self.wake: float | None = None
 
     def moment(self) -> float | None:
         """Return when the first request should ask; `None` while one asks, and without requests."""
         if self.asking or not self.requests:
             return None
-        soon = self.asked + LOOK_AGAIN
+        soon = self.asked + self.look_again
         return soon if self.wake is None else min(self.wake, soon)
 
 
@@ -80,6 +84,7 @@ class WaitingClaims:
         waiting = self.queues[request.awaits]
         waiting.asking -= 1
         waiting.asked = now
+        waiting.look_again = CALM if isinstance(reply, Claimed) and reply.calm else LOOK_AGAIN
         if request is waiting.leader:  # it keeps its place
             waiting.requests.appendleft(request)
         else:

@@ -109,6 +109,9 @@ class Claimed(msgspec.Struct, frozen=True, gc=False, tag="claimed", omit_default
     behind: bool = False
     """Whether a limited queue has due messages that no claim has lined up yet, so that their groups
     get no turn: claim again, with a `count` of 0 if there is no room."""
+    calm: bool = False
+    """Whether no change of another process was missed, nor can be soon: a claim that waits need not
+    look again so often."""
 
 
 class Found(msgspec.Struct, frozen=True, gc=False, tag="found"):

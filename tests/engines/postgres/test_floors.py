@@ -26,7 +26,7 @@ def open_engine(
     postgres_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[], PostgresEngine]]:
     """Provide engines on one store, which never look everywhere again by themselves."""
-    monkeypatch.setattr("bide.engines.postgres.engine.FLOORS_LAST", 1e9)
+    monkeypatch.setattr("bide.engines.postgres.floors.LAST", 1e9)
     url = postgres_url()
     opened: list[PostgresEngine] = []
 
@@ -193,7 +193,7 @@ def test_floors_rise_to_the_first_message_that_is_there(
         client.execute(f"SET search_path = {engine.schema}".encode())
         raised = "SELECT _raised(q, ARRAY[0, 0, %s, 0, 60000]::bigint[], %s) FROM queue AS q"
         assert client.execute(raised, (day, day)).fetchall() == [
-            ([hour * 256 + 255, untils[0], None, 0, 60_000],)
+            ([hour * 256 + 255, untils[0], None, 0, 60_000, 1],)
         ]
         # A clock that was set back, and leases that may be shorter now.
         anywhere = [([0, 0, None, None, 60_000],)]

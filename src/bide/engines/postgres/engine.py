@@ -15,10 +15,11 @@ from msgspec import MsgspecError
 from msgspec.structs import replace
 
 from bide.engines.port import Capabilities, Notifier
-from bide.engines.postgres.arrays import Array, integers, texts
+from bide.engines.postgres.arrays import texts
 from bide.engines.postgres.caller import Caller
 from bide.engines.postgres.calls import is_one_call, replies
 from bide.engines.postgres.faults import CHANGED, RETRIED, translate
+from bide.engines.postgres.floors import Floors
 from bide.engines.postgres.notifier import PostgresNotifier
 from bide.engines.postgres.putting import only_puts, put_one
 from bide.engines.postgres.schema import prepare
@@ -40,13 +41,6 @@ FOLD_REST = 10.0
 """The counters are not added up again for so many times as long as that took: while a transaction
 holds an old snapshot, it reads all changes that were added up since."""
 
-FLOORS_LAST = 60.0
-"""Seconds after which a claim looks everywhere again, whatever the last one said: the server's
-clock may have been set back. A thousand times as long as that look took, if that is longer, but
-no more than `FLOORS_END`: it may only have waited for a lock."""
-
-FLOORS_END = 3_600.0
-
 DOZE = 100
 """Milliseconds by which a process may wake before the moment that others know of: one that sleeps
 for a short while again and again does not change its row each time."""
@@ -60,9 +54,9 @@ SOON, SELDOM = 0.02, 1.0
 MANY_DELTAS = 1_000
 """After a count that had to add up so many changes of the counters, they are folded."""
 
-LOOK_AGAIN = 2_000
-"""Milliseconds within which each process that waits asks again by itself, which it does once a
-second: what is put for a later time wakes none."""
+LOOK_AGAIN = 5_000
+"""Milliseconds within which each process that waits asks again by itself, which it does every
+second or every `CALM` seconds: what is put for a later time wakes none."""
 
 PUTS = frozenset(("_put", "_replace"))
 
@@ -88,7 +82,7 @@ class _Told:
     """By queue: how far the log had come when something was put or changed."""
     moments: dict[str, int] = field(default_factory=dict)
     """By queue: when it was put, by the server's clock."""
-    floors: dict[str, list[int]] = field(default_factory=dict)
+    floors: dict[str, list[int | None]] = field(default_factory=dict)
     """By queue: where the next claim is to begin."""
     waits: dict[str, tuple[int, int | None]] = field(default_factory=dict)
     """By queue: when an empty claim is to ask again, and until when others believe it asleep."""
@@ -117,8 +111,8 @@ class PostgresEngine:
         self._until_fold = FOLD_EVERY
         self._fold_from = 0.0
         self._polls = False
-        self._floors: dict[str, list[int]] = {}
-        self._forget_floors: dict[str, float] = {}
+        self._floors = Floors()
+        self._slept: set[str] = set()  # queues at whose last claim others knew that this one sleeps
         self._witness = Witness(settings.place)
         self._pauses: dict[str, float] = {}
         self._limited: set[str] = set()  # queues whose last claim said that they have limits
@@ -213,12 +207,10 @@ class PostgresEngine:
         def noted(function: str, *arguments: Any) -> list[Any]:
             if function == "_claim":
                 queue = arguments[0]
-                floor, begin = self._floor(queue), time.monotonic()
+                floor, begin = self._floors.of(queue), time.monotonic()
                 rows = caller(function, *arguments, floor, waiter)
                 if floor is None:
-                    took = time.monotonic() - begin
-                    lasts = min(max(FLOORS_LAST, 1_000 * took), FLOORS_END)
-                    self._forget_floors[queue] = begin + lasts
+                    self._floors.looked(queue, begin)
                 end = rows[-1]
                 told.floors[queue] = end.floor
                 told.waits[queue] = (_NEVER if end.due is None else end.due, end.until)
@@ -246,13 +238,6 @@ class PostgresEngine:
         if now is None:
             self._floors.update(told.floors)
         return found
-
-    def _floor(self, queue: str) -> Array | None:
-        """Return where the last claim said that the next one is to begin."""
-        floor = self._floors.get(queue)
-        if floor is None or time.monotonic() >= self._forget_floors[queue]:
-            return None
-        return integers(floor)
 
     def _follow_up(
         self,
@@ -311,8 +296,11 @@ class PostgresEngine:
             if waits and isinstance(reply, Claimed) and not reply.messages:
                 until, asleep = told.waits[command.queue]
                 if asleep is not None and until <= asleep <= until + DOZE:
+                    found[number] = replace(reply, calm=self._is_calm(command.queue))
+                    self._slept.add(command.queue)
                     continue
-                floor = self._floor(command.queue)
+                self._slept.discard(command.queue)
+                floor = self._floors.of(command.queue)
                 asleep = until + DOZE
                 ((sooner,),) = caller("_sleep", self._process, command.queue, asleep, floor)
                 if sooner is not None and sooner < until:
@@ -326,6 +314,15 @@ class PostgresEngine:
         for queue, moment in wakes.items():
             self._settle(caller)
             caller.start("_wake", self._process, queue, moment, min(most[queue], _EVERYBODY))
+
+    def _is_calm(self, queue: str) -> bool:
+        """Whether each put that may still be committed wakes this process, if it has to.
+
+        A put sees who sleeps. So all transactions must have begun since this process slept, and it
+        must hear of them.
+        """
+        hears = self._notifier is not None and self._notifier.hears
+        return hears and queue in self._slept and self._floors.is_calm(queue)
 
     def _look_again(self, queue: str, reply: Claimed) -> Claimed:
         """Let a claim that waits ask again soon after there was something, and then less often."""

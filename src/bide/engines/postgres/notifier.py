@@ -36,6 +36,11 @@ class PostgresNotifier:
         self._woken, self._waker = os.pipe()
         self._connection: psycopg.Connection[Any] | None = self._open()
 
+    @property
+    def hears(self) -> bool:
+        """Whether its connection is there, as far as it knows."""
+        return self._connection is not None
+
     def listen(self) -> list[tuple[str, int]]:
         """Block until hints come, and return them; an empty list once closed."""
         while not self._closed.is_set():

@@ -8,8 +8,9 @@
 --
 -- `p_floor` is what the caller's last claim answered as `floor`, while it used the same connection:
 -- where to begin to look, so that rows which are deleted, but kept by an old snapshot, are not visited
--- again and again. It has five numbers: the lowest rank of delayed messages; that of leased ones; a
--- moment; a transaction; the shortest lease of the queue. Once all transactions have ended that began
+-- again and again. It has six numbers: the lowest rank of delayed messages; that of leased ones; a
+-- moment; a transaction; the shortest lease of the queue; and 1 if that claim found the condition met that
+-- now follows. Once all transactions have ended that began
 -- before that one, nothing can appear before that moment, nor a lease that ends before that moment and
 -- the shortest lease, and the ranks move up to that. Every put begins its transaction, in this sense,
 -- before it reads the clock; what is put for a time that is past says so in `lowered`; and a lease that
@@ -221,6 +222,7 @@ BEGIN
   IF p_moment < greatest(bound, floors[1] / 256) THEN
     RETURN ARRAY[0, 0, NULL, NULL, q.lease];  -- the clock was set back
   END IF;
+  floors[6] := 0;
   IF bound IS NULL OR pg_snapshot_xmin(pg_current_snapshot())::text::bigint < floors[4] THEN
     RETURN floors;  -- somebody is at work who may still put something before the moment
   END IF;
@@ -233,16 +235,17 @@ BEGIN
       AND rank >= floors[2] AND rank < first_lapse
     ORDER BY rank LIMIT 1));
   floors[3] := NULL;
+  floors[6] := 1;
   RETURN floors;
 END $$;
 
 -- What the next claim begins with. With a moment it may become the one to wait for.
 CREATE FUNCTION bide._bounded(p_floor bigint[], p_moment bigint) RETURNS bigint[]
-LANGUAGE plpgsql STABLE AS $$
+LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-  IF p_floor[3] IS NULL THEN
-    p_floor[4] := pg_current_xact_id_if_assigned()::text::bigint;
-    p_floor[3] := CASE WHEN p_floor[4] IS NOT NULL THEN p_moment END;
+  IF p_floor[3] IS NULL AND p_moment IS NOT NULL THEN
+    p_floor[4] := pg_current_xact_id()::text::bigint;
+    p_floor[3] := p_moment;
   END IF;
   RETURN p_floor;
 END $$;

@@ -51,7 +51,7 @@ BEGIN
   END IF;
   moment := coalesce(one.due, _moment(p_now));
   due := coalesce(p_at, moment + p_delay);
-  IF due < moment + 2000 THEN  -- who waits looks once a second
+  IF due < moment + 5000 THEN  -- who waits looks more often by itself
     PERFORM _wake_at_commit(p_queue, due);
   END IF;
   RETURN answer;
@@ -113,7 +113,7 @@ BEGIN
       wake := CASE WHEN c.latest IS NULL THEN least(c.new_due, _moment(asked.now) + c.new_delay)
                    ELSE _moment(asked.now) END;
     END IF;
-    IF wake < _moment(asked.now) + 2000 THEN  -- who waits looks once a second
+    IF wake < _moment(asked.now) + 5000 THEN  -- who waits looks more often by itself
       PERFORM _wake_at_commit(c.queue, wake);
     END IF;
     answers := answers || coalesce(rows, '[]');

@@ -109,7 +109,7 @@ BEGIN
     met := _put_one(queue, NULL, result.id, true, data, due, 0, coalesce(priority, 0),
                     coalesce(attempts, 10), late, "group", headers::text);
     IF met.due IS NOT NULL THEN
-      IF due < met.due + 2000 THEN  -- who waits looks once a second
+      IF due < met.due + 5000 THEN  -- who waits looks more often by itself
         PERFORM _wake_at_commit(queue, due);
       END IF;
       RETURN (result.id, true, CASE WHEN due <= met.due THEN 'ready' ELSE 'delayed' END,

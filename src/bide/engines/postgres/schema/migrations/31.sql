@@ -1,0 +1,1 @@
+-- A claim says whether all transactions have ended that were open at the one before: functions, and no table.
