@@ -291,6 +291,7 @@ def test_changes_of_the_same_messages_wait_in_no_circle(
                 some = chance.sample(ids, 12)
                 items = [Item(id, b"1", delay=60_000) for id in some]
                 commands: list[cmd.Command] = [
+                    cmd.Put("q", items), cmd.Put("q", sorted(items, key=lambda item: item.id)),
                     cmd.Put("q", items, "replace"), cmd.Cancel("q", some),
                     cmd.Reschedule("q", some, delay=60_000), cmd.Edit("q", some, priority=1),
                 ]  # fmt: skip

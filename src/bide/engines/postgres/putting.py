@@ -3,7 +3,6 @@
 import struct
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from operator import lt
 from typing import Any
 
 import msgspec
@@ -98,9 +97,7 @@ def _keep(
     run: Run, queue: str, commands: Sequence[cmd.Put], now: int | None, hopeful: bool
 ) -> list[Reply]:
     items = [item for command in commands for item in command.items]
-    ids = [item.id for item in items]
-    alone = hopeful and all(map(lt, ids, ids[1:]))
-    outcomes = put_outcomes(items, run("_put", queue, now, *_columns(items), alone))
+    outcomes = put_outcomes(items, run("_put", queue, now, *_columns(items), hopeful))
     found: list[Reply] = []
     first = 0
     for command in commands:

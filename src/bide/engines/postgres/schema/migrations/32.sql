@@ -1,0 +1,1 @@
+-- `_put` locks new and taken ids in one order: functions, and no table.
