@@ -78,6 +78,12 @@ class ClaimCases:
                     taken += got
                 assert taken == [id for id, _ in expected], name
 
+    def test_lone_puts_and_batches_are_in_one_order(self, desk: Desk) -> None:
+        put = ["z", "x", "y", "w", "u", "v", "t"]
+        for ids in (put[:1], put[1:3], put[3:4], put[4:6], put[6:]):
+            desk.put(*ids, at=START)
+        assert desk.take() == put
+
     def test_priority_counts_only_among_due_messages(self, desk: Desk) -> None:
         desk.put("heavy", delay=1, priority=255)
         desk.put("a", "b", "c")
