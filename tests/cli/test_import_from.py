@@ -33,7 +33,9 @@ def test_messages_move_and_the_exit_code_tells_of_those_that_stay(
 
     done = run(*command)
     assert done.exit_code == 1
-    assert done.stdout == "stored\t2\nfinished\t0\nwaiting\t0\npickled\t1\nrefused\t0\nheld\t0\n"
+    assert done.stdout == (
+        "stored\t2\nfinished\t0\nwaiting\t0\nexpired\t0\npickled\t1\nrefused\t0\nheld\t0\n"
+    )
     assert "1 pickled message left; to move them, too: --allow-pickle" in done.stderr
     assert [one.id for one in orders.claim(9)] == ["tell-0", "tell-1"]
 
@@ -44,7 +46,20 @@ def test_messages_move_and_the_exit_code_tells_of_those_that_stay(
 
     last = run(*command)
     assert last.exit_code == 0
+    assert "expired" not in last.stderr
     assert "nothing is pending in the queue 'mails' of rq; --source-queue names" in last.stderr
+
+
+def test_expired_messages_are_told_and_leave_nothing_to_do(run: Bide, broker: Broker) -> None:
+    for order in range(2):
+        broker.client.expireat(f"rq:job:tell-{order}", 1)
+    command = ("import", "orders", broker.store_url, "--from", "rq", "--source-queue", "mails")
+    done = run(*command, "--allow-pickle")
+    assert done.exit_code == 0
+    assert "stored\t1\n" in done.stdout
+    assert "expired\t2\n" in done.stdout
+    assert "2 messages expired in rq and left; its workers would not run them" in done.stderr
+    assert "nothing is pending" not in run(*command).stderr
 
 
 @pytest.mark.parametrize(

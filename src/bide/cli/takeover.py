@@ -43,13 +43,18 @@ def import_from(
         sentence += f", {done.finished:,} of them from an interrupted run"
     code = DONE if done.stored else NOTHING
     out.report(facts, code, sentence, would=WOULD if dry_run else None)
-    if done and not (done.stored or done.waiting):
+    if done and not (done.stored or done.waiting or done.expired):
         warn(
             f"nothing is pending in the queue {done.source_queue!r} of {library}; "
             "--source-queue names another"
         )
     if done.waiting and out.terminal:
         out.text(f"  {plural(done.waiting, 'message')} without a due time left")
+    if done.expired:
+        warn(
+            f"{plural(done.expired, 'message')} expired in {library} and left; its workers would "
+            "not run them either"
+        )
     if done.pickled:
         warn(
             f"{plural(done.pickled, 'pickled message')} left; to move them, too: --allow-pickle "

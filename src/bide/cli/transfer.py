@@ -121,6 +121,7 @@ def import_(
     In a dry run, a pipe has would-store and would-reschedule instead. And with --from:
       finished     stored messages that an interrupted run had in transit
       waiting      messages without a due time, which stay (--delayed-only)
+      expired      messages that have expired in the library, which stay
       pickled      pickled messages, which stay
       refused      messages that stay for another reason
       held         messages that workers of the library have

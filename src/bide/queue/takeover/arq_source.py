@@ -7,7 +7,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.message import Item
 from bide.queue.takeover.moments import created_at, due_at
 from bide.queue.takeover.pickled import decoded
-from bide.queue.takeover.source import Entry, Place, Refused, Source
+from bide.queue.takeover.source import Entry, Gone, Place, Refused, Source
 
 
 class ArqSource(Source):
@@ -43,7 +43,7 @@ class ArqSource(Source):
         """Return the key of the job."""
         return [b"arq:job:" + entry.member]
 
-    def item(self, entry: Entry, content: Sequence[Any]) -> Item:
+    def item(self, entry: Entry, content: Sequence[Any], now: int) -> Item:
         """Return the call of the job's function."""
         data, running, aborted = content
         if entry.member.startswith(b"cron:"):
@@ -53,7 +53,7 @@ class ArqSource(Source):
         if aborted is not None:
             raise Refused("it was aborted")
         if data is None:
-            raise Refused("it has expired")
+            raise Gone
         try:
             job = decoded(data, pickles=self.pickles)
             name, args, kwargs = job["f"], job["a"], job["k"]

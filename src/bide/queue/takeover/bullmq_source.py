@@ -62,7 +62,7 @@ class BullMQSource(Source):
         key = self._prefix + entry.member
         return [key, key + b":logs"]
 
-    def item(self, entry: Entry, content: Sequence[Any]) -> Item:
+    def item(self, entry: Entry, content: Sequence[Any], now: int) -> Item:
         """Return the job: its name is in the header, its data is the body."""
         [job] = content
         if not {b"name", b"data", b"timestamp"} <= job.keys():

@@ -31,7 +31,7 @@ class CelerySource(Source):
         names = [self.queue, *(f"{self.queue}{_STEP}{step}" for step in range(1, _LOWEST + 1))]
         return [Place(name.encode(), "list", oldest_last=True) for name in names]
 
-    def item(self, entry: Entry, content: Sequence[Any]) -> Item:
+    def item(self, entry: Entry, content: Sequence[Any], now: int) -> Item:
         """Return the task, as `bide.contrib.celery.install` would have stored it."""
         try:
             return self._item(json.loads(entry.member))

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, Self
 
 from bide.model.message import Item
-from bide.queue.takeover.moments import NOW, created_at, due_at
+from bide.queue.takeover.moments import NOW, created_at, due_at, lasting
 from bide.queue.takeover.pickled import inflated, is_pickle, plain
 from bide.queue.takeover.source import Entry, Pickled, Place, Refused, Source
 
@@ -20,6 +20,7 @@ _FIELDS = (
 _FEWEST = 8
 
 _QUEUE = "huey.redis."
+_SCHEDULE = "huey.schedule."
 
 _STAMP = 8
 """Bytes before a message in a queue with priorities: when it was put, in microseconds."""
@@ -40,7 +41,7 @@ class HueySource(Source):
     @cached_property
     def _name(self) -> str:
         """The name in keys: Huey leaves out other characters, unless it has `clean_name=False`."""
-        as_it_is = (f"{_QUEUE}{self.queue}", f"huey.schedule.{self.queue}")
+        as_it_is = (f"{_QUEUE}{self.queue}", f"{_SCHEDULE}{self.queue}")
         if self.redis.ask("EXISTS", *as_it_is):
             return self.queue
         return re.sub("[^A-Za-z0-9_]", "", self.queue)
@@ -50,7 +51,7 @@ class HueySource(Source):
         key = f"{_QUEUE}{self._name}".encode()
         by_priority = self.redis.ask("TYPE", key) == b"zset"
         return [
-            Place(f"huey.schedule.{self._name}".encode(), "zset"),
+            Place(f"{_SCHEDULE}{self._name}".encode(), "zset"),
             Place(key, "zset" if by_priority else "list", not by_priority),
         ]
 
@@ -73,7 +74,7 @@ class HueySource(Source):
         except (Refused, Pickled):
             return super().name(entry)
 
-    def item(self, entry: Entry, content: Sequence[Any]) -> Item:
+    def item(self, entry: Entry, content: Sequence[Any], now: int) -> Item:
         """Return the call of the task's function."""
         message = self._message(entry)
         if any(content):
@@ -81,10 +82,12 @@ class HueySource(Source):
         if any(message.get(name) for name in ("on_complete", "on_error", "chord_config")):
             raise Refused("it is part of a pipeline or a chord")
         eta = message["eta"]
-        due = due_at(eta.replace(tzinfo=eta.tzinfo or UTC).timestamp()) if eta else NOW
+        due = due_at(_seconds(eta)) if eta else NOW
+        end = _end(message, due, now, scheduled=entry.place.key.startswith(_SCHEDULE.encode()))
         return self._call(
             str(message["id"]), message["name"], message["args"], message["kwargs"], due,
             self._created(entry), min(max(int(message["priority"] or 0), 0), 255),
+            None if end is None else lasting(due, end, now),
         )  # fmt: skip
 
     def _has_stamp(self, entry: Entry) -> bool:
@@ -105,3 +108,27 @@ class HueySource(Source):
         if not isinstance(found, _Message) or len(found) < _FEWEST:
             raise Refused("it is no message of Huey 2 or 3")
         return dict(zip(_FIELDS, found, strict=False))
+
+
+def _seconds(when: datetime) -> float:
+    """Return a time of Huey, of UTC if it names no zone, in Unix seconds."""
+    return when.replace(tzinfo=when.tzinfo or UTC).timestamp()
+
+
+def _end(message: dict[str, Any], due: int, now: int, *, scheduled: bool) -> int | None:
+    """Return when a task expires in Unix milliseconds, if it does.
+
+    Huey counts a length of time from each time at which it puts the task into its queue. For a
+    scheduled task the last one is its due time, or the start of the consumer if that is later.
+
+    Raises:
+        Refused: it is no time.
+    """
+    expires, resolved = message.get("expires"), message.get("expires_resolved")
+    try:
+        if expires and not isinstance(expires, datetime) and (scheduled or due > now):
+            length = expires if isinstance(expires, timedelta) else timedelta(seconds=expires)
+            return max(due, now) + length // timedelta(milliseconds=1)
+        return round(_seconds(resolved) * 1000) if resolved else None
+    except (TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise Refused(f"its `expires` is {expires!r} ({error})") from error

@@ -20,6 +20,27 @@ def created_at(seconds: float) -> int | None:
     return round(seconds * 1000) if 0 < seconds * 1000 <= LATEST else None
 
 
+def lasting(due: int, end: int, now: int) -> int | None:
+    """Return how long after its due time a message expires, in milliseconds.
+
+    Args:
+        due: its due time in Unix milliseconds, or `NOW`.
+        end: when it expires, in Unix milliseconds.
+        now: the present time.
+
+    Returns:
+        A negative number if it expires before it is due; `None` if it expires later than any time
+        of bide.
+
+    Example:
+        >>> lasting(1_000, 61_000, 500), lasting(NOW, 61_000, 1_000)
+        (60000, 60000)
+    """
+    if end > LATEST:
+        return None
+    return end - (now if due == NOW else due)
+
+
 def due_at(seconds: float) -> int:
     """Return a due time in Unix milliseconds.
 

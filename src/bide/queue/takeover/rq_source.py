@@ -1,14 +1,17 @@
 """Jobs of RQ (the layout of RQ 1.16 to 3)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bide.model.message import Item
-from bide.queue.takeover.moments import NOW, created_at, due_at, iso_seconds
+from bide.queue.takeover.moments import NOW, created_at, due_at, iso_seconds, lasting
 from bide.queue.takeover.pickled import decoded, inflated
-from bide.queue.takeover.source import Elsewhere, Entry, Held, Place, Refused, Source
+from bide.queue.takeover.source import Elsewhere, Entry, Gone, Held, Place, Refused, Source
 
 _LIMITED = b"rq:rl:"
+
+_NO_KEY = -2
+"""What `PTTL` answers if there is no key: it was deleted since its content was read."""
 
 _STRANDED = {
     "deferred": "it waits for another job",
@@ -41,19 +44,21 @@ class RQSource(Source):
         ]
 
     def content(self, entry: Entry) -> list[Sequence[Any]]:
-        """Read the job, and whether others wait for it."""
+        """Read the job, whether others wait for it, and how long Redis keeps it: for its `ttl`."""
         key = self.keys(entry)[0]
-        return [("HGETALL", key), ("EXISTS", key + b":dependents")]
+        return [("HGETALL", key), ("EXISTS", key + b":dependents"), ("PTTL", key)]
 
     def keys(self, entry: Entry) -> list[bytes]:
         """Return the hash of the job."""
         return [b"rq:job:" + entry.member]
 
-    def item(self, entry: Entry, content: Sequence[Any]) -> Item:
+    def item(self, entry: Entry, content: Sequence[Any], now: int) -> Item:
         """Return the call of the job's function."""
-        job, dependents = content
+        job, dependents, left = content
+        if not job or left == _NO_KEY:
+            raise Gone
         if not {b"data", b"status", b"created_at"} <= job.keys():
-            raise Refused("its job is gone" if not job else "its job is not one of RQ 1.16 to 3")
+            raise Refused("its job is not one of RQ 1.16 to 3")
         limited = entry.place.key.startswith(_LIMITED)
         if limited and job.get(b"origin") != self.queue.encode():
             raise Elsewhere
@@ -69,7 +74,9 @@ class RQSource(Source):
             raise Refused("it calls a method of a pickled object")
         due = due_at(entry.score) if entry.place.kind == "zset" and not limited else NOW
         created = _created(job[b"created_at"])
-        return self._call(entry.member.decode(), name, args, kwargs, due, created)
+        end = _end(job, due, left, now)
+        expires = None if end is None else lasting(due, end, now)
+        return self._call(entry.member.decode(), name, args, kwargs, due, created, expires=expires)
 
     def held(self) -> Iterator[Held]:
         """Yield the jobs that workers run."""
@@ -88,3 +95,24 @@ def _created(text: bytes) -> int | None:
         return created_at(iso_seconds(text.decode()))
     except ValueError:
         return None
+
+
+def _end(job: Mapping[bytes, bytes], due: int, left: int, now: int) -> int | None:
+    """Return when a job expires in Unix milliseconds, if it does.
+
+    The `ttl` of a scheduled job counts from the time at which RQ schedules it, and again from the
+    time at which RQ puts it into its queue: its due time, or the start of a worker if that is
+    later.
+
+    Raises:
+        Refused: the `ttl` is no number.
+    """
+    deleted = None if left < 0 else now + left
+    try:
+        ttl = int(job.get(b"ttl") or 0) * 1000
+    except ValueError as error:
+        raise Refused(f"its ttl is no number ({error})") from error
+    start = max(due, now)
+    if due == NOW or ttl <= 0 or (deleted is not None and deleted < start):
+        return deleted
+    return start + ttl

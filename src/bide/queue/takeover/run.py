@@ -13,7 +13,7 @@ from bide.engines.registry import mask, opener
 from bide.model.errors import InvalidArgument
 from bide.queue.sync import Queue
 from bide.queue.takeover.moments import NOW
-from bide.queue.takeover.source import Elsewhere, Entry, Pickled, Place, Refused, Source
+from bide.queue.takeover.source import Elsewhere, Entry, Gone, Pickled, Place, Refused, Source
 from bide.queue.takeover.transit import LEASE, Ready, Transit
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ PASSES = 10
 
 
 class TakenOver(msgspec.Struct):
-    """What a takeover did. True if nothing is left that was found."""
+    """What a takeover did. True if nothing stays but expired messages, and those of `waiting`."""
 
     stored: int = 0
     """Messages that are in the queue now and no longer in the source."""
@@ -36,6 +36,9 @@ class TakenOver(msgspec.Struct):
     """Of these, the messages that an interrupted run had in transit."""
     waiting: int = 0
     """Messages without a due time that stay, with `delayed_only`."""
+    expired: int = 0
+    """Messages that stay because the library would not run them either: they have expired, or will
+    before they are due."""
     pickled: int = 0
     """Messages that stay because they are pickled."""
     refused: int = 0
@@ -202,7 +205,7 @@ class _Run:
         left = self.transit.left()
         known: set[str] = set()
         while part := list(islice(left, self.batch)):
-            ready = self._readable(part, all_of_them=True)
+            ready = self._readable(part, taken=True)
             known |= {one.item.id for one in ready}
             self._carry(ready)
             self.done.finished += len(ready)
@@ -215,7 +218,7 @@ class _Run:
     def _pass(self, places: list[Place]) -> int:
         """Move all that can be moved; return how many messages that were."""
         before = self.done.stored
-        self.done.pickled = self.done.refused = self.done.waiting = 0
+        self.done.pickled = self.done.refused = self.done.waiting = self.done.expired = 0
         self.done.reasons = {}
         for place in places:
             stayed = 0
@@ -249,8 +252,14 @@ class _Run:
     def _known(self, one: Ready) -> None:
         self._refuse(one.item.id, f"{self.queue.name} has a message of the id {one.item.id!r}")
 
-    def _readable(self, page: list[Entry], *, all_of_them: bool = False) -> list[Ready]:
-        """Return the messages of entries; count those that have none."""
+    def _readable(self, page: list[Entry], *, taken: bool = False) -> list[Ready]:
+        """Return the messages of entries that are to be moved; count the others.
+
+        Args:
+            page: the entries.
+            taken: an interrupted run has taken them out of the source: they move whatever their
+                times are. One that has expired since expires in the store.
+        """
         commands = [self.source.content(entry) for entry in page]
         flat = [command for group in commands for command in group]
         replies: Iterator[Any] = iter(self.source.redis.ask_all(flat) if flat else [])
@@ -259,19 +268,26 @@ class _Run:
         for entry, group in zip(page, commands, strict=True):
             content = list(islice(replies, len(group)))
             try:
-                item = self.source.item(entry, content)
+                item = self.source.item(entry, content, now)
             except Pickled:
                 self.done.pickled += 1
             except Refused as error:
                 self._refuse(self.source.name(entry), str(error))
+            except Gone:
+                if taken:
+                    self.transit.drop([entry])
+                else:
+                    self.done.expired += 1
             except Elsewhere:
                 continue
             else:
-                if item.at == NOW and self.delayed_only and not all_of_them:
+                due = now if item.at == NOW else item.due(now)
+                if not taken and item.expires is not None and due + item.expires < max(due, now):
+                    self.done.expired += 1
+                elif not taken and item.at == NOW and self.delayed_only:
                     self.done.waiting += 1
-                    continue
-                due = now if item.at == NOW else item.at
-                ready.append(Ready(entry, msgspec.structs.replace(item, at=due)))
+                else:
+                    ready.append(Ready(entry, msgspec.structs.replace(item, at=due)))
         return ready
 
     def _refuse(self, name: str, reason: str) -> None:

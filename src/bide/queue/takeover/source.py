@@ -18,6 +18,10 @@ class Refused(Exception):
     """A message cannot be taken over; the text says why."""
 
 
+class Gone(Exception):
+    """Only the id of a message is left: it has expired in the library, or was deleted there."""
+
+
 class Pickled(Exception):
     """A message is pickled, and pickles are not to be read."""
 
@@ -89,11 +93,17 @@ class Source(ABC):
         return []
 
     @abstractmethod
-    def item(self, entry: Entry, content: Sequence[Any]) -> Item:
+    def item(self, entry: Entry, content: Sequence[Any], now: int) -> Item:
         """Return the message for the store.
+
+        Args:
+            entry: the element.
+            content: the replies to the commands of `content`.
+            now: the time in Unix milliseconds. An expiry is counted from it if the message waits.
 
         Raises:
             Refused: it cannot be taken over.
+            Gone: the library has deleted it.
             Pickled: it is pickled.
             Elsewhere: it belongs to another queue.
         """
@@ -117,7 +127,7 @@ class Source(ABC):
 
     def _call(
         self, id: str, name: str, args: Iterable[Any], kwargs: Mapping[str, Any], due: int,
-        created: int | None, priority: int = 0,
+        created: int | None, priority: int = 0, expires: int | None = None,
     ) -> Item:  # fmt: skip
         """Return the message of a function's call: its body is `{"args": [...], "kwargs": {...}}`.
 
@@ -125,11 +135,12 @@ class Source(ABC):
             Refused: the arguments are no JSON, or the id is not valid.
         """
         body = {"args": list(args), "kwargs": dict(kwargs)}
-        return self._job(id, name, body, due, priority, created)
+        return self._job(id, name, body, due, priority, created, expires)
 
     def _job(
-        self, id: str, name: str, body: Any, due: int, priority: int, created: int | None = None
-    ) -> Item:
+        self, id: str, name: str, body: Any, due: int, priority: int, created: int | None = None,
+        expires: int | None = None,
+    ) -> Item:  # fmt: skip
         """Return a message whose header names its job.
 
         Raises:
@@ -139,8 +150,8 @@ class Source(ABC):
             data, is_json = bodies.encode(body, self.max_body)
             headers = {JOB: name}
             return Item(
-                check_name(id), data, is_json, due, priority=priority, headers=headers,
-                created=created,
+                check_name(id), data, is_json, due, priority=priority, expires=expires,
+                headers=headers, created=created,
             )  # fmt: skip
         except InvalidArgument as error:
             raise Refused(str(error)) from error

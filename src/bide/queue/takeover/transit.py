@@ -170,10 +170,14 @@ class Transit:
             self._back(one.entry)
         mine = [one for one in taken if one not in known]
         if mine:
-            keys = [key for one in mine for key in self._source.keys(one.entry)]
-            self._eval(_DONE, keys, [self._note(one.entry) for one in mine])
+            self.drop([one.entry for one in mine])
             self.deliver([one.item for one in mine])
         return known
+
+    def drop(self, entries: Sequence[Entry]) -> None:
+        """Step 3: delete entries of the hash, and the keys of their messages."""
+        keys = [key for entry in entries for key in self._source.keys(entry)]
+        self._eval(_DONE, keys, [self._note(entry) for entry in entries])
 
     def deliver(self, items: Sequence[Item]) -> None:
         """Step 4: let the store deliver its copies."""
