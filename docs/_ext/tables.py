@@ -26,7 +26,6 @@ ENGINES = {
 MEANING = {
     "durable": "confirmed changes survive the death of every process",
     "shared": "several processes at a time",
-    "random_access": "get, scan, cancel, reschedule",
     "ids_ordered": "search by the beginning of an id at once",
     "priorities": "priorities",
     "precision_ms": "precision of due times, in ms",

@@ -21,8 +21,6 @@ class Capabilities(msgspec.Struct, frozen=True):
     """Several processes can use one store at a time."""
     caller_time: bool = True
     """`execute(commands, now)` goes by the caller's clock, as tests want it."""
-    random_access: bool = True
-    """Find, scan, cancel and reschedule: the store can be looked into."""
     ids_ordered: bool = True
     """A scan by the beginning of an id reads only messages whose id begins so."""
     priorities: bool = True

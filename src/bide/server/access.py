@@ -14,7 +14,7 @@ import msgspec
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.lane.lane import Lane
 from bide.model.commands import Cancel, Find, Put, Scan
-from bide.model.errors import InvalidArgument, Unsupported
+from bide.model.errors import InvalidArgument
 from bide.model.identity import RESERVED, check_namespace
 from bide.model.limits import MAX_TOKEN_NAME
 from bide.model.message import Item, Message
@@ -133,7 +133,6 @@ class Tokens:
                 f"name={name!r} is the name of another token; rotate or revoke that one, or choose "
                 "another name"
             )
-        self._must_find()
         id, now = secrets.token_hex(6), self._clock.now()
         text, digest = _new_secret(id)
         token = Token(
@@ -180,7 +179,6 @@ class Tokens:
 
     def listed(self) -> list[Token]:
         """Return all tokens, the oldest first."""
-        self._must_find()
         tokens: list[Token] = []
         scan = Scan(QUEUE, limit=PAGE)
         while True:
@@ -245,10 +243,6 @@ class Tokens:
             ids = ", ".join(token.id for token in found)
             raise InvalidArgument(f"several tokens have the name {name!r}; give an id: {ids}")
         return found[0] if found else None
-
-    def _must_find(self) -> None:
-        if not self._lane.capabilities.random_access:
-            raise Unsupported("this store cannot be looked into, so it cannot keep tokens")
 
 
 _NOBODY = Token(id="", namespace=None, hash="0" * 64, created=0)

@@ -62,9 +62,10 @@ class Admission:
             or settings.oidc is not None
         )
         """Whether requests need a token."""
-        self._ever_asks = self.asks
+        self._may_appear = settings.auth == "auto" and not settings.behind
+        """Whether requests need a token from the time on at which the store has one."""
+        self._ever_asks = self.asks or self._may_appear
         """Whether this server ever asks for tokens. If not, it ignores those that are sent."""
-        self._may_appear = False
         self._until = 0.0
         self._looking: asyncio.Task[None] | None = None
         self._throttle = LoginThrottle(self.clock, self.failed)
@@ -79,12 +80,8 @@ class Admission:
             StoreError: the store cannot be opened.
             InvalidArgument: other machines can reach the server, and there are no tokens.
         """
-        if self.settings.auth == "auto" and not self.settings.behind:
-            self._ever_asks = True
-            capabilities = await asyncio.to_thread(lambda: self.lane.capabilities)
-            self._may_appear = capabilities.random_access
-            if self._may_appear:
-                await self._look()
+        if self._may_appear:
+            await self._look()
         must_be_local(self.settings, asks=self.asks)
 
     @property

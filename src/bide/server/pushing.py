@@ -107,9 +107,9 @@ class Pushing:
 
     @property
     def _at_hand(self) -> bool:
-        """Whether the store keeps subscriptions that this server may look at."""
+        """Whether this server may look at the store's subscriptions."""
         # A store behind another server is that one's to push from.
-        return not self._settings.behind and self._lane.capabilities.random_access
+        return not self._settings.behind
 
     @property
     def sent(self) -> PushStats:

@@ -6,12 +6,11 @@ import pytest
 
 import bide
 from bide import NewMessage
-from bide.engines.port import Capabilities
 from bide.model.commands import Configure, Put
 from bide.model.message import KEPT_FAILURES, Failure, Item
 from bide.queue.move import Mover
 from bide.testing.clock import FakeClock
-from tests.queue.move.two_stores import Stores, WatchedEngine
+from tests.queue.move.two_stores import Stores
 from tests.start import START
 
 FIELDS = (
@@ -263,14 +262,6 @@ def test_a_queue_is_not_moved_onto_itself(stores: Stores, old: bide.Queue) -> No
 def test_a_batch_has_a_size(old: bide.Queue, new: bide.Queue, batch: Any) -> None:
     with pytest.raises(bide.InvalidArgument, match="batch="):
         bide.move(old, new, batch=batch)
-
-
-def test_a_store_without_random_access_is_refused(
-    stores: Stores, old: bide.Queue, new: bide.Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(WatchedEngine, "capabilities", Capabilities(random_access=False))
-    with pytest.raises(bide.Unsupported, match="cannot look a message up"):
-        bide.move(old, new)
 
 
 def test_two_movers_at_a_time_are_one_too_many(

@@ -7,7 +7,7 @@ from itertools import islice
 import msgspec
 
 from bide.model.commands import Count
-from bide.model.errors import BideError, InvalidArgument, OutcomeUnknown, Unsupported
+from bide.model.errors import BideError, InvalidArgument, OutcomeUnknown
 from bide.model.limits import MAX_PAGE
 from bide.model.message import Message
 from bide.model.pace import LIMITS
@@ -87,7 +87,6 @@ def move(source: Queue, target: Queue, *, batch: int = BATCH) -> Moved:
 
     Raises:
         AlreadyMoving: another move out of the source's store is under way.
-        Unsupported: a store cannot look a message up by its id.
         StoreError: a store failed; call it again to go on.
 
     Example:
@@ -132,12 +131,6 @@ class Mover:
                 )
         if source.name == target.name and source._url == target._url:
             raise InvalidArgument(f"{source.name} at {source.url} is the source and the target")
-        for queue in (source, target):
-            if not queue._lane.capabilities.random_access:
-                raise Unsupported(
-                    f"{queue.url} cannot look a message up by its id, so nothing can be moved out "
-                    "of it or into it without a risk; let its workers empty it"
-                )
         self._source = source
         self._target = target
         self._batch = batch

@@ -3,7 +3,6 @@
 So all servers on a store know the same subscriptions, without a database beside it.
 """
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,7 +11,7 @@ import msgspec
 from bide.clock import Clock
 from bide.lane.lane import Lane
 from bide.model.commands import Cancel, Command, Find, Put, Scan
-from bide.model.errors import InvalidArgument, Unsupported
+from bide.model.errors import InvalidArgument
 from bide.model.identity import RESERVED
 from bide.model.limits import MAX_SUBSCRIPTIONS
 from bide.model.message import Item, Message
@@ -140,7 +139,6 @@ class Records:
             Overtaken: the stored version is another one.
         """
         given.check()
-        await self._must_find()
         mine = None if secret is None else check_secret(secret)
         made = new_secret()
 
@@ -280,7 +278,6 @@ class Records:
         """
 
         key = key_of(namespace, name)
-        await self._must_find()
         while (message := await self._find(key)) is not None:
             known = self.keys.decrypt(stored(message))
             if _is_other(known, tag):
@@ -334,7 +331,6 @@ class Records:
 
         Without a change nothing is stored, except with `always`.
         """
-        await self._must_find()
         while True:
             message = await self._find(key)
             last = None if message is None else stored(message)
@@ -376,11 +372,6 @@ class Records:
 
     async def _ask(self, kind: type[R], command: Command) -> R:
         return expect(kind, await self._lane.acall(command))
-
-    async def _must_find(self) -> None:
-        capabilities = await asyncio.to_thread(lambda: self._lane.capabilities)
-        if not capabilities.random_access:
-            raise Unsupported("this store has no access by id, so it cannot keep subscriptions")
 
 
 def _is_other(known: Subscription | None, tag: str | None) -> bool:
