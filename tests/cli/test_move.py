@@ -1,9 +1,11 @@
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import bide
@@ -64,6 +66,27 @@ def test_what_stays_is_told_and_is_exit_code_1(
     assert "1 message moved" in screen
     assert "1 message not moved, held by a worker" in screen
     assert "1 message not moved, the target has the same id: twice" in screen
+
+
+def test_messages_that_cannot_be_read_are_named_and_are_exit_code_1(
+    run: Bide, url: str, orders: bide.Queue, tmp_path: Path
+) -> None:
+    orders.put_many([bide.NewMessage(body=n, id=f"order-{n}", delay=60) for n in range(6)])
+    with closing(sqlite3.connect(tmp_path / "test.db")) as connection:
+        connection.execute("UPDATE bide_message SET failures = '{}' WHERE id <> 'order-3'")
+        connection.commit()
+    target = f"sqlite:///{tmp_path}/new.db"
+    result = run("move", url, target, "orders")
+    assert result.exit_code == 1
+    assert "moved\t1\n" in result.stdout
+    assert "unreadable\t5\n" in result.stdout
+    assert (
+        "orders: 5 messages not moved, the records cannot be read: order-0, order-1, order-2, ..."
+        in result.stderr
+    )
+    told = json.loads(run("move", url, target, "orders", "--json").stdout)
+    assert told["unreadable_ids"] == [f"order-{n}" for n in (0, 1, 2, 4, 5)]
+    assert ids(target) == ["order-3"]
 
 
 def test_a_dry_run_makes_and_moves_nothing(

@@ -9,7 +9,7 @@ import msgspec
 
 from bide.cli import option
 from bide.cli.errors import NOT_DONE, usage_error
-from bide.cli.output import DONE, NOTHING, WARNING, Output, plural
+from bide.cli.output import DONE, NOTHING, WARNING, Output, plural, warn
 from bide.cli.progress import Bar
 from bide.cli.store import Store
 from bide.cli.termination import DeferredInterrupt, raise_on_termination
@@ -27,6 +27,9 @@ WOULD = {"moved": "would-move", "dead": "would-move-dead"}
 SOON, LATER = 0.1, 1.0
 """Seconds that `--follow` waits before it counts the source again: at first, and at most.
 What falls due meanwhile is still delivered by the source."""
+
+SHOWN = 3
+"""How many ids of messages that stay are printed for people; JSON has more."""
 
 
 def _a_store(ctx: click.Context, param: click.Parameter, value: str) -> str:
@@ -66,6 +69,7 @@ def move(
       finished    moved messages that an interrupted run had left in transit
       held        messages that stay because a worker holds them; run it again
       known       messages that stay because the target has the same id
+      unreadable  messages that stay because their records cannot be read
       remembered  acked and expired messages, which only the source remembers
       left        all messages that are still in the source
     In a dry run the first two are called would-move and would-move-dead in a pipe.
@@ -155,24 +159,39 @@ def _follow(there: Store, here: Store, queues: tuple[str, ...], batch: int) -> l
 
 def _report(out: Output, moved: Moved, dry_run: bool) -> None:
     facts: dict[str, Any] = msgspec.structs.asdict(moved)
-    ids = facts.pop("known_ids")
+    ids = {name: facts.pop(name) for name in ("known_ids", "unreadable_ids")}
     if out.as_json:
-        facts |= {"known_ids": ids, "dry_run": dry_run}
+        facts |= ids | {"dry_run": dry_run}
     will = "would be moved" if dry_run else "moved"
     dead = f" and {plural(moved.dead, 'dead letter')}" if moved.dead else ""
     mark = DONE if moved.moved + moved.dead else NOTHING
     sentence = f"{moved.queue}: {plural(moved.moved, 'message')}{dead} {will}"
     out.report(facts, mark, sentence, would=WOULD if dry_run else None)
+    if moved.unreadable:
+        warn(
+            f"{moved.queue}: {plural(moved.unreadable, 'message')} not moved, the records cannot "
+            f"be read: {_some(moved.unreadable_ids, moved.unreadable)}"
+        )
     if not out.terminal:
         return
     again = "run it again, or use --follow"
-    shown = ", ".join(ids[:3]) + (", ..." if moved.known > 3 else "")
+    stay = moved.held + moved.known + moved.unreadable
+    known = _some(moved.known_ids, moved.known)
     for count, mark, text in (
         (moved.finished, "  ", "of these left in transit by an earlier run"),
         (moved.held, WARNING, f"not moved, held by a worker; {again}"),
-        (moved.known, WARNING, f"not moved, the target has the same id: {shown}"),
-        (moved.left - moved.held - moved.known, WARNING, f"put since; {again}"),
+        (
+            moved.known,
+            WARNING,
+            f"not moved, the target has the same id: {known}",
+        ),
+        (moved.left - stay, WARNING, f"put since; {again}"),
         (moved.remembered, "  ", "acked or expired earlier: only the source remembers their ids"),
     ):
         if count > 0:
             out.text(mark, f"{plural(count, 'message')} {text}")
+
+
+def _some(ids: list[str], count: int) -> str:
+    """Return the first ids of so many."""
+    return ", ".join(ids[:SHOWN]) + (", ..." if count > SHOWN else "")

@@ -13,7 +13,7 @@ from bide.model.message import Message
 from bide.model.pace import LIMITS
 from bide.model.replies import Counts, Settings
 from bide.queue.move.ledger import LEASE, Ledger
-from bide.queue.move.steps import Steps
+from bide.queue.move.steps import Carried, Steps
 from bide.queue.sync import Queue
 
 BATCH = 500
@@ -44,6 +44,10 @@ class Moved(msgspec.Struct):
     """Messages that stay because the target has one of the same id."""
     known_ids: list[str] = []
     """The first hundred of their ids."""
+    unreadable: int = 0
+    """Messages that stay because the source cannot read their records, nor change them."""
+    unreadable_ids: list[str] = []
+    """The first hundred of their ids."""
     remembered: int = 0
     """Acked and expired messages that only the source remembers."""
     left: int = 0
@@ -54,13 +58,15 @@ class Moved(msgspec.Struct):
 
     def fresh(self) -> None:
         """Forget the ids of an earlier pass."""
-        self.known, self.known_ids = 0, []
+        self.known = self.unreadable = 0
+        self.known_ids, self.unreadable_ids = [], []
 
-    def stays(self, id: str) -> None:
-        """Count a message whose id the target has."""
-        self.known += 1
-        if len(self.known_ids) < EXAMPLES:
-            self.known_ids.append(id)
+    def stay(self, carried: Carried) -> None:
+        """Count the messages of a page that stay."""
+        self.known += len(carried.known)
+        self.known_ids = [*self.known_ids, *carried.known][:EXAMPLES]
+        self.unreadable += len(carried.unreadable)
+        self.unreadable_ids = [*self.unreadable_ids, *carried.unreadable][:EXAMPLES]
 
     def ends(self, counts: Counts) -> None:
         """Note what is in the source at the end."""
@@ -73,8 +79,9 @@ def move(source: Queue, target: Queue, *, batch: int = BATCH) -> Moved:
     """Move all messages of a queue to another one, as a rule in another store, while both are used.
 
     Everything is moved: due time, body, priority, attempts, failures, expiry, group, headers, and
-    dead letters with the time of death. Messages that a worker holds stay, and those whose id the
-    target has. If it is killed at any point, call it again: it continues.
+    dead letters with the time of death. Messages that a worker holds stay, those whose id the
+    target has, and those that the source cannot read. If it is killed at any point, call it again:
+    it continues.
 
     Args:
         source: the queue to move.
@@ -168,8 +175,7 @@ class Mover:
         for state in ("next", "dead"):
             for page in steps.pages(state, self._batch):
                 known = steps.known(page)
-                for id in known:
-                    found.stays(id)
+                found.stay(Carried(known=known))
                 count = len(page) - len(known)
                 if state == "dead":
                     found.dead += count
@@ -250,7 +256,7 @@ class Mover:
     def _surely(
         self,
         steps: Steps,
-        carry: Callable[[Sequence[Message]], tuple[int, list[str]]],
+        carry: Callable[[Sequence[Message]], Carried],
         page: Sequence[Message],
     ) -> int:
         """Move a page; if a reply was lost, finish what is in transit."""
@@ -260,9 +266,9 @@ class Mover:
                 if attempt > 1:
                     count = steps.go_on(self._batch)
                     break  # the rest of the page comes with the next pass
-                count, known = carry(page)
-                for id in known:
-                    self.moved.stays(id)
+                carried = carry(page)
+                self.moved.stay(carried)
+                count = carried.moved
                 break
             except OutcomeUnknown:
                 if attempt == TRIES:

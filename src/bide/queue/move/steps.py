@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from bide.model.commands import Bury, Purge, Put, Scan
+from bide.model.errors import StoreCorrupt
 from bide.model.message import IN_TRANSIT, KEPT_FAILURES, Failure, Item, Message, remember
 from bide.model.replies import Outcome, Outcomes, Page
 from bide.queue.results import following
@@ -34,6 +35,17 @@ def set_aside(item: Item, now: int, mark: str) -> Item:
     return msgspec.structs.replace(item, died=now, failures=remember(item.failures, failure))
 
 
+class Carried(NamedTuple):
+    """What became of a page of messages."""
+
+    moved: int = 0
+    """How many messages went."""
+    known: Sequence[str] = ()
+    """The ids that the target has."""
+    unreadable: Sequence[str] = ()
+    """The ids of messages that the source cannot read, so that it does not change them."""
+
+
 class Steps(NamedTuple):
     """Moves messages, a batch at a time.
 
@@ -49,31 +61,33 @@ class Steps(NamedTuple):
     token: str
     hold: Callable[[], None]
 
-    def carry(self, seen: Sequence[Message]) -> tuple[int, list[str]]:
-        """Move messages that no worker holds; return how many went, and the ids the target has."""
+    def carry(self, seen: Sequence[Message]) -> Carried:
+        """Move messages that no worker holds."""
         known = self.known(seen)
         before = {message.id: message for message in seen}
         ids = [id for id in before if id not in set(known)]
         if not ids:
-            return 0, known
-        self.hold()
-        self.source._do(Outcomes, Bury(self.source.name, [], MOVING + self.token, ids))
+            return Carried(known=known)
+        _, unreadable = self._spare(self._bury, ids)
         # A lost reply may have been asked for again: the marks tell what was set aside.
         parked = [one for one in self.source._find_all(ids) if is_marked(one, self.token)]
-        return self._copy([_as_item(one, before[one.id]) for one in parked if one]), known
+        count = self._copy([_as_item(one, before[one.id]) for one in parked if one])
+        return Carried(count, known, unreadable)
 
-    def carry_letters(self, seen: Sequence[Message]) -> tuple[int, list[str]]:
-        """Move dead letters; return how many went, and the ids the target has."""
+    def carry_letters(self, seen: Sequence[Message]) -> Carried:
+        """Move dead letters."""
         by_id = {letter.id: letter for letter in seen if not is_marked(letter)}
         if not by_id:
-            return 0, []
+            return Carried()
         self.hold()
         there = self._refused(self._put(self.target, list(map(_as_letter, by_id.values()))))
         known = [id for id, other in there.items() if not _same_letter(by_id[id], other)]
-        gone = self._purge(self.source, [id for id in by_id if id not in set(known)])
-        # Revived meanwhile: it stays, and its copy is deleted.
-        self._purge(self.target, [one.id for one in gone if not one and one.state is not None])
-        return sum(one.done or one.state is None for one in gone), known
+        mine = [id for id in by_id if id not in set(known)]
+        gone, unreadable = self._spare(lambda ids: self._purge(self.source, ids), mine)
+        # Revived meanwhile, or unreadable: it stays, and its copy is deleted.
+        revived = [one.id for one in gone if not one and one.state is not None]
+        self._purge(self.target, revived + unreadable)
+        return Carried(sum(one.done or one.state is None for one in gone), known, unreadable)
 
     def go_on(self, batch: int) -> int:
         """Finish what an interrupted run had in transit; return how many messages that were."""
@@ -97,6 +111,30 @@ class Steps(NamedTuple):
         """Return the ids that the target has already."""
         found = self.target._find_all([message.id for message in seen])
         return [message.id for message in found if message is not None]
+
+    def _spare(
+        self, change: Callable[[list[str]], list[Outcome]], ids: list[str]
+    ) -> tuple[list[Outcome], list[str]]:
+        """Change messages of the source, one half after the other if some cannot be read.
+
+        Some stores change the others of the same command then, and some change none.
+
+        Returns:
+            The outcomes, and the ids of those that cannot be read.
+        """
+        self.hold()
+        try:
+            return change(ids), []
+        except StoreCorrupt:
+            if len(ids) == 1:
+                return [], ids
+        half = len(ids) // 2
+        first, second = self._spare(change, ids[:half]), self._spare(change, ids[half:])
+        return first[0] + second[0], first[1] + second[1]
+
+    def _bury(self, ids: list[str]) -> list[Outcome]:
+        command = Bury(self.source.name, [], MOVING + self.token, ids)
+        return self.source._do(Outcomes, command).outcomes
 
     # The steps from the second on.
 
