@@ -17,6 +17,19 @@ SELECT format('postgresql-%s-%s-%s', system_identifier, d.oid, 'bide_outbox'::re
 FROM pg_control_system(), pg_database AS d WHERE datname = current_database()
 """
 
+# To a user whose name is that of a store's schema, which is `bide` by default, this schema is the
+# first of `search_path`. Programs of other users would not find the tables there, and they would
+# be dropped with the store.
+_OUTSIDE_OF_STORES = """
+SELECT set_config(
+  'search_path',
+  coalesce(string_agg(format('%I', name), ', ' ORDER BY place), current_setting('search_path')),
+  true
+)
+FROM unnest(current_schemas(false)) WITH ORDINALITY AS path (name, place)
+WHERE has_schema_privilege(name, 'CREATE') AND to_regclass(format('%I.sleeper', name)) IS NULL
+"""
+
 
 class PostgresTable:
     """One connection, which also listens.
@@ -39,6 +52,7 @@ class PostgresTable:
                 self._run("SELECT pg_advisory_xact_lock(hashtext('bide outbox'))")
                 self._run("SET LOCAL client_min_messages = warning")
                 if self._run("SELECT to_regclass('bide_outbox_dead')").fetchone() == (None,):
+                    self._run(_OUTSIDE_OF_STORES)
                     self._run(POSTGRES_TABLES)
             (self.name,) = self._run(_NAME).fetchone() or ("",)
             self._run(f"LISTEN {CHANNEL}".encode())
