@@ -3,6 +3,9 @@
 import json
 from pathlib import Path
 
+import pytest
+
+import bide
 from tests.cli.conftest import Bide, Terminal
 
 
@@ -39,6 +42,15 @@ def test_a_terminal_shows_the_fix_and_a_warning_is_no_failure(
     assert code == any(line.startswith("danger") for line in found)
     assert "warning" in shown
     assert "chmod o-rwx" in shown
+
+
+def test_all_messages_are_looked_at_if_it_is_asked_for(
+    run: Bide, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders.put_many(bide.NewMessage(body="x" * 300) for _ in range(2_000))
+    monkeypatch.setattr("bide.cli.doctor.LONGEST", -1)
+    assert "too large to be checked for damage" in run("doctor").stdout
+    assert "too large" not in run("doctor", "--all").stdout
 
 
 def test_init_says_where_the_store_is(run: Bide, url: str) -> None:

@@ -1,12 +1,14 @@
 """`bide doctor`."""
 
+from math import inf
+
 import click
 import msgspec
 
 from bide.cli import option
 from bide.cli.errors import NOT_DONE
 from bide.cli.output import Output, Part
-from bide.engines.findings import Finding, examine
+from bide.engines.findings import LONGEST, Finding, examine
 from bide.engines.registry import DEFAULT_URL, mask
 
 _MARKS: dict[str, Part] = {
@@ -17,13 +19,15 @@ _MARKS: dict[str, Part] = {
 
 @click.command()
 @click.argument("store", required=False, metavar="[URL]")
+@option.flag("--all", help="Look at every message, however long it takes.")
 @option.url
 @option.output
-def doctor(store: str | None, url: str | None, as_json: bool) -> None:
-    """Look for settings that endanger the messages of a store.
+def doctor(store: str | None, url: str | None, as_json: bool, **options: bool) -> None:
+    """Look for what endangers the messages of a store.
 
-    Looks at the server or the file, changes nothing, and names for each finding what may be lost
-    and the fix. The exit code is 1 if there is a danger. In a pipe, each line is: danger or
+    Looks at the server or the file and its settings, and for 20 seconds for messages that cannot
+    be read, changes nothing, and names for each finding what may be lost and the fix. The exit code
+    is 1 if there is a danger. In a pipe, each line is: danger or
     warning, what was found, the possible loss, the fix.
 
     \b
@@ -33,7 +37,7 @@ def doctor(store: str | None, url: str | None, as_json: bool) -> None:
     """
     place = store or url or DEFAULT_URL
     out = Output(as_json)
-    found = examine(place)
+    found = examine(place, inf if options["all"] else LONGEST)
     for finding in found:
         _print(out, finding)
     if not found and out.terminal:

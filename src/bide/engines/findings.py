@@ -1,7 +1,8 @@
 """What endangers the messages of a store: findings about its server or file."""
 
 import importlib
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 from urllib.parse import SplitResult, urlsplit
 
@@ -23,12 +24,23 @@ class Finding(msgspec.Struct, frozen=True):
     fix: str
 
 
-Examine = Callable[[SplitResult], Sequence[Finding]]
-"""What the module `doctor` of an engine offers as `examine`; it changes nothing in the store."""
+LONGEST = 20.0
+"""For how many seconds at most messages are looked at, unless all are to be."""
+
+EXAMPLES = 3
+"""How many messages that cannot be read are named; then the others are not looked at."""
+
+Examine = Callable[[SplitResult, float], Sequence[Finding]]
+"""What the module `doctor` of an engine offers as `examine`: it gets the URL, and for how many
+seconds to look at messages. It changes nothing in the store."""
 
 
-def examine(url: str) -> list[Finding]:
-    """Look at the settings of the store at a URL, dangers first.
+def examine(url: str, longest: float = LONGEST) -> list[Finding]:
+    """Look at the settings and the messages of the store at a URL, dangers first.
+
+    Args:
+        url: of the store.
+        longest: for how many seconds at most messages are looked at.
 
     Raises:
         InvalidArgument: the URL is wrong.
@@ -49,4 +61,56 @@ def examine(url: str) -> list[Finding]:
         if error.name != name:
             raise
         raise Unsupported(f"stores at {parts.scheme}:// cannot be examined") from error
-    return sorted(found(parts), key=lambda finding: finding.level)
+    return sorted(found(parts, longest), key=lambda finding: finding.level)
+
+
+def of_messages(
+    looked_at: Iterable[str | None], longest: float, place: str, what: str, where: str
+) -> Iterator[Finding]:
+    """Tell which messages cannot be read, and whether all were looked at.
+
+    Args:
+        looked_at: looks at some messages more for each item: one that cannot be read, or `None`.
+            It may raise `TimeoutError`.
+        longest: for how many seconds.
+        place: the store.
+        what: what cannot be read of a message in such a store.
+        where: of what in the store it is a part.
+    """
+    until = time.monotonic() + longest
+    found: set[str] = set()
+    whole = True
+    try:
+        for name in looked_at:
+            if name is not None:
+                found.add(name)
+            if len(found) == EXAMPLES:
+                break
+            if time.monotonic() > until:
+                raise TimeoutError
+    except TimeoutError:
+        whole = False
+    if found:
+        yield unreadable(f"{what} of messages in {place}", sorted(found), where)
+    if not whole:
+        yield too_large(place, longest)
+
+
+def unreadable(what: str, names: Sequence[str], where: str) -> Finding:
+    """Return the finding of messages that something else has written to."""
+    return Finding(
+        "warning",
+        f"{what} cannot be read: {', '.join(names)}",
+        "handlers fail with them, or they become dead letters when they are due",
+        f"look at them with bide get and bide dead, and find what wrote to bide's {where}",
+    )
+
+
+def too_large(place: str, longest: float) -> Finding:
+    """Return the finding of a store that was not looked at as a whole."""
+    return Finding(
+        "warning",
+        f"{place} is too large to be checked for damage within {longest:g} s",
+        "damage would show when a worker comes upon it",
+        "bide doctor --all, which takes as long as it takes",
+    )

@@ -6,7 +6,7 @@ from urllib.parse import SplitResult
 from bide.engines.findings import Finding
 
 
-def examine(parts: SplitResult) -> Sequence[Finding]:
+def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
     """Say that nothing lasts."""
     return [
         Finding(

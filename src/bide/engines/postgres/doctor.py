@@ -11,6 +11,7 @@ from bide.engines.findings import Finding
 from bide.engines.postgres.faults import translate
 from bide.engines.postgres.schema import OLDEST, VERSION
 from bide.engines.postgres.settings import Settings, is_pooled, read_url
+from bide.engines.postgres.soundness import soundness
 
 TESTED = (15, 18)
 """Versions of the server."""
@@ -24,8 +25,8 @@ Ask = Callable[..., list[Any]]
 """Runs a query with arguments, and returns its rows with named columns."""
 
 
-def examine(parts: SplitResult) -> Sequence[Finding]:
-    """Look at the server's settings and at its state.
+def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
+    """Look at the server's settings, its state, and the messages.
 
     Raises:
         StoreError: the server cannot be reached or refused a question.
@@ -47,6 +48,7 @@ def examine(parts: SplitResult) -> Sequence[Finding]:
                 *_slots(ask),
                 *_schema(ask, settings),
                 *_transactions(ask),
+                *soundness(connection, settings, longest),
             ]
         except psycopg.Error as error:
             raise translate(error, settings.place, sent=False) from error

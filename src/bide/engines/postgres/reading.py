@@ -108,6 +108,20 @@ def _successor(id: str, text: str) -> Item:
     )  # fmt: skip
 
 
+def is_readable(headers: str | None, failures: str | None, successor: str | None) -> bool:
+    """Tell whether the texts of a row can be read."""
+    try:
+        if headers:
+            _headers(headers)
+        if failures:
+            _failures(failures)
+        if successor:
+            _successor("", successor)
+    except DAMAGED:
+        return False
+    return True
+
+
 def of_version(run: Run, queue: str, ids: Sequence[str], version: str) -> list[int]:
     """Lock messages, and return which of them are of a version."""
     return of_versions(run, queue, dict.fromkeys(ids, version))

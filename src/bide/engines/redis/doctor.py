@@ -1,6 +1,7 @@
 """What endangers a store on Redis: eviction, persistence, replicas, sentinels, rights."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 from urllib.parse import SplitResult
 
@@ -11,13 +12,14 @@ from bide.engines.redis.dangers import SETTINGS, cut_off, of_disk, of_memory, of
 from bide.engines.redis.faults import no_connection
 from bide.engines.redis.sentinel import Address, Sentinels
 from bide.engines.redis.settings import Settings, read_url, shown_address
+from bide.engines.redis.soundness import soundness
 from bide.model.errors import StoreUnavailable
 
 _STOPS = 'the server refuses commands: nothing is put, claimed or acked ("MISCONF")'
 
 
-def examine(parts: SplitResult) -> Sequence[Finding]:
-    """Look at the server, or at the masters of a cluster, and at the sentinels.
+def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
+    """Look at the server, or at the masters of a cluster, at the sentinels and the messages.
 
     Raises:
         StoreUnavailable: it cannot be reached.
@@ -37,14 +39,17 @@ def examine(parts: SplitResult) -> Sequence[Finding]:
                 found += _node(client, settings)
             except redis.RedisError as error:
                 raise no_connection(error, settings.shown, shown_address(address)) from error
+    with ExitStack() as stack:
+        clients = [stack.enter_context(_client(settings, one, text=False)) for one in addresses]
+        found += soundness(clients, settings, longest)
     return found
 
 
-def _client(settings: Settings, address: Address) -> redis.Redis:
+def _client(settings: Settings, address: Address, *, text: bool = True) -> redis.Redis:
     arguments = dict(settings.arguments)
     if "path" not in arguments:
         arguments |= {"host": address[0], "port": address[1]}
-    pool = redis.ConnectionPool(connection_class=settings.kind, decode_responses=True, **arguments)
+    pool = redis.ConnectionPool(connection_class=settings.kind, decode_responses=text, **arguments)
     return redis.Redis(connection_pool=pool)
 
 

@@ -52,6 +52,11 @@ def meta_key(queue: str, shard: int = 0) -> bytes:
     return f"{_prefix(queue, shard)}meta".encode()
 
 
+def records_key(queue: str, shard: int = 0) -> bytes:
+    """Return the key of the hash with a shard's messages: id to record."""
+    return f"{_prefix(queue, shard)}records".encode()
+
+
 class ScriptKeys(NamedTuple):
     """The keys of a shard, as a script takes them."""
 

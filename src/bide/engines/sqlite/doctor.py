@@ -9,30 +9,27 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qs, quote, unquote
 
-from bide.engines.findings import Finding
+from bide.engines.findings import EXAMPLES, Finding, too_large, unreadable
 from bide.model.errors import NotAStore, StoreUnavailable
 
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.s3fs")
 _MEMORY = ("tmpfs", "ramfs")
 
-LONGEST = 20.0
-"""For how many seconds at most the pages and rows of a file are checked."""
-
-_DAMAGED_ROWS = """
+_DAMAGED_ROWS = f"""
 SELECT id FROM bide_message WHERE typeof(due) <> 'integer' OR typeof(priority) <> 'integer'
   OR typeof(attempt) <> 'integer' OR typeof(attempts) <> 'integer' OR typeof(id) <> 'text'
   OR typeof(expires) NOT IN ('null', 'integer') OR typeof("group") NOT IN ('null', 'text')
   OR typeof(data) NOT IN ('text', 'blob') OR typeof(headers) NOT IN ('null', 'text')
   OR (typeof(data) = 'text' AND NOT json_valid(data))
-  OR NOT json_valid(coalesce(headers, '{}')) OR NOT json_valid(coalesce(failures, '[]'))
-LIMIT 3
+  OR NOT json_valid(coalesce(headers, '{{}}')) OR NOT json_valid(coalesce(failures, '[]'))
+LIMIT {EXAMPLES}
 """
 
 LITTLE_ROOM = 256 << 20
 """Bytes: with less free space a store may stop soon."""
 
 
-def examine(parts: SplitResult) -> Sequence[Finding]:
+def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
     """Look at the file and its surroundings.
 
     Raises:
@@ -47,7 +44,7 @@ def examine(parts: SplitResult) -> Sequence[Finding]:
         *_rights(path),
         *_room(path),
         *_writing(path, parse_qs(parts.query).get("durability", ["full"])[0]),
-        *_soundness(path),
+        *_soundness(path, longest),
     ]
 
 
@@ -140,11 +137,11 @@ def _writing(path: Path, durability: str) -> Iterator[Finding]:
         )
 
 
-def _soundness(path: Path) -> Iterator[Finding]:
+def _soundness(path: Path, longest: float) -> Iterator[Finding]:
     """Check pages and rows, without leaving files of SQLite's behind."""
     in_use = path.with_name(f"{path.name}-wal").exists()
     where = f"file:{quote(str(path))}?{'mode=ro' if in_use else 'immutable=1'}"
-    until = time.monotonic() + LONGEST
+    until = time.monotonic() + longest
     connection = sqlite3.connect(where, uri=True)
     connection.text_factory = lambda text: text.decode(errors="backslashreplace")
     connection.set_progress_handler(lambda: time.monotonic() > until, 1_000)
@@ -153,12 +150,7 @@ def _soundness(path: Path) -> Iterator[Finding]:
         rows = [] if found else [id for (id,) in connection.execute(_DAMAGED_ROWS)]
     except sqlite3.DatabaseError as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
-            yield Finding(
-                "warning",
-                f"{path} is too large to be checked for damage within {LONGEST:g} s",
-                "damage would show when a worker comes upon it",
-                f"sqlite3 {path} 'PRAGMA quick_check'",
-            )
+            yield too_large(str(path), longest)
             return
         found, rows = [str(error)], []
     finally:
@@ -171,9 +163,4 @@ def _soundness(path: Path) -> Iterator[Finding]:
             "stop all workers and save what is readable: see the documentation, operations",
         )
     if rows:
-        yield Finding(
-            "warning",
-            f"rows of messages in {path} cannot be read: {', '.join(map(repr, rows))}",
-            "handlers fail with them, or they become dead letters when they are due",
-            "look at them with bide get and bide dead, and find what wrote to bide's tables",
-        )
+        yield unreadable(f"rows of messages in {path}", [repr(id) for id in rows], "tables")
