@@ -66,7 +66,7 @@ def everywhere(script: str, queue: str, args: Sequence[Arg], shards: int) -> Rou
 
 def spread(
     ids: Sequence[str], shards: int, sizes: Sequence[int] = ()
-) -> list[tuple[int, Sequence[int]]]:
+) -> list[tuple[int, list[int]]]:
     """Divide messages among calls, so that no call is too large or names one twice.
 
     Args:
@@ -77,30 +77,20 @@ def spread(
     Returns:
         The shard and the indexes of the messages of each call; one without any if there are no ids.
     """
-    lots: list[Sequence[int]] = [range(len(ids))]
-    if len(ids) > SLICE or len(set(ids)) < len(ids) or sum(sizes) > BYTES:
-        lots = []
-        part: list[int] = []
-        seen: set[str] = set()
-        total = 0
-        for index, id in enumerate(ids):
-            size = sizes[index] if sizes else 0
-            if part and (len(part) == SLICE or id in seen or total + size > BYTES):
-                lots.append(part)
-                part, seen, total = [], set(), 0
-            part.append(index)
-            seen.add(id)
-            total += size
-        lots.append(part)
-    if shards == 1 or not ids:
-        return [(0, lot) for lot in lots]
-    calls: list[tuple[int, Sequence[int]]] = []
-    for lot in lots:
-        found: dict[int, list[int]] = {}
-        for index in lot:
-            found.setdefault(shard_of(ids[index], shards), []).append(index)
-        calls += found.items()
-    return calls
+    calls: list[tuple[int, dict[str, int]]] = []
+    latest: dict[int, dict[str, int]] = {}
+    room: dict[int, int] = {}
+    for index, id in enumerate(ids):
+        shard = shard_of(id, shards) if shards > 1 else 0
+        size = sizes[index] if sizes else 0
+        call = latest.get(shard)
+        if call is None or len(call) == SLICE or id in call or size > room[shard]:
+            call = latest[shard] = {}
+            room[shard] = BYTES
+            calls.append((shard, call))
+        call[id] = index
+        room[shard] -= size
+    return [(shard, list(call.values())) for shard, call in calls] or [(0, [])]
 
 
 def origin_of(origin: Origin, lot: Sequence[int]) -> str:
