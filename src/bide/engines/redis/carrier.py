@@ -27,15 +27,15 @@ class Sent:
     """One command on its way."""
 
     slot: int
-    packed: Callable[[bool], bytes]
-    """The command as it goes to the server, for the first time or again."""
+    packed: bytes
+    """The command as it goes to the server."""
     writes: bool
     hurried: bool
     """It does not wait for a server that is away."""
     probe: bytes
     answer: Any = None
     again: bool = False
-    """It may have arrived before, so that it is not to be carried out twice."""
+    """It may have arrived before."""
     asking: Address | None = None
     """Which server to ask once, though the slot is not its own yet."""
     away: bool = False
@@ -175,7 +175,7 @@ class Carrier:
             if each.asking is not None:
                 packed.append(pack("ASKING"))
                 due.append(None)
-            packed.append(each.packed(each.again))
+            packed.append(each.packed)
             due.append(each)
         wanted = self._settings.wait_replicas
         if wanted > 0 and any(each is not None and each.writes for each in due):
@@ -216,21 +216,12 @@ class Carrier:
                 self._judge(each, connection, answer)
         if lost is not None:
             self._lose(connection, due[len(told) :], lost)
-        elif forgotten := [each for each in due if each and not each.done and _is_forgotten(each)]:
-            self._load(connection, forgotten)
-
-    def _load(self, connection: Connection, group: Sequence[Sent]) -> None:
-        """Have a server load the library that it has forgotten."""
-        try:
-            refusal = connection.load()
-        except Lost:
-            self._nodes.lose(connection.address)
-        else:
-            for each in group if refusal is not None else ():
-                self._judge(each, connection, refusal)
 
     def _judge(self, each: Sent, connection: Connection, answer: Any) -> None:
         """See whether an answer is one, or says where or when to ask again."""
+        if isinstance(answer, Refusal) and answer.word == "NOFUNCTION":
+            self._nodes.lose(connection.address)  # the next connection loads the library
+            answer = connection.refusal or answer
         each.answer = answer
         if not isinstance(answer, Refusal):
             each.done = True
@@ -335,10 +326,6 @@ class Carrier:
             f"asks for keep up with {shown_address(address)}, so nothing was changed; bring them "
             "back, or ask for fewer"
         )
-
-
-def _is_forgotten(each: Sent) -> bool:
-    return isinstance(each.answer, Refusal) and each.answer.word == "NOFUNCTION"
 
 
 def _left(sent: Sequence[Sent]) -> list[Sent]:

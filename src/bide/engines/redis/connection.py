@@ -93,6 +93,8 @@ class Connection:
         self._settings = settings
         self.address = address
         self.open = True
+        self.refusal: Refusal | None = None
+        """Why the server did not take the library, which it may have all the same."""
         self._run = ""
         self._number: int | None = None
         self._client = settings.connection(address)
@@ -175,16 +177,6 @@ class Connection:
             raise Lost(error, []) from error
         return list(iter(self._reader.gets, False))
 
-    def load(self) -> Refusal | None:
-        """Load the library, unless it is there; return the refusal of a server that takes none.
-
-        Raises:
-            Lost: the connection broke.
-        """
-        answer = self.ask("FUNCTION", "LOAD", load_library().text)
-        refused = isinstance(answer, Refusal) and "already exists" not in str(answer)
-        return answer if refused else None
-
     def settle(self, seconds: float) -> None:
         """From now on wait so long for answers, however long the server had."""
         self.socket.settimeout(seconds)
@@ -225,12 +217,18 @@ class Connection:
                 self.ask("SET", VERSION, LAYOUT, "NX")
         if isinstance(told, Refusal):
             raise told
-        refusal = self.load()
-        if refusal is not None and refusal.word not in _LATER:
-            raise refusal
+        self._load()
         self._run = facts.get("run_id", "")
         self._number = number if isinstance(number, int) else None
         self._warn(facts)
+
+    def _load(self) -> None:
+        """Load the library, unless it is there."""
+        answer = self.ask("FUNCTION", "LOAD", load_library().text)
+        if isinstance(answer, Refusal) and "already exists" not in str(answer):
+            if answer.word not in _LATER:
+                raise answer
+            self.refusal = answer
 
     def _check_kind(self, facts: dict[str, str], shown: str, *, alone: bool) -> None:
         if facts.get("redis_mode") == "sentinel":

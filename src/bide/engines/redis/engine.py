@@ -95,7 +95,7 @@ class RedisEngine:
         try:
             self._sender.claims.clear()
             if self._sender.interrupted:
-                self._give_back()
+                self._give_back(now)
             outcomes = self._execute(commands, now)
         except Exception:
             raise
@@ -133,12 +133,12 @@ class RedisEngine:
 
     # Executing.
 
-    def _give_back(self) -> None:
+    def _give_back(self, now: int | None) -> None:
         """Return what was claimed while nobody could hear of it; what fails to comes back later."""
         interrupted = self._sender.interrupted
         while interrupted:
-            call, number, place, now = interrupted[0]
-            answer = self._sender.again(call, number, place, now)
+            call, sent = interrupted[0]
+            answer = self._sender.again(call, sent)
             if not isinstance(answer, StoreError):
                 head, ids, _ = answer
                 rows = [part for id in ids for part in (id, head[2])]

@@ -7,7 +7,8 @@ the call is sent again, wherever the data are by then, it finds the reply instea
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -19,7 +20,6 @@ from bide.engines.redis.connection import Lost, check_layout, is_away, pack
 from bide.engines.redis.faults import Refusal
 from bide.engines.redis.keys import LAYOUT, VERSION, copies, script_keys, slot_of
 from bide.engines.redis.nodes import Nodes
-from bide.engines.redis.records import Arg
 from bide.engines.redis.scripts import load_library
 from bide.engines.redis.settings import Settings
 from bide.model.errors import StoreError, StoreUnavailable
@@ -54,8 +54,8 @@ class Sender:
         self._lane = lane
         self._lifetime = int(settings.reconnect) + SPARE
         self._next = 0
-        self.claims: list[tuple[Call, int, int, int | None]] = []
-        """Claims since the engine cleared this: call, number, place in its pipeline, and `now`."""
+        self.claims: list[tuple[Call, Sent]] = []
+        """Claims since the engine cleared this, and as what they were sent."""
         self.interrupted = self.claims.copy()
         """Those of which nobody has heard what they brought, because of an interrupt."""
         self._changes: dict[tuple[str, int], int] = {}
@@ -94,8 +94,7 @@ class Sender:
         Raises:
             StoreError: the server cannot be reached, or refuses it.
         """
-        packed = pack(*command)
-        sent = Sent(slot_of(command[1]), lambda _: packed, False, hurried, b"")
+        sent = Sent(slot_of(command[1]), pack(*command), False, hurried, b"")
         self._carrier.carry([sent])
         if isinstance(sent.answer, StoreError):
             raise sent.answer
@@ -108,17 +107,16 @@ class Sender:
             calls: those of one shard are carried out in their order.
             now: Unix milliseconds to go by; `None`: the clock of the server.
         """
-        first, self._next = self._next, self._next + len(calls)
-        for place, call in enumerate(calls):
+        sent = [self._prepare(call, place, now) for place, call in enumerate(calls)]
+        for call, each in zip(calls, sent, strict=True):
             if call.script == "claim":
-                self.claims.append((call, first + place, place, now))
-        sent = [self._prepare(call, first + place, place, now) for place, call in enumerate(calls)]
+                self.claims.append((call, each))
         latest, one = self.nodes.latest, self.nodes.topology.address
         if latest is not None and latest.open and latest.address == one and not self._waits:
             # One server where all is well, with less ado: each single put goes this way.
             lost: Lost | None = None
             try:
-                latest.post(b"".join([each.packed(False) for each in sent]))
+                latest.post(b"".join(map(attrgetter("packed"), sent)))
                 heard = latest.receive(len(sent))
             except Lost as error:
                 heard, lost = error.answers, error
@@ -135,10 +133,9 @@ class Sender:
         self.interrupted += self.claims
         self.claims.clear()
 
-    def again(self, call: Call, number: int, place: int, now: int | None) -> Any:
+    def again(self, call: Call, sent: Sent) -> Any:
         """Send a call again that may have been executed; return what it answered then."""
-        sent = self._prepare(call, number, place, now)
-        sent.again = True
+        sent = replace(sent, again=True, asking=None, done=False)
         self._carrier.carry([sent])
         return self._see([call], [sent.answer])[0]
 
@@ -162,25 +159,19 @@ class Sender:
                 self.on_lost(shard[0], shards, known + made - change)
         return answers
 
-    def _prepare(self, call: Call, number: int, place: int, now: int | None) -> Sent:
+    def _prepare(self, call: Call, place: int, now: int | None) -> Sent:
+        """Return a call as it is sent, at a place in its pipeline."""
         keys = script_keys(call.queue, self._lane, call.shard)
         writes = call.script in self._library.writing and not call.reads
-        names = (*keys.names, keys.replay + b"%d" % place)
-        packed = partial(self._pack, call, names, number if writes else None, now)
-        hurried = call.script == "decline" or (call.shards != 1 and call.script in _HURRIED)
-        return Sent(keys.slot, packed, writes, hurried, keys.probe)
-
-    def _pack(
-        self, call: Call, keys: Sequence[bytes], number: int | None, now: int | None, again: bool
-    ) -> bytes:
-        """Return a call as it is sent, for the first time or again."""
-        mark: Arg = "" if number is None else f"?{number}" if again else number
-        return pack(
-            "FCALL", self._library.functions[call.script], len(keys), *keys,
-            "" if now is None else now, mark, self._lifetime,
-            self._lane if self._carrier.on_loss else "",
+        self._next += 1
+        packed = pack(
+            "FCALL", self._library.functions[call.script], len(keys.names) + 1, *keys.names,
+            keys.replay + b"%d" % place, "" if now is None else now, self._next if writes else "",
+            self._lifetime, self._lane if self._carrier.on_loss else "",
             call.queue, call.shards, call.shard, *call.args,
         )  # fmt: skip
+        hurried = call.script == "decline" or (call.shards != 1 and call.script in _HURRIED)
+        return Sent(keys.slot, packed, writes, hurried, keys.probe)
 
     # Opening.
 

@@ -17,9 +17,9 @@
 --  17 try      string: mark and reply of the last change of the calling lane at this place of a pipeline
 -- ARGV, the first ones of every function:
 --   1 now      Unix milliseconds, or empty: the clock of the server
---   2 mark     number of this call in its lane; ? in front: the call may have been executed before;
+--   2 mark     number of this call in its lane, by which a second try finds the reply to the first one;
 --              empty: it only reads
---   3 seconds  how long a second try may find its reply
+--   3 seconds  for how long it finds it
 --   4 lane     whose waiting claims are woken over a channel; empty: this lane does not listen
 --   5 queue    6 shards: of how many the queue is made; empty: unknown  7 shard: which one this is
 -- What follows from 8 on is said in each function.
@@ -130,13 +130,10 @@ local function begin(keys, args)
     LINES, TURNS, SHARES, FORWARDED, TRY = unpack(keys)
   MARK, LANE, QUEUE, SHARDS, SHARD = args[2], args[4], args[5], tonumber(args[6]), tonumber(args[7])
   made, tally, replayed, died, now, part, actor = false, nil, nil, {}, tonumber(args[1]), 0, nil
-  if sub(MARK, 1, 1) == '?' then
-    MARK = sub(MARK, 2)
-    local known = call('GET', TRY)
-    if known and sub(known, 1, #MARK + 1) == MARK .. ' ' then
-      replayed = remember(sub(known, #MARK + 2))
-      if sub(replayed, 1, 6) ~= 'lease ' then return replayed end  -- a claim tells its messages again
-    end
+  local known = MARK ~= '' and call('GET', TRY)
+  if known and sub(known, 1, #MARK + 1) == MARK .. ' ' then
+    replayed = remember(sub(known, #MARK + 2))
+    if sub(replayed, 1, 6) ~= 'lease ' then return replayed end  -- a claim tells its messages again
   end
   if not now then
     local time = call('TIME')
