@@ -1,7 +1,8 @@
 """Scan: pages of messages, of each state in rank order over all shards."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from bide.engines.cursor import BEGIN
@@ -109,7 +110,7 @@ class _Stream:
             # In the shards behind that of the place, its very order is still to come.
             number = max(int(after.order, 16) - (shard > after.shard), 0)
             self.order = f"{number:0{ORDER}x}"
-        self.ahead: list[_Entry] = []
+        self.ahead: deque[_Entry] = deque()
         self.ended = False
 
 
@@ -148,7 +149,7 @@ class _Page:
                 yield from self._ask([stream], phase, place.phase, left, may_be_empty=begun)
                 for entry in stream.ahead:
                     self._add(entry)
-                stream.ahead = []
+                stream.ahead.clear()
             if self.full and shard + 1 < self._shards:
                 return _Place(place.phase, shard=shard + 1)
         return None
@@ -157,20 +158,21 @@ class _Page:
         """Add what all shards have, in rank order; return the place where there is no more room."""
         streams = [_Stream(shard, place) for shard in range(self._shards)]
         after = place
-        while True:
-            share = (self._command.limit - len(self.messages)) // self._shards * 5 // 4 + 4
-            while dry := [stream for stream in streams if not (stream.ahead or stream.ended)]:
-                yield from self._ask(dry, phase, place.phase, share)
-            for entry in _next(streams):
-                if self.full or (self.messages and entry.size > self._room):
-                    return after
-                self._add(entry)
-                after = entry.behind
-                streams[after.shard].ahead.pop(0)
-            if all(stream.ended and not stream.ahead for stream in streams):
-                return None
+        while any(stream.ahead or not stream.ended for stream in streams):
             if self.full:
                 return after
+            dry = [stream for stream in streams if not (stream.ahead or stream.ended)]
+            if dry:
+                share = (self._command.limit - len(self.messages)) // self._shards * 5 // 4 + 4
+                yield from self._ask(dry, phase, place.phase, share)
+                continue
+            first = min((stream for stream in streams if stream.ahead), key=lambda s: s.ahead[0])
+            entry = first.ahead[0]
+            if self.messages and entry.size > self._room:
+                return after
+            self._add(first.ahead.popleft())
+            after = entry.behind
+        return None
 
     def _ask(
         self,
@@ -216,12 +218,3 @@ class _Page:
                 behind = _Place(number, rank.decode(), order.decode(), stream.shard)
                 size = len(record) + len(id)
                 stream.ahead.append(_Entry(behind.key, behind, message, size))
-
-
-def _next(streams: list[_Stream]) -> Iterator[_Entry]:
-    """Yield what comes next as far as that is sure."""
-    reach = min((stream.ahead[-1].key for stream in streams if not stream.ended), default=None)
-    for entry in sorted(entry for stream in streams for entry in stream.ahead):
-        if reach is not None and entry.key > reach:
-            return
-        yield entry
