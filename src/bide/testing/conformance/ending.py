@@ -134,6 +134,26 @@ class EndCases:
         assert desk.ends("c") == []
         assert stored(desk) == 0
 
+    @pytest.mark.parametrize("setting", ["history", "result_ttl"])
+    def test_a_millisecond_is_enough_to_remember_any_end(self, desk: Desk, setting: str) -> None:
+        desk.configure(**{setting: 1})
+        desk.lease("lapsed", attempts=1)
+        desk.put("acked", "buried")
+        acked, buried = leases(desk.claim(lease=HOUR))
+        desk.wait(1_000)
+        desk.ack(acked)
+        desk.bury(buried)
+        desk.put("cancelled", "purged")
+        desk.cancel("cancelled")
+        desk.purge("ready")
+        desk.put("grouped", group="g")
+        desk.cancel_where(group="g")
+        desk.put("expired", at=START, expires=1)
+        assert desk.take() == []
+        ids = ["lapsed", "acked", "buried", "cancelled", "purged", "grouped", "expired"]
+        ways = ["dead", "acked", "dead", "cancelled", "purged", "cancelled", "expired"]
+        assert [[one.how for one in desk.ends(id)] for id in ids] == [[way] for way in ways]
+
     def test_it_is_forgotten_in_bounded_steps(self, bare: Desk) -> None:
         bare.configure(history=1)
         ids = [f"m{number}" for number in range(FORGET + 10)]
