@@ -24,12 +24,18 @@ def readable(*descriptors: int, seconds: float | None = None) -> bool:
         return bool(selector.select(seconds))
 
 
-def watch(descriptor: int) -> Callable[[], object]:
-    """Return what tells at once, again and again, whether there is something to read, or an end."""
+def watch(descriptor: int, *, waits: bool = False) -> Callable[[], object]:
+    """Return what tells, again and again, whether there is something to read, or an end.
+
+    Args:
+        descriptor: of a socket or a pipe.
+        waits: whether it waits until there is; else it tells at once.
+    """
+    limit = None if waits else 0
     if hasattr(select, "poll"):
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
-        return partial(poll.poll, 0)
+        return partial(poll.poll, limit)
     selector = _Selector()
     selector.register(descriptor, selectors.EVENT_READ)
-    return partial(selector.select, 0)
+    return partial(selector.select, limit)

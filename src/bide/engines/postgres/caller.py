@@ -1,12 +1,12 @@
 """Calling the schema's functions, each in one round trip.
 
-psycopg's cursors do more at each step; for a put of one message that takes longer than the server
-needs. This sends a prepared call, and waits once.
+psycopg's cursors and generators do more at each step, which for a put of one message takes longer
+than the server needs. This sends a prepared call, and waits once.
 """
 
 import itertools
 from collections import namedtuple
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -20,7 +20,7 @@ from bide.engines.waiting import watch
 
 Statement = tuple[bytes, tuple[int, ...] | None]
 """Its text, and the types of its arguments; `None`: those that the function declares."""
-Wait = Callable[[PGconn], Generator[Any, Any, Any]]
+Wait = Callable[[PGconn], list[PGresult]]
 _BINARY = [[Format.BINARY] * count for count in range(32)]
 
 
@@ -41,6 +41,7 @@ class Caller:
         self._numbers = itertools.count()
         self._owes = False
         self._has_input = watch(connection.fileno())
+        self._wait_for_input = watch(connection.fileno(), waits=True)
         self._texts: dict[str, bytes] = {}
         self._rows: dict[str, Callable[[Sequence[Any]], Any]] = {}
         register(connection)
@@ -51,7 +52,7 @@ class Caller:
         Raises:
             psycopg.Error: the server refused it, or the connection was lost.
         """
-        results = self._call(function, arguments, generators.execute)
+        results = self._call(function, arguments, self._results)
         return self._load(function, _accepted(results))
 
     def value(self, function: str, *arguments: bytes | None) -> bytes | None:
@@ -62,7 +63,7 @@ class Caller:
         """
         text = self._texts.get(function) or self._text(function, len(arguments), b"SELECT ")
         formats = _BINARY[len(arguments)]
-        results = self._exchange(text, arguments, None, formats, generators.execute)
+        results = self._exchange(text, arguments, None, formats, self._results)
         return _accepted(results).get_value(0, 0)
 
     def start(self, function: str, *arguments: Any) -> None:
@@ -73,7 +74,7 @@ class Caller:
         Raises:
             psycopg.Error: the connection was lost, or the server knows no such function.
         """
-        refused = self._call(function, arguments, generators.send)
+        refused = self._call(function, arguments, self._sent)
         if refused:
             raise errors.error_from_result(refused[-1])
         self._owes = True
@@ -88,7 +89,7 @@ class Caller:
             return None
         self._owes = False
         try:
-            results = self.connection.wait(generators.fetch_many(self.connection.pgconn))
+            results = self._results(self.connection.pgconn)
         except BaseException:
             self.connection.close()
             raise
@@ -107,7 +108,7 @@ class Caller:
             return True
         return bool(self._has_input())
 
-    def _call(self, function: str, arguments: Sequence[Any], then: Wait) -> Any:
+    def _call(self, function: str, arguments: Sequence[Any], then: Wait) -> list[PGresult]:
         text = self._texts.get(function) or self._text(function, len(arguments), b"SELECT * FROM ")
         transformer = Transformer(self.connection)
         values = transformer.dump_sequence(arguments, [PyFormat.BINARY] * len(arguments))
@@ -120,7 +121,7 @@ class Caller:
         types: tuple[int, ...] | None,
         formats: Sequence[Format],
         then: Wait,
-    ) -> Any:
+    ) -> list[PGresult]:
         """Send a statement, and return what `then` does. The first of its kind is prepared before.
 
         If that is refused, the answer to it is returned.
@@ -129,20 +130,38 @@ class Caller:
         try:
             if not self._prepares:
                 sender.send_query_params(text, values, types, formats, Format.BINARY)
-                return self.connection.wait(then(sender))
+                return then(sender)
             name = self._prepared.get((text, types))
             if name is None:
                 name = b"bide%d" % next(self._numbers)
                 sender.send_prepare(name, text, types)
-                prepared = self.connection.wait(generators.execute(sender))
+                prepared = self._results(sender)
                 if prepared[-1].status == ExecStatus.FATAL_ERROR:
                     return prepared
                 self._prepared[text, types] = name
             sender.send_query_prepared(name, values, formats, Format.BINARY)
-            return self.connection.wait(then(sender))
+            return then(sender)
         except BaseException:
             self.connection.close()  # nobody knows what is still on its way
             raise
+
+    def _sent(self, sender: PGconn) -> list[PGresult]:
+        """Wait until the server has all that was sent. It has answered nothing so far."""
+        self.connection.wait(generators.send(sender))
+        return []
+
+    def _results(self, sender: PGconn) -> list[PGresult]:
+        """Wait for all answers to what was sent; a signal interrupts it."""
+        if sender.flush():
+            self._sent(sender)
+        results: list[PGresult] = []
+        while True:
+            while sender.is_busy():
+                self._wait_for_input()
+                sender.consume_input()
+            if (result := sender.get_result()) is None:
+                return results
+            results.append(result)
 
     def _text(self, function: str, count: int, head: bytes) -> bytes:
         name = sql.Identifier(self._schema, function).as_bytes(self.connection)
