@@ -1,0 +1,55 @@
+"""One call over one connection: signals while the server works, and large arguments."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from types import FrameType
+from urllib.parse import urlsplit
+
+import pytest
+
+from bide.engines.postgres.caller import Caller
+from bide.engines.postgres.settings import read_url
+
+
+class Interrupted(Exception):
+    """What the handler of a signal raises."""
+
+
+@pytest.fixture
+def sleeper(postgres_url: Callable[[], str]) -> Iterator[Caller]:
+    """Provide a caller of PostgreSQL's own functions."""
+    with closing(read_url(urlsplit(postgres_url())).connect()) as connection:
+        yield Caller(connection, "pg_catalog", prepares=True)
+
+
+@pytest.fixture
+def interrupts() -> Iterator[threading.Timer]:
+    """Provide a timer that sends this process a signal whose handler raises."""
+
+    def strike(number: int, frame: FrameType | None) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, strike)
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
+    yield timer
+    timer.cancel()
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_signal_interrupts_a_call_and_closes_the_connection(
+    sleeper: Caller, interrupts: threading.Timer
+) -> None:
+    interrupts.start()
+    with pytest.raises(Interrupted):
+        sleeper("pg_sleep", 60.0)
+    assert sleeper.connection.closed  # the answer would be taken for that of the next call
+    assert sleeper.has_news()
+
+
+def test_what_is_larger_than_a_buffer_of_the_socket_arrives(sleeper: Caller) -> None:
+    body = os.urandom(1 << 20) * 16
+    ((answer,),) = sleeper("decode", body.hex(), "hex")
+    assert answer == body
