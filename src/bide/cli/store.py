@@ -25,12 +25,12 @@ from bide.model.commands import Cancel, Command, Purge, Queues
 from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
 from bide.model.identity import OWN, RESERVED, actor_of, is_listed, is_own
 from bide.model.limits import MAX_BODY
-from bide.model.replies import Affected, Names, Outcome
+from bide.model.replies import Affected, Names, Outcome, Reply, expect
 from bide.observing.heartbeat import is_register
 from bide.queue.sync import Queue
 
 T = TypeVar("T")
-R = TypeVar("R")
+R = TypeVar("R", bound=Reply)
 
 NAMED = 8
 """How many existing queues an error names."""
@@ -161,9 +161,7 @@ class Store(ExitStack):
         """Run a command in the user's name, and return its reply."""
         if not command.only_reads:
             command = msgspec.structs.replace(command, actor=self.actor)
-        reply = self.lane.call(command)
-        assert isinstance(reply, kind), f"a store answered {reply!r}"
-        return reply
+        return expect(kind, self.lane.call(command))
 
     def run(self, steps: Steps[T]) -> T:
         """Run the commands of some steps, and return their result."""

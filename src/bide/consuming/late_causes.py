@@ -8,7 +8,7 @@ from bide.consuming.handling import Handling
 from bide.consuming.store_client import StoreClient
 from bide.model.commands import Explain
 from bide.model.errors import StoreError
-from bide.model.replies import Explained
+from bide.model.replies import Explained, expect
 from bide.observing.lateness import Span, Waited, causes_of
 from bide.observing.tally import Histogram, Tally
 
@@ -93,10 +93,9 @@ class LateCauses:
 
     async def _read_pauses(self) -> None:
         try:
-            told = await self._store_client.lane.acall(Explain(self._queue))
+            told = expect(Explained, await self._store_client.lane.acall(Explain(self._queue)))
         except StoreError:  # a token may not read, or the store is away: as it was last known
             return
-        assert isinstance(told, Explained)
         self._pauses = [
             (0 if one.since is None else one.since, told.now if one.until is None else one.until)
             for one in told.pauses

@@ -9,7 +9,7 @@ from bide.lane.lane import Lane
 from bide.model.backoff import Backoff
 from bide.model.commands import Command
 from bide.model.errors import StoreError
-from bide.model.replies import Reply
+from bide.model.replies import Reply, expect
 
 R = TypeVar("R", bound=Reply)
 
@@ -65,8 +65,7 @@ class StoreClient:
             raise
         if self._away is not None:
             self._found()
-        assert isinstance(reply, kind), f"a store answered {reply!r}"
-        return reply
+        return expect(kind, reply)
 
     def _missed(self, error: StoreError) -> None:
         now = self.clock.monotonic()

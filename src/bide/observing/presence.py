@@ -11,7 +11,7 @@ from typing import NamedTuple
 from bide.lane.lane import Lane
 from bide.model.commands import Scan
 from bide.model.errors import StoreError
-from bide.model.replies import Page
+from bide.model.replies import Page, expect
 from bide.observing.heartbeat import QUEUE, READ_MOST, SILENT, Report, read
 from bide.observing.lateness import Span
 
@@ -39,11 +39,10 @@ async def read_gaps(lane: Lane, queues: Sequence[str], began: int) -> dict[str, 
     """
     others: list[Seen] = []
     try:
-        page = await lane.acall(Scan(QUEUE, "next", limit=READ_MOST))
+        page = expect(Page, await lane.acall(Scan(QUEUE, "next", limit=READ_MOST)))
     except StoreError as error:  # such as a token that may not read: the others are unknown
         _log.debug("the reports of other workers could not be read: %s", error)
     else:
-        assert isinstance(page, Page)
         found = [(read(message), message.due) for message in page.messages]
         others = [seen_of(report, due, began) for report, due in found if report is not None]
     return gaps_before(queues, others, began)

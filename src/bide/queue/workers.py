@@ -6,7 +6,7 @@ from bide.lane.lane import Lane
 from bide.model.commands import Queues
 from bide.model.errors import InvalidArgument
 from bide.model.identity import actor_of
-from bide.model.replies import Found, Names, Outcomes
+from bide.model.replies import Found, Names, Outcomes, expect
 from bide.model.times import Duration, milliseconds
 from bide.observing.explain.facts import follow
 from bide.observing.heartbeat import QUEUE, is_register
@@ -68,9 +68,8 @@ def stop_worker(
 
 def read_workers(lane: Lane) -> list[WorkerProcess]:
     """List the worker processes of a store."""
-    names = lane.call(Queues(""))
-    assert isinstance(names, Names)
-    registers = {QUEUE, *filter(is_register, names.names)}  # a server does not name its own
+    names = expect(Names, lane.call(Queues(""))).names
+    registers = {QUEUE, *filter(is_register, names)}  # a server does not name its own
     return follow(list_workers(sorted(registers), time.time_ns() // 1_000_000), lane.call)
 
 
@@ -91,10 +90,7 @@ def ask_to_stop(lane: Lane, holder: str, actor: str, wait: Duration) -> bool:
     lane.call(request_stop(stops, holder, actor))
     while time.monotonic() < deadline:
         time.sleep(LOOK)
-        reply = lane.call(find_requests([holder], stops))
-        assert isinstance(reply, Found)
-        if reply.messages == [None]:
+        if expect(Found, lane.call(find_requests([holder], stops))).messages == [None]:
             return True
-    gone = lane.call(withdraw_stop(stops, holder))
-    assert isinstance(gone, Outcomes)
+    gone = expect(Outcomes, lane.call(withdraw_stop(stops, holder)))
     return not gone.outcomes[0].done

@@ -18,7 +18,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import OWN, check_queue
 from bide.model.limits import MAX_BODY
 from bide.model.message import Message, NewMessage
-from bide.model.replies import Outcomes
+from bide.model.replies import Outcomes, expect
 from bide.model.times import to_datetime
 from bide.queue.command_builder import CommandBuilder
 
@@ -105,9 +105,7 @@ class Window:
         while batch := list(islice(messages, BATCH)):
             if one.gone:  # another process asks for this window
                 return
-            reply = self._store_client.lane.call(self._command(batch))
-            assert isinstance(reply, Outcomes)
-            self._count(reply)
+            self._count(expect(Outcomes, self._store_client.lane.call(self._command(batch))))
 
     async def ask_async(self, one: Handling) -> None:
         """Ask an async source."""

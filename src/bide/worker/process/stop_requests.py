@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from bide.lane.lane import Lane
 from bide.model.errors import BideError
-from bide.model.replies import Found, Outcomes
+from bide.model.replies import Found, Outcomes, expect
 from bide.observing.heartbeat import STOPS
 from bide.observing.workers import asked, find_requests, withdraw_stop
 
@@ -41,14 +41,12 @@ class StopRequests:
             return {}
         try:
             async with asyncio.timeout(PATIENCE):
-                found = await lane.acall(find_requests(list(holders)))
-                assert isinstance(found, Found)
+                found = expect(Found, await lane.acall(find_requests(list(holders))))
                 taken: dict[str, str] = {}
                 for message in found.messages:
                     if message is None:
                         continue
-                    gone = await lane.acall(withdraw_stop(STOPS, message.id))
-                    assert isinstance(gone, Outcomes)
+                    gone = expect(Outcomes, await lane.acall(withdraw_stop(STOPS, message.id)))
                     actor = asked(message)
                     if actor is not None and gone.outcomes[0].done:
                         taken[message.id] = actor
