@@ -1,22 +1,27 @@
 """The queue for event loops. `Queue` says what each method does."""
 
+import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable
 from inspect import getmembers, isfunction
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
+from bide.lane.steps import arun_steps
 from bide.model import replies
 from bide.model.commands import Count, Delete
+from bide.model.ended import End
 from bide.model.message import Message, State
-from bide.model.replies import Claimed, Counts, Found, Outcome, Outcomes, Settings
+from bide.model.replies import Claimed, Counts, Ends, Found, Outcome, Outcomes, Settings
 from bide.model.times import Duration, Moment
+from bide.model.undoing import Bulk, Undo, Undone
+from bide.queue.base import AsyncBase
 from bide.queue.changing import Changes
 from bide.queue.delivery import AsyncDelivery
-from bide.queue.ending import AsyncEndings
+from bide.queue.ending import result_in
 from bide.queue.put_and_settle import awaited
 from bide.queue.results import Audit, Forecast, deleted
 from bide.queue.take import AsyncTake
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, commands_of_stream, to_line
-from bide.queue.undoing.faces import AsyncUndo, Undoable
+from bide.queue.undoing.bulk import Undoable, note_of, steps_of, whole, whole_undo
 from bide.queue.values import wait_seconds
 
 T = TypeVar("T")
@@ -24,8 +29,7 @@ Async = Coroutine[Any, Any, T]
 
 
 class AsyncQueue(
-    AsyncUndo,
-    AsyncEndings,
+    AsyncBase,
     Changes[
         AsyncDelivery, Async[Outcome], Async[list[Outcome]], Async[int], Async[Undoable],
         Async[Settings],
@@ -133,6 +137,36 @@ class AsyncQueue(
         for command in commands_of(lines, self._builder):
             imported = imported.plus((await self._do(Outcomes, command)).outcomes)
         return imported
+
+    async def history(self, id: str) -> list[End]:
+        """Async form of `Queue.history`."""
+        return (await self._do(Ends, self._builder.history(id))).ends
+
+    @overload
+    async def result(self, id: str, *, wait: Duration | None = None) -> Any: ...
+    @overload
+    async def result(self, id: str, *, wait: Duration | None = None, type: type[T]) -> T: ...
+    async def result(self, id: str, *, wait: Duration | None = None, type: Any = Any) -> Any:
+        """Async form of `Queue.result`."""
+        seconds = wait_seconds(wait)
+        command = self._builder.history(id, watch=bool(seconds))
+        return result_in(id, await self._do(Ends, command, seconds), type)
+
+    async def undo(self, undo: str) -> Undone:
+        """Async form of `Queue.undo`."""
+        steps = whole_undo(self.name, undo, self._builder.actor)
+        return await arun_steps(steps, self._composed)
+
+    async def _bulk(self, bulk: Bulk) -> Undoable:
+        try:
+            return Undoable(await arun_steps(whole(bulk), self._composed), bulk.undo)
+        except BaseException as error:
+            error.add_note(note_of(bulk))
+            raise
+
+    async def _composed(self, command: Bulk | Undo) -> Any:
+        can = await asyncio.to_thread(lambda: self._lane.capabilities)
+        return await self._run(steps_of(command, takes_back=can.takes_back))
 
 
 for _name, _method in getmembers(Changes, isfunction):

@@ -26,7 +26,7 @@ from bide.queue.put_and_settle import (
     outcomes_of,
 )
 from bide.queue.results import following, in_parts
-from bide.queue.undoing.faces import bulk_of, check_undo, reviving
+from bide.queue.undoing.bulk import bulk_of, check_undo, reviving
 from bide.queue.undoing.looking import look_at_dead, look_at_purge
 from bide.queue.values import one_or_several
 

@@ -2,27 +2,30 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from typing import Any, TypeVar, overload
 
+from bide.lane.steps import run_steps
 from bide.model import replies
 from bide.model.commands import Count, Delete
+from bide.model.ended import End
 from bide.model.message import Message, State
-from bide.model.replies import Claimed, Counts, Found, Outcome, Outcomes, Settings
+from bide.model.replies import Claimed, Counts, Ends, Found, Outcome, Outcomes, Settings
 from bide.model.times import Duration, Moment
+from bide.model.undoing import Bulk, Undo, Undone
+from bide.queue.base import BlockingBase
 from bide.queue.changing import Changes
 from bide.queue.delivery import Delivery
-from bide.queue.ending import BlockingEndings
+from bide.queue.ending import result_in
 from bide.queue.results import Audit, Forecast, deleted
 from bide.queue.take import Take
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, to_line
-from bide.queue.undoing.faces import BlockingUndo, Undoable
+from bide.queue.undoing.bulk import Undoable, note_of, steps_of, whole, whole_undo
 from bide.queue.values import wait_seconds
 
+T = TypeVar("T")
 
-class Queue(
-    BlockingUndo,
-    BlockingEndings,
-    Changes[Delivery, Outcome, list[Outcome], int, Undoable, Settings],
-):
+
+class Queue(BlockingBase, Changes[Delivery, Outcome, list[Outcome], int, Undoable, Settings]):
     """A queue of messages that bide their time. Safe to share between threads.
 
     Args:
@@ -185,3 +188,63 @@ class Queue(
         for command in commands_of(lines, self._builder):
             imported = imported.plus(self._do(Outcomes, command).outcomes)
         return imported
+
+    def history(self, id: str) -> list[End]:
+        """Read how messages with an id have ended, the newest first: the last 20.
+
+        A queue remembers this for as long as its setting `history` says; see `configure`.
+        """
+        return self._do(Ends, self._builder.history(id)).ends
+
+    @overload
+    def result(self, id: str, *, wait: Duration | None = None) -> Any: ...
+    @overload
+    def result(self, id: str, *, wait: Duration | None = None, type: type[T]) -> T: ...
+    def result(self, id: str, *, wait: Duration | None = None, type: Any = Any) -> Any:
+        """Return the result of a message: what its handler returned, or `ack` was given.
+
+        A queue keeps results for as long as its setting `result_ttl` says; see `configure`.
+
+        Args:
+            id: of the message.
+            wait: how long to wait for its end; by default not at all.
+            type: to decode the result into, as for bodies.
+
+        Returns:
+            The result; `None` if it was acked without one.
+
+        Raises:
+            NotEnded: the message is still in the queue.
+            NotAcked: it died, expired, was cancelled or purged; its `end` says more.
+            NotRemembered: there is no such message, and nothing is remembered of it.
+        """
+        seconds = wait_seconds(wait)
+        command = self._builder.history(id, watch=bool(seconds))
+        return result_in(id, self._do(Ends, command, seconds), type)
+
+    def undo(self, undo: str) -> Undone:
+        """Take back a bulk change that was made with `undo=True`, up to ten minutes ago.
+
+        Args:
+            undo: the token: `Undoable.undo`.
+
+        Returns:
+            How many messages are restored. Messages whose id was put again, or that a worker has
+            got since, are counted apart and stay as they are. A second time restores nothing.
+
+        Raises:
+            NothingToUndo: the token is none of this queue, the change changed nothing, or ten
+                minutes have passed.
+        """
+        steps = whole_undo(self.name, undo, self._builder.actor)
+        return run_steps(steps, self._composed)
+
+    def _bulk(self, bulk: Bulk) -> Undoable:
+        try:
+            return Undoable(run_steps(whole(bulk), self._composed), bulk.undo)
+        except BaseException as error:
+            error.add_note(note_of(bulk))
+            raise
+
+    def _composed(self, command: Bulk | Undo) -> Any:
+        return self._run(steps_of(command, takes_back=self._lane.capabilities.takes_back))

@@ -6,6 +6,6 @@ message marks which were. What has a record and no mark is never restored: a pro
 the two, and a message that was not changed may have been delivered.
 """
 
-from bide.queue.undoing.faces import AsyncUndo, BlockingUndo, Undoable
+from bide.queue.undoing.bulk import Undoable
 
-__all__ = ["AsyncUndo", "BlockingUndo", "Undoable"]
+__all__ = ["Undoable"]

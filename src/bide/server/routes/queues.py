@@ -9,7 +9,7 @@ from bide.model.commands import Configure, Count, Delete
 from bide.model.pace import limits_of
 from bide.model.replies import Affected, Counts, Deleted, Forecasted, Settings
 from bide.queue.results import Audit, deleted
-from bide.queue.undoing.faces import bulk_of
+from bide.queue.undoing.bulk import bulk_of
 from bide.queue.undoing.looking import purge_part
 from bide.server import wire
 from bide.server.change_wire import UndoableOut, UndoablePurge

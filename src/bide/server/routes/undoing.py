@@ -4,7 +4,7 @@ from bide.lane.steps import arun_steps
 from bide.model.commands import Command, Put
 from bide.model.replies import Reply
 from bide.model.undoing import Bulk, Part, Undo, Undone, Verb, is_records
-from bide.queue.undoing.faces import steps_of
+from bide.queue.undoing.bulk import steps_of
 from bide.queue.undoing.records import is_token, nothing
 from bide.server.change_wire import UndoableOut, UndoneOut, UndoRequest, cursor_of, from_cursor
 from bide.server.operation import QUEUE, Answer, Call, Routes

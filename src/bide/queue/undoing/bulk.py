@@ -1,18 +1,16 @@
-"""Bulk changes and their undo, for both kinds of queue."""
+"""Bulk changes that can be taken back, and their parts."""
 
-import asyncio
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, cast
 
 import msgspec
 
-from bide.lane.steps import Steps, arun_steps, run_steps
+from bide.lane.steps import Steps
 from bide.model.commands import Cancel, Command, Purge, Reschedule, Revive, Where
 from bide.model.errors import InvalidArgument
 from bide.model.identity import new_id
 from bide.model.times import Duration
 from bide.model.undoing import PART, Bulk, Part, Undo, Undone, Verb
-from bide.queue.base import AsyncBase, BlockingBase
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import in_parts
 from bide.queue.undoing.back import undo_steps
@@ -143,58 +141,8 @@ def whole_undo(queue: str, undo: str, actor: str | None) -> Generator[Undo, Undo
         part = msgspec.structs.replace(part, part=total.following)
 
 
-class BlockingUndo(BlockingBase):
-    """These methods for threads."""
-
-    def undo(self, undo: str) -> Undone:
-        """Take back a bulk change that was made with `undo=True`, up to ten minutes ago.
-
-        Args:
-            undo: the token: `Undoable.undo`.
-
-        Returns:
-            How many messages are restored. Messages whose id was put again, or that a worker has
-            got since, are counted apart and stay as they are. A second time restores nothing.
-
-        Raises:
-            NothingToUndo: the token is none of this queue, the change changed nothing, or ten
-                minutes have passed.
-        """
-        steps = whole_undo(self.name, undo, self._builder.actor)
-        return run_steps(steps, self._composed)
-
-    def _bulk(self, bulk: Bulk) -> Undoable:
-        try:
-            return Undoable(run_steps(whole(bulk), self._composed), bulk.undo)
-        except BaseException as error:
-            error.add_note(_note_of(bulk))
-            raise
-
-    def _composed(self, command: Bulk | Undo) -> Any:
-        return self._run(steps_of(command, takes_back=self._lane.capabilities.takes_back))
-
-
-class AsyncUndo(AsyncBase):
-    """These methods for tasks."""
-
-    async def undo(self, undo: str) -> Undone:
-        """Async form of `Queue.undo`."""
-        steps = whole_undo(self.name, undo, self._builder.actor)
-        return await arun_steps(steps, self._composed)
-
-    async def _bulk(self, bulk: Bulk) -> Undoable:
-        try:
-            return Undoable(await arun_steps(whole(bulk), self._composed), bulk.undo)
-        except BaseException as error:
-            error.add_note(_note_of(bulk))
-            raise
-
-    async def _composed(self, command: Bulk | Undo) -> Any:
-        can = await asyncio.to_thread(lambda: self._lane.capabilities)
-        return await self._run(steps_of(command, takes_back=can.takes_back))
-
-
-def _note_of(bulk: Bulk) -> str:
+def note_of(bulk: Bulk) -> str:
+    """Return what to add to an error that ends a bulk change."""
     return f"What was changed before can be taken back: undo({bulk.undo!r})"
 
 
