@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import exposition
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_strictly
 
@@ -16,26 +17,24 @@ import bide
 from bide.engines.sqlite import SqliteEngine
 from bide.lane import Lane
 from bide.model.errors import InvalidArgument
-from bide.observing.metrics import MetricsServer, counts_of, registry_of
+from bide.observing.metrics import MetricsServer, counts_of, registry_of, worker_metrics
 from bide.observing.tally import Tally
 from bide.testing import FakeClock
 
 Labels = Mapping[str, str]
 
 
-class Team:
-    """Two processes, one of which was replaced."""
+QUEUES = ("mail", "orders")
 
-    ready = 2
-    restarts = 1
 
-    def tallies(self) -> Mapping[str, Tally]:
-        tally = Tally(claims=3, claimed=5, running=1)
-        tally.ended("acked", 4)
-        for seconds in (0.002, 0.2, 7_200):
-            tally.lateness.observe(seconds)
-        tally.duration.observe(0.02)
-        return {"orders": tally}
+def team() -> Iterator[Metric]:
+    """Return the metrics of two processes, one of which was replaced."""
+    tally = Tally(claims=3, claimed=5, running=1)
+    tally.ended("acked", 4)
+    for seconds in (0.002, 0.2, 7_200):
+        tally.lateness.observe(seconds)
+    tally.duration.observe(0.02)
+    return worker_metrics(2, 1, {"orders": tally})
 
 
 class Shop:
@@ -46,7 +45,7 @@ class Shop:
         self.url = f"sqlite:///{path}"
         self.lane = Lane(lambda: SqliteEngine(path), self.clock)
         self.registry = registry_of(
-            lambda: counts_of(self.lane), Team(), now=lambda: self.clock.now() / 1000
+            lambda: counts_of(self.lane, QUEUES), more=team, now=lambda: self.clock.now() / 1000
         )
         with bide.Queue("orders", self.url, clock=self.clock) as orders:
             orders.put_many([1, 2, 3], delay="1h")
@@ -127,7 +126,7 @@ def test_the_text_is_sound_and_labels_are_few(shop: Shop) -> None:
 
 def test_a_store_that_is_away_is_told_and_nothing_is_made_up(tmp_path: Path) -> None:
     lane = Lane(lambda: SqliteEngine(tmp_path / "no" / "such" / "bide.db"))
-    registry = registry_of(lambda: counts_of(lane), Team())
+    registry = registry_of(lambda: counts_of(lane, QUEUES), more=team)
     assert registry.get_sample_value("bide_store_up") == 0
     assert "bide_queue_messages" not in generate_latest(registry).decode()
     assert registry.get_sample_value("bide_worker_processes") == 2
@@ -139,14 +138,6 @@ def test_making_a_registry_touches_no_store() -> None:
         raise AssertionError("nobody has asked yet")
 
     registry_of(counts)
-
-
-def test_queues_may_be_named(shop: Shop) -> None:
-    assert list(counts_of(shop.lane, ["mail"])) == ["mail"]
-    with bide.Queue("bide:move", shop.url, clock=shop.clock) as ledger:
-        ledger.put(1)
-    assert list(counts_of(shop.lane)) == ["mail", "orders"]
-    assert list(counts_of(shop.lane, ["bide:move"])) == ["bide:move"]
 
 
 def test_it_is_served_until_it_is_closed(shop: Shop) -> None:

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from bide.engines import losses
-from bide.model.commands import Command, Count, Queues
+from bide.lane.lane import Lane
+from bide.model.commands import Count
 from bide.model.errors import InvalidArgument, StoreError
-from bide.model.identity import is_listed
-from bide.model.replies import Counts, Names, Reply, expect
+from bide.model.replies import Counts, expect
 from bide.observing.ports import unlistenable
 from bide.observing.tally import OUTCOMES, Histogram, Tally
 
@@ -130,47 +130,17 @@ CLAIMS = (
 _log = logging.getLogger("bide.telemetry")
 
 
-class Asked(Protocol):
-    """Executes a command and waits for the reply, as a lane does."""
-
-    def call(self, command: Command, /) -> Reply:
-        """Execute it."""
-
-
-class Workforce(Protocol):
-    """The processes of a worker."""
-
-    @property
-    def ready(self) -> int:
-        """How many are ready."""
-
-    @property
-    def restarts(self) -> int:
-        """How many died and were replaced."""
-
-    def tallies(self) -> Mapping[str, Tally]:
-        """Return what they did, by queue."""
-
-
-def counts_of(lane: Asked, queues: Iterable[str] | None = None) -> dict[str, Counts]:
+def counts_of(lane: Lane, queues: Iterable[str]) -> dict[str, Counts]:
     """Read the counts of queues.
-
-    Args:
-        lane: the lane to the store.
-        queues: the queues; by default all but the internal ones of bide.
 
     Raises:
         StoreError: the store cannot be read.
     """
-    if queues is None:
-        names = expect(Names, lane.call(Queues(""))).names
-        queues = [name for name in names if is_listed(name)]
     return {queue: expect(Counts, lane.call(Count(queue))) for queue in queues}
 
 
 def registry_of(
     counts: Callable[[], Mapping[str, Counts]],
-    workforce: Workforce | None = None,
     *,
     more: "Callable[[], Iterable[Metric]] | None" = None,
     now: Callable[[], float] = time.time,
@@ -179,8 +149,7 @@ def registry_of(
 
     Args:
         counts: reads the queues; see `counts_of`.
-        workforce: the processes whose deliveries have metrics, too.
-        more: returns other metrics.
+        more: returns other metrics, such as `worker_metrics`.
         now: returns Unix seconds.
 
     Raises:
@@ -201,8 +170,6 @@ def registry_of(
         ) from error
 
     gathers: list[Callable[[], Iterable[Metric]]] = [partial(_of_queues, counts, now)]
-    if workforce is not None:
-        gathers.append(partial(_of_workforce, workforce))
     if more is not None:
         gathers.append(more)
     registry = CollectorRegistry()
@@ -216,10 +183,6 @@ class _Collector:
 
     def __init__(self, gather: "Callable[[], Iterable[Metric]]") -> None:
         self._gather = gather
-
-    def describe(self) -> "list[Metric]":
-        """Return nothing, so that registering does not read the store."""
-        return []
 
     def collect(self) -> "Iterable[Metric]":
         """Return the metrics."""
@@ -248,11 +211,16 @@ def _of_queues(
     )
 
 
-def _of_workforce(workforce: Workforce) -> "Iterator[Metric]":
-    """Yield the metrics of the deliveries so far."""
-    tallies = workforce.tallies()
-    yield PROCESSES.of({"": workforce.ready})
-    yield RESTARTS.of({"": workforce.restarts})
+def worker_metrics(ready: int, restarts: int, tallies: Mapping[str, Tally]) -> "Iterator[Metric]":
+    """Yield the metrics of the processes of a worker.
+
+    Args:
+        ready: how many are ready.
+        restarts: how many died and were replaced.
+        tallies: what they did, by queue.
+    """
+    yield PROCESSES.of({"": ready})
+    yield RESTARTS.of({"": restarts})
     for family in (*DELIVERIES, *CLAIMS):
         yield family.of(tallies)
 

@@ -85,7 +85,7 @@ class Supervisor:
         self._requests = StopRequests(self.totals.lane)
         self.metrics: MetricsServer | None = None
         if metrics is not None:
-            registry = registry_of(self.totals.counts, self.totals)
+            registry = registry_of(self.totals.counts, more=self.totals.metrics)
             self.metrics = MetricsServer(registry, metrics[1], metrics[0])
         self._stopping = False
         self._nudge = asyncio.Event()

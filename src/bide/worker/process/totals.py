@@ -1,13 +1,17 @@
 """The figures of all processes of a worker, including those that have ended."""
 
 import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.model.replies import Counts
-from bide.observing.metrics import counts_of
+from bide.observing.metrics import counts_of, worker_metrics
 from bide.observing.tally import Tally, total
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
 
 
 class Totals:
@@ -62,6 +66,10 @@ class Totals:
         if lane is None or not lane.capabilities.shared:
             return {}
         return counts_of(lane, self.tallies())
+
+    def metrics(self) -> "Iterator[Metric]":
+        """Yield the metrics of the processes."""
+        yield from worker_metrics(self.ready, self.restarts, self.tallies())
 
     def close(self) -> None:
         """Close the store."""
