@@ -1,5 +1,6 @@
 """Recurring times: by a cron expression in a time zone, or by a period."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Protocol
@@ -21,7 +22,6 @@ ALIASES = {
     "@annually": "0 0 1 1 *",
 }
 DAY = timedelta(days=1)
-MINUTE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  (UTC, and naive like all times here)
 
@@ -73,10 +73,11 @@ class Every:
 class Cron:
     """By a cron expression of five fields, as Debian's cron does it.
 
-    The library finds the local times that the expression names. When these happen is decided here:
-    an expression with a star in its minutes or hours follows elapsed time, so it leaves out what
+    An expression with a star in its minutes or hours follows elapsed time, so it leaves out what
     the clocks skip and repeats what they repeat. Any other names times of a day: a skipped time
-    happens right after the gap, a repeated one happens once.
+    happens right after the gap, a repeated one happens once. The library knows when times of a day
+    happen. Of the others it finds the local times, since it errs in zones that move their clocks by
+    half an hour or at midnight; when these happen is decided here.
 
     Args:
         expression: minute, hour, day of the month, month, day of the week.
@@ -106,9 +107,14 @@ class Cron:
 
     def after(self, moment: int) -> int:
         """Return the first of these times that is later than `moment`."""
-        start = EPOCH + timedelta(milliseconds=moment)
-        found = self._passing_after(start) if self._passing else self._named_after(start)
-        return (found - EPOCH) // timedelta(milliseconds=1)
+        if not self._passing:
+            # The library begins at a local time: in an hour that is repeated, it may go back.
+            local = datetime.fromtimestamp(moment // 1000, self.zone)
+            times: Iterator[datetime] = self._simulator(self._fields, local)
+            found = next(time for time in times if time.timestamp() * 1000 > moment)
+            return round(found.timestamp() * 1000)
+        passed = self._passing_after(EPOCH + timedelta(milliseconds=moment))
+        return (passed - EPOCH) // timedelta(milliseconds=1)
 
     def latest(self, moment: int, floor: int) -> int:
         """Return the last of these times up to `moment`; `floor` if there is none after it."""
@@ -142,21 +148,6 @@ class Cron:
             if change is None:
                 return found
             moment, wall = change, change + self._offset(change) - SECOND
-
-    def _named_after(self, start: datetime) -> datetime:
-        """Follow local times, each of which happens once."""
-        wall = self._next(self._wall(start))
-        while (found := self._happens(wall)) <= start:
-            wall = self._next(wall)
-        return found
-
-    def _happens(self, wall: datetime) -> datetime:
-        """Return when a local time happens first, or the end of the gap that it is in."""
-        while True:
-            moment = wall - (self.zone.utcoffset(wall) or timedelta())
-            if self._wall(moment) == wall:
-                return moment
-            wall += MINUTE
 
     def _change(self, start: datetime, end: datetime, offset: timedelta) -> datetime | None:
         """Return when the offset first changes in a span, to the second."""
