@@ -150,10 +150,8 @@ def misjudged(
     reason = (
         f"{type(error).__name__} was raised, and its own code failed: "
         f"{type(mistake).__name__}: {signals.text_of(mistake)}"
-    )[:REASON_LENGTH]
-    if message.attempt >= min(retry.attempts, message.attempts):
-        return Verdict("bury", reason=reason)
-    return Verdict("retry", retry.delay(message.attempt, 0.5), reason)
+    )
+    return judge(message, signals.Retry(reason[:REASON_LENGTH]), retry, 0.5)
 
 
 def result(verdict: Verdict, outcome: Outcome) -> Result:
