@@ -7,7 +7,9 @@ has started) puts the next.
 """
 
 import logging
+from abc import ABC, abstractmethod
 from datetime import datetime
+from typing import Literal
 
 from bide.clock import sleep
 from bide.consuming.store_client import StoreClient
@@ -24,13 +26,16 @@ REMEMBERED = 2 * 3_600_000
 process may sleep between a check and a put."""
 
 PAGE = 500
+STATES: tuple[State | Literal["next"], ...] = ("next", "leased", "next")
+"""Where links are looked for; "next" twice, for one that is released between the two scans would be
+in neither."""
 WAITING = ("delayed", "ready", "leased")
 
 _log = logging.getLogger("bide.worker")
 
 
-class Links:
-    """The links of one chain in the store.
+class Links(ABC):
+    """The links of one chain in the store. A subclass puts them.
 
     Args:
         store_client: runs its commands on the store.
@@ -41,6 +46,15 @@ class Links:
         self.store_client = store_client
         self.queue = queue
 
+    async def begin(self) -> None:
+        """Put the first link if there is none."""
+        await self.remember(self.queue, REMEMBERED)
+        await self.ensure()
+
+    @abstractmethod
+    async def ensure(self) -> None:
+        """Put a link if there is none, and adapt those that wait."""
+
     async def now(self) -> int:
         """Return the store's time."""
         return (await self.store_client.patiently(Forecasted, Forecast(self.queue, 1, 1))).start
@@ -48,13 +62,11 @@ class Links:
     async def alive(self) -> list[Message]:
         """Return all links that wait or are leased."""
         found: dict[str, Message] = {}
-        # "next" twice: a link that is released between the two scans would be in neither.
-        for state in ("next", "leased", "next"):
-            page = await self.store_client.patiently(Page, Scan(self.queue, state, limit=PAGE))
-            found |= {message.id: message for message in page.messages}
+        for state in STATES:
+            found |= {message.id: message for message in await self.in_state(state)}
         return list(found.values())
 
-    async def in_state(self, state: State) -> list[Message]:
+    async def in_state(self, state: State | Literal["next"]) -> list[Message]:
         """Return the links of one state."""
         page = await self.store_client.patiently(Page, Scan(self.queue, state, limit=PAGE))
         return page.messages

@@ -13,7 +13,7 @@ from bide.model.commands import Cancel
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
 from bide.model.replies import Outcomes
-from bide.worker.periodic.chain import REMEMBERED, Links, id_of, moment_of, stands
+from bide.worker.periodic.chain import Links, id_of, moment_of, stands
 from bide.worker.periodic.recurrence import Recurrence, parse, told
 from bide.worker.periodic.schedule import Schedule, TickBody, plan
 from bide.worker.periodic.tick import Tick
@@ -21,7 +21,7 @@ from bide.worker.periodic.tick import Tick
 _log = logging.getLogger("bide.worker")
 
 
-class ScheduleTicks:
+class ScheduleTicks(Links):
     """Runs a schedule tick by tick.
 
     A claimed tick puts the next one before it runs: so neither a failure of its function nor the
@@ -33,28 +33,22 @@ class ScheduleTicks:
     """
 
     def __init__(self, schedule: Schedule, store_client: StoreClient) -> None:
+        super().__init__(store_client, schedule.queue)
         self._schedule = schedule
-        self._store_client = store_client
-        self._links = Links(store_client, schedule.queue)
         self._started: int | None = None
-
-    async def begin(self) -> None:
-        """Put the first tick if there is none, and replace waiting ticks of another schedule."""
-        await self._links.remember(self._links.queue, REMEMBERED)
-        await self._align()
 
     async def keep(self) -> None:
         """Begin, and repair the chain whenever it is broken."""
         await self.begin()
         while True:
-            await self._links.pause()
-            if not _ticks(await self._links.alive()):
+            await self.pause()
+            if not _ticks(await self.alive()):
                 await self._put_first(None)
 
-    async def _align(self) -> None:
+    async def ensure(self) -> None:
         """Replace waiting ticks of other schedules: this process is the newest."""
-        self._started = await self._links.now()
-        ticks = _ticks(await self._links.alive())
+        self._started = await self.now()
+        ticks = _ticks(await self.alive())
         mine = self._schedule.recurrence.spec
         foreign = {
             link.id: tick for link, tick in ticks
@@ -66,10 +60,10 @@ class ScheduleTicks:
         id = await self._put_first(previous)
         if old := [one for one in foreign if one != id]:
             _log.info("%s: the schedule has become %s", self._schedule.name, mine)
-            await self._store_client.patiently(Outcomes, Cancel(self._links.queue, old))
+            await self.store_client.patiently(Outcomes, Cancel(self.queue, old))
 
     async def _put_first(self, previous: int | None) -> str:
-        now = await self._links.now()
+        now = await self.now()
         rule = self._schedule.recurrence
         body = TickBody(rule.after(now), previous, rule.spec, self._started or now)
         return await self._put(rule, body)
@@ -83,7 +77,7 @@ class ScheduleTicks:
         rule, since = self._rule(tick)
         first = message.attempt == 1 and not message.failures
         what = plan(rule, tick, one.claimed, schedule.missed, schedule.grace, first)
-        if not await self._links.later(tick.due):
+        if not await self.later(tick.due):
             # A tick that replaces missed ones counts as missed, even if it starts on time.
             stands_for = what.missed and not what.run and schedule.missed == "once"
             body = TickBody(what.following, what.previous, rule.spec, since, stands_for)
@@ -115,7 +109,7 @@ class ScheduleTicks:
         attempts = self._schedule.attempts
         while True:
             id = id_of(body.due)
-            outcome = await self._links.put(id, msgspec.json.encode(body), body.due, attempts)
+            outcome = await self.put(id, msgspec.json.encode(body), body.due, attempts)
             if stands(outcome):
                 return id
             body = msgspec.structs.replace(body, due=rule.after(body.due))

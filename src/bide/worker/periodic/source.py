@@ -101,8 +101,7 @@ class Window:
 
     def ask(self, one: Handling) -> None:
         """Ask a plain source; its function and its iterator run in this thread."""
-        messages = iter(self._iterable(self._call()))
-        while batch := list(islice(messages, BATCH)):
+        for batch in _batches(self._call()):
             if one.gone:  # another process asks for this window
                 return
             self._count(expect(Outcomes, self._store_client.lane.call(self._command(batch))))
@@ -113,7 +112,7 @@ class Window:
         if inspect.isawaitable(messages):
             messages = await messages
         if not isinstance(messages, AsyncIterable):
-            for batch in _batches(self._iterable(messages)):
+            for batch in _batches(messages):
                 await self._store(batch)
             return
         batch = []
@@ -149,20 +148,14 @@ class Window:
         self.found += len(reply.outcomes)
         self.put += sum(outcome.done for outcome in reply.outcomes)
 
-    def _iterable(self, messages: Any) -> Iterable[Any]:
-        if messages is None or isinstance(messages, (str, bytes)):
-            kind = type(messages).__name__
-        elif isinstance(messages, Iterable):
-            return messages
-        else:
-            kind = type(messages).__name__
+
+def _batches(messages: Any) -> Iterator[list[Any]]:
+    if isinstance(messages, (str, bytes)) or not isinstance(messages, Iterable):
+        kind = "None" if messages is None else f"a {type(messages).__name__}"
         raise TypeError(
             f"a source returns an iterable of bide.NewMessage objects, or yields them; this one "
-            f"returned {'None' if messages is None else f'a {kind}'}"
+            f"returned {kind}"
         )
-
-
-def _batches(messages: Iterable[Any]) -> Iterator[list[Any]]:
     iterator = iter(messages)
     while batch := list(islice(iterator, BATCH)):
         yield batch

@@ -15,7 +15,7 @@ from bide.engines.losses import listening
 from bide.model.commands import Put, Reschedule, Revive
 from bide.model.message import MAX_ATTEMPTS, Item, Message
 from bide.model.replies import Outcomes
-from bide.worker.periodic.chain import REMEMBERED, Links, id_of, moment_of, stands
+from bide.worker.periodic.chain import Links, id_of, moment_of, stands
 from bide.worker.periodic.source import Asked, Source, Window, WindowBody, read_window
 
 FIRST = "first"
@@ -29,7 +29,7 @@ SLACK = 1_000
 _log = logging.getLogger("bide.worker")
 
 
-class SourceWindows:
+class SourceWindows(Links):
     """Asks a source for window after window.
 
     A window reaches from the time of the last request to `window` from now, so nothing is missed,
@@ -42,14 +42,8 @@ class SourceWindows:
     """
 
     def __init__(self, source: Source, store_client: StoreClient) -> None:
+        super().__init__(store_client, source.home)
         self._source = source
-        self._store_client = store_client
-        self._links = Links(store_client, source.home)
-
-    async def begin(self) -> None:
-        """Put the first window if there is none."""
-        await self._links.remember(self._links.queue, REMEMBERED)
-        await self._ensure()
 
     async def keep(self) -> None:
         """Begin, repair the chain whenever it is broken, and refill the queue after a loss."""
@@ -58,59 +52,60 @@ class SourceWindows:
         with listening(lambda: loop.call_soon_threadsafe(lost.set)):
             await self.begin()
             while True:
-                await first_of(self._links.pause(), lost.wait())
+                await first_of(self.pause(), lost.wait())
                 if lost.is_set():
                     lost.clear()
                     await self._refill()
-                await self._ensure()
+                await self.ensure()
 
     async def _refill(self) -> None:
         """Ask again now for all messages due since `back` ago, as in a new store."""
-        for link in await self._links.alive():
+        for link in await self.alive():
             if link.state == "leased":  # the next one asks for all that follows
                 continue
-            now = await self._links.now()
+            now = await self.now()
             body = self._body(None, None, read_window(link).put)
             item = Item(link.id, body, at=now, attempts=MAX_ATTEMPTS)
-            put = Put(self._links.queue, [item], "replace")
-            await self._store_client.patiently(Outcomes, put)
+            put = Put(self.queue, [item], "replace")
+            await self.store_client.patiently(Outcomes, put)
 
-    async def _ensure(self) -> None:
-        alive = await self._links.alive()
+    async def ensure(self) -> None:
+        """Put the first window if there is none, and move the next one forward if it must be."""
+        alive = await self.alive()
         if alive:
             await self._hurry(alive)
             return
-        dead = await self._links.in_state("dead")
+        dead = await self.in_state("dead")
         if dead:  # a source never ends: a window that a user has buried goes on as well
-            await self._store_client.patiently(Outcomes, Revive(self._links.queue, [dead[-1].id]))
+            await self.store_client.patiently(Outcomes, Revive(self.queue, [dead[-1].id]))
             return
-        now = await self._links.now()
+        now = await self.now()
         body = self._body(None, None, 0)
-        if stands(await self._links.put(FIRST, body, now)):
+        if stands(await self.put(FIRST, body, now)):
             return
-        if not await self._links.alive():  # a user has emptied the queue
-            await self._links.put(id_of(now), body, now)
+        if not await self.alive():  # a user has emptied the queue
+            await self.put(id_of(now), body, now)
 
     async def _hurry(self, alive: list[Message]) -> None:
         """Move the next window forward if a set clock or a new period left it too far away."""
         source = self._source
-        latest = await self._links.now() + source.every
+        latest = await self.now() + source.every
         for link in alive:
             if link.state == "delayed" and not link.attempt and link.due > latest + SLACK:
-                command = Reschedule(self._links.queue, [link.id], latest, if_due=link.due)
-                await self._store_client.patiently(Outcomes, command)
+                command = Reschedule(self.queue, [link.id], latest, if_due=link.due)
+                await self.store_client.patiently(Outcomes, command)
 
     async def attend(self, one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
         """Open a window, ask for it, and put the next one."""
-        source, store_client = self._source, self._store_client
+        source, store_client = self._source, self.store_client
         moment = moment_of(one.id) or 0
-        if await self._links.later(moment):
+        if await self.later(moment):
             raise Discard("this window has been asked for")
         self._hold_off(one)
         progress = read_window(one.message)
         asked = one.claimed
         after = asked - source.back if progress.after is None else min(progress.after, asked)
-        await self._links.remember(source.queue, source.keep)
+        await self.remember(source.queue, source.keep)
         window = Window(source, store_client, max(0, after), asked + source.window)
         one.given = window
         began = store_client.clock.monotonic()
@@ -136,7 +131,7 @@ class SourceWindows:
         """Put the next window, on the grid of the first one."""
         every = self._source.every
         following = moment + max(1, (now - moment) // every + 1) * every
-        while not stands(await self._links.put(id_of(following), body, following)):
+        while not stands(await self.put(id_of(following), body, following)):
             following += every
 
     def _hold_off(self, one: Handling) -> None:
