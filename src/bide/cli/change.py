@@ -1,7 +1,6 @@
 """Change messages and queues: cancel, reschedule, purge; pause, resume, delete."""
 
 import sys
-from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -72,13 +71,7 @@ def cancel(
         count = store.ask(Affected, command).count
     else:
         count = store.repeat(command, f"cancelling in {queue}")
-    if not count:
-        store.must_have(queue)
-    things = plural(count, "message")
-    out.changed("cancelled", count, things, dry_run=dry_run, empty=NOT_DONE)
-    if dry_run:
-        show_some(out, waiting(store.queue(queue).scan(**rule)))
-    return count > 0
+    return _print_count(store, out, queue, "cancelled", count, dry_run=dry_run, **rule)
 
 
 @click.command()
@@ -93,8 +86,8 @@ def cancel(
 @on_store
 def reschedule(
     store: Store, out: Output, queue: str, id: str | None, if_due: float | None,
-    if_version: str | None, group: str | None, after: float | None, before: float | None,
-    dry_run: bool, undoable: bool, **when: Any,
+    if_version: str | None, delay: float | None, at: float | None, dry_run: bool, undoable: bool,
+    **rule: Any,
 ) -> bool:  # fmt: skip
     """Move a message, or all of a group, to another due time, if no worker holds them.
 
@@ -109,38 +102,39 @@ def reschedule(
       bide reschedule mail --group order:42 --delay 1d --undo
     """  # fmt: skip
     as_seen = if_due is not None or if_version is not None
-    spans = after is not None or before is not None or dry_run or undoable
+    group = rule["group"]
+    spans = rule["after"] is not None or rule["before"] is not None or dry_run or undoable
     if (id is None) == (group is None) or (group is None and spans) or (group and as_seen):
         raise usage_error(
             "reschedule takes an id (with --if-due or --if-version), or --group (with --after, "
             "--before, --dry-run and --undo)"
         )
-    if (when["delay"] is None) == (when["at"] is None):
+    if (delay is None) == (at is None):
         raise usage_error("reschedule needs one new due time: --delay or --at")
     if id is not None:
-        outcome = store.queue(queue).reschedule(id, if_due=if_due, if_version=if_version, **when)
+        outcome = store.queue(queue).reschedule(
+            id, delay=delay, at=at, if_due=if_due, if_version=if_version
+        )
         return print_outcomes(out, store.told(queue, [outcome]), "moved", as_seen=as_seen)
-    assert group is not None
     if takes_back(undoable, dry_run):
         builder = CommandBuilder(queue)
-        command = builder.reschedule([], when["delay"], when["at"], None)
-        bulk = bulk_of(command, builder.where(group, after, before))
+        bulk = bulk_of(builder.reschedule([], delay, at, None), builder.where(**rule))
         return change(store, out, queue, bulk, "moved")
-    count = store.queue(queue).reschedule(
-        group=group, after=after, before=before, dry_run=dry_run, **when
-    )
+    count = store.queue(queue).reschedule(delay=delay, at=at, dry_run=dry_run, **rule)
+    return _print_count(store, out, queue, "moved", count, dry_run=dry_run, **rule)
+
+
+def _print_count(
+    store: Store, out: Output, queue: str, verb: str, count: int, *, dry_run: bool, **rule: Any
+) -> bool:
+    """Print how many messages a rule has changed, in a dry run also the first of them."""
     if not count:
         store.must_have(queue)
-    out.changed("moved", count, plural(count, "message"), dry_run=dry_run, empty=NOT_DONE)
+    out.changed(verb, count, plural(count, "message"), dry_run=dry_run, empty=NOT_DONE)
     if dry_run:
-        found = store.queue(queue).scan(group=group, after=after, before=before)
-        show_some(out, waiting(found))
+        found = store.queue(queue).scan(**rule)
+        show_some(out, (message for message in found if message.state in ("delayed", "ready")))
     return count > 0
-
-
-def waiting(messages: Iterable[Message]) -> Iterator[Message]:
-    """Yield the messages that no worker holds and that still are to be delivered."""
-    return (message for message in messages if message.state in ("delayed", "ready"))
 
 
 @click.command()
