@@ -16,9 +16,8 @@ from bide.model.errors import BideError
 
 SECTIONS = {
     "Messages": {
-        "put": "put", "edit": "edit", "change": "cancel reschedule", "undo": "undo",
-        "read": "get explain peek scan", "ending": "history result",
-        "search": "search",
+        "put": "put edit", "change": "cancel reschedule", "undo": "undo",
+        "read": "get explain peek scan history result", "search": "search",
     },
     "Queues": {
         "counts": "queues counts audit", "top": "top", "forecast": "forecast",
@@ -26,9 +25,8 @@ SECTIONS = {
         "transfer": "export import", "move": "move",
     },
     "Work": {
-        "worker": "worker", "workers": "workers", "sources": "sources",
-        "schedules": "schedules", "claim": "claim", "settle": "ack retry bury extend release",
-        "dead": "dead revive",
+        "worker": "worker", "workers": "workers", "periodic": "sources schedules",
+        "claim": "claim", "settle": "ack retry bury extend release", "dead": "dead revive",
     },
     "Service": {
         "init": "init", "doctor": "doctor", "serve": "serve", "token": "token",

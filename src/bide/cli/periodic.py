@@ -1,4 +1,4 @@
-"""`bide schedules`: when schedules tick next."""
+"""`bide schedules` and `bide sources`: when schedules tick next, and how far sources are."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -8,8 +8,8 @@ from click.core import ParameterSource
 from bide.cli import option
 from bide.cli.output import STYLES, Output, Part, first_line, warn
 from bide.cli.store import Store, on_store
-from bide.cli.tables import ID, Cell, Column
-from bide.cli.times import now_ms, relative
+from bide.cli.tables import ID, TEXT, Cell, Column
+from bide.cli.times import iso, local, now_ms, relative
 from bide.model.errors import InvalidArgument, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -17,9 +17,16 @@ if TYPE_CHECKING:
 
 EXAMPLE = "bide schedules shop:app"
 
-COLUMNS = (
+SCHEDULES = (
     Column("schedule", least=ID), Column("when", falls=2), Column("next"),
     Column("", falls=1, right=True), Column("", least=10, wraps=True),
+)  # fmt: skip
+
+SOURCES = (
+    Column("source", least=ID), Column("state"), Column("next"),
+    Column("", falls=3, right=True), Column("reached", falls=4),
+    Column("found", falls=1, right=True), Column("put", falls=2, right=True),
+    Column("error", least=TEXT),
 )  # fmt: skip
 
 FORM = "%a %Y-%m-%d %H:%M:%S %z"
@@ -53,12 +60,12 @@ def schedules(store: Store, out: Output, target: str | None, count: int) -> None
     else:
         found = _of_app(store, target, count)
     out.items(
-        found, COLUMNS, facts=lambda one: one, line=_line, cells=_cells,
+        found, SCHEDULES, facts=lambda one: one, line=_schedule_line, cells=_schedule_cells,
         empty=lambda: f"no schedules in {target or store.shown}",
     )  # fmt: skip
 
 
-def _line(one: dict[str, Any]) -> list[object]:
+def _schedule_line(one: dict[str, Any]) -> list[object]:
     return [
         one["queue"], one["when"], one["timezone"], one.get("state", ""), one["running"],
         one["retrying"], one["dead"], first_line(one.get("error")),
@@ -115,7 +122,7 @@ def _moments(one: dict[str, Any]) -> list[Any]:
     return [told(moment, zone) for moment in one["ticks"]]
 
 
-def _cells(one: dict[str, Any]) -> list[Cell]:
+def _schedule_cells(one: dict[str, Any]) -> list[Cell]:
     moments = [moment.strftime(FORM) for moment in _moments(one)]
     away = [relative(tick, now_ms()) for tick in one["ticks"]]
     when = f"{one['when']}\n{one['timezone']}"
@@ -146,3 +153,53 @@ def _remark(one: dict[str, Any]) -> list[Part]:
     if "error" in one:
         parts.append((first_line(one["error"]), "red"))
     return [part for each in parts for part in (", ", each)][1:]
+
+
+@click.command()
+@on_store
+def sources(store: Store, out: Output) -> None:
+    """List sources, their progress and their errors.
+
+    A source is listed after a worker with it has run on this store. `state` is the state of its
+    next window: leased means that the worker is reading the source now.
+
+    In a pipe, each line is: queue, name, state, next, last window from, to, messages found,
+    messages put, messages put since the source started, attempt, error.
+
+    \b
+    Example:
+      bide sources
+      bide sources --json | jq 'select(.error)'
+    """  # fmt: skip
+    from bide.worker.periodic.progress import source_progress
+
+    homes = store.names(own=True)
+    looks = (store.run(source_progress(home)) for home in homes)
+    found = [facts for facts in looks if facts is not None]
+    out.items(
+        found, SOURCES, facts=lambda one: one, line=_source_line, cells=_source_cells,
+        empty=lambda: f"no worker with a source has run on {store.shown}",
+    )  # fmt: skip
+
+
+def _source_line(one: dict[str, Any]) -> tuple[object, ...]:
+    last = one.get("last") or {}
+    return (
+        one["queue"], one["name"], one["state"], iso(one["next"]), iso(last.get("after")),
+        iso(last.get("before")), last.get("found", ""), last.get("put", ""), one["put"],
+        one["attempt"], first_line(one.get("error")),
+    )  # fmt: skip
+
+
+def _source_cells(one: dict[str, Any]) -> list[Cell]:
+    now, last = now_ms(), one.get("last")
+    return [
+        [(one["queue"], "bold"), f" {one['name']}"],
+        (one["state"], STYLES[one["state"]]),
+        local(one["next"], now),
+        (relative(one["next"], now), "dim"),
+        "" if last is None else local(last["before"], now),
+        "" if last is None else f"{last['found']:,}",
+        f"{one['put']:,}",
+        (first_line(one.get("error")), "red"),
+    ]
