@@ -32,11 +32,7 @@ def undo_steps(undo: Undo, allow: Callable[[Verb], object] = lambda verb: None) 
         if undo.part == 0:
             raise nothing(undo)
         return Undone()
-    rest = [f"{key}:{n}" for n in range(1, int((first.headers or {}).get("pieces", "1")))]
-    others = yield from noted(beside, rest)
-    if not all(others):  # they are due at once, and just now
-        raise nothing(undo)
-    record = decode_record(b"".join(piece.data for piece in (first, *others) if piece is not None))
+    record = decode_record(first.data)
     if record.queue != undo.queue:
         raise nothing(undo)
     allow(record.verb)

@@ -12,7 +12,7 @@ from bide.model.limits import MAX_BYTES
 from bide.model.message import Message
 from bide.model.replies import Explained, Found, Outcome, Outcomes, Page
 from bide.model.undoing import PART, Bulk, Part, Record, Verb, forget_records, records_of
-from bide.queue.undoing.records import Mark, note, pieces_of
+from bide.queue.undoing.records import Mark, encode_record, note
 
 
 def bulk_steps(bulk: Bulk) -> Steps[Part]:
@@ -61,9 +61,9 @@ def _change(bulk: Bulk, part: int, messages: list[Message]) -> Steps[set[str]]:
     if not messages:
         return set()
     beside, key = records_of(bulk.queue), f"{bulk.undo}:{part}"
-    pieces = list(pieces_of(key, bulk.undo, Record(bulk.queue, bulk.verb, messages)))
-    noted: Outcomes = yield cmd.Put(beside, pieces, actor=bulk.actor)
-    if not all(noted.outcomes):
+    record = note(key, bulk.undo, encode_record(Record(bulk.queue, bulk.verb, messages)))
+    noted: Outcomes = yield cmd.Put(beside, [record], actor=bulk.actor)
+    if not noted.outcomes[0]:
         raise InvalidArgument(f"undo={bulk.undo!r}, part={part} was used before; take a new token")
     outcomes: list[Outcome] = []
     for command in _commands(bulk, messages):
@@ -73,7 +73,7 @@ def _change(bulk: Bulk, part: int, messages: list[Message]) -> Steps[set[str]]:
             raise
         except Exception:
             if not outcomes:  # nothing was changed
-                yield cmd.Cancel(beside, [piece.id for piece in pieces])
+                yield cmd.Cancel(beside, [key])
             raise
         outcomes += reply.outcomes
     done = {outcome.id: outcome for outcome in outcomes if outcome.done}

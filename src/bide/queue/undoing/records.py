@@ -1,7 +1,6 @@
 """What is noted of a bulk change: in a queue of its own, for as long as it can be taken back."""
 
 import re
-from collections.abc import Iterator
 
 import msgspec
 
@@ -11,10 +10,7 @@ from bide.model.message import Item, Message
 from bide.model.undoing import UNDO_FOR, Record, Undo
 from bide.queue.results import find_all
 
-PIECE = 512 * 1024
-"""The maximum size of a message of a record, in bytes."""
-
-_encode = msgspec.msgpack.Encoder().encode
+encode_record = msgspec.msgpack.Encoder().encode
 decode_record = msgspec.msgpack.Decoder(Record).decode
 
 
@@ -44,18 +40,9 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
 decode_mark = msgspec.json.Decoder(Mark).decode
 
 
-def note(id: str, undo: str, data: bytes, headers: dict[str, str] | None = None) -> Item:
+def note(id: str, undo: str, data: bytes) -> Item:
     """Return a message that is kept for as long as a change can be taken back."""
-    return Item(id, data, False, delay=UNDO_FOR, group=undo, headers=headers)
-
-
-def pieces_of(key: str, undo: str, record: Record) -> Iterator[Item]:
-    """Yield the messages that a record is kept in; the first says how many there are."""
-    data = _encode(record)
-    parts = [data[start : start + PIECE] for start in range(0, len(data), PIECE)]
-    yield note(key, undo, parts[0], {"pieces": str(len(parts))})
-    for number, piece in enumerate(parts[1:], 1):
-        yield note(f"{key}:{number}", undo, piece)
+    return Item(id, data, False, delay=UNDO_FOR, group=undo)
 
 
 def noted(queue: str, ids: list[str]) -> Steps[list[Message | None]]:
