@@ -13,7 +13,7 @@ from bide.observing.heartbeat import can_report
 from bide.server.accesslog import log_request
 from bide.server.action_log import DONE, Act, count_of
 from bide.server.cross_site import refuse_pages
-from bide.server.operation import Call, Operation, Scope, Send, send_whole
+from bide.server.operation import Answer, Call, Operation, Scope, Send, send_whole
 from bide.server.problem import Problem, as_json, of_bide
 from bide.server.receiving import Gone, Receive
 from bide.server.routes import OPERATIONS
@@ -67,8 +67,9 @@ class Path:
         status, result, content = 0, "ended", None
         try:
             await self._admit(call)
-            answer = await operation.handle(call)
-            if answer is not None:
+            told = await operation.handle(call, **await call.parameters())
+            if told is not None:
+                answer = told if isinstance(told, Answer) else Answer(200, told)
                 await call.answer(answer)
                 status, content = answer.status, answer.content
             else:

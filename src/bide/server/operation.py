@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from http import HTTPStatus
 from inspect import cleandoc
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
@@ -21,7 +21,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import actor_of
 from bide.model.limits import MAX_DEPTH, MAX_QUERY
 from bide.model.message import Message
-from bide.model.replies import Reply, expect
+from bide.model.replies import Page, Reply, expect
 from bide.queue.command_builder import CommandBuilder
 from bide.server import wire
 from bide.server.action_log import Act
@@ -67,7 +67,7 @@ class Answer(NamedTuple):
         return self.content if isinstance(self.content, bytes) else _encode(self.content)
 
 
-Handle = Callable[["Call"], Awaitable[Answer | None]]
+Handle = TypeVar("Handle", bound=Callable[..., Awaitable[Any]])
 
 
 class Operation(NamedTuple):
@@ -78,11 +78,13 @@ class Operation(NamedTuple):
     path: str
     right: str | None
     """The right that it needs; "": any token; `None`: no token."""
-    handle: Handle
-    """Answers a call; returns `None` if it has sent the answer itself. Its docstring describes the
-    operation: the first line is the summary."""
+    handle: Callable[..., Awaitable[Any]]
+    """Answers a call; see `Routes`. Its docstring describes the operation: the first line is the
+    summary."""
     answers: dict[int, Any]
     """The type of the content by status; `None`: no content."""
+    parameters: frozenset[str] = frozenset()
+    """What the handler is given beside the call: `asked`, `query`."""
     takes: Any = None
     """The type of the request's body."""
     takes_bytes: bool = False
@@ -106,7 +108,11 @@ class Operation(NamedTuple):
 
 
 class Routes:
-    """Operations, each declared at the function that answers it.
+    """Operations, each declared at the function that answers it: the handler.
+
+    A handler takes a `Call` and, if it has parameters of these names, the decoded body (`asked`)
+    and the decoded query (`query`). Their types, and that of the result, describe the operation. It
+    returns an `Answer`, what is to be sent with status 200, or `None` if it has sent the answer.
 
     Args:
         tag: under what they are described.
@@ -117,14 +123,18 @@ class Routes:
         self._tag = tag
 
     def __call__(
-        self, name: str, method: str, path: str, right: str | None, answers: dict[int, Any],
-        **more: Any,
+        self, name: str, method: str, path: str, right: str | None,
+        answers: dict[int, Any] | None = None, **more: Any,
     ) -> Callable[[Handle], Handle]:  # fmt: skip
         """Have the decorated function answer an operation, which has the fields of `Operation`."""
 
         def declare(handle: Handle) -> Handle:
+            kinds = get_type_hints(handle)
+            told = answers or {200: kinds["return"]}
+            types = {"takes": kinds.get("asked"), "query": kinds.get("query"), **more}
+            given = frozenset(kinds) & {"asked", "query"}
             self.operations.append(
-                Operation(name, method, path, right, handle, answers, tag=self._tag, **more)
+                Operation(name, method, path, right, handle, told, given, tag=self._tag, **types)
             )
             return handle
 
@@ -256,6 +266,19 @@ class Call:
         """Count bytes of the request or its answer."""
         self.service.quotas.carried(self.caller.namespace, size)
 
+    async def parameters(self) -> dict[str, Any]:
+        """Return what the handler is given beside the call.
+
+        Raises:
+            Problem: the request's body or query does not fit.
+        """
+        operation, given = self.operation, {}
+        if "asked" in operation.parameters:
+            given["asked"] = await self.read(operation.takes)
+        if "query" in operation.parameters:
+            given["query"] = self.query(operation.query)
+        return given
+
     async def read(self, kind: type[T]) -> T:
         """Return the request's body as a struct; without a body, its defaults.
 
@@ -337,6 +360,10 @@ class Call:
     def shown(self, message: Message) -> wire.MessageOut:
         """Return a message as the caller may see it."""
         return wire.shown(message, self.queue, bodies=self.caller.may("bodies"))
+
+    def page(self, page: Page) -> wire.Messages:
+        """Return a page of messages as the caller may see them."""
+        return wire.Messages([self.shown(message) for message in page.messages], page.cursor)
 
     async def answer(self, answer: Answer) -> None:
         """Send an answer."""

@@ -222,8 +222,8 @@ def _shown(caller: Caller, messages: Sequence[Message | None], *, hides: bool = 
     ]  # fmt: skip
 
 
-@route("about", "GET", "/v1", "", {200: About})
-async def about(call: Call) -> Answer:
+@route("about", "GET", "/v1", "")
+async def about(call: Call) -> About:
     """Tell what answers here."""
     from importlib.metadata import version
 
@@ -234,5 +234,4 @@ async def about(call: Call) -> Answer:
     )
     caller = call.caller
     rights = [right for right in RIGHTS if caller.may(right)]
-    about = About(f"bide {version('bide')}", mine, caller.namespace, rights, list(caller.queues))
-    return Answer(200, about)
+    return About(f"bide {version('bide')}", mine, caller.namespace, rights, list(caller.queues))

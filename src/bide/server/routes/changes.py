@@ -112,27 +112,22 @@ async def cancel(call: Call) -> Answer:
     return changed(outcome, conditional=command.if_version is not None)
 
 
-@route(
-    "rescheduleWhere", "PATCH", f"{QUEUE}/messages", "change", {200: MovedOut}, takes=Moved,
-    query=RuleQuery, problems=(429,),
-)  # fmt: skip
-async def reschedule_where(call: Call) -> Answer:
+@route("rescheduleWhere", "PATCH", f"{QUEUE}/messages", "change", problems=(429,))
+async def reschedule_where(call: Call, asked: Moved, query: RuleQuery) -> MovedOut:
     """Move a group to another moment.
 
     A part of its messages, up to 1,000; repeat with the `cursor` while there is one.
     """
-    moved = await call.read(Moved)
-    query = call.query(RuleQuery)
     after, before = wire.moment(query.after, "after"), wire.moment(query.before, "before")
-    command = call.arguments.reschedule([], moved.delay, wire.moment(moved.at, "at"), None)
+    command = call.arguments.reschedule([], asked.delay, wire.moment(asked.at, "at"), None)
     if query.dry_run:
         counted = call.arguments.cancel_where(query.group, after, before, dry_run=True)
-        return Answer(200, MovedOut((await call.ask(Affected, counted)).count))
+        return MovedOut((await call.ask(Affected, counted)).count)
     if query.undo:
         bulk = bulk_of(command, call.arguments.where(query.group, after, before))
         done = await change(call, bulk, query.cursor)
         assert isinstance(done.undo, str)
-        return Answer(200, MovedOut(done.count, done.cursor or None, done.undo))
+        return MovedOut(done.count, done.cursor or None, done.undo)
     scan = call.arguments.scan(None, query.group, after, before, query.limit)
     page = await call.ask(Page, msgspec.structs.replace(scan, cursor=query.cursor))
     count = 0
@@ -140,26 +135,22 @@ async def reschedule_where(call: Call) -> Answer:
         move = msgspec.structs.replace(command, ids=ids)
         await call.service.quotas.admit(call.caller, [move])
         count = sum(map(bool, (await call.service.ask(Outcomes, move)).outcomes))
-    return Answer(200, MovedOut(count, page.cursor))
+    return MovedOut(count, page.cursor)
 
 
-@route(
-    "cancelWhere", "DELETE", f"{QUEUE}/messages", "change", {200: UndoableOut}, query=CancelQuery,
-    problems=(429, 507),
-)  # fmt: skip
-async def cancel_where(call: Call) -> Answer:
+@route("cancelWhere", "DELETE", f"{QUEUE}/messages", "change", problems=(429, 507))
+async def cancel_where(call: Call, query: CancelQuery) -> UndoableOut:
     """Take back a group or a range of time.
 
     Up to 1,000 at a time; repeat while `more` is true. With `undo` up to 500; repeat with the
     `cursor`.
     """
-    query = call.query(CancelQuery)
     after, before = wire.moment(query.after, "after"), wire.moment(query.before, "before")
     command = call.arguments.cancel_where(query.group, after, before, query.dry_run)
     if query.undo and not query.dry_run:
-        return Answer(200, await change(call, bulk_of(command), query.cursor))
+        return await change(call, bulk_of(command), query.cursor)
     found = await call.ask(Affected, command)
-    return Answer(200, UndoableOut(count=found.count, more=found.more))
+    return UndoableOut(count=found.count, more=found.more)
 
 
 async def _only_if(call: Call, command: Conditional) -> tuple[Message | None, Conditional]:

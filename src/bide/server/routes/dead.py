@@ -11,7 +11,7 @@ from bide.queue.undoing.bulk import reviving
 from bide.queue.undoing.looking import look_at_dead
 from bide.server import wire
 from bide.server.change_wire import RevivedOut, UndoableRevive
-from bide.server.operation import QUEUE, Answer, Call, Routes
+from bide.server.operation import QUEUE, Call, Routes
 from bide.server.routes.undoing import change
 
 route = Routes("dead letters")
@@ -24,33 +24,26 @@ class DeadQuery(wire.Request):
     cursor: str | None = None
 
 
-@route("listDead", "GET", f"{QUEUE}/dead", "read", {200: wire.Messages}, query=DeadQuery)
-async def list_dead(call: Call) -> Answer:
+@route("listDead", "GET", f"{QUEUE}/dead", "read")
+async def list_dead(call: Call, query: DeadQuery) -> wire.Messages:
     """List dead letters."""
-    query = call.query(DeadQuery)
     scan = Scan(call.arguments.queue, "dead", cursor=query.cursor, limit=query.limit)
-    page = await call.service.ask(Page, scan)
-    found = [call.shown(message) for message in page.messages]
-    return Answer(200, wire.Messages(found, page.cursor))
+    return call.page(await call.service.ask(Page, scan))
 
 
-@route(
-    "revive", "POST", f"{QUEUE}/revive", "admin", {200: RevivedOut}, takes=UndoableRevive,
-    problems=(429, 507),
-)  # fmt: skip
-async def revive(call: Call) -> Answer:
+@route("revive", "POST", f"{QUEUE}/revive", "admin", problems=(429, 507))
+async def revive(call: Call, asked: UndoableRevive) -> RevivedOut:
     """Have dead letters delivered again."""
-    asked = await call.read(UndoableRevive)
     ids = asked.ids
     bulk = reviving(call.arguments, ids, asked.delay)
     if asked.dry_run:
         count = await call.look(look_at_dead(call.arguments.queue, bulk.ids))
-        return Answer(200, RevivedOut(count=count))
+        return RevivedOut(count=count)
     if asked.undo:
         done = await change(call, bulk, asked.cursor)
-        return Answer(200, RevivedOut(UNSET, done.count, done.more, done.undo, done.cursor))
+        return RevivedOut(UNSET, done.count, done.more, done.undo, done.cursor)
     if ids is None:
         page = await call.service.ask(Page, Scan(call.arguments.queue, "dead", limit=MAX_HTTP_IDS))
         ids = [message.id for message in page.messages]
     command = call.arguments.revive(ids, asked.delay)
-    return Answer(200, RevivedOut((await call.service.ask(Outcomes, command)).outcomes))
+    return RevivedOut((await call.service.ask(Outcomes, command)).outcomes)

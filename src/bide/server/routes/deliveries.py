@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 from math import ceil
-from typing import TypeVar
 
 import msgspec
 from msgspec import UNSET
 
-from bide.model.commands import Claim, Lease
+from bide.model.commands import Claim, Command, Lease
 from bide.model.ended import check_result
 from bide.model.errors import BideError, Closed
 from bide.model.identity import check_name
@@ -21,20 +20,16 @@ from bide.server.receiving import unless_gone
 
 route = Routes("deliveries")
 
-S = TypeVar("S", bound=wire.Settling)
-
 
 @route(
-    "claim", "POST", f"{QUEUE}/claim", "consume", {200: wire.ClaimedOut}, takes=wire.Deliver,
-    problems=(429,),
+    "claim", "POST", f"{QUEUE}/claim", "consume", {200: wire.ClaimedOut}, problems=(429,),
 )  # fmt: skip
-async def claim(call: Call) -> Answer:
+async def claim(call: Call, asked: wire.Deliver) -> Answer:
     """Claim due messages.
 
     With `wait` the answer comes as soon as a message is due. Whoever closes the connection
     meanwhile has claimed nothing.
     """
-    asked = await call.read(wire.Deliver)
     holder = None if asked.holder is None else check_name(asked.holder, "holder")
     command = call.arguments.claim(asked.count, asked.lease, holder or _holder(call))
     wait = milliseconds(asked.wait, "wait") / 1000
@@ -88,23 +83,19 @@ async def _give_back(call: Call, command: Claim, reply: Claimed) -> None:
         await call.service.ask(Outcomes, call.arguments.release(leases))
 
 
-def _settles(name: str, takes: type[wire.Settling]) -> Callable[[Handle], Handle]:
+def _settles(name: str) -> Callable[[Handle], Handle]:
     """Have the decorated function settle messages."""
-    return route(
-        name, "POST", f"{QUEUE}/{name}", "consume", {200: wire.OutcomesOut}, takes=takes,
-        problems=(409,),
-    )  # fmt: skip
+    return route(name, "POST", f"{QUEUE}/{name}", "consume", problems=(409,))
 
 
-@_settles("ack", wire.AckRequest)
-async def ack(call: Call) -> Answer:
+@_settles("ack")
+async def ack(call: Call, asked: wire.AckRequest) -> wire.OutcomesOut:
     """Say that messages are done.
 
     Answers what became of each; 409 when none could be settled. Sending it twice does no harm.
     """
-    said, leases = await _said(call, wire.AckRequest)
-    command = call.arguments.ack(leases)
-    results = [None if one.result is UNSET else bytes(one.result) for one in said.leases]
+    command = call.arguments.ack(await _leases(call, asked))
+    results = [None if one.result is UNSET else bytes(one.result) for one in asked.leases]
     if any(results):
         for result in filter(None, results):
             check_result(result)
@@ -112,79 +103,74 @@ async def ack(call: Call) -> Answer:
     return await _settle(call, command, "acked")
 
 
-@_settles("retry", wire.RetryRequest)
-async def retry(call: Call) -> Answer:
+@_settles("retry")
+async def retry(call: Call, asked: wire.RetryRequest) -> wire.OutcomesOut:
     """Have messages tried again.
 
     Answers what became of each; 409 when none could be settled. Sending it twice does no harm.
     """
-    said, leases = await _said(call, wire.RetryRequest)
-    return await _settle(call, call.arguments.retry(leases, said.delay, said.reason), "retried")
+    leases = await _leases(call, asked)
+    return await _settle(call, call.arguments.retry(leases, asked.delay, asked.reason), "retried")
 
 
-@_settles("extend", wire.ExtendRequest)
-async def extend(call: Call) -> Answer:
+@_settles("extend")
+async def extend(call: Call, asked: wire.ExtendRequest) -> wire.OutcomesOut:
     """Hold messages for longer.
 
     Answers what became of each; 409 when none could be settled. Sending it twice does no harm.
     """
-    said, leases = await _said(call, wire.ExtendRequest)
-    return await _settle(call, call.arguments.extend(leases, said.lease), "extended")
+    leases = await _leases(call, asked)
+    return await _settle(call, call.arguments.extend(leases, asked.lease), "extended")
 
 
-@_settles("bury", wire.BuryRequest)
-async def bury(call: Call) -> Answer:
+@_settles("bury")
+async def bury(call: Call, asked: wire.BuryRequest) -> wire.OutcomesOut:
     """Make messages dead letters.
 
     Answers what became of each; 409 when none could be settled. Sending it twice does no harm.
     """
-    said, leases = await _said(call, wire.BuryRequest)
-    return await _settle(call, call.arguments.bury(leases, said.reason), "buried")
+    leases = await _leases(call, asked)
+    return await _settle(call, call.arguments.bury(leases, asked.reason), "buried")
 
 
-@_settles("release", wire.ReleaseRequest)
-async def release(call: Call) -> Answer:
+@_settles("release")
+async def release(call: Call, asked: wire.ReleaseRequest) -> wire.OutcomesOut:
     """Hand messages back untouched.
 
     Answers what became of each; 409 when none could be settled. Sending it twice does no harm.
     """
-    _, leases = await _said(call, wire.ReleaseRequest)
+    leases = await _leases(call, asked)
     return await _settle(call, call.arguments.release(leases), "released")
 
 
-@route(
-    "endLease", "POST", f"{MESSAGE}/release", "admin", {200: Outcome}, takes=wire.EndLeaseRequest,
-    problems=(404, 409),
-)  # fmt: skip
-async def end_lease(call: Call) -> Answer:
+@route("endLease", "POST", f"{MESSAGE}/release", "admin", {200: Outcome}, problems=(404, 409))
+async def end_lease(call: Call, asked: wire.EndLeaseRequest) -> Answer:
     """End the lease of a message.
 
     Whoever holds it, such as a worker that hangs. Counts as a failed attempt: the message is
     ready again at once, or dead when its attempts are used up. Its holder can no longer settle
     it.
     """
-    said = await call.read(wire.EndLeaseRequest)
-    command = call.arguments.end_lease(call.part("id"), said.reason)
+    command = call.arguments.end_lease(call.part("id"), asked.reason)
     (outcome,) = (await call.service.ask(Outcomes, command)).outcomes
     return changed(outcome, why="there was no lease to end")
 
 
-async def _said(call: Call, kind: type[S]) -> tuple[S, list[Lease]]:
-    """Return a request, and the leases that it names as the store knows them."""
-    said = await call.read(kind)
+async def _leases(call: Call, asked: wire.Settling) -> list[Lease]:
+    """Return the leases that a request names as the store knows them."""
     leases = []
-    for one in said.leases:
+    for one in asked.leases:
         try:
             leases.append(Lease.of(check_name(one.id), str(one.token)))
         except ValueError:
             raise invalid(
                 "leases", f"token={one.token!r} is not a token; give it whole, as the claim gave it"
             ) from None
-    return said, await call.service.settled_by(call.caller, call.full, leases)
+    return await call.service.settled_by(call.caller, call.full, leases)
 
 
-async def _settle(call: Call, command: object, verb: str) -> Answer:
-    outcomes: list[Outcome] = (await call.service.ask(Outcomes, command)).outcomes  # type: ignore[arg-type]
+async def _settle(call: Call, command: Command, verb: str) -> wire.OutcomesOut:
+    outcomes = (await call.service.ask(Outcomes, command)).outcomes
     if not any(outcome.done for outcome in outcomes):
         told = "; ".join(str(outcome) for outcome in outcomes[:3])
         raise Problem(
@@ -193,4 +179,4 @@ async def _settle(call: Call, command: object, verb: str) -> Answer:
             "it while you work",
             outcomes=outcomes,
         )
-    return Answer(200, wire.OutcomesOut(outcomes))
+    return wire.OutcomesOut(outcomes)

@@ -74,8 +74,8 @@ class ResultQuery(wire.Request):
     wait: wire.Span = "0s"
 
 
-@route("history", "GET", f"{MESSAGE}/history", "read", {200: HistoryOut}, problems=(404,))
-async def history(call: Call) -> Answer:
+@route("history", "GET", f"{MESSAGE}/history", "read", problems=(404,))
+async def history(call: Call) -> HistoryOut:
     """Tell how messages with an id have ended.
 
     Acked, cancelled, expired, dead or purged; when, by whom, and each attempt. For as long as
@@ -87,20 +87,20 @@ async def history(call: Call) -> Answer:
         raise _unknown(call)
     bodies = call.caller.may("bodies")
     ends = [EndOut.of(end, bodies=bodies) for end in found.ends]
-    return Answer(200, HistoryOut(command.id, found.state, ends))
+    return HistoryOut(command.id, found.state, ends)
 
 
 @route(
     "result", "GET", f"{MESSAGE}/result", "bodies", {200: ResultOut, 202: ResultOut},
-    query=ResultQuery, problems=(404, 429),
+    problems=(404, 429),
 )  # fmt: skip
-async def result(call: Call) -> Answer:
+async def result(call: Call, query: ResultQuery) -> Answer:
     """Tell what became of a message, and its result.
 
     200 once it has ended, in whatever way: look at `how`. 202 while it has not; with `wait` the
     answer comes as soon as it ends. For as long as the queue's `result_ttl` says.
     """
-    wait = milliseconds(wire.span(call.query(ResultQuery).wait), "wait") / 1000
+    wait = milliseconds(wire.span(query.wait), "wait") / 1000
     command = call.arguments.history(call.part("id"), watch=wait > 0)
     if not wait:
         return _told(call, await call.service.ask(Ends, command))

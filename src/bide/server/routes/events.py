@@ -15,7 +15,7 @@ from bide.model.times import milliseconds
 from bide.observing.heartbeat import Busy
 from bide.observing.sample import Lateness, Sample, take_sample
 from bide.server import wire
-from bide.server.operation import Answer, Call, Routes
+from bide.server.operation import Call, Routes
 from bide.server.problem import Problem, as_json, invalid, of_bide
 from bide.server.receiving import Gone, unless_gone
 from bide.server.subscription_status import Standing, standing
@@ -83,10 +83,8 @@ class SubscriptionOf(msgspec.Struct, omit_defaults=True):
     """Why it is paused, or what the last failure was."""
 
 
-@route(
-    "events", "GET", "/v1/events", "", {200: bytes}, query=EventsQuery, kind=KIND, problems=(429,),
-)  # fmt: skip
-async def events(call: Call) -> Answer | None:
+@route("events", "GET", "/v1/events", "", {200: bytes}, kind=KIND, problems=(429,))
+async def events(call: Call, query: EventsQuery) -> None:
     """Hear of what happens.
 
     Server-sent events: `hint` (something in a queue can be claimed: `queue`, `wake_in`
@@ -97,7 +95,6 @@ async def events(call: Call) -> Answer | None:
     changed; and `problem`, a problem document, when the store is away or the token is good no
     longer.
     """
-    query = call.query(EventsQuery)
     every = milliseconds(wire.span(query.counts), "counts") / 1000
     if query.workers and not every:
         raise invalid("counts", "workers are told as often as counts")
@@ -114,7 +111,6 @@ async def events(call: Call) -> Answer | None:
         except Gone:
             if not stream.ended:  # who has read all of it is gone as well
                 raise
-    return None
 
 
 class _Stream:

@@ -9,7 +9,7 @@ from bide.model.identity import check_name
 from bide.model.replies import Explained
 from bide.observing.explain import Explanation, Reason
 from bide.server import wire
-from bide.server.operation import MESSAGE, Answer, Call, Routes
+from bide.server.operation import MESSAGE, Call, Routes
 from bide.server.problem import Problem
 
 route = Routes("messages")
@@ -34,22 +34,18 @@ class ExplanationOut(msgspec.Struct):
     """What the sentence is made of."""
 
 
-@route(
-    "explain", "GET", f"{MESSAGE}/explanation", "read", {200: ExplanationOut}, query=ExplainQuery,
-    problems=(404,),
-)  # fmt: skip
-async def explain(call: Call) -> Answer:
+@route("explain", "GET", f"{MESSAGE}/explanation", "read", problems=(404,))
+async def explain(call: Call, query: ExplainQuery) -> ExplanationOut:
     """Tell why a message is where it is.
 
     When it is due, who holds it, or why no worker has taken it: the queue is paused, no worker
     serves it, all are busy, others go first. Its cost does not depend on how many messages are
     pending.
     """
-    query = call.query(ExplainQuery)
     queue, id = call.arguments.queue, check_name(call.part("id"))
     facts = await call.service.ask(Explained, Explain(queue, id))
     found = Explanation(id, call.queue, await call.service.explained(queue, id, facts))
     if facts.state is None and found.facts.end is None:
         raise Problem("not-found", found.sentence)
     sentence = found.in_language(query.language)
-    return Answer(200, ExplanationOut(id, call.queue, sentence, list(found.reasons), found.facts))
+    return ExplanationOut(id, call.queue, sentence, list(found.reasons), found.facts)

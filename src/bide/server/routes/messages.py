@@ -88,11 +88,8 @@ async def _replace(call: Call, item: Item, on_conflict: str, match: str) -> Answ
     return answer._replace(headers={"etag": tag_of(version_of(item, outcome.due or 0))})
 
 
-@route(
-    "putMany", "POST", f"{QUEUE}/put", "put", {200: wire.OutcomesOut}, takes=wire.PutMany,
-    problems=(429, 507),
-)  # fmt: skip
-async def put_many(call: Call) -> Answer:
+@route("putMany", "POST", f"{QUEUE}/put", "put", takes=wire.PutMany, problems=(429, 507))
+async def put_many(call: Call) -> wire.OutcomesOut:
     """Store many messages at once.
 
     All are stored in one transaction, or none.
@@ -103,7 +100,7 @@ async def put_many(call: Call) -> Answer:
         check_fields(fields := fields + bytes(one.headers).count(b":"))
         items.append(await to_item(call, one, f"messages[{number}]"))
         since = await call.service.large_bodies.give_way(since)
-    return Answer(200, wire.OutcomesOut(await _put(call, items, many.on_conflict)))
+    return wire.OutcomesOut(await _put(call, items, many.on_conflict))
 
 
 @route(
@@ -137,15 +134,12 @@ async def get_body(call: Call) -> Answer:
     return Answer(200, message.data, {"etag": tag, **safe}, kind)
 
 
-@route("listMessages", "GET", f"{QUEUE}/messages", "read", {200: wire.Messages}, query=ListQuery)
-async def list_messages(call: Call) -> Answer:
+@route("listMessages", "GET", f"{QUEUE}/messages", "read")
+async def list_messages(call: Call, query: ListQuery) -> wire.Messages:
     """List messages."""
-    query = call.query(ListQuery)
     after, before = wire.moment(query.after, "after"), wire.moment(query.before, "before")
     scan = call.arguments.scan(query.state, query.group, after, before, query.limit)
-    page = await call.ask(Page, msgspec.structs.replace(scan, cursor=query.cursor))
-    found = [call.shown(message) for message in page.messages]
-    return Answer(200, wire.Messages(found, page.cursor))
+    return call.page(await call.ask(Page, msgspec.structs.replace(scan, cursor=query.cursor)))
 
 
 async def _put(

@@ -17,10 +17,10 @@ class Health(msgspec.Struct, omit_defaults=True):
     reason: str | None = None
 
 
-@route("healthz", "GET", "/healthz", None, {200: Health})
-async def healthz(call: Call) -> Answer:
+@route("healthz", "GET", "/healthz", None)
+async def healthz(call: Call) -> Health:
     """Whether the process answers."""
-    return Answer(200, Health("ok"))
+    return Health("ok")
 
 
 @route("readyz", "GET", "/readyz", None, {200: Health, 503: Health})
@@ -43,19 +43,19 @@ async def metrics(call: Call) -> Answer:
             return Answer(200, await exposition(call.service, call.caller), kind=KIND)
 
 
-@route("usage", "GET", "/v1/usage", "read", {200: Usage})
-async def usage(call: Call) -> Answer:
+@route("usage", "GET", "/v1/usage", "read")
+async def usage(call: Call) -> Usage:
     """How much the namespace uses of its quotas."""
     with call.counted(call.service.slow_calls):
-        return Answer(200, await call.service.quotas.usage(call.caller))
+        return await call.service.quotas.usage(call.caller)
 
 
-@route("openapi", "GET", "/openapi.json", None, {200: bytes})
-async def openapi(call: Call) -> Answer:
+@route("openapi", "GET", "/openapi.json", None)
+async def openapi(call: Call) -> bytes:
     """This description."""
     from bide.server.openapi import document
 
-    return Answer(200, document())
+    return document()
 
 
 @route("docs", "GET", "/docs", None, {200: bytes}, problems=(501,), kind="text/html; charset=utf-8")

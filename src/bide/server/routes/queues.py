@@ -85,73 +85,64 @@ class ForecastQuery(wire.Request):
     horizon: wire.Span = "1h"
 
 
-@route("listQueues", "GET", "/v1/queues", "read", {200: QueueNames}, query=PrefixQuery)
-async def list_queues(call: Call) -> Answer:
+@route("listQueues", "GET", "/v1/queues", "read")
+async def list_queues(call: Call, query: PrefixQuery) -> QueueNames:
     """List the queues.
 
     Those that bide keeps for itself, such as `bide:move`, only where the prefix asks for them:
     `bide:`.
     """
-    prefix = call.query(PrefixQuery).prefix
-    return Answer(200, QueueNames(await call.service.names(call.caller, prefix)))
+    return QueueNames(await call.service.names(call.caller, query.prefix))
 
 
-@route("counts", "GET", QUEUE, "read", {200: CountsOut})
-async def counts(call: Call) -> Answer:
+@route("counts", "GET", QUEUE, "read")
+async def counts(call: Call) -> CountsOut:
     """Count the messages in each state.
 
     And what has become of all others since the queue exists.
     """
-    found = await call.service.ask(Counts, Count(call.arguments.queue))
-    return Answer(200, CountsOut.of(found))
+    return CountsOut.of(await call.service.ask(Counts, Count(call.arguments.queue)))
 
 
-@route("configure", "PATCH", QUEUE, "admin", {200: SettingsOut}, takes=ConfigureRequest)
-async def configure(call: Call) -> Answer:
+@route("configure", "PATCH", QUEUE, "admin")
+async def configure(call: Call, asked: ConfigureRequest) -> SettingsOut:
     """Pause, resume, limit, or set what is remembered."""
-    given = await call.read(ConfigureRequest)
     command = call.arguments.settings(
-        keep=given.keep, history=given.history, result_ttl=given.result_ttl, limit=given.limit,
-        rate=given.rate, group_limit=given.group_limit, group_rate=given.group_rate,
+        keep=asked.keep, history=asked.history, result_ttl=asked.result_ttl, limit=asked.limit,
+        rate=asked.rate, group_limit=asked.group_limit, group_rate=asked.group_rate,
     )  # fmt: skip
-    return await _configure(call, msgspec.structs.replace(command, paused=given.paused))
+    return await _configure(call, msgspec.structs.replace(command, paused=asked.paused))
 
 
-@route("pause", "POST", f"{QUEUE}/pause", "admin", {200: SettingsOut}, takes=wire.Empty)
-async def pause(call: Call) -> Answer:
+@route("pause", "POST", f"{QUEUE}/pause", "admin")
+async def pause(call: Call, asked: wire.Empty) -> SettingsOut:
     """Let nobody claim."""
-    await call.read(wire.Empty)
     return await _configure(call, call.arguments.configure(paused=True))
 
 
-@route("resume", "POST", f"{QUEUE}/resume", "admin", {200: SettingsOut}, takes=wire.Empty)
-async def resume(call: Call) -> Answer:
+@route("resume", "POST", f"{QUEUE}/resume", "admin")
+async def resume(call: Call, asked: wire.Empty) -> SettingsOut:
     """Let messages be claimed again."""
-    await call.read(wire.Empty)
     return await _configure(call, call.arguments.configure(paused=False))
 
 
-@route(
-    "purge", "POST", f"{QUEUE}/purge", "admin", {200: UndoableOut}, takes=UndoablePurge,
-    problems=(429, 507),
-)  # fmt: skip
-async def purge(call: Call) -> Answer:
+@route("purge", "POST", f"{QUEUE}/purge", "admin", problems=(429, 507))
+async def purge(call: Call, asked: UndoablePurge) -> UndoableOut:
     """Delete messages of a state.
 
     Up to 1,000 at a time; repeat while `more` is true. With `undo` up to 500; repeat with the
     `cursor`, as with `dry_run`, which only counts: add up.
     """
-    asked = await call.read(UndoablePurge)
     command = call.arguments.purge(asked.state, wire.moment(asked.before, "before"))
     if asked.dry_run:
         part = await call.look(purge_part(command, asked.cursor))
         following = UNSET if part.cursor is None else part.cursor
         more = part.cursor is not None
-        return Answer(200, UndoableOut(count=part.messages, more=more, cursor=following))
+        return UndoableOut(count=part.messages, more=more, cursor=following)
     if asked.undo:
-        return Answer(200, await change(call, bulk_of(command), asked.cursor))
+        return await change(call, bulk_of(command), asked.cursor)
     found = await call.service.ask(Affected, command)
-    return Answer(200, UndoableOut(count=found.count, more=found.more))
+    return UndoableOut(count=found.count, more=found.more)
 
 
 @route("deleteQueue", "DELETE", QUEUE, "admin", {204: None}, problems=(404, 409))
@@ -166,27 +157,23 @@ async def delete(call: Call) -> Answer:
     return Answer(204)
 
 
-async def _configure(call: Call, command: Configure) -> Answer:
+async def _configure(call: Call, command: Configure) -> SettingsOut:
     reply = await call.service.ask(Settings, command)
     times = reply.keep, reply.history, reply.result_ttl
-    return Answer(200, SettingsOut(reply.paused, *times, **limits_of(reply)))
+    return SettingsOut(reply.paused, *times, **limits_of(reply))
 
 
-@route("forecast", "GET", f"{QUEUE}/forecast", "read", {200: ForecastOut}, query=ForecastQuery)
-async def forecast(call: Call) -> Answer:
+@route("forecast", "GET", f"{QUEUE}/forecast", "read")
+async def forecast(call: Call, query: ForecastQuery) -> ForecastOut:
     """Tell how many messages fall due when."""
-    query = call.query(ForecastQuery)
     command = call.arguments.forecast(wire.span(query.bucket), wire.span(query.horizon))
     found = await call.ask(Forecasted, command)
-    return Answer(
-        200,
-        ForecastOut(found.start, command.bucket, found.overdue, found.buckets, found.later),
-    )
+    return ForecastOut(found.start, command.bucket, found.overdue, found.buckets, found.later)
 
 
-@route("audit", "GET", f"{QUEUE}/audit", "read", {200: AuditOut})
-async def audit(call: Call) -> Answer:
+@route("audit", "GET", f"{QUEUE}/audit", "read")
+async def audit(call: Call) -> AuditOut:
     """Check that every message is accounted for."""
     found = await call.ask(Counts, Count(call.arguments.queue, recount=True))
     checked = Audit.of(call.queue, found)
-    return Answer(200, AuditOut(bool(checked), checked.problems, CountsOut.of(found)))
+    return AuditOut(bool(checked), checked.problems, CountsOut.of(found))

@@ -9,7 +9,7 @@ from bide.lane.steps import arun_steps
 from bide.model.message import Name, State
 from bide.queue.search import Query, query_of, search_steps
 from bide.server import wire
-from bide.server.operation import Answer, Call, Routes
+from bide.server.operation import Call, Routes
 
 route = Routes("queues")
 
@@ -52,24 +52,23 @@ class SearchOut(msgspec.Struct, omit_defaults=True):
     """Give it with the next request; everything was searched when it is missing."""
 
 
-@route("search", "GET", "/v1/search", "read", {200: SearchOut}, query=SearchQuery, problems=(429,))
-async def search(call: Call) -> Answer:
+@route("search", "GET", "/v1/search", "read", problems=(429,))
+async def search(call: Call, query: SearchQuery) -> SearchOut:
     """Search the messages of all queues.
 
     By group, by a range of due times of delayed messages and, where the store has ids in order,
     by the beginning of an id, those that match are found at once. Anything else reads message
     by message, up to 10,000 for a request; repeat with the `cursor` while there is one.
     """
-    asked = call.query(SearchQuery)
-    given = {name: getattr(asked, name) for name in Query.__struct_fields__}
+    given = {name: getattr(query, name) for name in Query.__struct_fields__}
     moments = {name: wire.moment(given[name], name) for name in ("after", "before")}
-    query = query_of(**given | moments)
+    wanted = query_of(**given | moments)
     caller, service = call.caller, call.service
-    if query.reads_bodies:
+    if wanted.reads_bodies:
         caller.need("bodies")
-    names = [(name, caller.full(name)) for name in await service.names(caller, asked.queue)]
+    names = [(name, caller.full(name)) for name in await service.names(caller, query.queue)]
     steps = search_steps(
-        names, query, asked.cursor, asked.limit, asked.read,
+        names, wanted, query.cursor, query.limit, query.read,
         ids_ordered=service.lane.capabilities.ids_ordered,
     )  # fmt: skip
     with call.counted(service.slow_calls):
@@ -77,4 +76,4 @@ async def search(call: Call) -> Answer:
     bodies = caller.may("bodies")
     own = {full: name for name, full in names}
     found = [wire.shown(one, own[one.queue], bodies=bodies) for one in page.messages]
-    return Answer(200, SearchOut(found, page.searched, page.total, page.cursor))
+    return SearchOut(found, page.searched, page.total, page.cursor)

@@ -1,7 +1,9 @@
 """Subscriptions: which queues are pushed to which URLs, and how their receivers fare."""
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
+
+import msgspec
 
 from bide.model.commands import Count
 from bide.model.errors import InvalidArgument
@@ -10,7 +12,7 @@ from bide.model.replies import Counts
 from bide.model.times import milliseconds
 from bide.server import wire
 from bide.server.conditions import wants_fresh
-from bide.server.operation import Answer, Call, Routes
+from bide.server.operation import Answer, Call, Handle, Routes
 from bide.server.problem import Problem, invalid
 from bide.server.queue_wire import CountsOut
 from bide.server.receiving import unless_gone
@@ -41,8 +43,16 @@ _IF_MATCH = {"if-match": "The etag that a GET told: only if nobody has changed i
 T = TypeVar("T")
 
 
-@route("listSubscriptions", "GET", "/v1/subscriptions", "read", {200: Subscriptions})
-async def list_subscriptions(call: Call) -> Answer:
+def _changes(name: str, verb: str) -> Callable[[Handle], Handle]:
+    """Have the decorated function change a subscription."""
+    return route(
+        name, "POST", f"{_ONE}/{verb}", "admin", {200: SubscriptionOut}, headers=_IF_MATCH,
+        problems=(404, 412),
+    )  # fmt: skip
+
+
+@route("listSubscriptions", "GET", "/v1/subscriptions", "read")
+async def list_subscriptions(call: Call) -> Subscriptions:
     """List the subscriptions.
 
     And how their receivers fare. The values of a URL's query are told to those alone who may
@@ -54,15 +64,15 @@ async def list_subscriptions(call: Call) -> Answer:
         if one.known_as(caller.namespace) is not None and caller.own(one.source) is not None
     ]  # fmt: skip
     found = await all_shown(records, mine, call.service.clock.now())
-    return Answer(200, Subscriptions([_told(call, one, told) for one, told in found]))
+    return Subscriptions([_told(call, one, told) for one, told in found])
 
 
 @route(
     "putSubscription", "PUT", _ONE, "admin", {200: SubscriptionOut, 201: SubscriptionOut},
-    takes=SubscriptionIn, problems=(412, 507),
+    problems=(412, 507),
     headers={**_IF_MATCH, "if-none-match": "*: only if there is none of this name."},
 )  # fmt: skip
-async def put(call: Call) -> Answer:
+async def put(call: Call, asked: SubscriptionIn) -> Answer:
     """Have a queue pushed to a URL.
 
     Makes a subscription (201, with its `secret`: this once), or takes the place of the one of
@@ -70,12 +80,11 @@ async def put(call: Call) -> Answer:
     default again. Doing so again changes nothing.
     """
     namespace, name = await _identity(call)
-    given = await call.read(SubscriptionIn)
-    fields = _checked(call, namespace, given.fields())
+    fields = _checked(call, namespace, asked.fields())
     new = Subscription(name=name, namespace=namespace, **fields)
     fresh = wants_fresh(call)
     await _within_quota(call, namespace, name, fields["concurrency"])
-    work = call.service.pushing.records.put(new, given.secret, tag=_tag(call), fresh=fresh)
+    work = call.service.pushing.records.put(new, asked.secret, tag=_tag(call), fresh=fresh)
     kept = await _done(call, work)
     return await _answer(call, kept.subscription, kept.secret, 201 if kept.fresh else 200)
 
@@ -93,13 +102,13 @@ async def get(call: Call) -> Answer:
     "changeSubscription", "PATCH", _ONE, "admin", {200: SubscriptionOut}, takes=SubscriptionChange,
     headers=_IF_MATCH, problems=(404, 412, 507),
 )  # fmt: skip
-async def change(call: Call) -> Answer:
+async def change(call: Call, asked: msgspec.Struct) -> Answer:
     """Change some of a subscription.
 
     From the answer on nothing is sent as it was; what is under way is finished.
     """
     namespace, name = which = await _identity(call)
-    fields = _checked(call, namespace, fields_of(await call.read(SubscriptionChange)))
+    fields = _checked(call, namespace, fields_of(asked))
     if "concurrency" in fields:
         await _within_quota(call, namespace, name, fields["concurrency"])
     change = call.service.pushing.records.change
@@ -121,64 +130,48 @@ async def delete(call: Call) -> Answer:
     return Answer(204, b"")
 
 
-@route(
-    "pauseSubscription", "POST", f"{_ONE}/pause", "admin", {200: SubscriptionOut},
-    takes=PauseRequest, headers=_IF_MATCH, problems=(404, 412),
-)  # fmt: skip
-async def pause(call: Call) -> Answer:
+@_changes("pauseSubscription", "pause")
+async def pause(call: Call, asked: PauseRequest) -> Answer:
     """Send nothing more.
 
     The messages wait.
     """
-    which, asked = await _identity(call), await call.read(PauseRequest)
-    pause = call.service.pushing.records.pause
+    which, pause = await _identity(call), call.service.pushing.records.pause
     return await _answer(call, await _done(call, pause(*which, asked.reason, _tag(call))))
 
 
-@route(
-    "resumeSubscription", "POST", f"{_ONE}/resume", "admin", {200: SubscriptionOut},
-    takes=wire.Empty, headers=_IF_MATCH, problems=(404, 412),
-)  # fmt: skip
-async def resume(call: Call) -> Answer:
+@_changes("resumeSubscription", "resume")
+async def resume(call: Call, asked: wire.Empty) -> Answer:
     """Send again, at once.
 
     Also if the receiver was left alone because it failed.
     """
-    which, _ = await _identity(call), await call.read(wire.Empty)
-    resume = call.service.pushing.records.resume
+    which, resume = await _identity(call), call.service.pushing.records.resume
     return await _answer(call, await _done(call, resume(*which, _tag(call))))
 
 
-@route(
-    "rotateSecret", "POST", f"{_ONE}/rotate", "admin", {200: SubscriptionOut}, takes=RotateRequest,
-    headers=_IF_MATCH, problems=(404, 412),
-)  # fmt: skip
-async def rotate(call: Call) -> Answer:
+@_changes("rotateSecret", "rotate")
+async def rotate(call: Call, asked: RotateRequest) -> Answer:
     """Sign with a new secret.
 
     The answer has the new `secret`: this once. For the time of `overlap` each request carries a
     signature with each of them.
     """
-    which, asked = await _identity(call), await call.read(RotateRequest)
+    which, rotate = await _identity(call), call.service.pushing.records.rotate
     overlap = milliseconds(wire.span(asked.overlap), "overlap")
-    rotate = call.service.pushing.records.rotate
     one, secret = await _done(call, rotate(*which, overlap, asked.secret, _tag(call)))
     return await _answer(call, one, None if asked.secret else secret)
 
 
-@route(
-    "pingReceiver", "POST", f"{_ONE}/ping", "admin", {200: PingOut}, takes=wire.Empty,
-    problems=(404,),
-)  # fmt: skip
-async def ping(call: Call) -> Answer:
+@route("pingReceiver", "POST", f"{_ONE}/ping", "admin", problems=(404,))
+async def ping(call: Call, asked: wire.Empty) -> PingOut:
     """Send a request without a message.
 
     Signed as all are; tells what the receiver said.
     """
-    await call.read(wire.Empty)
     known = await _known(call)
     said = await unless_gone(call.receive, call.service.pushing.ping(known), _stopping(call))
-    return Answer(200, PingOut(said.good, said.text))
+    return PingOut(said.good, said.text)
 
 
 async def _stopping(call: Call) -> None:

@@ -7,7 +7,7 @@ from bide.model.undoing import Bulk, Part, Undo, Undone, Verb, is_records
 from bide.queue.undoing.bulk import steps_of
 from bide.queue.undoing.records import is_token, nothing
 from bide.server.change_wire import UndoableOut, UndoneOut, UndoRequest, cursor_of, from_cursor
-from bide.server.operation import QUEUE, Answer, Call, Routes
+from bide.server.operation import QUEUE, Call, Routes
 from bide.server.rights import RIGHT_OF_VERB, Caller
 from bide.server.service import Service
 
@@ -53,11 +53,8 @@ async def change(call: Call, bulk: Bulk, cursor: str | None) -> UndoableOut:
     )
 
 
-@route(
-    "undo", "POST", f"{QUEUE}/undo", "", {200: UndoneOut}, takes=UndoRequest,
-    problems=(404, 429, 507),
-)  # fmt: skip
-async def undo(call: Call) -> Answer:
+@route("undo", "POST", f"{QUEUE}/undo", "", problems=(404, 429, 507))
+async def undo(call: Call, asked: UndoRequest) -> UndoneOut:
     """Take back a bulk change.
 
     One that was made with `undo`, up to ten minutes ago. Needs the right that the change
@@ -65,7 +62,6 @@ async def undo(call: Call) -> Answer:
     were claimed since, are counted and stay as they are. Up to 10,000 messages; repeat with
     `part` while `following` is there.
     """
-    asked = await call.read(UndoRequest)
     part = Undo(
         queue=call.arguments.queue, undo=asked.undo, part=asked.part, actor=call.arguments.actor
     )
@@ -82,4 +78,4 @@ async def undo(call: Call) -> Answer:
     answer = UndoneOut(total.restored, total.taken, total.claimed, total.unknown, total.again)
     if total.following is not None:
         answer.following = total.following
-    return Answer(200, answer)
+    return answer

@@ -26,26 +26,25 @@ class Requested(msgspec.Struct):
     holder: str
 
 
-@route("listWorkers", "GET", "/v1/workers", "read", {200: Workers})
-async def list_(call: Call) -> Answer:
+@route("listWorkers", "GET", "/v1/workers", "read")
+async def list_(call: Call) -> Workers:
     """List worker processes.
 
     Those that serve queues of the token, with what they handle.
     """
-    return Answer(200, Workers(await _read(call)))
+    return Workers(await _read(call))
 
 
 @route(
-    "stopWorker", "POST", "/v1/workers/{holder}/stop", "admin", {202: Requested}, takes=wire.Empty,
+    "stopWorker", "POST", "/v1/workers/{holder}/stop", "admin", {202: Requested},
     problems=(404, 409),
 )  # fmt: skip
-async def stop(call: Call) -> Answer:
+async def stop(call: Call, asked: wire.Empty) -> Answer:
     """Have a worker process replaced.
 
     Its supervisor looks every five seconds, starts a new process, and asks the old one to end;
     it is killed if it does not. A request that no supervisor takes within a minute is void.
     """
-    await call.read(wire.Empty)
     if not call.caller.of_all_queues:
         raise AccessDenied("a process may serve any queue: this needs a token for all queues")
     holder = check_name(call.part("holder"), "holder")
