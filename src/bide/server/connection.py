@@ -56,9 +56,8 @@ class Connection(asyncio.Protocol):
         self._reading = True
         self._refusal: Refusal | None = None
         self._last = self._ended = False
-        self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
+        """Closes the connection, unless a request begins before."""
         self._begin_head()
 
     # The transport's side.
@@ -92,7 +91,7 @@ class Connection(asyncio.Protocol):
         else:
             self._feed(data)
             self._set_reading()
-        if self._in_head and self._deadline is None and not (self._current or self._ended):
+        if self._in_head and self._timer is None and not (self._current or self._ended):
             self._wait(self.server.patience)
 
     def eof_received(self) -> bool:
@@ -145,7 +144,7 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """Begin with a head."""
         self._begin_head()
-        self._deadline = None
+        self._stop_timer()
 
     def on_url(self, url: bytes) -> None:
         """Keep the request's target, which may come in pieces."""
@@ -261,7 +260,7 @@ class Connection(asyncio.Protocol):
 
     def _start(self, exchange: Exchange) -> None:
         self._current = exchange
-        self._deadline = None
+        self._stop_timer()
         if self._last and not (self._queue or self._unparsed):
             exchange.keep = False
         exchange.start(self.server.app)
@@ -335,26 +334,16 @@ class Connection(asyncio.Protocol):
 
     def _wait(self, seconds: float) -> None:
         """Close the connection after a time, unless a request begins before."""
-        self._deadline = self.loop.time() + seconds
-        if self._timer is None or self._timer_at > self._deadline:
-            self._stop_timer()
-            self._timer_at = self._deadline
-            self._timer = self.loop.call_later(seconds, self._look_at_time)
+        self._stop_timer()
+        self._timer = self.loop.call_later(seconds, self._time_is_over)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _look_at_time(self) -> None:
-        """Close the connection if its time is over; one timer serves many requests."""
-        self._timer = None
-        if self._deadline is None or self.transport.is_closing():
-            return
-        left = self._deadline - self.loop.time()
-        if left > 0:
-            self._wait(left)
-        elif self._last and self._request_has_come():
+    def _time_is_over(self) -> None:
+        if self._last and not self.transport.is_closing() and self._request_has_come():
             self._wait(self.server.quiet)  # it is about to be read
         else:
             self.transport.close()
