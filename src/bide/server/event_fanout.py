@@ -52,6 +52,11 @@ class EventFanout:
         """Stop listening."""
         self._listeners.discard(listener)
 
+    def wake(self) -> None:
+        """Wake all listeners: the server stops."""
+        for listener in self._listeners:
+            listener.news.set()
+
     def __len__(self) -> int:
         return len(self._listeners)
 

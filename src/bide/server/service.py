@@ -312,6 +312,7 @@ class Service:
             hurry: release at once the messages that are being pushed.
         """
         self.stopping.set()
+        self.events.wake()
         self.lane.release(self)
         self.pushing.stop(hurry=hurry)
 

@@ -131,31 +131,24 @@ class _Stream:
         service, clock = self._call.service, asyncio.get_running_loop().time
         listener = await service.events.enter()
         look = clock() if self._every else float("inf")
-        news = asyncio.ensure_future(listener.news.wait())
-        ending = asyncio.ensure_future(service.stopping.wait())
         try:
             await self._send(": bide\n\n")
             while not service.stopping.is_set():
-                now = clock()
-                if now >= look:
+                if clock() >= look:
                     await self._look_or_tell()
                     look = clock() + self._every
                 pause = min(ALIVE, look - clock())
-                if news.done():
-                    news = asyncio.ensure_future(listener.news.wait())
-                done, _ = await asyncio.wait(
-                    (news, ending), timeout=max(0.0, pause), return_when=asyncio.FIRST_COMPLETED
-                )
-                if news in done:
+                try:
+                    async with asyncio.timeout(pause):
+                        await listener.news.wait()
+                except TimeoutError:
+                    if pause == ALIVE:
+                        await self._send(": alive\n\n")
+                else:
                     await self._hint(listener.take())
-                elif not done and pause == ALIVE:
-                    await self._send(": alive\n\n")
             self.ended = True
             await self._call.send({"type": "http.response.body", "body": b""})
         finally:
-            for task in (news, ending):
-                task.cancel()
-            await asyncio.gather(news, ending, return_exceptions=True)
             service.events.leave(listener)
 
     async def refuse(self, problem: Problem) -> None:
