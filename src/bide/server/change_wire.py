@@ -57,32 +57,31 @@ class MovedOut(msgspec.Struct, omit_defaults=True):
     """The token by which it is taken back: the same for all parts of a change."""
 
 
-class UndoablePurge(wire.Request, kw_only=True):
-    """Which messages to delete, and whether that can be taken back."""
+class Undoable(wire.Request, kw_only=True):
+    """A change of many messages that can be taken back."""
 
-    state: Literal["delayed", "ready", "dead", "acked", "expired"]
-    before: wire.When | None = None
-    """Only those that came into this state (delayed, ready: fall due) before this moment."""
     undo: bool = False
     """Let it be taken back for ten minutes."""
     dry_run: bool = False
     """Only count."""
     cursor: str | None = None
-    """With `undo` or `dry_run`: of the answer before."""
+    """Of the answer before, if it had one."""
 
 
-class UndoableRevive(wire.Request, kw_only=True):
+class UndoablePurge(Undoable, kw_only=True):
+    """Which messages to delete, and whether that can be taken back."""
+
+    state: Literal["delayed", "ready", "dead", "acked", "expired"]
+    before: wire.When | None = None
+    """Only those that came into this state (delayed, ready: fall due) before this moment."""
+
+
+class UndoableRevive(Undoable, kw_only=True):
     """Dead letters that are to be delivered again, and whether that can be taken back."""
 
     ids: Annotated[list[Name], Meta(max_length=MAX_HTTP_IDS)] | None = None
-    """Which; up to 1,000 of the oldest when missing."""
+    """Which; when missing, up to 1,000 of the oldest, with `undo` or `dry_run` all of them."""
     delay: wire.Span = 0
-    undo: bool = False
-    """Let it be taken back for ten minutes; without `ids` it is all of them then."""
-    dry_run: bool = False
-    """Only count; without `ids` it is all of them."""
-    cursor: str | None = None
-    """With `undo`: of the answer before."""
 
 
 class UndoableOut(msgspec.Struct, kw_only=True, omit_defaults=True):

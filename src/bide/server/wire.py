@@ -38,6 +38,19 @@ class Request(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """What a request gives: its body, or its query. Unknown names are refused."""
 
 
+class Selection(Request, kw_only=True):
+    """Which messages a request is about: all that is given must hold."""
+
+    group: Name | None = None
+    after: When | None = None
+    before: When | None = None
+
+    @property
+    def rule(self) -> tuple[str | None, Moment | None, Moment | None]:
+        """The group, and the range of due times, as bide takes them."""
+        return self.group, moment(self.after, "after"), moment(self.before, "before")
+
+
 class PutOptions(Options, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The options of a put beside its body; `Options` declares those of one form everywhere."""
 

@@ -31,32 +31,23 @@ _IF_MATCH = {
 Conditional = TypeVar("Conditional", Cancel, Edit)
 
 
-class RuleQuery(wire.Request):
+class CancelQuery(wire.Selection, kw_only=True):
+    """Which messages to take back; all that is given must hold."""
+
+    undo: bool = False
+    """Let it be taken back for ten minutes."""
+    dry_run: bool = False
+    """Only count."""
+    cursor: str | None = None
+    """Of the answer before, if it had one."""
+
+
+class RuleQuery(CancelQuery, kw_only=True):
     """Which messages to move; all that is given must hold."""
 
     group: Name
-    after: wire.When | None = None
-    before: wire.When | None = None
-    cursor: str | None = None
     limit: Annotated[int, Meta(ge=1, le=BULK)] = BULK
-    dry_run: bool = False
-    """Only count."""
-    undo: bool = False
-    """Let it be taken back for ten minutes; 500 at a time, whatever the limit."""
-
-
-class CancelQuery(wire.Request):
-    """Which messages to take back; all that is given must hold."""
-
-    group: Name | None = None
-    after: wire.When | None = None
-    before: wire.When | None = None
-    dry_run: bool = False
-    """Only count."""
-    undo: bool = False
-    """Let it be taken back for ten minutes."""
-    cursor: str | None = None
-    """With `undo`: of the answer before."""
+    """How many at a time; with `undo` it is 500."""
 
 
 @route(
@@ -118,17 +109,16 @@ async def reschedule_where(call: Call, asked: Moved, query: RuleQuery) -> MovedO
 
     A part of its messages, up to 1,000; repeat with the `cursor` while there is one.
     """
-    after, before = wire.moment(query.after, "after"), wire.moment(query.before, "before")
     command = call.arguments.reschedule([], asked.delay, wire.moment(asked.at, "at"), None)
     if query.dry_run:
-        counted = call.arguments.cancel_where(query.group, after, before, dry_run=True)
+        counted = call.arguments.cancel_where(*query.rule, dry_run=True)
         return MovedOut((await call.ask(Affected, counted)).count)
     if query.undo:
-        bulk = bulk_of(command, call.arguments.where(query.group, after, before))
+        bulk = bulk_of(command, call.arguments.where(*query.rule))
         done = await change(call, bulk, query.cursor)
         assert isinstance(done.undo, str)
         return MovedOut(done.count, done.cursor or None, done.undo)
-    scan = call.arguments.scan(None, query.group, after, before, query.limit)
+    scan = call.arguments.scan(None, *query.rule, query.limit)
     page = await call.ask(Page, msgspec.structs.replace(scan, cursor=query.cursor))
     count = 0
     if ids := unheld(page.messages):
@@ -145,8 +135,7 @@ async def cancel_where(call: Call, query: CancelQuery) -> UndoableOut:
     Up to 1,000 at a time; repeat while `more` is true. With `undo` up to 500; repeat with the
     `cursor`.
     """
-    after, before = wire.moment(query.after, "after"), wire.moment(query.before, "before")
-    command = call.arguments.cancel_where(query.group, after, before, query.dry_run)
+    command = call.arguments.cancel_where(*query.rule, query.dry_run)
     if query.undo and not query.dry_run:
         return await change(call, bulk_of(command), query.cursor)
     found = await call.ask(Affected, command)

@@ -10,7 +10,7 @@ from msgspec import Meta
 from bide.model.commands import Put
 from bide.model.identity import check_name
 from bide.model.limits import MAX_HTTP_PAGE
-from bide.model.message import Item, Message, Name, State, version_of
+from bide.model.message import Item, Message, State, version_of
 from bide.model.replies import Found, Outcome, Outcomes, Page
 from bide.queue.results import must_be_new
 from bide.queue.values import check_latest
@@ -24,14 +24,11 @@ from bide.server.structure import check_fields
 route = Routes("messages")
 
 
-class ListQuery(wire.Request):
+class ListQuery(wire.Selection):
     """Which messages to list."""
 
     state: State | Literal["next"] | None = None
     """"next": what goes out next."""
-    group: Name | None = None
-    after: wire.When | None = None
-    before: wire.When | None = None
     limit: Annotated[int, Meta(ge=1, le=MAX_HTTP_PAGE)] = 100
     cursor: str | None = None
 
@@ -137,8 +134,7 @@ async def get_body(call: Call) -> Answer:
 @route("listMessages", "GET", f"{QUEUE}/messages", "read")
 async def list_messages(call: Call, query: ListQuery) -> wire.Messages:
     """List messages."""
-    after, before = wire.moment(query.after, "after"), wire.moment(query.before, "before")
-    scan = call.arguments.scan(query.state, query.group, after, before, query.limit)
+    scan = call.arguments.scan(query.state, *query.rule, query.limit)
     return call.page(await call.ask(Page, msgspec.structs.replace(scan, cursor=query.cursor)))
 
 

@@ -17,17 +17,14 @@ MOST_READ = 10_000
 """How many messages one request reads at most."""
 
 
-class SearchQuery(wire.Request):
+class SearchQuery(wire.Selection):
     """What to search for; all that is given must hold."""
 
     queue: Annotated[str, Meta(max_length=128, pattern="^[A-Za-z0-9_.:-]*$")] = ""
     """How the names of the queues begin."""
     id: Name | None = None
     """How the id begins."""
-    group: Name | None = None
     state: State | None = None
-    after: wire.When | None = None
-    before: wire.When | None = None
     error: str | None = None
     """A text in the reason of the last failure."""
     header: str | None = None
@@ -61,8 +58,8 @@ async def search(call: Call, query: SearchQuery) -> SearchOut:
     by message, up to 10,000 for a request; repeat with the `cursor` while there is one.
     """
     given = {name: getattr(query, name) for name in Query.__struct_fields__}
-    moments = {name: wire.moment(given[name], name) for name in ("after", "before")}
-    wanted = query_of(**given | moments)
+    given["group"], given["after"], given["before"] = query.rule
+    wanted = query_of(**given)
     caller, service = call.caller, call.service
     if wanted.reads_bodies:
         caller.need("bodies")
