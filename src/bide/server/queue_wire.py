@@ -1,12 +1,12 @@
 """Settings and counts of a queue, as HTTP shows them."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
 import msgspec
 from msgspec import Meta
 
 from bide.model.pace import limits_of
-from bide.model.replies import Counts, Flow, Sizes
+from bide.model.replies import Counts, Flow, Settings, Sizes
 from bide.server.wire import Request, Span
 
 Pace = Annotated[
@@ -38,13 +38,9 @@ class ConfigureRequest(Request):
     """`rate` for each group; messages without a group are not bound by it."""
 
 
-class CountsOut(msgspec.Struct, omit_defaults=True):
-    """How many messages are where, and what has become of the others."""
+class SettingsOut(msgspec.Struct):
+    """What is set for a queue."""
 
-    sizes: Sizes
-    flow: Flow
-    kept: int = 0
-    """Messages that are remembered though they are gone."""
     paused: bool = False
     keep: int = 0
     """For how many milliseconds acked messages are remembered."""
@@ -60,15 +56,24 @@ class CountsOut(msgspec.Struct, omit_defaults=True):
     """`limit` for each group."""
     group_rate: str | None = None
     """`rate` for each group."""
+
+    @classmethod
+    def of(cls, told: Settings | Counts) -> Self:
+        """Return settings or counts as they are sent."""
+        found = {name: getattr(told, name) for name in cls.__struct_fields__}
+        return cls(**found | limits_of(told))
+
+
+class CountsOut(SettingsOut, omit_defaults=True, kw_only=True):
+    """How many messages are where, what has become of the others, and what is set."""
+
+    sizes: Sizes
+    flow: Flow
+    kept: int = 0
+    """Messages that are remembered though they are gone."""
     oldest: int | None = None
     """The due moment of the message that has waited longest, if one is due."""
     recount: Sizes | None = None
     """In an audit: the messages themselves, counted in the same snapshot."""
     strays: int | None = None
     """In an audit: messages in no state or in two. Always 0 in a sound store."""
-
-    @classmethod
-    def of(cls, counts: Counts) -> "CountsOut":
-        """Return counts as they are sent."""
-        found = {name: getattr(counts, name) for name in cls.__struct_fields__}
-        return cls(**found | limits_of(counts))

@@ -6,7 +6,6 @@ import msgspec
 from msgspec import UNSET, Meta
 
 from bide.model.commands import Configure, Count, Delete
-from bide.model.pace import limits_of
 from bide.model.replies import Affected, Counts, Deleted, Forecasted, Settings
 from bide.queue.results import Audit, deleted
 from bide.queue.undoing.bulk import bulk_of
@@ -15,7 +14,7 @@ from bide.server import wire
 from bide.server.change_wire import UndoableOut, UndoablePurge
 from bide.server.operation import QUEUE, Answer, Call, Routes
 from bide.server.problem import Problem
-from bide.server.queue_wire import ConfigureRequest, CountsOut
+from bide.server.queue_wire import ConfigureRequest, CountsOut, SettingsOut
 from bide.server.routes.undoing import change
 
 route = Routes("queues")
@@ -25,26 +24,6 @@ class QueueNames(msgspec.Struct):
     """The queues that there are."""
 
     queues: list[str]
-
-
-class SettingsOut(msgspec.Struct):
-    """What is set for a queue."""
-
-    paused: bool
-    keep: int
-    """For how many milliseconds acked messages are remembered."""
-    history: int
-    """For how many milliseconds the queue remembers how messages ended."""
-    result_ttl: int
-    """For how many milliseconds it remembers their results."""
-    limit: int
-    """How many of its messages may be leased at a time; 0: no limit."""
-    rate: str | None
-    """How many may be delivered, such as "5/s"; null: no limit."""
-    group_limit: int
-    """`limit` for each group."""
-    group_rate: str | None
-    """`rate` for each group."""
 
 
 class AuditOut(msgspec.Struct):
@@ -158,9 +137,7 @@ async def delete(call: Call) -> Answer:
 
 
 async def _configure(call: Call, command: Configure) -> SettingsOut:
-    reply = await call.service.ask(Settings, command)
-    times = reply.keep, reply.history, reply.result_ttl
-    return SettingsOut(reply.paused, *times, **limits_of(reply))
+    return SettingsOut.of(await call.service.ask(Settings, command))
 
 
 @route("forecast", "GET", f"{QUEUE}/forecast", "read")
