@@ -12,7 +12,7 @@ from bide.model import commands as cmd
 from bide.model.message import Failure, Item
 from bide.model.undoing import Bulk, Undo
 from bide.server import packed
-from bide.server.packed import unpack
+from bide.server.packed import Batch, unpack
 from bide.server.problem import Problem
 
 ITEM = Item("a", b'{"n": 1}', group="g", headers={"h": "1"}, failures=(Failure(1, 2, "w", "why"),))
@@ -44,8 +44,8 @@ def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_every_command_is_read_as_it_was_written() -> None:
     data = msgspec.msgpack.encode({"commands": COMMANDS, "now": 5})
-    assert read(data) == (COMMANDS, 5)
-    assert read(msgspec.msgpack.encode({"commands": []})) == ([], None)
+    assert read(data) == Batch(COMMANDS, 5)
+    assert read(msgspec.msgpack.encode({"commands": []})) == Batch([])
 
 
 @pytest.mark.parametrize(

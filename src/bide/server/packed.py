@@ -28,13 +28,18 @@ _STEP = 4_096
 """Values that are counted before others may go on."""
 
 
-class _Batch(msgspec.Struct, forbid_unknown_fields=True):
-    commands: Annotated[list[Raw], Meta(max_length=limits.MAX_COMMANDS)]
-    now: int | None = None
+class Batch(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Commands, to be carried out in their order, each all or nothing."""
 
-
-class _Whole(msgspec.Struct, forbid_unknown_fields=True):
     commands: list[Given]
+    now: int | None = None
+    """By which clock, in Unix milliseconds; only a server under test takes it."""
+
+
+class _Raws(msgspec.Struct, forbid_unknown_fields=True):
+    """A batch whose commands are not decoded yet."""
+
+    commands: Annotated[list[Raw], Meta(max_length=limits.MAX_COMMANDS)]
     now: int | None = None
 
 
@@ -56,8 +61,8 @@ class _Texts(msgspec.Struct):
     failures: Raw = field(default_factory=Raw)
 
 
-_whole = msgspec.msgpack.Decoder(_Whole).decode
-_batch = msgspec.msgpack.Decoder(_Batch).decode
+_whole = msgspec.msgpack.Decoder(Batch).decode
+_raw_batch = msgspec.msgpack.Decoder(_Raws).decode
 _lists = msgspec.msgpack.Decoder(_Lists).decode
 _texts = msgspec.msgpack.Decoder(_Texts).decode
 _fields = msgspec.msgpack.Decoder(dict[str, Raw]).decode
@@ -67,8 +72,8 @@ _command: Callable[[bytes | Raw], Given] = msgspec.msgpack.Decoder(Given).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
-async def unpack(data: bytes, give_way: GiveWay) -> tuple[list[Given], int | None]:
-    """Return the commands of a batch, and by which clock they are to be carried out.
+async def unpack(data: bytes, give_way: GiveWay) -> Batch:
+    """Return a batch of commands.
 
     Raises:
         Problem: it would become too many objects.
@@ -76,11 +81,10 @@ async def unpack(data: bytes, give_way: GiveWay) -> tuple[list[Given], int | Non
         InvalidArgument: the headers of a message are too long.
     """
     if len(data) <= LARGE:
-        whole = _whole(data)
-        return whole.commands, whole.now
+        return _whole(data)
     if len(data) > AT_ONCE:
         await _count_values(data, give_way)
-    given, since, named, fields = _batch(data), time.monotonic(), 0, 0
+    given, since, named, fields = _raw_batch(data), time.monotonic(), 0, 0
     for raw in given.commands:
         lists = _lists(raw)
         named += sum(map(_length, (lists.items, lists.ids, lists.leases)))
@@ -100,7 +104,7 @@ async def unpack(data: bytes, give_way: GiveWay) -> tuple[list[Given], int | Non
             check_fields(fields)
         commands.append(command)
         since = await give_way(since)
-    return commands, given.now
+    return Batch(commands, given.now)
 
 
 async def _large(raw: Raw, give_way: GiveWay) -> Given:

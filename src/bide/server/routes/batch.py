@@ -21,7 +21,7 @@ from bide.observing.heartbeat import is_register
 from bide.server import validate
 from bide.server.action_log import Act, count_of
 from bide.server.operation import MSGPACK, Answer, Call, Routes
-from bide.server.packed import unpack
+from bide.server.packed import Batch, Given, unpack
 from bide.server.problem import Problem, invalid, of_validation
 from bide.server.rights import RIGHTS, Caller, Right
 from bide.server.routes.undoing import execute
@@ -29,14 +29,6 @@ from bide.server.service import own_names
 from bide.server.wire import without_results
 
 route = Routes("batch")
-
-
-class Batch(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Commands, to be carried out in their order, each all or nothing."""
-
-    commands: list[cmd.Command | Bulk | Undo]
-    now: int | None = None
-    """By which clock, in Unix milliseconds; only a server under test takes it."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -149,15 +141,14 @@ async def _unpacked(call: Call) -> Batch:
     try:
         data = await call.bytes()
         await call.service.large_bodies.turn(len(data))
-        commands, now = await unpack(data, call.service.large_bodies.give_way)
-        return Batch(commands, now)
+        return await unpack(data, call.service.large_bodies.give_way)
     except msgspec.DecodeError as error:
         raise of_validation(error, Batch) from None
     except (UnicodeDecodeError, RecursionError) as error:
         raise Problem("malformed", f"The body cannot be read: {error}") from None
 
 
-async def _own(call: Call, command: cmd.Command | Bulk | Undo) -> Any:
+async def _own(call: Call, command: Given) -> Any:
     """Return a command as it is for the store, if the caller may give it."""
     validate.check(command, call.caller)
     since = time.monotonic()
