@@ -207,17 +207,20 @@ class Service:
             return leases
         return await self.lease_secrets.checked(queue, leases, trusted=caller.may("admin"))
 
+    async def wait(self, command: Command, seconds: float) -> Reply:
+        """Execute a command that waits: for messages, or for the end of one."""
+        longest = 0.0 if self.stopping.is_set() else self.settings.longest_wait
+        return await self.lane.acall(command, self, min(seconds, longest))
+
     async def claim(self, command: Claim, wait: float) -> Claimed:
         """Claim messages, and wait for them."""
         self.waiting += 1
         self.claimers.came(command.holder, command.queue)
         try:
-            longest = 0.0 if self.stopping.is_set() else self.settings.longest_wait
-            reply = await self.lane.acall(command, self, min(wait, longest))
+            return expect(Claimed, await self.wait(command, wait))
         finally:
             self.waiting -= 1
             self.claimers.went(command.holder, command.queue)
-        return expect(Claimed, reply)
 
     def watch(self, command: History) -> None:
         """Wait for the end of a message for some seconds, so that event streams tell of it."""

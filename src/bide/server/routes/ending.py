@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from bide.model.commands import History
 from bide.model.ended import PENDING, Attempt, End, Ending
 from bide.model.errors import Closed
 from bide.model.message import State
@@ -107,17 +106,11 @@ async def result(call: Call, query: ResultQuery) -> Answer:
     try:
         with call.counted(call.service.waits):
             refused = call.service.admission.until_refused(call.token)
-            found = await unless_gone(call.receive, _ended(call, command, wait), refused)
+            found = await unless_gone(call.receive, call.service.wait(command, wait), refused)
     except Closed:  # the server stops, and whoever waits is to ask another one
         return Answer(202, ResultOut(command.id, None), {"connection": "close"})
     await call.service.admission.caller(call.token)  # it may have been revoked meanwhile
-    return _told(call, found)
-
-
-async def _ended(call: Call, command: History, wait: float) -> Ends:
-    service = call.service
-    longest = 0.0 if service.stopping.is_set() else service.settings.longest_wait
-    return expect(Ends, await service.lane.acall(command, service, min(wait, longest)))
+    return _told(call, expect(Ends, found))
 
 
 def _told(call: Call, found: Ends) -> Answer:
