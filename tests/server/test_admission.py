@@ -150,7 +150,7 @@ def test_a_claim_whose_token_was_revoked_while_it_waited_gets_nothing(
     admin = client.with_token(make_token("shop", "admin"))
     with ThreadPoolExecutor(1) as pool:
         claimed = pool.submit(waiting.post, f"{Q}/claim", {"wait": "1m"})
-        until(lambda: service.waiting)
+        until(lambda: service.claimers.waiting)
         assert service.tokens.revoke(text.split("_")[1])
         assert admin.put(f"{Q}/messages/m", {"body": 1}).status == 201
         assert claimed.result(60).status == 401
@@ -169,7 +169,7 @@ def test_a_claim_that_waits_ends_when_its_token_does(
     waiting, service = client.with_token(text), client.app.service
     with ThreadPoolExecutor(1) as pool:
         claimed = pool.submit(waiting.post, f"{Q}/claim", {"wait": "1m"})
-        until(lambda: service.waiting and service.admission._checks)
+        until(lambda: service.claimers.waiting and service.admission._checks)
         if ends == "revoked":
             assert service.tokens.revoke(text.split("_")[1])
         for _ in range(10):  # the check may begin to sleep behind a step

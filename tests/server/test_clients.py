@@ -46,14 +46,14 @@ def test_tls_where_none_is_spoken_is_told(client: Client) -> None:
 def test_two_hundred_that_vanish_in_mid_claim_lose_nothing(client: Client) -> None:
     service = client.app.service
     waiting = [claiming(client, wait="1m", lease="10m") for _ in range(200)]
-    until(lambda: service.waiting == 200)
+    until(lambda: service.claimers.waiting == 200)
     for connection in waiting[:100]:
         connection.close()
     # Half of them have left, and half leave while messages are handed out.
     client.post(f"{Q}/put", {"messages": [{"body": n, "id": f"m{n}"} for n in range(100)]})
     for connection in waiting[100:]:
         connection.close()
-    until(lambda: service.waiting == 0)
+    until(lambda: service.claimers.waiting == 0)
     # What was written to a connection before it was closed is its reader's; all else is here.
     taken: list[str] = []
 
@@ -71,10 +71,10 @@ def test_two_hundred_that_vanish_in_mid_claim_lose_nothing(client: Client) -> No
 def test_whoever_left_before_the_moment_has_claimed_nothing(client: Client) -> None:
     service = client.app.service
     waiting = [claiming(client, wait="1m", lease="10m") for _ in range(200)]
-    until(lambda: service.waiting == 200)
+    until(lambda: service.claimers.waiting == 200)
     for connection in waiting:
         connection.close()
-    until(lambda: service.waiting == 0)
+    until(lambda: service.claimers.waiting == 0)
     client.post(f"{Q}/put", {"messages": [{"body": n} for n in range(200)]})
     assert len(client.post(f"{Q}/claim", {"count": 500}).json["messages"]) == 200
 

@@ -249,10 +249,10 @@ def test_waiting_claims_are_capped(serve: Serve, make_token: Any) -> None:
     server = serve(auth="required", max_waiting=1)
     shop = server.with_token(make_token("shop", "admin"))
     with claiming(shop, wait="1m"):
-        until(lambda: server.app.service.waiting == 1)
+        until(lambda: server.app.service.claimers.waiting == 1)
         reply = shop.post(f"{Q}/claim", {"wait": "1m"})
         assert (reply.status, reply.headers["retry-after"]) == (429, "1")
         assert "max_waiting" in reply.problem["detail"]
         assert shop.post(f"{Q}/claim").status == 200  # it does not wait
-    until(lambda: server.app.service.waiting == 0)
+    until(lambda: server.app.service.claimers.waiting == 0)
     assert shop.post(f"{Q}/claim", {"wait": 0.01}).status == 200

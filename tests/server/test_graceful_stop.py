@@ -170,7 +170,7 @@ def test_a_request_whose_half_has_come_is_answered(server: Leaving) -> None:
 def test_what_is_under_way_is_told_that_it_is_the_last(server: Leaving) -> None:
     connection = server.connect()
     connection.send(f"{Q}/claim", {"wait": "5m"})
-    wait(lambda: server.app.service.waiting)
+    wait(lambda: server.app.service.claimers.waiting)
     server.stop()
     status, last, body = connection.answer()
     assert (status, last, json.loads(body)["messages"]) == (200, True, [])

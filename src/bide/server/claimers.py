@@ -2,6 +2,8 @@
 
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from bide.model.limits import MAX_CLAIMERS
 
@@ -16,16 +18,22 @@ class Claimers:
         self._waiting: Counter[tuple[str, str]] = Counter()
         self._seen: dict[tuple[str, str], float] = {}
 
-    def came(self, holder: str, queue: str) -> None:
-        """Somebody begins to wait."""
-        self._waiting[holder, queue] += 1
+    @property
+    def waiting(self) -> int:
+        """How many claims wait."""
+        return self._waiting.total()
 
-    def went(self, holder: str, queue: str) -> None:
-        """Somebody waits no longer."""
-        self._waiting[holder, queue] -= 1
-        if not self._waiting[holder, queue]:
-            del self._waiting[holder, queue]
-        self.seen(holder, queue)
+    @contextmanager
+    def wait(self, holder: str, queue: str) -> Iterator[None]:
+        """Count a claim that waits for as long as the block runs."""
+        self._waiting[holder, queue] += 1
+        try:
+            yield
+        finally:
+            self._waiting[holder, queue] -= 1
+            if not self._waiting[holder, queue]:
+                del self._waiting[holder, queue]
+            self.seen(holder, queue)
 
     def seen(self, holder: str, queue: str) -> None:
         """Somebody has claimed."""

@@ -114,8 +114,6 @@ class Service:
         self.tallies: dict[str, Tally] = {}
         """What was claimed through its own route, by queue. A `Queue` on an http:// store claims in
         batches, and its program measures how late messages are."""
-        self.waiting = 0
-        """Claims that wait."""
         self.claimers = Claimers()
         self.streams = LongCalls("event streams", "max_streams", settings.max_streams)
         self.waits = LongCalls("waiting claims", "max_waiting", settings.max_waiting)
@@ -214,13 +212,8 @@ class Service:
 
     async def claim(self, command: Claim, wait: float) -> Claimed:
         """Claim messages, and wait for them."""
-        self.waiting += 1
-        self.claimers.came(command.holder, command.queue)
-        try:
+        with self.claimers.wait(command.holder, command.queue):
             return expect(Claimed, await self.wait(command, wait))
-        finally:
-            self.waiting -= 1
-            self.claimers.went(command.holder, command.queue)
 
     def watch(self, command: History) -> None:
         """Wait for the end of a message for some seconds, so that event streams tell of it."""
@@ -292,8 +285,8 @@ class Service:
     @property
     def stats(self) -> ServerStats:
         """What this process has done so far."""
-        sent = self.pushing.sent
-        return ServerStats(self.requests, self.seconds, self.tallies, sent, self.waiting)
+        sent, waiting = self.pushing.sent, self.claimers.waiting
+        return ServerStats(self.requests, self.seconds, self.tallies, sent, waiting)
 
     async def keep_tokens(self) -> None:
         """Write now and then when tokens were last used, for as long as this runs."""
