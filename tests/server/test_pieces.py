@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bide.model.limits import MAX_HTTP_MESSAGES
 from bide.server import pieces
-from bide.server.pieces import Pieces
+from bide.server.large_bodies import LargeBodies
 from bide.server.problem import Problem
 from tests.server.client import Q
 from tests.server.conftest import Serve
@@ -21,10 +21,7 @@ VALUES = st.recursive(
 
 
 def split(data: bytes, longest: int = 1 << 20) -> tuple[bytes, list[bytes]]:
-    async def give_way(since: float) -> float:
-        return since
-
-    return asyncio.run(Pieces(data, longest, give_way).split())
+    return asyncio.run(LargeBodies(1).work(pieces.split(data, longest)))
 
 
 @settings(deadline=None)

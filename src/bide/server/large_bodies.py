@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Generator
+from typing import TypeVar
 
 from bide.model.limits import MAX_BUFFERED
 from bide.server.problem import Problem
@@ -13,8 +14,10 @@ LARGE = 64 * 1024
 SLICE = 0.002
 """Seconds after which a loop over a large request lets others go on."""
 
-GiveWay = Callable[[float], Awaitable[float]]
-"""`LargeBodies.give_way`, for those who loop."""
+T = TypeVar("T")
+
+Stepwise = Generator[None, None, T]
+"""Work on something large: it yields wherever others may go on, and returns its result."""
 
 
 class LargeBodies:
@@ -57,6 +60,17 @@ class LargeBodies:
         await self._turn.acquire()
         loop = asyncio.get_running_loop()
         loop.call_soon(self._over, loop.time())
+
+    async def work(self, steps: Stepwise[T]) -> T:
+        """Do some work, let others go on now and then, and return its result."""
+        since = time.monotonic()
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            since = await self.give_way(since)
 
     async def give_way(self, since: float) -> float:
         """Let others go on if a loop has run for `SLICE`; return since when it has run.

@@ -8,7 +8,6 @@ share. Only a caller who was given the lease can settle it.
 import base64
 import hmac
 import secrets
-import time
 
 import msgspec
 
@@ -19,7 +18,7 @@ from bide.model.identity import RESERVED
 from bide.model.message import Item
 from bide.model.replies import Claimed, Found, expect
 from bide.model.times import LATEST
-from bide.server.large_bodies import GiveWay
+from bide.server.large_bodies import LargeBodies, Stepwise
 
 QUEUE = f"{RESERVED}/keys"
 
@@ -37,12 +36,12 @@ class LeaseSecrets:
 
     Args:
         lane: the way to the store, which keeps the key.
-        give_way: lets others go on during a long loop; see `LargeBodies`.
+        large: lets others go on meanwhile.
     """
 
-    def __init__(self, lane: Lane, give_way: GiveWay) -> None:
+    def __init__(self, lane: Lane, large: LargeBodies) -> None:
         self._lane = lane
-        self._give_way = give_way
+        self._large = large
         self._key: bytes | None = None
 
     async def signed(self, queue: str, reply: Claimed) -> Claimed:
@@ -54,13 +53,7 @@ class LeaseSecrets:
         """
         if not reply.messages:
             return reply
-        key, since = await self._known_key(), time.monotonic()
-        messages = []
-        for message in reply.messages:
-            secret = _secret(key, queue, message.id, reply.token)
-            messages.append(msgspec.structs.replace(message, secret=secret))
-            since = await self._give_way(since)
-        return msgspec.structs.replace(reply, messages=messages)
+        return await self._large.work(_signed(await self._known_key(), queue, reply))
 
     async def checked(self, queue: str, leases: list[Lease], *, trusted: bool) -> list[Lease]:
         """Return leases as the store knows them; one whose secret is wrong is no lease.
@@ -73,25 +66,9 @@ class LeaseSecrets:
         Raises:
             LeaseLost: a secret is missing.
         """
-        key, since = await self._known_key() if leases else b"", time.monotonic()
-        found = []
-        for lease in leases:
-            found.append(self._checked(key, queue, lease, trusted=trusted))
-            since = await self._give_way(since)
-        return found
-
-    def _checked(self, key: bytes, queue: str, lease: Lease, *, trusted: bool) -> Lease:
-        if lease.secret is None:
-            if trusted:
-                return lease
-            raise LeaseLost(
-                f"the token {lease.token} of {lease.id!r} has no secret part; settle with the "
-                "whole token as the claim gave it, such as 7.Wk3vQ9s...; an older client sends "
-                "the number alone"
-            )
-        right = _secret(key, queue, lease.id, lease.token)
-        good = hmac.compare_digest(right.encode(), lease.secret.encode())
-        return Lease(lease.id, lease.token if good else NO_LEASE)
+        if not leases:
+            return leases
+        return await self._large.work(_checked(await self._known_key(), queue, leases, trusted))
 
     async def _known_key(self) -> bytes:
         while self._key is None:
@@ -102,6 +79,34 @@ class LeaseSecrets:
                 key = Item(KEY, secrets.token_bytes(32), json=False, at=LATEST)
                 await self._lane.acall(Put(QUEUE, [key]))
         return self._key
+
+
+def _signed(key: bytes, queue: str, reply: Claimed) -> Stepwise[Claimed]:
+    messages = []
+    for message in reply.messages:
+        secret = _secret(key, queue, message.id, reply.token)
+        messages.append(msgspec.structs.replace(message, secret=secret))
+        yield
+    return msgspec.structs.replace(reply, messages=messages)
+
+
+def _checked(key: bytes, queue: str, leases: list[Lease], trusted: bool) -> Stepwise[list[Lease]]:
+    found = []
+    for lease in leases:
+        if lease.secret is not None:
+            right = _secret(key, queue, lease.id, lease.token)
+            good = hmac.compare_digest(right.encode(), lease.secret.encode())
+            found.append(Lease(lease.id, lease.token if good else NO_LEASE))
+        elif trusted:
+            found.append(lease)
+        else:
+            raise LeaseLost(
+                f"the token {lease.token} of {lease.id!r} has no secret part; settle with the "
+                "whole token as the claim gave it, such as 7.Wk3vQ9s...; an older client sends "
+                "the number alone"
+            )
+        yield
+    return found
 
 
 def _secret(key: bytes, queue: str, id: str, number: int) -> str:

@@ -4,7 +4,6 @@ A byte of msgpack may be a value, and a few a message. So of a large batch the v
 first, then its commands are taken apart, and the messages of a put are decoded one by one.
 """
 
-import time
 from collections.abc import Callable
 from typing import Annotated
 
@@ -16,7 +15,7 @@ from bide.model import limits
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item
 from bide.model.undoing import Bulk, Undo
-from bide.server.large_bodies import LARGE, GiveWay
+from bide.server.large_bodies import LARGE, Stepwise
 from bide.server.structure import check_count, check_fields
 
 Given = cmd.Command | Bulk | Undo
@@ -72,7 +71,7 @@ _command: Callable[[bytes | Raw], Given] = msgspec.msgpack.Decoder(Given).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
-async def unpack(data: bytes, give_way: GiveWay) -> Batch:
+def unpack(data: bytes) -> Stepwise[Batch]:
     """Return a batch of commands.
 
     Raises:
@@ -83,8 +82,8 @@ async def unpack(data: bytes, give_way: GiveWay) -> Batch:
     if len(data) <= LARGE:
         return _whole(data)
     if len(data) > AT_ONCE:
-        await _count_values(data, give_way)
-    given, since, named, fields = _raw_batch(data), time.monotonic(), 0, 0
+        yield from _count_values(data)
+    given, named, fields = _raw_batch(data), 0, 0
     for raw in given.commands:
         lists = _lists(raw)
         named += sum(map(_length, (lists.items, lists.ids, lists.leases)))
@@ -92,22 +91,19 @@ async def unpack(data: bytes, give_way: GiveWay) -> Batch:
         for one in (lists.results, lists.versions):
             check_count("values of a list", _length(one), limits.MAX_COUNT)
         _check_headers(lists.headers)
-        since = await give_way(since)
+        yield
     commands = []
     for raw in given.commands:
-        if len(memoryview(raw)) <= LARGE:
-            command = _command(raw)
-        else:
-            command = await _large(raw, give_way)
+        command = _command(raw) if len(memoryview(raw)) <= LARGE else (yield from _large(raw))
         if isinstance(command, cmd.Put):
             fields += sum(len(i.headers or ()) + len(i.failures) for i in command.items)
             check_fields(fields)
         commands.append(command)
-        since = await give_way(since)
+        yield
     return Batch(commands, given.now)
 
 
-async def _large(raw: Raw, give_way: GiveWay) -> Given:
+def _large(raw: Raw) -> Stepwise[Given]:
     """Return a command; the messages of a put are decoded one by one."""
     fields = _fields(raw)
     packed = fields.get("items")
@@ -116,14 +112,14 @@ async def _large(raw: Raw, give_way: GiveWay) -> Given:
     command = _command(_encode(fields | {"items": Raw(b"\x90")}))
     if not isinstance(command, cmd.Put):
         return _command(raw)
-    items, since = [], time.monotonic()
+    items = []
     for one in _raws(packed):
         if len(memoryview(one)) > LARGE:
             texts = _texts(one)
             _check_headers(texts.headers)
             check_count("failures of a message", _length(texts.failures), limits.MAX_PUT_FAILURES)
         items.append(_item(one))
-        since = await give_way(since)
+        yield
     return msgspec.structs.replace(command, items=items)
 
 
@@ -135,19 +131,19 @@ def _check_headers(raw: Raw) -> None:
         )
 
 
-async def _count_values(data: bytes, give_way: GiveWay) -> None:
+def _count_values(data: bytes) -> Stepwise[None]:
     """Count the values of a batch.
 
     Raises:
         Problem: there are too many.
         DecodeError: it ends too early.
     """
-    at, left, seen, since, end = 0, 1, 0, time.monotonic(), len(data)
+    at, left, seen, end = 0, 1, 0, len(data)
     while left:
         seen += 1
         if not seen % _STEP:
             check_count("values", seen, limits.MAX_PACKED)
-            since = await give_way(since)
+            yield
         if at >= end:
             break
         kind = data[at]

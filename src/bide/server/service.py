@@ -97,7 +97,7 @@ class Service:
         self.client_text = ClientText(settings.store)
         self.action_log = ActionLog(settings.action_log)
         self.large_bodies = LargeBodies(settings.max_request)
-        self.lease_secrets = LeaseSecrets(self.lane, self.large_bodies.give_way)
+        self.lease_secrets = LeaseSecrets(self.lane, self.large_bodies)
         self.shared = shared or SharedState()
         self.slow_reads = SlowReads(self.lane)
         counts = QuotaCounts(self.lane, self.slow_reads, self.shared.usage)

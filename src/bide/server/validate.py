@@ -4,7 +4,7 @@
 over the wire may come from anywhere.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from bide.model.pace import SLOWEST
 from bide.model.times import LATEST
 from bide.model.undoing import Bulk, Undo
 from bide.queue.undoing.records import is_token
+from bide.server.large_bodies import Stepwise
 from bide.server.rights import Caller, rights_of
 
 _DIGITS = set("0123456789abcdef")
@@ -89,8 +90,8 @@ def check(command: cmd.Command | Bulk | Undo, caller: Caller) -> None:
             raise InvalidArgument('ids are of dead letters: state must be "dead" with them')
 
 
-def check_each(command: cmd.Command | Bulk | Undo) -> Iterator[None]:
-    """Check each value in the lists of a command, and yield after every few hundred.
+def check_each(command: cmd.Command | Bulk | Undo) -> Stepwise[None]:
+    """Check each value in the lists of a command.
 
     Raises:
         InvalidArgument: one of them cannot be.

@@ -141,7 +141,7 @@ async def _unpacked(call: Call) -> Batch:
     try:
         data = await call.bytes()
         await call.service.large_bodies.turn(len(data))
-        return await unpack(data, call.service.large_bodies.give_way)
+        return await call.service.large_bodies.work(unpack(data))
     except msgspec.DecodeError as error:
         raise of_validation(error, Batch) from None
     except (UnicodeDecodeError, RecursionError) as error:
@@ -151,9 +151,8 @@ async def _unpacked(call: Call) -> Batch:
 async def _own(call: Call, command: Given) -> Any:
     """Return a command as it is for the store, if the caller may give it."""
     validate.check(command, call.caller)
+    await call.service.large_bodies.work(validate.check_each(command))
     since = time.monotonic()
-    for _ in validate.check_each(command):
-        since = await call.service.large_bodies.give_way(since)
     for item in command.items if isinstance(command, cmd.Put) else ():
         await call.service.large_bodies.turn(len(item.data))
         validate.check_item(item, call.service.settings.max_body)

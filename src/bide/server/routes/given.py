@@ -1,6 +1,5 @@
 """Messages as requests give them."""
 
-import time
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -13,10 +12,10 @@ from bide.model.message import Item, NewMessage
 from bide.model.options import options_of
 from bide.server import wire
 from bide.server.change_wire import Changed
-from bide.server.large_bodies import LARGE
+from bide.server.large_bodies import LARGE, Stepwise
 from bide.server.operation import JSON, Call, decode
-from bide.server.pieces import Pieces
-from bide.server.problem import Problem, invalid, of_validation
+from bide.server.pieces import split
+from bide.server.problem import Problem, invalid
 from bide.server.structure import ESCAPED, check_body, check_fields
 
 HEADER_TYPE = "content-type"
@@ -103,16 +102,18 @@ async def many_of(call: Call) -> wire.PutMany:
     data = await call.text()
     if len(data) <= WHOLE:
         return decode(data, wire.PutMany)
-    give_way = call.service.large_bodies.give_way
-    most = call.service.settings.max_body
-    longest = ESCAPED * (most + MAX_HEADERS)
-    around, objects = await Pieces(data, longest, give_way).split()
+    large, most = call.service.large_bodies, call.service.settings.max_body
+    around, objects = await large.work(split(data, ESCAPED * (most + MAX_HEADERS)))
     del data
-    many, since = decode(around, wire.PutMany), time.monotonic()
+    return await large.work(_one_by_one(around, objects, most))
+
+
+def _one_by_one(around: bytes, objects: list[bytes], max_body: int) -> Stepwise[wire.PutMany]:
+    many = decode(around, wire.PutMany)
     for number, one in enumerate(objects):
-        check_body(one, most, MAX_HEADERS)
+        check_body(one, max_body, MAX_HEADERS)
         many.messages.append(decode(one, wire.Given, f"messages[{number}]"))
-        since = await give_way(since)
+        yield
     return many
 
 
@@ -157,14 +158,7 @@ def headers_of(raw: msgspec.Raw, place: str = "") -> dict[str, str] | None:
             f"headers take {len(text):,} bytes, the limit is {MAX_HEADERS:,}; put what is so long "
             "into the body"
         )
-    try:
-        return msgspec.json.decode(text, type=dict[str, str])
-    except msgspec.ValidationError as error:
-        what, _, within = str(error).partition(" - at `$")
-        at = f"{what} - at `$.{place}{'.' if place else ''}headers{within or '`'}"
-        raise of_validation(msgspec.ValidationError(at), wire.Given) from None
-    except UnicodeDecodeError as error:
-        raise Problem("malformed", f"The headers are no UTF-8: {error}") from None
+    return decode(text, dict[str, str], f"{place}.headers" if place else "headers")
 
 
 async def _decoded(call: Call, text: bytes) -> Any:
