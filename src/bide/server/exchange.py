@@ -31,11 +31,6 @@ class Exchange:
         expects: whether the client waits for `100 Continue` before it sends the body.
     """
 
-    __slots__ = (
-        "_chunked", "_connection", "_done", "_expects", "_gone", "_head", "_is_head", "_read",
-        "_scope", "_task", "_waiter", "body", "complete", "keep", "started",
-    )  # fmt: skip
-
     def __init__(
         self, connection: "Connection", scope: dict[str, Any], *, keep: bool, expects: bool
     ) -> None:

@@ -66,8 +66,6 @@ class LeaseSecrets:
         Raises:
             LeaseLost: a secret is missing.
         """
-        if not leases:
-            return leases
         return await self._large.work(_checked(await self._known_key(), queue, leases, trusted))
 
     async def _known_key(self) -> bytes:

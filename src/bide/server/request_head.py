@@ -18,8 +18,6 @@ _TOO_MANY: Refusal = (431, f"there are more than {MAX_FIELDS} header fields")
 class RequestHead:
     """Collects a head field by field."""
 
-    __slots__ = ("_bytes", "_fields", "fields", "url")
-
     def __init__(self) -> None:
         self.url = b""
         self.fields: list[tuple[bytes, bytes]] = []
