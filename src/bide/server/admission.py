@@ -158,15 +158,9 @@ class Admission:
 
     async def _look_once(self) -> None:
         """Look again; requests that come meanwhile wait for the same look."""
-        if self._looking is None:
+        if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
-            self._looking.add_done_callback(self._looked)
         await asyncio.shield(self._looking)
-
-    def _looked(self, task: asyncio.Task[None]) -> None:
-        self._looking = None
-        if not task.cancelled():
-            task.exception()  # requests that waited for it got it; marks it as retrieved
 
     async def _look(self) -> None:
         began = self.clock.monotonic()

@@ -38,9 +38,41 @@ class ConfigureRequest(Request):
     """`rate` for each group; messages without a group are not bound by it."""
 
 
-class SettingsOut(msgspec.Struct):
+class _Told(msgspec.Struct):
+    @classmethod
+    def of(cls, reply: Settings | Counts) -> Self:
+        """Return the reply of a store as it is sent."""
+        found = {name: getattr(reply, name) for name in cls.__struct_fields__}
+        return cls(**found | limits_of(reply))
+
+
+class SettingsOut(_Told):
     """What is set for a queue."""
 
+    paused: bool
+    keep: int
+    """For how many milliseconds acked messages are remembered."""
+    history: int
+    """For how many milliseconds the queue remembers how messages ended."""
+    result_ttl: int
+    """For how many milliseconds it remembers their results."""
+    limit: int
+    """How many of its messages may be leased at a time; 0: no limit."""
+    rate: str | None
+    """How many may be delivered, such as "5/s"; null: no limit."""
+    group_limit: int
+    """`limit` for each group."""
+    group_rate: str | None
+    """`rate` for each group."""
+
+
+class CountsOut(_Told, omit_defaults=True):
+    """How many messages are where, and what has become of the others."""
+
+    sizes: Sizes
+    flow: Flow
+    kept: int = 0
+    """Messages that are remembered though they are gone."""
     paused: bool = False
     keep: int = 0
     """For how many milliseconds acked messages are remembered."""
@@ -56,21 +88,6 @@ class SettingsOut(msgspec.Struct):
     """`limit` for each group."""
     group_rate: str | None = None
     """`rate` for each group."""
-
-    @classmethod
-    def of(cls, told: Settings | Counts) -> Self:
-        """Return settings or counts as they are sent."""
-        found = {name: getattr(told, name) for name in cls.__struct_fields__}
-        return cls(**found | limits_of(told))
-
-
-class CountsOut(SettingsOut, omit_defaults=True, kw_only=True):
-    """How many messages are where, what has become of the others, and what is set."""
-
-    sizes: Sizes
-    flow: Flow
-    kept: int = 0
-    """Messages that are remembered though they are gone."""
     oldest: int | None = None
     """The due moment of the message that has waited longest, if one is due."""
     recount: Sizes | None = None
