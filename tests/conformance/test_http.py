@@ -1,5 +1,6 @@
 """The suite through a server: each engine of a test has a store of its own behind one port."""
 
+import asyncio
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -40,11 +41,11 @@ class Stores:
     def _told(self, name: str) -> Settings:
         return Settings(store=f"sqlite:///{self._folder}/{name}.db?durability=normal")
 
-    def _app(self, name: str) -> App:
+    async def _app(self, name: str) -> App:
         app = self._apps.pop(name, None) or App(self._told(name), FakeClock())
         self._apps[name] = app
         if len(self._apps) > KEPT:
-            self._apps.pop(next(iter(self._apps))).service.close()
+            await self._apps.pop(next(iter(self._apps))).service.end()
         return app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -52,11 +53,12 @@ class Stores:
             await self._settings(scope, receive, send)
             return
         _, name, rest = scope["raw_path"].decode().split("/", 2)
-        await self._app(name)({**scope, "raw_path": b"/" + rest.encode()}, receive, send)
+        app = await self._app(name)
+        await app({**scope, "raw_path": b"/" + rest.encode()}, receive, send)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         for app in self._apps.values():
-            app.service.close()
+            await app.service.end()
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +66,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     stores = Stores(tmp_path_factory.mktemp("stores"))
     with running(stores) as port:  # type: ignore[arg-type]
         yield port
-    stores.close()
+    asyncio.run(stores.close())
 
 
 numbers = itertools.count()

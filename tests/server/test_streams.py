@@ -32,7 +32,7 @@ def _sent_by(handle: Any) -> list[dict[str, Any]]:
             }  # fmt: skip
             await path.answer(scope, "/x", _nobody, send)
         finally:
-            service.close()
+            await service.end()
 
     asyncio.run(ask())
     return sent

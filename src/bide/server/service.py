@@ -321,20 +321,12 @@ class Service:
             self.shared.stats.leave(self.stats)
             await asyncio.to_thread(self._close_store)
             # Not in the thread: requests that were broken off still look at these.
-            self._close_files()
-
-    def close(self) -> None:
-        """Close the store, and the files of this process."""
-        self._close_store()
-        self._close_files()
+            self.action_log.close()
+            self.shared.close()
 
     def _close_store(self) -> None:
         self.slow_reads.close()
         close_lane(self.lane)
-
-    def _close_files(self) -> None:
-        self.action_log.close()
-        self.shared.close()
 
 
 def own_names(caller: Caller, names: Sequence[str]) -> list[str]:
