@@ -8,7 +8,7 @@ from bide.clock import Clock, sleep
 from bide.lane.lane import Lane
 from bide.model.errors import BideError, InvalidArgument
 from bide.server.access import Tokens
-from bide.server.login_throttle import FailedLogins, LoginThrottle
+from bide.server.login_throttle import LoginThrottle
 from bide.server.oidc import Oidc, Rejected
 from bide.server.problem import Problem
 from bide.server.rights import OPEN, Caller
@@ -45,14 +45,14 @@ class Admission:
         lane: the way to the store.
         tokens: of the store.
         clock: that measures `LOOK` and `RECHECK`.
-        failed: failed logins, shared by the processes of the server.
+        logins: refuses who sends wrong tokens.
     """
 
     settings: Settings
     lane: Lane
     tokens: Tokens
     clock: Clock
-    failed: FailedLogins = field(default_factory=FailedLogins)
+    logins: LoginThrottle = field(default_factory=LoginThrottle)
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -69,7 +69,6 @@ class Admission:
         self._until = 0.0
         self._looking: asyncio.Task[None] | None = None
         self._checks: dict[str | None, asyncio.Task[Problem | None]] = {}
-        self._throttle = LoginThrottle(self.clock, self.failed)
         self._oidc = None if settings.oidc is None else Oidc(settings.oidc)
 
     async def begin(self) -> None:
@@ -109,7 +108,7 @@ class Admission:
                 "bide token create makes one",
                 headers={"www-authenticate": 'Bearer realm="bide"'},
             )
-        self._throttle.check(client or "", text)
+        self.logins.check(client or "", text, self.clock.monotonic())
         caller, why = None, _UNKNOWN if self.asks else _NONE
         if self._oidc is not None and text.count(".") == 2:  # a JWT: no token of ours has dots
             try:
@@ -119,13 +118,13 @@ class Admission:
         elif self.asks or self._may_appear:
             caller = await self.tokens.caller(text)
         if caller is None:
-            self._throttle.failed(client or "")
+            self.logins.failed(client or "", self.clock.monotonic())
             raise Problem(
                 "unauthorized",
                 why,
                 headers={"www-authenticate": 'Bearer realm="bide", error="invalid_token"'},
             )
-        self._throttle.passed(text)
+        self.logins.passed(text)
         if not self.asks:
             self._begin_to_ask()
         return caller

@@ -6,7 +6,6 @@ import struct
 from collections import OrderedDict
 from ipaddress import ip_address, ip_network
 
-from bide.clock import Clock
 from bide.model.limits import MAX_FAILED_LOGINS
 from bide.server.problem import Problem
 from bide.server.shared_files import SharedFile
@@ -24,23 +23,46 @@ MAX_KNOWN = 10_000
 _RECORD = struct.Struct("=16sdQ")
 
 
-class FailedLogins(SharedFile):
-    """Counts the failed logins of each address (IPv6: of each /64 network)."""
+class LoginThrottle(SharedFile):
+    """Refuses addresses with too many failed logins; a token that was valid lately passes.
 
-    def refused_for(self, address: str, now: float) -> float:
-        """Return for how many seconds the logins of an address are refused; 0: they are not."""
+    The processes of a server count together, each address by itself (IPv6: each /64 network). The
+    address "" is not limited: all clients of a proxy may share it. Times are those of the monotonic
+    clock, which all processes of a machine share.
+    """
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        super().__init__(descriptor)
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+
+    def check(self, address: str, token: str, now: float) -> None:
+        """Refuse an address with too many failed logins.
+
+        Args:
+            address: of the client.
+            token: that the request carries.
+            now: the time.
+
+        Raises:
+            Problem: too many logins have failed; it says when to try again.
+        """
+        if not address or _digest(token) in self._known:
+            return
         with self.locked() as file:
             known, began, count = self._read(file, key := _digest(_network(address)))
         left = began + WINDOW - now
-        return left if known == key and count >= MAX_FAILED_LOGINS and left > 0 else 0.0
+        if known == key and count >= MAX_FAILED_LOGINS and left > 0:
+            raise Problem(
+                "too-many-logins",
+                f"{address} has sent {MAX_FAILED_LOGINS:,} wrong tokens within {WINDOW:g} s; try "
+                f"again in {left:.0f} s",
+                headers={"retry-after": str(max(1, round(left)))},
+            )
 
-    def add(self, address: str, now: float) -> None:
-        """Count a failed login.
-
-        Args:
-            address: where it came from.
-            now: the monotonic clock, which all processes of a machine share.
-        """
+    def failed(self, address: str, now: float) -> None:
+        """Count a failed login."""
+        if not address:
+            return
         key = _digest(_network(address))
         with self.locked() as file:
             known, began, count = self._read(file, key)
@@ -52,56 +74,17 @@ class FailedLogins(SharedFile):
                 began, count = now, 1
             os.pwrite(file, _RECORD.pack(key, began, count), _place(key))
 
-    def _read(self, file: int, key: bytes) -> tuple[bytes, float, int]:
-        data = os.pread(file, _RECORD.size, _place(key))
-        known, began, count = _RECORD.unpack(data.ljust(_RECORD.size, b"\0"))
-        return known, began, count
-
-
-class LoginThrottle:
-    """Refuses addresses with too many failed logins; a token that was valid lately passes.
-
-    Args:
-        clock: that measures `WINDOW`.
-        failed: the failed logins.
-    """
-
-    def __init__(self, clock: Clock, failed: FailedLogins) -> None:
-        self._clock = clock
-        self._failed = failed
-        self._known: OrderedDict[bytes, None] = OrderedDict()
-
-    def check(self, address: str, token: str) -> None:
-        """Refuse an address with too many failed logins.
-
-        Args:
-            address: of the client; "" is not limited: all clients of a proxy may share it.
-            token: that the request carries.
-
-        Raises:
-            Problem: too many logins have failed; it says when to try again.
-        """
-        if not address or _digest(token) in self._known:
-            return
-        if left := self._failed.refused_for(address, self._clock.monotonic()):
-            raise Problem(
-                "too-many-logins",
-                f"{address} has sent {MAX_FAILED_LOGINS:,} wrong tokens within {WINDOW:g} s; try "
-                f"again in {left:.0f} s",
-                headers={"retry-after": str(max(1, round(left)))},
-            )
-
-    def failed(self, address: str) -> None:
-        """Count a failed login."""
-        if address:
-            self._failed.add(address, self._clock.monotonic())
-
     def passed(self, token: str) -> None:
         """Remember a valid token."""
         self._known[key := _digest(token)] = None
         self._known.move_to_end(key)
         if len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
+
+    def _read(self, file: int, key: bytes) -> tuple[bytes, float, int]:
+        data = os.pread(file, _RECORD.size, _place(key))
+        known, began, count = _RECORD.unpack(data.ljust(_RECORD.size, b"\0"))
+        return known, began, count
 
 
 def _digest(text: str) -> bytes:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bide.server.login_throttle import FailedLogins
+from bide.server.login_throttle import LoginThrottle
 from bide.server.quota_usage import QuotaUsage
 from bide.server.shared_files import make_file
 from bide.server.shared_stats import SharedStats
@@ -26,7 +26,7 @@ class SharedState:
         """What namespaces have used of their quotas."""
         self.stats = SharedStats(stats)
         """What each process has done."""
-        self.logins = FailedLogins(logins)
+        self.logins = LoginThrottle(logins)
         """Which addresses have sent wrong tokens."""
 
     def close(self) -> None:
