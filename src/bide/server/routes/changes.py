@@ -71,7 +71,7 @@ async def edit(call: Call) -> Answer:
     )  # fmt: skip
     seen, command = await _only_if(call, command)
     await call.service.quotas.admit(call.caller, [command])
-    (outcome,) = (await call.service.ask(Outcomes, command)).outcomes
+    (outcome,) = (await call.ask(Outcomes, command)).outcomes
     answer = changed(outcome, conditional=command.if_version is not None)
     if seen is None:
         return answer
@@ -99,7 +99,7 @@ async def cancel(call: Call) -> Answer:
     """
     command = call.arguments.cancel([check_name(call.part("id"))], None)
     _, command = await _only_if(call, command)
-    (outcome,) = (await call.service.ask(Outcomes, command)).outcomes
+    (outcome,) = (await call.ask(Outcomes, command)).outcomes
     return changed(outcome, conditional=command.if_version is not None)
 
 
@@ -124,7 +124,7 @@ async def reschedule_where(call: Call, asked: Moved, query: RuleQuery) -> MovedO
     if ids := unheld(page.messages):
         move = msgspec.structs.replace(command, ids=ids)
         await call.service.quotas.admit(call.caller, [move])
-        count = sum(map(bool, (await call.service.ask(Outcomes, move)).outcomes))
+        count = sum(map(bool, (await call.ask(Outcomes, move)).outcomes))
     return MovedOut(count, page.cursor)
 
 

@@ -28,7 +28,7 @@ class DeadQuery(wire.Request):
 async def list_dead(call: Call, query: DeadQuery) -> wire.Messages:
     """List dead letters."""
     scan = Scan(call.arguments.queue, "dead", cursor=query.cursor, limit=query.limit)
-    return call.page(await call.service.ask(Page, scan))
+    return call.page(await call.ask(Page, scan))
 
 
 @route("revive", "POST", f"{QUEUE}/revive", "admin", problems=(429, 507))
@@ -43,7 +43,7 @@ async def revive(call: Call, asked: UndoableRevive) -> RevivedOut:
         done = await change(call, bulk, asked.cursor)
         return RevivedOut(UNSET, done.count, done.more, done.undo, done.cursor)
     if ids is None:
-        page = await call.service.ask(Page, Scan(call.arguments.queue, "dead", limit=MAX_HTTP_IDS))
+        page = await call.ask(Page, Scan(call.arguments.queue, "dead", limit=MAX_HTTP_IDS))
         ids = [message.id for message in page.messages]
     command = call.arguments.revive(ids, asked.delay)
-    return RevivedOut((await call.service.ask(Outcomes, command)).outcomes)
+    return RevivedOut((await call.ask(Outcomes, command)).outcomes)

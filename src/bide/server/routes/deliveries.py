@@ -34,7 +34,7 @@ async def claim(call: Call, asked: wire.Deliver) -> Answer:
     command = call.arguments.claim(asked.count, asked.lease, holder or _holder(call))
     wait = milliseconds(asked.wait, "wait") / 1000
     if not wait:
-        reply = await call.service.ask(Claimed, command)
+        reply = await call.ask(Claimed, command)
     else:
         try:
             with call.counted(call.service.waits):
@@ -80,7 +80,7 @@ def _holder(call: Call) -> str:
 async def _give_back(call: Call, command: Claim, reply: Claimed) -> None:
     if reply.messages:
         leases = [Lease(message.id, reply.token, message.secret) for message in reply.messages]
-        await call.service.ask(Outcomes, call.arguments.release(leases))
+        await call.ask(Outcomes, call.arguments.release(leases))
 
 
 def _settles(name: str) -> Callable[[Handle], Handle]:
@@ -152,7 +152,7 @@ async def end_lease(call: Call, asked: wire.EndLeaseRequest) -> Answer:
     it.
     """
     command = call.arguments.end_lease(call.part("id"), asked.reason)
-    (outcome,) = (await call.service.ask(Outcomes, command)).outcomes
+    (outcome,) = (await call.ask(Outcomes, command)).outcomes
     return changed(outcome, why="there was no lease to end")
 
 
@@ -170,7 +170,7 @@ async def _leases(call: Call, asked: wire.Settling) -> list[Lease]:
 
 
 async def _settle(call: Call, command: Command, verb: str) -> wire.OutcomesOut:
-    outcomes = (await call.service.ask(Outcomes, command)).outcomes
+    outcomes = (await call.ask(Outcomes, command)).outcomes
     if not any(outcome.done for outcome in outcomes):
         told = "; ".join(str(outcome) for outcome in outcomes[:3])
         raise Problem(

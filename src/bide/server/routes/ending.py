@@ -81,7 +81,7 @@ async def history(call: Call) -> HistoryOut:
     the queue's `history` says.
     """
     command = call.arguments.history(call.part("id"))
-    found = await call.service.ask(Ends, command)
+    found = await call.ask(Ends, command)
     if found.state is None and not found.ends:
         raise _unknown(call)
     bodies = call.caller.may("bodies")
@@ -102,7 +102,7 @@ async def result(call: Call, query: ResultQuery) -> Answer:
     wait = milliseconds(wire.span(query.wait), "wait") / 1000
     command = call.arguments.history(call.part("id"), watch=wait > 0)
     if not wait:
-        return _told(call, await call.service.ask(Ends, command))
+        return _told(call, await call.ask(Ends, command))
     try:
         with call.counted(call.service.waits):
             refused = call.service.admission.until_refused(call.token)

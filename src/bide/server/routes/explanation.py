@@ -43,7 +43,7 @@ async def explain(call: Call, query: ExplainQuery) -> ExplanationOut:
     pending.
     """
     queue, id = call.arguments.queue, check_name(call.part("id"))
-    facts = await call.service.ask(Explained, Explain(queue, id))
+    facts = await call.ask(Explained, Explain(queue, id))
     found = Explanation(id, call.queue, await call.service.explained(queue, id, facts))
     if facts.state is None and found.facts.end is None:
         raise Problem("not-found", found.sentence)

@@ -164,7 +164,7 @@ def _stored(call: Call, on_conflict: str, outcome: Outcome, item: Item) -> Answe
 
 async def find_or_none(call: Call) -> Message | None:
     """Return the message that the path names, `None` if there is none."""
-    (message,) = (await call.service.ask(Found, call.arguments.find(call.part("id")))).messages
+    (message,) = (await call.ask(Found, call.arguments.find(call.part("id")))).messages
     return message
 
 

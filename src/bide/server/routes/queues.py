@@ -80,7 +80,7 @@ async def counts(call: Call) -> CountsOut:
 
     And what has become of all others since the queue exists.
     """
-    return CountsOut.of(await call.service.ask(Counts, Count(call.arguments.queue)))
+    return CountsOut.of(await call.ask(Counts, Count(call.arguments.queue)))
 
 
 @route("configure", "PATCH", QUEUE, "admin")
@@ -120,7 +120,7 @@ async def purge(call: Call, asked: UndoablePurge) -> UndoableOut:
         return UndoableOut(count=part.messages, more=more, cursor=following)
     if asked.undo:
         return await change(call, bulk_of(command), asked.cursor)
-    found = await call.service.ask(Affected, command)
+    found = await call.ask(Affected, command)
     return UndoableOut(count=found.count, more=found.more)
 
 
@@ -130,14 +130,14 @@ async def delete(call: Call) -> Answer:
 
     With its settings and counters. A later put makes it again.
     """
-    reply = await call.service.ask(Deleted, Delete(call.arguments.queue))
+    reply = await call.ask(Deleted, Delete(call.arguments.queue))
     if not deleted(call.queue, reply):
         raise Problem("not-found", f"there is no queue {call.queue!r}")
     return Answer(204)
 
 
 async def _configure(call: Call, command: Configure) -> SettingsOut:
-    return SettingsOut.of(await call.service.ask(Settings, command))
+    return SettingsOut.of(await call.ask(Settings, command))
 
 
 @route("forecast", "GET", f"{QUEUE}/forecast", "read")

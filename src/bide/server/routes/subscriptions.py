@@ -285,7 +285,7 @@ async def _answer(
     peers = call.service.pushing.records.peers
     circuit, deliveries = await peers.circuit(one.key), (await peers.deliveries()).get(one.key)
     told = _told(call, one, shown(one, circuit, call.service.clock.now(), secret, deliveries))
-    told.messages = CountsOut.of(await call.service.ask(Counts, Count(one.source)))
+    told.messages = CountsOut.of(await call.ask(Counts, Count(one.source)))
     headers = {"etag": f'"{one.tag}"', "cache-control": "no-store"}
     return Answer(status, told, headers)
 

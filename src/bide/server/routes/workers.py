@@ -54,7 +54,7 @@ async def stop(call: Call, asked: wire.Empty) -> Answer:
     stops = found[0].stops
     if stops is None:
         raise Problem("conflict", f"{holder} has no supervisor that you may ask to replace it")
-    await call.service.ask(Outcomes, request_stop(call.caller.full(stops), holder, call.actor))
+    await call.ask(Outcomes, request_stop(call.caller.full(stops), holder, call.actor))
     return Answer(202, Requested(holder))
 
 
