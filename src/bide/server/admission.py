@@ -115,7 +115,7 @@ class Admission:
                 caller = await self._oidc.caller(text)
             except Rejected as error:
                 why = f"the JWT is not accepted: {error}"
-        elif self.asks or self._may_appear:
+        else:
             caller = await self.tokens.caller(text)
         if caller is None:
             self.logins.failed(client or "", self.clock.monotonic())
