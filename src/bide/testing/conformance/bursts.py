@@ -48,6 +48,11 @@ class BurstCases:
         assert sorted([*served, *drained(bare)]) == sorted(item.id for item in items)
         assert bare.counts().strays == 0
 
+    def test_a_burst_that_one_claim_lines_up_leaves_nothing_behind(self, bare: Desk) -> None:
+        bare.configure(limit=10)
+        bare.put_items(burst(0, PROMOTE))
+        assert not bare.claim(1).behind
+
     def test_a_burst_without_a_group_delays_no_group(self, bare: Desk) -> None:
         bare.configure(rate=interval("9/s"))
         bare.put_items(burst(group=None))
@@ -62,7 +67,7 @@ class BurstCases:
         put(bare, "b3 c2")
         put(bare, "b2 c1", at=START - 1)
         put(bare, "b1", priority=1)
-        put(bare, "b4", priority=2, at=START + 1)
+        put(bare, "b4", priority=255, at=START + 1)
         assert bare.take(3) == ["a00000", "c1", "b1"]  # they came in the order of their due times
         assert bare.take(3) == ["a00001", "b2", "c2"]
         assert bare.take(2) == ["a00002", "b3"]

@@ -3,7 +3,7 @@
 
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -91,6 +91,30 @@ class LimitCases:
         assert desk.claim().next == 90  # a delivery may be 10 ms early
         desk.configure(paused=True)
         assert desk.claim().next is None
+
+    def test_what_has_left_its_line_is_not_waited_for(self, desk: Desk) -> None:
+        desk.configure(rate=interval("1/s"))
+        put(desk, "a1 b1")
+        assert desk.take(lease=HOUR) == ["a1"]
+        assert desk.claim().next == 990
+        desk.cancel("b1")
+        assert desk.claim().next == HOUR
+
+    @pytest.mark.parametrize("name", ["limit", "group_limit"])
+    def test_the_end_of_a_lease_opens_no_other_queue(
+        self, desk: Desk, name: Literal["limit", "group_limit"]
+    ) -> None:
+        other = desk.apart("other")
+        for one in (desk, other):
+            one.configure(**{name: 1})
+            put(one, "a1 a2")
+        (lease,) = leases(other.claim())
+        assert desk.take(lease=HOUR) == ["a1"]
+        other.ack(lease)
+        assert desk.explain("a2").limited == Limited(name, 1, 1)
+        assert desk.claim().next == HOUR
+        assert other.explain("a2").limited is None
+        assert other.take() == ["a2"]
 
     def test_deliveries_of_a_queue_are_spaced_by_its_rate(self, desk: Desk) -> None:
         desk.configure(rate=interval(10))

@@ -65,6 +65,20 @@ class TurnCases:
         desk.wait(2)
         assert desk.take(2) == ["b1", "c1"]
 
+    def test_many_expired_messages_leave_room_for_others(self, bare: Desk) -> None:
+        """Together they are more than a claim examines, and less than it may bring."""
+        bare.configure(limit=2 * PROMOTE)
+        count = PROMOTE * 2 // 3
+        bare.put(*[f"a{number}" for number in range(count)], expires=1)
+        bare.put(*[f"b{number}" for number in range(count)])
+        while bare.claim(0).behind:
+            pass
+        bare.wait(2)
+        found: list[str] = []
+        while taken := bare.take(PROMOTE):
+            found += taken
+        assert found == [f"b{number}" for number in range(count)]
+
     def test_a_group_whose_line_becomes_empty_enters_anew(self, desk: Desk) -> None:
         desk.configure(limit=100)
         put(desk, "c1 b1 a1", attempts=9)
