@@ -281,3 +281,15 @@ def test_groups_of_several_processes_enter_in_their_order(engine: PostgresEngine
         other.close()
     assert ids(claim(engine)) == ["d1", "b1", "c1", "a1"]
     assert counts(engine).sizes.leased == 4
+
+
+def test_groups_that_are_idle_are_forgotten(
+    engine: PostgresEngine, user: psycopg.Connection[Any]
+) -> None:
+    engine.execute([cmd.Configure("q", limit=9)])
+    put(engine, "a1 b1")
+    held = claim(engine)
+    assert user.execute(f"SELECT count(*) FROM {engine.schema}.turn").fetchone() == (2,)
+    engine.execute([cmd.Ack("q", leases(held))])
+    assert ids(claim(engine)) == []
+    assert user.execute(f"SELECT count(*) FROM {engine.schema}.turn").fetchone() == (0,)

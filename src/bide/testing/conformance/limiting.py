@@ -149,6 +149,14 @@ class LimitCases:
         desk.wait(990)
         assert desk.take() == ["a2"]
 
+    def test_a_group_is_served_in_the_millisecond_in_which_its_rate_opens(self, desk: Desk) -> None:
+        desk.configure(group_rate=interval(1))
+        put(desk, "a1")
+        desk.ack(*leases(desk.claim()))
+        put(desk, "a2", delay=990)
+        desk.wait(990)
+        assert desk.take() == ["a2"]
+
     def test_the_end_of_a_lease_says_when_the_rate_allows_the_next(self, desk: Desk) -> None:
         desk.configure(group_limit=1, group_rate=interval(2))
         put(desk, "a1 a2")
@@ -351,6 +359,15 @@ class LimitCases:
         desk.wait(100)
         desk.ack(*leases(claimed))
         assert desk.claim().freed == [START + 135]
+
+    def test_a_wider_limit_lets_messages_go_when_it_is_set(self, desk: Desk) -> None:
+        desk.configure(limit=1)
+        put(desk, "a1 a2")
+        assert desk.take(lease=HOUR) == ["a1"]
+        desk.wait(5)
+        desk.configure(limit=2)
+        desk.wait(5)
+        assert desk.claim().freed == [START + 5]
 
     def test_where_no_limit_held_a_message_none_has_let_it_go(self, desk: Desk) -> None:
         desk.configure(limit=2, group_limit=2)

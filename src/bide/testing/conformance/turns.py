@@ -90,6 +90,17 @@ class TurnCases:
         put(desk, "b2")
         assert one_by_one(desk, lease=HOUR) == "b1 c1 b2 a1"
 
+    def test_a_group_that_has_leases_only_enters_anew(self, desk: Desk) -> None:
+        desk.configure(limit=100)
+        put(desk, "a1 a2", attempts=9)
+        held = leases(desk.claim(lease=HOUR))
+        put(desk, "b1")
+        assert desk.take(lease=HOUR) == ["b1"]
+        put(desk, "c1")
+        desk.claim(0)
+        desk.retry(held[0], release=True)
+        assert one_by_one(desk, lease=HOUR) == "c1 a1"
+
     def test_many_groups_enter_one_behind_the_other(self, bare: Desk) -> None:
         """More than come before the group that was served last."""
         bare.configure(limit=20_000)
