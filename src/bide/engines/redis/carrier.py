@@ -16,7 +16,7 @@ from bide.engines.redis.settings import Settings, shown_address
 from bide.engines.redis.shards import ShardMismatch
 from bide.model.errors import OutcomeUnknown, StoreError, StoreReadOnly, StoreUnavailable
 
-PROBE_MS = 300
+BACK_MS = 300
 """Milliseconds, at most, in which replicas that were missing have to show that they are back."""
 
 _log = logging.getLogger("bide.redis")
@@ -32,7 +32,6 @@ class Sent:
     writes: bool
     hurried: bool
     """It does not wait for a server that is away."""
-    probe: bytes
     answer: Any = None
     again: bool = False
     """It may have arrived before."""
@@ -307,13 +306,11 @@ class Carrier:
     def _missing(self, connection: Connection, group: Sequence[Sent]) -> StoreError | None:
         """Return what to say if replicas that were missing are not back; nothing is done then."""
         wanted, address = self._settings.wait_replicas, connection.address
-        probe = next((each.probe for each in group if each.writes), None)
-        if probe is None:
+        if not any(each.writes for each in group):
             return None
-        longest = int(min(PROBE_MS, self._settings.timeout * 500))  # else the server seems silent
-        try:
-            connection.post(pack("SET", probe, "", "PX", 1000) + pack("WAIT", wanted, longest))
-            reached = connection.receive(2)[1]
+        longest = int(min(BACK_MS, self._settings.timeout * 500))  # else the server seems silent
+        try:  # they are to have all that the server had when it was asked last on this connection
+            reached = connection.ask("WAIT", wanted, longest)
         except Lost:
             return None  # the calls themselves find out
         if not isinstance(reached, int) or reached >= wanted:

@@ -66,8 +66,6 @@ class ScriptKeys(NamedTuple):
     replay: bytes
     """What the last one begins with, behind which stands the place of a call in a pipeline: there
     is the reply that a lane may ask for again."""
-    probe: bytes
-    """What is written, for a second, to find out whether replicas follow."""
 
 
 @lru_cache(1024)
@@ -79,10 +77,8 @@ def script_keys(queue: str, lane: str, shard: int = 0) -> ScriptKeys:
         b'bide:{orders#0}:try:4f:'
     """
     prefix = _prefix(queue, shard)
-    *names, replay, probe = (
-        f"{prefix}{part}".encode() for part in (*_PARTS, f"try:{lane}:", "probe")
-    )
-    return ScriptKeys(slot_of(probe), tuple(names), replay, probe)
+    *names, replay = (f"{prefix}{part}".encode() for part in (*_PARTS, f"try:{lane}:"))
+    return ScriptKeys(slot_of(replay), tuple(names), replay)
 
 
 def slot_of(key: bytes) -> int:

@@ -94,7 +94,7 @@ class Sender:
         Raises:
             StoreError: the server cannot be reached, or refuses it.
         """
-        sent = Sent(slot_of(command[1]), pack(*command), False, hurried, b"")
+        sent = Sent(slot_of(command[1]), pack(*command), False, hurried)
         self._carrier.carry([sent])
         if isinstance(sent.answer, StoreError):
             raise sent.answer
@@ -171,7 +171,7 @@ class Sender:
             call.queue, call.shards, call.shard, *call.args,
         )  # fmt: skip
         hurried = call.script == "decline" or (call.shards != 1 and call.script in _HURRIED)
-        return Sent(keys.slot, packed, writes, hurried, keys.probe)
+        return Sent(keys.slot, packed, writes, hurried)
 
     # Opening.
 
