@@ -1,5 +1,6 @@
 """`examine`: real servers and files that are set up dangerously, and well."""
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -22,6 +23,8 @@ from tests.cluster import RedisCluster
 from tests.postgres_server import PostgresServer, new_folder, until
 from tests.sentinels import SentinelGroup
 from tests.servers import RedisServer
+
+REDIS_DOCS = Path(__file__).parents[2] / "docs" / "redis.md"
 
 
 def told(url: str, longest: float = LONGEST) -> dict[str, str]:
@@ -362,3 +365,22 @@ def test_messages_in_a_cluster_that_cannot_be_read(redis_cluster: RedisCluster) 
         assert len(queue.claim(40)) == 36
         assert level(told(url), "in queue 'doctored'") is None
         queue.purge(state="dead")
+
+
+@pytest.mark.full
+def test_a_cluster_is_looked_at_with_the_rights_of_the_documentation(
+    redis_cluster: RedisCluster,
+) -> None:
+    rights = re.search(r"^user bide on >password (.*)$", REDIS_DOCS.read_text(), re.MULTILINE)
+    assert rights is not None
+    for server in redis_cluster.servers:
+        with closing(server.client()) as client:
+            client.execute_command("ACL", "SETUSER", "bide", "on", ">s3cret", *rights[1].split())  # type: ignore[no-untyped-call]
+    found = told(redis_cluster.url.replace("://", "://bide:s3cret@"))
+    assert level(found, "the settings cannot be read (") == "warning"
+    assert level(found, "the messages could not be looked at (") is None
+
+
+def test_a_cluster_of_which_no_node_answers() -> None:
+    with pytest.raises(StoreUnavailable, match=r"no connection to 127\.0\.0\.1:1, 127\.0\.0\.1:2 "):
+        examine("redis+cluster://127.0.0.1:1,127.0.0.1:2", 1)

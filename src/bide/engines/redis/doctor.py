@@ -1,11 +1,12 @@
 """What endangers a store on Redis: eviction, persistence, replicas, sentinels, rights."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from typing import Any
 from urllib.parse import SplitResult
 
 import redis
+from redis.cluster import ClusterNode
+from redis.connection import SSLConnection
 
 from bide.engines.findings import Finding
 from bide.engines.redis.dangers import SETTINGS, cut_off, of_disk, of_memory, of_sentinels
@@ -13,7 +14,6 @@ from bide.engines.redis.faults import no_connection
 from bide.engines.redis.sentinel import Address, Sentinels
 from bide.engines.redis.settings import Settings, read_url, shown_address
 from bide.engines.redis.soundness import soundness
-from bide.model.errors import StoreUnavailable
 
 _STOPS = 'the server refuses commands: nothing is put, claimed or acked ("MISCONF")'
 
@@ -26,49 +26,47 @@ def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
     """
     settings = read_url(parts)
     found: list[Finding] = []
+    addresses: Sequence[Address]
     if settings.sentinels is not None:
-        addresses = [settings.sentinels.master()]
+        addresses = (settings.sentinels.master(),)
         found += _sentinels(settings, settings.sentinels)
-    elif settings.cluster is not None:
-        addresses = _masters(settings)
     else:
-        addresses = [settings.address]
-    for address in addresses:
-        with _client(settings, address) as client:
-            try:
-                found += _node(client, settings)
-            except redis.RedisError as error:
-                raise no_connection(error, settings.shown, shown_address(address)) from error
-    with ExitStack() as stack:
-        clients = [stack.enter_context(_client(settings, one, text=False)) for one in addresses]
-        found += soundness(clients, settings, longest)
+        addresses = settings.cluster or (settings.address,)
+    try:
+        with _client(settings, addresses) as client:
+            found += _servers(client, settings)
+            found += soundness(client, settings, longest)
+    except (redis.RedisError, redis.RedisClusterException) as error:
+        place = ", ".join(map(shown_address, addresses))
+        raise no_connection(error, settings.shown, place) from error
     return found
 
 
-def _client(settings: Settings, address: Address, *, text: bool = True) -> redis.Redis:
+def _client(settings: Settings, addresses: Sequence[Address]) -> Any:
     arguments = dict(settings.arguments)
+    if settings.cluster is not None:
+        del arguments["db"]
+        nodes: list[Any] = [ClusterNode(*address) for address in addresses]  # type: ignore[no-untyped-call]
+        encrypted = settings.kind is SSLConnection
+        return redis.RedisCluster(
+            startup_nodes=nodes, require_full_coverage=False, ssl=encrypted, **arguments
+        )
     if "path" not in arguments:
-        arguments |= {"host": address[0], "port": address[1]}
-    pool = redis.ConnectionPool(connection_class=settings.kind, decode_responses=text, **arguments)
+        arguments |= {"host": addresses[0][0], "port": addresses[0][1]}
+    pool = redis.ConnectionPool(connection_class=settings.kind, **arguments)
     return redis.Redis(connection_pool=pool)
 
 
-def _masters(settings: Settings) -> list[Address]:
-    problem: redis.RedisError | None = None
-    for seed in settings.cluster or ():
+def _servers(client: Any, settings: Settings) -> Iterator[Finding]:
+    """Look at each server that has messages."""
+    if settings.cluster is None:
+        yield from _node(client, settings)
+        return
+    for node in client.get_primaries():
         try:
-            with _client(settings, seed) as client:
-                slots: Any = client.execute_command("CLUSTER SHARDS")
+            yield from _node(client.get_redis_connection(node), settings)
         except redis.RedisError as error:
-            problem = error
-            continue
-        nodes = [_pairs(node) for shard in slots for node in _pairs(shard)["nodes"]]
-        return [(node["ip"], int(node["port"])) for node in nodes if node["role"] == "master"]
-    raise StoreUnavailable(f"{settings.shown}: no node of the cluster answers ({problem})")
-
-
-def _pairs(flat: Any) -> dict[str, Any]:
-    return flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
+            raise no_connection(error, settings.shown, node.name) from error
 
 
 def _node(client: redis.Redis, settings: Settings) -> Iterator[Finding]:

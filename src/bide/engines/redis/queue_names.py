@@ -12,6 +12,19 @@ PAGE = 500
 """How many names are read at a time."""
 
 
+def read_names(send: Callable[..., Any], key: bytes, prefix: bytes = b"") -> list[str]:
+    """Return the names at a key that begin so, sorted."""
+    names: list[str] = []
+    low = b"[" + prefix if prefix else b"-"
+    while True:
+        found = send("ZRANGEBYLEX", key, low, b"+", "LIMIT", 0, PAGE)
+        mine = [name for name in found if name.startswith(prefix)]
+        names += [name.decode() for name in mine]
+        if len(mine) < PAGE:
+            return names
+        low = b"(" + mine[-1]
+
+
 class QueueNames:
     """The names of the queues of a store; a cluster keeps copies, of which some may be away.
 
@@ -40,7 +53,7 @@ class QueueNames:
         Raises:
             StoreError: none of the copies tells them.
         """
-        told = self._each(lambda send, key: self._read(send, key, prefix.encode()))
+        told = self._each(lambda send, key: read_names(send, key, prefix.encode()))
         return [name for name in sorted(set().union(*told)) if self._exists(name)]
 
     def _each(self, do: Callable[[Callable[..., Any], bytes], Any]) -> list[Any]:
@@ -57,17 +70,6 @@ class QueueNames:
                 return done
         assert trouble is not None
         raise trouble
-
-    def _read(self, send: Callable[..., Any], key: bytes, prefix: bytes) -> list[str]:
-        names: list[str] = []
-        low = b"[" + prefix if prefix else b"-"
-        while True:
-            found = send("ZRANGEBYLEX", key, low, b"+", "LIMIT", 0, PAGE)
-            mine = [name for name in found if name.startswith(prefix)]
-            names += [name.decode() for name in mine]
-            if len(mine) < PAGE:
-                return names
-            low = b"(" + mine[-1]
 
     def _exists(self, name: str) -> bool:
         """Tell whether a queue is there; if its node is away, it is believed to be."""

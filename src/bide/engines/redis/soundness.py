@@ -3,14 +3,14 @@
 The engine is not used for it: it makes the store, and loads its functions on the server.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import redis
 
 from bide.engines.findings import Finding, of_messages
 from bide.engines.redis.keys import LAYOUT, QUEUES, SHARDS, VERSION, copies, meta_key, records_key
-from bide.engines.redis.queue_names import PAGE
+from bide.engines.redis.queue_names import read_names
 from bide.engines.redis.records import DAMAGED, read_record
 from bide.engines.redis.settings import Settings
 
@@ -21,19 +21,17 @@ ROOM = 1 << 20
 """Bytes of records that are asked for at a time, about."""
 
 
-def soundness(
-    clients: Sequence["redis.Redis"], settings: Settings, longest: float
-) -> Iterator[Finding]:
+def soundness(client: Any, settings: Settings, longest: float) -> Iterator[Finding]:
     """Look at messages for some seconds.
 
     Args:
-        clients: of all servers that have some; they answer with bytes.
+        client: of redis-py, for the server or the cluster.
         settings: of the store.
         longest: for how many seconds.
     """
-    store = _Store(clients, clustered=settings.cluster is not None)
+    looked_at = _looked_at(client.execute_command, clustered=settings.cluster is not None)
     try:
-        yield from of_messages(store.looked_at(), longest, settings.shown, "records", "keys")
+        yield from of_messages(looked_at, longest, settings.shown, "records", "keys")
     except redis.RedisError as error:
         yield Finding(
             "warning",
@@ -43,59 +41,34 @@ def soundness(
         )
 
 
-class _Store:
-    """The messages of a store."""
+Send = Callable[..., Any]
+"""Sends a command, and returns what comes back."""
 
-    def __init__(self, clients: Sequence["redis.Redis"], *, clustered: bool) -> None:
-        self._clients = clients
-        self._copies = copies if clustered else lambda key: (key,)
 
-    def looked_at(self) -> Iterator[str | None]:
-        """Yield what cannot be read, and `None` after each page of records."""
-        versions = {self._ask("GET", key) for key in self._copies(VERSION)} - {None}
-        if versions != {b"%d" % LAYOUT}:  # there is no store, or one that this bide cannot read
-            return
-        for queue in sorted(self._names()):
-            for shard in range(SHARDS):
-                if not self._ask("EXISTS", meta_key(queue, shard)):
-                    break
-                yield from self._records(queue, records_key(queue, shard))
+def _looked_at(send: Send, *, clustered: bool) -> Iterator[str | None]:
+    """Yield what cannot be read, and `None` after each page of records."""
+    versions, names = (copies(key) if clustered else (key,) for key in (VERSION, QUEUES))
+    if {send("GET", key) for key in versions} - {None} != {b"%d" % LAYOUT}:
+        return  # there is no store, or one that this bide cannot read
+    for queue in sorted(set().union(*(read_names(send, key) for key in names))):
+        for shard in range(SHARDS):
+            if not send("EXISTS", meta_key(queue, shard)):
+                break
+            yield from _records(send, queue, records_key(queue, shard))
 
-    def _names(self) -> set[str]:
-        names: set[str] = set()
-        for key in self._copies(QUEUES):
-            low, more = b"-", True
-            while more:
-                found = self._ask("ZRANGEBYLEX", key, low, "+", "LIMIT", 0, PAGE) or []
-                names.update(name.decode() for name in found)
-                more = len(found) == PAGE
-                low = b"(" + found[-1] if more else low
-        return names
 
-    def _records(self, queue: str, key: bytes) -> Iterator[str | None]:
-        cursor, count = 0, FEWEST
-        while True:
-            answer = self._ask("HSCAN", key, cursor, "COUNT", count)
-            if answer is None:  # a resharding moves it
-                return
-            cursor, records = answer
-            for id, record in records.items():
-                name = id.decode(errors="backslashreplace")
-                try:
-                    read_record(queue, name, record, 0)
-                except DAMAGED:
-                    yield f"{name!r} in queue {queue!r}"
-            yield None
-            if not cursor:
-                return
-            size = sum(map(len, records.values())) // (len(records) or 1) + 1
-            count = min(max(ROOM // size, FEWEST), MOST)
-
-    def _ask(self, *command: Any) -> Any:
-        """Ask the server that has a key; return `None` if none has it."""
-        for client in self._clients:
+def _records(send: Send, queue: str, key: bytes) -> Iterator[str | None]:
+    cursor, count = 0, FEWEST
+    while True:
+        cursor, records = send("HSCAN", key, cursor, "COUNT", count)
+        for id, record in records.items():
+            name = id.decode(errors="backslashreplace")
             try:
-                return client.execute_command(*command)  # type: ignore[no-untyped-call]
-            except redis.exceptions.MovedError:
-                continue
-        return None
+                read_record(queue, name, record, 0)
+            except DAMAGED:
+                yield f"{name!r} in queue {queue!r}"
+        yield None
+        if not cursor:
+            return
+        size = sum(map(len, records.values())) // (len(records) or 1) + 1
+        count = min(max(ROOM // size, FEWEST), MOST)
