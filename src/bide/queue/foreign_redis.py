@@ -29,9 +29,7 @@ class ForeignRedis:
         self.shown = settings.shown
         address = settings.address if settings.sentinels is None else settings.sentinels.master()
         self._place = shown_address(address)
-        arguments = dict(settings.arguments)
-        if "path" not in arguments:
-            arguments |= {"host": address[0], "port": address[1]}
+        arguments = settings.arguments_at(address)
         self._pool = ConnectionPool(connection_class=settings.kind, **arguments)
         self._client: Any = Redis(connection_pool=self._pool)
 

@@ -97,11 +97,11 @@ class Connection:
         """Why the server did not take the library, which it may have all the same."""
         self._run = ""
         self._number: int | None = None
-        self._client = settings.connection(address)
+        self._client: Any = settings.kind(**settings.arguments_at(address))
         self._reader = hiredis.Reader(protocolError=raised.InvalidResponse, replyError=Refusal)
         shown = settings.shown_at(address)
         try:
-            self._client.connect()
+            self._client.connect()  # type: ignore[no-untyped-call]
             self.socket: Any = self._client._sock
             self._examine(shown)
             if lost is not None:

@@ -43,16 +43,14 @@ def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
 
 
 def _client(settings: Settings, addresses: Sequence[Address]) -> Any:
-    arguments = dict(settings.arguments)
     if settings.cluster is not None:
-        del arguments["db"]
+        arguments = {name: each for name, each in settings.arguments.items() if name != "db"}
         nodes: list[Any] = [ClusterNode(*address) for address in addresses]  # type: ignore[no-untyped-call]
         encrypted = settings.kind is SSLConnection
         return redis.RedisCluster(
             startup_nodes=nodes, require_full_coverage=False, ssl=encrypted, **arguments
         )
-    if "path" not in arguments:
-        arguments |= {"host": addresses[0][0], "port": addresses[0][1]}
+    arguments = settings.arguments_at(addresses[0])
     pool = redis.ConnectionPool(connection_class=settings.kind, **arguments)
     return redis.Redis(connection_pool=pool)
 

@@ -42,12 +42,11 @@ class Settings(msgspec.Struct, frozen=True):
             return self.arguments["path"], 0
         return self.arguments["host"], self.arguments["port"]
 
-    def connection(self, address: Address) -> Any:
-        """Return a connection to an address that is not open yet."""
+    def arguments_at(self, address: Address) -> dict[str, Any]:
+        """Return how to connect to an address, in the words of redis-py."""
         if "path" in self.arguments:
-            return self.kind(**self.arguments)
-        arguments = {**self.arguments, "host": address[0], "port": address[1]}
-        return self.kind(**arguments)
+            return self.arguments
+        return {**self.arguments, "host": address[0], "port": address[1]}
 
     def shown_at(self, address: Address) -> str:
         """Return the URL without its password, and in a cluster which node is meant."""
