@@ -77,12 +77,13 @@ def spread(
     Returns:
         The shard and the indexes of the messages of each call; one without any if there are no ids.
     """
+    if shards == 1 and len(set(ids)) == len(ids) <= SLICE and sum(sizes) <= BYTES:
+        return [(0, [*range(len(ids))])]  # as mostly
     calls: list[tuple[int, dict[str, int]]] = []
     latest: dict[int, dict[str, int]] = {}
     room: dict[int, int] = {}
     for index, id in enumerate(ids):
-        shard = shard_of(id, shards) if shards > 1 else 0
-        size = sizes[index] if sizes else 0
+        shard, size = shard_of(id, shards), sizes[index] if sizes else 0
         call = latest.get(shard)
         if call is None or len(call) == SLICE or id in call or size > room[shard]:
             call = latest[shard] = {}

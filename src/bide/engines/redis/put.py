@@ -1,6 +1,7 @@
 """Put: the messages of many callers in few calls."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -78,17 +79,25 @@ def _stored(item: Item, now: int) -> Outcome:
 
 def _record_of(item: Item) -> bytes:
     """Return the record of an item that is put, from `kind` on."""
-    group = (item.group or "").encode()
+    group = b"" if item.group is None else item.group.encode()
     headers = b"" if item.headers is None else _encode(item.headers)
     failures = _encode(item.failures) if item.failures else b""
-    line = (
-        f"{'j' if item.json else 'b'} {item.priority} {item.attempt} {item.attempts} "
-        f"{'-' if item.expires is None else item.expires} "
-        f"{'- -' if item.died is None else f'dead {item.died}'} -"
-    )
+    line = _line(item.json, item.priority, item.attempt, item.attempts, item.expires, item.died)
     if group or headers or failures:
-        line = f"{line} {len(group)} {len(headers)} {len(failures)}"
-    return b"".join((line.encode(), b"\n", group, headers, failures, item.data))
+        lengths = b" %d %d %d" % (len(group), len(headers), len(failures))
+        return b"".join((line, lengths, b"\n", group, headers, failures, item.data))
+    return line + b"\n" + item.data
+
+
+@lru_cache(1024)
+def _line(
+    json: bool, priority: int, attempt: int, attempts: int, expires: int | None, died: int | None
+) -> bytes:
+    text = (
+        f"{'j' if json else 'b'} {priority} {attempt} {attempts} "
+        f"{'-' if expires is None else expires} {'- -' if died is None else f'dead {died}'} -"
+    )
+    return text.encode()
 
 
 def _plan_of(item: Item) -> str:
