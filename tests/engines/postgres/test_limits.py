@@ -102,6 +102,9 @@ def test_a_claim_that_finds_only_what_is_locked_does_not_ask_again_at_once(
     assert claim(engine).next == 10
     user.commit()
     assert claim(engine).next is None
+    put(engine, "c1")
+    user.execute(query, ("c1",))
+    assert claim(engine, 0).next == 0
 
 
 def test_limits_that_come_while_a_transaction_is_open_hold_for_what_it_does(
@@ -125,6 +128,19 @@ def test_limits_that_come_while_a_transaction_is_open_hold_for_what_it_does(
     user.commit()
     engine.execute([cmd.Release("q", ["a2"])])
     assert ids(claim(engine)) == ["a1"]
+
+
+def test_a_lease_that_is_locked_while_limits_are_set_counts_later(
+    engine: PostgresEngine, user: psycopg.Connection[Any]
+) -> None:
+    put(engine, "a1 a2", attempts=9)
+    assert ids(claim(engine, 1)) == ["a1"]
+    user.execute(f"SELECT FROM {engine.schema}.message WHERE id = 'a1' FOR UPDATE")
+    engine.execute([cmd.Configure("q", limit=1)])
+    assert counts(engine).sizes.leased == 1
+    user.rollback()
+    assert ids(claim(engine)) == []
+    assert counts(engine).sizes.leased == 1
 
 
 def test_claims_of_several_limited_queues_wait_in_no_circle(
