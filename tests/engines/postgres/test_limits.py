@@ -107,6 +107,28 @@ def test_a_claim_that_finds_only_what_is_locked_does_not_ask_again_at_once(
     assert claim(engine, 0).next == 0
 
 
+@pytest.mark.parametrize("limit", [0, 4])
+def test_a_lease_that_is_over_and_locked_is_not_asked_for_again_at_once(
+    engine: PostgresEngine, user: psycopg.Connection[Any], limit: int
+) -> None:
+    engine.execute([cmd.Configure("q", limit=limit)])
+    put(engine, "a1 b1", attempts=9)
+    now = int(time.time() * 1_000)
+    commands = [cmd.Claim("q", 1, 50, "w"), cmd.Claim("q", 1, 60, "w")]
+    engine.execute(commands, now)
+    user.execute(f"SELECT FROM {engine.schema}.message WHERE id = 'a1' FOR UPDATE")
+
+    def claim_at(moment: int) -> Claimed:
+        (reply,) = engine.execute([cmd.Claim("q", 1, 60_000, "w")], moment)
+        assert isinstance(reply, Claimed)
+        return reply
+
+    assert (claim_at(now + 55).next, ids(claim_at(now + 60))) == (10, ["b1"])
+    assert claim_at(now + 60).next == 10
+    user.rollback()
+    assert ids(claim_at(now + 60)) == ["a1"]
+
+
 def test_limits_that_come_while_a_transaction_is_open_hold_for_what_it_does(
     engine: PostgresEngine, user: psycopg.Connection[Any]
 ) -> None:

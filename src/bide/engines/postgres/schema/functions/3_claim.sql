@@ -132,7 +132,7 @@ BEGIN
   IF taken = 0 THEN
     due := _next(q.id, floors);
     IF due <= moment AND p_count > 0 AND examined = 0
-       AND coalesce(_first_lapse(q.id, floors[2]) > moment, true) THEN
+       AND NOT _may_collect(q.id, moment, floors[2]) THEN
       due := moment + 10;  -- somebody else has locked what is due: look again, but do not spin
     END IF;
     until := _asleep(p_process, p_queue, moment);
@@ -273,6 +273,16 @@ BEGIN
   IF cardinality(moves) > 0 THEN
     PERFORM _count_moves(moves);
   END IF;
+END $$;
+
+-- Whether there is a lease that is over, and that nobody has locked.
+CREATE FUNCTION bide._may_collect(p_queue integer, p_now bigint, p_floor bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  PERFORM FROM message
+  WHERE queue = p_queue AND state = 2 AND rank BETWEEN p_floor AND p_now
+  ORDER BY rank, seq LIMIT 1 FOR UPDATE SKIP LOCKED;
+  RETURN FOUND;
 END $$;
 
 -- Make up to `p_limit` delayed messages ready that are due, so that the weightiest go first.

@@ -219,7 +219,7 @@ BEGIN
   ELSE
     planned := _next_turn(q, l, p_floor, us);
     IF planned <= us AND p_count > 0 AND examined < reach AND NOT behind
-       AND coalesce(_first_lapse(q.id, p_floor[2]) > moment, true)
+       AND NOT _may_collect(q.id, moment, p_floor[2])
        AND (room > 0 OR coalesce(_opens(l, us) > us, true)) THEN
       planned := us + 10000;  -- somebody else has locked what is due: look again, but do not spin
     END IF;
