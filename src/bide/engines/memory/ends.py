@@ -27,7 +27,7 @@ class RememberedEnds:
         self, record: Record, how: Ending, by: str | None, now: int, result: bytes | None = None
     ) -> None:
         """Remember how a message ended, if the queue does."""
-        if not self._lasts:
+        if not (self.history or self.result_ttl):
             return
         failures = record.failures if self.history else ()
         kept = result if self.result_ttl else None

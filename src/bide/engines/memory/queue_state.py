@@ -185,19 +185,21 @@ class QueueState:
         self._leave(record)
         record.state, record.rank = state, rank
         self.sets[state].add((rank, record.seq, record))
-        if self.lines and state == "ready":
+        if state == "ready" and self.lines:
             self.lines.enter(record)
-        elif self.lines and state == "leased":
+        elif state == "leased" and self.lines:
             self.lines.start(record)
 
     def _leave(self, record: Record) -> None:
-        if record.state is not None:
-            self.sets[record.state].remove((record.rank, record.seq, record))
-        if self.lines and record.state == "ready":
-            self.lines.leave(record)
-        elif self.lines and record.state == "leased":
-            self.lines.stop(record)
-        if record.state == "leased":
+        if record.state is None:
+            return
+        self.sets[record.state].remove((record.rank, record.seq, record))
+        if record.state == "ready":
+            if self.lines:
+                self.lines.leave(record)
+        elif record.state == "leased":
+            if self.lines:
+                self.lines.stop(record)
             record.token = record.holder = record.until = record.since = None
             record.extended = 0
         record.state = None
