@@ -169,7 +169,7 @@ def test_a_claim_that_waits_ends_when_its_token_does(
     waiting, service = client.with_token(text), client.app.service
     with ThreadPoolExecutor(1) as pool:
         claimed = pool.submit(waiting.post, f"{Q}/claim", {"wait": "1m"})
-        until(lambda: service.claimers.waiting and service.admission._checks)
+        until(lambda: service.claimers.waiting and service.admission._checking)
         if ends == "revoked":
             assert service.tokens.revoke(text.split("_")[1])
         for _ in range(10):  # the check may begin to sleep behind a step

@@ -68,7 +68,8 @@ class Admission:
         """Whether this server ever asks for tokens. If not, it ignores those that are sent."""
         self._until = 0.0
         self._looking: asyncio.Task[None] | None = None
-        self._checks: dict[str | None, asyncio.Task[Problem | None]] = {}
+        self._waiting: dict[str | None, set[asyncio.Future[None]]] = {}
+        self._checking: asyncio.Task[None] | None = None
         self._oidc = None if settings.oidc is None else Oidc(settings.oidc)
 
     async def begin(self) -> None:
@@ -135,25 +136,33 @@ class Admission:
         Raises:
             Problem: always; it says why.
         """
-        refusal = None
-        while refusal is None:
-            check = self._checks.get(text)
-            if check is None:
-                check = self._checks[text] = asyncio.create_task(self._check(text))
-                check.add_done_callback(lambda _: self._checks.pop(text))
-            refusal = await asyncio.shield(check)
-        raise refusal
-
-    async def _check(self, text: str | None) -> Problem | None:
-        """Check a token after a while, once for all requests that wait with it."""
-        await sleep(self.clock, RECHECK)
+        refused = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(text, set()).add(refused)
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.create_task(self._check())
         try:
-            await self.caller(text)
-        except Problem as problem:
-            return problem
-        except BideError:
-            pass  # the store is away; requests that wait learn that from the store
-        return None
+            await refused
+        finally:
+            self._waiting[text].discard(refused)
+            if not self._waiting[text]:
+                del self._waiting[text]
+
+    async def _check(self) -> None:
+        """Check each token that requests wait with, for as long as any wait.
+
+        Requests are not woken by a check that their tokens pass: thousands may wait.
+        """
+        while self._waiting:
+            await sleep(self.clock, RECHECK)
+            for text in list(self._waiting):
+                try:
+                    await self.caller(text)
+                except Problem as problem:
+                    for one in self._waiting.get(text, ()):
+                        if not one.done():
+                            one.set_exception(problem)
+                except BideError:
+                    pass  # the store is away; requests that wait learn that from the store
 
     async def _look_once(self) -> None:
         """Look again; requests that come meanwhile wait for the same look."""
