@@ -331,3 +331,9 @@ def test_groups_that_are_idle_are_forgotten(
     engine.execute([cmd.Ack("q", leases(held))])
     assert ids(claim(engine)) == []
     assert user.execute(f"SELECT count(*) FROM {engine.schema}.turn").fetchone() == (0,)
+    put(engine, "c1")
+    claim(engine, 0)
+    engine.execute([cmd.Edit("q", ["c1"], group="d"), cmd.Cancel("q", ["c1"])])
+    for _ in range(3):  # it finds that c has no line, then that it is idle; d has left before
+        assert ids(claim(engine)) == []
+    assert user.execute(f"SELECT count(*) FROM {engine.schema}.turn").fetchone() == (0,)

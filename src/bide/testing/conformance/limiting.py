@@ -369,6 +369,18 @@ class LimitCases:
         desk.wait(5)
         assert desk.claim().freed == [START + 5]
 
+    def test_a_lower_limit_lets_messages_go_when_the_last_lease_too_many_ends(
+        self, desk: Desk
+    ) -> None:
+        desk.configure(limit=3)
+        put(desk, "a1 a2 a3 a4")
+        held = leases(desk.claim(lease=HOUR))
+        desk.configure(limit=1)
+        for lease in held:
+            desk.wait(5)
+            desk.ack(lease)
+        assert desk.claim().freed == [START + 15]
+
     def test_where_no_limit_held_a_message_none_has_let_it_go(self, desk: Desk) -> None:
         desk.configure(limit=2, group_limit=2)
         put(desk, "a1 a2")
