@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from bide.server.app import Path
-from bide.server.operation import Answer, Call, Operation
+from bide.server.call import Call
+from bide.server.operation import Answer, Operation
 from bide.server.service import Service
 from bide.server.settings import Settings
 

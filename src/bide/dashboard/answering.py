@@ -6,7 +6,7 @@ from importlib.resources import files
 
 from bide.dashboard.request import Request
 from bide.dashboard.view import Redirect
-from bide.server.operation import Send
+from bide.server.call import Send
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "

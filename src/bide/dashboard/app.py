@@ -20,9 +20,9 @@ from bide.dashboard.session import Sessions
 from bide.dashboard.view import Admit, Page, Redirect, Refused, View
 from bide.model.errors import AccessDenied, BideError, InvalidArgument, StoreError
 from bide.server.action_log import Act, ActionLog
+from bide.server.call import Send
 from bide.server.client_text import ClientText
 from bide.server.cross_site import refuse_foreign_forms
-from bide.server.operation import Send
 from bide.server.problem import Problem
 from bide.server.receiving import Gone, Receive
 from bide.server.slow_reads import SlowReads

@@ -10,9 +10,9 @@ from typing import Any
 from bide.dashboard.access import ACTIONS, Access
 from bide.dashboard.app import Dashboard
 from bide.server.app import App
+from bide.server.call import Scope, Send
 from bide.server.cross_site import refuse_foreign_hosts
 from bide.server.http_server import HttpServer
-from bide.server.operation import Scope, Send
 from bide.server.receiving import Receive
 from bide.server.serve import bind
 from bide.server.settings import Settings

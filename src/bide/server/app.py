@@ -12,8 +12,9 @@ from bide.model.errors import BideError
 from bide.observing.heartbeat import can_report
 from bide.server.accesslog import log_request
 from bide.server.action_log import DONE, Act, count_of
+from bide.server.call import Call, Scope, Send, send_whole
 from bide.server.cross_site import refuse_pages
-from bide.server.operation import Answer, Call, Operation, Scope, Send, send_whole
+from bide.server.operation import Answer, Operation
 from bide.server.problem import Problem, as_json, of_bide
 from bide.server.receiving import Gone, Receive
 from bide.server.routes import OPERATIONS

@@ -2,7 +2,8 @@
 
 from bide.model.message import Message
 from bide.model.replies import Outcome
-from bide.server.operation import Answer, Call
+from bide.server.call import Call
+from bide.server.operation import Answer
 from bide.server.problem import Problem, invalid
 
 

@@ -12,7 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bide.engines.registry import is_this_machine
-from bide.server.operation import JSON, MSGPACK, Call
+from bide.server.call import Call
+from bide.server.operation import JSON, MSGPACK
 from bide.server.problem import Problem
 
 _SAFELISTED = ("", "application/x-www-form-urlencoded", "multipart/form-data", "text/plain")

@@ -20,7 +20,8 @@ from bide.model.undoing import Bulk, Part, Undo, Undone
 from bide.observing.heartbeat import is_register
 from bide.server import validate
 from bide.server.action_log import Act, count_of
-from bide.server.operation import MSGPACK, Answer, Call, Routes
+from bide.server.call import Call
+from bide.server.operation import MSGPACK, Answer, Routes
 from bide.server.packed import Batch, Given, unpack
 from bide.server.problem import Problem, invalid, of_validation
 from bide.server.rights import RIGHTS, Caller, Right

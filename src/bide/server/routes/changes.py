@@ -14,9 +14,10 @@ from bide.model.replies import Affected, Outcome, Outcomes, Page
 from bide.queue.changing import unheld
 from bide.queue.undoing.bulk import bulk_of
 from bide.server import wire
+from bide.server.call import Call
 from bide.server.change_wire import Changed, Moved, MovedOut, UndoableOut
 from bide.server.conditions import changed, chosen, tag_of
-from bide.server.operation import MESSAGE, QUEUE, Answer, Call, Routes
+from bide.server.operation import MESSAGE, QUEUE, Answer, Routes
 from bide.server.routes.given import body_of, headers_of, one_of
 from bide.server.routes.messages import find_or_none
 from bide.server.routes.undoing import change

@@ -10,8 +10,9 @@ from bide.model.replies import Outcomes, Page
 from bide.queue.undoing.bulk import reviving
 from bide.queue.undoing.looking import look_at_dead
 from bide.server import wire
+from bide.server.call import Call
 from bide.server.change_wire import RevivedOut, UndoableRevive
-from bide.server.operation import QUEUE, Call, Routes
+from bide.server.operation import QUEUE, Routes
 from bide.server.routes.undoing import change
 
 route = Routes("dead letters")

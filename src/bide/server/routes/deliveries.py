@@ -13,8 +13,9 @@ from bide.model.identity import check_name
 from bide.model.replies import Claimed, Outcome, Outcomes
 from bide.model.times import milliseconds
 from bide.server import wire
+from bide.server.call import Call
 from bide.server.conditions import changed
-from bide.server.operation import MESSAGE, QUEUE, Answer, Call, Handle, Routes
+from bide.server.operation import MESSAGE, QUEUE, Answer, Handle, Routes
 from bide.server.problem import Problem, invalid
 from bide.server.receiving import unless_gone
 

@@ -11,7 +11,8 @@ from bide.model.message import State
 from bide.model.replies import Ends, expect
 from bide.model.times import milliseconds
 from bide.server import wire
-from bide.server.operation import MESSAGE, Answer, Call, Routes
+from bide.server.call import Call
+from bide.server.operation import MESSAGE, Answer, Routes
 from bide.server.problem import Problem
 from bide.server.receiving import unless_gone
 

@@ -15,7 +15,8 @@ from bide.model.times import milliseconds
 from bide.observing.heartbeat import Busy
 from bide.observing.sample import Lateness, Sample, take_sample
 from bide.server import wire
-from bide.server.operation import Call, Routes
+from bide.server.call import Call
+from bide.server.operation import Routes
 from bide.server.problem import Problem, as_json, invalid, of_bide
 from bide.server.receiving import Gone, unless_gone
 from bide.server.subscription_status import Standing, standing

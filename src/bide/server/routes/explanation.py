@@ -9,7 +9,8 @@ from bide.model.identity import check_name
 from bide.model.replies import Explained
 from bide.observing.explain import Explanation, Reason
 from bide.server import wire
-from bide.server.operation import MESSAGE, Call, Routes
+from bide.server.call import Call
+from bide.server.operation import MESSAGE, Routes
 from bide.server.problem import Problem
 
 route = Routes("messages")

@@ -11,9 +11,10 @@ from bide.model.limits import MAX_HEADERS
 from bide.model.message import Item, NewMessage
 from bide.model.options import options_of
 from bide.server import wire
+from bide.server.call import Call, decode
 from bide.server.change_wire import Changed
 from bide.server.large_bodies import LARGE, Stepwise
-from bide.server.operation import JSON, Call, decode
+from bide.server.operation import JSON
 from bide.server.pieces import split
 from bide.server.problem import Problem, invalid
 from bide.server.structure import ESCAPED, check_body, check_fields

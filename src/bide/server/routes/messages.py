@@ -15,8 +15,9 @@ from bide.model.replies import Found, Outcome, Outcomes, Page
 from bide.queue.results import must_be_new
 from bide.queue.values import check_latest
 from bide.server import wire
+from bide.server.call import Call
 from bide.server.conditions import changed, chosen, is_named, tag_of, wants_fresh
-from bide.server.operation import JSON, MESSAGE, QUEUE, Answer, Call, Routes
+from bide.server.operation import JSON, MESSAGE, QUEUE, Answer, Routes
 from bide.server.problem import Problem, invalid
 from bide.server.routes.given import HEADER_TYPE, PutQuery, item_of, many_of, to_item
 from bide.server.structure import check_fields

@@ -3,8 +3,9 @@
 import msgspec
 
 from bide.model.errors import Unsupported
+from bide.server.call import Call
 from bide.server.metrics import KIND, exposition
-from bide.server.operation import Answer, Call, Routes
+from bide.server.operation import Answer, Routes
 from bide.server.quotas import Usage
 
 route = Routes("service")

@@ -11,8 +11,9 @@ from bide.queue.results import Audit, deleted
 from bide.queue.undoing.bulk import bulk_of
 from bide.queue.undoing.looking import purge_part
 from bide.server import wire
+from bide.server.call import Call
 from bide.server.change_wire import UndoableOut, UndoablePurge
-from bide.server.operation import QUEUE, Answer, Call, Routes
+from bide.server.operation import QUEUE, Answer, Routes
 from bide.server.problem import Problem
 from bide.server.queue_wire import ConfigureRequest, CountsOut, SettingsOut
 from bide.server.routes.undoing import change

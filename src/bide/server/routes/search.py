@@ -9,7 +9,8 @@ from bide.lane.steps import arun_steps
 from bide.model.message import Name, State
 from bide.queue.search import Query, query_of, search_steps
 from bide.server import wire
-from bide.server.operation import Call, Routes
+from bide.server.call import Call
+from bide.server.operation import Routes
 
 route = Routes("queues")
 

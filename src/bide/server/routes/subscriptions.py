@@ -11,8 +11,9 @@ from bide.model.identity import RESERVED, check_namespace
 from bide.model.replies import Counts
 from bide.model.times import milliseconds
 from bide.server import wire
+from bide.server.call import Call
 from bide.server.conditions import wants_fresh
-from bide.server.operation import Answer, Call, Handle, Routes
+from bide.server.operation import Answer, Handle, Routes
 from bide.server.problem import Problem, invalid
 from bide.server.queue_wire import CountsOut
 from bide.server.receiving import unless_gone

@@ -6,8 +6,9 @@ from bide.model.replies import Reply
 from bide.model.undoing import Bulk, Part, Undo, Undone, Verb, is_records
 from bide.queue.undoing.bulk import steps_of
 from bide.queue.undoing.records import is_token, nothing
+from bide.server.call import Call
 from bide.server.change_wire import UndoableOut, UndoneOut, UndoRequest, cursor_of, from_cursor
-from bide.server.operation import QUEUE, Call, Routes
+from bide.server.operation import QUEUE, Routes
 from bide.server.rights import RIGHT_OF_VERB, Caller
 from bide.server.service import Service
 

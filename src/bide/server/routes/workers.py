@@ -8,7 +8,8 @@ from bide.model.replies import Outcomes
 from bide.observing.explain.facts import afollow
 from bide.observing.workers import WorkerProcess, list_workers, request_stop
 from bide.server import wire
-from bide.server.operation import Answer, Call, Routes
+from bide.server.call import Call
+from bide.server.operation import Answer, Routes
 from bide.server.problem import Problem
 
 route = Routes("workers")

@@ -1,0 +1,313 @@
+"""A call: one request to one operation, and its answer."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import lru_cache
+from http import HTTPStatus
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+import msgspec
+
+from bide.lane.steps import Steps, arun_steps
+from bide.model.body import parse
+from bide.model.commands import Command
+from bide.model.errors import InvalidArgument
+from bide.model.identity import actor_of
+from bide.model.limits import MAX_DEPTH, MAX_QUERY
+from bide.model.message import Message
+from bide.model.replies import Page, Reply, expect
+from bide.queue.command_builder import CommandBuilder
+from bide.server import wire
+from bide.server.action_log import Act
+from bide.server.long_calls import LongCalls
+from bide.server.operation import JSON, Answer, Operation
+from bide.server.problem import Problem, invalid, of_validation
+from bide.server.receiving import Receive, read_body
+from bide.server.rights import OPEN, Caller
+from bide.server.service import Service
+from bide.server.slow_reads import is_slow
+from bide.server.structure import check_json
+
+Scope = dict[str, Any]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+T = TypeVar("T")
+
+R = TypeVar("R", bound=Reply)
+
+
+@dataclass(eq=False)
+class Call:
+    """One request to one operation.
+
+    Args:
+        service: that answers it.
+        operation: that is called.
+        scope: the ASGI scope of the request.
+        named: the names in the path, undecoded.
+        receive: gives its body.
+        send: takes the answer.
+    """
+
+    service: Service
+    operation: Operation
+    scope: Scope
+    named: dict[str, str]
+    receive: Receive
+    send: Send
+    caller: Caller = field(default=OPEN, init=False)
+    acts: list[Act] = field(default_factory=list, init=False)
+    """The commands of a batch, for the action log."""
+    streams: bool = field(default=False, init=False)
+    """Whether an answer that goes on was begun."""
+    _arguments: CommandBuilder | None = field(default=None, init=False)
+    _received: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.client = self.service.addresses.of(self.scope) or None
+        """The client's address; `None` on a Unix socket without a trusted proxy."""
+        self._headers: dict[bytes, bytes] = dict(self.scope["headers"])
+
+    def header(self, name: str) -> str | None:
+        """Return a header by its name in lower case; of several, the last."""
+        value = self._headers.get(name.encode())
+        return None if value is None else value.decode("latin-1")
+
+    @property
+    def token(self) -> str | None:
+        """The bearer token, if there is one."""
+        value = self._headers.get(b"authorization")
+        if value is None:
+            return None
+        kind, _, text = value.decode("latin-1").partition(" ")
+        return text.strip() if kind.lower() == "bearer" else None
+
+    def part(self, name: str) -> str:
+        """Return a part of the path, decoded.
+
+        Raises:
+            Problem: it is not UTF-8.
+        """
+        text = self.named[name]
+        if "%" not in text and text.isascii():
+            return text
+        try:
+            return unquote_to_bytes(text).decode()
+        except UnicodeDecodeError:
+            raise invalid(name, f"{name} in the path is no UTF-8; encode it so") from None
+
+    @property
+    def queue(self) -> str:
+        """The caller's name of the queue."""
+        return self.part("queue")
+
+    @property
+    def full(self) -> str:
+        """The queue's name in the store."""
+        return self.caller.full(self.queue)
+
+    @property
+    def actor(self) -> str:
+        """Who sent the request, as commands say it: the token's name, or where it came from."""
+        return actor_of(self.caller.name or self.caller.token or self.client or "local")
+
+    @property
+    def arguments(self) -> CommandBuilder:
+        """The builder of commands for the queue."""
+        if self._arguments is None:
+            queue = self.queue
+            full = self.caller.full(queue)
+            try:
+                self._arguments = _arguments_of(full, self.service.settings.max_body, self.actor)
+            except InvalidArgument as error:
+                raise InvalidArgument(str(error).replace(full, queue, 1)) from None
+        return self._arguments
+
+    async def text(self) -> bytes:
+        """Return the request's body, which is to be JSON; "{}" without a body.
+
+        Raises:
+            Problem: it says that it is something else.
+        """
+        data = await self.bytes()
+        await self.service.large_bodies.turn(len(data))
+        content_type = self.content_type
+        if data and content_type not in ("", JSON) and not content_type.endswith("+json"):
+            raise Problem(
+                "malformed",
+                f"content-type is {content_type!r}; this takes application/json",
+                field="content-type",
+            )
+        return data or b"{}"
+
+    async def bytes(self) -> bytes:
+        """Return the request's body."""
+        settings = self.service.settings
+        return await read_body(
+            self.receive, self.header("content-length"), settings.max_request,
+            settings.request_timeout, self._grow,
+        )  # fmt: skip
+
+    def _grow(self, before: int, after: int) -> None:
+        self.service.large_bodies.grow(before, after)
+        self._received = after
+
+    def over(self) -> None:
+        """Count its body no longer as one that is kept, but as carried."""
+        self.service.large_bodies.grow(self._received, 0)
+        self.carried(self._received)
+
+    def carried(self, size: int) -> None:
+        """Count bytes of the request or its answer."""
+        self.service.quotas.carried(self.caller.namespace, size)
+
+    async def parameters(self) -> dict[str, Any]:
+        """Return what the handler is given beside the call.
+
+        Raises:
+            Problem: the request's body or query does not fit.
+        """
+        operation, given = self.operation, {}
+        if "asked" in operation.parameters:
+            given["asked"] = await self.read(operation.takes)
+        if "query" in operation.parameters:
+            given["query"] = self.query(operation.query)
+        return given
+
+    async def read(self, kind: type[T]) -> T:
+        """Return the request's body as a struct; without a body, its defaults.
+
+        Raises:
+            Problem: it does not fit.
+        """
+        data = await self.text()
+        check_json(data)
+        return decode(data, kind)
+
+    @property
+    def has_body(self) -> bool:
+        """Whether the request announces a body."""
+        length = self._headers.get(b"content-length", b"0")
+        return length != b"0" or b"transfer-encoding" in self._headers
+
+    @property
+    def content_type(self) -> str:
+        """The content type without parameters, in lower case."""
+        return _plain(self._headers.get(b"content-type", b""))
+
+    def query(self, kind: type[T]) -> T:
+        """Return the query's parameters as a struct.
+
+        Raises:
+            Problem: they do not fit.
+        """
+        said: bytes = self.scope["query_string"]
+        try:
+            text = said.decode("ascii")
+            pairs = (
+                parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MAX_QUERY)
+                if text
+                else ()
+            )
+        except (UnicodeDecodeError, ValueError) as error:
+            raise Problem("malformed", f"the query cannot be read: {error}") from None
+        try:
+            return msgspec.convert(dict(pairs), kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise of_validation(error, kind, "The query") from None
+
+    def counted(self, calls: LongCalls) -> AbstractContextManager[None]:
+        """Count this call among those that stay open, where tokens are asked for.
+
+        Raises:
+            Problem: when the block is entered: there are too many.
+        """
+        if not self.service.admission.asks:
+            return nullcontext()
+        return calls.one(self.caller.namespace, self.client)
+
+    async def ask(self, kind: type[R], command: Command) -> R:
+        """Execute a command, and return its reply; a slow read counts among the caller's.
+
+        Raises:
+            Problem: the caller has too many slow reads under way.
+        """
+        return expect(kind, await self._execute(command))
+
+    async def look(self, steps: Steps[T]) -> T:
+        """Execute steps that only read, each as `ask` does; return their result."""
+        return await arun_steps(steps, self._execute)
+
+    async def _execute(self, command: Command) -> Reply:
+        with self.counted(self.service.slow_calls) if is_slow(command) else nullcontext():
+            return await self.service.execute(command)
+
+    async def begin_stream(self, kind: str) -> None:
+        """Begin an answer that goes on."""
+        self.streams = True
+        headers = [
+            (b"content-type", kind.encode()),
+            (b"cache-control", b"no-store"),
+            (b"x-accel-buffering", b"no"),
+        ]
+        await self.send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    def shown(self, message: Message) -> wire.MessageOut:
+        """Return a message as the caller may see it."""
+        return wire.shown(message, self.queue, bodies=self.caller.may("bodies"))
+
+    def page(self, page: Page) -> wire.Messages:
+        """Return a page of messages as the caller may see them."""
+        return wire.Messages([self.shown(message) for message in page.messages], page.cursor)
+
+    async def answer(self, answer: Answer) -> None:
+        """Send an answer."""
+        headers = {"content-type": answer.kind, **answer.headers}
+        data = answer.data
+        self.carried(len(data))
+        await send_whole(self.send, answer.status, data, headers)
+
+
+_arguments_of = lru_cache(maxsize=1_000)(CommandBuilder)
+"""Builders by queue and actor, so that a name is checked once."""
+
+
+@lru_cache(maxsize=64)
+def _plain(content_type: bytes) -> str:
+    return content_type.decode("latin-1").partition(";")[0].strip().lower()
+
+
+def decode(data: bytes, kind: type[T], place: str = "") -> T:
+    """Return JSON as a struct; errors tell its place in the request.
+
+    Raises:
+        Problem: it is not JSON, is nested too deeply, or does not fit.
+    """
+    try:
+        return parse(data) if kind is Any else msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        raise of_validation(error, kind, place=place) from None
+    except UnicodeDecodeError as error:
+        raise Problem("malformed", f"The body is no UTF-8: {error}") from None
+    except RecursionError:
+        raise Problem(
+            "malformed", f"The body is nested too deeply; {MAX_DEPTH} levels are possible"
+        ) from None
+
+
+async def send_whole(send: Send, status: int, data: bytes, headers: Mapping[str, str]) -> None:
+    """Send an answer in one piece."""
+    empty = status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
+    fields = [
+        (name.encode("latin-1"), value.encode("latin-1"))
+        for name, value in headers.items()
+        if not (empty and name == "content-type")
+    ]
+    if empty:
+        data = b""
+    else:
+        fields.append((b"content-length", b"%d" % len(data)))
+    await send({"type": "http.response.start", "status": int(status), "headers": fields})
+    await send({"type": "http.response.body", "body": data})
