@@ -357,11 +357,20 @@ async def _pushed(
         subscribe = _request(target, "PUT", f"/v1/subscriptions/{name}", wanted)
         messages = [{"body": number} for number in range(500)]
         put = _request(target, "POST", f"/v1/queues/{name}/put", {"messages": messages})
-        async with _connection(target) as (reader, writer):
-            for request in (subscribe, put):
-                writer.write(request)
-                await reader.read(1 << 16)
+        for request in (subscribe, put):
+            await _accepted(target, request)
         await asyncio.Event().wait()
+
+
+async def _accepted(target: Target, request: bytes) -> None:
+    """Send a request until the server accepts it: in a crowd it drops connections."""
+    while True:
+        with contextlib.suppress(OSError):
+            async with _connection(target) as (reader, writer):
+                writer.write(request)
+                if (await reader.read(1 << 16)).startswith(b"HTTP/1.1 2"):
+                    return
+        await asyncio.sleep(0.1)
 
 
 ATTACKS: dict[str, Attack] = {

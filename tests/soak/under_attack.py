@@ -140,6 +140,8 @@ def run(names: Sequence[str], seconds: float, alone: Probed | None) -> tuple[Pro
             attackers.start()
             time.sleep(2 if names else 0)
             probed = _probe(port, shop, seconds)
+            if names and not attackers.is_alive():
+                wrong.append("the attackers gave up")
             attackers.terminate()
             attackers.join()
             if server.poll() is not None:
