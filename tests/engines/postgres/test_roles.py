@@ -223,3 +223,49 @@ def test_every_function_with_the_owners_rights_asks_whether_the_queue_may_be_use
     others = {"_queues": [], "_within": refused, "_within_put": refused}
     assert answers == {**dict.fromkeys(answers, why), **others}
     assert len(answers) > 25
+
+
+def test_tables_and_functions_of_others_do_not_stand_in_for_those_of_the_owner(
+    postgres: PostgresServer, postgres_url: Callable[[], str]
+) -> None:
+    url = postgres_url()
+    from_url(urlsplit(url))().close()
+    with postgres.client() as client:
+        name = client.execute("SELECT current_database(), current_user").fetchone()
+        assert name is not None
+        database, user = name
+        client.execute("CREATE SCHEMA evil")
+        client.execute("CREATE TABLE evil.message (id text)")
+        client.execute(
+            "CREATE FUNCTION evil._rank(integer, bigint, integer) RETURNS bigint"
+            " LANGUAGE sql AS 'SELECT 0'"
+        )
+        path = f"ALTER ROLE {user} IN DATABASE {database} "
+        client.execute((path + "SET search_path = evil, pg_catalog").encode())
+        try:
+            engine = from_url(urlsplit(url))()
+            engine.execute([cmd.Put("q", [Item("a", b"1", delay=60_000)])])
+            rank = f"SELECT rank > 0 FROM {engine.schema}.message"
+            assert client.execute(rank.encode()).fetchall() == [(True,)]
+            engine.close()
+        finally:
+            client.execute((path + "RESET search_path").encode())
+            client.execute("DROP SCHEMA evil CASCADE")
+
+
+@pytest.mark.parametrize("ended", ["committed", "rolled back"])
+def test_a_put_by_sql_waits_as_long_as_bide_says_and_leaves_the_users_setting(
+    postgres: PostgresServer, owner: PostgresEngine, ended: str
+) -> None:
+    owner.execute([cmd.Put("q", [])])
+    put = f"SELECT {owner.schema}.put('q', '1', id => 'a')".encode()
+    with postgres.client() as first, postgres.client() as second:
+        first.autocommit = False
+        first.execute(put)
+        second.execute("SET lock_timeout = '1h'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            second.execute(put)
+        assert second.execute("SHOW lock_timeout").fetchone() == ("1h",)
+        first.commit() if ended == "committed" else first.rollback()
+        row = second.execute(put.replace(b"SELECT ", b"SELECT (") + b").done").fetchone()
+    assert row == (ended == "rolled back",)

@@ -21,6 +21,7 @@ from bide.engines.waiting import watch
 Statement = tuple[bytes, tuple[int, ...] | None]
 """Its text, and the types of its arguments; `None`: those that the function declares."""
 Wait = Callable[[PGconn], list[PGresult]]
+_PLACE = b", pg_current_wal_insert_lsn()"
 _BINARY = [[Format.BINARY] * count for count in range(32)]
 
 
@@ -55,16 +56,24 @@ class Caller:
         results = self._call(function, arguments, self._results)
         return self._load(function, _accepted(results))
 
-    def value(self, function: str, *arguments: bytes | None) -> bytes | None:
-        """Call a function that returns one value; all as the server has it, in its binary form.
+    def value_and_place(
+        self, function: str, *arguments: bytes | None
+    ) -> tuple[bytes | None, bytes | None]:
+        """Call a function that returns one value; return it, and how far the log has come.
+
+        All is as the server has it, in its binary form. Two columns are less work to it than a row.
 
         Raises:
             psycopg.Error: the server refused it, or the connection was lost.
         """
-        text = self._texts.get(function) or self._text(function, len(arguments), b"SELECT ")
+        text = self._texts.get(function)
+        if text is None:
+            text = self._text(function, len(arguments), b"SELECT ") + _PLACE
+            self._texts[function] = text
         formats = _BINARY[len(arguments)]
         results = self._exchange(text, arguments, None, formats, self._results)
-        return _accepted(results).get_value(0, 0)
+        got = _accepted(results)
+        return got.get_value(0, 0), got.get_value(0, 1)
 
     def start(self, function: str, *arguments: Any) -> None:
         """Call a function without waiting for it.

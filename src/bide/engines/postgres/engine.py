@@ -22,7 +22,7 @@ from bide.engines.postgres.faults import CHANGED, RETRIED, translate
 from bide.engines.postgres.floors import Floors
 from bide.engines.postgres.notifier import PostgresNotifier
 from bide.engines.postgres.putting import only_puts, put_one
-from bide.engines.postgres.schema import prepare
+from bide.engines.postgres.schema import act_as_owner, prepare
 from bide.engines.postgres.settings import Settings, is_pooled
 from bide.engines.postgres.witness import Witness
 from bide.model.commands import Ack, Bury, Claim, Command, History, Release, Retry
@@ -178,7 +178,7 @@ class PostgresEngine:
         self, caller: Caller, commands: Sequence[Command], now: int | None
     ) -> Reply | None:
         """Put one message the short way, if a batch is no more than that."""
-        if (stored := put_one(caller.value, commands, now)) is None:
+        if (stored := put_one(caller.value_and_place, self._put_function, commands, now)) is None:
             return None
         reply, moment, place = stored
         queue = commands[0].queue
@@ -370,6 +370,7 @@ class PostgresEngine:
             prepare(connection, self._settings.schema)
             self._witness.compare(connection)
             pooled = is_pooled(connection)
+            direct = not pooled and act_as_owner(connection, self._settings.schema)
         except psycopg.Error as error:
             connection.close()
             raise translate(error, self._settings.place, sent=False) from error
@@ -377,6 +378,7 @@ class PostgresEngine:
             connection.close()
             raise
         self._polls = pooled and self._settings.listen == self._settings.url
+        self._put_function = "_put_one" if direct else "_put_one_as_owner"
         self._caller = Caller(connection, self._settings.schema, prepares=not pooled)
         return self._caller
 

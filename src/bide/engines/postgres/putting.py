@@ -2,7 +2,8 @@
 
 import struct
 from collections.abc import Callable, Sequence
-from itertools import groupby
+from itertools import groupby, islice
+from operator import le
 from typing import Any
 
 import msgspec
@@ -18,8 +19,7 @@ __all__ = ["only_puts", "outcome", "put_one", "put_outcomes", "puts"]
 _encode = msgspec.json.encode
 _int4 = struct.Struct("!i").pack
 _int8 = struct.Struct("!q").pack
-_ROW = struct.Struct("!iIiqIiq")
-"""A row of two numbers: how many; of each its type, its length and itself. Nulls are shorter."""
+_from_int8 = struct.Struct("!q").unpack
 _PRIORITY, _ATTEMPTS = _int4(0), _int4(ATTEMPTS)
 _FALSE, _TRUE = b"\0", b"\1"
 
@@ -34,12 +34,17 @@ def only_puts(commands: Sequence[cmd.Command]) -> bool:
 
 
 def put_one(
-    call: Callable[..., bytes | None], commands: Sequence[cmd.Command], now: int | None
+    call: Callable[..., tuple[bytes | None, bytes | None]],
+    function: str,
+    commands: Sequence[cmd.Command],
+    now: int | None,
 ) -> tuple[Outcomes, int, int] | None:
     """Store one message the short way, if that is all there is to do.
 
     Args:
-        call: calls a function of the schema, whose arguments and answer are in binary form.
+        call: calls a function of the schema with arguments in binary form, and returns its value
+            and how far the log has come, in binary form too.
+        function: which one.
         commands: a batch.
         now: Unix milliseconds to go by; `None`: the server's clock.
 
@@ -55,8 +60,8 @@ def put_one(
     (item,) = command.items
     if item.died is not None or item.created is not None or item.attempt or item.failures:
         return None
-    row = call(
-        "_put_one",
+    put, place = call(
+        function,
         command.queue.encode(),
         None if now is None else _int8(now),
         item.id.encode(),
@@ -70,11 +75,11 @@ def put_one(
         None if item.group is None else item.group.encode(),
         None if item.headers is None else _encode(item.headers),
     )
-    if row is None or len(row) != _ROW.size:
+    if put is None or place is None:
         return None
-    _, _, _, moment, _, _, place = _ROW.unpack(row)
+    (moment,) = _from_int8(put)
     outcome = _stored(item, moment)
-    return Outcomes([outcome], outcome.due), moment, place
+    return Outcomes([outcome], outcome.due), moment, _from_int8(place)[0]
 
 
 def puts(
@@ -97,7 +102,9 @@ def _keep(
     run: Run, queue: str, commands: Sequence[cmd.Put], now: int | None, hopeful: bool
 ) -> list[Reply]:
     items = [item for command in commands for item in command.items]
-    outcomes = put_outcomes(items, run("_put", queue, now, *_columns(items), hopeful))
+    ids = [item.id for item in items]
+    ascending = all(map(le, ids, islice(ids, 1, None)))
+    outcomes = put_outcomes(items, run("_put", queue, now, *_columns(items), hopeful, ascending))
     found: list[Reply] = []
     first = 0
     for command in commands:

@@ -28,28 +28,28 @@ CREATE FUNCTION bide._within_put(
   p_database text, p_now bigint, p_queue text, p_id text, p_is_json boolean, p_data bytea, p_at bigint,
   p_delay bigint, p_priority integer, p_attempts integer, p_expires bigint, p_group text,
   p_headers text
-) RETURNS json LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+) RETURNS json LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp
+SET lock_timeout = '250ms' AS $$
 DECLARE
   answer json;
-  one record;
   moment bigint;
   due bigint;
 BEGIN
   IF p_database <> _here() THEN
     RETURN '{"refused": "database"}';
   END IF;
-  one := _put_one(p_queue, p_now, p_id, p_is_json, p_data, p_at, p_delay, p_priority, p_attempts,
-                  p_expires, p_group, p_headers);
-  IF one.due IS NULL THEN
+  moment := _put_one(p_queue, p_now, p_id, p_is_json, p_data, p_at, p_delay, p_priority, p_attempts,
+                     p_expires, p_group, p_headers);
+  IF moment IS NULL THEN
     SELECT json_build_array(json_agg(p)) INTO answer FROM _put(
       p_queue, p_now, ARRAY[p_id], ARRAY[p_is_json], ARRAY[p_data],
       CASE WHEN p_at IS NOT NULL THEN ARRAY[p_at] END, ARRAY[p_delay], ARRAY[p_priority]::bigint[],
       ARRAY[p_attempts]::bigint[], ARRAY[p_expires], ARRAY[p_group], ARRAY[p_headers], NULL, NULL,
       NULL, NULL) AS p;
+    moment := _moment(p_now);
   ELSE
-    answer := '[[{"due":' || one.due || '}]]';
+    answer := '[[{"due":' || moment || '}]]';
   END IF;
-  moment := coalesce(one.due, _moment(p_now));
   due := coalesce(p_at, moment + p_delay);
   IF due < moment + 5000 THEN  -- who waits looks more often by itself
     PERFORM _wake_at_commit(p_queue, due);

@@ -76,7 +76,7 @@ CREATE OR REPLACE FUNCTION bide.put(
   expires interval DEFAULT NULL, "group" text DEFAULT NULL, headers json DEFAULT NULL,
   on_conflict text DEFAULT 'keep', latest interval DEFAULT NULL
 ) RETURNS bide.outcome
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_variable
 DECLARE
   moment CONSTANT timestamptz := coalesce(at, clock_timestamp() + coalesce(delay, '0'));
@@ -84,6 +84,7 @@ DECLARE
   due bigint;
   late bigint;
   longest bigint;
+  put_at bigint;
   met record;
   result outcome;
 BEGIN
@@ -106,13 +107,13 @@ BEGIN
   END IF;
   due := ceil(extract(epoch FROM moment) * 1000);
   IF on_conflict = 'keep' THEN
-    met := _put_one(queue, NULL, result.id, true, data, due, 0, coalesce(priority, 0),
-                    coalesce(attempts, 10), late, "group", headers::text);
-    IF met.due IS NOT NULL THEN
-      IF due < met.due + 5000 THEN  -- who waits looks more often by itself
+    put_at := _put_one(queue, NULL, result.id, true, data, due, 0, coalesce(priority, 0),
+                       coalesce(attempts, 10), late, "group", headers::text);
+    IF put_at IS NOT NULL THEN
+      IF due < put_at + 5000 THEN  -- who waits looks more often by itself
         PERFORM _wake_at_commit(queue, due);
       END IF;
-      RETURN (result.id, true, CASE WHEN due <= met.due THEN 'ready' ELSE 'delayed' END,
+      RETURN (result.id, true, CASE WHEN due <= put_at THEN 'ready' ELSE 'delayed' END,
               to_timestamp(due / 1000.0))::outcome;
     END IF;
     PERFORM _check_put(queue, data, delay, at, result.id, priority, attempts, expires, "group",

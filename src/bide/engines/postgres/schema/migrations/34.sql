@@ -1,0 +1,1 @@
+-- A put of one message answers its moment alone: functions, and no table.
