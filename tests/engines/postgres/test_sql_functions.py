@@ -1,0 +1,214 @@
+"""The functions for people, triggers and programs in other languages."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from bide.engines.postgres import PostgresEngine, from_url
+from bide.model import commands as cmd
+from bide.model.message import Item
+from bide.model.replies import Found
+from tests.postgres_server import PostgresServer
+
+Row = tuple[Any, ...]
+Ask = Callable[..., Row]
+
+
+@pytest.fixture
+def engine(postgres_url: Callable[[], str]) -> Iterator[PostgresEngine]:
+    with closing(from_url(urlsplit(postgres_url()))()) as engine:
+        yield engine
+
+
+@pytest.fixture
+def ask(postgres: PostgresServer, engine: PostgresEngine) -> Iterator[Ask]:
+    """Provide a call of a function by its text, which answers the columns of the first row."""
+    with postgres.client() as client:
+
+        def ask(call: str, *values: object) -> Row:
+            rows = client.execute(f"SELECT * FROM {engine.schema}.{call}".encode(), values)
+            return rows.fetchone() or ()
+
+        yield ask
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "priority => 0", "priority => 255", "attempts => 1", "attempts => 10000",
+        "expires => '0'", "expires => '130 years'", "id => repeat('x', 512)",
+        '"group" => \'g\'', "\"group\" => repeat('ü', 256)", "headers => '{\"a\": \"b\"}'",
+        "at => '1970-01-01Z'", "at => '2100-01-01Z'",
+        "on_conflict => 'replace', delay => '1m', latest => '130 years', id => 'a'",
+    ],
+)  # fmt: skip
+def test_the_least_and_the_most_are_put(ask: Ask, value: str) -> None:
+    assert ask(f"put('q', '1', {value})")[1] is True
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "priority => -1", "priority => 256", "attempts => 0", "attempts => 10001",
+        "expires => '-1 ms'", "expires => '131 years'", "on_conflict => 'what'",
+    ],
+)  # fmt: skip
+def test_what_is_less_or_more_is_refused(ask: Ask, value: str) -> None:
+    told = (
+        "priority is 0 to 255, attempts 1 to 10000, expires 0 to 130 years, "
+        "on_conflict keep or replace, and the body has at most 1048576 bytes"
+    )
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=told):
+        ask(f"put('q', '1', {value})")
+
+
+@pytest.mark.parametrize("replacing", ["", ", on_conflict => 'replace'"])
+def test_a_body_has_at_most_a_mebibyte(ask: Ask, replacing: str) -> None:
+    put = f"put('q', to_json(repeat('x', %s)){replacing})"
+    assert ask(put, 1048574)[1] is True  # with its quotes
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="at most 1048576 bytes"):
+        ask(put, 1048575)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("id => ''", "id must have 1 to 512 bytes"),
+        ("id => repeat('ü', 257)", "id must have 1 to 512 bytes"),
+        ("id => E'a\\nb'", "id must have 1 to 512 bytes and no control characters"),
+        ("\"group\" => ''", "group must have 1 to 512 bytes"),
+        ("headers => '[]'", "headers must be a JSON object of texts"),
+        ("headers => '{\"a\": 1}'", "headers must be a JSON object of texts"),
+        ("at => '1969-12-31Z'", "before 1970 or after 2099"),
+        ("at => '2100-01-02Z'", "before 1970 or after 2099"),
+        ("delay => '1m', at => '2030-01-01Z'", "delay or at, not both"),
+    ],
+)
+def test_a_wrong_argument_is_named(ask: Ask, value: str, told: str) -> None:
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=told):
+        ask(f"put('q', '1', {value})")
+
+
+@pytest.mark.parametrize("replacing", ["", ", on_conflict => 'replace'"])
+def test_what_is_put_is_stored_and_null_is_the_default(
+    engine: PostgresEngine, ask: Ask, replacing: str
+) -> None:
+    fields = """priority => 3, attempts => 4, expires => '1h', "group" => 'g',
+        headers => '{"h": "x"}'"""
+    nothing = """priority => NULL, attempts => NULL, expires => NULL, "group" => NULL,
+        headers => NULL"""
+    for id, told in (("a", fields), ("b", fields), ("c", nothing), ("d", "delay => NULL")):
+        ask(f"put('q', '1', at => '2030-01-01Z', {told}, id => '{id}'{replacing})")
+    (found,) = engine.execute([cmd.Find("q", list("abcd"))])
+    assert isinstance(found, Found)
+    stored = [
+        (m.due, m.priority, m.attempts, m.expires, m.group, m.headers)
+        for m in found.messages if m is not None
+    ]  # fmt: skip
+    due = 1_893_456_000_000
+    given, default = (due, 3, 4, 3_600_000, "g", {"h": "x"}), (due, 0, 10, None, None, None)
+    assert stored == [given, given, default, default]
+
+
+def test_there_is_a_body(ask: Ask) -> None:
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="body is null"):
+        ask("put('q', NULL)")
+    assert ask("put('q', 'null')")[1] is True
+
+
+@pytest.mark.parametrize("queue", ["q", "9", "7up", "shop/orders", "9/9", "5a/z." + "x" * 126])
+def test_a_queue_has_any_name_that_is_right(ask: Ask, queue: str) -> None:
+    assert ask("put(%s, '1', id => 'a')", queue)[:2] == ("a", True)
+    assert ask("get(%s, 'a')", queue)[0] == "ready"
+
+
+def test_a_message_is_looked_at_while_it_waits_and_while_it_is_held(
+    engine: PostgresEngine, ask: Ask
+) -> None:
+    columns = 'state, due, priority, attempt, attempts, "group", holder, until, bytes, body'
+    at = "2020-01-01Z"
+    ask("put('q', '[1]', at => %s, id => 'a', priority => 3, attempts => 4, \"group\" => 'g')", at)
+    got = f"get('q', 'a') AS m CROSS JOIN LATERAL (SELECT {columns}) AS c"
+    due = datetime(2020, 1, 1, tzinfo=UTC)
+    assert ask(got)[-10:] == ("ready", due, 3, 0, 4, "g", None, None, None, [1])
+    engine.execute([cmd.Claim("q", 1, 3_600_000, "w")])
+    held = ask(got)[-10:]
+    assert held[:7] == ("leased", due, 3, 1, 4, "g", "w")
+    left = held[7] - datetime.now(UTC)
+    assert timedelta(minutes=59) < left < timedelta(minutes=61)
+    engine.execute([cmd.Put("q", [Item("b", b"\0", json=False, delay=60_000)])])
+    later = ask(got.replace("'a'", "'b'"))[-10:]
+    assert (later[0], *later[-3:]) == ("delayed", None, b"\0", None)
+    assert ask("get('q', 'c')") == ()
+
+
+def test_a_put_is_kept_or_replaced_and_the_answer_tells_what_is_there(ask: Ask) -> None:
+    first = ask("put('q', '1', delay => '1h', id => 'a')")
+    assert ask("put('q', '2', delay => '2h', id => 'a')") == ("a", False, *first[2:])
+    assert ask("put('q', '2', priority => 1, id => 'a')") == ("a", False, *first[2:])
+    assert ask("put('q', '3', id => 'a', on_conflict => 'replace')")[1:3] == (True, "ready")
+    assert ask("get('q', 'a')")[2] == 3
+
+
+def test_a_cancel_and_a_reschedule_tell_what_became_of_the_message(ask: Ask) -> None:
+    for verb in ("cancel('q', 'a')", "reschedule('q', 'a', delay => '1h')"):
+        assert ask(verb) == ("a", False, None, None)
+    ask("put('q', '1', id => 'a')")
+    moved = ask("reschedule('q', 'a', at => '2040-01-01Z')")
+    assert moved == ("a", True, "delayed", datetime(2040, 1, 1, tzinfo=UTC))
+    assert ask("cancel('q', 'a')")[:2] == ("a", True)
+    assert ask("get('q', 'a')") == ()
+
+
+def test_who_waits_hears_what_is_due_soon_and_nothing_else(
+    postgres: PostgresServer, engine: PostgresEngine, ask: Ask
+) -> None:
+    asleep = "INSERT INTO {}.sleeper VALUES ('p', 'q', 9007199254740992, 9007199254740992)"
+    ask("put('q', '1', id => 'held')")
+    engine.execute([cmd.Claim("q", 1, 3_600_000, "w")])
+    heard: list[str] = []
+    with postgres.client() as client:
+        client.add_notify_handler(lambda told: heard.append(told.payload.partition(" ")[2]))
+        client.execute(asleep.format(engine.schema).encode())
+        client.execute(f"LISTEN {engine.schema}".encode())
+
+        def wakes(call: str) -> bool:
+            heard.clear()
+            client.execute(f"SELECT {engine.schema}.{call}".encode())
+            return heard == ["q"]
+
+        latest = "on_conflict => 'replace', latest => '1h'"
+        assert wakes("put('q', '1')")
+        assert wakes("put('q', '1', id => 'a', delay => '3s')")
+        assert not wakes("put('q', '1', id => 'b', delay => '1h')")
+        assert not wakes("put('q', '1', id => 'a')")
+        assert wakes("put('q', '1', id => 'a', on_conflict => 'replace')")
+        assert not wakes("put('q', '1', id => 'held', on_conflict => 'replace')")
+        assert not wakes(f"put('q', '1', id => 'held', delay => '1s', {latest})")
+        assert wakes("reschedule('q', 'b', delay => '1s')")
+        assert not wakes("reschedule('q', 'held', delay => '1s')")
+        assert not wakes("put('other', '1')")
+
+
+def test_a_role_that_is_allowed_again_has_the_new_queues_and_others_keep_theirs(
+    postgres: PostgresServer, engine: PostgresEngine, ask: Ask
+) -> None:
+    with postgres.client() as client:
+        client.execute("CREATE ROLE web; CREATE ROLE mail")
+        try:
+            ask("allow('web', '{orders}')")
+            ask("allow('mail')")
+            ask("allow('web', '{orders,carts%%}')")
+            client.execute(f"SET search_path = {engine.schema}".encode())
+            rows = client.execute("SELECT role, queues FROM access ORDER BY role").fetchall()
+            assert rows == [("mail", ["%"]), ("web", ["orders", "carts%"])]
+        finally:
+            client.execute(
+                f"DELETE FROM {engine.schema}.access; DROP OWNED BY web, mail;"
+                " DROP ROLE web, mail".encode()
+            )
