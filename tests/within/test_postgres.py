@@ -145,6 +145,38 @@ def test_who_goes_to_sleep_while_a_transaction_is_open_looks_by_itself(
     found[0].ack()
 
 
+def test_a_commit_tells_who_waits_what_is_due_soon_and_nothing_else(
+    orders: bide.Queue, shop: psycopg.Connection[Any]
+) -> None:
+    schema = orders._url.partition("schema=")[2]
+    orders.put(1, id="held")
+    orders.claim(lease="1h")
+    orders.put_many([bide.NewMessage(n, id=f"m{n}", delay="1h") for n in range(3)])
+    heard: list[str] = []
+    shop.add_notify_handler(lambda told: heard.append(told.payload.partition(" ")[2]))
+    shop.execute(f"LISTEN {schema}".encode())
+    shop.execute(f"INSERT INTO {schema}.sleeper VALUES ('p', 'orders', 2^53, 2^53)".encode())
+    shop.commit()
+
+    def wakes(change: Callable[..., object], *arguments: object, **options: object) -> bool:
+        heard.clear()
+        change(*arguments, within=shop, **options)
+        shop.commit()
+        return heard == ["orders"]
+
+    for put, bodies in ((orders.put, 1), (orders.put_many, [1, 2])):
+        assert wakes(put, bodies)
+        assert wakes(put, bodies, delay="3s")
+        assert wakes(put, bodies, at=1_700_000_000)
+        assert not wakes(put, bodies, delay="1h")
+        assert not wakes(put, bodies, at=2_000_000_000)
+    assert wakes(orders.put, 1, id="m0", on_conflict="replace")
+    assert wakes(orders.put, 1, id="m1", on_conflict="replace", delay="1h", latest=0)
+    assert wakes(orders.reschedule, "m2", delay="3s")
+    assert not wakes(orders.reschedule, "m2", delay="1h")
+    assert not wakes(orders.reschedule, "held", delay="1h")
+
+
 def test_the_store_moves_to_another_server(
     orders: bide.Queue, shop: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
