@@ -49,6 +49,17 @@ class BudgetCases:
                     assert page.messages or page.cursor is None
                 assert (found if state else sorted(found)) == IDS  # without a state: no order
 
+    def test_a_budget_that_two_messages_just_use_up_ends_no_scan(self, desk: Desk) -> None:
+        desk.put("a", "b", "c", data=b"x" * KIB, json=False)
+        for state in (None, "ready"):
+            for budget in range(2 * KIB, 2 * KIB + 64):  # what is counted beside a body is small
+                page = desk.page(state, max_bytes=budget)
+                found = [message.id for message in page.messages]
+                while page.cursor is not None:
+                    page = desk.page(state, page.cursor, max_bytes=budget)
+                    found += [message.id for message in page.messages]
+                assert sorted(found) == ["a", "b", "c"], budget
+
     def test_a_page_over_ready_and_delayed_has_one_budget(self, desk: Desk) -> None:
         desk.put("a", "b", data=b"x" * KIB, json=False)
         desk.put("c", "d", data=b"x" * KIB, json=False, delay=HOUR)

@@ -13,6 +13,7 @@ __all__ = ["ClaimCases"]
 ORDERS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "due": [("late", {"at": START - 2}), ("early", {"at": START - 9})],
     "ties": [(f"m{number}", {"at": START}) for number in range(24, -1, -1)],
+    "first": [("light", {"at": START - 9}), ("heavy", {"at": START, "priority": 1})],
     "tie": [("light", {"at": START}), ("heavy", {"at": START, "priority": 200})],
     "backlog": [
         ("old", {"at": START - 50}), ("older", {"at": START - 90}),
