@@ -16,6 +16,7 @@ from bide.model.replies import Claimed, Found, Names, Page, Reply
 from bide.testing.conformance import EngineConformance
 from bide.testing.conformance.bursts import BurstCases
 from bide.testing.conformance.desk import START, Desk, leases
+from bide.testing.conformance.limit_reports import LimitReportCases
 from bide.testing.conformance.limiting import LimitCases
 from bide.testing.conformance.scripts import EXAMPLES, ScriptCases, searching
 from bide.testing.conformance.turns import TurnCases
@@ -159,7 +160,7 @@ class ShardedConformance(EngineConformance):
 
 
 # A queue of several shards has no limits: the cases of its store refuse them.
-for _cases in (BurstCases, LimitCases, TurnCases):
+for _cases in (BurstCases, LimitCases, LimitReportCases, TurnCases):
     for _name in vars(_cases):
         if _name.startswith("test_"):
             setattr(ShardedConformance, _name, None)

@@ -3,6 +3,8 @@
 Subclass `EngineConformance`, provide the fixture `make_engine`, and let pytest run it. See there.
 """
 
+from pkgutil import iter_modules
+
 try:
     import hypothesis  # noqa: F401
     import pytest
@@ -11,13 +13,8 @@ except ImportError as error:
         f"the conformance suite needs {error.name}; install it with: pip install 'bide[testing]'"
     ) from error
 
-_PARTS = (
-    "batches budgets bursts changing claiming content debouncing desk forwarding limiting moving "
-    "putting queues reading scripts settling states suite turns watch"
-)
-
 # So that a failing assertion shows what it compared, as in the tests of a project.
-pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS.split()))
+pytest.register_assert_rewrite(*(f"{__name__}.{part.name}" for part in iter_modules(__path__)))
 
 from bide.testing.conformance.suite import EngineConformance  # noqa: E402
 

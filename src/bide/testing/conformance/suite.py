@@ -17,6 +17,7 @@ from bide.testing.conformance.editing import EditCases
 from bide.testing.conformance.ending import EndCases
 from bide.testing.conformance.explaining import ExplainCases
 from bide.testing.conformance.forwarding import ForwardCases
+from bide.testing.conformance.limit_reports import LimitReportCases
 from bide.testing.conformance.limiting import LimitCases
 from bide.testing.conformance.moving import MoveCases
 from bide.testing.conformance.putting import PutCases
@@ -40,6 +41,7 @@ class EngineConformance(
     EndCases,
     BurstCases,
     TurnCases,
+    LimitReportCases,
     LimitCases,
     MoveCases,
     DebounceCases,
