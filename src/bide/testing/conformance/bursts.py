@@ -142,6 +142,16 @@ class BurstCases:
         assert bare.take(2) == ["a00000", "a00001"]
         assert "c1" in bare.take(2)
 
+    def test_a_look_ahead_leaves_other_queues_alone(self, bare: Desk) -> None:
+        other = bare.apart("other")
+        put(other, "b1 c1")
+        bare.configure(limit=100)
+        bare.put_items(burst())
+        put(bare, "b2 c2")
+        assert bare.take(3) == ["a00000", "b2", "c2"]
+        assert bare.counts().strays == other.counts().strays == 0
+        assert other.take() == ["b1", "c1"]
+
     def test_what_went_ahead_can_be_changed(self, bare: Desk) -> None:
         bare.configure(limit=1)
         bare.put_items(burst(at=START - 5))

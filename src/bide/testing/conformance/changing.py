@@ -223,6 +223,7 @@ class ChangeCases:
         desk.put("a", group="g", delay=5)
         desk.put("b", group="g", delay=9)
         desk.put("c", delay=9)
+        assert desk.cancel_where(group="g", after=START + 6, before=START + 9) == Affected(0)
         assert desk.cancel_where(group="g", after=START + 9) == Affected(1)
         assert sorted(desk.scan()) == ["a", "c"]
 

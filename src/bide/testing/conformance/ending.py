@@ -104,6 +104,16 @@ class EndCases:
         desk.ask(cmd.Purge("q", "dead", ids=["b"], actor="ann"), Outcomes)
         assert [(one.how, one.by) for one in desk.ends("b")] == [("purged", "ann"), ("dead", "w1")]
 
+    def test_a_purge_of_what_has_ended_is_no_other_end(self, desk: Desk) -> None:
+        desk.configure(history=HOUR, keep=HOUR)
+        desk.ack(desk.lease("acked"))
+        desk.put("expired", at=START, expires=0)
+        desk.wait(1)
+        assert desk.take() == []
+        assert desk.purge("acked") == desk.purge("expired") == Affected(1)
+        ends = {id: [one.how for one in desk.ends(id)] for id in ("acked", "expired")}
+        assert ends == {"acked": ["acked"], "expired": ["expired"]}
+
     def test_ids_of_remembered_messages_are_free(self, desk: Desk) -> None:
         desk.configure(history=HOUR)
         for number in range(KEPT_ENDS + 2):

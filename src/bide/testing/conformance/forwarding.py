@@ -174,6 +174,13 @@ class ForwardCases:
         assert desk.delete().done
         assert put(desk, "a", origin("1")).outcomes[0].done
 
+    def test_what_other_queues_remember_stays_when_a_queue_is_deleted(self, desk: Desk) -> None:
+        other = desk.apart("other")
+        put(desk, "a", origin("1"))
+        other.configure()
+        assert other.delete().done
+        assert not put(desk, "a", origin("1")).outcomes[0].done
+
     def test_how_many_rows_are_remembered(self, bare: Desk) -> None:
         half = MAX_FORWARDED // 2
         put(bare, "x", origin("0", outbox="mail"))

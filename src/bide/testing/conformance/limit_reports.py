@@ -88,3 +88,23 @@ class LimitReportCases:
         assert other.claim().freed == [0]
         other.wait(300)
         assert other.claim().freed == [START + 190]
+
+    def test_a_group_with_a_lease_was_held_by_its_rate(self, desk: Desk) -> None:
+        desk.configure(group_rate=interval(1))
+        put(desk, "a1")
+        assert desk.take(lease=HOUR) == ["a1"]
+        desk.wait(2_000)
+        put(desk, "a2", at=START + 100)
+        assert desk.claim().freed == [START + 990]
+
+    def test_no_rate_has_held_a_group_that_was_idle(self, desk: Desk) -> None:
+        desk.configure(group_rate=interval(1))
+        put(desk, "a1")
+        desk.ack(*leases(desk.claim()))
+        put(desk, "a2")
+        desk.wait(995)
+        desk.claim(0)  # the rate allows a2
+        desk.cancel("a2")
+        desk.wait(5)
+        put(desk, "a3", at=START + 100)
+        assert desk.claim().freed == [0]

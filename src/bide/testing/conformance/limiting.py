@@ -228,6 +228,15 @@ class LimitCases:
         assert desk.take() == ["b2"]
         desk.counts()
 
+    def test_new_limits_count_nothing_of_other_queues(self, desk: Desk) -> None:
+        other = desk.apart("other")
+        lease = other.lease("a1")
+        put(desk, "a1")
+        desk.configure(limit=1)
+        assert desk.take() == ["a1"]
+        other.ack(lease)
+        assert desk.counts().strays == 0
+
     def test_a_changed_limit_holds_from_the_next_claim(self, desk: Desk) -> None:
         assert desk.configure(limit=1).wake == START
         put(desk, "a1 a2 a3 a4 a5")
