@@ -65,7 +65,7 @@ BEGIN
       IF 'headers' = ANY (p_set) THEN
         new.headers := p_headers;
       END IF;
-      IF was.limited IS NOT NULL AND was.state = 1 AND new.state = 1
+      IF was.limited IS NOT NULL AND new.state = 1
          AND (new.priority, new."group") IS DISTINCT FROM (was.priority, was."group") THEN
         PERFORM _note_limits(was, new, moment);
       END IF;
