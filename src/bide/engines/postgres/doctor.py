@@ -10,6 +10,7 @@ from psycopg.rows import namedtuple_row
 from bide.engines.findings import Finding
 from bide.engines.postgres.faults import translate
 from bide.engines.postgres.schema import OLDEST, VERSION
+from bide.engines.postgres.session import catalog_only
 from bide.engines.postgres.settings import Settings, is_pooled, read_url
 from bide.engines.postgres.soundness import soundness
 
@@ -36,20 +37,22 @@ def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
 
         def ask(query: str, *arguments: Any) -> list[Any]:
             with connection.cursor(row_factory=namedtuple_row) as cursor:
-                return cursor.execute(query.encode(), arguments).fetchall()
+                return cursor.execute(query.encode(), arguments or None).fetchall()
 
         try:
-            pooled = is_pooled(connection) and settings.listen == settings.url
-            return [
-                *_version(connection.info.server_version // 10_000),
-                *(_pooler() if pooled else ()),
-                *_writing(ask),
-                *_standbys(ask),
-                *_slots(ask),
-                *_schema(ask, settings),
-                *_transactions(ask),
-                *soundness(connection, settings, longest),
-            ]
+            with catalog_only(connection):
+                pooled = is_pooled(connection) and settings.listen == settings.url
+                return [
+                    *_version(connection.info.server_version // 10_000),
+                    *(_pooler() if pooled else ()),
+                    *_encoding(ask),
+                    *_writing(ask),
+                    *_standbys(ask),
+                    *_slots(ask),
+                    *_schema(ask, settings),
+                    *_transactions(ask),
+                    *soundness(connection, settings, longest),
+                ]
         except psycopg.Error as error:
             raise translate(error, settings.place, sent=False) from error
 
@@ -74,6 +77,16 @@ def _pooler() -> Iterator[Finding]:
         "messages that other processes put are noticed up to a second late",
         "name the server's own address with ?listen=",
     )  # fmt: skip
+
+
+def _encoding(ask: Ask) -> Iterator[Finding]:
+    ((encoding,),) = ask("SELECT current_setting('server_encoding')")
+    if encoding not in ("UTF8", "SQL_ASCII"):
+        yield Finding(
+            "warning", f"the encoding of the database is {encoding}",
+            "ids, headers, results and errors with characters that it lacks cannot be stored",
+            "use a database with ENCODING 'UTF8'",
+        )  # fmt: skip
 
 
 def _writing(ask: Ask) -> Iterator[Finding]:

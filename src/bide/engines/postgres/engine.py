@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 from msgspec import MsgspecError
 from msgspec.structs import replace
+from psycopg.errors import InsufficientPrivilege
 
 from bide.engines.port import Capabilities, Notifier
 from bide.engines.postgres.arrays import texts
@@ -22,8 +23,8 @@ from bide.engines.postgres.faults import CHANGED, RETRIED, translate
 from bide.engines.postgres.floors import Floors
 from bide.engines.postgres.notifier import PostgresNotifier
 from bide.engines.postgres.putting import only_puts, put_one
-from bide.engines.postgres.schema import act_as_owner, prepare
-from bide.engines.postgres.settings import Settings, is_pooled
+from bide.engines.postgres.session import DIRECT, begin
+from bide.engines.postgres.settings import Settings
 from bide.engines.postgres.witness import Witness
 from bide.model.commands import Ack, Bury, Claim, Command, History, Release, Retry
 from bide.model.ended import PENDING
@@ -137,9 +138,11 @@ class PostgresEngine:
             except RETRIED as error:
                 if number == TRIES:
                     raise translate(error, self._settings.place, sent=True) from error
-            except CHANGED as error:
-                self._leave()  # whoever connects anew hears of a newer version
-                if number == 2:
+            except (*CHANGED, InsufficientPrivilege) as error:
+                ours = isinstance(error, CHANGED) or self._put_function == DIRECT
+                if ours:
+                    self._leave()  # whoever connects anew hears of a newer version, or owner
+                if not ours or number > 1:
                     raise translate(error, self._settings.place, sent=True) from error
             except (psycopg.Error, MsgspecError) as error:
                 self._leave_if_lost(error)
@@ -367,19 +370,16 @@ class PostgresEngine:
     def _connect(self) -> Caller:
         connection = self._settings.connect()
         try:
-            prepare(connection, self._settings.schema)
-            self._witness.compare(connection)
-            pooled = is_pooled(connection)
-            direct = not pooled and act_as_owner(connection, self._settings.schema)
+            session = begin(connection, self._settings.schema, self._witness)
         except psycopg.Error as error:
             connection.close()
             raise translate(error, self._settings.place, sent=False) from error
         except StoreError:
             connection.close()
             raise
-        self._polls = pooled and self._settings.listen == self._settings.url
-        self._put_function = "_put_one" if direct else "_put_one_as_owner"
-        self._caller = Caller(connection, self._settings.schema, prepares=not pooled)
+        self._polls = session.pooled and self._settings.listen == self._settings.url
+        self._put_function = session.put_function
+        self._caller = Caller(connection, self._settings.schema, prepares=not session.pooled)
         return self._caller
 
     def _leave_if_lost(self, error: Exception) -> None:

@@ -22,7 +22,7 @@ callers of another version would notice needs a migration too, if an empty one."
 OLDEST = 14
 """The functions need this version of the server."""
 
-_NAME = re.compile(r"\bbide(?=\.|, pg_temp| FROM PUBLIC)")
+_NAME = re.compile(r"(?<!')\bbide(?=\.|, pg_temp| FROM PUBLIC)")
 
 
 def prepare(connection: psycopg.Connection[Any], schema: str) -> None:
@@ -51,70 +51,54 @@ def prepare(connection: psycopg.Connection[Any], schema: str) -> None:
         name = sql.Identifier(schema)
         if found is None:
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
-        elif not _owns(connection, schema):
-            raise AccessDenied(
-                f"the schema {schema!r} is of version {found}, and this bide needs {VERSION}: "
-                "open the store once as the user who owns the schema (bide init), who brings it "
-                "up to date"
-            )
+        else:
+            _drop_functions(connection, schema, found)
         connection.execute(sql.SQL("SET LOCAL search_path = {}, pg_temp").format(name))
         connection.execute("SET LOCAL client_min_messages = warning")
-        if found is not None:
-            _drop_functions(connection, schema)
-        plain = re.fullmatch("[a-z_][a-z0-9_]*", schema)
-        quoted = schema if plain else name.as_string(connection)
+        connection.execute("SET LOCAL standard_conforming_strings = on")
+        quoted = name.as_string(connection)
         newer = [_MIGRATIONS[number] for number in sorted(_MIGRATIONS) if number > (found or 0)]
         for file in [*newer, *_FUNCTIONS]:
-            connection.execute(_NAME.sub(quoted, file.read_text()).encode())
+            connection.execute(_NAME.sub(lambda _: quoted, file.read_text()).encode())
         connection.execute("DELETE FROM store")
         connection.execute("INSERT INTO store VALUES (%s)", (VERSION,))
 
 
-def act_as_owner(connection: psycopg.Connection[Any], schema: str) -> bool:
-    """Set up a session as the schema's functions do for themselves, if its user is their owner.
-
-    Then `_put_one` can be called directly: to set and reset the user and the settings at each call
-    takes a twentieth of the time of a put.
-
-    Returns:
-        Whether the user is the owner, and not another one that acts for it.
-
-    Raises:
-        psycopg.Error: the server refused.
-    """
-    name = sql.Identifier(schema).as_string(connection)
+def owner(connection: psycopg.Connection[Any], schema: str) -> str | None:
+    """Return the name of the role with whose rights a store works; `None` if there is no store."""
     row = connection.execute(
-        "SELECT nspowner = session_user::regrole AND session_user = current_user"
-        " FROM pg_namespace WHERE oid = %s::regnamespace",
-        (name,),
+        "SELECT pg_get_userbyid(relowner) FROM pg_class"
+        " WHERE relname = 'store' AND relnamespace = %s::regnamespace",
+        (sql.Identifier(schema).as_string(connection),),
     ).fetchone()
-    if row != (True,):
-        return False
-    connection.execute(sql.SQL("SET search_path = {}, pg_temp").format(sql.Identifier(schema)))
-    connection.execute("SET lock_timeout = '250ms'")
-    return True
+    return None if row is None else str(row[0])
 
 
-def _owns(connection: psycopg.Connection[Any], schema: str) -> bool:
-    row = connection.execute(
-        "SELECT pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = %s", (schema,)
-    ).fetchone()
-    return row == (True,)
-
-
-def _drop_functions(connection: psycopg.Connection[Any], schema: str) -> None:
+def _drop_functions(connection: psycopg.Connection[Any], schema: str, version: int) -> None:
     """Drop what is not for people, so that no function of an older version is left.
 
-    The others are replaced: views and functions of the user's may depend on them.
+    The others are replaced: views and functions of the user's may depend on them. What follows in
+    the transaction has the rights of the owner, to whom the new functions shall belong: those of a
+    superuser would run with all rights, on tables of somebody with less.
     """
+    name = owner(connection, schema)
+    row = connection.execute("SELECT pg_has_role(%s::name, 'USAGE')", (name,)).fetchone()
+    if row != (True,):
+        raise AccessDenied(
+            f"the schema {schema!r} is of version {version}, and this bide needs {VERSION}: "
+            "open the store once as the user who owns the schema (bide init), who brings it "
+            "up to date"
+        )
     functions = connection.execute(
         "SELECT format('DROP FUNCTION %%s', oid::regprocedure) FROM pg_proc"
-        " WHERE pronamespace = %s::regnamespace AND proname LIKE '\\_%%'",
+        " WHERE pronamespace = %s::regnamespace AND starts_with(proname, '_')",
         (sql.Identifier(schema).as_string(connection),),
     ).fetchall()
     for (statement,) in functions:
         connection.execute(statement.encode())
-    connection.execute("DROP VIEW IF EXISTS _message, _counter, _part")
+    for view in ("_message", "_counter", "_part"):
+        connection.execute(sql.SQL("DROP VIEW IF EXISTS {}").format(sql.Identifier(schema, view)))
+    connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(str(name))))
 
 
 def _version(connection: psycopg.Connection[Any], schema: str) -> int | None:

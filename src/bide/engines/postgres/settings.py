@@ -47,7 +47,7 @@ class Settings:
         """
         url = self.listen if to_listen else self.url
         try:
-            return psycopg.connect(
+            connection = psycopg.connect(
                 url,
                 connect_timeout=connect_timeout(url),
                 autocommit=True,
@@ -57,6 +57,8 @@ class Settings:
             )
         except psycopg.Error as error:
             raise translate(error, self.place, sent=False) from error
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # of each BEGIN
+        return connection
 
 
 def connect_timeout(url: str) -> str | int:
@@ -89,9 +91,11 @@ def read_url(parts: SplitResult) -> Settings:
     except psycopg.ProgrammingError as error:
         raise InvalidArgument(f"the postgresql:// URL is wrong: {error}") from None
     schema = ours.get("schema", "bide")
-    if not schema or len(schema.encode()) > 63 or "\0" in schema or schema.startswith("pg_"):
+    long = not 1 <= len(schema.encode()) <= 63
+    if long or not schema.isprintable() or schema.startswith("pg_") or "$$" in schema:
         raise InvalidArgument(
-            f"schema={schema!r} is no name of a schema: 1 to 63 bytes, not pg_..."
+            f"schema={schema!r} is no name of a schema: 1 to 63 bytes, no control characters, "
+            "not pg_..., and no $$"
         )
     host, port = known.get("host") or "localhost", known.get("port")
     at = f":{port}" if port and "," not in str(port) else ""  # several hosts: without their ports

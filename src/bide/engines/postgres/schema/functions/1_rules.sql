@@ -59,7 +59,7 @@ CREATE FUNCTION bide._moved(p_was bide.message, p_is bide.message, p_cause text,
 RETURNS bide.tally[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   sets CONSTANT text[] := '{pending,pending,leased,dead,kept,kept}';
-  moved bide.tally[] := '{}';
+  moved tally[] := '{}';
 BEGIN
   IF p_was.seq IS NOT NULL THEN
     moved := moved || (p_was.queue, sets[p_was.state + 1],
@@ -87,15 +87,15 @@ CREATE FUNCTION bide._count_moves(p_moves bide.tally[]) RETURNS void LANGUAGE sq
   HAVING sum(by) <> 0
 $$;
 
--- See that whoever connected may use a queue.
+-- See that whoever connected may use a queue; who may act for the owner may use all.
 CREATE FUNCTION bide._check_access(p_queue text) RETURNS void LANGUAGE plpgsql STABLE AS $$
 BEGIN
-  IF session_user <> current_user AND NOT EXISTS (
+  IF NOT pg_has_role(session_user, current_user, 'MEMBER') AND NOT EXISTS (
     SELECT FROM access JOIN pg_roles AS r ON r.rolname = role  -- one may have been dropped
     WHERE p_queue LIKE ANY (queues) AND pg_has_role(session_user, r.oid, 'MEMBER')
   ) THEN
     RAISE EXCEPTION 'user % may not use the queue %', session_user, p_queue
-      USING ERRCODE = 'insufficient_privilege', HINT = 'SELECT bide.allow(role, queues) lets them';
+      USING ERRCODE = 'insufficient_privilege', HINT = format('SELECT %I.allow(role, queues) lets them', current_schema());
   END IF;
 END $$;
 

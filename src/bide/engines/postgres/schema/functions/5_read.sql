@@ -275,7 +275,7 @@ END $$;
 CREATE FUNCTION bide._queues(p_prefix text) RETURNS SETOF text
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
   SELECT q.name FROM queue q WHERE starts_with(q.name, p_prefix) AND (
-    session_user = current_user OR EXISTS (
+    pg_has_role(session_user, current_user, 'MEMBER') OR EXISTS (
       SELECT FROM access a JOIN pg_roles AS r ON r.rolname = a.role
       WHERE q.name LIKE ANY (a.queues) AND pg_has_role(session_user, r.oid, 'MEMBER')))
   ORDER BY q.name COLLATE "C"

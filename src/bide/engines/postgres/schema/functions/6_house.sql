@@ -5,7 +5,7 @@
 CREATE FUNCTION bide._fold() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 BEGIN
-  IF pg_is_in_recovery() OR NOT pg_try_advisory_xact_lock('bide.tally'::regclass::oid::bigint) THEN
+  IF pg_is_in_recovery() OR NOT pg_try_advisory_xact_lock('tally'::regclass::oid::bigint) THEN
     RETURN;
   END IF;
   PERFORM set_config('synchronous_commit', 'off', true);

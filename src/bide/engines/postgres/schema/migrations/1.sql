@@ -21,7 +21,7 @@ CREATE TABLE bide.access (
 -- than those of a store that was lost, because the first is the time of day.
 CREATE SEQUENCE bide.seq;
 CREATE SEQUENCE bide.token;
-SELECT setval('bide.token', (extract(epoch FROM clock_timestamp()) * 1000)::bigint);
+SELECT setval('token', (extract(epoch FROM clock_timestamp()) * 1000)::bigint);
 
 -- Where a message stands: one narrow row each, which every change locks. The rank is the order within
 -- the state.
