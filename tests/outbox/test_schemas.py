@@ -1,4 +1,4 @@
-"""The tables of an outbox on PostgreSQL are where programs find them."""
+"""The tables of an outbox on PostgreSQL are where programs find them, and can be read."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -9,6 +9,7 @@ import pytest
 
 import bide
 from bide.outbox.forwarder import table_of
+from bide.outbox.postgres import PostgresTable
 from tests.outbox.shop import forward, rows
 from tests.postgres_server import PostgresServer
 
@@ -65,3 +66,31 @@ def test_a_user_who_may_create_tables_nowhere_else_makes_them_there(
         shop.commit()
         forward(orders, namesake)
     assert orders.get(id) is not None
+
+
+def test_any_text_is_forwarded_whatever_the_encoding_of_the_client(
+    database: str, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    table_of(database).close()
+    with closing(psycopg.connect(database, client_encoding="UTF8")) as shop:
+        orders.put("日本", id="日本", within=shop)
+        shop.commit()
+        forward(orders, database)
+        found = orders.get("日本")
+        assert found is not None
+        assert found.body == "日本"
+        assert rows(shop) == []
+
+
+def test_the_connection_of_a_forwarder_is_not_ended_for_being_idle(
+    database: str, postgres: PostgresServer
+) -> None:
+    with postgres.client() as owner:
+        owner.execute("ALTER ROLE bide SET idle_session_timeout = '1h'")
+        try:
+            with closing(PostgresTable(database)) as table:
+                timeout = table._connection.execute("SHOW idle_session_timeout").fetchone()
+        finally:
+            owner.execute("ALTER ROLE bide RESET idle_session_timeout")
+    assert timeout == ("0",)

@@ -13,7 +13,9 @@ from bide.outbox.rows import CHANNEL, POSTGRES_TABLES, Row
 __all__ = ["PostgresTable"]
 
 _NAME = """
-SELECT format('postgresql-%s-%s-%s', system_identifier, d.oid, 'bide_outbox'::regclass::oid)
+SELECT pg_catalog.format(
+  'postgresql-%s-%s-%s', system_identifier, d.oid, 'bide_outbox'::regclass::oid
+)
 FROM pg_control_system(), pg_database AS d WHERE datname = current_database()
 """
 
@@ -23,11 +25,14 @@ FROM pg_control_system(), pg_database AS d WHERE datname = current_database()
 _OUTSIDE_OF_STORES = """
 SELECT set_config(
   'search_path',
-  coalesce(string_agg(format('%I', name), ', ' ORDER BY place), current_setting('search_path')),
+  coalesce(
+    string_agg(pg_catalog.format('%I', name), ', ' ORDER BY place), current_setting('search_path')
+  ),
   true
 )
 FROM unnest(current_schemas(false)) WITH ORDINALITY AS path (name, place)
-WHERE has_schema_privilege(name, 'CREATE') AND to_regclass(format('%I.sleeper', name)) IS NULL
+WHERE has_schema_privilege(name, 'CREATE')
+  AND to_regclass(pg_catalog.format('%I.sleeper', name)) IS NULL
 """
 
 
@@ -41,13 +46,15 @@ class PostgresTable:
     def __init__(self, url: str) -> None:
         self._connection = psycopg.connect(
             url, autocommit=True, prepare_threshold=None, fallback_application_name="bide forward",
-            connect_timeout=connect_timeout(url),
+            connect_timeout=connect_timeout(url), client_encoding="UTF8",
         )  # fmt: skip
         self._woken, self._waker = os.pipe()
         self._notes: list[psycopg.Notify] = []
         self._connection.add_notify_handler(self._notes.append)
         self._run = self._connection.execute
         try:
+            if self._connection.info.server_version >= 140_000:
+                self._run("SET idle_session_timeout = 0")  # it waits for notifications
             with self._connection.transaction():
                 self._run("SELECT pg_advisory_xact_lock(hashtext('bide outbox'))")
                 self._run("SET LOCAL client_min_messages = warning")

@@ -267,6 +267,17 @@ def test_ids_that_the_server_makes_differ_in_sessions_with_the_same_seed(
     assert counts(engine).sizes.total == 60
 
 
+def test_a_put_that_does_not_say_what_to_do_with_a_message_of_its_id_keeps_it(
+    engine: PostgresEngine, user: psycopg.Connection[Any]
+) -> None:
+    put(user, engine, "a")
+    again = (
+        f"SELECT (s).done FROM {engine.schema}.put('q', '[2]', id => 'a', on_conflict => NULL) AS s"
+    )
+    assert user.execute(again.encode()).fetchone() == (False,)
+    assert got(user, engine, "body", "a") == ([1],)
+
+
 @pytest.mark.parametrize("queue", ["", "two words", "a/b/c", "x" * 129, None])
 def test_no_queue_gets_a_wrong_name(
     engine: PostgresEngine, user: psycopg.Connection[Any], queue: str | None

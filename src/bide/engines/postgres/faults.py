@@ -69,6 +69,11 @@ _TEXTS: dict[str, tuple[type[StoreError], str]] = {
     "42P01": (NotAStore, _BY_HAND),
     "42703": (NotAStore, _BY_HAND),
     "22P02": (StoreCorrupt, _UNREADABLE),
+    "22P05": (
+        StoreError,
+        "the database's encoding lacks a character of an id, group, header or name: nothing was "
+        "changed. Use a database with the encoding UTF8",
+    ),
     "XX001": (StoreCorrupt, _DAMAGED),
     "XX002": (StoreCorrupt, _DAMAGED),
     "3D000": (StoreUnavailable, "the server has no such database: create it with createdb"),

@@ -89,5 +89,6 @@ class PostgresNotifier:
 
     def _open(self) -> psycopg.Connection[Any]:
         connection = self._settings.connect(to_listen=True)
+        connection.execute("SET idle_session_timeout = 0")  # it is always idle
         connection.execute(sql.SQL("LISTEN {}").format(self._settings.identifier))
         return connection

@@ -1,11 +1,17 @@
 -- For people, triggers and programs in other languages: one message at a time, in the caller's own
 -- transaction, so that an order and its time-out are committed together. Answers hold once that has
--- been committed; a delay counts from the call.
+-- been committed; a delay counts from the call. Arguments may be columns of any collation: what is
+-- called with one that says `COLLATE "C"` compares all texts by that.
 
--- 1 to 512 bytes without control characters.
+-- 1 to 512 bytes without control characters. In SQL_ASCII a byte counts as a character, and those from
+-- U+0080 to U+009F have two.
 CREATE FUNCTION bide._check_name(p_what text, p_value text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  control CONSTANT text := CASE getdatabaseencoding()
+    WHEN 'SQL_ASCII' THEN '[\u0001-\u001f\u007f]|\u00c2[\u0080-\u009f]'
+    ELSE '[\u0001-\u001f\u007f-\u009f]' END;
 BEGIN
-  IF octet_length(p_value) NOT BETWEEN 1 AND 512 OR p_value ~ '[\u0001-\u001f\u007f-\u009f]' THEN
+  IF octet_length(p_value) NOT BETWEEN 1 AND 512 OR p_value ~ control THEN
     RAISE EXCEPTION '% must have 1 to 512 bytes and no control characters', p_what
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
@@ -91,11 +97,11 @@ BEGIN
   result.id := coalesce(id, _new_id());
   IF NOT coalesce(
     (at IS NULL OR delay IS NULL) AND moment BETWEEN '1970-01-01Z' AND '2100-01-01Z'
-    AND octet_length(data) <= 1048576 AND (id IS NULL OR id ~ '^[!-~]{1,255}$')
+    AND octet_length(data) <= 1048576 AND (id IS NULL OR id COLLATE "C" ~ '^[!-~]{1,255}$')
     AND priority = 0 AND attempts = 10 AND expires IS NULL AND "group" IS NULL AND headers IS NULL
     AND on_conflict = 'keep' AND latest IS NULL, false
   ) THEN
-    PERFORM _check_put(queue, data, delay, at, result.id, priority, attempts, expires, "group",
+    PERFORM _check_put(queue COLLATE "C", data, delay, at, result.id, priority, attempts, expires, "group",
                        headers, on_conflict);
     IF latest NOT BETWEEN '0' AND '130 years' OR latest IS NOT NULL
        AND (id IS NULL OR delay IS NULL OR on_conflict IS DISTINCT FROM 'replace') THEN
@@ -106,32 +112,32 @@ BEGIN
     longest := ceil(extract(epoch FROM latest) * 1000);
   END IF;
   due := ceil(extract(epoch FROM moment) * 1000);
-  IF on_conflict = 'keep' THEN
-    put_at := _put_one(queue, NULL, result.id, true, data, due, 0, coalesce(priority, 0),
+  IF on_conflict IS DISTINCT FROM 'replace' THEN
+    put_at := _put_one(queue COLLATE "C", NULL, result.id, true, data, due, 0, coalesce(priority, 0),
                        coalesce(attempts, 10), late, "group", headers::text);
     IF put_at IS NOT NULL THEN
       IF due < put_at + 5000 THEN  -- who waits looks more often by itself
-        PERFORM _wake_at_commit(queue, due);
+        PERFORM _wake_at_commit(queue COLLATE "C", due);
       END IF;
       RETURN (result.id, true, CASE WHEN due <= put_at THEN 'ready' ELSE 'delayed' END,
               to_timestamp(due / 1000.0))::outcome;
     END IF;
-    PERFORM _check_put(queue, data, delay, at, result.id, priority, attempts, expires, "group",
+    PERFORM _check_put(queue COLLATE "C", data, delay, at, result.id, priority, attempts, expires, "group",
                        headers, on_conflict);
-    SELECT * INTO met FROM _put(queue, NULL, ARRAY[result.id], NULL, ARRAY[data], ARRAY[due], NULL,
-      ARRAY[priority]::bigint[], ARRAY[attempts]::bigint[], ARRAY[late], ARRAY["group"],
+    SELECT * INTO met FROM _put(queue COLLATE "C", NULL, ARRAY[result.id], NULL, ARRAY[data], ARRAY[due],
+      NULL, ARRAY[priority]::bigint[], ARRAY[attempts]::bigint[], ARRAY[late], ARRAY["group"],
       ARRAY[headers::text], NULL, NULL, NULL, NULL) AS p WHERE p.number > 0;
     result.done := met.number IS NULL;
     due := coalesce(met.due, due);
   ELSE
-    SELECT * INTO met FROM _replace(queue, NULL, ARRAY[result.id], NULL, ARRAY[data], ARRAY[due],
+    SELECT * INTO met FROM _replace(queue COLLATE "C", NULL, ARRAY[result.id], NULL, ARRAY[data], ARRAY[due],
       NULL, ARRAY[priority]::bigint[], ARRAY[attempts]::bigint[], ARRAY[late], ARRAY["group"],
       ARRAY[headers::text], NULL, NULL, NULL, NULL, ARRAY[longest], false, NULL) AS p
     WHERE p.number > 0;
     result.done := coalesce(met.done, true);
     due := coalesce(met.successor, met.due, due);
   END IF;
-  PERFORM _wake_at_commit(queue, due) WHERE result.done AND met.state IS DISTINCT FROM 2;
+  PERFORM _wake_at_commit(queue COLLATE "C", due) WHERE result.done AND met.state IS DISTINCT FROM 2;
   result.state := _name(coalesce(met.state, CASE WHEN due <= _moment(NULL) THEN 1 ELSE 0 END::smallint));
   result.due := to_timestamp(due / 1000.0);
   RETURN result;
@@ -145,7 +151,8 @@ $$;
 CREATE OR REPLACE FUNCTION bide.cancel(queue text, id text) RETURNS bide.outcome
 LANGUAGE sql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
   SELECT (id, coalesce(c.done, false), _name(c.state), to_timestamp(c.due / 1000.0))::outcome
-  FROM (SELECT 1) AS one LEFT JOIN _change('cancel', queue, NULL, ARRAY[id], p_actor => session_user::text) AS c ON true
+  FROM (SELECT 1) AS one LEFT JOIN _change(
+    'cancel', queue COLLATE "C", NULL, ARRAY[id], p_actor => session_user::text) AS c ON true
 $$;
 
 -- Move a message that nobody holds to another due time.
@@ -157,8 +164,8 @@ DECLARE
   due CONSTANT bigint := _due(delay, at);
   c record;
 BEGIN
-  SELECT * INTO c FROM _change('reschedule', queue, NULL, ARRAY[id], p_at => due);
-  PERFORM _wake_at_commit(queue, due) WHERE c.done;
+  SELECT * INTO c FROM _change('reschedule', queue COLLATE "C", NULL, ARRAY[id], p_at => due);
+  PERFORM _wake_at_commit(queue COLLATE "C", due) WHERE c.done;
   RETURN (id, coalesce(c.done, false), _name(c.state), to_timestamp(c.due / 1000.0))::outcome;
 END $$;
 
@@ -178,7 +185,7 @@ LANGUAGE sql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
          CASE WHEN f.state >= 2 THEN to_timestamp(f.rank / 1000.0) END,
          to_timestamp(nullif(f.created, 0) / 1000.0),
          to_timestamp((f.successor::json ->> 'due')::bigint / 1000.0)
-  FROM _find(queue, ARRAY[id], 9007199254740992, false) AS f
+  FROM _find(queue COLLATE "C", ARRAY[id], 9007199254740992, false) AS f
 $$;
 
 -- Let a role use the store, by these functions alone: `queues` are patterns as for LIKE.

@@ -1,0 +1,199 @@
+"""Names of schemas, and what users and databases may be set to."""
+
+import random
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import psycopg
+import pytest
+from psycopg import sql
+
+import bide
+from bide.engines.findings import examine
+from bide.engines.postgres import from_url
+from bide.engines.postgres.notifier import PostgresNotifier
+from bide.engines.postgres.schema import VERSION
+from bide.model import commands as cmd
+from bide.model.errors import InvalidArgument, StoreError
+from bide.model.message import Item
+from tests.postgres_server import PostgresServer
+
+
+@pytest.fixture
+def client(postgres: PostgresServer) -> Iterator[psycopg.Connection[Any]]:
+    with postgres.client() as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Shop Queue", 'a"b', "it's", r"a\1b", "select", "a.b", "50%s", "$1", "é" * 31, "x" * 63],
+)
+def test_a_schema_may_have_any_name(
+    postgres: PostgresServer, client: psycopg.Connection[Any], name: str
+) -> None:
+    url = f"{postgres.url}&schema={quote(name, safe='')}"
+    schema = sql.Identifier(name)
+    try:
+        with bide.Queue("q", url) as queue, psycopg.connect(postgres.url) as user:
+            queue.put(1, id="a")
+            queue.put(2, id="b", within=user)
+            queue.put_many([3, 4], within=user)
+            user.execute(sql.SQL("SELECT {}.put('q', '5', id => 'c')").format(schema))
+            user.execute(sql.SQL("SELECT {}.cancel('q', 'c')").format(schema))
+            user.commit()
+            queue.configure(limit=1)
+            assert [delivery.id for delivery in queue.claim(1)] == ["a"]
+            assert queue.audit()
+            assert not [finding for finding in examine(url) if "version" in finding.what]
+        older = sql.SQL("UPDATE {}.store SET version = {}").format(schema, VERSION - 1)
+        client.execute(older)
+        from_url(urlsplit(url))().close()
+        version = client.execute(sql.SQL("SELECT version FROM {}.store").format(schema))
+        assert version.fetchall() == [(VERSION,)]
+    finally:
+        client.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(schema))
+
+
+@pytest.mark.parametrize("name", ["", "x" * 64, "é" * 32, "a\nb", "pg_x", "a$$b"])
+def test_a_name_that_no_schema_can_have_is_refused(postgres: PostgresServer, name: str) -> None:
+    with pytest.raises(InvalidArgument, match="is no name of a schema"):
+        from_url(urlsplit(f"{postgres.url}&schema={quote(name, safe='')}"))
+
+
+@pytest.fixture
+def careful(postgres: PostgresServer, client: psycopg.Connection[Any]) -> Iterator[str]:
+    """Provide the URL of a store of a user whose transactions are serializable by default."""
+    client.execute("CREATE ROLE careful LOGIN; GRANT CREATE ON DATABASE postgres TO careful")
+    client.execute("ALTER ROLE careful SET default_transaction_isolation = 'serializable'")
+    yield f"{postgres.url.replace('bide@', 'careful@')}&schema=careful"
+    client.execute("DROP SCHEMA careful CASCADE; DROP OWNED BY careful; DROP ROLE careful")
+
+
+def test_commands_are_read_committed_whatever_is_the_users_default(careful: str) -> None:
+    with closing(from_url(urlsplit(careful))()) as engine:
+        assert engine._caller is not None
+        own = engine._caller.connection
+        with own.transaction():  # as of several commands
+            assert own.execute("SHOW transaction_isolation").fetchone() == ("read committed",)
+        assert own.execute("SHOW transaction_isolation").fetchone() == ("read committed",)
+
+
+def test_the_connection_that_listens_is_not_ended_for_being_idle(
+    careful: str, client: psycopg.Connection[Any]
+) -> None:
+    client.execute("ALTER ROLE careful SET idle_session_timeout = '1h'")
+    with closing(from_url(urlsplit(careful))()) as engine:
+        notifier = engine.notifier()
+        assert isinstance(notifier, PostgresNotifier)
+        assert notifier._connection is not None
+        timeout = notifier._connection.execute("SHOW idle_session_timeout").fetchone()
+        assert timeout == ("0",)
+        engine.close()
+        assert notifier.listen() == []
+
+
+def test_processes_that_would_conflict_if_they_were_serializable_do_not(careful: str) -> None:
+    ids = [f"m{number}" for number in range(20)]
+
+    def change(seed: int) -> None:
+        chance = random.Random(seed)
+        with closing(from_url(urlsplit(careful))()) as own:  # all of them make the schema, too
+            for _ in range(100):
+                some = chance.sample(ids, 5)
+                items = [Item(id, b"1", delay=60_000) for id in some]
+                commands: list[cmd.Command] = [
+                    cmd.Put("q", items), cmd.Put("q", items[:1]), cmd.Put("q", items, "replace"),
+                    cmd.Cancel("q", some), cmd.Reschedule("q", some, delay=60_000),
+                ]  # fmt: skip
+                own.execute([chance.choice(commands)])
+
+    with ThreadPoolExecutor() as threads:
+        assert list(threads.map(change, range(4))) == [None] * 4
+
+
+@pytest.fixture
+def make_database(
+    postgres: PostgresServer, client: psycopg.Connection[Any]
+) -> Iterator[Callable[[str], str]]:
+    """Provide a function that makes a database with an encoding, and returns its URL."""
+
+    names: list[str] = []
+
+    def made(encoding: str) -> str:
+        names.append(encoding.lower())
+        client.execute(
+            f"CREATE DATABASE {names[-1]} ENCODING '{encoding}' TEMPLATE template0"
+            " LC_COLLATE 'C' LC_CTYPE 'C'".encode()
+        )
+        return postgres.url.replace("/postgres?", f"/{names[-1]}?")
+
+    yield made
+    for name in names:
+        client.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII", "EUC_JP"])
+def test_texts_come_back_as_they_were_whatever_the_encoding_of_the_database(
+    make_database: Callable[[str], str], encoding: str
+) -> None:
+    url = make_database(encoding)
+    ids = ["É", "ü" * 256] if encoding == "LATIN1" else ["É", "日本" * 85]
+    if encoding == "SQL_ASCII":
+        ids.append("\N{GRINNING FACE}")
+    with bide.Queue("q", url) as queue, psycopg.connect(url, client_encoding="UTF8") as user:
+        for id in ids:
+            queue.put({"name": "日本"}, id=id, group=id, headers={"name": id})
+            queue.put(1, id=f"{id[:99]}w", within=user)
+            put = "SELECT bide.put('q', '1', id => %s, \"group\" => %s)"
+            user.execute(put, (f"{id[:99]}s", id))
+        user.commit()
+        there = {message.id: message for message in queue.scan()}
+        assert set(there) == {form for id in ids for form in (id, f"{id[:99]}w", f"{id[:99]}s")}
+        for id in ids:
+            assert there[id].body == {"name": "日本"}
+            assert (there[id].group, there[id].headers) == (id, {"name": id})
+        for name in ("a\x1f", "a\x7f", *(["\x85"] if encoding != "EUC_JP" else [])):
+            with pytest.raises(psycopg.errors.InvalidParameterValue), user.transaction():
+                user.execute("SELECT bide.put('q', '1', id => %s)", (name,))
+        assert queue.audit()
+
+
+def test_a_character_that_the_database_cannot_store_is_told_with_the_fix(
+    make_database: Callable[[str], str],
+) -> None:
+    url = make_database("LATIN1")
+    with bide.Queue("q", url) as queue:
+        for put in (lambda: queue.put(1, id="日本"), lambda: queue.put_many([1], group="日本")):
+            with pytest.raises(StoreError, match="Use a database with the encoding UTF8"):
+                put()
+    (found,) = [finding for finding in examine(url) if "encoding" in finding.what]
+    assert (found.level, "LATIN1" in found.what, "UTF8" in found.fix) == ("warning", True, True)
+
+
+def test_arguments_may_be_columns_of_any_collation(
+    postgres_url: Callable[[], str], client: psycopg.Connection[Any]
+) -> None:
+    with closing(from_url(urlsplit(postgres_url()))()) as engine:
+        bide_ = engine.schema
+        client.execute(
+            'CREATE TEMP TABLE orders (id text COLLATE "POSIX", kind text COLLATE "C");'
+            "INSERT INTO orders VALUES ('a', 'g')"
+        )
+        for call, done in [
+            ("put('q', '1', id => id)", True),
+            ("put('q', '2', id => id)", False),
+            ("put('q', '2', id => id, on_conflict => 'replace')", True),
+            ("reschedule('q', id, delay => '1h')", True),
+            ("cancel('q', id)", True),
+            ("put('q', '1', id => id, \"group\" => kind, priority => 3)", True),
+            ("put(kind || '.q', '1', id => id)", True),
+        ]:
+            query = f"SELECT (f).done FROM orders, LATERAL {bide_}.{call} AS f".encode()
+            assert client.execute(query).fetchall() == [(done,)], call
+        query = f"SELECT g.state FROM orders, LATERAL {bide_}.get('q', id) AS g".encode()
+        assert client.execute(query).fetchall() == [("ready",)]
+        client.execute("DROP TABLE orders")
