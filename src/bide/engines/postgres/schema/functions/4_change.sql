@@ -268,7 +268,8 @@ BEGIN
     ORDER BY p.rank, p.seq LIMIT p_limit - found;
 END $$;
 
--- Delete up to 1,000 messages and count why. Answers how many, and whether more are left.
+-- Delete up to 1,000 messages and count why. Answers how many, and whether more are left. Each is looked
+-- at again when it is locked: somebody may have claimed, moved or changed it meanwhile.
 CREATE FUNCTION bide._delete_where(
   p_cause text, p_queue text, p_now bigint, p_state integer, p_group text, p_after bigint,
   p_before bigint, p_actor text, OUT count integer, OUT more boolean, OUT place bigint
@@ -280,27 +281,32 @@ DECLARE
   first_due bigint := coalesce(p_after, 0);
   last_due bigint := coalesce(p_before, 9007199254740992);
   moves tally[] := '{}';
+  ids text[];
+  wanted text;
   was message;
 BEGIN
-  count := 0; more := false;
   CASE p_state
     WHEN 0 THEN first_due := moment + 1;
     WHEN 1 THEN last_due := least(last_due, moment + 1);
     ELSE NULL;
   END CASE;
-  FOR was IN
-    (SELECT * FROM message
-     WHERE p_state >= 3 AND queue = q.id AND state = p_state AND state >= 0
-       AND rank < coalesce(p_before, 9007199254740992) ORDER BY rank, seq LIMIT 1001)
-    UNION ALL
-    SELECT * FROM _unheld(q.id, p_group, first_due, last_due, 1001) WHERE coalesce(p_state, 0) < 2
-  LOOP
-    IF count = 1000 THEN
-      more := true;
-      EXIT;
-    END IF;
-    DELETE FROM message WHERE queue = q.id AND id = was.id AND state = was.state;
-    CONTINUE WHEN NOT FOUND;  -- somebody claimed or changed it meanwhile
+  SELECT coalesce(array_agg(id ORDER BY id COLLATE "C") FILTER (WHERE n <= 1000), '{}'), count(*) > 1000
+  INTO ids, more FROM (
+    SELECT id, row_number() OVER () AS n FROM (
+      (SELECT id FROM message
+       WHERE p_state >= 3 AND queue = q.id AND state = p_state AND state >= 0
+         AND rank < coalesce(p_before, 9007199254740992) ORDER BY rank, seq LIMIT 1001)
+      UNION ALL
+      SELECT id FROM _unheld(q.id, p_group, first_due, last_due, 1001) WHERE coalesce(p_state, 0) < 2
+    ) AS there
+  ) AS numbered;
+  count := 0;
+  FOREACH wanted IN ARRAY ids LOOP
+    DELETE FROM message WHERE queue = q.id AND id = wanted AND CASE
+      WHEN p_state >= 3 THEN state = p_state AND rank < coalesce(p_before, 9007199254740992)
+      ELSE state < 2 AND due >= first_due AND due < last_due AND (p_group IS NULL OR "group" = p_group)
+    END RETURNING * INTO was;
+    CONTINUE WHEN was.seq IS NULL;
     IF was.state < 4 AND greatest(q.history, q.result_ttl) > 0 THEN
       PERFORM _remember_end(q, was, CASE p_cause WHEN 'purged' THEN 4 ELSE 1 END, moment, p_actor);
     END IF;
