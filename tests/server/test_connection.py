@@ -67,6 +67,21 @@ def test_a_head_without_end_is_cut_off(client: Client, piece: bytes) -> None:
     assert client.get("/healthz").status == 200
 
 
+@pytest.mark.parametrize("start", [b"0\r\nx: ", b"2;x=", b"0"], ids=["field", "extension", "size"])
+def test_what_stands_around_chunks_without_end_is_cut_off(client: Client, start: bytes) -> None:
+    with connect(client) as raw:
+        raw.sendall(PUT + b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n" + start)
+        sent = 0
+        try:
+            while sent < 16 << 20:
+                raw.sendall(b"0" * 50_000)
+                sent += 50_000
+        except OSError:
+            pass  # the server has closed the connection
+        assert sent < 16 << 20
+    assert client.get("/healthz").status == 200
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -78,6 +93,7 @@ def test_a_head_without_end_is_cut_off(client: Client, piece: bytes) -> None:
         PUT + b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
         PUT + b"transfer-encoding: chunked\r\ncontent-length: 2\r\n\r\n0\r\n\r\n",
         PUT + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        PUT + b"transfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
         PUT + b"transfer-encoding: identity\r\n\r\n{}",
         PUT + b"content-length: +2\r\n\r\n{}",
         PUT + b"content-length : 2\r\n\r\n{}",

@@ -174,11 +174,13 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """Hand a part of the body on."""
+        self._fed = 0
         if self._refusal is None and self._incoming is not None:
             self._incoming.feed(body)
 
     def on_message_complete(self) -> None:
         """Tell the request that its body is whole."""
+        self._fed = 0
         if self._refusal is None and self._incoming is not None:
             self._incoming.feed_end()
             self._incoming = None
@@ -187,6 +189,7 @@ class Connection(asyncio.Protocol):
         self._in_head = True
         self._head = RequestHead()
         self._fed = 0
+        """Bytes since the last part of a body, or the last request: the parser keeps them."""
 
     # Reading.
 
@@ -207,10 +210,10 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             if self._refusal is None:
                 self._refusal = 400, f"this is not HTTP/1.1: {error}"
-        if self._in_head:
-            self._fed += len(data)
-            if self._fed > MAX_HEAD + SLICE and self._refusal is None:
-                self._refusal = TOO_LARGE
+        # Of a head, of fields after a body, and of what stands around chunks.
+        self._fed += len(data)
+        if self._fed > MAX_HEAD + SLICE and self._refusal is None:
+            self._refusal = TOO_LARGE
         if self._refusal is not None:
             self._refuse()
 

@@ -4,7 +4,12 @@ from typing import Any
 
 from bide.model.limits import MAX_FIELDS, MAX_HEAD
 
-_ONCE = frozenset((b"host", b"authorization", b"content-type", b"origin", b"sec-fetch-site"))
+_ONCE = frozenset(
+    (
+        b"host", b"authorization", b"content-type", b"origin", b"sec-fetch-site",
+        b"transfer-encoding",
+    )
+)  # fmt: skip
 """Header fields of which a second one would mean something else to a proxy than to this server."""
 
 Refusal = tuple[int, str]
