@@ -154,6 +154,42 @@ def test_a_message_that_is_answered_in_a_probe_has_used_an_attempt(stage: Stage)
     stage.play(story())
 
 
+def test_a_message_that_is_never_answered_does_not_hold_up_the_others(stage: Stage) -> None:
+    """It makes the receiver fail, and keeps its attempts: each probe is another message's turn."""
+
+    async def story() -> None:
+        async with stage.at_work(failures=2, concurrency=1) as (it, worker):
+
+            async def break_on_one(got: Got, _: object) -> bytes | None:
+                return None if got.id == "m0" else answer(200)
+
+            it.script = break_on_one
+            await stage.put(0)
+            await stage.pass_time(lambda: worker.circuit.since is not None, step=1)
+            await stage.put("later", id="m1")
+            await stage.pass_time(lambda: stage.counts().flow.acked == 1, step=5)
+            assert [got.id for got in it.got[:4]] == ["m0", "m0", "m0", "m1"]
+
+    stage.play(story())
+
+
+def test_a_probe_that_is_one_request_too_many_is_not_repeated_at_once(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.at_work(failures=1, concurrency=1, probe=30_000) as (it, worker):
+            it.answers(answer(503), answer(429))
+            await stage.put(1)
+            await stage.pass_time(lambda: len(it.got) == 2, step=1)
+            probed = stage.clock.now()
+            await until(lambda: worker.circuit.state(stage.clock.now()) == "open")
+            assert worker.circuit.until >= probed + 60_000 - 1_000
+            it.answers(answer(200))
+            await stage.pass_time(lambda: stage.counts().flow.acked == 1, step=1)
+            assert len(it.got) == 3
+            assert stage.counts().flow.retried == 0
+
+    stage.play(story())
+
+
 def test_too_many_requests_says_nothing_about_the_health_of_a_receiver(stage: Stage) -> None:
     async def story() -> None:
         async with stage.at_work(failures=1) as (it, worker):

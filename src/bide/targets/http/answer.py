@@ -11,6 +11,9 @@ from bide.model.message import Message
 LONGEST_RETRY_AFTER = 3_600_000
 """The longest Retry-After that is respected, in milliseconds."""
 
+BEHIND = RELEASE._replace(delay=1)
+"""Release a message behind those that are due, so that the next probe is another one's."""
+
 AWAY = frozenset({429, 502, 503, 504})
 """Statuses of a receiver that is busy or away; they say nothing about the message."""
 
@@ -47,15 +50,21 @@ class Answer(NamedTuple):
 
 
 class Failed(Exception):
-    """The receiver did not accept a message."""
+    """The receiver did not accept a message.
 
-    def __init__(self, answer: Answer) -> None:
+    Args:
+        answer: what it answered.
+        probe: whether the message was to show that the receiver is back.
+    """
+
+    def __init__(self, answer: Answer, *, probe: bool) -> None:
         super().__init__(answer.text)
         self.answer = answer
+        self.probe = probe
 
 
 def verdict(
-    message: Message, answer: Answer, backoff: Backoff, chance: float, *, is_open: bool
+    message: Message, answer: Answer, backoff: Backoff, chance: float, *, is_open: bool, probe: bool
 ) -> Verdict:
     """Return how to settle a message.
 
@@ -66,11 +75,13 @@ def verdict(
         chance: 0 to 1, for the jitter.
         is_open: whether the circuit is open, by this failure or before. Then a message that met a
             receiver that is away keeps its attempt.
+        probe: whether this was a probe.
     """
     if answer.good:
         return ACK
     if answer.gone or (is_open and answer.away):
-        return RELEASE
+        # The receiver may be away for this message alone, which takes too long or breaks it.
+        return BEHIND if probe and not answer.gone else RELEASE
     if message.attempt >= min(backoff.attempts, message.attempts):
         return Verdict("bury", reason=answer.text)
     pause = max(backoff.delay(message.attempt, chance), answer.again or 0)

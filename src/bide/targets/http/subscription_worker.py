@@ -184,21 +184,21 @@ class SubscriptionWorker(Consumer):
             answer = await self._target(to).send(one.message, to)
         finally:
             self._sending -= 1
-        self._note(answer, to)
+        probe = self._note(answer, to)
         if answer.gone:
             await self._gone(to)
         if not answer.good:
-            raise Failed(answer)
+            raise Failed(answer, probe=probe)
 
     def judge(self, one: Handling, error: BaseException) -> Verdict | None:
         """Return how to settle a message by what the receiver answered."""
         match error:
             case Failed():
-                answer = error.answer
+                answer, probe = error.answer, error.probe
             case asyncio.CancelledError() if one.timed_out:
                 to: Subscription = one.given or self.subscription
                 answer = Answer(None, f"no answer within {to.timeout / 1000:g} s")
-                self._note(answer, to)
+                probe = self._note(answer, to)
             case Busy():
                 return RELEASE._replace(delay=round(FULL * 1000))
             case asyncio.CancelledError():
@@ -207,14 +207,15 @@ class SubscriptionWorker(Consumer):
                 return None
         retry = one.handler.retry
         is_open = self.circuit.since is not None
-        return verdict(one.message, answer, retry, random.random(), is_open=is_open)
+        return verdict(one.message, answer, retry, random.random(), is_open=is_open, probe=probe)
 
-    def _note(self, answer: Answer, to: Subscription) -> None:
-        """Count an answer in the circuit, and respect its Retry-After."""
+    def _note(self, answer: Answer, to: Subscription) -> bool:
+        """Count an answer in the circuit, and respect its Retry-After; return whether it probed."""
         now, circuit = self._clock.now(), self.circuit
         self.deliveries.note(answer, now)
         if to.url != self.subscription.url:
-            return  # the answer of the receiver before a change
+            return False  # the answer of the receiver before a change
+        probe = circuit.state(now) == "half-open"
         if answer.again:
             moment = self._clock.monotonic() + answer.again / 1000
             self._held_until = max(self._held_until, moment)
@@ -225,7 +226,7 @@ class SubscriptionWorker(Consumer):
                 _log.warning(
                     "%s: the receiver is back", self.subscription.key, extra=self._fields("closed")
                 )
-        elif answer.counts and not answer.gone:
+        elif (answer.counts or probe) and not answer.gone:  # a probe that is too many has failed
             was = circuit.since
             turned = circuit.failed(
                 answer.text, now, most=self.subscription.failures, pause=self.subscription.probe
@@ -241,6 +242,7 @@ class SubscriptionWorker(Consumer):
         if turned:
             self._tell_others()
             self.recall()
+        return probe
 
     def _fields(self, circuit: str) -> dict[str, object]:
         one = self.subscription
