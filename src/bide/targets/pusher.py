@@ -21,8 +21,9 @@ from bide.observing.tally import Tally, total
 from bide.targets.amqp import Address, is_amqp
 from bide.targets.http.addresses import Gate
 from bide.targets.http.answer import Answer
-from bide.targets.http.client import Busy, HttpClient, Lookup, lookup
+from bide.targets.http.client import Busy, HttpClient
 from bide.targets.http.encryption import KEY, KEY_FILE
+from bide.targets.http.lookup import Lookup, lookup
 from bide.targets.http.peers import share
 from bide.targets.http.push_stats import Deliveries, PushStats
 from bide.targets.http.records import Records

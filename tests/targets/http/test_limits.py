@@ -1,7 +1,12 @@
 """Rate, concurrency, and the circuit that opens when a receiver is dead."""
 
 import asyncio
+import socket
+import threading
 from functools import partial
+from typing import Any
+
+import pytest
 
 from bide.targets.http.circuit import Circuit
 from tests.targets.http.environment import Stage, until
@@ -72,6 +77,36 @@ def test_no_more_connections_are_open_than_the_process_may_have(stage: Stage) ->
             assert it.most == 4
             assert it.connections + well.connections <= 8
 
+    stage.play(story())
+
+
+def test_a_host_whose_name_server_never_answers_holds_up_no_other(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, over, known = [], threading.Event(), socket.getaddrinfo
+
+    def find(host: str, *args: Any, **options: Any) -> Any:
+        if host == "hangs.example":
+            asked.append(host)
+            over.wait(30)
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return known("127.0.0.1" if host == "fine.example" else host, *args, **options)
+
+    async def story() -> None:
+        try:
+            async with receiver() as it, stage.pushing() as pusher:
+                await stage.subscribe("http://hangs.example/", concurrency=50)
+                await stage.subscribe(f"http://fine.example:{it.port}/", name="other", queue="w")
+                await stage.put(*range(50))
+                pusher.look()
+                await until(lambda: asked and len(pusher.workers["/shop"].running) == 50)
+                await stage.put(1, queue="w")
+                await stage.acked(1, queue="w")
+                assert asked == ["hangs.example"]
+        finally:
+            over.set()
+
+    monkeypatch.setattr(socket, "getaddrinfo", find)
     stage.play(story())
 
 

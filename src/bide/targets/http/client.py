@@ -6,13 +6,12 @@ that is read, and the number of open connections. The caller bounds the time.
 """
 
 import asyncio
-import ipaddress
 import os
 import resource
 import socket
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -21,6 +20,7 @@ import h11
 from bide.clock import Clock, Timer
 from bide.model.limits import MAX_RECEIVER_BODY, MAX_RECEIVER_HEAD, MAX_RECEIVER_INTERIM
 from bide.targets.http.addresses import Gate, NotPublic
+from bide.targets.http.lookup import Lookup, lookup
 
 LINGER = 1.0
 """Seconds to wait for the rest of an answer once its status is known."""
@@ -35,23 +35,6 @@ SHARE = 4
 """Push uses at most a quarter of the file descriptors of its process."""
 
 MAX_CONNECTIONS = 4_096
-
-Lookup = Callable[[str, int], Awaitable[list[str]]]
-"""Returns the addresses of a host; the port is what the caller wants to connect to."""
-
-
-async def lookup(host: str, port: int) -> list[str]:
-    """Return the addresses of a host, in the order in which the system prefers them.
-
-    Raises:
-        OSError: it is not known.
-    """
-    try:
-        return [str(ipaddress.ip_address(host))]
-    except ValueError:
-        loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(info[4][0]) for info in found))
 
 
 class NoAnswer(Exception):
