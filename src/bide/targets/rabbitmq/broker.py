@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from bide.clock import Clock, sleep
 from bide.model.backoff import Backoff
 from bide.targets.amqp import Address
 from bide.targets.http.addresses import Gate
+from bide.targets.http.lookup import lookup
 from bide.targets.rabbitmq.reading import FrameReader
 
 PAUSES = Backoff(first="100ms", factor=2, ceiling="5s", jitter=0.2)
@@ -177,20 +177,23 @@ class _Transport(TransportFactory):
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         provider = options.pop("ssl_context_provider")
         tls = {"ssl": await provider.get_context(), "server_hostname": url.host}
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
-        allowed = [one for one in found if self._gate is None or self._gate.lets(str(one[4][0]))]
+        host, port = url.host or "", url.port or 0
+        try:
+            found = await lookup(host, port)
+        except (OSError, UnicodeError):
+            if self._gate is None:
+                raise
+            found = []  # an unknown host looks the same as a private one
+        allowed = [one for one in found if self._gate is None or self._gate.lets(one)]
         if not allowed:
             raise Refused(
-                f"{url.host} leads to an address that is not public; allow its network with "
+                f"{host} is unknown or its address is not public; allow its network with "
                 "--allow-network"
             )
         problem: OSError | None = None
-        for *_, where in allowed:
+        for where in allowed:
             try:
-                return await self._open(
-                    str(where[0]), int(where[1]), **(tls if url.scheme == "amqps" else {})
-                )
+                return await self._open(where, port, **(tls if url.scheme == "amqps" else {}))
             except ssl.SSLCertVerificationError as error:
                 text = f"the certificate of {url.host} could not be verified: "
                 raise Refused(text + error.verify_message) from error
