@@ -6,8 +6,13 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from bide.model.replies import Counts, Flow, Sizes
 from bide.observing.metrics import claim_metrics, registry_of
+from bide.server import metrics
 from bide.server.app import App
+from bide.server.rights import OPEN, Caller
 from bide.server.settings import Settings
+from bide.server.shared_stats import ServerStats
+from bide.targets.http.push_stats import PushStats
+from bide.targets.intake_stats import IntakeStats
 from tests.docs.test_pages import ROOT
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve
@@ -48,6 +53,19 @@ def test_the_queues_are_told_of_as_a_worker_does(client: Client) -> None:
     assert same <= told
     own = ("bide_http_", "bide_push_", "bide_quota_")
     assert {name for name in told - same if not name.startswith(own)} == set()
+
+
+def test_intakes_are_told_of_to_those_alone_who_see_the_whole_store() -> None:
+    """They belong to the operator; their exchanges are named after the queues of others."""
+    stats = ServerStats(sent=PushStats(taken={"mail": IntakeStats(stored=1)}))
+
+    def told(caller: Caller) -> set[str]:
+        return {family.name for family in metrics._of_server(stats, {}, caller, 0)}
+
+    read = frozenset({"read"})
+    assert "bide_rabbitmq_messages" in told(OPEN)
+    for caller in (Caller("shop", read), Caller(None, read, ("shop/*",))):
+        assert not {name for name in told(caller) if name.startswith("bide_rabbitmq_")}
 
 
 def test_a_namespace_reads_its_own_queues_alone(serve: Serve, make_token: Any) -> None:

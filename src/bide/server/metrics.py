@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from bide.model.commands import Count
 from bide.model.errors import StoreError
 from bide.model.replies import Counts
@@ -104,8 +106,10 @@ def _of_server(
         if own(one.subscription.source) is not None
         and (name := one.subscription.known_as(home)) is not None
     }
-    yield from push_metrics(subscriptions, stats.sent, now)
-    if home is None and caller.of_all_queues:  # others must not see all requests
+    whole = home is None and caller.of_all_queues  # others must not see all requests and intakes
+    sent = stats.sent if whole else msgspec.structs.replace(stats.sent, taken={})
+    yield from push_metrics(subscriptions, sent, now)
+    if whole:
         yield from _of_requests(stats)
 
 
