@@ -133,3 +133,93 @@ def test_who_hears_nothing_is_not_calm(
     assert [look(engine).calm for _ in range(FEW)] == [False] * FEW
     notifier.close()
     listening.join(BOUND)
+
+
+def test_who_waits_for_a_limit_looks_when_a_lease_ends(engine: PostgresEngine) -> None:
+    engine.execute([cmd.Configure("q", limit=1), cmd.Put("q", [Item("a", b"1"), Item("b", b"1")])])
+    assert [message.id for message in look(engine).messages] == ["a"]
+    claimed = look(engine)
+    assert claimed.messages == []
+    assert claimed.next is not None
+    assert 30_000 < claimed.next <= 60_000
+
+
+Sleepers = dict[tuple[str, str], int]
+
+ASLEEP: Sleepers = {
+    ("q", "early"): 999, ("q", "later"): 3000, ("q", "me"): 9000, ("q", "sooner"): 2000,
+    ("r", "other"): 9000,
+}  # fmt: skip
+"""Until when processes sleep, by queue and process."""
+
+
+@pytest.mark.parametrize(
+    ("most", "heard", "woken"),
+    [
+        (0, [], []),
+        (1, ["1000/sooner q"], ["sooner"]),
+        (2, ["1000/later q", "1000/sooner q"], ["later", "sooner"]),
+        (999, ["1000/later q", "1000/sooner q"], ["later", "sooner"]),
+        (1000, ["1000 q"], ["later", "sooner"]),
+    ],
+)
+def test_processes_that_would_sleep_too_long_are_woken_once(
+    postgres: PostgresServer,
+    engine: PostgresEngine,
+    most: int,
+    heard: list[str],
+    woken: list[str],
+) -> None:
+    told: list[str] = []
+    with postgres.client() as client:
+        client.execute(f"SET search_path = {engine.schema}".encode())
+        client.execute(f"LISTEN {engine.schema}".encode())
+        client.add_notify_handler(lambda hint: told.append(hint.payload))
+        client.execute("DELETE FROM sleeper")
+        for (queue, process), until in ASLEEP.items():
+            row = process, queue, until, {"sooner": 2}.get(process, 1)
+            client.execute("INSERT INTO sleeper VALUES (%s, %s, %s, %s)", row)
+        client.execute("SELECT _wake('me', 'q', 1000, %s)", (most,))
+        asleep = client.execute("SELECT queue, process, until FROM sleeper").fetchall()
+        assert sorted(told) == heard
+        assert {(queue, process): until for queue, process, until in asleep} == {
+            **ASLEEP, **{("q", process): 1000 for process in woken},
+        }  # fmt: skip
+        told.clear()
+        client.execute("SELECT _wake('me', 'q', 1000, %s)", (1000,))
+        assert told == ([] if len(woken) == 2 else ["1000 q"])
+        told.clear()
+        client.execute("SELECT _wake('me', 'q', 1000, 1000)")
+        client.execute("SELECT _wake_at_commit('q', 9000)")
+        assert told == []
+        client.execute("SELECT _wake_at_commit('q', 8999)")
+        assert told == ["8999 q"]
+
+
+def test_a_process_counts_as_asleep_until_it_is_silent_for_half_a_minute(
+    postgres: PostgresServer, engine: PostgresEngine
+) -> None:
+    with postgres.client() as client:
+        client.execute(f"SET search_path = {engine.schema}".encode())
+        rows = [("p", "q", 1, 50_000), ("o", "q", 2, 90_000), ("p", "r", 3, 90_000)]
+        for row in rows:
+            client.execute("INSERT INTO sleeper VALUES (%s, %s, %s, %s)", row)
+        looks = [("p", 79_999), ("p", 80_000), ("nobody", 50_000), (None, 50_000)]
+        until = [
+            client.execute("SELECT _asleep(%s, 'q', %s)", look).fetchall()[0][0] for look in looks
+        ]
+        assert until == [1, None, None, None]
+
+
+def test_processes_that_were_silent_for_a_minute_are_forgotten(
+    postgres: PostgresServer, engine: PostgresEngine
+) -> None:
+    with postgres.client() as client:
+        client.execute(f"SET search_path = {engine.schema}".encode())
+        client.execute("DELETE FROM sleeper")
+        for process, ago in (("gone", 61_000), ("there", 30_000)):
+            client.execute(
+                "INSERT INTO sleeper VALUES (%s, 'q', 1, _moment(NULL) - %s)", (process, ago)
+            )
+        client.execute("SELECT _fold()")
+        assert client.execute("SELECT process FROM sleeper").fetchall() == [("there",)]

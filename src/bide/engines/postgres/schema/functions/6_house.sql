@@ -27,8 +27,8 @@ BEGIN
   DELETE FROM lease_end AS e WHERE NOT EXISTS (SELECT FROM limited AS l WHERE l.id = e.limited);
 END $$;
 
--- Say that a process sleeps until a moment unless it is woken (null: it is awake), and answer when
--- there is something to claim: what was put since it looked woke nobody.
+-- Say that a process sleeps until a moment unless it is woken, and answer when there is something to
+-- claim: what was put since it looked woke nobody.
 CREATE FUNCTION bide._sleep(p_process text, p_queue text, p_until bigint, p_floor bigint[])
 RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 DECLARE
