@@ -34,6 +34,7 @@ def ask(postgres: PostgresServer, engine: PostgresEngine) -> Iterator[Ask]:
             rows = client.execute(f"SELECT * FROM {engine.schema}.{call}".encode(), values)
             return rows.fetchone() or ()
 
+        ask("put('there', '1')")
         yield ask
 
 
@@ -63,8 +64,9 @@ def test_what_is_less_or_more_is_refused(ask: Ask, value: str) -> None:
         "priority is 0 to 255, attempts 1 to 10000, expires 0 to 130 years, "
         "on_conflict keep or replace, and the body has at most 1048576 bytes"
     )
-    with pytest.raises(psycopg.errors.InvalidParameterValue, match=told):
-        ask(f"put('q', '1', {value})")
+    for queue in ("none", "there"):
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match=told):
+            ask(f"put('{queue}', '1', {value})")
 
 
 @pytest.mark.parametrize("replacing", ["", ", on_conflict => 'replace'"])
@@ -90,29 +92,39 @@ def test_a_body_has_at_most_a_mebibyte(ask: Ask, replacing: str) -> None:
     ],
 )
 def test_a_wrong_argument_is_named(ask: Ask, value: str, told: str) -> None:
-    with pytest.raises(psycopg.errors.InvalidParameterValue, match=told):
-        ask(f"put('q', '1', {value})")
+    for queue in ("none", "there"):
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match=told):
+            ask(f"put('{queue}', '1', {value})")
 
 
 @pytest.mark.parametrize("replacing", ["", ", on_conflict => 'replace'"])
-def test_what_is_put_is_stored_and_null_is_the_default(
-    engine: PostgresEngine, ask: Ask, replacing: str
+@pytest.mark.parametrize(
+    ("field", "value", "stored", "default"),
+    [
+        ("priority", "3", 3, 0), ("attempts", "4", 4, 10), ("expires", "'1h'", 3_600_000, None),
+        ("group", "'g'", "g", None), ("headers", "'{\"h\": \"x\"}'", {"h": "x"}, None),
+        ("at", "'2030-01-01Z'", None, None),
+    ],
+)  # fmt: skip
+def test_each_field_alone_is_stored_and_null_is_the_default(
+    engine: PostgresEngine,
+    ask: Ask,
+    field: str,
+    value: str,
+    stored: Any,
+    default: Any,
+    replacing: str,
 ) -> None:
-    fields = """priority => 3, attempts => 4, expires => '1h', "group" => 'g',
-        headers => '{"h": "x"}'"""
-    nothing = """priority => NULL, attempts => NULL, expires => NULL, "group" => NULL,
-        headers => NULL"""
-    for id, told in (("a", fields), ("b", fields), ("c", nothing), ("d", "delay => NULL")):
-        ask(f"put('q', '1', at => '2030-01-01Z', {told}, id => '{id}'{replacing})")
-    (found,) = engine.execute([cmd.Find("q", list("abcd"))])
+    for id, told in (("new", value), ("there", value), ("null", "NULL")):  # first into no queue
+        ask(f"""put('q', '1', id => '{id}', "{field}" => {told}{replacing})""")
+    (found,) = engine.execute([cmd.Find("q", ["new", "there", "null"])])
     assert isinstance(found, Found)
-    stored = [
-        (m.due, m.priority, m.attempts, m.expires, m.group, m.headers)
-        for m in found.messages if m is not None
-    ]  # fmt: skip
-    due = 1_893_456_000_000
-    given, default = (due, 3, 4, 3_600_000, "g", {"h": "x"}), (due, 0, 10, None, None, None)
-    assert stored == [given, given, default, default]
+    messages = [message for message in found.messages if message is not None]
+    if field == "at":
+        assert [message.due for message in messages[:2]] == [1_893_456_000_000] * 2
+        assert messages[2].due < 1_893_456_000_000
+    else:
+        assert [getattr(message, field) for message in messages] == [stored, stored, default]
 
 
 def test_there_is_a_body(ask: Ask) -> None:
