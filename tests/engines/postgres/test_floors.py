@@ -244,6 +244,27 @@ def test_what_comes_to_a_time_that_is_past_is_claimed(
             assert drain(engine) == ["again"]
 
 
+def test_hints_at_times_that_are_past_stay_as_long_as_a_message_needs_them(
+    postgres: PostgresServer, open_engine: Callable[[], PostgresEngine]
+) -> None:
+    engine, other = open_engine(), open_engine()
+    engine.execute([cmd.Put("q", [Item("later", b"1", delay=3_600_000)])])
+    for number in range(20):
+        put(engine, f"before{number}")
+        drain(engine)
+    for number in (2, 1, 3):
+        put(other, f"m{number}", at=1_000 * number)
+    fold(other)
+    assert [drain(engine, 1) for _ in range(2)] == [["m1"], ["m2"]]
+    fold(other)
+    with postgres.client() as client:
+        hints = f"SELECT rank FROM {engine.schema}.lowered".encode()
+        assert client.execute(hints).fetchall() == [(3_000 * 256,)]
+        assert drain(engine) == ["m3"]
+        fold(other)
+        assert client.execute(hints).fetchall() == []
+
+
 def test_no_message_is_passed_over_whatever_transactions_do(
     postgres: PostgresServer, open_engine: Callable[[], PostgresEngine]
 ) -> None:
