@@ -212,6 +212,7 @@ async def nothing() -> None: ...
 async def two(a: int, b: int) -> None: ...
 async def three(a: int, delivery: bide.Delivery, c: int) -> None: ...
 async def keyword(a: int, *, needed: int) -> None: ...
+async def wrapper(*args: int, **kwargs: int) -> None: ...
 async def generator(a: int):  # type: ignore[no-untyped-def]
     yield a
 
@@ -225,6 +226,10 @@ async def unknown(a: "NoSuchName") -> None: ...  # type: ignore[name-defined]  #
         (nothing, "takes nothing; a handler takes"),
         (two, "takes too many arguments; a handler takes"),
         (three, "takes too many arguments; a handler takes"),
+        (
+            wrapper,
+            r"takes only \*args, \*\*kwargs, .* functools.wraps in its decorator: a handler",
+        ),
         (keyword, "needs needed=, which bide does not pass"),
         (generator, "is a generator"),
         (unknown, "annotations of .*unknown cannot be resolved"),
@@ -301,6 +306,8 @@ def test_a_decorator_without_the_name_of_a_queue_is_refused() -> None:
         app.handler(plain_body)  # type: ignore[arg-type]
     with pytest.raises(bide.InvalidArgument, match=r'the queue of Order: @app.job\("orders"'):
         app.job(Order)  # type: ignore[arg-type]
+    with pytest.raises(bide.InvalidArgument, match=r"name of one queue, not a list: @app\.h"):
+        app.handler(["orders", "mail"])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

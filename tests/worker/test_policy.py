@@ -1,5 +1,6 @@
 """The decisions of the worker, without a store, a loop or a clock."""
 
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -88,6 +89,19 @@ def test_a_delay_that_cannot_be_is_refused_where_it_is_said(delay: Any, text: st
     verdict = policy.judge(message(), caught.value, bide.Backoff(), 0.5)
     assert verdict.verb == "retry"  # as after any other mistake in a handler
     assert verdict.reason.startswith("bide.model.errors.InvalidArgument: delay=")
+
+
+@pytest.mark.parametrize("reason", [60, 2.5, "5m", "1h30m", timedelta(minutes=1)])
+def test_a_delay_in_place_of_the_reason_is_refused(reason: object) -> None:
+    with pytest.raises(bide.InvalidArgument, match=r"is a delay; write Retry\(delay=") as caught:
+        bide.Retry(reason)
+    assert repr(reason) in str(caught.value)
+    assert judge(bide.Retry(reason, delay="5m")) == Verdict("retry", 300_000, str(reason))
+
+
+@pytest.mark.parametrize("reason", ["", "503", "in 5m", "m", True])
+def test_a_reason_that_is_no_delay_is_taken(reason: object) -> None:
+    assert judge(bide.Retry(reason)).verb == "retry"
 
 
 def test_retry_does_not_go_on_for_ever() -> None:

@@ -305,7 +305,7 @@ def test_what_cannot_be_is_refused_when_the_app_is_made(options: dict[str, Any],
 def test_a_function_that_takes_no_tick_is_refused() -> None:
     app = bide.App("memory://")
     nothing: Any = lambda: None  # noqa: E731
-    with pytest.raises(bide.InvalidArgument, match="takes nothing"):
+    with pytest.raises(bide.InvalidArgument, match=r"nothing; a schedule takes \(tick: bide"):
         app.schedule("reports", every="1h")(nothing)
 
 

@@ -18,7 +18,7 @@ Middleware = Callable[[Handling, Callable[[], Awaitable[None]]], Awaitable[None]
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 WANTED = "(body) or (body, delivery), and returns whether it is"
-SIGNATURES = "(body), (body, delivery: bide.Delivery) or (delivery: bide.Delivery)"
+SIGNATURES = "a handler takes (body), (body, delivery: bide.Delivery) or (delivery: bide.Delivery)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +73,7 @@ def make_handler(
     still_wanted: Callable[..., Any] | None = None,
     body: Any = Any,
     warn_after: Duration | None = None,
+    signatures: str = SIGNATURES,
 ) -> Handler:
     """Return the handler of a function.
 
@@ -83,6 +84,7 @@ def make_handler(
         still_wanted: the check before it, if any.
         body: the type of a body without annotation; for a method, its class.
         warn_after: how long a delivery may take before a warning is logged.
+        signatures: what the function may take, in words, for errors.
 
     Raises:
         InvalidArgument: it takes anything but a body and a delivery, or a setting is not valid.
@@ -99,9 +101,10 @@ def make_handler(
             f"still_wanted of {name} must be {'async, as' if is_async else 'a plain function, as'} "
             "the handler is: they run in the same place"
         )
-    order, kind = "", body
+    order, kind, stars = "", body, []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is parameter.VAR_POSITIONAL or parameter.kind is parameter.VAR_KEYWORD:
+            stars.append(str(parameter).partition(":")[0])
             continue
         if parameter.kind is parameter.KEYWORD_ONLY:
             if parameter.default is parameter.empty:
@@ -112,12 +115,17 @@ def make_handler(
         if what in order:
             if parameter.default is not parameter.empty:
                 break
-            raise InvalidArgument(f"{name} takes too many arguments; a handler takes {SIGNATURES}")
+            raise InvalidArgument(f"{name} takes too many arguments; {signatures}")
         order += what
         if what == "b" and annotation is not parameter.empty:
             kind = annotation
     if not order:
-        raise InvalidArgument(f"{name} takes nothing; a handler takes {SIGNATURES}")
+        if stars:
+            raise InvalidArgument(
+                f"{name} takes only {', '.join(stars)}, which does not say what it needs; name "
+                f"its parameters, or use functools.wraps in its decorator: {signatures}"
+            )
+        raise InvalidArgument(f"{name} takes nothing; {signatures}")
     if still_wanted is not None and "b" not in order:
         raise InvalidArgument(
             f"{name} has still_wanted=, which checks the body, but takes no body; add one"

@@ -1,6 +1,9 @@
 """The exceptions that a handler raises to choose the outcome of its message."""
 
-from bide.model.times import Duration, when
+from datetime import timedelta
+
+from bide.model.errors import InvalidArgument
+from bide.model.times import Duration, milliseconds, when
 
 
 class Signal(Exception):
@@ -28,8 +31,8 @@ class Retry(Signal):
         delay: how long from now; by default as the handler's backoff says.
 
     Raises:
-        InvalidArgument: the delay is not valid, or ends past the year 2100. In a handler this is a
-            failure like any other.
+        InvalidArgument: the delay is not valid, or ends past the year 2100; or the reason is a
+            delay, as in `Retry("5m")`. In a handler this is a failure like any other.
 
     Example:
         >>> raise Retry("the bank is closed", delay="5m")
@@ -42,6 +45,8 @@ class Retry(Signal):
 
     def __init__(self, reason: object = "", *, delay: Duration | None = None) -> None:
         super().__init__(reason)
+        if delay is None and _is_delay(reason):
+            raise InvalidArgument(f"reason={reason!r} is a delay; write Retry(delay={reason!r})")
         self.delay = None if delay is None else when(delay, None)[1]
 
 
@@ -59,6 +64,16 @@ class Bury(Signal):
     Args:
         reason: stored with the message.
     """
+
+
+def _is_delay(reason: object) -> bool:
+    """Tell whether a reason was meant as a delay, which would be ignored."""
+    if isinstance(reason, str):
+        try:
+            return milliseconds(reason) >= 0
+        except InvalidArgument:
+            return False
+    return isinstance(reason, (int, float, timedelta)) and not isinstance(reason, bool)
 
 
 def text_of(value: object) -> str:

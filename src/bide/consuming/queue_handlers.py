@@ -1,5 +1,6 @@
 """The handlers of one queue, and the settings that they share."""
 
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -81,8 +82,11 @@ def check_decorator(queue: object, example: str) -> None:
         InvalidArgument: it did not; the function would not be registered.
     """
     if not isinstance(queue, str):
-        what = getattr(queue, "__name__", None) or repr(queue)
-        raise InvalidArgument(f"name the queue of {what}: @{example}")
+        if inspect.isroutine(queue) or isinstance(queue, type):
+            raise InvalidArgument(f"name the queue of {queue.__name__}: @{example}")
+        raise InvalidArgument(
+            f"queue must be a str, the name of one queue, not a {type(queue).__name__}: @{example}"
+        )
 
 
 def lease_of(lease: Duration) -> int:

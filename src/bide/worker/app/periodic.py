@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 GRACE = "1m"
+TAKEN = "a schedule takes (tick: bide.Tick), the delivery, or both"
 PATIENT = Backoff(first="5s", factor=2, ceiling="5m", attempts=MAX_ATTEMPTS)
 """The delays between attempts to ask a source that fails."""
 
@@ -187,7 +188,7 @@ class Periodic:
         policy = check_missed(missed)
 
         def register(function: F) -> F:
-            handler = make_handler(function, timeout, retry)
+            handler = make_handler(function, timeout, retry, signatures=TAKEN)
             self._check_free(check_queue(queue), "a schedule needs a queue of its own")
             if handler.decode is not None:
                 handler = replace(handler, decode=attrgetter("given"))
