@@ -1,6 +1,7 @@
 """`bide put`."""
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -135,6 +136,34 @@ def test_a_naive_moment_is_refused_with_the_local_one(run: Bide) -> None:
     assert result.exit_code == 2
     assert "has no time zone" in result.stderr
     assert "2026-12-01T09:00+" in result.stderr or "2026-12-01T09:00-" in result.stderr
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="the zone of a process cannot be changed")
+@pytest.mark.parametrize(
+    ("naive", "said"),
+    [
+        ("2027-03-28T02:30", "clocks are put forward at that hour"),
+        ("2026-10-25T02:30", "2026-10-25T02:30+02:00, or 2026-10-25T02:30+01:00 after the clocks"),
+        ("2027-06-01T09:00:30", "write 2027-06-01T09:00:30+02:00, for UTC add a Z"),
+        ("9999-12-31", "has no time zone; for UTC add a Z"),
+    ],
+)
+def test_a_naive_moment_where_clocks_are_changed(
+    run: Bide, monkeypatch: pytest.MonkeyPatch, naive: str, said: str
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "Europe/Berlin")
+        time.tzset()
+        result = run("put", "orders", "1", "--at", naive)
+    time.tzset()
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_a_duration_as_a_time_names_the_option_for_it(run: Bide) -> None:
+    said = run("put", "q", "1", "--at", "30m").stderr
+    assert "is a duration, not a time; write --delay 30m" in said
+    assert "is not a valid time; write ISO" in run("cancel", "q", "--before", "30m").stderr
 
 
 def test_iso_moments_with_a_zone_name_the_same_moment(run: Bide, orders: bide.Queue) -> None:

@@ -31,6 +31,9 @@ def test_a_table_of_messages(terminal: Terminal, orders: bide.Queue) -> None:
     assert "in 30m" in screen
     assert "[bold]not markup[/bold]" in plain(screen)
     assert "\x1b[3" not in terminal("peek", "orders", NO_COLOR="1")[0]
+    assert "\x1b[" in terminal("peek", "nosuch")[0]
+    assert terminal("peek", "nosuch", NO_COLOR="1")[0].startswith("error: there is no queue")
+    assert terminal("peek", "nosuch", TERM="dumb")[0].startswith("error: there is no queue")
 
 
 @pytest.mark.process

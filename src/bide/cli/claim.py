@@ -83,6 +83,7 @@ def claim(
             raise usage_error(why)
     if wait is None and not loop:  # with a wait, the first put may come later
         store.must_exist()
+        store.must_have(queue)
     orders = store.queue(queue)
     if command is not None:
         import asyncio

@@ -114,7 +114,9 @@ def print_error(error: click.ClickException) -> None:
     hint = ""
     if isinstance(error, click.UsageError) and error.ctx is not None:
         hint = f"\n       see '{error.ctx.command_path} --help'"
-    click.echo(click.style("error:", fg="red", bold=True) + f" {text}{hint}", err=True)
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    word = "error:" if plain else click.style("error:", fg="red", bold=True)
+    click.echo(f"{word} {text}{hint}", err=True)
 
 
 def drop_output() -> None:

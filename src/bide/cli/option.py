@@ -44,7 +44,10 @@ def time(
 
 def moment(name: str, help: str) -> Decorator:
     """Take a time."""
-    return click.option(name, type=read_moment, metavar="MOMENT", help=help)
+    instead = "--delay" if name == "--at" else ""
+    return click.option(
+        name, type=lambda text: read_moment(text, instead), metavar="MOMENT", help=help
+    )
 
 
 def text(name: str, metavar: str, help: str, default: str | None = None, **more: Any) -> Decorator:

@@ -36,8 +36,12 @@ def read_duration(value: str | float, what: str) -> float:
     return ms / 1000
 
 
-def read_moment(value: str | float) -> float:
+def read_moment(value: str | float, instead: str = "") -> float:
     """Read a time, ISO 8601 with a zone or Unix seconds; return Unix seconds.
+
+    Args:
+        value: what the user wrote.
+        instead: the option that takes a duration, if there is one.
 
     Raises:
         click.BadParameter: it is neither, or names no zone.
@@ -46,22 +50,52 @@ def read_moment(value: str | float) -> float:
     try:
         moment = datetime.fromisoformat(number) if isinstance(number, str) else number
     except ValueError:
-        raise click.BadParameter(
-            f"{value!r} is not a valid time; write ISO 8601 with a zone, as "
-            "2026-12-01T09:00+01:00 or 2026-12-01T08:00Z, or Unix seconds"
-        ) from None
+        if instead and _is_duration(str(value)):
+            why = f"is a duration, not a time; write {instead} {value}"
+        else:
+            why = (
+                "is not a valid time; write ISO 8601 with a zone, as 2026-12-01T09:00+01:00 or "
+                "2026-12-01T08:00Z, or Unix seconds"
+            )
+        raise click.BadParameter(f"{value!r} {why}") from None
     if isinstance(moment, datetime) and moment.tzinfo is None:
-        here = moment.astimezone().isoformat(timespec="minutes")
-        raise click.BadParameter(
-            f"{value!r} has no time zone; for the zone of this machine write {here}, for UTC "
-            "add a Z"
-        )
+        raise click.BadParameter(f"{value!r} has no time zone; {_with_zone(moment)}")
     try:
         return unix(moment) / 1000
     except InvalidArgument:
         counted = isinstance(number, float) and number > LATEST / 1000
         hint = "; a plain number counts seconds, not milliseconds" if counted else ""
         raise click.BadParameter(f"{value!r} is not between 1970 and 2100{hint}") from None
+
+
+def _with_zone(moment: datetime) -> str:
+    """Return what to write for a naive time: as this machine's clocks show it, or in UTC.
+
+    When clocks are put back, an hour comes twice; when they are put forward, one is left out.
+    """
+    try:
+        first, second = (moment.replace(fold=fold).astimezone() for fold in (0, 1))
+        is_left_out = first.astimezone(UTC).astimezone().replace(tzinfo=None) != moment
+    except (ValueError, OverflowError, OSError):  # near the ends of the calendar
+        return "for UTC add a Z"
+    if is_left_out:
+        return (
+            "clocks are put forward at that hour, so the zone of this machine has no such time; "
+            "choose another, or for UTC add a Z"
+        )
+    precision = "auto" if moment.second or moment.microsecond else "minutes"
+    shown = first.isoformat(timespec=precision)
+    if first.utcoffset() != second.utcoffset():
+        later = second.isoformat(timespec=precision)
+        shown += f", or {later} after the clocks were put back"
+    return f"for the zone of this machine write {shown}, for UTC add a Z"
+
+
+def _is_duration(text: str) -> bool:
+    try:
+        return milliseconds(text) >= 0
+    except InvalidArgument:
+        return False
 
 
 def _number(text: str | float) -> str | float:
