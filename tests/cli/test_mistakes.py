@@ -1,6 +1,8 @@
 """What was written by a slip of the pen, or in the wrong folder, is told, and does nothing."""
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,8 @@ ON_A_QUEUE = [
     ["retry", "ordrs", "a", "7"],
     ["bury", "ordrs", "a", "7"],
     ["extend", "ordrs", "a", "7"],
+    ["claim", "ordrs"],
+    ["claim", "ordrs", "--exec", "true"],
 ]
 
 
@@ -134,6 +138,21 @@ def test_in_a_wrong_folder_no_store_is_made(run: Bide, tmp_path: Path, line: str
     assert (result.stdout, result.exit_code) == ("", 3)
     assert f"there is no store at {tmp_path}/test.db yet" in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("line", ["queues", "get orders a", "cancel orders a", "claim orders"])
+def test_a_database_of_an_application_is_left_alone(run: Bide, tmp_path: Path, line: str) -> None:
+    with closing(sqlite3.connect(tmp_path / "test.db")) as connection:
+        connection.execute("CREATE TABLE customer (id)")
+        connection.commit()
+    before = (tmp_path / "test.db").read_bytes()
+    result = run(*line.split())
+    assert (result.stdout, result.exit_code) == ("", 3)
+    assert f"{tmp_path}/test.db yet (the file has no tables of bide); " in result.stderr
+    assert (tmp_path / "test.db").read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 1
+    assert run("put", "orders", "1").exit_code == 0
+    assert run("queues").stdout.startswith("orders\t")
 
 
 @pytest.mark.parametrize("line", ["put orders 1", "pause orders", "claim orders --wait 1ms"])

@@ -124,6 +124,23 @@ def test_a_file_that_is_not_there_or_no_database(tmp_path: Path) -> None:
         examine(f"sqlite:///{tmp_path / 'text.db'}")
 
 
+def test_a_file_without_tables_of_bide(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
+        connection.execute("CREATE TABLE customer (id)")
+        connection.commit()
+    with pytest.raises(StoreUnavailable, match="has no tables of bide; make them with bide init"):
+        examine(f"sqlite:///{tmp_path / 'shop.db'}")
+    assert [one.name for one in tmp_path.iterdir()] == ["shop.db"]
+
+
+@pytest.mark.parametrize(("version", "how_bad"), [(99, "danger"), (1, "warning")])
+def test_a_file_of_another_version(file: Path, version: int, how_bad: str) -> None:
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("UPDATE bide_store SET version = ?", (version,))
+        connection.commit()
+    assert level(told(f"sqlite:///{file}"), f"is of version {version}, and this bide") == how_bad
+
+
 # No store, and stores elsewhere.
 
 

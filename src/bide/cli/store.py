@@ -192,12 +192,16 @@ class Store(ExitStack):
 
     @property
     def missing(self) -> Path | None:
-        """The file of the store, if it does not exist."""
+        """The file of the store, if it does not exist or has no tables of bide."""
         opener(self.url)  # says what is wrong with the URL
         parts = urlsplit(self.url)
-        path = Path(unquote(parts.path.removeprefix("/")))
-        file = parts.scheme == "sqlite" and not parts.netloc and bool(parts.path)
-        return path.absolute() if file and not path.exists() else None
+        if parts.scheme == "sqlite" and not parts.netloc and parts.path:
+            from bide.engines.sqlite.looking import is_without_tables
+
+            path = Path(unquote(parts.path.removeprefix("/"))).absolute()
+            if not path.exists() or is_without_tables(path):
+                return path
+        return None
 
     def must_exist(self, fix: str = ELSEWHERE) -> None:
         """Refuse a store that does not exist.
@@ -206,10 +210,11 @@ class Store(ExitStack):
             fix: what the user can do.
 
         Raises:
-            StoreUnavailable: the store is a file, and there is none.
+            StoreUnavailable: the store is a file, and there is none, or it has no tables of bide.
         """
         if (path := self.missing) is not None:
-            raise StoreUnavailable(f"there is no store at {path} yet; {fix}")
+            bare = " (the file has no tables of bide)" if path.exists() else ""
+            raise StoreUnavailable(f"there is no store at {path} yet{bare}; {fix}")
 
     def _may_open(self) -> None:
         if not self._makes:

@@ -7,9 +7,12 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from urllib.parse import SplitResult, parse_qs, quote, unquote
+from urllib.parse import SplitResult, parse_qs, unquote
 
 from bide.engines.findings import EXAMPLES, Finding, too_large, unreadable
+from bide.engines.sqlite.looking import is_without_tables, open_to_look
+from bide.engines.sqlite.schema import recorded_version
+from bide.engines.sqlite.statements import migrations
 from bide.model.errors import NotAStore, StoreUnavailable
 
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.s3fs")
@@ -33,12 +36,17 @@ def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
     """Look at the file and its surroundings.
 
     Raises:
-        StoreUnavailable: there is no such file.
-        NotAStore: it is no SQLite database.
+        StoreUnavailable: there is no such file, or it has no tables of bide.
+        NotAStore: it is no SQLite database, or bide did not make its tables.
     """
     path = Path(unquote(parts.path.removeprefix("/"))).absolute()
     if not path.exists():
         raise StoreUnavailable(f"there is no store at {path} yet: make it with bide init")
+    if is_without_tables(path):
+        raise StoreUnavailable(
+            f"there is no store at {path} yet: this file has no tables of bide; make them with "
+            "bide init, or name another file"
+        )
     return [
         *_place(path, _mounts()),
         *_rights(path),
@@ -139,22 +147,30 @@ def _writing(path: Path, durability: str) -> Iterator[Finding]:
 
 def _soundness(path: Path, longest: float) -> Iterator[Finding]:
     """Check pages and rows, without leaving files of SQLite's behind."""
-    in_use = path.with_name(f"{path.name}-wal").exists()
-    where = f"file:{quote(str(path))}?{'mode=ro' if in_use else 'immutable=1'}"
-    until = time.monotonic() + longest
-    connection = sqlite3.connect(where, uri=True)
+    until, made = time.monotonic() + longest, len(migrations())
+    connection = open_to_look(path)
     connection.text_factory = lambda text: text.decode(errors="backslashreplace")
     connection.set_progress_handler(lambda: time.monotonic() > until, 1_000)
     try:
         found = [text for (text,) in connection.execute("PRAGMA quick_check(3)") if text != "ok"]
-        rows = [] if found else [id for (id,) in connection.execute(_DAMAGED_ROWS)]
+        version = made if found else recorded_version(connection.execute, path)
+        known = not found and version == made
+        rows = [id for (id,) in connection.execute(_DAMAGED_ROWS)] if known else []
     except sqlite3.DatabaseError as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
             yield too_large(str(path), longest)
             return
-        found, rows = [str(error)], []
+        found, rows, version = [str(error)], [], made
     finally:
         connection.close()
+    if version != made:
+        yield Finding(
+            "danger" if version > made else "warning",
+            f"the schema of {path} is of version {version}, and this bide makes version {made}",
+            "this bide is refused" if version > made else
+            "once this bide opens it, programs with an older one are refused",
+            "upgrade all programs that use the store together",
+        )  # fmt: skip
     if found:
         yield Finding(
             "danger",

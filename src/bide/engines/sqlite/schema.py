@@ -53,9 +53,12 @@ def migrate(run: Run, path: Path) -> None:
         run(f"PRAGMA user_version = {len(steps)}")
 
 
-def _version(run: Run, path: Path) -> int:
-    """Return the version of the tables, 0 if there are none."""
-    known = len(migrations())
+def recorded_version(run: Run, path: Path) -> int:
+    """Return the version of the tables, 0 if there are none; it may be newer than this bide's.
+
+    Raises:
+        NotAStore: tables of these names are there that bide did not make.
+    """
     # One statement, one snapshot: another process may be making the store at this moment.
     owner, version, ours, plain = run(
         "SELECT (SELECT application_id FROM pragma_application_id),"
@@ -72,12 +75,18 @@ def _version(run: Run, path: Path) -> int:
             ) from None
     elif owner != APPLICATION_ID or not plain:
         return 0
+    return int(version)
+
+
+def _version(run: Run, path: Path) -> int:
+    """Return the version of the tables, 0 if there are none."""
+    known, version = len(migrations()), recorded_version(run, path)
     if version > known:
         raise SchemaTooNew(
             f"{path} was made by a newer bide (schema {version}, this one knows up to {known}); "
             "it was left as it is. Upgrade with: pip install --upgrade bide"
         )
-    return int(version)
+    return version
 
 
 def _rename(run: Run) -> None:
