@@ -114,6 +114,11 @@ def _metrics(server: ServerProcess) -> str:
     return text
 
 
+def test_the_log_says_which_file_the_store_is(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path) as server:
+        assert f", store sqlite:///{tmp_path.resolve()}/bide.db; no tokens" in server.text
+
+
 def test_a_process_that_dies_is_replaced_while_the_others_answer(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, "--workers", "2") as server:
         first = server.workers()

@@ -105,12 +105,12 @@ def test_control_characters_do_not_reach_the_terminal(
 ) -> None:
     configure(as_json=False, level="info")
     try:
-        raise ValueError("x\x1b[31mRED\x00\x9b")
+        raise ValueError("x\x1b[31mRED\x00\x9b\u202e\u2028")
     except ValueError as error:
         log.error("it failed: %s", error, exc_info=True)
     written = capsys.readouterr().err
-    assert "x\\x1b[31mRED\\x00\\x9b" in written
-    assert not {"\x1b", "\x00", "\x9b"} & set(written)
+    assert r"x\x1b[31mRED\x00\x9b\u202e\u2028" in written
+    assert not {"\x1b", "\x00", "\x9b", "\u202e", "\u2028"} & set(written)
     assert "Traceback" in written.splitlines()[1]
 
 

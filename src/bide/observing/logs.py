@@ -19,8 +19,11 @@ FIELDS = (
     "method", "path", "status", "operation", "client", "namespace", "token",
 )  # fmt: skip
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Characters that a terminal may take for a command; tab and end of line are not."""
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]"
+)
+"""Characters that a terminal may take for a command, that turn the direction of writing, break the
+line or show nothing; tab and end of line are not."""
 
 MOMENT = 0.05
 """Seconds for which a line may wait for others."""
@@ -87,7 +90,7 @@ class PlainFormatter(logging.Formatter):
                 text = f"{text}\n{trace}"
             elif self._tracebacks.admit(reason, record.created):
                 text = f"{text}\n{folded(trace)}"
-        return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+        return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         """Return the time of the record in UTC."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from bide.clock import SYSTEM_CLOCK
+from bide.engines.registry import absolute, mask
 from bide.lane.shared import close_lane, open_lane
 from bide.model.errors import InvalidArgument
 from bide.server.access import Tokens
@@ -45,7 +46,7 @@ async def serve(settings: Settings) -> int:
     # Named, not imported: the dashboard is above the server.
     child = "bide.dashboard.child" if settings.dashboard else "bide.server.child"
     try:
-        where, store = address(listening, settings), settings.shown()["store"]
+        where, store = address(listening, settings), mask(absolute(settings.store))
         _log.info("listening on %s, store %s; %s", where, store, how_open(settings, asks=asks))
         if asks and settings.tls_cert is None and not settings.local:
             _log.warning(
