@@ -13,9 +13,10 @@ from typing import Any
 import psycopg
 from msgspec import MsgspecError
 from msgspec.structs import replace
-from psycopg.errors import InsufficientPrivilege
+from psycopg.errors import InsufficientPrivilege, LockNotAvailable
 
 from bide.engines.port import Capabilities, Notifier
+from bide.engines.postgres.alone import one_by_one
 from bide.engines.postgres.arrays import texts
 from bide.engines.postgres.caller import Caller
 from bide.engines.postgres.calls import is_one_call, replies
@@ -23,13 +24,13 @@ from bide.engines.postgres.faults import CHANGED, RETRIED, translate
 from bide.engines.postgres.floors import Floors
 from bide.engines.postgres.notifier import PostgresNotifier
 from bide.engines.postgres.putting import only_puts, put_one
+from bide.engines.postgres.reading import is_awaited
 from bide.engines.postgres.session import DIRECT, begin
 from bide.engines.postgres.settings import Settings
 from bide.engines.postgres.witness import Witness
 from bide.model.commands import Ack, Bury, Claim, Command, History, Release, Retry
-from bide.model.ended import PENDING
 from bide.model.errors import Closed, StoreError, StoreUnavailable
-from bide.model.replies import Claimed, Ends, Outcomes, Reply
+from bide.model.replies import Claimed, Outcomes, Reply
 from bide.model.replies import Settings as QueueSettings
 
 TRIES = 5
@@ -146,6 +147,8 @@ class PostgresEngine:
                     raise translate(error, self._settings.place, sent=True) from error
             except (psycopg.Error, MsgspecError) as error:
                 self._leave_if_lost(error)
+                if isinstance(error, LockNotAvailable) and len(commands) > 1:
+                    raise one_by_one(self.execute, commands, now) from error
                 raise translate(error, self._settings.place, sent=True) from error
             else:
                 self._follow_up(caller, commands, found, now, told)
@@ -309,7 +312,7 @@ class PostgresEngine:
                 if sooner is not None and sooner < until:
                     wait = max(0.0, sooner - reply.now)
                     found[number] = replace(reply, next=wait)
-            elif waits and isinstance(command, History) and _is_awaited(command, reply):
+            elif waits and isinstance(command, History) and is_awaited(command, reply):
                 caller("_watch", self._process, command.queue, command.id)
                 (found[number],) = replies(caller, [command], None)  # it may have ended meanwhile
             elif self._polls and isinstance(reply, Claimed):
@@ -371,12 +374,11 @@ class PostgresEngine:
         connection = self._settings.connect()
         try:
             session = begin(connection, self._settings.schema, self._witness)
-        except psycopg.Error as error:
+        except (psycopg.Error, StoreError) as error:
             connection.close()
+            if isinstance(error, StoreError):
+                raise
             raise translate(error, self._settings.place, sent=False) from error
-        except StoreError:
-            connection.close()
-            raise
         self._polls = session.pooled and self._settings.listen == self._settings.url
         self._put_function = session.put_function
         self._caller = Caller(connection, self._settings.schema, prepares=not session.pooled)
@@ -393,7 +395,3 @@ class PostgresEngine:
         self._floors.clear()  # another server may not have what was claimed
         if caller is not None:
             caller.connection.close()
-
-
-def _is_awaited(command: History, reply: Reply) -> bool:
-    return command.watch and isinstance(reply, Ends) and reply.state in PENDING

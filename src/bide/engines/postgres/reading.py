@@ -11,7 +11,7 @@ import msgspec
 from bide.engines.cursor import BEGIN, PHASES, Budget, cursor_after, position
 from bide.engines.postgres.arrays import integers, texts
 from bide.model import commands as cmd
-from bide.model.ended import ENDINGS, KEPT_ENDS, End, within_budget
+from bide.model.ended import ENDINGS, KEPT_ENDS, PENDING, End, within_budget
 from bide.model.errors import InvalidArgument
 from bide.model.identity import range_of_ids
 from bide.model.message import STATES, UNREADABLE, Failure, Item, Message, unreadable
@@ -328,6 +328,11 @@ def history(run: Run, command: cmd.History, now: int | None) -> Reply:
         for how, moment, by, due, attempt, since, failures, result in told
     ]  # fmt: skip
     return Ends(None if state is None else STATES[state], within_budget(ends, command.max_bytes))
+
+
+def is_awaited(command: cmd.History, reply: Reply) -> bool:
+    """Whether the message has not ended, and the caller waits for that."""
+    return command.watch and isinstance(reply, Ends) and reply.state in PENDING
 
 
 def forecast(run: Run, command: cmd.Forecast, now: int | None) -> Reply:
