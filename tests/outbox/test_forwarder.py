@@ -135,6 +135,20 @@ def test_two_transactions_of_one_message_have_an_order(orders: bide.Queue, datab
     assert [message.id for message in orders.scan()] == ["other"]
 
 
+def test_transactions_of_a_queue_with_settings_do_not_wait(database: str) -> None:
+    table_of(database).close()
+    with (
+        bide.Queue("kept", "redis://localhost:1", keep="1d") as kept,
+        connected(database) as first,
+        connected(database) as second,
+    ):
+        second.execute("SET lock_timeout = '10s'")
+        assert kept.put(1, within=first)
+        assert kept.put(2, within=second)
+        second.commit()
+        assert rows(second, columns="command::json ->> 'command'") == [("configure",), ("put",)]
+
+
 def test_no_outbox_in_the_database(orders: bide.Queue, database: str) -> None:
     with connected(database) as shop:
         with pytest.raises(bide.WrongConnection, match="bide forward makes it"):

@@ -89,7 +89,7 @@ class PostgresOutbox(RemoteGuest):
         """Return the statement and its parameter.
 
         Who writes of the same message waits for the other's commit: so numbers are in the order of
-        the commits.
+        the commits. Settings of a queue have no id and no order: nobody waits for them.
         """
         self._asked = timed(commands, now)
         statement = f"""
@@ -98,7 +98,9 @@ class PostgresOutbox(RemoteGuest):
               FROM json_array_elements({mark}::text::json) WITH ORDINALITY AS r(value, n)
             ), locked AS MATERIALIZED (
               SELECT pg_advisory_xact_lock(hashtextextended('bide ' || queue || ' ' || id, 0))
-              FROM (SELECT DISTINCT queue, id FROM asked ORDER BY queue, id) AS sorted
+              FROM (
+                SELECT DISTINCT queue, id FROM asked WHERE id <> '' ORDER BY queue, id
+              ) AS sorted
             ), stored AS (
               INSERT INTO bide_outbox (queue, id, command)
               SELECT queue, id, command FROM asked, (SELECT count(*) FROM locked) AS all_locked
