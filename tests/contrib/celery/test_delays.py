@@ -172,6 +172,18 @@ def test_expires_is_honoured_by_the_worker_that_gets_it(
     assert "expiration" not in expired["properties"]
 
 
+def test_an_expires_without_a_time_zone_is_of_utc_as_for_celery(
+    app: Any, broker: Broker, bide_worker: Worker
+) -> None:
+    worker = bide_worker(app.__bide_app__())
+    end = (datetime.now(UTC) + timedelta(hours=1)).replace(tzinfo=None)
+    expire(app).apply_async((1,), countdown=60, expires=end)
+    worker.advance("1m")
+    (task,) = published(broker)
+    assert task["headers"]["expires"] == end.isoformat()
+    assert 3_500_000 < float(task["properties"]["expiration"]) <= 3_600_000
+
+
 def test_canvas_with_a_countdown_waits(app: Any, broker: Broker, bide_store: ScratchStore) -> None:
     one = expire(app).si(1)
     group(one, one).apply_async(countdown=60)

@@ -196,6 +196,74 @@ def test_expires_counts_from_now_as_for_celery(shop: Shop, bide_store: ScratchSt
             shop.expire.apply_async((1,), countdown=60, expires=expires)
 
 
+def test_a_naive_expires_is_refused(shop: Shop) -> None:
+    naive = datetime(2099, 1, 1)  # noqa: DTZ001
+    with pytest.raises(bide.InvalidArgument, match="is naive"):
+        shop.expire.apply_async((1,), expires=naive)
+
+
+def test_what_celery_put_is_not_run_once_it_has_expired(
+    shop: Shop, bide_worker: WorkerFactory, bide_store: ScratchStore,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    caplog.set_level("DEBUG", "bide.worker.delivery")
+    now = datetime.fromtimestamp(bide_store.clock.now() / 1000, UTC)
+    ends = [now + timedelta(seconds=59), now + timedelta(seconds=61)]
+    naive = [end.replace(tzinfo=None) for end in ends]  # which Celery takes for UTC
+    for order, end in enumerate([*ends, *naive, None]):
+        body = {
+            "task": "expire", "text": json.dumps([[order], {}, {}]),
+            "headers": {"id": str(order), "expires": end and end.isoformat()},
+        }  # fmt: skip
+        bide_store.queue("celery").put(body, delay=60, headers={"bide-job": "expire"})
+    bide_worker(shop.app).advance("1m")
+    assert [order for order, _ in shop.seen] == [1, 3, 4]
+    assert states(bide_store) == []
+    assert caplog.text.count("discarded: it expired at") == 2
+
+
+def test_an_expires_that_is_no_time_is_buried(
+    shop: Shop, bide_worker: WorkerFactory, bide_store: ScratchStore
+) -> None:
+    body = {"task": "expire", "text": "[[1], {}, {}]", "headers": {"expires": "soon"}}
+    bide_store.queue("celery").put(body, headers={"bide-job": "expire"})
+    bide_worker(shop.app).run_due()
+    assert (shop.seen, states(bide_store)) == ([], ["dead"])
+
+
+def test_a_countdown_to_a_time_that_is_past_is_due_at_once(
+    shop: Shop, bide_worker: WorkerFactory, bide_store: ScratchStore
+) -> None:
+    worker = bide_worker(shop.app)
+    shop.expire.apply_async((1,), countdown=-0.5)
+    shop.expire.apply_async((2,), countdown=-30, expires=10)
+    worker.run_due()
+    assert shop.seen == [(1, False), (2, False)]
+    shop.failures = [OSError()]
+    shop.charge.apply_async((8,), {"countdown": -5}, task_id="d")
+    worker.run_due()
+    assert shop.seen[-2:] == [("d", 0, [8]), ("d", 1, [8])]
+    assert states(bide_store) == []
+
+
+def test_autoretry_takes_a_list_of_exceptions(
+    bide_worker: WorkerFactory, bide_store: ScratchStore
+) -> None:
+    app = Celery(store="memory://shim")
+
+    @app.task(autoretry_for=[OSError], dont_autoretry_for=[FileNotFoundError])
+    def post(kind: str) -> None:
+        raise OSError(kind) if kind == "again" else FileNotFoundError(kind)
+
+    post.delay("again")
+    worker = bide_worker(app)
+    worker.run_due()
+    assert states(bide_store) == ["delayed"]
+    post.delay("gone")
+    with pytest.raises(FileNotFoundError):
+        worker.run_due()
+
+
 @pytest.mark.parametrize(
     ("call", "hint"),
     [

@@ -8,7 +8,13 @@ from typing import Any, NoReturn, overload
 
 from bide.consuming.handler import make_handler
 from bide.contrib.celery.async_result import AsyncResult
-from bide.contrib.celery.task import NO_CANVAS, Task, TaskOptions, unsupported_option
+from bide.contrib.celery.task import (
+    NO_CANVAS,
+    Task,
+    TaskOptions,
+    delay_of,
+    unsupported_option,
+)
 from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument, Unsupported
 from bide.model.message import ATTEMPTS, JOB, MAX_ATTEMPTS
@@ -152,7 +158,7 @@ class Celery(App):
             name: of the task.
             args: its positional arguments; JSON.
             kwargs: its named arguments; JSON.
-            countdown: seconds until it is due.
+            countdown: seconds until it is due; a negative number counts as 0.
             eta: the time instead; aware.
             task_id: the id of the message; a second one with it stores nothing.
             queue: by default that of the task, or of the app.
@@ -177,7 +183,8 @@ class Celery(App):
             )
         outcome = self._queue(name_of_queue).put(
             {"args": list(args or ()), "kwargs": dict(kwargs or {})},
-            delay=countdown if eta is None else None, at=eta, id=task_id, priority=priority,
+            delay=delay_of(countdown) if eta is None else None, at=eta, id=task_id,
+            priority=priority,
             expires=_after_due(expires, countdown, eta), attempts=min(attempts, MAX_ATTEMPTS),
             headers={**(headers or {}), JOB: name},
         )  # fmt: skip
@@ -213,13 +220,17 @@ def _after_due(
     """Return how long after its due time a task may run; Celery counts from when it is sent.
 
     Raises:
-        InvalidArgument: it expires before it is due.
+        InvalidArgument: it expires before it is due, or is a naive time.
     """
     if expires is None:
         return None
+    if isinstance(expires, datetime) and expires.tzinfo is None:
+        raise InvalidArgument(
+            f"expires={expires!r} is naive; give it a time zone, as in datetime.now(UTC)"
+        )
     now = datetime.now(UTC)
     end = expires if isinstance(expires, datetime) else now + timedelta(seconds=expires)
-    due = eta or now + timedelta(seconds=countdown or 0)
+    due = eta or now + timedelta(seconds=delay_of(countdown) or 0)
     if end <= due:
         raise InvalidArgument(
             f"expires={expires!r} is before the task is due, so it would never run; like Celery's "

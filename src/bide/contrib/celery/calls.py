@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from bide.consuming.outcomes import Bury
+from bide.queue.takeover.moments import iso_seconds
 
 __all__ = ["Call", "call_of"]
 
@@ -23,6 +24,8 @@ class Call(NamedTuple):
 
     args: list[Any]
     kwargs: dict[str, Any]
+    expires: float | None = None
+    """When Celery would no longer run it, in Unix seconds."""
 
 
 def call_of(body: Any) -> Call:
@@ -33,7 +36,7 @@ def call_of(body: Any) -> Call:
 
     Example:
         >>> call_of({"args": [42], "kwargs": {}})
-        Call(args=[42], kwargs={})
+        Call(args=[42], kwargs={}, expires=None)
         >>> call_of({"task": "shop.expire", "text": '[[42], {}, {"chain": null}]'}).args
         [42]
     """
@@ -44,11 +47,13 @@ def call_of(body: Any) -> Call:
             raise Bury(f"its arguments are {body['content_type']}, not JSON; Celery can run it")
         args, kwargs, embed = json.loads(body["text"], object_hook=_value)
         canvas = [name for name, value in embed.items() if value]
+        end = body.get("headers", {}).get("expires")
+        expires = None if end is None else iso_seconds(end)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Bury(f"its body is no call of a task ({error!r})") from error
     if canvas:
         raise Bury(f"it is part of a canvas ({', '.join(canvas)}); Celery can run it")
-    return Call(args, kwargs)
+    return Call(args, kwargs, expires)
 
 
 def _value(found: dict[str, Any]) -> Any:

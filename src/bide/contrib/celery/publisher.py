@@ -2,14 +2,15 @@
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 from kombu.exceptions import OperationalError
 
 from bide.consuming.handling import Handling
+from bide.queue.takeover.moments import iso_seconds
 from bide.queue.takeover.task_message import TaskMessage
 from bide.worker.app.app import App
 
@@ -121,5 +122,5 @@ def _expiration(headers: dict[str, Any]) -> dict[str, float | None]:
     """
     if not headers.get("expires"):
         return {}
-    left = (datetime.fromisoformat(headers["expires"]) - datetime.now(UTC)).total_seconds()
+    left = iso_seconds(headers["expires"]) - time.time()
     return {"expiration": left if left > 0 else None}

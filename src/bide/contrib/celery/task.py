@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from bide.consuming.outcomes import Retry, Signal
+from bide.consuming.outcomes import Discard, Retry, Signal
 from bide.contrib.celery.calls import call_of
 from bide.model.errors import InvalidArgument, Unsupported
 from bide.model.message import MAX_ATTEMPTS
@@ -35,7 +35,7 @@ _NOT_THERE = {
 
 _CANVAS_OPTIONS = ("link", "link_error", "chain", "chord", "group_id", "add_to_parent")
 
-Exceptions = tuple[type[BaseException], ...]
+Exceptions = Sequence[type[BaseException]]
 
 
 class MaxRetriesExceeded(Exception):
@@ -166,13 +166,20 @@ class Task:
                 raise exc
             raise MaxRetriesExceeded(f"{self.name} has been retried {self.max_retries} times")
         if eta is not None:
-            countdown = max(0.0, (eta - datetime.now(UTC)).total_seconds())
+            countdown = (eta - datetime.now(UTC)).total_seconds()
         delay = self.options.default_retry_delay if countdown is None else countdown
-        raise Retry(_reason(exc), delay=delay)
+        raise Retry(_reason(exc), delay=delay_of(delay))
 
     def handle(self, body: Any, delivery: Delivery) -> Any:
-        """Run the function for a message, and return its result."""
+        """Run the function for a message, and return its result.
+
+        Raises:
+            Discard: Celery has sent it, and it has expired.
+        """
         call = call_of(body)
+        if call.expires is not None and delivery.claimed > call.expires * 1000:
+            end = datetime.fromtimestamp(call.expires, UTC)
+            raise Discard(f"it expired at {end:%Y-%m-%d %H:%M:%S} UTC, before it was run")
         retries = max(0, delivery.attempt - 1)
         request = Request(delivery.id, self.name, call.args, call.kwargs, retries, delivery)
         with self._running(request):
@@ -181,9 +188,9 @@ class Task:
                 return None if self.options.ignore_result else result
             except Signal:
                 raise
-            except self.options.dont_autoretry_for:
+            except tuple(self.options.dont_autoretry_for):
                 raise
-            except self.options.autoretry_for as error:
+            except tuple(self.options.autoretry_for) as error:
                 self.retry(exc=error, countdown=self._pause(retries))
 
     @contextmanager
@@ -202,6 +209,11 @@ class Task:
             return pause
         longest = min(own.retry_backoff_max, max(1, int(own.retry_backoff)) * 2**retries)
         return random.uniform(0, longest) if own.retry_jitter else longest
+
+
+def delay_of(countdown: float | None) -> float | None:
+    """Return the delay of a message; a countdown to a time that is past is negative."""
+    return 0 if isinstance(countdown, (int, float)) and countdown < 0 else countdown
 
 
 def unsupported_option(name: str) -> Unsupported:
