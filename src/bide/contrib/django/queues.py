@@ -1,6 +1,7 @@
 """Queues that know Django's transactions."""
 
 import logging
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,9 +15,11 @@ from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Cancel, Command, Put, Reschedule
 from bide.model.errors import InvalidArgument
 from bide.model.replies import Outcomes, Reply
+from bide.model.undoing import Bulk, Undo
 from bide.outbox.guest import outbox, pending, timed
 from bide.queue.base import BaseQueue
 from bide.queue.detour import is_detoured
+from bide.queue.transfer import Imported
 from bide.queue.values import check_joins
 from bide.within import dialect_of
 
@@ -54,7 +57,7 @@ class Queue(OfSettings, bide.Queue):
 
     In the last two cases the outcome's `state` is "pending". With `within=False` a call is done at
     once and stays, whatever becomes of the transaction. Outside of a transaction every call is done
-    at once.
+    at once. Changes with `undo=True`, `undo` and `load` are refused in a transaction.
 
     Args:
         name: of the queue.
@@ -68,13 +71,9 @@ class Queue(OfSettings, bide.Queue):
         self, kind: type[R], command: Command, wait: float | None = None, within: object = None
     ) -> R:
         self._follow_settings()
-        if within is not None or not _can_join(command):
+        if within is not None or not _can_join(command) or not self._joins():
             return super()._do(kind, command, wait, within or None)
         alias = configuration().database
-        if not _in_transaction(connection := connections[alias]):
-            return super()._do(kind, command, wait)
-        if is_detoured(self._lane) or lives_alone(self._url):  # a store of tests
-            return super()._do(kind, command, wait)
         is_here = in_database(self._url, alias)
         if isinstance(command, Cancel) and command.where is not None and not is_here:
             raise InvalidArgument(
@@ -82,10 +81,34 @@ class Queue(OfSettings, bide.Queue):
                 "by group, after and before with within=False, which is done at once"
             )
         if is_here or has_outbox():
-            return super()._do(kind, command, wait, connection)
+            return super()._do(kind, command, wait, connections[alias])
         reply = self._after_commit(command, alias)
         assert isinstance(reply, kind), f"{reply!r} is the answer to {command!r}"
         return reply
+
+    def load(self, lines: Iterable[str | bytes]) -> Imported:
+        """Put the messages of an `export`, outside of a transaction; see `bide.Queue.load`."""
+        self._refuse_in_transaction("load()")
+        return super().load(lines)
+
+    def _composed(self, command: Bulk | Undo) -> Any:
+        self._refuse_in_transaction("a change with undo=True, or undo(),")
+        return super()._composed(command)
+
+    def _refuse_in_transaction(self, what: str) -> None:
+        """Refuse what is more than puts, cancels and reschedules of messages that wait."""
+        self._follow_settings()
+        if self._joins():
+            raise InvalidArgument(
+                f"{what} cannot be part of a transaction; call it outside of transaction.atomic "
+                "(and of ATOMIC_REQUESTS)"
+            )
+
+    def _joins(self) -> bool:
+        """Tell whether there is a transaction that changes are to join."""
+        if not _in_transaction(connections[configuration().database]):
+            return False
+        return not is_detoured(self._lane) and not lives_alone(self._url)  # else a store of tests
 
     def _guest(self, command: Command, within: object) -> Guest | None:
         alias = configuration().database

@@ -1,5 +1,6 @@
 """Queues and transactions, on a real database that is the store, or is not."""
 
+from collections.abc import Callable
 from typing import Any
 
 from django.core.management import call_command
@@ -33,6 +34,30 @@ class QueueCase(TransactionTestCase):
 
     def ids(self, queue: bide.Queue = orders) -> list[str]:
         return sorted(message.id for message in queue.scan())
+
+
+def _check_what_cannot_join(case: QueueCase) -> None:
+    for id in ("a", "b"):
+        orders.put({}, id=id, delay="1h", group="g")
+    changes: list[Callable[[], int]] = [
+        lambda: orders.cancel(group="g", undo=True),
+        lambda: orders.reschedule(group="g", delay=0, undo=True),
+        lambda: orders.purge(state="delayed", undo=True),
+        lambda: orders.revive(undo=True),
+    ]
+    with transaction.atomic():
+        for change in changes:
+            with case.assertRaisesRegex(bide.InvalidArgument, "outside of transaction.atomic"):
+                change()
+    cancelled = orders.cancel(group="g", undo=True)
+    case.assertEqual((cancelled, case.ids()), (2, []))
+    with transaction.atomic():
+        with case.assertRaisesRegex(bide.InvalidArgument, "outside of transaction.atomic"):
+            orders.undo(cancelled.undo)
+        with case.assertRaisesRegex(bide.InvalidArgument, "outside of transaction.atomic"):
+            orders.load([])
+    case.assertEqual(orders.undo(cancelled.undo).restored, 2)
+    case.assertEqual(case.ids(), ["a", "b"])
 
 
 class InTheDatabase(QueueCase):
@@ -110,6 +135,9 @@ class InTheDatabase(QueueCase):
         delivery.ack()
         self.assertFalse(queue.put({}, id="a"))
 
+    def test_undo_and_load_are_no_part_of_a_transaction(self) -> None:
+        _check_what_cannot_join(self)
+
     async def test_the_async_queue_has_the_same_store(self) -> None:
         async with AsyncQueue("orders") as queue:
             await queue.put({}, id="a", delay="1h")
@@ -154,6 +182,9 @@ class ElsewhereWithoutOutbox(QueueCase):
             self.assertEqual(orders.reschedule("b", delay="2h").state, "pending")
             self.assertEqual(self.ids(), ["a", "b"])
         self.assertEqual(self.ids(), ["b"])
+
+    def test_undo_and_load_are_no_part_of_a_transaction(self) -> None:
+        _check_what_cannot_join(self)
 
     def test_what_was_refused_is_logged(self) -> None:
         with self.assertLogs("bide.django", "WARNING") as logs, transaction.atomic():
@@ -208,6 +239,10 @@ class ElsewhereWithOutbox(QueueCase):
         call_command("bide", "forward", "--once")
         self.assertEqual(self.rows(), [])
         self.assertEqual(self.ids(), ["b"])
+
+    def test_undo_and_load_are_no_part_of_a_transaction(self) -> None:
+        _check_what_cannot_join(self)
+        self.assertEqual(self.rows(), [])
 
     def test_the_migration_can_be_taken_back(self) -> None:
         call_command("migrate", "bide_outbox", "zero", verbosity=0)
