@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import bide
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Ack, Cancel, Claim, Lease, Put
 from bide.model.errors import InvalidArgument
@@ -132,6 +133,16 @@ def test_text_that_is_much_longer_than_its_body(serve: Serve, many: bool) -> Non
         assert reply.status == (200 if many and status == 201 else status)
         if status == 400:
             assert "body takes 6,001 bytes, the limit is 1,000" in reply.problem["detail"]
+
+
+def test_a_client_is_told_why_its_request_was_refused_before_it_was_whole(serve: Serve) -> None:
+    """The server reads some of it, and resets the connection."""
+    client = serve(max_request=256 * KIB)
+    with bide.Queue("orders", f"http://127.0.0.1:{client.port}") as orders:
+        for _ in range(2):  # on a new connection, and on one that was kept
+            with pytest.raises(bide.InvalidArgument, match="262,144 bytes"):
+                orders.put_many(["x" * 512 * KIB] * 40)
+            assert orders.counts().sizes.total == 0
 
 
 def test_large_bodies_arrive_whole(serve: Serve) -> None:

@@ -80,9 +80,9 @@ class Connection:
             StoreUnavailable: nothing was sent.
             OutcomeUnknown: it was sent, and no answer came.
         """
-        self._send(method, path, data, kind)
+        early = self._send(method, path, data, kind)
         try:
-            answer = self._http.getresponse()
+            answer = early or self._http.getresponse()
             data = self.body(answer)
             if answer.status == 400 and not data.startswith(b"{"):
                 self._refuse_tls()  # some say so in plain words to whoever speaks none
@@ -127,9 +127,9 @@ class Connection:
         Raises:
             StoreUnavailable: there is no answer.
         """
-        self._send("GET", path, None, kind)
+        early = self._send("GET", path, None, kind)
         try:
-            return self._http.getresponse()
+            return early or self._http.getresponse()
         except (OSError, HTTPException) as error:
             self.close()
             if not isinstance(error, TimeoutError):
@@ -164,7 +164,8 @@ class Connection:
         self._http.connect()
         self._http.sock.settimeout(self._timeout)
 
-    def _send(self, method: str, path: str, data: bytes | None, kind: str) -> None:
+    def _send(self, method: str, path: str, data: bytes | None, kind: str) -> HTTPResponse | None:
+        """Send a request; return the answer of a server that refused it before it was whole."""
         headers = {"accept": kind, "content-type": kind}
         if self._address.token:
             headers["authorization"] = f"Bearer {self._address.token}"
@@ -176,11 +177,12 @@ class Connection:
                 self._connect()
             self._http.request(method, self._address.path + path, data, headers)
         except (OSError, HTTPException) as error:
+            if isinstance(error, ConnectionError) and (answer := self._refusal()) is not None:
+                return answer
             self.close()
             if kept and isinstance(error, ConnectionError):
                 # It was closed in this very moment, and who has half a request does nothing.
-                self._send(method, path, data, kind)
-                return
+                return self._send(method, path, data, kind)
             mend = "is bide serve running there?"
             if getattr(error, "reason", None) in NO_TLS:
                 mend = "what answers there speaks no TLS; write http://"
@@ -189,6 +191,18 @@ class Connection:
             raise StoreUnavailable(
                 f"{self._address.shown} cannot be reached: {_words(error)}; {mend}"
             ) from error
+        return None
+
+    def _refusal(self) -> HTTPResponse | None:
+        """Return the answer that came while a request was sent, such as 413, if one did."""
+        if self._http.sock is None or not readable(self._http.sock.fileno(), seconds=0):
+            return None
+        try:
+            answer = self._http.getresponse()
+        except (OSError, HTTPException):
+            return None
+        # 408 is about the connection: it was kept for too long.
+        return answer if answer.status >= 400 and answer.status != 408 else None
 
 
 def _speaks_tls(address: Address, timeout: float) -> bool:
