@@ -49,6 +49,19 @@ def test_what_the_store_refuses_is_set_aside_and_blocks_nothing(
     assert rows(shop) == []
 
 
+def test_a_batch_is_bounded_in_bytes_too(orders: bide.Queue, url: str, shop: Any) -> None:
+    for size in (3, 4, 9, 1):  # MB; a row has its body in base64
+        big = bide.Queue("orders", orders._url, max_body=10_000_000)
+        assert big.put("x" * (size * 700_000), id=str(size), within=shop)
+        big.close()
+    shop.commit()
+    with closing(table_of(url)) as table:
+        forwarder = Forwarder(lambda: table_of(url), orders._lane)
+        assert [forwarder.forward(table) for _ in range(3)] == [3, 1, 0]
+    assert rows(shop, "bide_outbox_dead") == []
+    assert orders.counts().flow.put == 4
+
+
 def test_a_row_that_says_nothing_is_set_aside(orders: bide.Queue, url: str, shop: Any) -> None:
     for id in ("a", "b", "c"):
         orders.put(1, id=id, within=shop)

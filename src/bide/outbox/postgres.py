@@ -8,6 +8,7 @@ import psycopg
 
 from bide.engines.postgres.settings import connect_timeout
 from bide.engines.waiting import readable
+from bide.model.limits import MAX_BYTES
 from bide.outbox.rows import CHANNEL, POSTGRES_TABLES, Row
 
 __all__ = ["PostgresTable"]
@@ -33,6 +34,14 @@ SELECT set_config(
 FROM unnest(current_schemas(false)) WITH ORDINALITY AS path (name, place)
 WHERE has_schema_privilege(name, 'CREATE')
   AND to_regclass(pg_catalog.format('%I.sleeper', name)) IS NULL
+"""
+
+
+_OLDEST = """
+SELECT number, queue, id, command, tried FROM (
+  SELECT *, sum(octet_length(command)) OVER (ORDER BY number) - octet_length(command) AS before
+  FROM (SELECT * FROM bide_outbox ORDER BY number LIMIT %s) AS oldest
+) AS summed WHERE before < %s ORDER BY number
 """
 
 
@@ -80,10 +89,7 @@ class PostgresTable:
 
     def read(self, limit: int) -> list[Row]:
         """Return the oldest committed rows."""
-        rows = self._run(
-            "SELECT number, queue, id, command, tried FROM bide_outbox ORDER BY number LIMIT %s",
-            (limit,),
-        )
+        rows = self._run(_OLDEST, (limit, MAX_BYTES))
         return [Row(*row) for row in rows]
 
     def delete(self, numbers: Sequence[int]) -> None:

@@ -130,7 +130,10 @@ class Table(Protocol):
         """Try to be the only forwarder, for the length of a block; tell whether it is so."""
 
     def read(self, limit: int) -> list[Row]:
-        """Return the oldest committed rows."""
+        """Return the oldest committed rows: at most so many, and none behind the first 8 MiB.
+
+        They go to the store in few requests, of which a server bounds the bytes.
+        """
 
     def delete(self, numbers: Sequence[int]) -> None:
         """Delete rows that are done, durably: the store forgets them next."""

@@ -7,9 +7,10 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+from bide.model.limits import MAX_BYTES
 from bide.outbox.rows import SQLITE_TABLES, Row
 
 __all__ = ["SqliteTable"]
@@ -20,6 +21,8 @@ _GIVE_NAME = """
 INSERT INTO bide_outbox_name
 SELECT 'sqlite-' || lower(hex(randomblob(12))) WHERE NOT EXISTS (SELECT * FROM bide_outbox_name)
 """
+
+_OLDEST = "SELECT number, queue, id, command, tried FROM bide_outbox ORDER BY number LIMIT ?"
 
 _log = logging.getLogger("bide.forward")
 
@@ -78,11 +81,15 @@ class SqliteTable:
     def read(self, limit: int) -> list[Row]:
         """Return the oldest committed rows."""
         (self._version,) = self._connection.execute("PRAGMA data_version").fetchone()
-        rows = self._connection.execute(
-            "SELECT number, queue, id, command, tried FROM bide_outbox ORDER BY number LIMIT ?",
-            (limit,),
-        )
-        return [Row(n, queue, id, text, bool(tried)) for n, queue, id, text, tried in rows]
+        found: list[Row] = []
+        size = 0
+        with closing(self._connection.execute(_OLDEST, (limit,))) as rows:
+            for number, queue, id, text, tried in rows:
+                found.append(Row(number, queue, id, text, bool(tried)))
+                size += len(text)
+                if size >= MAX_BYTES:
+                    break
+        return found
 
     def delete(self, numbers: Sequence[int]) -> None:
         """Delete rows that are done."""
