@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 import bide
+from bide.model.commands import Put
+from bide.model.limits import MAX_BYTES
 from bide.queue.base import BlockingBase
 from bide.queue.foreign_redis import ForeignRedis
 from bide.queue.takeover.run import Library
@@ -175,3 +177,56 @@ def test_an_id_that_is_put_in_between_goes_back_to_the_source(
     done = bide.take_over(orders, library, broker.store_url, allow_pickle=True)
     assert (done.stored, done.refused) == (0, 5)
     assert {key: broker.client.dump(key) for key in broker.client.scan_iter()} == before
+
+
+def test_an_id_that_the_queue_had_until_just_now(
+    broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the put of the copy, which it refuses, and the look at why, the message ends."""
+    from bide.queue.takeover.transit import Transit
+
+    fill_rq(broker)
+    known, letters = Transit.known, Transit._letters
+    once = [True]
+
+    def put_now(transit: Transit, ids: list[str]) -> set[str]:
+        found = known(transit, ids)
+        if once:
+            orders.put("another", id=IDS[0])
+        return found
+
+    def end_now(transit: Transit, ids: list[str]) -> dict[str, str | None]:
+        if once and ids == [IDS[0]]:
+            once.clear()
+            orders.cancel(IDS[0])
+        return letters(transit, ids)
+
+    monkeypatch.setattr(Transit, "known", put_now)
+    monkeypatch.setattr(Transit, "_letters", end_now)
+    bide.take_over(orders, "rq", broker.store_url)
+    assert not once
+    done = Counter[str]()
+    work(orders, done)
+    assert done == Counter(IDS)
+
+
+def test_large_messages_go_in_several_commands(
+    broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import rq
+
+    source = rq.Queue("default", connection=broker.client, serializer="json")
+    for id in IDS:
+        source.enqueue("shop.expire", "x" * 3_000_000, job_id=id)
+    sizes: list[int] = []
+    do = BlockingBase._do
+
+    def note(self: Any, kind: Any, command: Any, *more: Any, **options: Any) -> Any:
+        if type(command) is Put:
+            sizes.append(sum(len(item.data) for item in command.items))
+        return do(self, kind, command, *more, **options)
+
+    monkeypatch.setattr(BlockingBase, "_do", note)
+    with bide.Queue("orders", orders._url, max_body=4_000_000) as large:
+        assert bide.take_over(large, "rq", broker.store_url).stored == len(IDS)
+    assert max(sizes) == 2 * min(sizes) < MAX_BYTES

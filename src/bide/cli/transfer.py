@@ -97,8 +97,8 @@ def import_(
     """Put messages from an export, a sorted set in Redis, or another library.
 
     FILE, or stdin, has the lines of an export. A message whose id exists already is kept unchanged,
-    so an import can be repeated. Each thousand lines are one commit. A line that is not valid stops
-    the import; the error says which one.
+    so an import can be repeated. Each thousand lines, or 8 MiB, are one commit. A line that is not
+    valid stops the import; the error says which one.
 
     Each member of a sorted set becomes a message that is due at its score. Members that cannot be
     messages stay in the set; the others are imported. The exit code is 1 if there are such members

@@ -1,7 +1,7 @@
 """Makes results and errors of replies."""
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -10,7 +10,8 @@ import msgspec
 from bide.lane.steps import Steps
 from bide.model.commands import Find, Scan
 from bide.model.errors import AlreadyExists, LeaseLost, NotEmpty
-from bide.model.message import Message
+from bide.model.limits import MAX_BYTES
+from bide.model.message import Item, Message
 from bide.model.replies import Counts, Deleted, Forecasted, Found, Outcome, Page
 from bide.model.times import to_datetime
 
@@ -165,6 +166,20 @@ def _problems(counts: Counts) -> Iterator[str]:
             f"{counts.strays:,} stand in no state, or in two, or cannot be read: "
             "bide search --error 'cannot be read' names those"
         )
+
+
+def in_bytes(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """Split messages into parts that a server takes in one request: at most 8 MiB, or one."""
+    part: list[Item] = []
+    size = 0
+    for item in items:
+        size += len(item.data)
+        if part and size > MAX_BYTES:
+            yield part
+            part, size = [], len(item.data)
+        part.append(item)
+    if part:
+        yield part
 
 
 def in_parts(named: Sequence[T], size: int = 1_000) -> Iterator[Sequence[T]]:

@@ -182,7 +182,7 @@ class Queue(BlockingBase, Changes[Delivery, Outcome, list[Outcome], int, Undoabl
 
         Raises:
             InvalidArgument: a line is invalid; the error says which. Lines before the last commit
-                (one per thousand) were put.
+                (one per thousand, or per 8 MiB) were put.
         """
         imported = Imported()
         for command in commands_of(lines, self._builder):

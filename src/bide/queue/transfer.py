@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Annotated, Any
 
 import msgspec
@@ -12,7 +11,7 @@ from bide.model import body as bodies
 from bide.model.commands import Put
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
-from bide.model.limits import IMPORT_LINES
+from bide.model.limits import IMPORT_LINES, MAX_BYTES
 from bide.model.message import MAX_ATTEMPTS, Failure, Item, Message, Options, State
 from bide.model.options import check_options, options_of
 from bide.model.replies import Outcome
@@ -91,8 +90,26 @@ def to_line(message: Message) -> str:
     return _encode(line).decode()
 
 
+class _Commit:
+    """Collects the lines of one command."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[int, str | bytes]] = []
+        self._number = self._size = 0
+
+    def add(self, line: str | bytes) -> list[tuple[int, str | bytes]]:
+        """Add a line; return all of them if these are enough, and begin anew."""
+        self._number += 1
+        self._size += len(line) if isinstance(line, (str, bytes)) else 0
+        self.lines.append((self._number, line))
+        if len(self.lines) < IMPORT_LINES and self._size < MAX_BYTES:
+            return []
+        found, self.lines, self._size = self.lines, [], 0
+        return found
+
+
 def commands_of(lines: Iterable[str | bytes], ask: CommandBuilder) -> Iterator[Put]:
-    """Return the commands that put the messages of lines, a thousand each.
+    """Return the commands that put the messages of lines: a thousand each, or 8 MiB.
 
     Raises:
         InvalidArgument: a line is invalid; the error says which.
@@ -100,25 +117,21 @@ def commands_of(lines: Iterable[str | bytes], ask: CommandBuilder) -> Iterator[P
     if isinstance(lines, (str, bytes)) or not isinstance(lines, Iterable):
         kind = type(lines).__name__
         raise InvalidArgument(f"load takes lines, as an open file or export has, not a {kind}")
-    numbered = enumerate(lines, 1)
-    while part := list(islice(numbered, IMPORT_LINES)):
-        yield from _command(part, ask)
+    commit = _Commit()
+    for line in lines:
+        yield from _command(commit.add(line), ask)
+    yield from _command(commit.lines, ask)
 
 
 async def commands_of_stream(
     lines: AsyncIterable[str | bytes], ask: CommandBuilder
 ) -> AsyncIterator[Put]:
     """Return the same for an async iterable, as an async `export` is."""
-    part: list[tuple[int, str | bytes]] = []
-    number = 0
+    commit = _Commit()
     async for line in lines:
-        number += 1
-        part.append((number, line))
-        if len(part) == IMPORT_LINES:
-            for command in _command(part, ask):
-                yield command
-            part = []
-    for command in _command(part, ask):
+        for command in _command(commit.add(line), ask):
+            yield command
+    for command in _command(commit.lines, ask):
         yield command
 
 

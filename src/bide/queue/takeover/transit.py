@@ -11,6 +11,7 @@ from bide.model.identity import new_id
 from bide.model.message import IN_TRANSIT, Item, Message
 from bide.model.replies import Outcome, Outcomes
 from bide.queue.move.steps import set_aside
+from bide.queue.results import in_bytes
 from bide.queue.sync import Queue
 from bide.queue.takeover.source import Entry, Place, Source
 
@@ -165,7 +166,10 @@ class Transit:
         copies = [set_aside(one.item, now, self._mark) for one in taken]
         outcomes = self._put(copies, "keep")
         there = self._letters([outcome.id for outcome in outcomes if not outcome.done])
-        known = [one for one in taken if one.item.id in there and there[one.item.id] != self._mark]
+        copied = {outcome.id for outcome in outcomes if outcome.done}
+        copied |= {id for id, error in there.items() if error == self._mark}
+        # Of an id that is in neither, the queue had another message, which has just ended.
+        known = [one for one in taken if one.item.id not in copied]
         for one in reversed(known):  # the oldest last: it is the first again
             self._back(one.entry)
         mine = [one for one in taken if one not in known]
@@ -207,8 +211,11 @@ class Transit:
         return msgspec.msgpack.encode(_Note(*place, member, score))
 
     def _put(self, items: list[Item], on_conflict: str) -> list[Outcome]:
-        command = Put(self._target.name, items, on_conflict)  # type: ignore[arg-type]
-        return self._target._do(Outcomes, command).outcomes
+        outcomes: list[Outcome] = []
+        for part in in_bytes(items):
+            command = Put(self._target.name, part, on_conflict)  # type: ignore[arg-type]
+            outcomes += self._target._do(Outcomes, command).outcomes
+        return outcomes
 
     def _eval(self, script: str, keys: Sequence[bytes], arguments: Sequence[object]) -> list[int]:
         named = [self._lock, self._side, *keys]
