@@ -1,8 +1,8 @@
 """OpenTelemetry spans: one for each put, one for each handling, and the context between them.
 
 Only the API is used, and only if the program has imported it and set a provider; otherwise the cost
-is one dictionary lookup and one clock reading. The context travels in the headers of the message
-as W3C Trace Context, even if the global propagator writes another format.
+is one dictionary lookup and one clock reading. The context travels in the headers of the message,
+as the global propagator writes it: by default W3C Trace Context and baggage.
 """
 
 import sys
