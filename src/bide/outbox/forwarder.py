@@ -9,6 +9,7 @@ import asyncio
 import logging
 import sqlite3
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from bide.engines.registry import mask, opener
 from bide.lane.lane import Lane
 from bide.model import commands as cmd
 from bide.model.errors import (
+    AccessDenied,
     BideError,
     InvalidArgument,
     StoreError,
@@ -99,6 +101,8 @@ class Forwarder:
         self._stopped = threading.Event()
         self._table: Table | None = None
         self._tries: Counter[int] = Counter()
+        self._denied: dict[str, float] = {}
+        """Queues to which the store denied access, and until when their rows are left alone."""
 
     def run(self) -> None:
         """Forward until `stop`. Errors are logged, and it begins again."""
@@ -120,13 +124,20 @@ class Forwarder:
         """Forward what is there, in the caller's thread; return False if another forwarder leads.
 
         Raises:
-            BideError: the store takes nothing.
+            BideError: the store takes nothing, or denies access to a queue.
         """
         table = self._open_table()
+        denied: AccessDenied | None = None
         try:
             with table.lead() as leads:
-                while leads and self.forward(table):
-                    pass
+                while leads:
+                    try:
+                        if not self.forward(table):
+                            break
+                    except AccessDenied as error:  # rows of other queues go on
+                        denied = error
+            if denied is not None:
+                raise denied
             return leads
         finally:
             table.close()
@@ -159,9 +170,11 @@ class Forwarder:
         """Forward a batch of rows; return how many are done.
 
         Raises:
+            AccessDenied: the store denies access to a queue: its rows wait. The others are done.
             BideError: the store takes nothing now. The rows are still there.
         """
-        rows = _distinct(table.read(BATCH))
+        self._denied = {q: end for q, end in self._denied.items() if end > time.monotonic()}
+        rows = _distinct(table.read(BATCH, list(self._denied)))
         if not rows:
             return 0
         refused: dict[int, str] = {}
@@ -169,7 +182,8 @@ class Forwarder:
         # What the store remembers was here once, and what is not here any more has been deleted. A
         # row that is committed late, with a small number, it cannot have met yet.
         origin = Origin(table.name, [], name_of(rows[0].number))
-        self._execute(_groups(rows, commands), commands, origin, refused)
+        denied = self._execute(_groups(rows, commands), commands, origin, refused)
+        rows = [row for row in rows if row.number not in denied]
         for row in rows:
             self._tries.pop(row.number, None)
             if row.number in refused:
@@ -179,6 +193,8 @@ class Forwarder:
             else:
                 _log.debug("%s: %s is in the store", row.queue, row.id)
         table.delete([row.number for row in rows if row.number not in refused])
+        for error in denied.values():
+            raise error
         return len(rows)
 
     def _execute(
@@ -187,19 +203,28 @@ class Forwarder:
         commands: dict[int, cmd.Command],
         origin: Origin,
         refused: dict[int, str],
-    ) -> None:
-        """Execute a command for each group of rows; if it fails, one for each of its rows."""
+    ) -> dict[int, AccessDenied]:
+        """Execute a command for each group of rows; if it fails, one for each of its rows.
+
+        Returns:
+            The rows that wait because of a queue to which the store denies access.
+        """
+        denied: dict[int, AccessDenied] = {}
         asked = [_joined(rows, commands, origin) for rows in groups]
         for rows, command, reply in zip(groups, asked, self._call(asked), strict=True):
             if isinstance(reply, Outcomes):
                 for row, outcome in zip(rows, reply.outcomes, strict=True):
                     if not outcome and (reason := self._reason(row, command, outcome)):
                         refused[row.number] = reason
+            elif isinstance(reply, AccessDenied):  # to all of them: they ask for the same right
+                self._denied[rows[0].queue] = time.monotonic() + LOOK
+                denied |= {row.number: reply for row in rows}
             elif isinstance(reply, BideError) and len(rows) > 1:
                 for row in rows:
-                    self._execute([[row]], commands, origin, refused)
+                    denied |= self._execute([[row]], commands, origin, refused)
             elif isinstance(reply, BideError):
                 refused[rows[0].number] = self._refusal(rows[0], reply)
+        return denied
 
     def _reason(self, row: Row, command: cmd.Command, outcome: Outcome) -> str | None:
         """Return why the store refused a row; `None`: it executed it before."""
@@ -253,11 +278,11 @@ class Forwarder:
 
 REFUSALS = (InvalidArgument, Unsupported, StoreError)
 """What says that a store will not take a row; of `StoreError` not its subclasses, which say that it
-takes nothing now."""
+takes nothing now, or nothing for a queue (`AccessDenied`)."""
 
 
 def _refused(error: BideError) -> BideError:
-    if isinstance(error, StoreError) and type(error) is not StoreError:
+    if isinstance(error, StoreError) and type(error) not in (StoreError, AccessDenied):
         raise error
     return error
 

@@ -40,7 +40,9 @@ WHERE has_schema_privilege(name, 'CREATE')
 _OLDEST = """
 SELECT number, queue, id, command, tried FROM (
   SELECT *, sum(octet_length(command)) OVER (ORDER BY number) - octet_length(command) AS before
-  FROM (SELECT * FROM bide_outbox ORDER BY number LIMIT %s) AS oldest
+  FROM (
+    SELECT * FROM bide_outbox WHERE queue <> ALL (%s::text[]) ORDER BY number LIMIT %s
+  ) AS oldest
 ) AS summed WHERE before < %s ORDER BY number
 """
 
@@ -87,9 +89,9 @@ class PostgresTable:
             if leads and not self._connection.closed:
                 self._run("SELECT pg_advisory_unlock(hashtext('bide forward'))")
 
-    def read(self, limit: int) -> list[Row]:
+    def read(self, limit: int, without: Sequence[str] = ()) -> list[Row]:
         """Return the oldest committed rows."""
-        rows = self._run(_OLDEST, (limit, MAX_BYTES))
+        rows = self._run(_OLDEST, (list(without), limit, MAX_BYTES))
         return [Row(*row) for row in rows]
 
     def delete(self, numbers: Sequence[int]) -> None:

@@ -129,8 +129,10 @@ class Table(Protocol):
     def lead(self) -> AbstractContextManager[bool]:
         """Try to be the only forwarder, for the length of a block; tell whether it is so."""
 
-    def read(self, limit: int) -> list[Row]:
+    def read(self, limit: int, without: Sequence[str] = ()) -> list[Row]:
         """Return the oldest committed rows: at most so many, and none behind the first 8 MiB.
+
+        Rows of the queues `without` are left out.
 
         They go to the store in few requests, of which a server bounds the bytes.
         """

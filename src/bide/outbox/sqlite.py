@@ -1,6 +1,7 @@
 """The outbox of a SQLite file, as the forwarder uses it."""
 
 import fcntl
+import json
 import logging
 import os
 import sqlite3
@@ -22,7 +23,10 @@ INSERT INTO bide_outbox_name
 SELECT 'sqlite-' || lower(hex(randomblob(12))) WHERE NOT EXISTS (SELECT * FROM bide_outbox_name)
 """
 
-_OLDEST = "SELECT number, queue, id, command, tried FROM bide_outbox ORDER BY number LIMIT ?"
+_OLDEST = """
+SELECT number, queue, id, command, tried FROM bide_outbox
+WHERE queue NOT IN (SELECT value FROM json_each(?)) ORDER BY number LIMIT ?
+"""
 
 _log = logging.getLogger("bide.forward")
 
@@ -78,12 +82,12 @@ class SqliteTable:
         finally:
             os.close(descriptor)
 
-    def read(self, limit: int) -> list[Row]:
+    def read(self, limit: int, without: Sequence[str] = ()) -> list[Row]:
         """Return the oldest committed rows."""
         (self._version,) = self._connection.execute("PRAGMA data_version").fetchone()
         found: list[Row] = []
         size = 0
-        with closing(self._connection.execute(_OLDEST, (limit,))) as rows:
+        with closing(self._connection.execute(_OLDEST, (json.dumps(without), limit))) as rows:
             for number, queue, id, text, tried in rows:
                 found.append(Row(number, queue, id, text, bool(tried)))
                 size += len(text)
