@@ -3,9 +3,11 @@
 import gc
 import multiprocessing
 import os
+import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 
 import bide
-from bide.lane import shared
+from bide.lane import executor, shared
 from bide.lane.shared import open_lane
 from tests.lane.commands import PATIENCE, claim, eventually, spawn, waiting
 
@@ -63,6 +65,57 @@ def test_the_parent_goes_on_with_its_own_connection(orders: bide.Queue) -> None:
     orders.put(2)
     assert orders._lane._engine is engine
     assert orders.counts().sizes.ready == 3
+
+
+def test_the_child_goes_on_beside_others_when_the_parent_has_closed(
+    orders: bide.Queue, tmp_path: Path
+) -> None:
+    closed, child_may = os.pipe()
+    told, tell = os.pipe()
+    child = os.fork()
+    if child == 0:  # as a daemon does
+        failed = 1
+        try:
+            for turn in range(3):
+                os.read(closed, 1)
+                orders.put(turn, id=f"child-{turn}")
+                os.write(tell, b"x")
+            failed = orders.counts().flow.put - 7
+        finally:
+            os._exit(failed)
+    os.close(tell)
+    orders.close()
+    with bide.Queue("orders", f"sqlite:///{tmp_path}/bide.db") as other:
+        for turn in range(3):
+            other.put(turn, id=f"other-{turn}")
+            os.write(child_may, b"x")
+            os.read(told, 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        names = {f"{who}-{turn}" for who in ("child", "other") for turn in range(3)}
+        assert {message.id for message in other.scan()} == names | {"parent"}
+        assert other.audit()
+    with closing(sqlite3.connect(tmp_path / "bide.db")) as raw:
+        assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    for end in (closed, child_may, told):
+        os.close(end)
+
+
+def test_a_fork_beside_a_long_transaction_leaves_the_file_to_the_parent(
+    orders: bide.Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "FORK_WAITS", 0.01)
+    with closing(sqlite3.connect(tmp_path / "bide.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        putting = spawn(orders.put, 1)
+        eventually(orders._lane._lock.locked)
+        text = in_child(lambda: orders.put(2))
+        again = in_child(lambda: bide.Queue("mails", f"sqlite:///{tmp_path}/bide.db").put(1))
+        other.execute("ROLLBACK")
+    assert putting.result(PATIENCE)
+    for refused in (text, again):
+        assert refused.startswith("StoreUnavailable:")
+        assert "was in use by another thread while this process was forked" in refused
+    assert orders.put(3)
 
 
 def test_the_connection_of_the_parent_is_not_closed_in_the_child(orders: bide.Queue) -> None:

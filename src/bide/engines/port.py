@@ -1,7 +1,7 @@
 """The port: the whole of what a store must do for bide."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -9,7 +9,10 @@ from bide.model.commands import Command
 from bide.model.errors import AccessDenied, BideError, StoreError, WrongConnection
 from bide.model.replies import Reply
 
-__all__ = ["Capabilities", "DbApi", "Engine", "Guest", "Notifier", "PartlyDone", "RemoteGuest"]
+__all__ = [
+    "Capabilities", "DbApi", "Engine", "Guest", "LeavesBeforeFork", "Notifier", "PartlyDone",
+    "RemoteGuest",
+]  # fmt: skip
 
 
 class Capabilities(msgspec.Struct, frozen=True):
@@ -101,6 +104,17 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Let go of the store. Closing twice does nothing."""
+
+
+@runtime_checkable
+class LeavesBeforeFork(Protocol):
+    """An engine whose store must not be open during a fork."""
+
+    def leave(self) -> None:
+        """Leave the store before a fork; the next `execute` opens it again.
+
+        In the child nothing more of this engine is called.
+        """
 
 
 class DbApi(Protocol):

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from bide.clock import SYSTEM_CLOCK, Clock
-from bide.engines.port import Capabilities, Engine, Notifier, PartlyDone
+from bide.engines.port import Capabilities, Engine, LeavesBeforeFork, Notifier, PartlyDone
 from bide.lane.request import Request
 from bide.model.commands import Command
 from bide.model.errors import BideError, Closed, OutcomeUnknown, StoreError, StoreUnavailable
@@ -145,6 +145,8 @@ class Executor:
     def before_fork(self) -> None:
         """Before a fork: wait for the running batch, else the child would inherit half of it."""
         self._holds = self._lock.acquire(timeout=FORK_WAITS)
+        if self._holds and isinstance(self._engine, LeavesBeforeFork):
+            self._engine.leave()
 
     def after_fork_in_parent(self) -> None:
         """After a fork, in the parent: continue."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from bide.engines.port import Capabilities, Engine, Notifier
+from bide.engines.port import Capabilities, Engine, LeavesBeforeFork, Notifier
 from bide.model.commands import Command
 from bide.model.replies import Reply
 
@@ -38,6 +38,11 @@ class EngineWrapper:
     def notifier(self) -> Notifier | None:
         """Return the notifier of the wrapped engine."""
         return self.engine.notifier()
+
+    def leave(self) -> None:
+        """Let the wrapped engine leave its store before a fork."""
+        if isinstance(self.engine, LeavesBeforeFork):
+            self.engine.leave()
 
     def close(self) -> None:
         """Close the wrapped engine."""

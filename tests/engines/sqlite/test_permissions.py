@@ -183,7 +183,15 @@ def test_what_root_makes_beside_a_store_belongs_to_its_user(shared: Path) -> Non
     assert as_user(60_001, [GROUP], lambda: put_and_wait(path, "a")) == "True True False"
     for entry in path.parent.glob("bide.db-*"):
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-    engine = opened(path)
+    killed: list[SqliteEngine] = []  # its files stay
+
+    def work() -> str:
+        killed.append(opened(path))
+        return "killed"
+
+    assert as_user(0, [], work) == "killed"
+    assert {entry.name for entry in path.parent.glob("bide.db-*")} == {
+        "bide.db-wal", "bide.db-shm", "bide.db-bell"
+    }  # fmt: skip
     assert {entry.stat().st_uid for entry in path.parent.rglob("*")} == {60_001}
     assert as_user(60_001, [GROUP], lambda: put_and_wait(path, "b")) == "True True True"
-    engine.close()

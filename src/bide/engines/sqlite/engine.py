@@ -21,6 +21,7 @@ from bide.engines.sqlite.connection import (
     translate,
 )
 from bide.engines.sqlite.damage import DAMAGED, as_text, mend
+from bide.engines.sqlite.forks import opened, refuse_inherited
 from bide.engines.sqlite.notifier import SocketNotifier, folder_of, ring_all
 from bide.engines.sqlite.room import RESERVE, bytes_added, free_room
 from bide.engines.sqlite.session import Session
@@ -291,10 +292,11 @@ class SqliteEngine:
         if self._notifier is not None:
             self._notifier.close()
             self._notifier = None
-        self._leave()
+        self.leave()
 
     def _open(self) -> sqlite3.Connection:
         before = _identity(self._path)
+        refuse_inherited(self._path, before)
         connection = connect(
             self._path, self._durability, self._timeout, read_only=self._read_only, mode=self._mode
         )
@@ -312,14 +314,16 @@ class SqliteEngine:
         self._file = before or _identity(self._path)
         self._log = _identity(self._log_file)
         self._connection = connection
+        opened(self, self._file)
         self._checked = time.monotonic()
         return connection
 
-    def _leave(self) -> None:
-        """Close the connection, and let nobody find it closed."""
+    def leave(self) -> None:
+        """Close the connection; the next command opens another."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+            opened(self, None)
 
     def _current(self) -> sqlite3.Connection:
         """Return a connection to the file that bears the name now.
@@ -336,7 +340,7 @@ class SqliteEngine:
                 self._refuse_lost_log(connection)
             self._checked = time.monotonic()
         else:
-            self._leave()
+            self.leave()
             connection = self._open()
         if self._notifier is not None:
             self._notifier.renew(self._path)
