@@ -3,6 +3,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from bide.model.replies import Counts
 from bide.testing.conformance.desk import Desk
 
 Connect = Callable[..., sqlite3.Connection]
+real_connect = sqlite3.connect
 
 
 @pytest.fixture
@@ -277,3 +279,33 @@ def test_a_closed_engine_says_so(engine: SqliteEngine) -> None:
     engine.close()
     with pytest.raises(Closed, match="this engine was closed"):
         engine.execute([cmd.Count("q")])
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_an_interrupt_while_the_transaction_begins_leaves_none_open(
+    path: Path, connect_as: Callable[[Connect], None], reads: bool
+) -> None:
+    struck: list[str] = []
+
+    class Interrupted(sqlite3.Connection):
+        """Python raises what came during a call when the call has returned."""
+
+        def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
+            cursor = super().execute(statement, *parameters)
+            if armed and statement.startswith("BEGIN"):
+                struck.append(armed.pop())
+                raise KeyboardInterrupt
+            return cursor
+
+    armed: list[str] = []
+    connect_as(partial(real_connect, factory=Interrupted))
+    with closing(SqliteEngine(path, timeout=0.01)) as engine, closing(engine.reader()) as reader:
+        Desk(engine).put("a")
+        armed.append("now")
+        with pytest.raises(KeyboardInterrupt):
+            (reader if reads else engine).execute([cmd.Count("q")])
+        assert struck == ["now"]
+        with closing(SqliteEngine(path, timeout=0.01)) as other:
+            assert Desk(other).put("b")[0]
+        assert Desk(engine).take(2) == ["a", "b"]
+        assert Desk(reader, watched=False).scan() == ["a", "b"]

@@ -159,8 +159,9 @@ class SqliteEngine:
         first: Callable[[Session], None] | None = None,
     ) -> list[Reply]:
         """Execute the commands in one transaction, after what is to be done `first`."""
-        patiently(connection.execute, self._timeout, self._begin)
         try:
+            # An interrupt during BEGIN is raised when the transaction has begun.
+            patiently(connection.execute, self._timeout, self._begin)
             # The clock is read under the lock: a lease must not be shorter by the wait for it.
             session = Session(connection, time.time_ns() / 1e6 if now is None else now)
             replies: list[Reply] = []
