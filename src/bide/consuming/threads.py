@@ -105,8 +105,11 @@ class Threads:
             else:
                 one, error, ended = result
                 ended(one, error)
-        if self._waiting and not self._jobs and not self._closed:
-            self._use(1)  # calls came after the last look of the job that ended
+        if self._waiting and not self._closed:  # they came after the last look of a job that ended
+            if not self._jobs:
+                self._use(1)
+            elif not self._growing:
+                self._grow_later()
 
 
 def _call(one: Handling) -> None:

@@ -1,0 +1,49 @@
+"""The threads of plain handlers."""
+
+import asyncio
+import threading
+from contextvars import copy_context
+from types import SimpleNamespace
+from typing import Any
+
+from bide.consuming.threads import Threads
+from tests.lane.commands import eventually
+
+
+def call_of(function: Any) -> Any:
+    """Return a delivery whose handler is a function without arguments."""
+    one = SimpleNamespace(returned=None)
+    one.handler = SimpleNamespace(name="handler", call=lambda _: function())
+    return one
+
+
+def test_a_call_that_comes_with_the_end_of_a_job_waits_for_no_other_handler() -> None:
+    async def story() -> None:
+        loop, threads = asyncio.get_running_loop(), Threads(2)
+        long_done, may_end = threading.Event(), threading.Event()
+        began, next_ran = asyncio.Event(), asyncio.Event()
+
+        def end_late() -> None:
+            loop.call_soon_threadsafe(began.set)
+            may_end.wait()
+
+        def ended(one: Any, error: BaseException | None) -> None:
+            if one is quick:
+                threads.call(call_of(lambda: None), copy_context(), next_one_ended)
+
+        def next_one_ended(one: Any, error: BaseException | None) -> None:
+            next_ran.set()
+
+        quick = call_of(end_late)
+        threads.call(call_of(long_done.wait), copy_context(), ended)
+        threads.call(quick, copy_context(), ended)
+        await began.wait()
+        may_end.set()
+        eventually(lambda: len(threads._results) == 2)  # its end, and that of its job
+        try:
+            await asyncio.wait_for(next_ran.wait(), 5)
+        finally:
+            long_done.set()
+            threads.close()
+
+    asyncio.run(story())
