@@ -79,6 +79,32 @@ def test_a_store_that_is_down_at_the_start_is_waited_for(
     assert caplog.text.count("the store is back after") == 2
 
 
+@pytest.mark.parametrize("began", [True, False])
+def test_a_lifespan_that_fails_at_its_end_ends_the_worker(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, began: bool
+) -> None:
+    entering = asyncio.Event()
+
+    @asynccontextmanager
+    async def pool(app: bide.App) -> AsyncIterator[None]:
+        try:
+            entering.set()
+            if not began:
+                await asyncio.Event().wait()
+            yield
+        finally:
+            raise RuntimeError("the pool was closed already")
+
+    async def story() -> None:
+        app = app_of(f"sqlite:///{tmp_path}/bide.db", [], lifespan=pool)
+        async with app.running() as worker:
+            await (worker.ready() if began else entering.wait())
+        assert worker.trouble() == "the worker does not run"
+
+    play(story())
+    assert "the worker has failed at its end: the pool was closed already" in caplog.text
+
+
 def test_it_ends_while_the_store_is_down(redis: RedisServer) -> None:
     url = f"{redis.url}?reconnect=100ms"
 

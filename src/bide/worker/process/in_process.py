@@ -52,7 +52,7 @@ class InProcessWorker:
         self._failed = ""
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
-        self._idle = False
+        self._idle = self._leaving = False
         self._ready = asyncio.Event()
 
     def _make(self) -> Runner:
@@ -90,6 +90,7 @@ class InProcessWorker:
     async def __aexit__(self, *error: object) -> None:
         if self._task is None:
             return
+        self._leaving = True
         if self._runner.at_work:
             self._runner.stop()
         else:
@@ -106,6 +107,9 @@ class InProcessWorker:
             try:
                 return await self._runner.run()
             except Exception as error:  # noqa: BLE001  (it is logged, and shown by `trouble`)
+                if self._leaving:  # as when a lifespan cannot be left
+                    _log.error("the worker has failed at its end: %s", error, exc_info=error)
+                    return
                 self._failures += 1
                 seconds = AGAIN.delay(self._failures, random.random()) / 1000
                 self._failed = f"the worker has failed ({type(error).__name__}), and begins again"
