@@ -75,6 +75,16 @@ def test_a_wrong_time_changes_nothing(
     assert message.due == due
 
 
+def test_numbers_of_any_length_are_no_mistake_of_the_server(
+    ann: Visitor, orders: bide.Queue
+) -> None:
+    orders.put(1, id="a", delay=60)
+    bury(orders, ("b", "no"))
+    endless = "9" * 5_000
+    assert ann.do("edit", queue="orders", id="a", priority=endless).status == 400
+    assert ann.do("purge", queue="orders", by="all", until=endless).status == 200
+
+
 def test_a_copy_has_all_but_the_id(ann: Visitor, orders: bide.Queue, stage: Stage) -> None:
     orders.put({"order": 42}, id="a", group="g", headers={"x": "y"}, priority=9, attempts=3)
     orders.claim(1)[0].bury("no")

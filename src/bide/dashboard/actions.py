@@ -135,8 +135,8 @@ async def _of_kind(view: View) -> list[str]:
     Those that died after the question was asked are left out.
     """
     full, kind = view.queue(), view.request.get("kind")
-    given = view.request.get("until")
-    until = int(given) if given.isdecimal() else view.now
+    given = view.request.number("until")
+    until = view.now if given is None else given
     return [
         letter.id
         async for letter in letters(view.store, full, BULK)
@@ -208,8 +208,8 @@ async def _edit(view: View, ids: list[str]) -> Result:
     found = await _found(view, ids[0])
     changes: dict[str, Any] = {}
     for name, value in options_of(found).items():
-        given = request.get(name)
-        new = int(given) if given.isdecimal() and isinstance(value, int) else given or None
+        number = request.number(name) if isinstance(value, int) else None
+        new = (request.get(name) or None) if number is None else number
         if new != value:
             changes[name] = new
     text = request.get("body").replace("\r\n", "\n")

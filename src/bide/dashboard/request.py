@@ -13,6 +13,9 @@ from bide.server.receiving import Receive, read_body
 PATIENCE = 30.0
 """Seconds in which a form must have come."""
 
+DIGITS = 18
+"""How many digits a number may have."""
+
 FIELDS = 2_000
 """How many fields a form may have."""
 
@@ -42,6 +45,11 @@ class Request:
     def get(self, name: str) -> str:
         """Return a parameter of the URL or, for a form, a field; "" if it is missing."""
         return (self.form.get(name) or self.query.get(name) or [""])[0].strip()
+
+    def number(self, name: str) -> int | None:
+        """Return a parameter that is a whole number, `None` for anything else."""
+        text = self.get(name)
+        return int(text) if text.isdecimal() and len(text) <= DIGITS else None
 
     def moment(self, name: str) -> int | None:
         """Return a parameter that is a time, in Unix milliseconds; without a zone it is UTC.

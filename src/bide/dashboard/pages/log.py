@@ -10,9 +10,6 @@ from bide.server.action_log import Entry
 
 FILTERS = ("who", "act", "queue", "target")
 
-DIGITS = 18
-"""Of a place in the file, at most."""
-
 
 async def log(view: View) -> Page:
     """Return the page of the action log.
@@ -24,8 +21,7 @@ async def log(view: View) -> Page:
     if not access.log:
         raise Refused(403, "no-access")
     filters = {name: request.get(name) for name in FILTERS}
-    given = request.get("before")
-    before = int(given) if given.isdecimal() and len(given) <= DIGITS else None
+    before = request.number("before")
 
     def wanted(entry: Entry) -> bool:
         if access.namespace is not None and entry.namespace != access.namespace:
