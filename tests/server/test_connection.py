@@ -5,10 +5,12 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
-from bide.model.limits import MAX_DISCARDED, MAX_FIELDS, MAX_HEAD
+from bide.model.limits import MAX_DISCARDED, MAX_FIELDS, MAX_HEAD, MAX_UNREAD
 from bide.server import connection, http_server
 from bide.server.exchange import head
 from tests.server.client import Client, Q
@@ -260,6 +262,55 @@ def test_an_address_has_so_many_connections(serve: Serve, make_token: object) ->
     until(lambda: status_of(exchange(client.port, request("GET", "/healthz"))) == 200)
     for raw in open_ones:
         raw.close()
+
+
+@dataclass(eq=False)
+class From:
+    """Stands for a connection from an address that this machine does not have."""
+
+    address: str
+
+
+def test_a_network_of_ipv6_has_as_many_as_an_address(serve: Serve) -> None:
+    client = serve(auth="required", connections_per_address=2)
+    server = SERVERS[client.port]
+    ones: list[Any] = [From(f"2001:db8::{n}") for n in range(3)]
+    other: Any = From("2001:db8:0:1::1")
+    assert [server.enter(one) is None for one in (*ones, other)] == [True, True, False, True]
+    server.leave(ones[0])
+    assert server.enter(ones[2]) is None
+    for one in (*ones[1:], other):
+        server.leave(one)
+
+
+def test_answers_that_are_not_read_take_so_much_memory(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each of many connections keeps an answer of megabytes for as long as it reads a byte."""
+    for number in range(6):
+        client.put(f"{Q}/messages/m{number}", {"body": "x" * 900_000, "delay": "1h"})
+    with ExitStack() as stack:
+
+        def ask(address: str) -> socket.socket:
+            raw = stack.enter_context(socket.socket())
+            raw.settimeout(60)
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            raw.bind((address, 0))
+            raw.connect(("127.0.0.1", client.port))
+            raw.sendall(request("GET", f"{Q}/messages"))
+            return raw
+
+        server = SERVERS[client.port]
+        before = len(server.connections)
+        mine = ask("127.0.0.9")
+        until(lambda: len(server._unread) == 1)
+        (size,) = (one.transport.get_write_buffer_size() for one in server._unread)
+        assert 1_000_000 < size < MAX_UNREAD
+        monkeypatch.setattr(http_server, "MAX_UNREAD", size * 5 // 2)
+        for _ in range(3):
+            ask("127.0.0.1")
+        until(lambda: len(server._unread) == 2 and len(server.connections) == before + 2)
+        assert len(read_all(mine)) > 5_400_000
 
 
 def test_silent_connections_make_room_for_others(serve: Serve) -> None:

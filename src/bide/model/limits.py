@@ -61,6 +61,7 @@ __all__ = [
     "MAX_SUBSCRIPTIONS",
     "MAX_TOKEN_NAME",
     "MAX_TYPO",
+    "MAX_UNREAD",
     "MAX_VALUES",
     "STALLED",
 ]
@@ -145,6 +146,9 @@ KEEP_ALIVE = 75.0
 
 STALLED = 30.0
 """Seconds without progress after which a client that does not read its answer is cut off."""
+
+MAX_UNREAD = 256 * 1024 * 1024
+"""Bytes of answers that a process keeps for clients which have not read them."""
 
 MAX_DISCARDED = 1024 * 1024
 """Bytes of a refused request that are discarded before the connection is reset."""

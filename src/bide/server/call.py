@@ -21,6 +21,7 @@ from bide.model.replies import Page, Reply, expect
 from bide.queue.command_builder import CommandBuilder
 from bide.server import wire
 from bide.server.action_log import Act
+from bide.server.client_address import network_of
 from bide.server.long_calls import LongCalls
 from bide.server.operation import JSON, Answer, Operation
 from bide.server.problem import Problem, invalid, of_validation
@@ -226,7 +227,8 @@ class Call:
         """
         if not self.service.admission.asks:
             return nullcontext()
-        return calls.one(self.caller.namespace, self.client)
+        client = None if self.client is None else network_of(self.client)
+        return calls.one(self.caller.namespace, client)
 
     async def ask(self, kind: type[R], command: Command) -> R:
         """Execute a command, and return its reply; a slow read counts among the caller's.

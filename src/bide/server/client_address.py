@@ -93,6 +93,21 @@ def _forwarded(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[str]:
 
 
 @lru_cache(maxsize=4_096)
+def network_of(address: str) -> str:
+    """Return what is counted together with an address: of IPv6, a client has a /64 network.
+
+    Example:
+        >>> network_of("192.0.2.1"), network_of("2001:db8::1")
+        ('192.0.2.1', '2001:db8::/64')
+    """
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return address
+    return address if parsed.version == 4 else str(ip_network((int(parsed), 64), strict=False))
+
+
+@lru_cache(maxsize=4_096)
 def _plain(text: str) -> str | None:
     """Return an address in its usual form without port and brackets, `None` if it is none.
 

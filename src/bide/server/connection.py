@@ -114,10 +114,12 @@ class Connection(asyncio.Protocol):
         self.write_paused = True
         size = self.transport.get_write_buffer_size()
         self.loop.call_later(STALLED, self._abort_if_stalled, size)
+        self.server.fell_behind(self)
 
     def resume_writing(self) -> None:
         """Go on with the answer that waits, or the next request."""
         self.write_paused = False
+        self.server.caught_up(self)
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         self._drained = None

@@ -10,7 +10,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from bide.consuming.graceful_stop import first_of
+from bide.model.limits import MAX_UNREAD
 from bide.server.app import App
+from bide.server.client_address import network_of
 from bide.server.connection import Connection
 from bide.server.exchange import CLOSE, head
 from bide.server.problem import Problem, as_json
@@ -50,7 +52,9 @@ class HttpServer:
         self._tls = context_of(settings)
         self.connections: dict[Connection | Handshake, None] = {}
         """Those that are open, in the order in which they came."""
-        self._by_address: Counter[str] = Counter()
+        self._by_network: Counter[str] = Counter()
+        self._unread: dict[Connection, None] = {}
+        """Those whose clients have not read their answers, the first to fall behind first."""
         self._stop = asyncio.Event()
         self._empty = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -102,14 +106,14 @@ class HttpServer:
         trusted = self.app.service.addresses.trusts(address)  # many clients share its address
         if address and not trusted and self.app.service.admission.asks:
             most = self._settings.connections_per_address
-            if self._by_address[address] >= most:
-                self._tell(f"{address} has {most:,} connections; others are refused")
-                return 429, f"{address} has {most:,} connections already; use these, or close some"
-        if len(self.connections) >= self._most and not self._make_room(address):
+            if self._by_network[network := network_of(address)] >= most:
+                self._tell(f"{network} has {most:,} connections; others are refused")
+                return 429, f"{network} has {most:,} connections already; use these, or close some"
+        if len(self.connections) >= self._most and not self._make_room(network_of(address)):
             self._tell(f"all {self._most:,} connections of this process are busy")
             return 503, "the server has too many connections; try again in a second"
         self.connections[connection] = None
-        self._by_address[address] += 1
+        self._by_network[network_of(address)] += 1
         self._empty.clear()
         return None
 
@@ -117,11 +121,33 @@ class HttpServer:
         """Count a connection no longer."""
         if connection in self.connections:
             del self.connections[connection]
-            self._by_address[connection.address] -= 1
-            if not self._by_address[connection.address]:
-                del self._by_address[connection.address]
+            self._by_network[network := network_of(connection.address)] -= 1
+            if not self._by_network[network]:
+                del self._by_network[network]
         if not self.connections:
             self._empty.set()
+
+    def fell_behind(self, connection: Connection) -> None:
+        """Note that a client has not read its answers; cut one off if all keep too much together.
+
+        That is the one that fell behind first, of the address whose clients have most to read.
+        """
+        self._unread[connection] = None
+        sizes = {one: one.transport.get_write_buffer_size() for one in self._unread}
+        while sum(sizes.values()) > MAX_UNREAD:
+            of_networks: Counter[str] = Counter()
+            for one, size in sizes.items():
+                of_networks[network_of(one.address)] += size
+            (most, _), *_ = of_networks.most_common(1)
+            first = next(one for one in sizes if network_of(one.address) == most)
+            self._tell(f"{most} has not read its answers, which take too much; it is cut off")
+            del sizes[first]
+            self.caught_up(first)
+            first.transport.abort()
+
+    def caught_up(self, connection: Connection) -> None:
+        """Note that a client has read its answers, or is gone."""
+        self._unread.pop(connection, None)
 
     def _make_room(self, newcomer: str) -> bool:
         """Close the oldest idle connection, of the address that has most connections if it can be.
@@ -132,12 +158,13 @@ class HttpServer:
         self._tell(
             f"all {self._most:,} connections of this process are taken; idle ones are closed"
         )
-        (most, _), *_ = self._by_address.most_common(1)
-        own = self._by_address[newcomer]
-        of_most = [one for one in self.connections if one.address == most]
+        (most, _), *_ = self._by_network.most_common(1)
+        own = self._by_network[newcomer]
+        networks = {one: network_of(one.address) for one in self.connections}
+        of_most = [one for one, network in networks.items() if network == most]
         others = (
-            one for one in self.connections
-            if one.address == newcomer or self._by_address[one.address] > own
+            one for one, network in networks.items()
+            if network == newcomer or self._by_network[network] > own
         )  # fmt: skip
         return any(one.close_if_idle() for one in (*of_most, *others))
 

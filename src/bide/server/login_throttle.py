@@ -4,9 +4,9 @@ import hashlib
 import os
 import struct
 from collections import OrderedDict
-from ipaddress import ip_address, ip_network
 
 from bide.model.limits import MAX_FAILED_LOGINS
+from bide.server.client_address import network_of
 from bide.server.problem import Problem
 from bide.server.shared_files import SharedFile
 
@@ -49,7 +49,7 @@ class LoginThrottle(SharedFile):
         if not address or _digest(token) in self._known:
             return
         with self.locked() as file:
-            known, began, count = self._read(file, key := _digest(_network(address)))
+            known, began, count = self._read(file, key := _digest(network_of(address)))
         left = began + WINDOW - now
         if known == key and count >= MAX_FAILED_LOGINS and left > 0:
             raise Problem(
@@ -63,7 +63,7 @@ class LoginThrottle(SharedFile):
         """Count a failed login."""
         if not address:
             return
-        key = _digest(_network(address))
+        key = _digest(network_of(address))
         with self.locked() as file:
             known, began, count = self._read(file, key)
             if now < began + WINDOW and known == key:
@@ -93,17 +93,3 @@ def _digest(text: str) -> bytes:
 
 def _place(key: bytes) -> int:
     return int.from_bytes(key[:8]) % PLACES * _RECORD.size
-
-
-def _network(address: str) -> str:
-    """Return what is counted together with an address.
-
-    Example:
-        >>> _network("192.0.2.1"), _network("2001:db8::1")
-        ('192.0.2.1', '2001:db8::/64')
-    """
-    try:
-        parsed = ip_address(address)
-    except ValueError:
-        return address
-    return address if parsed.version == 4 else str(ip_network((int(parsed), 64), strict=False))
