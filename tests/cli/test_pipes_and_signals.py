@@ -55,6 +55,24 @@ def test_a_reader_who_leaves_early_is_no_error(shell: Shell, orders: bide.Queue)
         assert (done.stderr, done.stdout.split()) == ("", ["1", "141"])
 
 
+def test_an_encoding_without_a_character_gets_an_escape(shell: Shell, orders: bide.Queue) -> None:
+    orders.put("é 订单 \U0001f600", id="a")
+    latin = {"PYTHONIOENCODING": "latin-1:strict", "PYTHONUTF8": "0"}
+    done = shell("bide get orders a | tail -c +1 | iconv -f latin1 -t utf8", **latin)
+    assert done.stderr == ""
+    assert done.stdout.endswith('\t"é \\u8ba2\\u5355 \\U0001f600"\n')
+    done = shell("bide get orders a --json", **latin)
+    assert json.loads(done.stdout)["body"] == "é 订单 \U0001f600"
+
+
+def test_a_closed_output_is_told_before_anything_is_done(shell: Shell, orders: bide.Queue) -> None:
+    orders.put(1)
+    done = shell("bide claim orders --ack >&-")
+    assert done.stderr == "error: standard output is closed; redirect it, as in >/dev/null\n"
+    assert done.returncode == 3
+    assert orders.counts().sizes.ready == 1
+
+
 def test_what_could_not_be_printed_is_not_acked(shell: Shell, orders: bide.Queue) -> None:
     orders.put_many(range(5))
     done = shell("bide claim orders -n 5 --ack > /dev/full; echo $?")

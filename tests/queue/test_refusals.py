@@ -166,7 +166,7 @@ def test_a_body_of_exactly_the_limit_fits(orders: Any, make: Any) -> None:
         (lambda q: q.claim(lease=0), "lease=0s must be between 1 ms and 24 hours"),
         (lambda q: q.claim(lease="31d"), "take a short lease and extend it"),
         (lambda q: q.take(wait=-1), "wait=-1 is negative"),
-        (lambda q: q.forecast(bucket=0), "must give 1 to 10,000 buckets"),
+        (lambda q: q.forecast(bucket=0), "bucket=0s and horizon=1h must give 1 to 10,000 buckets"),
         (lambda q: q.forecast(bucket="1h", horizon="1m"), "must give 1 to 10,000 buckets"),
         (lambda q: q.forecast(bucket="1ms", horizon="1h"), "must give 1 to 10,000 buckets"),
         (

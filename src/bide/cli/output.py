@@ -1,5 +1,7 @@
 """Print results: tables for people, lines of text for pipes, JSON for programs."""
 
+import errno
+import json
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,9 +41,14 @@ class Output:
 
     Args:
         as_json: print one JSON object a line, wherever it goes.
+
+    Raises:
+        OSError: standard output is closed: what is claimed there would be lost.
     """
 
     def __init__(self, as_json: bool = False) -> None:
+        if sys.stdout is None:
+            raise OSError(errno.EBADF, "standard output is closed; redirect it, as in >/dev/null")
         self.as_json = as_json
         self.terminal = not as_json and sys.stdout.isatty()
 
@@ -54,7 +61,10 @@ class Output:
 
     def json(self, value: Any) -> None:
         """Print a value as one line of JSON."""
-        sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+        line = msgspec.json.encode(value).decode()
+        if not sys.stdout.encoding.lower().startswith("utf"):
+            line = json.dumps(msgspec.json.decode(line), separators=(",", ":"))  # all in ASCII
+        sys.stdout.write(line + "\n")
 
     def row(self, *columns: object) -> None:
         """Print a line of columns, with tabs between them."""

@@ -1,5 +1,6 @@
 """The `bide` command line: its commands, their errors and exit codes."""
 
+import io
 import os
 import re
 import sys
@@ -182,6 +183,8 @@ class Program(Group):
         """Run the command line, and leave with its exit code."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, False, **extra)
+        if isinstance(sys.stdout, io.TextIOWrapper):  # its encoding may not have every character
+            sys.stdout.reconfigure(errors="backslashreplace")
         try:
             code = super().main(args, prog_name, complete_var, False, **extra)
         except click.ClickException as error:

@@ -302,7 +302,8 @@ class CommandBuilder:
         width, length = milliseconds(bucket, "bucket"), milliseconds(horizon, "horizon")
         if width < 1 or length < width or length // width > MAX_BUCKETS:
             raise InvalidArgument(
-                f"bucket={bucket!r} and horizon={horizon!r} must give 1 to {MAX_BUCKETS:,} buckets"
+                f"bucket={format_duration(width)} and horizon={format_duration(length)} must give "
+                f"1 to {MAX_BUCKETS:,} buckets"
             )
         return cmd.Forecast(self.queue, width, -(-length // width))
 
