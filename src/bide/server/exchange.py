@@ -9,6 +9,8 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from bide.server.large_bodies import LARGE
+
 if TYPE_CHECKING:
     from bide.server.connection import App, Connection
 
@@ -135,13 +137,15 @@ class Exchange:
             data = b""
         if self._chunked and not self._is_head:
             if data:
-                pieces.append(b"%x\r\n%b\r\n" % (len(data), data))
+                pieces += [b"%x\r\n" % len(data), data, b"\r\n"]
             if not more:
                 pieces.append(b"0\r\n\r\n")
         else:
             pieces.append(data)
-        if whole := b"".join(pieces):
-            connection.transport.write(whole)
+        if len(data) <= LARGE:  # to join more copies it, and lets other threads go first
+            pieces = [b"".join(pieces)]
+        for piece in filter(None, pieces):
+            connection.transport.write(piece)
         if not more:
             self._done = True
             self._wake()
