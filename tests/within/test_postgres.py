@@ -60,6 +60,17 @@ def test_a_serialization_failure_is_the_drivers(
     shop.commit()
 
 
+def test_a_first_put_into_a_queue_keeps_its_time(
+    orders: bide.Queue, shop: psycopg.Connection[Any]
+) -> None:
+    with bide.Queue("new", orders._url) as new:
+        assert new.put(1, id="a", at=2_000_000_000, within=shop)
+        shop.commit()
+        message = new.get("a")
+        assert message is not None
+        assert message.due == 2_000_000_000_000
+
+
 def test_a_user_without_rights(
     orders: bide.Queue, shop: psycopg.Connection[Any], postgres: PostgresServer
 ) -> None:

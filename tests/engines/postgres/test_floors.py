@@ -252,13 +252,15 @@ def test_hints_at_times_that_are_past_stay_as_long_as_a_message_needs_them(
     for number in range(20):
         put(engine, f"before{number}")
         drain(engine)
-    for number in (2, 1, 3):
-        put(other, f"m{number}", at=1_000 * number)
-    fold(other)
-    assert [drain(engine, 1) for _ in range(2)] == [["m1"], ["m2"]]
-    fold(other)
+    engine.execute([cmd.Put("another", [Item("a", b"1")])])
     with postgres.client() as client:
-        hints = f"SELECT rank FROM {engine.schema}.lowered".encode()
+        hints = f"SELECT rank FROM {engine.schema}.lowered ORDER BY rank".encode()
+        for number in (2, 1, 3):
+            put(other, f"m{number}", at=1_000 * number)
+        assert client.execute(hints).fetchall() == [(1_000 * 256 * n,) for n in (1, 2, 3)]
+        fold(other)
+        assert [drain(engine, 1) for _ in range(2)] == [["m1"], ["m2"]]
+        fold(other)
         assert client.execute(hints).fetchall() == [(3_000 * 256,)]
         assert drain(engine) == ["m3"]
         fold(other)

@@ -34,7 +34,7 @@ def ask(postgres: PostgresServer, engine: PostgresEngine) -> Iterator[Ask]:
             rows = client.execute(f"SELECT * FROM {engine.schema}.{call}".encode(), values)
             return rows.fetchone() or ()
 
-        ask("put('there', '1')")
+        ask("put('there', '1', priority => 1)")
         yield ask
 
 
