@@ -145,6 +145,17 @@ def test_a_client_is_told_why_its_request_was_refused_before_it_was_whole(serve:
             assert orders.counts().sizes.total == 0
 
 
+def test_puts_that_are_together_too_large_for_a_request(serve: Serve) -> None:
+    client = serve(max_request=256 * KIB)
+
+    async def together() -> None:
+        async with bide.AsyncQueue("orders", f"http://127.0.0.1:{client.port}") as orders:
+            puts = [orders.put("x" * 100 * KIB) for _ in range(100)]
+            assert all(await asyncio.gather(*puts))
+
+    asyncio.run(together())
+
+
 def test_large_bodies_arrive_whole(serve: Serve) -> None:
     client = serve()
     body = {"numbers": [*range(50_000)], "text": "ü" * 50_000}

@@ -12,7 +12,9 @@ import pytest
 
 import bide
 from bide.engines import losses
-from bide.model.commands import Configure
+from bide.lane.lane import Lane
+from bide.model.commands import Configure, Put
+from bide.model.limits import MAX_BYTES
 from bide.worker.periodic.source import home_of
 from tests.worker.source_app import (
     HOME,
@@ -238,6 +240,38 @@ def test_a_source_may_be_written_in_many_ways(
             window = await progress(scene)
         assert window.put == count
         assert (await scene.counts("orders")).sizes.total == count
+
+    scene.play(story())
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_large_messages_of_a_source_go_in_several_commands(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, is_async: bool
+) -> None:
+    sizes: list[int] = []
+    for name in ("call", "acall"):
+        real = getattr(Lane, name)
+
+        def note(lane: Lane, command: Any, *more: Any, real: Any = real, **options: Any) -> Any:
+            if type(command) is Put and command.queue == "orders":
+                sizes.append(sum(len(item.data) for item in command.items))
+            return real(lane, command, *more, **options)
+
+        monkeypatch.setattr(Lane, name, note)
+
+    def plain(after: datetime, before: datetime) -> list[bide.NewMessage]:
+        return [bide.NewMessage("x" * 900_000, at=before, id=f"o{n}") for n in range(12)]
+
+    async def asynchronous(after: datetime, before: datetime) -> list[bide.NewMessage]:
+        return plain(after, before)
+
+    async def story() -> None:
+        source = asynchronous if is_async else plain
+        scene.app.source("orders", every="1m", window="10m", name="unpaid")(source)
+        async with scene.at_work():
+            assert (await progress(scene)).put == 12
+        assert len(sizes) == 2
+        assert max(sizes) < MAX_BYTES
 
     scene.play(story())
 

@@ -21,12 +21,13 @@ from bide.model.message import Message, NewMessage
 from bide.model.replies import Outcomes, expect
 from bide.model.times import to_datetime
 from bide.queue.command_builder import CommandBuilder
+from bide.queue.results import in_bytes
 
 PREFIX = f"{OWN}source:"
 """The prefix of queues of windows; a namespace may precede it."""
 
 BATCH = 500
-"""How many messages of a source one command puts."""
+"""How many messages of a source one command puts at most."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -104,7 +105,8 @@ class Window:
         for batch in _batches(self._call()):
             if one.gone:  # another process asks for this window
                 return
-            self._count(expect(Outcomes, self._store_client.lane.call(self._command(batch))))
+            for command in self._commands(batch):
+                self._count(expect(Outcomes, self._store_client.lane.call(command)))
 
     async def ask_async(self, one: Handling) -> None:
         """Ask an async source."""
@@ -128,9 +130,10 @@ class Window:
         return self.source.function(to_datetime(self.after), to_datetime(self.before))
 
     async def _store(self, batch: list[Any]) -> None:
-        self._count(await self._store_client.once(Outcomes, self._command(batch)))
+        for command in self._commands(batch):
+            self._count(await self._store_client.once(Outcomes, command))
 
-    def _command(self, batch: list[Any]) -> Put:
+    def _commands(self, batch: list[Any]) -> list[Put]:
         for message in batch:
             if not isinstance(message, NewMessage):
                 raise TypeError(
@@ -142,7 +145,8 @@ class Window:
                     "a message of a source needs an id, made of its subject: without one every "
                     "window would put it again"
                 )
-        return self._arguments.put(batch)
+        command = self._arguments.put(batch)
+        return [msgspec.structs.replace(command, items=part) for part in in_bytes(command.items)]
 
     def _count(self, reply: Outcomes) -> None:
         self.found += len(reply.outcomes)
