@@ -11,6 +11,9 @@ import pytest
 import redis
 
 import bide
+from bide.model.commands import Put
+from bide.model.limits import MAX_BYTES
+from bide.queue.base import BlockingBase
 from bide.queue.redis_set import SortedSet
 from tests.servers import RedisServer
 
@@ -109,6 +112,24 @@ def test_a_field_can_be_the_id(theirs: "redis.Redis", url: str, orders: bide.Que
         '{"order": "a", "n": 2}': "the queue has another message of the id 'a'",
         "{}": "it has no field 'order' that could be an id",
     }
+
+
+def test_large_members_go_in_several_commands(
+    theirs: "redis.Redis", url: str, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs.zadd(KEY, {f"{number}" + "x" * 900_000: MOMENT for number in range(12)})
+    sizes: list[int] = []
+    do = BlockingBase._do
+
+    def note(self: Any, kind: Any, command: Any, *more: Any, **options: Any) -> Any:
+        if type(command) is Put:
+            sizes.append(sum(len(item.data) for item in command.items))
+        return do(self, kind, command, *more, **options)
+
+    monkeypatch.setattr(BlockingBase, "_do", note)
+    assert bide.load_sorted_set(orders, url, KEY, body="text").stored == 12
+    assert len(sizes) == 2
+    assert max(sizes) < MAX_BYTES
 
 
 def test_many_members_of_few_moments_go_in_batches(

@@ -17,6 +17,7 @@ from bide.model.identity import check_name
 from bide.model.message import Item, Message
 from bide.model.replies import Outcome, Outcomes
 from bide.model.times import LATEST
+from bide.queue.results import in_bytes
 from bide.queue.sync import Queue
 
 if TYPE_CHECKING:
@@ -233,8 +234,9 @@ class _Run:
             there = self._find([each.item.id for each in wanted])
             outcomes = [Outcome(each.item.id, each.item.id not in there) for each in wanted]
         else:
-            items = [each.item for each in wanted]
-            outcomes = queue._do(Outcomes, Put(queue.name, items)).outcomes
+            parts = in_bytes(each.item for each in wanted)
+            replies = [queue._do(Outcomes, Put(queue.name, part)) for part in parts]
+            outcomes = [outcome for reply in replies for outcome in reply.outcomes]
             kept = [o.id for o in outcomes if not o.done]
             there = self._find(kept) if kept else {}
         confirmed: set[Entry] = set()
