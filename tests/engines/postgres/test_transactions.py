@@ -223,6 +223,23 @@ def test_a_queue_into_which_somebody_puts_is_not_deleted(
     assert claimed(engine) == ["a"]
 
 
+def test_a_put_forgets_nothing_of_other_queues(
+    engine: PostgresEngine, postgres: PostgresServer
+) -> None:
+    puts = [cmd.Put(queue, [Item("a", b"1")]) for queue in ("kept", "q")]
+    engine.execute([cmd.Configure("kept", keep=1), *puts], 1_000)
+    (reply,) = engine.execute([cmd.Claim("kept", 1, 60_000, "w")], 1_000)
+    assert isinstance(reply, Claimed)
+    engine.execute([cmd.Ack("kept", [cmd.Lease("a", reply.token)])], 1_000)
+    for id in ("a", "b"):
+        engine.execute([cmd.Put("q", [Item(id, b"1")])], 5_000)
+    with postgres.client() as client:
+        kept = f"SELECT count(*) FROM {engine.schema}.message WHERE state = 4".encode()
+        assert client.execute(kept).fetchall() == [(1,)]
+        engine.execute([cmd.Put("kept", [Item("b", b"1")])], 5_000)
+        assert client.execute(kept).fetchall() == [(0,)]
+
+
 def test_numbers_of_many_transactions_add_up(engine: PostgresEngine) -> None:
     for number in range(600):
         engine.execute([cmd.Put("q", [Item(f"m{number}", b"1", delay=number * 60_000)])])
