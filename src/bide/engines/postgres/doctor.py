@@ -9,8 +9,7 @@ from psycopg.rows import namedtuple_row
 
 from bide.engines.findings import Finding
 from bide.engines.postgres.faults import translate
-from bide.engines.postgres.schema import OLDEST, VERSION
-from bide.engines.postgres.session import catalog_only
+from bide.engines.postgres.schema import OLDEST, VERSION, catalog_only
 from bide.engines.postgres.settings import Settings, is_pooled, read_url
 from bide.engines.postgres.soundness import soundness
 

@@ -13,7 +13,6 @@ from bide.engines.postgres.calls import change_outcomes
 from bide.engines.postgres.faults import translate
 from bide.engines.postgres.putting import put_outcomes
 from bide.engines.postgres.schema import prepare
-from bide.engines.postgres.session import catalog_only
 from bide.engines.postgres.settings import Settings, read_url
 from bide.model import commands as cmd
 from bide.model.errors import AccessDenied, StoreBusy, WrongConnection
@@ -78,8 +77,7 @@ class PostgresGuest(RemoteGuest):
         if self._database is None:
             with self._settings.connect() as connection:
                 try:
-                    with catalog_only(connection):
-                        prepare(connection, self._settings.schema)
+                    prepare(connection, self._settings.schema)
                     row = connection.execute(f"SELECT {self._function('_database')}()".encode())
                     ((self._database,),) = row.fetchall()
                 except psycopg.Error as error:

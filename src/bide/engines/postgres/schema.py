@@ -1,6 +1,8 @@
 """Making the schema that a store is."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from typing import Any
 
@@ -25,6 +27,17 @@ OLDEST = 14
 _NAME = re.compile(r"(?<!')\bbide(?=\.|, pg_temp| FROM PUBLIC)")
 
 
+@contextmanager
+def catalog_only(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """Find functions and operators among those of the server alone, for the length of a block.
+
+    Otherwise one of another user's, in a schema of `search_path`, is called if it fits better.
+    """
+    with connection.transaction():
+        connection.execute("SET LOCAL search_path = pg_catalog, pg_temp")
+        yield
+
+
 def prepare(connection: psycopg.Connection[Any], schema: str) -> None:
     """Make the schema if there is none, or bring it up to date; one process at a time does.
 
@@ -35,15 +48,16 @@ def prepare(connection: psycopg.Connection[Any], schema: str) -> None:
         StoreError: the server is too old.
         psycopg.Error: the server refused.
     """
-    if _version(connection, schema) == VERSION:
-        return
+    with catalog_only(connection):  # alone: it keeps its locks until the end of the transaction
+        if _version(connection, schema) == VERSION:
+            return
     server = connection.info.server_version // 10_000
     if server < OLDEST:
         raise StoreError(
             f"the server is PostgreSQL {server}, and bide needs {OLDEST} or newer: "
             "upgrade the server"
         )
-    with connection.transaction():
+    with catalog_only(connection):
         connection.execute("SELECT pg_advisory_xact_lock(hashtext('bide schema'))")
         found = _version(connection, schema)
         if found == VERSION:

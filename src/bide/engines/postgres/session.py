@@ -1,13 +1,11 @@
 """What a session on the server is set up with, whatever its user, database and search path say."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import sql
 
-from bide.engines.postgres.schema import owner, prepare
+from bide.engines.postgres.schema import catalog_only, owner, prepare
 from bide.engines.postgres.settings import is_pooled
 from bide.engines.postgres.witness import Witness
 
@@ -23,17 +21,6 @@ class Session(NamedTuple):
     put_function: str
 
 
-@contextmanager
-def catalog_only(connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """Find functions and operators among those of the server alone, for the length of a block.
-
-    Otherwise one of another user's, in a schema of `search_path`, is called if it fits better.
-    """
-    with connection.transaction():
-        connection.execute("SET LOCAL search_path = pg_catalog, pg_temp")
-        yield
-
-
 def begin(connection: psycopg.Connection[Any], schema: str, witness: Witness) -> Session:
     """Begin a session for the commands of an engine.
 
@@ -41,8 +28,7 @@ def begin(connection: psycopg.Connection[Any], schema: str, witness: Witness) ->
         StoreError: the store cannot be made or brought up to date; see `prepare`.
         psycopg.Error: the server refused.
     """
-    with catalog_only(connection):
-        prepare(connection, schema)
+    prepare(connection, schema)
     with catalog_only(connection):
         witness.compare(connection)
         pooled = is_pooled(connection)
