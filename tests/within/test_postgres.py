@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 import pytest
@@ -43,6 +44,18 @@ def test_what_another_transaction_is_changing_is_busy_and_the_transaction_goes_o
         assert orders.cancel("a", within=shop)
         shop.commit()
     assert [message.id for message in orders.scan()] == ["mine"]
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "READ UNCOMMITTED"])
+def test_what_another_transaction_put_meanwhile_is_busy_at_the_lower_levels(
+    orders: bide.Queue, shop: psycopg.Connection[Any], level: str
+) -> None:
+    """The server treats them alike."""
+    schema = parse_qs(urlsplit(orders._url).query)["schema"][0]
+    shop.execute(f"SET TRANSACTION ISOLATION LEVEL {level}".encode())
+    refused = shop.execute(f"SET search_path = {schema}; SELECT _refused('40001', '')".encode())
+    assert refused.nextset()
+    assert refused.fetchone() == ({"refused": "busy"},)
 
 
 def test_a_serialization_failure_is_the_drivers(
