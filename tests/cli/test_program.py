@@ -186,6 +186,22 @@ def test_completion_of_commands_queues_and_options(url: str) -> None:
     assert complete("scan orders --state de", url) == ["delayed", "dead"]
 
 
+@pytest.mark.parametrize(
+    ("family", "commands"),
+    [
+        ("token", "create, list, revoke, rotate"),
+        ("subscription", "add, delete, list, new-key, pause"),
+    ],
+)
+def test_a_family_without_a_command_names_its_commands(
+    run: Bide, family: str, commands: str
+) -> None:
+    done = run(family)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {family} needs a command: {commands}")
+    assert done.stderr.endswith(f" {family} --help'\n")
+
+
 @pytest.mark.parametrize("family", ["dead", "subscription", "token"])
 def test_the_help_of_a_family_cuts_nothing(run: Bide, family: str) -> None:
     listed = run(family, "--help").output.partition("Commands:\n")[2]

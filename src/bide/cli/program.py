@@ -88,6 +88,14 @@ class Group(click.Group):
 
     context_class = _Context
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the options before the command, which may not be left out."""
+        # click would print the help, some versions as an error.
+        if not args and self.no_args_is_help and not ctx.resilient_parsing:
+            commands = ", ".join(self.list_commands(ctx))
+            raise click.UsageError(f"{ctx.info_name} needs a command: {commands}", ctx)
+        return super().parse_args(ctx, args)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
