@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,16 @@ from typing import Any
 import pytest
 
 import bide
+from bide.engines.memory import MemoryEngine
+from bide.engines.port import Capabilities
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
-from bide.model.commands import Scan
-from bide.model.replies import Page
+from bide.model.commands import Command, Scan
+from bide.model.replies import Page, Reply
 from bide.observing import heartbeat
+from bide.testing.faults import EngineWrapper
 from bide.worker.process.in_process import InProcessWorker
+from bide.worker.process.runner import Runner
 from tests.servers import RedisServer
 from tests.worker.processes import BOUND
 from tests.worker.worker_app import until
@@ -103,6 +108,41 @@ def test_a_lifespan_that_fails_at_its_end_ends_the_worker(
 
     play(story())
     assert "the worker has failed at its end: the pool was closed already" in caplog.text
+
+
+def test_a_worker_that_is_cancelled_before_it_claims_leaves_nothing_behind() -> None:
+    reading, may_answer = threading.Event(), threading.Event()
+
+    class Slow(EngineWrapper):
+        """Answers late when the worker reads the reports of others."""
+
+        capabilities = Capabilities()
+
+        def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
+            if any(isinstance(one, Scan) and one.queue == heartbeat.QUEUE for one in commands):
+                reading.set()
+                may_answer.wait()
+            return super().execute(commands, now)
+
+    async def story() -> None:
+        app = app_of("memory://", [])
+
+        @app.schedule("ticks", every="1h")
+        async def tick(tick: bide.Tick) -> None: ...
+
+        lane = Lane(lambda: Slow(MemoryEngine()))
+        runner = Runner(app, lane=lane, present=True)
+        before = asyncio.all_tasks()
+        running = asyncio.create_task(runner.run())
+        await asyncio.to_thread(reading.wait)
+        running.cancel()
+        await asyncio.wait([running])
+        may_answer.set()
+        assert asyncio.all_tasks() == before
+        assert not [one for one in threading.enumerate() if one.name == "bide-watch"]
+        await asyncio.to_thread(lane.close)
+
+    play(story())
 
 
 def test_it_ends_while_the_store_is_down(redis: RedisServer) -> None:

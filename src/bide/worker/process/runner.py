@@ -151,29 +151,29 @@ class Runner:
         holder = self._holder
         watch = Watch(self._name_of, self._busy, self._blocked)
         crash_isolation = CrashIsolation()
-        beside: list[asyncio.Task[None]] = []
-        for queue in self._queues:
-            queue_handlers = self._app.queue_handlers[queue]
-            around, chain = chained(queue_handlers, store_client, self._app.around)
-            if chain is not None:
-                beside.append(asyncio.create_task(chain.keep()))
-            self.consumers[queue] = Consumer(
-                queue_handlers, traced(around), self._app.state, store_client, holder, watch.look,
-                crash_isolation,
-            )  # fmt: skip
-        consumers = list(self.consumers.values())
         heartbeat = Heartbeat(
             store_client.lane, store_client.clock, holder,
             lambda: {holder: list(self.consumers)}, self.tallies, self.busy,
             supervised=self._supervised,
         )  # fmt: skip
-        if self._present and can_report(store_client.lane):
-            heartbeat.began = self._app.clock.now()
-            heartbeat.gaps = await read_gaps(store_client.lane, self._queues, heartbeat.began)
-            for queue, consumer in self.consumers.items():
-                consumer.late_causes.unserved = heartbeat.gaps[queue]
-            beside.append(asyncio.create_task(heartbeat.keep()))
+        beside: list[asyncio.Task[None]] = []
         try:
+            for queue in self._queues:
+                queue_handlers = self._app.queue_handlers[queue]
+                around, chain = chained(queue_handlers, store_client, self._app.around)
+                if chain is not None:
+                    beside.append(asyncio.create_task(chain.keep()))
+                self.consumers[queue] = Consumer(
+                    queue_handlers, traced(around), self._app.state, store_client, holder,
+                    watch.look, crash_isolation,
+                )  # fmt: skip
+            consumers = list(self.consumers.values())
+            if self._present and can_report(store_client.lane):
+                heartbeat.began = self._app.clock.now()
+                heartbeat.gaps = await read_gaps(store_client.lane, self._queues, heartbeat.began)
+                for queue, consumer in self.consumers.items():
+                    consumer.late_causes.unserved = heartbeat.gaps[queue]
+                beside.append(asyncio.create_task(heartbeat.keep()))
             for consumer in consumers:
                 consumer.open()
             new = " (a new store)" if self._new else ""
@@ -189,7 +189,7 @@ class Runner:
         finally:
             self.at_work = False
             await cancel(beside)
-            for consumer in consumers:
+            for consumer in self.consumers.values():
                 await consumer.close()
             await heartbeat.leave()
             watch.close()
