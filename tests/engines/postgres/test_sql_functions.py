@@ -159,6 +159,15 @@ def test_a_message_is_looked_at_while_it_waits_and_while_it_is_held(
     assert ask("get('q', 'c')") == ()
 
 
+def test_when_a_message_was_first_put_is_null_where_that_is_unknown(
+    engine: PostgresEngine, ask: Ask
+) -> None:
+    engine.execute([cmd.Put("q", [Item("a", b"1", created=0), Item("b", b"1", created=1_000)])])
+    created = "get('q', %s) CROSS JOIN LATERAL (SELECT created) AS c"
+    assert ask(created, "a")[-1] is None
+    assert ask(created, "b")[-1] == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+
+
 def test_a_put_is_kept_or_replaced_and_the_answer_tells_what_is_there(ask: Ask) -> None:
     first = ask("put('q', '1', delay => '1h', id => 'a')")
     assert ask("put('q', '2', delay => '2h', id => 'a')") == ("a", False, *first[2:])

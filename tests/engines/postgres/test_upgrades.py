@@ -31,6 +31,7 @@ def old(postgres: PostgresServer) -> Iterator[str]:
         client.execute(named.replace("SCHEMA bide", "SCHEMA old").encode())
         client.execute("INSERT INTO old.store VALUES (1)")
         client.execute("SELECT old.allow('shop', '{orders%}')")
+        client.execute("INSERT INTO old.access VALUES ('dropped', '{%}')")
         client.execute("SELECT old.put('orders', to_json(n), id => 'm' || n)"
                        " FROM generate_series(1, 5) AS n")  # fmt: skip
         client.execute("SELECT old.put('orders', to_json(repeat('x', 100000)), delay => '1 day',"
