@@ -18,6 +18,7 @@ from bide.model.replies import Affected, Counts, Reply
 from tests.postgres_server import BOUND, PostgresServer
 
 HOUR = 3_600_000
+LATE = 4_000_000_000_000  # in 2096
 
 
 @pytest.fixture
@@ -42,6 +43,8 @@ def counted(engine: PostgresEngine) -> int:
         (cmd.Where(before=0), "reschedule('q', 'a', delay => '50 h')", 0),
         (cmd.Where(group="g"), "reschedule('q', 'a', delay => '50 h')", 1),
         (cmd.Where(group="g"), "put('q', '2', id => 'a', on_conflict => 'replace')", 0),
+        (cmd.Where(before=LATE), "reschedule('q', 'a', at => to_timestamp(4000000000))", 0),
+        (cmd.Where(group="g"), f"_claim('q', {LATE}, 1, 9, 'w', 9999, 1, NULL, 'p')", 0),
     ],
 )
 def test_a_rule_is_asked_of_a_message_as_it_is_once_others_have_changed_it(
@@ -52,7 +55,7 @@ def test_a_rule_is_asked_of_a_message_as_it_is_once_others_have_changed_it(
     cancelled: int,
 ) -> None:
     waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
-    if rule.before is not None:
+    if rule.before == 0:
         rule = cmd.Where(before=int(time.time() * 1000) + 2 * HOUR)
     deadline = time.monotonic() + BOUND
     with (
@@ -113,3 +116,15 @@ def test_a_rule_takes_the_first_thousand(engine: PostgresEngine) -> None:
     assert counted(engine) == 1
     assert engine.execute([cmd.Cancel("q", ["m0000"])])[0].outcomes[0].done  # type: ignore[union-attr]
     assert engine.execute([cancel]) == [Affected(0)]
+
+
+def test_a_purge_takes_the_thousand_that_died_first(engine: PostgresEngine) -> None:
+    died = int(time.time() * 1_000)
+    items = [Item(f"m{n:04}", b"1", died=died - n) for n in range(1_001)]
+    purge = cmd.Purge("q", "dead")
+    replies: list[Reply] = engine.execute([cmd.Put("q", items), purge])
+    assert replies[1] == Affected(1_000, more=True)
+    assert counted(engine) == 1
+    replies = engine.execute([cmd.Purge("q", "dead", ids=["m0000"]), purge])
+    assert replies[0].outcomes[0].done  # type: ignore[union-attr]
+    assert replies[1] == Affected(0)
