@@ -1,8 +1,6 @@
 """What the queue and the user's own transactions do to each other."""
 
-import itertools
 import random
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -18,7 +16,7 @@ from bide.model import commands as cmd
 from bide.model.errors import StoreBusy
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Found, Outcomes
-from tests.postgres_server import BOUND, PostgresServer
+from tests.postgres_server import PostgresServer
 
 
 @pytest.fixture
@@ -333,83 +331,4 @@ def test_changes_of_the_same_messages_wait_in_no_circle(
             assert list(threads.map(change, range(4))) == [None] * 4
         client.execute("SELECT pg_stat_force_next_flush()")
         assert client.execute(query.encode()).fetchall() == before
-    counts(engine)
-
-
-def waited(
-    engine: PostgresEngine,
-    user: psycopg.Connection[Any],
-    postgres: PostgresServer,
-    begin: Callable[[str], cmd.Command],
-) -> tuple[str, bool]:
-    """Execute a command that waits for the user's commit; return the id, and whether it was done.
-
-    Args:
-        engine: that executes the command.
-        user: who has changed the message.
-        postgres: their server.
-        begin: change a message with this id, and return the command.
-    """
-    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
-    deadline = time.monotonic() + BOUND
-    with ThreadPoolExecutor() as threads, postgres.client() as client:
-        for number in itertools.count():
-            assert time.monotonic() < deadline, "it was busy each time"
-            changing = threads.submit(engine.execute, [begin(f"a{number}")])
-            while not changing.done():
-                if client.execute(waits, (f"%{engine.schema}%",)).fetchall() != [(0,)]:
-                    break
-            user.commit()
-            with suppress(StoreBusy):  # on a busy machine
-                (reply,) = changing.result(BOUND)
-                assert isinstance(reply, Outcomes)
-                return reply.outcomes[0].id, reply.outcomes[0].done
-    raise AssertionError
-
-
-@pytest.mark.parametrize("change", ["cancel", "replace"])
-def test_who_waits_for_a_replacement_changes_what_was_put(
-    engine: PostgresEngine, user: psycopg.Connection[Any], postgres: PostgresServer, change: str
-) -> None:
-    def begin(id: str) -> cmd.Command:
-        engine.execute([cmd.Put("q", [Item(id, b"1", delay=60_000)])])
-        put(user, engine, id, delay="1h", on_conflict="replace")
-        if change == "cancel":
-            return cmd.Cancel("q", [id])
-        return cmd.Put("q", [Item(id, b"2", delay=3_600_000)], "replace")
-
-    id, done = waited(engine, user, postgres, begin)
-    assert done
-    counts(engine)
-    (found,) = engine.execute([cmd.Find("q", [id])])
-    assert isinstance(found, Found)
-    assert [message and message.data for message in found.messages] == (
-        [None] if change == "cancel" else [b"2"]
-    )
-
-
-@pytest.mark.parametrize("change", ["put", "extend"])
-def test_an_ack_waits_for_what_changes_the_message(
-    engine: PostgresEngine, user: psycopg.Connection[Any], postgres: PostgresServer, change: str
-) -> None:
-    def begin(id: str) -> cmd.Command:
-        engine.execute([cmd.Put("q", [Item(id, b"1", attempts=9)])])
-        (reply,) = engine.execute([cmd.Claim("q", 10, 60_000, "w")])
-        assert isinstance(reply, Claimed)
-        assert id in [message.id for message in reply.messages]
-        if change == "put":
-            put(user, engine, id, delay="1h", latest="2h", on_conflict="replace")
-        else:  # by a millisecond, which is over before the ack
-            query = (
-                f"SELECT FROM {engine.schema}._change('extend', 'q', NULL, %s, %s, p_delay => 1)"
-            )
-            user.execute(query.encode(), ([id], [reply.token]))
-            user.execute("SELECT pg_sleep(0.01)")
-        return cmd.Ack("q", [cmd.Lease(id, reply.token)])
-
-    id, done = waited(engine, user, postgres, begin)
-    assert done == (change == "put")
-    assert got(user, engine, "state, successor", id) == (
-        "delayed" if change == "put" else "ready", None
-    )  # fmt: skip
     counts(engine)
