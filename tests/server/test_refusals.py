@@ -191,6 +191,12 @@ def test_what_is_not_there(client: Client) -> None:
     assert client.send("TRACE", "/healthz").status == 405
 
 
+@pytest.mark.parametrize("path", ["/", "/dashboard", "/dashboard/queues"])
+def test_who_looks_for_the_dashboard_hears_how_it_is_switched_on(client: Client, path: str) -> None:
+    assert "bide serve --dashboard" in client.get(path).problem["detail"]
+    assert "dashboard" not in client.get("/v2").problem["detail"]
+
+
 # Tokens.
 
 

@@ -221,7 +221,12 @@ class App:
         if self._pages is not None and f"{path}/".startswith(f"{DASHBOARD}/"):
             await self._show(self._pages, scope, path, receive, send)
             return
-        problem = Problem("not-found", "there is nothing at this path; /docs tells what there is")
+        hint = "; the dashboard is off: bide serve --dashboard" if self._pages is None else ""
+        problem = Problem(
+            "not-found",
+            "there is nothing at this path; /docs tells what there is"
+            + (hint if path == "/" or f"{path}/".startswith(f"{DASHBOARD}/") else ""),
+        )
         await refuse_unrouted(self.service, scope, path, send, problem)
 
     async def _show(
