@@ -293,7 +293,7 @@ def test_a_put_that_does_not_say_what_to_do_with_a_message_of_its_id_keeps_it(
     assert got(user, engine, "body", "a") == ([1],)
 
 
-@pytest.mark.parametrize("queue", ["", "two words", "a/b/c", "x" * 129, None])
+@pytest.mark.parametrize("queue", ["", "two words", "a/b/c", "x" * 129, f"{'x' * 129}/q", None])
 def test_no_queue_gets_a_wrong_name(
     engine: PostgresEngine, user: psycopg.Connection[Any], queue: str | None
 ) -> None:

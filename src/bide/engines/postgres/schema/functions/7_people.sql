@@ -51,7 +51,7 @@ BEGIN
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
   PERFORM _check_name('id', id);
-  PERFORM _check_name('group', "group") WHERE "group" IS NOT NULL;
+  PERFORM _check_name('group', "group");
   IF priority NOT BETWEEN 0 AND 255 OR attempts NOT BETWEEN 1 AND 10000 OR expires NOT BETWEEN '0' AND '130 years'
      OR on_conflict NOT IN ('keep', 'replace') OR octet_length(data) > 1048576 THEN
     RAISE EXCEPTION 'priority is 0 to 255, attempts 1 to 10000, expires 0 to 130 years, '
