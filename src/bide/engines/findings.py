@@ -106,6 +106,24 @@ def unreadable(what: str, names: Sequence[str], where: str) -> Finding:
     )
 
 
+def other_version(store: str, found: int, made: int, opener: str) -> Finding:
+    """Return the finding that the tables of a store are of another version than this bide makes.
+
+    Args:
+        store: what it is called.
+        found: the version of its tables.
+        made: the version that this bide makes.
+        opener: the condition under which an older store is brought up to date.
+    """
+    return Finding(
+        "danger" if found > made else "warning",
+        f"the schema {store}is of version {found}, and this bide makes version {made}",
+        "this bide is refused" if found > made else
+        f"once {opener}, programs with an older one are refused",
+        "upgrade all programs that use the store together",
+    )  # fmt: skip
+
+
 def too_large(place: str, longest: float) -> Finding:
     """Return the finding of a store that was not looked at as a whole."""
     return Finding(

@@ -2,35 +2,20 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
-from bide.engines.postgres import PostgresEngine, from_url
+from bide.engines.postgres import PostgresEngine
 from bide.model import commands as cmd
 from bide.model.errors import StoreBusy
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Found, Outcomes
 from tests.postgres_server import BOUND, PostgresServer
-
-
-@pytest.fixture
-def engine(postgres_url: Callable[[], str]) -> Iterator[PostgresEngine]:
-    engine = from_url(urlsplit(postgres_url()))()
-    yield engine
-    engine.close()
-
-
-@pytest.fixture
-def user(postgres: PostgresServer, engine: PostgresEngine) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(postgres.url) as connection:
-        yield connection
-        connection.rollback()
 
 
 def put(user: psycopg.Connection[Any], engine: PostgresEngine, id: str, more: str) -> None:

@@ -2,7 +2,6 @@
 
 import random
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from urllib.parse import urlsplit
@@ -19,13 +18,6 @@ from tests.postgres_server import BOUND, PostgresServer
 
 HOUR = 3_600_000
 LATE = 4_000_000_000_000  # in 2096
-
-
-@pytest.fixture
-def engine(postgres_url: Callable[[], str]) -> Iterator[PostgresEngine]:
-    engine = from_url(urlsplit(postgres_url()))()
-    yield engine
-    engine.close()
 
 
 def counted(engine: PostgresEngine) -> int:

@@ -1,15 +1,13 @@
 """The functions for people, triggers and programs in other languages."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
-from bide.engines.postgres import PostgresEngine, from_url
+from bide.engines.postgres import PostgresEngine
 from bide.model import commands as cmd
 from bide.model.message import Item
 from bide.model.replies import Found
@@ -17,12 +15,6 @@ from tests.postgres_server import PostgresServer
 
 Row = tuple[Any, ...]
 Ask = Callable[..., Row]
-
-
-@pytest.fixture
-def engine(postgres_url: Callable[[], str]) -> Iterator[PostgresEngine]:
-    with closing(from_url(urlsplit(postgres_url()))()) as engine:
-        yield engine
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """What the queue and the user's own transactions do to each other."""
 
 import random
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from datetime import timedelta
@@ -17,21 +16,6 @@ from bide.model.errors import StoreBusy
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Found, Outcomes
 from tests.postgres_server import PostgresServer
-
-
-@pytest.fixture
-def engine(postgres_url: Callable[[], str]) -> Iterator[PostgresEngine]:
-    engine = from_url(urlsplit(postgres_url()))()
-    yield engine
-    engine.close()
-
-
-@pytest.fixture
-def user(postgres: PostgresServer, engine: PostgresEngine) -> Iterator[psycopg.Connection[Any]]:
-    """Provide the user's connection, whose `bide` is the store of the engine."""
-    with psycopg.connect(postgres.url) as connection:
-        yield connection
-        connection.rollback()
 
 
 def put(user: psycopg.Connection[Any], engine: PostgresEngine, id: str, **named: str) -> Any:

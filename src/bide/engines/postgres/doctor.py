@@ -7,7 +7,7 @@ from urllib.parse import SplitResult
 import psycopg
 from psycopg.rows import namedtuple_row
 
-from bide.engines.findings import Finding
+from bide.engines.findings import Finding, other_version
 from bide.engines.postgres.faults import translate
 from bide.engines.postgres.schema import OLDEST, VERSION, catalog_only
 from bide.engines.postgres.settings import Settings, is_pooled, read_url
@@ -199,13 +199,7 @@ def _schema(ask: Ask, settings: Settings) -> Iterator[Finding]:
     name = '"' + schema.replace('"', '""') + '"'
     ((version,),) = ask(f"SELECT version FROM {name}.store")
     if version != VERSION:
-        yield Finding(
-            "danger" if version > VERSION else "warning",
-            f"the schema is of version {version}, and this bide makes version {VERSION}",
-            "this bide is refused" if version > VERSION else
-            "once its owner opens it with this bide, programs with an older one are refused",
-            "upgrade all programs that use the store together",
-        )  # fmt: skip
+        yield other_version("", version, VERSION, "its owner opens it with this bide")
     for row in ask(
         "SELECT pg_class.relname, relpersistence, coalesce(n_dead_tup, 0) AS dead,"
         " coalesce(n_live_tup, 0) AS live FROM pg_class"

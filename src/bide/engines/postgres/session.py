@@ -52,7 +52,7 @@ def _act_as_owner(connection: psycopg.Connection[Any], schema: str) -> None:
     """Set up a session as the schema's functions do for themselves.
 
     Then `_put_one` can be called directly: to set and reset the user and the settings at each call
-    takes a twentieth of the time of a put.
+    takes a twentieth of the server's time for a put.
     """
     connection.execute(sql.SQL("SET search_path = {}, pg_temp").format(sql.Identifier(schema)))
     connection.execute("SET lock_timeout = '250ms'")

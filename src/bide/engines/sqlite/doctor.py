@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qs, unquote
 
-from bide.engines.findings import EXAMPLES, Finding, too_large, unreadable
+from bide.engines.findings import EXAMPLES, Finding, other_version, too_large, unreadable
 from bide.engines.sqlite.looking import is_without_tables, open_to_look
 from bide.engines.sqlite.schema import recorded_version
 from bide.engines.sqlite.statements import migrations
@@ -164,13 +164,7 @@ def _soundness(path: Path, longest: float) -> Iterator[Finding]:
     finally:
         connection.close()
     if version != made:
-        yield Finding(
-            "danger" if version > made else "warning",
-            f"the schema of {path} is of version {version}, and this bide makes version {made}",
-            "this bide is refused" if version > made else
-            "once this bide opens it, programs with an older one are refused",
-            "upgrade all programs that use the store together",
-        )  # fmt: skip
+        yield other_version(f"of {path} ", version, made, "this bide opens it")
     if found:
         yield Finding(
             "danger",

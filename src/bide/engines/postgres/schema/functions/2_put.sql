@@ -5,8 +5,8 @@
 
 -- Store one message as most are: in a queue that is there, with an id that is free. Answers the moment
 -- of the put; null where nothing was stored, because `_put` has to look at it. It does the same for a
--- single message in a quarter of the time, also because it sets nothing for its duration: its caller has
--- the owner's rights, a `search_path` and a `lock_timeout`.
+-- single message in a third of the time, and sets nothing for its duration: its caller has the owner's
+-- rights, a `search_path` and a `lock_timeout`.
 CREATE FUNCTION bide._put_one(
   p_queue text, p_now bigint, p_id text, p_is_json boolean, p_data bytea, p_at bigint,
   p_delay bigint, p_priority integer, p_attempts integer, p_expires bigint, p_group text,
