@@ -233,6 +233,52 @@ def test_a_file_that_was_put_back_from_a_backup_is_the_one_used(
 
 
 @pytest.mark.usefixtures("vigilant")
+@pytest.mark.parametrize("is_backup", [True, False])
+def test_the_log_goes_with_its_file_and_not_into_the_one_put_in_its_place(
+    engine: SqliteEngine, path: Path, tmp_path: Path, is_backup: bool
+) -> None:
+    backup, moved = tmp_path / "backup.db", tmp_path / "moved.db"
+    desk, other = Desk(engine, watched=False), SqliteEngine(path)
+    reader = engine.reader()
+    desk.put("old")
+    with closing(sqlite3.connect(path)) as source:
+        source.execute("VACUUM INTO ?", (str(backup),))
+        source.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    for number in range(100):  # the pages of the file are others than those of the backup now
+        desk.put(f"lost{number}")
+    path.rename(moved)
+    if is_backup:
+        backup.rename(path)
+    there = ["old"] if is_backup else []
+    assert Desk(reader).scan() == there
+    assert desk.put("a")
+    assert Desk(other).put("b")
+    assert desk.put("c")
+    assert sorted(Desk(reader).scan()) == sorted(["a", "b", "c", *there])
+    reader.close()
+    other.close()
+    for file, count in ((path, 3 + len(there)), (moved, 101)):
+        with closing(sqlite3.connect(file)) as found:
+            assert found.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            assert found.execute("SELECT count(*) FROM bide_message").fetchone() == (count,)
+
+
+@pytest.mark.usefixtures("vigilant")
+def test_a_log_of_the_file_before_that_cannot_be_deleted_is_told(
+    engine: SqliteEngine, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    Desk(engine).put("a")
+    path.rename(path.with_name("moved.db"))
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(StoreError, match=r"bide\.db-wal, the log of the file before it, cannot be"):
+        engine.execute([cmd.Count("q")])
+    assert not path.exists()
+
+
+@pytest.mark.usefixtures("vigilant")
 def test_a_file_that_was_away_and_came_back_is_nothing_to_tell_of(
     engine: SqliteEngine, path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

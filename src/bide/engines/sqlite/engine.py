@@ -28,7 +28,7 @@ from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.statements import SQL
 from bide.engines.sqlite.verbs import VERBS
 from bide.model.commands import Claim, Command, Put
-from bide.model.errors import BideError, Closed, StoreCorrupt, StoreFull
+from bide.model.errors import BideError, Closed, StoreCorrupt, StoreFull, StoreUnavailable
 from bide.model.replies import Outcome, Outcomes, Reply, Settings
 
 __all__ = ["SqliteEngine"]
@@ -341,11 +341,35 @@ class SqliteEngine:
                 self._refuse_lost_log(connection)
             self._checked = time.monotonic()
         else:
+            if connection is not None:
+                self._keep_log_from_successor(connection)
             self.leave()
             connection = self._open()
         if self._notifier is not None:
             self._notifier.renew(self._path)
         return connection
+
+    def _keep_log_from_successor(self, connection: sqlite3.Connection) -> None:
+        """Let the log go into the file that was moved away, and delete it.
+
+        SQLite would apply it to the file that bears the name now, and break that one.
+        """
+        if self._log is None or _identity(self._log_file) != self._log:
+            return
+        with suppress(sqlite3.Error):
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            # Another process that does the same is done now, or waits for this one.
+            patiently(connection.execute, self._timeout, "BEGIN IMMEDIATE")
+        try:
+            if _identity(self._log_file) == self._log:
+                for end in ("-wal", "-shm"):
+                    self._path.with_name(self._path.name + end).unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreUnavailable(
+                f"{self._path} was replaced while it was in use, and {self._log_file.name}, the "
+                f"log of the file before it, cannot be deleted: {error.strerror}. Stop all "
+                "processes of this store, delete the log, and start them again"
+            ) from error
 
     def _refuse_lost_log(self, connection: sqlite3.Connection) -> NoReturn:
         """Save what is in a log that was deleted, and write nothing more to it.
