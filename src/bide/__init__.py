@@ -50,6 +50,7 @@ from bide.queue.workers import stop_worker, workers
 from bide.server.subscribe import subscribe, unsubscribe
 from bide.worker.app.app import App
 from bide.worker.app.job import Job
+from bide.worker.periodic.next_time import next_time
 from bide.worker.periodic.tick import Tick
 
 __all__ = [
@@ -113,6 +114,7 @@ __all__ = [
     "asearch",
     "load_sorted_set",
     "move",
+    "next_time",
     "queues",
     "search",
     "stop_worker",

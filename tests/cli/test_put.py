@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -145,7 +146,7 @@ def test_a_naive_moment_is_refused_with_the_local_one(run: Bide) -> None:
         ("2027-03-28T02:30", "clocks are put forward at that hour"),
         ("2026-10-25T02:30", "2026-10-25T02:30+02:00, or 2026-10-25T02:30+01:00 after the clocks"),
         ("2027-06-01T09:00:30", "write 2027-06-01T09:00:30+02:00, for UTC add a Z"),
-        ("9999-12-31", "has no time zone; for UTC add a Z"),
+        ("9999-12-31", "is not between 1970 and 2100"),
     ],
 )
 def test_a_naive_moment_where_clocks_are_changed(
@@ -158,6 +159,47 @@ def test_a_naive_moment_where_clocks_are_changed(
     time.tzset()
     assert result.exit_code == 2
     assert said in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("written", "utc"),
+    [
+        ("2026-12-01 09:00 Europe/Berlin", "2026-12-01T08:00Z"),
+        ("2026-12-01T09:00[Europe/Berlin]", "2026-12-01T08:00Z"),
+        ("2026-12-01T09:00:00.5 [UTC]", "2026-12-01T09:00:00.5Z"),
+        ("2027-07-01 09:00 America/Argentina/Buenos_Aires", "2027-07-01T12:00Z"),
+        ("2026-10-25T02:30+02:00[Europe/Berlin]", "2026-10-25T00:30Z"),
+        ("2026-10-25T02:30+01:00[Europe/Berlin]", "2026-10-25T01:30Z"),
+        ("2027-03-28 03:00 Europe/Berlin", "2027-03-28T01:00Z"),
+    ],
+)
+def test_a_moment_may_name_its_zone(run: Bide, orders: bide.Queue, written: str, utc: str) -> None:
+    assert run("put", "orders", "1", "--id", "a", "--at", written).exit_code == 0
+    found = orders.get("a")
+    assert found is not None
+    assert found.due_at == datetime.fromisoformat(utc)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("2027-03-28 02:30 Europe/Berlin", "is in the hour that is left out when clocks"),
+        (
+            "2026-10-25 02:30 Europe/Berlin",
+            "comes twice, since clocks are put back: write 2026-10-25T02:30+02:00, or "
+            "2026-10-25T02:30+01:00 after that",
+        ),
+        ("2026-12-01T09:00+02:00[Europe/Berlin]", "has an offset that the zone has not"),
+        ("2026-12-01 09:00 Europe/Bonn", "'Europe/Bonn' is not known here"),
+        ("2026-12-01 09:00 ../../etc/passwd", "is not a valid time"),
+        ("1 Europe/Berlin", "is not a valid time"),
+        ("9999-12-31T23:59 America/New_York", "is not between 1970 and 2100"),
+    ],
+)
+def test_a_moment_that_its_zone_has_not_once(run: Bide, written: str, said: str) -> None:
+    result = run("put", "orders", "1", "--at", written)
+    assert result.exit_code == 2
+    assert said in result.stderr.replace("\n", " ")
 
 
 def test_a_duration_as_a_time_names_the_option_for_it(run: Bide) -> None:

@@ -138,8 +138,8 @@ when = together(
     ),
     moment(
         "--at",
-        "The due time instead: ISO 8601 with a zone (2026-12-01T09:00+01:00), or Unix seconds. "
-        "A time in the past means at once.",
+        "The due time instead: ISO 8601 with a zone (2026-12-01T09:00+01:00, or "
+        "'2026-12-01 09:00 Europe/Berlin'), or Unix seconds. A time in the past means at once.",
     ),
 )  # fmt: skip
 

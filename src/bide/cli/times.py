@@ -1,13 +1,17 @@
 """Times and durations as people write and read them."""
 
+import re
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 
 import click
 
 from bide.cli.errors import in_options
 from bide.model.errors import InvalidArgument
 from bide.model.times import LATEST, format_duration, milliseconds, unix
+
+_WITH_NAME = re.compile(r"(.*\d)(?:\s+(\w+/[\w/+-]+)|\s*\[([\w/+-]+)\])")
+"""A time and the name of a zone: behind a space, or in brackets as RFC 9557 has it."""
 
 
 def read_duration(value: str | float, what: str) -> float:
@@ -37,58 +41,108 @@ def read_duration(value: str | float, what: str) -> float:
 
 
 def read_moment(value: str | float, instead: str = "") -> float:
-    """Read a time, ISO 8601 with a zone or Unix seconds; return Unix seconds.
+    """Read a time, ISO 8601 with an offset or the name of a zone, or Unix seconds.
 
     Args:
         value: what the user wrote.
         instead: the option that takes a duration, if there is one.
 
+    Returns:
+        Unix seconds.
+
     Raises:
-        click.BadParameter: it is neither, or names no zone.
+        click.BadParameter: it is neither, names no zone, or a time that the zone has not once.
     """
     number = _number(value)
     try:
-        moment = datetime.fromisoformat(number) if isinstance(number, str) else number
-    except ValueError:
-        if instead and _is_duration(str(value)):
-            why = f"is a duration, not a time; write {instead} {value}"
-        else:
-            why = (
-                "is not a valid time; write ISO 8601 with a zone, as 2026-12-01T09:00+01:00 or "
-                "2026-12-01T08:00Z, or Unix seconds"
-            )
-        raise click.BadParameter(f"{value!r} {why}") from None
-    if isinstance(moment, datetime) and moment.tzinfo is None:
-        raise click.BadParameter(f"{value!r} has no time zone; {_with_zone(moment)}")
-    try:
-        return unix(moment) / 1000
+        return unix(_as_datetime(number, instead) if isinstance(number, str) else number) / 1000
     except InvalidArgument:
         counted = isinstance(number, float) and number > LATEST / 1000
         hint = "; a plain number counts seconds, not milliseconds" if counted else ""
         raise click.BadParameter(f"{value!r} is not between 1970 and 2100{hint}") from None
 
 
-def _with_zone(moment: datetime) -> str:
-    """Return what to write for a naive time: as this machine's clocks show it, or in UTC.
+def _as_datetime(text: str, instead: str) -> datetime:
+    named = _WITH_NAME.fullmatch(text)
+    zone = _zone(named[2] or named[3]) if named else None
+    try:
+        moment = datetime.fromisoformat(named[1] if named else text)
+    except ValueError:
+        if instead and _is_duration(text):
+            why = f"is a duration, not a time; write {instead} {text}"
+        else:
+            why = (
+                "is not a valid time; write ISO 8601 with a zone, as 2026-12-01T09:00+01:00, "
+                "2026-12-01T08:00Z or '2026-12-01 09:00 Europe/Berlin', or Unix seconds"
+            )
+        raise click.BadParameter(f"{text!r} {why}") from None
+    if not 1970 <= moment.year <= 2100:
+        raise InvalidArgument
+    if zone is None:
+        if moment.tzinfo is None:
+            raise click.BadParameter(f"{text!r} has no time zone; {_with_zone(moment)}")
+        return moment
+    found = _in_zone(moment, zone)
+    if moment.tzinfo is None and len(found) != 1:
+        raise click.BadParameter(f"{text!r} {_not_once(found)}")
+    if moment.tzinfo is not None and moment not in found:
+        raise click.BadParameter(f"{text!r} has an offset that the zone has not at that time")
+    return found[0] if moment.tzinfo is None else moment
+
+
+def _zone(name: str) -> tzinfo:
+    from bide.worker.periodic.recurrence import zone_of
+
+    try:
+        return zone_of(name)
+    except InvalidArgument as error:
+        raise click.BadParameter(str(error).removeprefix("timezone=")) from None
+
+
+def _in_zone(moment: datetime, zone: tzinfo | None) -> list[datetime]:
+    """Return when a zone's clocks show a time: once, mostly.
 
     When clocks are put back, an hour comes twice; when they are put forward, one is left out.
+
+    Args:
+        moment: a time as clocks show it; a zone of its own does not count.
+        zone: `None` for that of this machine.
     """
-    try:
-        first, second = (moment.replace(fold=fold).astimezone() for fold in (0, 1))
-        is_left_out = first.astimezone(UTC).astimezone().replace(tzinfo=None) != moment
-    except (ValueError, OverflowError, OSError):  # near the ends of the calendar
-        return "for UTC add a Z"
-    if is_left_out:
+    shown = moment.replace(tzinfo=None)
+    times: list[datetime] = []
+    for fold in (0, 1):
+        local = shown.replace(tzinfo=zone, fold=fold).astimezone(zone)
+        same = local.astimezone(UTC).astimezone(zone).replace(tzinfo=None) == shown
+        if same and local.utcoffset() not in [time.utcoffset() for time in times]:
+            times.append(local.replace(tzinfo=timezone(local.utcoffset() or timedelta())))
+    return times
+
+
+def _not_once(found: list[datetime]) -> str:
+    """Return why a time is refused that a zone's clocks never show, or twice."""
+    if not found:
+        return "is in the hour that is left out when clocks are put forward; choose another"
+    first, second = map(_iso, found)
+    return f"comes twice, since clocks are put back: write {first}, or {second} after that"
+
+
+def _with_zone(moment: datetime) -> str:
+    """Return what to write for a naive time: as this machine's clocks show it, or in UTC."""
+    found = _in_zone(moment, None)
+    if not found:
         return (
             "clocks are put forward at that hour, so the zone of this machine has no such time; "
             "choose another, or for UTC add a Z"
         )
-    precision = "auto" if moment.second or moment.microsecond else "minutes"
-    shown = first.isoformat(timespec=precision)
-    if first.utcoffset() != second.utcoffset():
-        later = second.isoformat(timespec=precision)
-        shown += f", or {later} after the clocks were put back"
+    shown = ", or ".join(map(_iso, found))
+    if len(found) > 1:
+        shown += " after the clocks were put back"
     return f"for the zone of this machine write {shown}, for UTC add a Z"
+
+
+def _iso(moment: datetime) -> str:
+    precise = moment.second or moment.microsecond
+    return moment.isoformat(timespec="auto" if precise else "minutes")
 
 
 def _is_duration(text: str) -> bool:

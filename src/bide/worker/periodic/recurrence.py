@@ -187,7 +187,7 @@ def recurrence(cron: str | None, every: Duration | None, timezone: str) -> Recur
     Raises:
         InvalidArgument: neither or both are given, or one of them is not valid.
     """
-    zone = _zone(timezone)
+    zone = zone_of(timezone)
     if cron is not None and every is None:
         if not isinstance(cron, str):
             raise InvalidArgument(f"cron must be a str, not {type(cron).__name__}")
@@ -221,13 +221,18 @@ def parse(spec: str) -> Recurrence:
     kind, _, rest = spec.partition(" ")
     what, _, zone = rest.rpartition(" ")
     if kind == "cron":
-        return Cron(what, _zone(zone))
+        return Cron(what, zone_of(zone))
     if kind == "every" and what.isdecimal() and int(what) >= SHORTEST:
-        return Every(int(what), _zone(zone))
+        return Every(int(what), zone_of(zone))
     raise InvalidArgument(f"{spec!r} is not a schedule")
 
 
-def _zone(name: str) -> ZoneInfo:
+def zone_of(name: str) -> ZoneInfo:
+    """Return the time zone of a name.
+
+    Raises:
+        InvalidArgument: it is not known here.
+    """
     try:
         return ZoneInfo(name)
     except Exception as error:  # a wrong name raises one of many types
