@@ -39,10 +39,17 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def engine(path: Path) -> Iterator[SqliteEngine]:
     engine = SqliteEngine(path)
-    items = [Item(id, b'"whole"', headers={"a": "b"}, priority=3) for id in IDS]
+    items = [Item(id, b'"whole"', headers={"a": "b"}, priority=3, group="g") for id in IDS]
     engine.execute([cmd.Put("q", items)], NOW)
     yield engine
     engine.close()
+
+
+@pytest.fixture(params=["unlimited", "limited"])
+def limits(request: pytest.FixtureRequest, engine: SqliteEngine) -> None:
+    """Runs a test with a queue that has no limits, and with one whose groups take turns."""
+    if request.param == "limited":
+        engine.execute([cmd.Configure("q", limit=9, group_limit=9)], NOW)
 
 
 @pytest.fixture
@@ -90,6 +97,7 @@ def ack(engine: SqliteEngine, claimed: Claimed, now: int = NOW) -> Outcomes:
     return reply
 
 
+@pytest.mark.usefixtures("limits")
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("ready", [False, True])
 def test_a_claim_puts_a_damaged_message_aside_and_takes_the_others(
@@ -111,6 +119,7 @@ def test_a_claim_puts_a_damaged_message_aside_and_takes_the_others(
     sound(engine)
 
 
+@pytest.mark.usefixtures("limits")
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_message_that_is_damaged_while_it_is_leased_is_put_aside_when_the_lease_ends(
     engine: SqliteEngine, spoil: Spoil, damage: str

@@ -9,6 +9,7 @@ from bide.engines.sqlite.rows import DEAD, DELAYED, READY, MessageRow, Place, Qu
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.statements import SQL
 from bide.engines.sqlite.successors import followed
+from bide.engines.sqlite.verbs.turns import rebuild
 from bide.model.message import UNREADABLE, Failure
 from bide.model.rank import PROMOTE, delayed_reach
 
@@ -31,8 +32,9 @@ def mend(session: Session, name: str) -> None:
     queue = session.look(name)
     if queue is None:
         return
+    most = -1 if queue.limited else PROMOTE  # the first message of any line may be taken
     for state, reach in ((READY, _EVERYTHING), (DELAYED, delayed_reach(session.now))):
-        pending = session.run(SQL.pick, (queue.id, state, reach, PROMOTE)).fetchall()
+        pending = session.run(SQL.pick, (queue.id, state, reach, most))
         for row in _unreadable(queue, pending):
             due, behind = row.rank >> 8, row.rank & 255
             if state == READY:
@@ -40,7 +42,7 @@ def mend(session: Session, name: str) -> None:
             _write_anew(session, queue, row, due, 255 - behind)
             session.leave_pending(queue, [(row.seq, due, 255 - behind)])
             _end(session, queue, row)
-    lapsed = session.run(SQL.lapsed_whole, (queue.id, session.now, PROMOTE)).fetchall()
+    lapsed = session.run(SQL.lapsed_whole, (queue.id, session.now, PROMOTE))
     for row in _unreadable(queue, lapsed):
         _write_anew(session, queue, row, session.now, 0)
         session.leave_lease(queue, [row.seq])
@@ -48,6 +50,8 @@ def mend(session: Session, name: str) -> None:
         _end(session, queue, row)
         place = Place(row.id, row.seq, session.now, 0, 0, 10, None, None, *[None] * 6)
         followed(session, queue, [place])
+    if queue.limited:  # a group may be what cannot be read, so that no line can be told
+        rebuild(session, queue)
 
 
 def _unreadable(queue: QueueRow, rows: Iterable[tuple[object, ...]]) -> list[MessageRow]:

@@ -79,15 +79,14 @@ class Lines:
         self.enter([(group, rank, seq) for group, rank, seq, lined in found if not lined])
         row.rank, row.seq = found[-1][1:3] if len(found) == limit else (None, None)
 
-    def leave(self, group: str | None, rank: int, seq: int) -> None:
-        """Remove a message that is not ready any more, if it stood in its line."""
-        key = key_of(group)
+    def leave(self, key: str, rank: int, seq: int) -> None:
+        """Remove a message that is not ready any more, if it stood in the line of this group."""
         if self._run(SQL.drop_line, (self.row.queue, key, rank, seq)).rowcount:
             self._changing(key).waiting -= 1
 
-    def start(self, group: str | None) -> None:
+    def start(self, key: str) -> None:
         """Count a message that is leased now, and give its group the last turn."""
-        row, mine = self.row, self._changing(key_of(group))
+        row, mine = self.row, self._changing(key)
         row.turn = after_service(row.turn)
         mine.turn = row.turn + GAP
         mine.running += 1

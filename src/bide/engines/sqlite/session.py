@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from bide.engines.sqlite.lines import Lines
+from bide.engines.sqlite.lines import Lines, key_of
 from bide.engines.sqlite.rows import (
     ACKED,
     DEAD,
@@ -257,7 +257,7 @@ class Session:
             if queue.limited:
                 lines, groups = self.lines(queue), self.groups_of([seq for seq, _, _ in rows])
                 for _, _, rank, seq in ready:
-                    lines.leave(groups[seq], rank, seq)
+                    lines.leave(key_of(groups[seq]), rank, seq)
 
     def leave_lease(self, queue: QueueRow, seqs: Sequence[int]) -> None:
         """Take messages from those who hold them."""

@@ -12,7 +12,7 @@ from bide.model.rank import PROMOTE, delayed_reach, ready_rank
 from bide.model.replies import Outcomes
 from bide.model.turns import LOOK_GROUPS, LOOK_MESSAGES, LOOK_MOST
 
-__all__ = ["Grant", "freed", "is_behind", "promote", "set_limits", "take_turns"]
+__all__ = ["Grant", "freed", "is_behind", "promote", "rebuild", "set_limits", "take_turns"]
 
 _EVERYTHING = 1 << 62
 
@@ -100,11 +100,11 @@ def take_turns(
             late.append(row)
         elif budget.takes(row.size):
             freed.append(lines.freed(group.key, row.due))
-            lines.start(row.group)
+            lines.start(group.key)
             good.append(row)
         else:
             break
-        lines.leave(row.group, row.rank, row.seq)
+        lines.leave(group.key, row.rank, row.seq)
     if late:
         session.remember_ends(queue, [row.seq for row in late], "expired", None)
         session.end(queue, [row.seq for row in late], EXPIRED)
@@ -165,3 +165,13 @@ def set_limits(session: Session, queue: QueueRow, command: Configure) -> bool:
     queue.limited = 1
     lines.begin(session.run(SQL.leased_by_group, (queue.id,)))
     return True
+
+
+def rebuild(session: Session, queue: QueueRow) -> None:
+    """Make the lines of a limited queue again, from its messages; its groups take new turns."""
+    before = session.lines(queue).row
+    session.drop_lines(queue)
+    lines = session.lines(queue)
+    for name in (*LIMITS, "last"):
+        setattr(lines.row, name, getattr(before, name))
+    lines.begin(session.run(SQL.leased_by_group, (queue.id,)))
