@@ -15,6 +15,7 @@ from bide.model.commands import (
     Command,
     Configure,
     Count,
+    Delete,
     Find,
     Lease,
     Put,
@@ -122,6 +123,47 @@ def test_a_store_that_was_wiped_is_used_again(open_engine: Open, url: str, clien
     assert all(ask(engine, put("m0001")).outcomes)
     assert ask(engine, Queues("")) == Names(["q"])
     assert ask(open_engine(), Count("q")).sizes.ready == 1
+
+
+@pytest.mark.parametrize("wiped", [False, True])
+@pytest.mark.parametrize(("before", "after"), [(8, 4), (4, 8), (8, 1), (1, 8)])
+def test_a_queue_that_is_made_again_of_other_shards_is_one_for_all_who_knew_it(
+    open_engine: Open, url: str, client: Any, before: int, after: int, *, wiped: bool
+) -> None:
+    early = [open_engine(f"{url}&shards={before}") for _ in range(3)]
+    for engine in early:
+        ask(engine, put("m"))
+        ask(engine, Cancel("q", ["m"]))
+    if wiped:
+        client.flushall()
+    else:
+        assert ask(early[0], Delete("q")).done
+    late = open_engine(f"{url}&shards={after}")
+    ask(late, put(*many(20)))
+    for id in many(20):  # each single one, wherever this engine believed it to be
+        assert ask(early[0], Find("q", [id])).messages[0] is not None
+        assert ask(early[1], Cancel("q", [id])).outcomes[0].done
+        assert ask(early[2], put(f"new-{id}")).outcomes[0].done
+    claimed = ask(late, Claim("q", 50, HOUR, "w"))
+    assert sorted(message.id for message in claimed.messages) == [f"new-{id}" for id in many(20)]
+    leases = [Lease(message.id, claimed.token) for message in claimed.messages]
+    assert all(ask(early[0], Ack("q", leases)).outcomes)
+    counts = ask(early[1], Count("q", recount=True))
+    assert (counts.sizes.total, counts.flow.acked, counts.strays) == (0, 20, 0)
+
+
+def test_a_shard_that_was_lost_is_made_again(open_engine: Open, url: str, client: Any) -> None:
+    engine, other = (open_engine(f"{url}&shards=4") for _ in range(2))
+    ask(engine, put(*many(20)))
+    for shard in (0, 2):
+        client.delete(*client.keys(f"bide:{{q#{shard}}}:*"))
+    left = [id for id in many(20) if shard_of(id, 4) in (1, 3)]
+    claimed = ask(other, Claim("q", 50, HOUR, "w"))
+    assert [message.id for message in claimed.messages] == left
+    assert [o.done for o in ask(engine, put(*many(20))).outcomes] == [
+        id not in left for id in many(20)
+    ]
+    assert ask(open_engine(), Count("q", recount=True)).strays == 0
 
 
 def test_what_one_process_put_stays_in_order(open_engine: Open, url: str) -> None:

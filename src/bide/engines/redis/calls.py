@@ -16,6 +16,10 @@ BYTES = 1_000_000
 """How many bytes of records one call carries at most, unless one record alone is larger."""
 
 
+CREATING = ("put", "configure")
+"""Scripts that create the queue if it is not there; they always make a change."""
+
+
 class Call(NamedTuple):
     """A call of a script on one shard of a queue."""
 
@@ -27,6 +31,15 @@ class Call(NamedTuple):
     """Of how many the queue is made; empty: not known yet."""
     reads: bool = False
     """It changes nothing, though its script may."""
+
+
+class ShardMismatch(StoreError):
+    """A queue is made of another number of shards than a call said; nothing was done."""
+
+    def __init__(self, shards: int) -> None:
+        super().__init__(f"the queue is made of {shards} shards")
+        self.shards = shards
+        """0: the shard of the call is not there."""
 
 
 Outcome = Reply | StoreError | Unsupported
@@ -128,7 +141,7 @@ _PENDING = ("delayed", "ready")
 
 def _partly(error: StoreError, parts: int) -> StoreError:
     """Return the error of a command of which some messages were changed."""
-    if parts > 1 and not isinstance(error, StoreCorrupt):
+    if parts > 1 and not isinstance(error, (StoreCorrupt, ShardMismatch)):
         text = f"{error}; what the command named in other shards was carried out"
         partly = type(error)(text)
     elif isinstance(error, StoreCorrupt):

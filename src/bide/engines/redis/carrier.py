@@ -8,12 +8,12 @@ from typing import Any
 
 from redis import exceptions as raised
 
+from bide.engines.redis.calls import ShardMismatch
 from bide.engines.redis.connection import Connection, Lost, is_away, pack
 from bide.engines.redis.faults import Refusal, passes, translate
 from bide.engines.redis.nodes import Nodes
 from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import Settings, shown_address
-from bide.engines.redis.shards import ShardMismatch
 from bide.model.errors import OutcomeUnknown, StoreError, StoreReadOnly, StoreUnavailable
 
 BACK_MS = 300

@@ -8,9 +8,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bide.engines.redis.calls import SLICE, Call, Round, Step, spread
+from bide.engines.redis.calls import SLICE, Call, Round, ShardMismatch, Step, spread
 from bide.engines.redis.records import DAMAGED, claim_rank, read_record
-from bide.engines.redis.shards import ShardedQueue, ShardMismatch
+from bide.engines.redis.shards import ShardedQueue
 from bide.model.commands import Claim
 from bide.model.errors import OutcomeUnknown, StoreError
 from bide.model.message import Message

@@ -9,7 +9,7 @@ from typing import Any
 
 from bide.engines import losses
 from bide.engines.port import Capabilities, Notifier, PartlyDone
-from bide.engines.redis.calls import SLICE, Outcome, Step
+from bide.engines.redis.calls import SLICE, Call, Outcome, ShardMismatch, Step
 from bide.engines.redis.change import change, configure, delete, script_of
 from bide.engines.redis.claim import claim, claim_shards
 from bide.engines.redis.ends import history
@@ -22,7 +22,7 @@ from bide.engines.redis.rules import sweep
 from bide.engines.redis.scan import check_cursor, scan
 from bide.engines.redis.sender import Sender
 from bide.engines.redis.settings import Settings
-from bide.engines.redis.shards import ShardMap, ShardMismatch
+from bide.engines.redis.shards import ShardMap
 from bide.model import commands as cmd
 from bide.model.errors import BideError, Closed, StoreError
 from bide.model.replies import Names, Reply
@@ -165,8 +165,9 @@ class RedisEngine:
             outcomes += self._advance(together, now)
         for i, outcome in enumerate(outcomes):
             if isinstance(outcome, ShardMismatch):  # nothing was done; now the number is known
-                send = partial(self._sender.send, now=now)
-                self._shards.learn(commands[i].queue, outcome.shards, send)
+                if outcome.shards > 0:
+                    send = partial(self._sender.send, now=now)
+                    self._shards.learn(commands[i].queue, outcome.shards, send)
                 (outcomes[i],) = self._execute([commands[i]], now)
         return outcomes
 
@@ -217,7 +218,7 @@ class RedisEngine:
     def _advance(self, steps: Sequence[Step], now: int | None) -> list[Outcome]:
         """Execute steps, the first round of all of them in one pipeline."""
         rounds = [next(step) for step in steps]
-        answers = iter(self._sender.send([call for each in rounds for call in each], now))
+        answers = iter(self._send([call for each in rounds for call in each], now))
         outcomes: list[Outcome] = []
         for step, each in zip(steps, rounds, strict=True):
             outcomes += self._finish(step, list(islice(answers, len(each))), now)
@@ -228,16 +229,20 @@ class RedisEngine:
         try:
             while True:
                 calls = next(step) if answers is None else step.send(answers)
-                answers = self._sender.send(calls, now)
+                answers = self._send(calls, now)
         except StopIteration as end:
             outcomes: list[Outcome] = end.value
             return outcomes
         except StoreError as error:
             return [error]
 
-    def _lose(self, queue: str, shards: int, count: int) -> None:
+    def _send(self, calls: Sequence[Call], now: int | None) -> list[Any]:
+        answers = self._sender.send(calls, now)
+        if self._shards.sharded:
+            self._shards.settle(calls, answers, partial(self._sender.send, now=now))
+        return answers
+
+    def _lose(self, queue: str, count: int) -> None:
         """Report lost changes; the queue may be gone with them, so name it again."""
         losses.report(self._settings.shown, queue, count)
         self._names.add([queue])
-        if shards > 1:
-            self._shards.make(queue, shards, partial(self._sender.send, now=None))

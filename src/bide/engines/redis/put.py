@@ -39,7 +39,7 @@ def put(run: Sequence[Put], sharded: ShardedQueue | None) -> Step:
     answers = yield calls
 
     outcomes: list[Any] = [None] * len(items)
-    failed = new = False
+    failed = False
     for (_, lot), answer in zip(lots, answers, strict=True):
         if isinstance(answer, StoreError):
             if not items:
@@ -48,8 +48,7 @@ def put(run: Sequence[Put], sharded: ShardedQueue | None) -> Step:
             for index in lot:
                 outcomes[index] = answer
             continue
-        now, _change, following, told, made = answer
-        new = new or made
+        now, _change, following, told = answer
         if sharded is not None:
             sharded.see_number(following)
         for index in lot:
@@ -60,8 +59,6 @@ def put(run: Sequence[Put], sharded: ShardedQueue | None) -> Step:
             failed = failed or damaged
             found = refuse(command.queue, id) if damaged else Outcome(id, *outcome)
             outcomes[lot[place]] = found
-    if new and shards > 1:  # the queue was deleted, or is new to this engine: make all shards
-        yield [Call("shards", command.queue, (shards,), shard, "") for shard in range(shards)]
     if len(run) > 1 or failed:
         return share_out([len(each.items) for each in run], outcomes, len(calls))
     due = [each.due for each in outcomes if each.done and each.state in ("delayed", "ready")]

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from redis import exceptions as raised
 
-from bide.engines.redis.calls import Call
+from bide.engines.redis.calls import CREATING, Call
 from bide.engines.redis.carrier import Carrier, Sent
 from bide.engines.redis.connection import Lost, check_layout, is_away, pack
 from bide.engines.redis.faults import Refusal
@@ -34,9 +34,6 @@ _HURRIED = ("peek", "claim", "shards")
 """Scripts that wait for no node if there are other shards: a claim goes on without it."""
 
 _decode = msgspec.msgpack.Decoder().decode
-
-_CHANGES = ("put", "configure")
-"""Scripts that always make a change: they create the queue if it is not there."""
 
 
 class Sender:
@@ -59,8 +56,8 @@ class Sender:
         self.interrupted = self.claims.copy()
         """Those of which nobody has heard what they brought, because of an interrupt."""
         self._changes: dict[tuple[str, int], int] = {}
-        self.on_lost: Callable[[str, int, int], None] | None = None
-        """Called with a queue, its shards and how many changes the store has lost, at least."""
+        self.on_lost: Callable[[str, int], None] | None = None
+        """Called with a queue and how many changes the store has lost, at least."""
         self.nodes = Nodes(settings)
         self._carrier = Carrier(settings, self.nodes)
 
@@ -141,7 +138,7 @@ class Sender:
 
     def _see(self, calls: Sequence[Call], answers: list[Any]) -> list[Any]:
         """Decode answers, and see by the numbers of changes whether the store lost some."""
-        told: dict[tuple[str, int], tuple[int, int, Any]] = {}
+        told: dict[tuple[str, int], tuple[int, int]] = {}
         for place, (call, answer) in enumerate(zip(calls, answers, strict=True)):
             if type(answer) is list:
                 head = answer[0] = _decode(answer[0])
@@ -150,13 +147,12 @@ class Sender:
             else:  # an error, or nothing
                 continue
             shard = call.queue, call.shard
-            highest, made, _ = told.get(shard, (0, 0, 1))
-            made += call.script in _CHANGES
-            told[shard] = max(head[1], highest), made, call.shards or 1
-        for shard, (change, made, shards) in told.items():
+            highest, made = told.get(shard, (0, 0))
+            told[shard] = max(head[1], highest), made + (call.script in CREATING)
+        for shard, (change, made) in told.items():
             known, self._changes[shard] = self._changes.get(shard, 0), change
             if known and change < known + made and self.on_lost is not None:
-                self.on_lost(shard[0], shards, known + made - change)
+                self.on_lost(shard[0], known + made - change)
         return answers
 
     def _prepare(self, call: Call, place: int, now: int | None) -> Sent:

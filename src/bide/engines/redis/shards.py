@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from bide.engines.redis.calls import Call
+from bide.engines.redis.calls import CREATING, Call, ShardMismatch
 from bide.model.commands import Command, Configure, Put
 from bide.model.errors import StoreError
 from bide.model.pace import LIMITS
@@ -13,14 +13,6 @@ Send = Callable[[Sequence[Call]], list[Any]]
 """Sends calls in one round, and returns what each answered, errors as values."""
 
 _log = logging.getLogger("bide.redis")
-
-
-class ShardMismatch(StoreError):
-    """A queue is made of another number of shards than a call said; nothing was done."""
-
-    def __init__(self, shards: int) -> None:
-        super().__init__(f"the queue is made of {shards} shards")
-        self.shards = shards
 
 
 class ShardedQueue:
@@ -95,7 +87,7 @@ class ShardMap:
             wanted = 1 if _limits(command) else self._wanted
             found = max((shards for shards, _ in _ask(queue, 1, wanted, send)), default=0)
             if found > 1:
-                self.make(queue, found, send)
+                _ask(queue, found, found, send)
         (self._absent.discard if found else self._absent.add)(queue)
         self.learn(queue, found or self._wanted, send)
 
@@ -112,9 +104,35 @@ class ShardMap:
             for _, following in _ask(queue, shards, "", send):
                 sharded.see_number(following)
 
-    def make(self, queue: str, shards: int, send: Send) -> None:
-        """Make all shards of a queue."""
-        _ask(queue, shards, shards, send)
+    def settle(self, calls: Sequence[Call], answers: list[Any], send: Send) -> None:
+        """Send calls again whose shards are not there; the first shard knows of how many there are.
+
+        Args:
+            calls: what was sent.
+            answers: what came back, which this corrects.
+            send: sends calls.
+        """
+        absent: dict[str, list[int]] = {}
+        for at, answer in enumerate(answers):
+            if isinstance(answer, ShardMismatch) and answer.shards == 0:
+                absent.setdefault(calls[at].queue, []).append(at)
+        for queue, places in absent.items():
+            shards = self.sharded[queue].count
+            creating = any(calls[at].script in CREATING for at in places)
+            (first,) = send([Call("shards", queue, (shards if creating else "",), 0, "")])
+            if not isinstance(first, StoreError) and first[2] not in (0, shards):
+                first = ShardMismatch(first[2])
+            if isinstance(first, StoreError):
+                corrected = [first] * len(places)
+            else:
+                if first[2] > 0:
+                    _ask(queue, shards, shards, send)
+                corrected = send([
+                    calls[at]._replace(shards=shards if calls[at].script in CREATING else "")
+                    for at in places
+                ])  # fmt: skip
+            for at, answer in zip(places, corrected, strict=True):
+                answers[at] = answer
 
 
 def _limits(command: Command) -> bool:

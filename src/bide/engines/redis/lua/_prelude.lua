@@ -22,6 +22,7 @@
 --   3 seconds  for how long it finds it
 --   4 lane     whose waiting claims are woken over a channel; empty: this lane does not listen
 --   5 queue    6 shards: of how many the queue is made; empty: unknown  7 shard: which one this is
+--     A call is refused (SHARDS) if the queue is made of another number, 0: if this one of several is not there.
 -- What follows from 8 on is said in each function.
 -- Replies are in MessagePack, and so is the head of those that bring records. They begin with [now, change:
 -- the number of the last change of this shard. Numbers grow by one with each call that changes something,
@@ -39,7 +40,7 @@ local META, RECORDS, DELAYED, READY, DEAD, KEPT, LEASES, LEASED, GROUPS, WAITERS
 local LINES, TURNS, SHARES, FORWARDED, TRY
 local MARK, LANE, QUEUE, SHARDS, SHARD
 local now, part  -- milliseconds, and the part of one that has passed
-local exists, made, flags, token, seq, keep, change, leader, lead_at
+local exists, flags, token, seq, keep, change, leader, lead_at
 local counters, tally  -- those that `advance` writes, and those that `finish` adds to
 local replayed
 local died  -- [id, attempts, last holder] of each message whose lease was over once too often
@@ -73,7 +74,7 @@ end
 
 local function make()
   if exists then return end
-  exists, made = true, true
+  exists = true
   call('PERSIST', META)  -- it may have been deleted a while ago
   call('HSET', META, 'token', int(now), 'flags', flags, 'seq', '0', 'keep', '0', 'shards', SHARDS)
   if call('EXISTS', RECORDS) == 0 then return end
@@ -129,7 +130,7 @@ local function begin(keys, args)
   META, RECORDS, DELAYED, READY, DEAD, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS,
     LINES, TURNS, SHARES, FORWARDED, TRY = unpack(keys)
   MARK, LANE, QUEUE, SHARDS, SHARD = args[2], args[4], args[5], tonumber(args[6]), tonumber(args[7])
-  made, tally, replayed, died, now, part, actor = false, nil, nil, {}, tonumber(args[1]), 0, nil
+  tally, replayed, died, now, part, actor = nil, nil, {}, tonumber(args[1]), 0, nil
   local known = MARK ~= '' and call('GET', TRY)
   if known and sub(known, 1, #MARK + 1) == MARK .. ' ' then
     replayed = remember(sub(known, #MARK + 2))
@@ -155,6 +156,9 @@ local function begin(keys, args)
   end
   SHARDS = SHARDS or tonumber(meta[5])
   if not exists and MARK ~= '' and SHARDS and call('EXISTS', RECORDS) == 1 then make() end
+  if not exists and SHARDS and SHARDS > 1 then  -- the queue may be made of fewer now
+    return redis.error_reply('SHARDS 0')
+  end
   limited = has('n')
   if limited then read_limits() end
   if MARK ~= '' and has('k') then forget() end

@@ -7,8 +7,7 @@
 --     from 13 on, three for each: id; record from `kind` on; plan: "when priority", or "when priority died
 --     created group" with - for no death, and for a message that is new. `when` is a moment, or + and a
 --     delay; behind it, if there is one, < and how long after the first put of the id at most
--- Reply: [now, change, next number, [index, outcome] of each message that is not stored,
---   whether this made the shard]
+-- Reply: [now, change, next number, [index, outcome] of each message that is not stored]
 local ranks, texts, groups, told, left, earliest, stored
 local last_plan, due, due_text, priority, died_at, created, group, rank  -- of the message at hand
 local new_created, asked, latest
@@ -122,5 +121,5 @@ define('put', {}, function()
   if #groups > 0 then call('ZADD', GROUPS, unpack(groups)) end
   for _, each in ipairs(left) do leave(each[1], each[2]) end
   wake(earliest)
-  return finish(seq, told, made)
+  return finish(seq, told)
 end)
