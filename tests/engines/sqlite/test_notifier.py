@@ -1,3 +1,4 @@
+import os
 import shutil
 import socket
 import threading
@@ -148,9 +149,36 @@ def test_a_folder_without_sockets_is_told_of(
     assert "noticed with a delay" in caplog.text
 
 
-def test_engines_on_one_file_hear_each_other(path: Path) -> None:
+@pytest.mark.parametrize("when", ["before the rights", "before the socket"])
+def test_a_folder_that_the_last_listener_removes_meanwhile_is_made_again(
+    path: Path, listen: Open, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """As workers that start while others end meet it."""
+    name = "chmod" if when == "before the rights" else "mkdir"
+    real = getattr(os, name)
+
+    def interrupted(folder: str, *mode: int) -> None:
+        monkeypatch.setattr(os, name, real)
+        if name == "mkdir":
+            raise FileExistsError  # it was there, and is gone
+        os.rmdir(folder)
+        real(folder, *mode)
+
+    monkeypatch.setattr(os, name, interrupted)
+    notifier = listen()
+    assert ring_all(path, "q", 5, None)
+    assert notifier.listen() == [("q", 5)]
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_engines_on_one_file_hear_each_other(path: Path, linked: bool) -> None:
     path.unlink()
     one, other = SqliteEngine(path), SqliteEngine(path)
+    if linked:
+        other.close()
+        link = path.with_name("link.db")
+        link.symlink_to(path)
+        other = SqliteEngine(link)
     notifier = one.notifier()
     assert notifier is not None
     assert one.notifier() is notifier
@@ -160,3 +188,4 @@ def test_engines_on_one_file_hear_each_other(path: Path) -> None:
     assert notifier.listen() == [("q", 8)]
     one.close()
     other.close()
+    path.with_name("link.db").unlink(missing_ok=True)

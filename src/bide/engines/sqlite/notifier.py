@@ -19,6 +19,9 @@ from pathlib import Path
 import msgspec
 
 _LONGEST = 100  # what an address of a Unix socket can hold, on all systems
+ATTEMPTS = 20
+"""How often to try to bind a socket while others remove the folder as they leave."""
+
 _log = logging.getLogger("bide.sqlite")
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[str, int]).decode
@@ -148,11 +151,17 @@ def _bind(path: Path) -> tuple[socket.socket, str] | None:
     try:
         file = os.stat(path)  # noqa: PTH116
         rights = stat.S_IMODE(file.st_mode) & 0o666
-        with suppress(FileExistsError):
-            os.mkdir(folder, 0o700)  # noqa: PTH102
-            _share(folder, file, rights | (rights & 0o444) >> 2)  # who may read may enter
-        with _short(folder) as short:
-            listener.bind(f"{short}/{name}")
+        for attempt in range(ATTEMPTS):
+            try:
+                with suppress(FileExistsError):
+                    os.mkdir(folder, 0o700)  # noqa: PTH102
+                    _share(folder, file, rights | (rights & 0o444) >> 2)  # who may read may enter
+                with _short(folder) as short:
+                    listener.bind(f"{short}/{name}")
+                break
+            except FileNotFoundError:  # the last one who listened has just removed the folder
+                if attempt == ATTEMPTS - 1:
+                    raise
         _share(address, file, rights)
     except OSError as error:
         listener.close()
