@@ -113,11 +113,17 @@ def fill(orders: bide.Queue, body: str, batch: int) -> None:
             batch //= 10
 
 
-@pytest.mark.parametrize(("size", "batch"), [(1_000, 100), (200_000, 1)])
+@pytest.mark.parametrize(
+    ("size", "batch", "linked"), [(1_000, 100, False), (200_000, 1, False), (1_000, 100, True)]
+)
 def test_a_store_that_fills_its_disk_can_be_emptied(
-    small_disk: Path, size: int, batch: int
+    small_disk: Path, size: int, batch: int, linked: bool
 ) -> None:
-    with bide.Queue("orders", f"sqlite:///{small_disk}/bide.db") as orders:
+    file = small_disk / "bide.db"
+    if linked:
+        file = small_disk.with_name("link.db")
+        file.symlink_to(small_disk / "bide.db")
+    with bide.Queue("orders", f"sqlite:///{file}") as orders:
         orders.put("first", id="first", priority=9)
         fill(orders, "x" * size, batch)
         (delivery,) = orders.claim()

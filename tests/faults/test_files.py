@@ -216,6 +216,26 @@ def test_something_in_the_way_of_the_directory_is_named(moved: tuple[Path, Path]
         assert orders.put(3)
 
 
+def test_a_link_to_another_store_leaves_the_first_one_to_those_who_use_it(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.engines.sqlite.engine.CHECK_EVERY", 0.0)
+    first, second = file.with_name("first.db"), file.with_name("second.db")
+    file.symlink_to(first)
+    with (
+        bide.Queue("orders", f"sqlite:///{file}") as orders,
+        bide.Queue("orders", f"sqlite:///{first}") as others,
+    ):
+        orders.put(1, id="a")
+        assert others.put(2, id="b")
+        file.unlink()
+        file.symlink_to(second)
+        assert orders.put(3, id="c")
+        assert others.put(4, id="d")
+        assert [message.id for message in orders.scan()] == ["c"]
+        assert [message.id for message in others.scan()] == ["a", "b", "d"]
+
+
 def test_something_else_put_in_its_place_is_refused_and_left_alone(
     orders: bide.Queue, file: Path
 ) -> None:
@@ -280,12 +300,16 @@ def test_a_file_cut_in_the_middle_is_told(file: Path) -> None:
             orders.audit()
 
 
+@pytest.mark.parametrize("linked", [False, True])
 def test_a_log_that_is_deleted_while_it_is_in_use_loses_nothing(
-    file: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path, monkeypatch: pytest.MonkeyPatch, linked: bool
 ) -> None:
     monkeypatch.setattr("bide.engines.sqlite.engine.CHECK_EVERY", 0.0)
     log = file.with_name(f"{file.name}-wal")
-    with bide.Queue("orders", f"sqlite:///{file}") as orders:
+    named = file.with_name("link.db") if linked else file
+    if linked:
+        named.symlink_to(file)
+    with bide.Queue("orders", f"sqlite:///{named}") as orders:
         for number in range(5):
             orders.put(number, id=f"m{number}")
         log.unlink()

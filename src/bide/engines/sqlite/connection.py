@@ -233,6 +233,7 @@ def _may_not_grow(path: Path) -> bool:
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if limit == resource.RLIM_INFINITY:
         return False
+    path = path.resolve()
     files = (path, path.with_name(f"{path.name}-wal"))
     return any(file.exists() and file.stat().st_size > limit - 8_192 for file in files)
 

@@ -81,13 +81,11 @@ class SqliteEngine:
         self._begin = "BEGIN" if read_only else "BEGIN IMMEDIATE"
         self._room = 0  # bytes that may be added before the next check of the disk
         self._notifier: SocketNotifier | None = None
-        self._listeners = folder_of(self._path)
         self._next_hint = 0.0
         self._ends: Sequence[str] = ()  # of messages, in the last transaction
         self._closed = False
         self._connection: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
-        self._log_file = self._path.with_name(f"{self._path.name}-wal")
         self._open()
 
     def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
@@ -230,14 +228,14 @@ class SqliteEngine:
         Raises:
             StoreFull: there is too little room for the batch.
         """
-        left = free_room(self._path)
+        left = free_room(self._real)
         if left is None or left >= adds:
             return left is None or left > adds + UNCHECKED
         with suppress(sqlite3.OperationalError):  # busy or full: the next check decides
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         if not adds:
             return False
-        left, on_disk = free_room(self._path), free_room(self._path, 0.5)
+        left, on_disk = free_room(self._real), free_room(self._real, 0.5)
         ((pages,), (size,)) = (
             connection.execute(f"PRAGMA {name}").fetchone()
             for name in ("freelist_count", "page_size")
@@ -267,7 +265,7 @@ class SqliteEngine:
         """
         self._current()
         if self._notifier is None:
-            self._notifier = SocketNotifier.open(self._path)
+            self._notifier = SocketNotifier.open(self._real)
         return self._notifier
 
     def _send_hints(self, commands: Sequence[Command], replies: Sequence[Reply]) -> None:
@@ -283,7 +281,7 @@ class SqliteEngine:
         self._ends = ()
         try:
             for queue, wake in wakes.items():
-                ring_all(self._path, queue, wake, self._notifier)
+                ring_all(self._real, queue, wake, self._notifier)
         except OSError:  # the messages are stored, and whoever waits looks again by itself
             _log.debug("no hint could be sent for %s", self._path, exc_info=True)
 
@@ -296,6 +294,10 @@ class SqliteEngine:
         self.leave()
 
     def _open(self) -> sqlite3.Connection:
+        # SQLite keeps its files beside the file that a symbolic link names.
+        self._real = Path(os.path.realpath(self._path))
+        self._listeners = folder_of(self._real)
+        self._log_file = self._real.with_name(f"{self._real.name}-wal")
         before = _identity(self._path)
         refuse_inherited(self._path, before)
         connection = connect(
@@ -346,7 +348,7 @@ class SqliteEngine:
             self.leave()
             connection = self._open()
         if self._notifier is not None:
-            self._notifier.renew(self._path)
+            self._notifier.renew(self._real)
         return connection
 
     def _keep_log_from_successor(self, connection: sqlite3.Connection) -> None:
@@ -356,6 +358,8 @@ class SqliteEngine:
         """
         if self._log is None or _identity(self._log_file) != self._log:
             return
+        if _identity(self._real) == self._file:  # only a symbolic link is another one
+            return
         with suppress(sqlite3.Error):
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             # Another process that does the same is done now, or waits for this one.
@@ -363,7 +367,7 @@ class SqliteEngine:
         try:
             if _identity(self._log_file) == self._log:
                 for end in ("-wal", "-shm"):
-                    self._path.with_name(self._path.name + end).unlink(missing_ok=True)
+                    self._real.with_name(self._real.name + end).unlink(missing_ok=True)
         except OSError as error:
             raise StoreUnavailable(
                 f"{self._path} was replaced while it was in use, and {self._log_file.name}, the "
