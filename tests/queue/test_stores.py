@@ -98,6 +98,7 @@ def test_a_repr_tells_name_store_and_whether_it_was_closed(face: Any) -> None:
         ("sqlite:///", "needs the name of a file"),
         ("sqlite:///x%00.db", "needs the name of a file"),
         ("sqlite:///:memory:", "use the URL memory://"),
+        ("sqlite:///shop#1.db", "#1.db would not be part of the file: write # as %23"),
         ("sqlite:///bide.db?durable=yes", "has no option 'durable'; it knows: durability, timeout"),
         ("sqlite:///bide.db?durability=maybe", "must be full or normal"),
         ("sqlite:///bide.db?durability=", "has no value"),

@@ -54,6 +54,8 @@ def file_of(parts: SplitResult) -> Path:
             f"sqlite:// takes three slashes before a relative path and four before an absolute one:"
             f" sqlite:///{parts.netloc}{parts.path}"
         )
+    if parts.fragment:
+        raise InvalidArgument(f"#{parts.fragment} would not be part of the file: write # as %23")
     if path == ":memory:":
         raise InvalidArgument("for a queue in memory use the URL memory://")
     if not path or path.endswith("/") or "\0" in path:
