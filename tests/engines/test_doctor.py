@@ -55,6 +55,16 @@ def test_a_file_in_order(file: Path) -> None:
     assert [one for one in found if "in memory (tmpfs)" not in one.what] == []
 
 
+def test_a_store_in_use_is_found_through_a_symbolic_link(tmp_path: Path) -> None:
+    """Until the first checkpoint its tables are in the log."""
+    link = tmp_path / "link.db"
+    link.symlink_to(tmp_path / "bide.db")
+    with bide.Queue("q", f"sqlite:///{tmp_path}/bide.db") as queue:
+        queue.put(1)
+        found = examine(f"sqlite:///{link}")
+        assert [one for one in found if "in memory (tmpfs)" not in one.what] == []
+
+
 def test_a_file_that_others_may_change(file: Path) -> None:
     file.chmod(0o646)
     file.parent.chmod(0o777)

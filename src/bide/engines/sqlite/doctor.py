@@ -7,9 +7,10 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from urllib.parse import SplitResult, parse_qs, unquote
+from urllib.parse import SplitResult, parse_qs
 
 from bide.engines.findings import EXAMPLES, Finding, other_version, too_large, unreadable
+from bide.engines.sqlite import file_of
 from bide.engines.sqlite.looking import is_without_tables, open_to_look
 from bide.engines.sqlite.schema import recorded_version
 from bide.engines.sqlite.statements import migrations
@@ -39,7 +40,7 @@ def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
         StoreUnavailable: there is no such file, or it has no tables of bide.
         NotAStore: it is no SQLite database, or bide did not make its tables.
     """
-    path = Path(unquote(parts.path.removeprefix("/"))).absolute()
+    path = file_of(parts).resolve()
     if not path.exists():
         raise StoreUnavailable(f"there is no store at {path} yet: make it with bide init")
     if is_without_tables(path):
@@ -67,7 +68,7 @@ def _mounts() -> list[tuple[str, str]]:
 
 
 def _place(path: Path, mounts: list[tuple[str, str]]) -> Iterator[Finding]:
-    real = path.resolve()
+    real = path
     over = [(point, kind) for point, kind in mounts if real.is_relative_to(point)]
     _, kind = max(over, key=lambda mount: len(mount[0]), default=("", ""))
     if kind in _NETWORK:

@@ -10,6 +10,7 @@ from bide.model.errors import NotAStore
 
 def open_to_look(path: Path) -> sqlite3.Connection:
     """Open a file for reading, without leaving files of SQLite's behind."""
+    path = path.resolve()
     in_use = path.with_name(f"{path.name}-wal").exists()
     where = f"file:{quote(str(path))}?{'mode=ro' if in_use else 'immutable=1'}"
     return sqlite3.connect(where, uri=True)
