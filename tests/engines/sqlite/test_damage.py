@@ -10,6 +10,7 @@ from bide.engines.sqlite import SqliteEngine
 from bide.model import commands as cmd
 from bide.model.errors import StoreCorrupt
 from bide.model.message import UNREADABLE, Item, Message
+from bide.model.rank import PROMOTE
 from bide.model.replies import Claimed, Counts, Explained, Found, Outcomes, Page
 
 NOW = 1_700_000_000_000
@@ -130,6 +131,20 @@ def test_a_message_that_is_damaged_while_it_is_leased_is_put_aside_when_the_leas
     assert sorted(message.id for message in again.messages) == [id for id in IDS if id != "m2"]
     assert get(engine, "m2").state == "dead"
     sound(engine, NOW + LEASE)
+
+
+def test_a_damaged_message_behind_many_of_another_group_holds_up_none(
+    engine: SqliteEngine, spoil: Spoil
+) -> None:
+    engine.execute([cmd.Configure("q", group_limit=9)], NOW)
+    many = [Item(f"g{n}", b"1", priority=9, group="many") for n in range(PROMOTE)]
+    engine.execute([cmd.Put("q", many)], NOW)
+    assert claim(engine, count=0).messages == []
+    assert claim(engine, count=0).messages == []  # all stand in line
+    spoil("m0", "headers that are no JSON")
+    assert [m.id for m in claim(engine, count=4).messages] == ["g0", "m1", "g1", "m2"]
+    assert get(engine, "m0").state == "dead"
+    sound(engine)
 
 
 @pytest.mark.parametrize("damage", DAMAGE)

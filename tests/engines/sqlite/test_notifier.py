@@ -161,7 +161,7 @@ def test_a_folder_that_the_last_listener_removes_meanwhile_is_made_again(
         monkeypatch.setattr(os, name, real)
         if name == "mkdir":
             raise FileExistsError  # it was there, and is gone
-        os.rmdir(folder)
+        Path(folder).rmdir()
         real(folder, *mode)
 
     monkeypatch.setattr(os, name, interrupted)
