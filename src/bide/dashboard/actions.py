@@ -211,7 +211,7 @@ async def _edit(view: View, ids: list[str]) -> Result:
         number = request.number(name) if isinstance(value, int) else None
         new = (request.get(name) or None) if number is None else number
         if new != value:
-            changes[name] = new
+            changes[name] = (new.strip() or None) if isinstance(new, str) else new
     text = request.get("body").replace("\r\n", "\n")
     if view.editable(found) not in (None, text):
         try:

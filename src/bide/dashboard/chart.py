@@ -6,7 +6,6 @@ from typing import NamedTuple
 import msgspec
 
 from bide.model.replies import Forecasted
-from bide.model.times import to_datetime
 
 HEIGHT = 100.0
 """Of a chart, in the units of its SVG."""
@@ -19,7 +18,7 @@ GAP = 0.2
 LEAST = 1.5
 """The height of the bar of a single message, so that it is seen."""
 
-MINUTE, HOUR = 60_000, 3_600_000
+MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 
 
 class Span(NamedTuple):
@@ -28,20 +27,23 @@ class Span(NamedTuple):
     name: str
     bucket: int
     buckets: int
-    form: str
-    """How the axis writes times."""
     step: int
     """How many bars there are from label to label."""
+
+    @property
+    def in_days(self) -> bool:
+        """Whether the labels are dates."""
+        return self.bucket * self.step >= DAY
 
 
 SPANS = {
     one.name: one
     for one in (
-        Span("1h", MINUTE, 60, "%H:%M", 10),
-        Span("6h", 5 * MINUTE, 72, "%H:%M", 12),
-        Span("24h", HOUR, 24, "%H:%M", 4),
-        Span("7d", 6 * HOUR, 28, "%d %b", 4),
-        Span("30d", 24 * HOUR, 30, "%d %b", 5),
+        Span("1h", MINUTE, 60, 10),
+        Span("6h", 5 * MINUTE, 72, 12),
+        Span("24h", HOUR, 24, 4),
+        Span("7d", 6 * HOUR, 28, 4),
+        Span("30d", 24 * HOUR, 30, 5),
     )
 }
 
@@ -64,8 +66,8 @@ class Histogram(NamedTuple):
     """A forecast as bars."""
 
     bars: list[Bar]
-    labels: list[str]
-    """Times below the chart, at equal distances."""
+    labels: list[int]
+    """Times below the chart, at equal distances, in Unix milliseconds."""
     most: int
     """The highest count."""
     overdue: int
@@ -90,12 +92,9 @@ def histogram(found: Forecasted | None, span: Span) -> Histogram | None:
                 round(height, 2), count, after, after + span.bucket,
             )
         )  # fmt: skip
-    labels = [
-        to_datetime(found.start + number * span.bucket).strftime(span.form)
-        for number in range(0, span.buckets, span.step)
-    ]
-    end = found.start + span.bucket * span.buckets + 1
-    return Histogram(bars, labels, most, found.overdue, found.later, end)
+    last = found.start + span.bucket * span.buckets
+    labels = list(range(found.start, last, span.bucket * span.step))
+    return Histogram(bars, labels, most, found.overdue, found.later, last + 1)
 
 
 def sparkline(values: Sequence[float]) -> str:

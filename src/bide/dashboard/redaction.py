@@ -53,8 +53,13 @@ def redact(value: Any, hide: Collection[str]) -> Any:
 
 
 def _redacted(data: bytes, hide: Collection[str]) -> bytes:
-    """Return JSON without the parts that have these names."""
-    return msgspec.json.encode(redact(msgspec.json.decode(data), hide)) if hide else data
+    """Return JSON without the parts that have these names; nothing of what cannot be searched."""
+    if not hide:
+        return data
+    try:
+        return msgspec.json.encode(redact(msgspec.json.decode(data), hide))
+    except (msgspec.DecodeError, RecursionError):  # a number such as 1e400, or nested deeply
+        return msgspec.json.encode(HIDDEN)
 
 
 def body_of(message: Message, hide: Collection[str]) -> Shown | None:

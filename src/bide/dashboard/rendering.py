@@ -3,7 +3,7 @@
 import tomllib
 from collections.abc import Mapping
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.resources import files
 from typing import Any
 
@@ -61,7 +61,8 @@ def _environment(language: str) -> Environment:
         newstyle=True,
     )
     environment.filters |= {
-        "number": number, "moment": moment, "iso": iso, "rate": rate, "seconds": seconds,
+        "number": number, "moment": partial(moment, language=language), "iso": iso, "rate": rate,
+        "day": partial(day, language=language), "minute": minute, "seconds": seconds,
         "lasting": format_duration,
     }  # fmt: skip
     environment.globals |= {"language": language, "languages": LANGUAGES, "spans": list(SPANS)}
@@ -87,14 +88,33 @@ def seconds(value: float | None) -> str:
     return f"{value * 1000:g}ms" if value < 1 else format_duration(round(value * 1000))
 
 
-def moment(ms: int, now: int) -> str:
+def minute(ms: int) -> str:
+    """Return the time of a day in UTC."""
+    return f"{to_datetime(ms):%H:%M}"
+
+
+def day(ms: int, language: str) -> str:
+    """Return the day of a time in UTC, without the year.
+
+    Example:
+        >>> day(0, "en"), day(0, "zh")
+        ('01 Jan', '1月1日')
+    """
+    when = to_datetime(ms)
+    return f"{when.month}月{when.day}日" if language == "zh" else f"{when:%d %b}"
+
+
+def moment(ms: int, now: int, language: str) -> str:
     """Return a time in UTC, as short as is clear now."""
     when, today = to_datetime(ms), to_datetime(now)
     if abs(ms - now) < 10 * MINUTE:
         return f"{when:%H:%M:%S}"
     if when.date() == today.date():
-        return f"{when:%H:%M}"
-    return f"{when:%d %b %H:%M}" if when.year == today.year else f"{when:%d %b %Y}"
+        return minute(ms)
+    if when.year == today.year:
+        return f"{day(ms, language)} {minute(ms)}"
+    year, date = when.year, day(ms, language)
+    return f"{year}年{date}" if language == "zh" else f"{date} {year}"
 
 
 def iso(ms: int) -> str:

@@ -19,6 +19,9 @@ DIGITS = 18
 FIELDS = 2_000
 """How many fields a form may have."""
 
+EXACT = ("id", "group", "kind")
+"""Parameters that name something: spaces at their ends belong to the name."""
+
 
 class Request:
     """A request.
@@ -44,7 +47,8 @@ class Request:
 
     def get(self, name: str) -> str:
         """Return a parameter of the URL or, for a form, a field; "" if it is missing."""
-        return (self.form.get(name) or self.query.get(name) or [""])[0].strip()
+        text = (self.form.get(name) or self.query.get(name) or [""])[0]
+        return text if name in EXACT else text.strip()
 
     def number(self, name: str) -> int | None:
         """Return a parameter that is a whole number, `None` for anything else."""

@@ -59,7 +59,7 @@ def error_kind(error: str | None) -> str:
         >>> error_kind("TimeoutError: no answer after 31 s\\nTraceback ...")
         'TimeoutError: no answer after # s'
     """
-    line = (error or "").partition("\n")[0].strip()
+    line = " ".join((error or "").partition("\n")[0].split())  # a form changes line ends
     return _VARYING.sub("#", line)[:LONGEST]
 
 
