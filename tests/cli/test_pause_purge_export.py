@@ -1,6 +1,8 @@
 """`bide pause`, `resume`, `purge`, `export` and `import`."""
 
 import json
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from click.testing import Result
 import bide
 
 Bide = Callable[..., Result]
+Shell = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def test_pause_and_resume(run: Bide, orders: bide.Queue) -> None:
@@ -121,3 +124,39 @@ def test_an_export_that_cannot_be_written(run: Bide, orders: bide.Queue, tmp_pat
     result = run("export", "orders", "-o", str(tmp_path / "no" / "such" / "folder.jsonl"))
     assert result.exit_code == 3
     assert f"{tmp_path}/no/such: No such file" in result.stderr
+
+
+def test_an_export_that_fails_leaves_the_former_one(
+    run: Bide, shell: Shell, orders: bide.Queue, tmp_path: Path
+) -> None:
+    orders.put_many(range(2_000))
+    (tmp_path / "kept").mkdir()
+    file = tmp_path / "kept" / "orders.jsonl"
+    file.write_text("the former one")
+    result = shell("ulimit -f 100; bide export orders -o kept/orders.jsonl")
+    assert (result.returncode, result.stderr) == (3, "error: File too large\n")
+    assert file.read_text() == "the former one"
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_an_export_to_a_pipe_is_written_to_it(
+    shell: Shell, orders: bide.Queue, tmp_path: Path
+) -> None:
+    orders.put(1, id="a")
+    os.mkfifo(tmp_path / "pipe")
+    result = shell("cat pipe & bide export orders -o pipe; wait")
+    assert '"id":"a"' in result.stdout
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_an_export_keeps_the_mode_of_the_file_and_the_link_to_it(
+    run: Bide, orders: bide.Queue, tmp_path: Path
+) -> None:
+    orders.put(1)
+    file, link = tmp_path / "orders.jsonl", tmp_path / "link"
+    file.touch(mode=0o600)
+    link.symlink_to(file)
+    run("export", "orders", "-o", str(link))
+    assert link.is_symlink()
+    assert len(file.read_text().splitlines()) == 1
+    assert file.stat().st_mode & 0o777 == 0o600

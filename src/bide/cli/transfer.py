@@ -1,5 +1,8 @@
 """`bide export` and `bide import`."""
 
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,17 +44,38 @@ def export(store: Store, out: Output, queue: str, output: str) -> None:
       bide export orders | gzip > orders.jsonl.gz
     """  # fmt: skip
     orders = store.existing(queue)
-    Path(output).parent.stat()  # fails here, where the error names the file, not a temporary one
     count = 0
     with (
         Bar(f"exporting {queue}", orders.counts().sizes.total) as bar,
-        click.open_file(output, "w", encoding="utf-8", atomic=output != "-") as file,
+        _opened(output) as file,
     ):
         for count, line in enumerate(bar.over(orders.export()), 1):  # noqa: B007
             file.write(line + "\n")
     if output != "-":
         facts = {"exported": count, "file": output}
         out.report(facts, DONE, f"{plural(count, 'message')} of {queue} written to {output}")
+
+
+@contextmanager
+def _opened(output: str) -> Iterator[IO[str]]:
+    """Open a file that takes its name when it is complete; before, what bears the name stays."""
+    path = Path(output)
+    if output == "-" or (path.exists() and not path.is_file()):  # such as a pipe
+        with click.open_file(output, "w", encoding="utf-8") as file:
+            yield file
+        return
+    path = path.resolve()  # a link stays
+    path.parent.stat()  # fails here, where the error names the folder, not the unfinished file
+    part = path.with_name(f".bide-export-{secrets.token_hex(4)}")
+    try:
+        with part.open("x", encoding="utf-8") as file:
+            if path.exists():
+                part.chmod(path.stat().st_mode)
+            yield file
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 @click.command("import")
