@@ -45,7 +45,10 @@ def run(url: str) -> Bide:
 
 
 def environment(url: str, **more: str) -> dict[str, str]:
-    unwanted = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "BIDE_URL", "TERM")
+    unwanted = {
+        "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "BIDE_URL", "TERM",
+        "PYTHONUNBUFFERED",  # users do not set it: output is written at the end
+    }  # fmt: skip
     kept = {name: value for name, value in os.environ.items() if name not in unwanted}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     return {**kept, "PATH": path, "BIDE_URL": url, "TERM": "xterm-256color", **more}

@@ -73,6 +73,27 @@ def test_a_closed_output_is_told_before_anything_is_done(shell: Shell, orders: b
     assert orders.counts().sizes.ready == 1
 
 
+def test_a_key_is_not_made_for_a_closed_output(shell: Shell) -> None:
+    done = shell("bide subscription new-key >&-")
+    assert done.stderr == "error: standard output is closed; redirect it, as in >/dev/null\n"
+    assert done.returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        ("put orders - --text", "1"), ("put orders --lines", "1"), ("import orders", "2"),
+        ("ack orders -", "0"),
+    ],
+)  # fmt: skip
+def test_a_closed_input_is_empty(
+    shell: Shell, orders: bide.Queue, command: str, output: str
+) -> None:
+    orders.put(1)
+    done = shell(f"bide {command} <&- | wc -l")
+    assert (done.stderr, done.stdout.split()) == ("", [output])
+
+
 def test_what_could_not_be_printed_is_not_acked(shell: Shell, orders: bide.Queue) -> None:
     orders.put_many(range(5))
     done = shell("bide claim orders -n 5 --ack > /dev/full; echo $?")
@@ -239,8 +260,17 @@ def test_an_exec_that_does_not_heed_is_killed_at_a_second_interrupt(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a file that is always full")
-@pytest.mark.parametrize("command", ["bide --help", "bide", "bide put --help", "bide --version"])
-def test_output_that_cannot_be_written_is_an_error_in_one_line(shell: Shell, command: str) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        "bide --help", "bide", "bide put --help", "bide --version", "bide put orders 1",
+        "bide cancel orders none", "bide subscription new-key",
+    ],
+)  # fmt: skip
+def test_output_that_cannot_be_written_is_an_error_in_one_line(
+    shell: Shell, orders: bide.Queue, command: str
+) -> None:
+    orders.put(1)
     done = shell(f"{command} > /dev/full")
     assert done.stderr == "error: No space left on device\n"
     assert done.returncode == 3

@@ -119,6 +119,16 @@ def print_error(error: click.ClickException) -> None:
     click.echo(f"{word} {text}{hint}", err=True)
 
 
+def flush_output() -> None:
+    """Send everything that was printed.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if sys.stdout is not None:  # it may be closed
+        sys.stdout.flush()
+
+
 def drop_output() -> None:
     """Discard all further output, so that nothing complains about a closed pipe."""
     nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from keyword import iskeyword
+from pathlib import Path
 from typing import Any
 
 import click
@@ -168,7 +169,6 @@ class Program(Group):
         """Run a command; an error becomes an exit code and a line of text."""
         try:
             result = super().invoke(ctx)
-            sys.stdout.flush()
         except BrokenPipeError:
             errors.drop_output()
             ctx.exit(errors.BROKEN_PIPE)
@@ -193,17 +193,25 @@ class Program(Group):
             return super().main(args, prog_name, complete_var, False, **extra)
         if isinstance(sys.stdout, io.TextIOWrapper):  # its encoding may not have every character
             sys.stdout.reconfigure(errors="backslashreplace")
+        if sys.stdin is None:  # it is closed
+            sys.stdin = Path(os.devnull).open()  # noqa: SIM115  (it stays open)
         try:
             code = super().main(args, prog_name, complete_var, False, **extra)
+            errors.flush_output()
         except click.ClickException as error:
             errors.print_error(error)
             code = error.exit_code
         except click.Abort:
             code = errors.INTERRUPTED
-        except OSError as error:  # of the help, which no command prints
+        except BrokenPipeError:
+            code = errors.BROKEN_PIPE
+        except OSError as error:  # of the help, which no command prints, or of the last lines
             errors.print_error(errors.command_error(error))
-            errors.drop_output()
             code = errors.FAILED
+        try:
+            errors.flush_output()
+        except OSError:  # said above, or less important than what was
+            errors.drop_output()
         sys.exit(code if isinstance(code, int) else errors.DONE)
 
 

@@ -330,7 +330,7 @@ def new_key() -> None:
     """  # fmt: skip
     from bide.targets.http.encryption import new_key as make
 
-    click.echo(make())
+    Output().row(make())
 
 
 @subscription.command(name="rotate-key")
