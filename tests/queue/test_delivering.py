@@ -1,9 +1,10 @@
+import asyncio
 from typing import Any
 
 import pytest
 
 import bide
-from bide import Empty, LeaseLost
+from bide import Empty, LeaseLost, WrongContext
 from bide.testing.clock import FakeClock
 from tests.start import START
 
@@ -258,6 +259,49 @@ def test_what_went_wrong_in_the_block_counts_more_than_a_lost_lease(
             raise error
     assert "a was not given back: a could not be" in raised.value.__notes__[0]
     assert orders.get("a").state == "ready"
+
+
+def test_one_take_is_for_one_block_at_a_time(orders: Any) -> None:
+    orders.put_many([1, 2])
+    take = orders.take(wait=5)
+    with take as first:
+        with pytest.raises(WrongContext, match=r"in use by another block.*call queue.take\(\)"):
+            take.__enter__()
+    assert first.settled
+    with take as second:
+        assert second.id != first.id
+    assert orders.counts().flow.acked == 2
+
+
+def test_a_take_that_found_nothing_can_be_entered_again(orders: Any) -> None:
+    take = orders.take(wait=0)
+    with pytest.raises(Empty):
+        take.__enter__()
+    orders.put(1)
+    with take as delivery:
+        assert delivery.body == 1
+
+
+def test_a_take_without_a_block_says_that_it_needs_one(orders: Any, pair: tuple[str, str]) -> None:
+    form = "with" if pair[0] == "sync" else "async with"
+    with pytest.raises(AttributeError, match=f": {form} queue.take.* as delivery: delivery.body"):
+        _ = orders.take().body
+    assert orders.counts().flow.put == 0
+
+
+def test_awaiting_a_take_says_how_it_is_used(clock: FakeClock) -> None:
+    async def main() -> None:
+        async with bide.AsyncQueue("orders", "memory://", clock=clock) as orders:
+            await orders.take()  # type: ignore[misc]
+
+    with pytest.raises(TypeError, match=r"block: async with queue\.take\(\) as delivery"):
+        asyncio.run(main())
+
+
+def test_iterating_over_a_take_says_how_it_is_used(clock: FakeClock) -> None:
+    with bide.Queue("orders", "memory://", clock=clock) as orders:
+        with pytest.raises(TypeError, match=r"block: with queue\.take\(\) as delivery"):
+            list(orders.take())  # type: ignore[call-overload]
 
 
 def test_an_error_with_odd_characters_can_be_remembered(orders: Any) -> None:

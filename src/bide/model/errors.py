@@ -63,7 +63,7 @@ class NotEmpty(BideError):
 
 
 class Empty(BideError):
-    """No message was due within the `timeout` of `take`."""
+    """No message was due within the `wait` of `take`."""
 
 
 class WrongConnection(BideError):
@@ -74,7 +74,7 @@ class WrongConnection(BideError):
 
 
 class WrongContext(BideError, RuntimeError):
-    """A blocking `Queue` was used on a running event loop, which it would block."""
+    """Something was used where it cannot work, such as a blocking `Queue` on an event loop."""
 
 
 class Closed(BideError):
