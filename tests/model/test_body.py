@@ -34,6 +34,17 @@ class Order:
     notes: Any = None
 
 
+@dataclass(slots=True)
+class Leg:
+    metres: float
+    stop: Any = None
+
+
+@dataclass(slots=True)
+class Detour(Leg):
+    number: int = 0
+
+
 class Parcel(msgspec.Struct):
     weight: float
     owner: Any = None
@@ -84,6 +95,9 @@ def test_what_has_a_json_form_is_written_in_it(value: Any, text: bytes) -> None:
         (Order(1, notes=[object()]), r"body\.notes\[0\] is .*\bobject\b"),
         (Parcel(1, owner=object()), r"body\.owner is .*\bobject\b"),
         ([threading.Lock()], r"body\[0\] is .*\block"),
+        (Leg(1, stop=1j), r"body\.stop is .*\bcomplex"),
+        (Parcel, r"body is .*\bStructMeta"),
+        ({"kind": Order}, r"body\['kind'\] is .*\btype"),
     ],
 )
 def test_the_part_that_is_no_json_is_named(body: Any, place: str) -> None:
@@ -103,6 +117,11 @@ def test_the_key_that_is_no_text_is_named(body: Any, place: str, key: str) -> No
         encode(body)
 
 
+def test_a_key_that_is_no_unicode_text_is_named() -> None:
+    with pytest.raises(InvalidArgument, match=r"body\['a'\] has the key '.ud800', which is not"):
+        encode({"a": {"\ud800": 1}})
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize(
     ("wrap", "place"),
@@ -111,6 +130,8 @@ def test_the_key_that_is_no_text_is_named(body: Any, place: str, key: str) -> No
         (lambda bad: {"a": [None, bad]}, r"body\['a'\]\[1\]"),
         (lambda bad: Order(1, notes={"x": bad}), r"body\.notes\['x'\]"),
         (lambda bad: Parcel(bad), r"body\.weight"),
+        (lambda bad: [Leg(bad)], r"body\[0\]\.metres"),
+        (lambda bad: Detour(1, stop=[bad]), r"body\.stop\[0\]"),
         (lambda bad: ({"t": (bad,)},), r"body\[0\]\['t'\]\[0\]"),
     ],
 )

@@ -2,9 +2,9 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, chain
+from typing import Any, cast
 
 import msgspec
 
@@ -190,6 +190,8 @@ def _explain(body: Any, error: Exception) -> str:
     steps, value, is_key = _culprit(body)
     place = _place(steps)
     if is_key:
+        if isinstance(value, str):
+            return f"{place} has the key {_shown(value)}, which is not valid Unicode text"
         return f"{place} has the key {_shown(value)} {_kind(value)}; JSON needs str keys"
     return f"{place} is {_kind(value)}, which JSON cannot represent ({error}); convert it{OR_BYTES}"
 
@@ -247,10 +249,19 @@ def _parts(value: Any) -> Iterator[tuple[str, Any, Any]]:
     elif isinstance(value, (list, tuple, set, frozenset)):
         for index, part in enumerate(value):
             yield "[", index, part
-    elif hasattr(value, "__dict__") or hasattr(type(value), "__slots__"):
-        names: Any = getattr(type(value), "__struct_fields__", None)
-        for name in names or getattr(value, "__dict__", ()):
-            yield ".", name, getattr(value, name)
+    elif not isinstance(value, type):
+        for name in _fields(value):
+            yield ".", name, getattr(value, name, None)
+
+
+def _fields(value: Any) -> Iterable[str]:
+    """Return the names of the fields of an object: a `Struct`, or with slots or without."""
+    kind = type(value)
+    if hasattr(kind, "__struct_fields__"):
+        return cast("tuple[str, ...]", kind.__struct_fields__)
+    slots = chain.from_iterable(vars(base).get("__slots__", ()) for base in kind.__mro__)
+    own = (name for name in slots if not name.startswith("__"))
+    return chain(own, getattr(value, "__dict__", ()))
 
 
 def _refuse_nan(body: Any) -> None:
