@@ -155,7 +155,7 @@ def test_a_body_of_exactly_the_limit_fits(orders: Any, make: Any) -> None:
         (lambda q: q.reschedule("a", delay=1, at=1), "give delay= or at=, not both"),
         (lambda q: q.reschedule("a", delay="40000d"), "past the year 2100"),
         (lambda q: q.get(7), "id must be a str, not int"),
-        (lambda q: q.peek(0), "must be a whole number from 1 to 10,000"),
+        (lambda q: q.peek(0), "^count=0 must be a whole number from 1 to 10,000"),
         (lambda q: list(q.scan("sleeping")), "state='sleeping' is none of delayed, ready, leased"),
         (lambda q: list(q.scan(page=0)), "page=0 must be"),
         (lambda q: list(q.scan(before="x")), "before cannot be a str"),
@@ -190,10 +190,17 @@ def test_a_body_of_exactly_the_limit_fits(orders: Any, make: Any) -> None:
         (lambda q: q.load(None), "load takes lines, as an open file .* not a NoneType"),
         (lambda q: q.load("line"), "not a str"),
         (lambda q: q.load([5]), "line 1 is no message of an export: it is a int, not text"),
+        (
+            lambda q: q.load(['{"id": "a", "due": 1, "body": ' + "[" * 5_000 + "]" * 5_000 + "}"]),
+            "line 1 is no message of an export: it is nested too deeply",
+        ),
+        (lambda q: q.ack([], iter([])), "results must be a list, .* not a list_iterator"),
+        (lambda q: q.ack([], "ab"), "results must be a list, .* not a str"),
+        (lambda q: q.put(1, at=10**400), "at=10+ is not between 1970 and 2100; that looks like"),
         (lambda q: q.revive(["a"], delay=-1), "delay=-1 is negative"),
         (lambda q: q.revive(["a"], delay="40000d"), "past the year 2100"),
     ],
-    ids=[f"call {number}" for number in range(59)],
+    ids=[f"call {number}" for number in range(63)],
 )
 def test_other_calls_refuse(orders: Any, call: Any, text: str) -> None:
     with pytest.raises(InvalidArgument, match=text):
@@ -209,7 +216,9 @@ def test_one_delivery_is_settled_by_itself(orders: Any) -> None:
 
 
 def test_a_url_of_an_app_is_a_text() -> None:
-    with pytest.raises(InvalidArgument, match="url=5 must be a str, as 'sqlite:///path"):
+    with pytest.raises(
+        InvalidArgument, match="url=5 must be a str; for a file write 'sqlite:///path"
+    ):
         App(5)  # type: ignore[arg-type]
 
 

@@ -164,11 +164,21 @@ def _fail_or_revive(engine: MemoryEngine) -> None:
         ({"id": "a", "cursor": "x"}, "cursor='x' comes from no search"),
         ({"id": "a", "cursor": "WyIiXQé"}, "comes from no search"),
         ({"id": "a", "cursor": "WyIiLC01XQ"}, "comes from no search"),  # ["",-5]
+        ({"id": "a", "cursor": 5}, "cursor=5 comes from no search"),
+        ({"body": 5}, "body=5 is no text"), ({"error": b"x"}, "error=b'x' is no text"),
+        ({"header": {"a": "b"}}, "header={'a': 'b'} is no text"),
+        ({"body": "caf\udce9"}, r"body='caf.udce9' is no text"),
     ],
 )  # fmt: skip
 def test_wrong_questions_are_refused(url: str, query: Any, told: str) -> None:
     with pytest.raises(bide.InvalidArgument, match=told):
         bide.search(url, **query)
+
+
+def test_a_path_is_no_url_of_a_store() -> None:
+    for ask in (bide.queues, bide.workers):
+        with pytest.raises(bide.InvalidArgument, match="url=5 must be a str; for a file write"):
+            ask(5)  # type: ignore[arg-type]
 
 
 def test_queues_lists_queues_with_their_counts(url: str) -> None:

@@ -280,14 +280,31 @@ def test_a_key_that_holds_something_else(
         ("redis://h?nothing=1", {}, "has no option 'nothing'"),
         ("redis://h", {"scores": "minutes"}, "scores='minutes' must be one of auto, s, ms"),
         ("redis://h", {"body": "xml"}, "body='xml' must be one of auto, json, text, bytes"),
-        ("redis://h", {"batch": 0}, "batch=0 must be 1 to 10000"),
+        ("redis://h", {"batch": 0}, "batch=0 must be a whole number from 1 to 10,000"),
+        ("redis://h", {"batch": "5"}, "batch='5' must be a whole number"),
+        (None, {}, "url=None must be a str"),
     ],
 )
 def test_what_cannot_be_asked(
-    orders: bide.Queue, url: str, options: dict[str, Any], match: str
+    orders: bide.Queue, url: Any, options: dict[str, Any], match: str
 ) -> None:
     with pytest.raises(bide.InvalidArgument, match=match):
         bide.load_sorted_set(orders, url, KEY, **options)
+
+
+def test_a_queue_of_another_form_is_refused() -> None:
+    queue: Any = bide.AsyncQueue("orders", "memory://another-form")
+    with pytest.raises(bide.InvalidArgument, match=r"takes a bide\.Queue, not a AsyncQueue"):
+        bide.load_sorted_set(queue, "redis://h", KEY)
+
+
+def test_a_member_that_is_nested_too_deeply_stays(
+    theirs: "redis.Redis", url: str, orders: bide.Queue
+) -> None:
+    theirs.zadd(KEY, {"[" * 5_000 + "]" * 5_000: MOMENT, "[" * 501 + "]" * 501: MOMENT})
+    loaded = bide.load_sorted_set(orders, url, KEY)
+    assert (loaded.stored, loaded.refused) == (0, 2)
+    assert "nested too deeply: 501 levels" in loaded.reasons[("[" * 501)[:200]]
 
 
 def test_the_rights_of_the_documentation_are_just_enough(

@@ -308,13 +308,20 @@ def test_foreign_elements_are_refused_and_left(broker: Broker, orders: bide.Queu
         ("rq", "sqlite:///x", {}, "is no single Redis"),
         ("bullmq", "redis://x", {}, "bullmq has no default queue"),
         ("rq", "redis://x", {"batch": 0}, "batch=0"),
+        ("rq", None, {}, "url=None must be a str"),
     ],
 )
 def test_wrong_arguments_are_refused(
-    library: Any, url: str, options: dict[str, Any], reason: str, orders: bide.Queue
+    library: Any, url: Any, options: dict[str, Any], reason: str, orders: bide.Queue
 ) -> None:
     with pytest.raises(bide.InvalidArgument, match=reason):
         bide.take_over(orders, library, url, **options)
+
+
+def test_a_queue_of_another_form_is_refused_before_anything_is_taken() -> None:
+    queue: Any = bide.AsyncQueue("orders", "memory://another-form")
+    with pytest.raises(bide.InvalidArgument, match=r"takes a bide\.Queue, not a AsyncQueue"):
+        bide.take_over(queue, "rq", "redis://x")
 
 
 def test_what_came_from_celery_is_published_as_it_was(

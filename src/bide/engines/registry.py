@@ -81,6 +81,7 @@ def opener(url: str) -> Callable[[], Engine]:
     Raises:
         InvalidArgument: the URL names no kind of store that is known here, or says it wrongly.
     """
+    url = _checked(url)
     try:
         parts = urlsplit(url)
     except ValueError as error:
@@ -136,14 +137,25 @@ def _after_host(parts: SplitResult) -> list[str]:
 def absolute(url: str) -> str:
     """Return a URL that means the same store wherever this process goes.
 
+    Raises:
+        InvalidArgument: it is no text, but a path, for example.
+
     Example:
         >>> absolute("sqlite:///bide.db") == f"sqlite:///{Path.cwd()}/bide.db"
         True
     """
-    scheme, file = url[:10], url[10:]
+    scheme, file = _checked(url)[:10], url[10:]
     if scheme != "sqlite:///" or file.startswith("/"):
         return url
     return f"{scheme}{Path.cwd()}/{file}"
+
+
+def _checked(url: str) -> str:
+    if not isinstance(url, str):
+        raise InvalidArgument(
+            f"url={url!r} must be a str; for a file write 'sqlite:///path/to/bide.db'"
+        )
+    return url
 
 
 def _offered() -> dict[str, str]:

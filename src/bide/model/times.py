@@ -56,7 +56,7 @@ def milliseconds(duration: Duration, what: str = "delay") -> int:
         parts, part = divmod(duration, timedelta(milliseconds=1))
         ms = parts + bool(part)
     elif isinstance(duration, (int, float)) and not isinstance(duration, bool):
-        if not math.isfinite(duration * 1000):
+        if isinstance(duration, float) and not math.isfinite(duration * 1000):
             raise InvalidArgument(f"{what}={duration!r} is not a finite number of seconds")
         ms = _whole_ms(duration)
     else:
@@ -115,7 +115,7 @@ def unix(moment: Moment, what: str = "at") -> int:
         parts, part = divmod(moment - _EPOCH, timedelta(milliseconds=1))
         ms = parts + bool(part)
     elif isinstance(moment, (int, float)) and not isinstance(moment, bool):
-        if not math.isfinite(moment * 1000):
+        if isinstance(moment, float) and not math.isfinite(moment * 1000):
             raise InvalidArgument(f"{what}={moment} is not a finite number of Unix seconds")
         ms = _whole_ms(moment)
     else:

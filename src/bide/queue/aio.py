@@ -57,7 +57,7 @@ class AsyncQueue(
 
     async def peek(self, count: int = 10) -> list[Message]:
         """Async form of `Queue.peek`."""
-        command = self._builder.scan("next", None, None, None, count)
+        command = self._builder.scan("next", None, None, None, count, told="count")
         found: list[Message] = []
         async for message in self._walk(command):
             found.append(message)

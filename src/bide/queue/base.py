@@ -17,7 +17,7 @@ from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import Steps, arun_steps, run_steps
 from bide.model.commands import Command, Configure, Explain, Put, Scan
-from bide.model.errors import Closed, InvalidArgument, Unsupported, WrongContext
+from bide.model.errors import Closed, Unsupported, WrongContext
 from bide.model.identity import actor_of, check_name
 from bide.model.limits import MAX_BODY
 from bide.model.message import Message
@@ -76,10 +76,6 @@ class BaseQueue:
         actor: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        if url is not None and not isinstance(url, str):
-            raise InvalidArgument(
-                f"url={url!r} must be a str; for a file write 'sqlite:///path/to/bide.db'"
-            )
         self._names_store = url is not None
         self._url = url or self._default_url()
         self._holder = None if holder is None else check_name(holder, "holder")

@@ -314,11 +314,13 @@ class CommandBuilder:
         after: Moment | None,
         before: Moment | None,
         limit: int,
+        *,
+        told: str = "page",
     ) -> cmd.Scan:
-        """Return the command that reads the first page of a scan."""
+        """Return the command that reads the first page of a scan; callers name `limit` `told`."""
         scanned = state if state is None or state == "next" else values.check_state(state)
         if type(limit) is not int or not 1 <= limit <= MAX_PAGE:
-            raise InvalidArgument(f"page={limit!r} must be a whole number from 1 to {MAX_PAGE:,}")
+            raise InvalidArgument(f"{told}={limit!r} must be a whole number from 1 to {MAX_PAGE:,}")
         return cmd.Scan(self.queue, scanned, self.where(group, after, before), limit=limit)
 
     def purge(self, state: str, before: Moment | None) -> cmd.Purge:

@@ -15,7 +15,7 @@ from bide.model.message import Message, State, size_of
 from bide.model.replies import Counts, Found, Names, Page
 from bide.model.times import unix
 from bide.queue.results import cursor_to, place_of
-from bide.queue.values import check_state
+from bide.queue.values import check_state, text_of
 
 READ = 200
 """How many messages one command reads."""
@@ -136,6 +136,8 @@ def query_of(**given: Any) -> Query:
 
 
 def _text(text: str, name: str) -> str:
+    if not isinstance(text, str) or text_of(text) != text:
+        raise InvalidArgument(f"{name}={text!r} is no text; give a str")
     if text == "":
         raise InvalidArgument(f'{name}="" is in every message; give the text to search for')
     return text
@@ -345,7 +347,8 @@ def _within(name: str, value: Any, most: int) -> None:
 def _placed(cursor: str | None) -> _Place:
     if cursor is None:
         return _Place()
-    place = place_of(cursor, _Place)
+    place = place_of(cursor, _Place) if isinstance(cursor, str) else None
     if place is None or place.order < 0:
-        raise InvalidArgument(f"cursor={cursor[:100]!r} comes from no search; begin without one")
+        shown = repr(cursor)[:100]
+        raise InvalidArgument(f"cursor={shown} comes from no search; begin without one")
     return place

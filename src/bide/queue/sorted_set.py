@@ -18,7 +18,7 @@ from bide.model.message import Item, Message
 from bide.model.replies import Outcome, Outcomes
 from bide.model.times import LATEST
 from bide.queue.results import in_bytes
-from bide.queue.sync import Queue
+from bide.queue.sync import Queue, check_blocking
 
 if TYPE_CHECKING:
     from bide.queue.redis_set import Entry, SortedSet
@@ -116,7 +116,7 @@ def load_sorted_set(
         bide.model.errors.StoreUnavailable: redis://localhost:1?reconnect=1ms: no connection ...
         >>> orders.close()
     """
-    _check(scores, body, batch)
+    _check(queue, scores, body, batch)
     read = _Reader(key, scores, body, id_field, queue._builder.max_body)
     with _opened(url, key) as source:
         if found is not None:
@@ -135,18 +135,19 @@ def load_sorted_set(
     return run.loaded
 
 
-def _check(scores: str, body: str, batch: int) -> None:
+def _check(queue: Queue, scores: str, body: str, batch: int) -> None:
+    check_blocking("load_sorted_set takes a", queue)
     for name, value, known in (("scores", scores, Scores), ("body", body, Bodies)):
         if value not in get_args(known):
             raise InvalidArgument(f"{name}={value!r} must be one of {', '.join(get_args(known))}")
-    if not 1 <= batch <= 10_000:
-        raise InvalidArgument(f"batch={batch} must be 1 to 10000")
+    if type(batch) is not int or not 1 <= batch <= 10_000:
+        raise InvalidArgument(f"batch={batch!r} must be a whole number from 1 to 10,000")
 
 
 def _opened(url: str, key: str) -> "SortedSet":
+    opener(url)  # it says what is wrong with the URL, or that the package for it is missing
     if not urlsplit(url).scheme.startswith(("redis", "unix")):
         raise InvalidArgument(f"url={mask(url)!r} is no Redis: redis://, rediss://, unix://, ...")
-    opener(url)  # it says what is wrong with the URL, or that the package for it is missing
     from bide.queue.redis_set import SortedSet
 
     return SortedSet(url, key)
@@ -175,6 +176,7 @@ class _Reader(NamedTuple):
         if len(member) > self.max_body:
             raise InvalidArgument(f"it has {len(member)} bytes, more than a body may have")
         if self.body in ("auto", "json"):
+            bodies.check_depth(member)
             try:
                 return msgspec.json.decode(member), True, member.strip()
             except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -8,6 +8,7 @@ from bide.lane.steps import run_steps
 from bide.model import replies
 from bide.model.commands import Count, Delete
 from bide.model.ended import End
+from bide.model.errors import InvalidArgument
 from bide.model.message import Message, State
 from bide.model.replies import Claimed, Counts, Ends, Found, Outcome, Outcomes, Settings
 from bide.model.times import Duration, Moment
@@ -60,7 +61,7 @@ class Queue(BlockingBase, Changes[Delivery, Outcome, list[Outcome], int, Undoabl
 
     def peek(self, count: int = 10) -> list[Message]:
         """Read the messages that are delivered next, without claiming them."""
-        command = self._builder.scan("next", None, None, None, count)
+        command = self._builder.scan("next", None, None, None, count, told="count")
         return list(islice(self._walk(command), count))
 
     def scan(
@@ -248,3 +249,17 @@ class Queue(BlockingBase, Changes[Delivery, Outcome, list[Outcome], int, Undoabl
 
     def _composed(self, command: Bulk | Undo) -> Any:
         return self._run(steps_of(command, takes_back=self._lane.capabilities.takes_back))
+
+
+def check_blocking(told: str, *queues: object) -> None:
+    """Check that queues are each a `Queue`; `told` is the beginning of the error.
+
+    Raises:
+        InvalidArgument: one of them is a name, or an `AsyncQueue`.
+    """
+    for queue in queues:
+        if not isinstance(queue, Queue):
+            raise InvalidArgument(
+                f"{told} bide.Queue, not a {type(queue).__name__}: "
+                "bide.Queue('orders', 'sqlite:///bide.db')"
+            )

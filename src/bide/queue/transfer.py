@@ -151,7 +151,7 @@ def _item(text: str | bytes, number: int, max_body: int) -> Item:
             raise InvalidArgument(f"it is a {type(text).__name__}, not text")
         line = _decode(text)
         return _checked(line, max_body)
-    except (msgspec.DecodeError, InvalidArgument, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, InvalidArgument, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(
             f"line {number} is no message of an export: {_with_value(error, text)}; the lines of "
             "earlier commits are in the queue, fix the line and import again"
@@ -160,6 +160,8 @@ def _item(text: str | bytes, number: int, max_body: int) -> Item:
 
 def _with_value(error: Exception, text: str | bytes) -> str:
     """Return what is wrong with a line, with the value of the wrong field."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
     place = _PLACE.search(str(error)) if isinstance(error, msgspec.ValidationError) else None
     if place is None:
         return str(error)

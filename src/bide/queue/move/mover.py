@@ -14,7 +14,7 @@ from bide.model.pace import LIMITS
 from bide.model.replies import Counts, Settings
 from bide.queue.move.ledger import LEASE, Ledger
 from bide.queue.move.steps import Carried, Steps
-from bide.queue.sync import Queue
+from bide.queue.sync import Queue, check_blocking
 
 BATCH = 500
 """How many messages are in transit at a time."""
@@ -130,12 +130,7 @@ class Mover:
     ) -> None:
         if type(batch) is not int or not 1 <= batch <= MAX_PAGE:
             raise InvalidArgument(f"batch={batch!r} must be a whole number from 1 to {MAX_PAGE:,}")
-        for queue in (source, target):
-            if not isinstance(queue, Queue):
-                raise InvalidArgument(
-                    f"move takes two bide.Queue, not a {type(queue).__name__}: "
-                    "bide.Queue('orders', 'sqlite:///bide.db')"
-                )
+        check_blocking("move takes two", source, target)
         if source.name == target.name and source._url == target._url:
             raise InvalidArgument(f"{source.name} at {source.url} is the source and the target")
         self._source = source

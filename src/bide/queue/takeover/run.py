@@ -4,20 +4,17 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 import msgspec
 
 from bide.engines.registry import mask, opener
 from bide.model.errors import InvalidArgument
-from bide.queue.sync import Queue
+from bide.queue.sync import Queue, check_blocking
 from bide.queue.takeover.moments import NOW
 from bide.queue.takeover.source import Elsewhere, Entry, Gone, Pickled, Place, Refused, Source
 from bide.queue.takeover.transit import LEASE, Ready, Transit
-
-if TYPE_CHECKING:
-    pass
 
 Library = Literal["celery", "rq", "arq", "huey", "bullmq"]
 
@@ -103,10 +100,12 @@ def take_over(
         bide.model.errors.StoreUnavailable: redis://localhost:1?reconnect=1ms: no connection ...
         >>> orders.close()
     """
+    check_blocking("take_over takes a", queue)
     if library not in get_args(Library):
         raise InvalidArgument(f"library={library!r} must be one of {', '.join(get_args(Library))}")
     if type(batch) is not int or not 1 <= batch <= 1_000:
         raise InvalidArgument(f"batch={batch!r} must be a whole number from 1 to 1000")
+    opener(url)  # it says what is wrong with the URL, or that the package for it is missing
     scheme = urlsplit(url).scheme
     if not scheme.startswith(("redis", "unix")) or "cluster" in scheme:
         raise InvalidArgument(f"url={mask(url)!r} is no single Redis: redis://, rediss://, unix://")
@@ -114,7 +113,6 @@ def take_over(
     name = source_queue or kind.default
     if not name:
         raise InvalidArgument(f"{library} has no default queue; name it with source_queue='...'")
-    opener(url)  # it says what is wrong with the URL, or that the package for it is missing
     from bide.queue.foreign_redis import ForeignRedis
 
     with ForeignRedis(url) as redis:

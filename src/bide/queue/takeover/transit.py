@@ -1,7 +1,7 @@
 """The steps by which messages leave the source; any of them may be the last one of a run."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,9 +14,6 @@ from bide.queue.move.steps import set_aside
 from bide.queue.results import in_bytes
 from bide.queue.sync import Queue
 from bide.queue.takeover.source import Entry, Place, Source
-
-if TYPE_CHECKING:
-    pass
 
 LEASE = 15_000
 """Milliseconds after which another run may go on with what a dead one left."""

@@ -61,8 +61,6 @@ class App(Periodic):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         super().__init__()
-        if url is not None and not isinstance(url, str):
-            raise InvalidArgument(f"url={url!r} must be a str, as 'sqlite:///path/to/bide.db'")
         self._url = url or os.environ.get("BIDE_URL") or DEFAULT_URL
         opener(self._url)  # raises if it is not the URL of a store
         self.lifespan = checked_lifespan(lifespan)
