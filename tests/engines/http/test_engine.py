@@ -18,10 +18,17 @@ from bide.engines.http.engine import HttpEngine
 from bide.engines.http.stream import EventStream
 from bide.engines.port import Engine, PartlyDone
 from bide.engines.registry import mask, opener
-from bide.model.commands import Count, Put
-from bide.model.errors import NotAStore, OutcomeUnknown, StoreError, StoreFull, StoreUnavailable
+from bide.model.commands import Count, Find, Put
+from bide.model.errors import (
+    NotAStore,
+    OutcomeUnknown,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
 from bide.model.message import Item
-from bide.model.replies import Outcomes, Settings
+from bide.model.replies import Found, Outcomes, Settings
 
 ABOUT = msgspec.json.encode({"capabilities": {"durable": True}})
 PUT = Put("q", [Item("a", b"1")])
@@ -106,6 +113,44 @@ def test_what_was_done_of_a_batch_is_told(script: Script, engine: Engine) -> Non
     script.then(200, {"replies": [failed, failed], "now": 5})
     with pytest.raises(StoreFull, match="the disk is full"):
         engine.execute([PUT, PUT], 5)
+
+    busy = {"type": "failed", "error": "StoreBusy", "detail": "locked"}
+    script.then(200, {"replies": [busy, failed], "now": 5})
+    with pytest.raises(PartlyDone) as told:
+        engine.execute([PUT, PUT], 5)
+    assert list(map(type, told.value.outcomes)) == [StoreBusy, StoreFull]
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "expected"),
+    [
+        (503, {"detail": "stopping", "error": "StoreUnavailable"}, [StoreUnavailable] * 2),
+        (429, {"detail": "too fast"}, [StoreUnavailable] * 2),
+        (400, {"detail": "no", "error": "InvalidArgument"}, [bide.InvalidArgument] * 2),
+        (
+            200,
+            {
+                "replies": [
+                    {"type": "found", "messages": [None]},
+                    {"type": "failed", "error": "StoreBusy", "detail": "locked"},
+                ],
+                "now": 5,
+            },
+            [Found, StoreBusy],
+        ),
+    ],
+)
+def test_a_failure_to_ask_again_is_that_of_the_reads_alone(
+    script: Script, engine: Engine, status: int, answer: Any, expected: list[type]
+) -> None:
+    done, put_off = {"type": "outcomes", "outcomes": []}, {"type": "found", "messages": []}
+    script.then(200, {"replies": [put_off, done, put_off], "now": 5})
+    script.then(status, answer, packed=status == 200)
+    with pytest.raises(PartlyDone) as told:
+        engine.execute([Find("q", ["a"]), PUT, Find("q", ["b"])], 5)
+    first, second, third = told.value.outcomes
+    assert second == Outcomes([])
+    assert [type(first), type(third)] == expected
 
 
 @pytest.mark.parametrize(

@@ -97,15 +97,24 @@ class HttpEngine:
         # The server's answer had no room for these; for the first one it always has.
         left = [n for n, reply in enumerate(outcomes) if _put_off(commands[n], reply)]
         if left:
-            again = self.execute([commands[n] for n in left], now)
-            for n, reply in zip(left, again, strict=True):
-                outcomes[n] = reply
-        replies = [outcome for outcome in outcomes if not isinstance(outcome, BideError)]
-        if len(replies) == len(outcomes):
-            return replies
-        if not replies and isinstance(outcomes[0], BideError):
-            raise outcomes[0]
+            again = self._again([commands[n] for n in left], now)
+            for n, outcome in zip(left, again, strict=True):
+                outcomes[n] = outcome
+        errors = [outcome for outcome in outcomes if isinstance(outcome, BideError)]
+        if not errors:
+            return outcomes
+        if len(errors) == len(outcomes) and len(set(map(type, errors))) == 1:
+            raise errors[0]
         raise PartlyDone(outcomes)
+
+    def _again(self, commands: Sequence[Command], now: int | None) -> Sequence[Reply | BideError]:
+        """Return the reply or the error of each command: others of its batch were carried out."""
+        try:
+            return self.execute(commands, now)
+        except PartlyDone as partly:
+            return partly.outcomes
+        except BideError as error:
+            return [error] * len(commands)
 
     def reader(self) -> "HttpEngine":
         """Return an engine with a connection of its own."""
