@@ -21,6 +21,10 @@ GATHER = 5.0
 MOST = 10_000
 """How many of them are gathered at most."""
 
+_Begun = tuple[int, int | None, int, int, float, float, float, int]
+"""Of a delivery that was started: when it was due and planned, and when its last attempt failed;
+when it was claimed, arrived and began; when its claim was asked for, and when limits let it go."""
+
 
 class LateCauses:
     """Gathers late deliveries, and reads now and then when their queue was paused.
@@ -37,36 +41,25 @@ class LateCauses:
         """When no worker served the queue, as far as this process knows."""
         self._queue = queue
         self._store_client = store_client
-        self._waited: list[Waited] = []
-        self._lateness: list[float] = []
-        self._prompt: list[float] = []
+        self._begun: list[_Begun] = []
+        self._waited: list[tuple[float, ...]] = []
         self._found: dict[str, list[float]] = {}
         self._pauses: list[Span] = []
         self._late = asyncio.Event()
 
     def began(self, one: Handling, asked: float) -> None:
-        """Note a delivery whose handler is started.
+        """Note a delivery whose handler is started; `add_to` looks at it with all others.
 
         Args:
             one: the delivery.
             asked: when the claim began that brought it, by the monotonic clock.
         """
-        lateness, message = one.lateness, one.message
-        self._lateness.append(lateness)
-        if lateness <= PROMPT and message.planned is None:
-            self._prompt.append(lateness)
-            return
-        due = message.due if message.planned is None else message.planned
-        retried = message.due
-        if message.failures:
-            retried = max(retried, message.failures[-1].moment)
-        claimed = one.claimed
-        before = claimed - (one.arrived - asked) * 1000
-        began = claimed + (one.began - one.arrived) * 1000
-        self._waited.append(Waited(due, min(retried, claimed), before, claimed, began, one.freed))
-        if len(self._waited) >= MOST:
-            self._find()
-        self._late.set()
+        message = one.message
+        retried = message.failures[-1].moment if message.failures else 0
+        self._begun.append(
+            (message.due, message.planned, retried, one.claimed, one.arrived, one.began, asked,
+             one.freed)
+        )  # fmt: skip
 
     async def keep(self) -> None:
         """Look for causes every few seconds, for as long as this runs."""
@@ -79,17 +72,37 @@ class LateCauses:
 
     def add_to(self, tally: Tally) -> None:
         """Add how late deliveries began, and what was found to be the cause."""
-        tally.lateness.observe_all(self._lateness)
-        self._lateness.clear()
-        causes = tally.causes
-        if self._prompt:
-            causes.setdefault("timer", Histogram()).observe_all(self._prompt)
-            self._prompt.clear()
+        lateness, prompt = self._sort()
+        tally.lateness.observe_all(lateness)
+        if prompt:
+            tally.causes.setdefault("timer", Histogram()).observe_all(prompt)
         for cause, found in self._found.items():
-            if not found:
-                continue
-            causes.setdefault(cause, Histogram()).observe_all(found)
+            if found:
+                tally.causes.setdefault(cause, Histogram()).observe_all(found)
         self._found.clear()
+
+    def _sort(self) -> tuple[list[float], list[float]]:
+        """Return how late deliveries began, all and those on time; gather the others."""
+        lateness: list[float] = []
+        prompt: list[float] = []
+        before = len(self._waited)
+        for due, planned, retried, claimed, arrived, began, asked, freed in self._begun:
+            late = (claimed - due) / 1000 + began - arrived
+            lateness.append(late)
+            if late <= PROMPT and planned is None:
+                prompt.append(late)
+                continue
+            start = due if planned is None else planned
+            self._waited.append(
+                (start, min(max(due, retried), claimed), claimed - (arrived - asked) * 1000,
+                 claimed, claimed + (began - arrived) * 1000, freed)
+            )  # fmt: skip
+        self._begun.clear()
+        if len(self._waited) > before:
+            self._late.set()
+        if len(self._waited) >= MOST:
+            self._find()
+        return lateness, prompt
 
     async def _read_pauses(self) -> None:
         try:
@@ -115,6 +128,6 @@ class LateCauses:
                 if asked < claimed:
                     timer.append((claimed - asked) / 1000)
                 continue
-            for cause, ms in causes_of(waited, self._pauses, self.unserved).items():
+            for cause, ms in causes_of(Waited(*waited), self._pauses, self.unserved).items():
                 self._found.setdefault(cause, []).append(ms / 1000)
         self._waited.clear()
