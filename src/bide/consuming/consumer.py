@@ -229,11 +229,13 @@ class Consumer(Claimer):
         if reply.died:  # the lane has logged them
             self.tally.ended("dead", len(reply.died))
         token, claimed, expires, state = reply.token, reply.now, now + self._lease, self._state
+        asked = self._asked
         queue_handlers = self.queue_handlers
+        plain = queue_handlers.handlers.get(None)
         for message, freed in zip(reply.messages, reply.freed or repeat(0), strict=False):
-            handler = queue_handlers.of(message)
+            handler = plain or queue_handlers.of(message)
             one = Handling(message, token, claimed, handler or queue_handlers.any, state)
-            one.arrived, one.expires, one.freed = now, expires, freed
+            one.asked, one.arrived, one.expires, one.freed = asked, now, expires, freed
             one.keeps_result = reply.results
             if message.failures and not self._may_begin(one, now):
                 continue
@@ -276,7 +278,7 @@ class Consumer(Claimer):
 
     def _begin(self, one: Handling, now: float) -> None:
         handler, one.began = one.handler, now
-        self.late_causes.began(one, self._asked)
+        self.late_causes.begun.append(one)
         self.running[one] = None
         if handler.timeout is not None:
             late = partial(self._out_of_time, one)
@@ -284,7 +286,8 @@ class Consumer(Claimer):
         if handler.warn_after is not None:
             warn = partial(delivery_log.lasting, one, handler.warn_after)
             one.warning = self._clock.call_later(self._loop, handler.warn_after, warn)
-        self._run.start(one, self._crash_isolation.before(one))
+        failed = one.message.failures  # else it is no suspect
+        self._run.start(one, self._crash_isolation.before(one) if failed else None)
 
     def _wait(self, seconds: float) -> None:
         self._timer = self._clock.call_later(self._loop, seconds, self._look_at_waiting)
@@ -317,7 +320,8 @@ class Consumer(Claimer):
         self._durations.append(took)
         if self._prefetch.waiting:
             self._begin(self._prefetch.waiting.popleft(), now)
-        one.stop_timers()
+        if one.timer is not None or one.warning is not None:
+            one.stop_timers()
         if one.gone:
             self._stuck_handlers.look(self.running, self.queue_handlers.concurrency)
             how = one.handler.name, "well" if error is None else type(error).__name__

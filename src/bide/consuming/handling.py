@@ -29,9 +29,9 @@ class Handling(Delivery):
     """
 
     __slots__ = (
-        "_event", "arrived", "began", "error", "expires", "freed", "given", "gone", "handler",
-        "keeps_result", "result", "returned", "state", "task", "timed_out", "timer", "took",
-        "warning",
+        "_event", "arrived", "asked", "began", "error", "expires", "freed", "given", "gone",
+        "handler", "keeps_result", "result", "returned", "state", "task", "timed_out", "timer",
+        "took", "warning",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +45,8 @@ class Handling(Delivery):
         """The handler of the message."""
         self.state = state
         """The `App.state` of this worker."""
+        self.asked = 0.0
+        """When the claim was asked for that brought it, by the monotonic clock."""
         self.arrived = 0.0
         """When the claim brought it, by the monotonic clock."""
         self.began = 0.0

@@ -21,10 +21,6 @@ GATHER = 5.0
 MOST = 10_000
 """How many of them are gathered at most."""
 
-_Begun = tuple[int, int | None, int, int, float, float, float, int]
-"""Of a delivery that was started: when it was due and planned, and when its last attempt failed;
-when it was claimed, arrived and began; when its claim was asked for, and when limits let it go."""
-
 
 class LateCauses:
     """Gathers late deliveries, and reads now and then when their queue was paused.
@@ -41,25 +37,12 @@ class LateCauses:
         """When no worker served the queue, as far as this process knows."""
         self._queue = queue
         self._store_client = store_client
-        self._begun: list[_Begun] = []
+        self.begun: list[Handling] = []
+        """Deliveries whose handlers were started; `add_to` looks at all of them together."""
         self._waited: list[tuple[float, ...]] = []
         self._found: dict[str, list[float]] = {}
         self._pauses: list[Span] = []
         self._late = asyncio.Event()
-
-    def began(self, one: Handling, asked: float) -> None:
-        """Note a delivery whose handler is started; `add_to` looks at it with all others.
-
-        Args:
-            one: the delivery.
-            asked: when the claim began that brought it, by the monotonic clock.
-        """
-        message = one.message
-        retried = message.failures[-1].moment if message.failures else 0
-        self._begun.append(
-            (message.due, message.planned, retried, one.claimed, one.arrived, one.began, asked,
-             one.freed)
-        )  # fmt: skip
 
     async def keep(self) -> None:
         """Look for causes every few seconds, for as long as this runs."""
@@ -86,18 +69,23 @@ class LateCauses:
         lateness: list[float] = []
         prompt: list[float] = []
         before = len(self._waited)
-        for due, planned, retried, claimed, arrived, began, asked, freed in self._begun:
-            late = (claimed - due) / 1000 + began - arrived
+        for one in self.begun:
+            message, claimed = one.message, one.claimed
+            due, ran = message.due, one.began - one.arrived
+            late = (claimed - due) / 1000 + ran
             lateness.append(late)
-            if late <= PROMPT and planned is None:
+            planned = message.planned
+            if planned is None and late <= PROMPT:
                 prompt.append(late)
                 continue
-            start = due if planned is None else planned
+            failures = message.failures
+            retried = min(max(due, failures[-1].moment), claimed) if failures else due
             self._waited.append(
-                (start, min(max(due, retried), claimed), claimed - (arrived - asked) * 1000,
-                 claimed, claimed + (began - arrived) * 1000, freed)
+                (due if planned is None else planned, retried,
+                 claimed - (one.arrived - one.asked) * 1000, claimed, claimed + ran * 1000,
+                 one.freed)
             )  # fmt: skip
-        self._begun.clear()
+        self.begun.clear()
         if len(self._waited) > before:
             self._late.set()
         if len(self._waited) >= MOST:
@@ -121,8 +109,8 @@ class LateCauses:
         for waited in self._waited:
             due, retried, asked, claimed, began, freed = waited
             # In a backlog all are like this.
-            if max(over, freed, retried) <= due <= claimed:
-                asked = min(max(asked, due), claimed)
+            if retried <= due and freed <= due and over <= due <= claimed:
+                asked = due if asked < due else claimed if asked > claimed else asked
                 if busy := asked - due + began - claimed:
                     backlog.append(busy / 1000)
                 if asked < claimed:
