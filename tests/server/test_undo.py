@@ -11,6 +11,7 @@ from bide.server import quotas
 from bide.server.settings import Quota
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve
+from tests.server.test_events import listening
 
 COUNT = PART + 3
 
@@ -145,6 +146,12 @@ def test_only_an_admin_looks_into_the_records(serve: Serve, make_token: Any) -> 
     assert reads.post(f"{records}/claim", {}).status == 403
     commands = [{"command": "scan", "queue": "bide:undo"}]
     assert reads.post("/v1/batch", {"commands": commands}).status == 403
+    assert admin.get("/v1/queues?prefix=bide:").json["queues"] == ["bide:undo"]
+    assert reads.get("/v1/queues?prefix=bide:").json["queues"] == []
+    assert reads.get("/v1/search?queue=bide:&state=ready").json["messages"] == []
+    with listening(reads, "counts=0.02&prefix=bide:") as stream:
+        assert stream.next()[0] == "tick"
+    assert server.app.service.failed_look is None
 
 
 def test_a_queue_on_a_server_needs_no_more_rights(serve: Serve, make_token: Any) -> None:

@@ -16,6 +16,7 @@ from bide.model.ended import end_of
 from bide.model.errors import BideError, StoreBusy, StoreError
 from bide.model.identity import is_listed
 from bide.model.replies import Claimed, Counts, Explained, Names, Reply, expect
+from bide.model.undoing import is_records
 from bide.observing.explain.facts import afollow, look_further
 from bide.observing.heartbeat import Heartbeat
 from bide.observing.tally import Tally
@@ -243,10 +244,15 @@ class Service:
     async def names(self, caller: Caller, prefix: str = "") -> list[str]:
         """Return the names of a caller's queues, as the caller knows them.
 
-        Internal queues of bide are left out, unless the prefix asks for them.
+        Internal queues of bide are left out, unless the prefix asks for them, and those that the
+        caller may not look into.
         """
         found = await self.ask(Names, Queues(caller.prefix(prefix)))
-        return [name for name in own_names(caller, found.names) if is_listed(name, prefix)]
+        admin = caller.may("admin")
+        return [
+            name for name in own_names(caller, found.names)
+            if is_listed(name, prefix) and (admin or not is_records(name))
+        ]  # fmt: skip
 
     async def registers(self, caller: Caller) -> list[str]:
         """Return the registers of workers that may serve a caller's queues."""
