@@ -4,6 +4,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +18,7 @@ from bide.model.message import Item
 from bide.observing.heartbeat import Report, put_report
 from bide.observing.tally import Histogram
 from bide.server import admission
+from bide.server.routes import events
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve
 from tests.server.test_clients import claiming, until
@@ -36,6 +38,9 @@ class Stream:
             elif line.startswith("data: "):
                 return kind, json.loads(line[6:])
         return "end", None
+
+    def is_alive(self) -> bool:
+        return any(line == ": alive\n" for line in self._lines)
 
     def until(self, kind: str, fits: Callable[[Any], object] = lambda data: True) -> Any:
         for _ in range(1_000):
@@ -207,6 +212,23 @@ def test_a_store_that_is_away_is_told_and_waited_for(client: Client, tmp_path: A
         (tmp_path / "bide.db").unlink()
         assert client.put(f"{Q}/messages/b", {"body": 1}).status == 201  # in a new file
         stream.until("tick")
+
+
+def test_a_stream_that_has_nothing_to_tell_says_that_it_is_alive(
+    serve: Serve, make_token: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "ALIVE", 0.2)
+    server = serve(auth="required")
+    shop = server.with_token(make_token("shop", "read"))
+    mall = server.with_token(make_token("mall", "produce"))
+    with listening(shop, "counts=0") as stream, ThreadPoolExecutor(1) as pool:
+        alive = pool.submit(stream.is_alive)
+        puts = 0
+        while not alive.done() and puts < 2_000:  # each is a hint, and none of them is for the shop
+            puts += 1
+            assert mall.put(f"/v1/queues/q{puts % 50}/messages/{puts}", {"body": 1}).status == 201
+        assert alive.done()
+        assert alive.result()
 
 
 def test_workers_are_not_told_without_counts(client: Client) -> None:

@@ -126,6 +126,8 @@ class _Stream:
         self.ended = False
         """Whether the client was told that this is all."""
         self._subscriptions: dict[str, SubscriptionOf] = {}
+        self._sent = 0.0
+        """When the client was sent something, by the clock of the event loop."""
 
     async def run(self) -> None:
         """Tell it until the server stops."""
@@ -138,12 +140,12 @@ class _Stream:
                 if clock() >= look:
                     await self._look_or_tell()
                     look = clock() + self._every
-                pause = min(ALIVE, look - clock())
+                silent = self._sent + ALIVE
                 try:
-                    async with asyncio.timeout(pause):
+                    async with asyncio.timeout_at(min(silent, look)):
                         await listener.news.wait()
                 except TimeoutError:
-                    if pause == ALIVE:
+                    if silent <= look:
                         await self._send(": alive\n\n")
                 else:
                     await self._hint(listener.take())
@@ -259,6 +261,7 @@ class _Stream:
             data = text.encode()
             self._call.carried(len(data))
             await self._call.send({"type": "http.response.body", "body": data, "more_body": True})
+            self._sent = asyncio.get_running_loop().time()
 
 
 def _event(kind: str, data: Any) -> str:
