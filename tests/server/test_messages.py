@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
+from bide.model.errors import StoreUnavailable
 from bide.model.options import OPTIONS
 from bide.server import wire
 from tests.server.client import Client, Q
@@ -371,3 +372,19 @@ def test_a_server_knows_who_waits_at_it(client: Client) -> None:
     (reply,) = client.post("/v1/batch", {"commands": [command]}).json["replies"]
     assert reply["workers"] == [{"holder": "curl:1"}]
     assert client.get(f"{ONE}/explanation").json["reasons"] == ["next"]
+
+
+def test_a_reply_that_cannot_be_completed_is_no_failure_of_its_batch(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*args: object) -> None:
+        raise StoreUnavailable("it is away")
+
+    monkeypatch.setattr(client.app.service, "explained", away)
+    put = {"command": "put", "queue": "orders", "items": [{"id": "a", "data": "MQ=="}]}
+    explain = {"command": "explain", "queue": "orders", "id": "a"}
+    reply = client.post("/v1/batch", {"commands": [put, explain]})
+    assert reply.status == 200
+    done, failed = reply.json["replies"]
+    assert done["outcomes"][0]["done"]
+    assert failed == {"type": "failed", "error": "StoreUnavailable", "detail": "it is away"}

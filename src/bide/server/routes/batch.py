@@ -104,8 +104,7 @@ async def batch(call: Call) -> Answer:
             slowly = partial(call.counted, service.slow_calls)
             answers += await service.batch(list(group), slowly)
     pairs = zip(commands, answers, strict=True)
-    answers = [await _completed(call, command, reply) for command, reply in pairs]
-    replies = [_told(call, reply) for reply in answers]
+    replies = [_told(call, await _completed(call, command, reply)) for command, reply in pairs]
     for act, told in zip(call.acts, replies, strict=True):
         act.messages = count_of(told)
         if isinstance(told, Failed):
@@ -117,15 +116,18 @@ async def batch(call: Call) -> Answer:
 
 
 async def _completed(call: Call, command: Any, reply: Any) -> Any:
-    """Return a reply with what the server adds to it."""
+    """Return a reply with what the server adds to it; if it cannot, the error of this command."""
     service = call.service
-    match command, reply:
-        case _, Claimed() if service.admission.asks:
-            return await service.lease_secrets.signed(command.queue, reply)
-        case cmd.Explain(), Explained():
-            return await service.explained(command.queue, command.id, reply)
-        case cmd.History(watch=True), Ends() if reply.state in PENDING:
-            service.watch(command)
+    try:
+        match command, reply:
+            case _, Claimed() if service.admission.asks:
+                return await service.lease_secrets.signed(command.queue, reply)
+            case cmd.Explain(), Explained():
+                return await service.explained(command.queue, command.id, reply)
+            case cmd.History(watch=True), Ends() if reply.state in PENDING:
+                service.watch(command)
+    except BideError as error:
+        return error
     return reply
 
 
