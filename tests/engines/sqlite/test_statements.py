@@ -1,16 +1,18 @@
 import re
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bide.engines.sqlite import SqliteEngine
+from bide.engines.sqlite import engine as engine_module
 from bide.engines.sqlite.statements import SQL
-from bide.model.commands import Cancel, Put, Scan, Where
+from bide.model.commands import Ack, Cancel, Claim, Lease, Put, Scan, Where
 from bide.model.message import Item
-from bide.model.replies import Affected, Page
+from bide.model.replies import Affected, Claimed, Page
 
 NAMES = sorted(vars(SQL))
 
@@ -120,4 +122,36 @@ def test_a_scan_of_a_span_reads_nothing_outside_of_it(tmp_path: Path) -> None:
     (found,) = engine.execute([Cancel("q", where=where, dry_run=True)], 0)
     assert found == Affected(10)
     assert len(steps) < 40
+    engine.close()
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_statistics_of_a_store_with_few_messages_mislead_nobody_later(
+    tmp_path: Path, running: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of an application that runs ANALYZE, or PRAGMA optimize, in the file that it shares."""
+    monkeypatch.setattr(engine_module, "CHECK_EVERY", -1.0)
+    path = tmp_path / "shop.db"
+    engine = SqliteEngine(path)
+    items = [Item(f"m{n}", b"1", group="g") for n in range(20_000)]
+    engine.execute([Put("q", items[:1])], 0)
+    if not running:
+        engine.close()
+    with closing(sqlite3.connect(path)) as shop:
+        shop.execute("CREATE TABLE customer (id INTEGER PRIMARY KEY, name TEXT UNIQUE)")
+        shop.execute("INSERT INTO customer (name) VALUES ('Ada')")
+        shop.execute("ANALYZE")
+        shop.commit()
+        if not running:
+            engine = SqliteEngine(path)
+        engine.execute([Put("q", items[1:])], 0)
+        steps: list[int] = []
+        assert engine._connection is not None
+        engine._connection.set_progress_handler(lambda: steps.append(1), 1_000)
+        (claimed,) = engine.execute([Claim("q", 9, 1_000, "w")], 0)
+        assert isinstance(claimed, Claimed)
+        engine.execute([Ack("q", [Lease(m.id, claimed.token) for m in claimed.messages])], 0)
+        engine.execute([Cancel("q", ["m5000"])], 0)
+        assert len(steps) < 10
+        assert shop.execute("SELECT DISTINCT tbl FROM sqlite_stat1").fetchall() == [("customer",)]
     engine.close()

@@ -6,6 +6,7 @@ import random
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -161,6 +162,30 @@ def patiently(
         except sqlite3.OperationalError as error:
             if not is_busy(error) or waited > timeout:
                 raise
+
+
+def forget_statistics(connection: sqlite3.Connection, known: int | None) -> int | None:
+    """Let SQLite plan for many messages, though somebody ran ANALYZE when there were one or two.
+
+    It would read all of them, later, where it should go by an index.
+
+    Args:
+        connection: one that may write.
+        known: the version of the schema at the last call.
+
+    Returns:
+        The version now; `None` if the store was busy.
+    """
+    with suppress(sqlite3.OperationalError):
+        (version,) = connection.execute("PRAGMA schema_version").fetchone()
+        tables = "SELECT 1 FROM sqlite_master WHERE name = 'sqlite_stat1'"
+        if version != known and connection.execute(tables).fetchone():
+            ours = "FROM sqlite_stat1 WHERE tbl GLOB 'bide_*'"
+            if connection.execute(f"SELECT 1 {ours} LIMIT 1").fetchone():
+                connection.execute(f"DELETE {ours}")
+                connection.execute("ANALYZE sqlite_master")
+        return int(version)
+    return None
 
 
 def is_busy(error: sqlite3.OperationalError) -> bool:

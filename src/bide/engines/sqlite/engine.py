@@ -16,6 +16,7 @@ from bide.engines.sqlite.connection import (
     OWNER_ONLY,
     Durability,
     connect,
+    forget_statistics,
     is_busy,
     patiently,
     translate,
@@ -186,26 +187,22 @@ class SqliteEngine:
             `None`, with nothing done, if it is not that simple: it has headers or a history, its id
             exists, its queue is new or remembers messages, or another process has the store.
         """
-        if len(command.items) != 1 or command.on_conflict == "revive" or command.if_version:
-            return None
-        if command.origin is not None:
+        if len(command.items) != 1 or command.on_conflict == "revive":
             return None
         item = command.items[0]
-        if item.headers is not None or item.attempt or item.failures:
+        if command.if_version or command.origin is not None or item.headers is not None:
             return None
-        if item.died is not None or item.created is not None:
+        if item.attempt or item.failures or item.died is not None or item.created is not None:
             return None
         now = time.time_ns() // 1_000_000 if now is None else now
-        due = now + item.delay if item.at is None else item.at
-        if item.latest is not None:
-            due = item.due(now)
+        due = item.due(now)
         data = item.data.decode() if item.json else item.data
-        values = (command.queue, item.id, due, item.priority, item.attempts, data, now)
-        insert, row = SQL.put_one, values
-        if item.expires is not None or item.group is not None:
-            insert, row = SQL.put_one_grouped, (*row, item.expires, item.group)  # type: ignore[assignment]
+        values = (
+            command.queue, item.id, due, item.priority, item.attempts, item.expires, item.group,
+            data, now,
+        )  # fmt: skip
         try:
-            connection.execute(insert, row)
+            connection.execute(SQL.put_one, values)
         except sqlite3.IntegrityError:  # the id exists, or the trigger found it not simple
             return None
         except sqlite3.OperationalError as error:
@@ -306,6 +303,7 @@ class SqliteEngine:
         if not self._read_only:
             connection.execute(SQL.put_one_view)
             connection.execute(SQL.put_one_trigger)
+            self._schema = forget_statistics(connection, None)
         if self._file not in (None, before) and not self._read_only:  # the one who writes tells
             _log.warning(
                 "%s was deleted, moved away or replaced while it was in use; from now on the file "
@@ -347,6 +345,8 @@ class SqliteEngine:
                 self._keep_log_from_successor(connection)
             self.leave()
             connection = self._open()
+        if not self._read_only:
+            self._schema = forget_statistics(connection, self._schema)
         if self._notifier is not None:
             self._notifier.renew(self._real)
         return connection

@@ -113,12 +113,7 @@ CREATE TEMP TRIGGER put_one_message INSTEAD OF INSERT ON put_one BEGIN
 END;
 
 -- name: put_one
-INSERT INTO put_one (queue, id, due, priority, attempts, data, created)
-VALUES (?, ?, ?, ?, ?, ?, ?);
-
--- name: put_one_grouped
-INSERT INTO put_one (queue, id, due, priority, attempts, data, created, expires, "group")
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO put_one VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: seqs_after
 -- Which of the messages just inserted are there: the others met their id.
