@@ -152,6 +152,7 @@ def test_headers_say_when_a_message_is_due(
         {"x-delay": True},
         {"x-delay": float("nan")},
         {"x-delay": float("inf")},
+        {"x-delay": float("-inf")},
         {"x-delay": 10**15},
         {"x-delay": "9" * 30},
         {"bide-delay": "-1s"},

@@ -51,6 +51,34 @@ def test_each_of_many_in_flight_gets_its_own_result(stage: Stage) -> None:
     stage.play(story)
 
 
+def test_messages_of_two_queues_with_one_id_are_not_mistaken_for_each_other(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.publisher() as to:
+            found = await asyncio.gather(publish(to, "nowhere"), publish(to), publish(to, "no"))
+            assert [one.outcome for one in found] == ["unroutable", "confirmed", "unroutable"]
+        assert await stage.count() == 1
+
+    stage.play(story)
+
+
+def test_a_message_that_makes_the_broker_close_the_channel_harms_no_other(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.publisher() as to:
+            found = await asyncio.gather(
+                *[publish(to, id=f"a{number}") for number in range(20)],
+                publish(to, id="bad", headers={"CC": "no list"}),
+                *[publish(to, id=f"b{number}") for number in range(20)],
+            )
+            assert [one.outcome for one in found] == ["confirmed"] * 20 + ["unfit"] + [
+                "confirmed"
+            ] * 20
+            assert "PRECONDITION_FAILED" in found[20].reason
+        got = {(await stage.receive()).message_id for _ in range(await stage.count())}
+        assert got == {f"{letter}{number}" for letter in "ab" for number in range(20)}
+
+    stage.play(story)
+
+
 def test_a_quorum_queue_ignores_priorities_and_lets_messages_expire(stage: Stage) -> None:
     """As the documentation says of RabbitMQ 3.10."""
 

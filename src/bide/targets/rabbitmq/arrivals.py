@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -128,7 +129,7 @@ def _moment(value: Any) -> float | datetime:
 
 
 def _number(value: Any, name: str) -> float:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and value == value:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value):
         return value
     if isinstance(value, str) and _is_number(value):
         return float(value)

@@ -1,10 +1,18 @@
 """A publisher: messages in, what the broker said about each out."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 from typing import Literal, NamedTuple
 
 from aio_pika.abc import AbstractChannel
-from aio_pika.exceptions import ChannelClosed, DeliveryError, PublishError
+from aio_pika.exceptions import (
+    ChannelClosed,
+    ChannelNotFoundEntity,
+    ChannelPreconditionFailed,
+    DeliveryError,
+    PublishError,
+)
 
 from bide.clock import Clock
 from bide.targets.amqp import Address
@@ -33,6 +41,30 @@ class Result(NamedTuple):
 CONFIRMED = Result("confirmed")
 
 
+class _Line:
+    """A channel to a broker: opened when it is needed, and opened again after it was closed."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._opening = asyncio.Lock()
+        self.channel: AbstractChannel | None = None
+
+    async def open(self) -> AbstractChannel:
+        if (channel := self._ready) is not None:
+            return channel
+        async with self._opening:
+            if self._ready is None:
+                self.channel = await self._broker.channel()
+            assert self.channel is not None
+            return self.channel
+
+    @property
+    def _ready(self) -> AbstractChannel | None:
+        channel = self.channel
+        usable = channel is not None and not channel.is_closed and self._broker.connected
+        return channel if usable else None
+
+
 class Publisher:
     """Publishes to one exchange, persistent and mandatory, and waits for the broker's confirm.
 
@@ -48,8 +80,9 @@ class Publisher:
     def __init__(self, address: Address, clock: Clock, gate: Gate | None = None) -> None:
         self.address = address
         self._broker = Broker(address, clock, gate)
-        self._opening = asyncio.Lock()
-        self._channel: AbstractChannel | None = None
+        self._line, self._single = _Line(self._broker), _Line(self._broker)
+        self._one = asyncio.Lock()
+        self._flying: dict[str | None, asyncio.Event] = {}
 
     async def publish(self, publication: Publication, patience: float) -> Result:
         """Publish a message.
@@ -58,23 +91,17 @@ class Publisher:
             publication: as `to_amqp` makes it.
             patience: seconds for all attempts together.
         """
-        body, properties, key = publication
         reason, attempt = "the broker did not answer in time", 0
-        channel: AbstractChannel | None = None
+        line, channel = self._line, None
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(patience), self._only(publication.properties.message_id):
                 while True:
                     try:
                         with stray_cancel_is_loss():
-                            channel = await self._open()
-                            await self._broker.unblocked()
-                            # The exchange is not looked up: publishing needs no right to configure,
-                            # and the broker says if it is missing.
-                            underlay = await channel.get_underlay_channel()
-                            await underlay.basic_publish(  # type: ignore[call-arg]  # knows no wait
-                                body, exchange=self.address.exchange, routing_key=key,
-                                properties=properties, mandatory=True, wait=len(body) > SMALL,
-                            )  # fmt: skip
+                            async with nullcontext() if line is self._line else self._one:
+                                channel = await line.open()
+                                await self._broker.unblocked()
+                                await self._publish(channel, publication)
                         return CONFIRMED
                     except PublishError as error:
                         return Result("unroutable", reason_of(error))
@@ -82,8 +109,14 @@ class Publisher:
                         return Result("nacked", reason_of(error))
                     except UNFIT as error:
                         return Result("unfit", f"not a valid message of AMQP: {error}")
-                    except (Refused, ChannelClosed) as error:
+                    except (Refused, ChannelNotFoundEntity) as error:
                         return Result("refused", reason_of(error))
+                    except ChannelClosed as error:
+                        if line is self._single:
+                            unfit = isinstance(error, ChannelPreconditionFailed)
+                            return Result("unfit" if unfit else "refused", reason_of(error))
+                        line = self._single  # another message may be to blame: now one at a time
+                        continue
                     except LOST as error:
                         reason = reason_of(error)
                     attempt += 1
@@ -92,9 +125,34 @@ class Publisher:
             if await self.blocked():
                 return Result("away", BLOCKED)
             # A connection without confirms may be half open: the next message gets another one.
-            if channel is not None and channel is self._channel:
+            if channel is not None and channel is line.channel:
                 self._broker.drop()
             return Result("away", reason)
+
+    async def _publish(self, channel: AbstractChannel, publication: Publication) -> None:
+        body, properties, key = publication
+        # The exchange is not looked up: publishing needs no right to configure, and the broker
+        # says if it is missing.
+        underlay = await channel.get_underlay_channel()
+        await underlay.basic_publish(  # type: ignore[call-arg]  # knows no wait
+            body, exchange=self.address.exchange, routing_key=key, properties=properties,
+            mandatory=True, wait=len(body) > SMALL,
+        )  # fmt: skip
+
+    @asynccontextmanager
+    async def _only(self, id: str | None) -> AsyncIterator[None]:
+        """Have no other message with this `message_id` in flight: those of two queues may share it.
+
+        By it the client library finds the message that the broker has returned as unroutable.
+        """
+        while (other := self._flying.get(id)) is not None:
+            await other.wait()
+        self._flying[id] = over = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._flying[id]
+            over.set()
 
     async def check(self, patience: float) -> Result:
         """See whether the broker is there, and has the exchange; publish nothing."""
@@ -123,18 +181,3 @@ class Publisher:
     async def close(self) -> None:
         """Close the connection."""
         await self._broker.close()
-
-    async def _open(self) -> AbstractChannel:
-        if (channel := self._ready) is not None:
-            return channel
-        async with self._opening:
-            if self._ready is None:
-                self._channel = await self._broker.channel()
-            assert self._channel is not None
-            return self._channel
-
-    @property
-    def _ready(self) -> AbstractChannel | None:
-        channel = self._channel
-        usable = channel is not None and not channel.is_closed and self._broker.connected
-        return channel if usable else None
