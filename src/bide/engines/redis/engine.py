@@ -188,7 +188,7 @@ class RedisEngine:
         command = run[0]
         if self._settings.shards > 1 and not isinstance(command, cmd.Queues):
             self._shards.meet(command, partial(self._sender.send, now=now))
-        sharded = self._shards.sharded.get(command.queue)
+        sharded = self._shards.known.get(command.queue)
         shards = 1 if sharded is None else sharded.count
         match command:
             case cmd.Put():
@@ -238,7 +238,7 @@ class RedisEngine:
 
     def _send(self, calls: Sequence[Call], now: int | None) -> list[Any]:
         answers = self._sender.send(calls, now)
-        if self._shards.sharded:
+        if self._shards.known:
             self._shards.settle(calls, answers, partial(self._sender.send, now=now))
         return answers
 

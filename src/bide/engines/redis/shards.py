@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from bide.engines.redis.calls import CREATING, Call, ShardMismatch
-from bide.model.commands import Command, Configure, Put
+from bide.model.commands import Command, Configure
 from bide.model.errors import StoreError
 from bide.model.pace import LIMITS
 
@@ -71,36 +71,24 @@ class ShardMap:
 
     def __init__(self, wanted: int) -> None:
         self._wanted = wanted
-        self._single: set[str] = set()
-        self._absent: set[str] = set()
-        self.sharded: dict[str, ShardedQueue] = {}
-        """What is known of the queues of several shards."""
+        self.known: dict[str, ShardedQueue | None] = {}
+        """What is known of the queues of several shards; `None`: a queue has one."""
 
     def meet(self, command: Command, send: Send) -> None:
-        """Find out about the queue of a command, and make it if the command does."""
-        queue, makes = command.queue, isinstance(command, (Put, Configure))
-        known = queue in self._single or queue in self.sharded
-        if known and not (makes and queue in self._absent):
-            return
-        found = max((shards for shards, _ in _ask(queue, self._wanted, "", send)), default=0)
-        if found == 0 and makes:  # the first shard decides
-            wanted = 1 if _limits(command) else self._wanted
-            found = max((shards for shards, _ in _ask(queue, 1, wanted, send)), default=0)
-            if found > 1:
-                _ask(queue, found, found, send)
-        (self._absent.discard if found else self._absent.add)(queue)
-        self.learn(queue, found or self._wanted, send)
+        """Find out about the queue of a command; make one that is to have limits, of one shard."""
+        if _limits(command):
+            for found, _ in _ask(command.queue, 1, 1, send) or [(1, 0)]:
+                self.learn(command.queue, found, send)
+        if command.queue not in self.known:
+            self.learn(command.queue, self._wanted, send)
 
     def learn(self, queue: str, shards: int, send: Send) -> None:
         """Note of how many shards a queue is made."""
-        self._single.discard(queue)
-        if shards == 1:
-            self.sharded.pop(queue, None)
-            self._single.add(queue)
+        known = self.known.setdefault(queue, None)
+        if shards == (1 if known is None else known.count):
             return
-        known = self.sharded.get(queue)
-        if known is None or known.count != shards:
-            sharded = self.sharded[queue] = ShardedQueue(queue, shards)
+        self.known[queue] = sharded = ShardedQueue(queue, shards) if shards > 1 else None
+        if sharded is not None:
             for _, following in _ask(queue, shards, "", send):
                 sharded.see_number(following)
 
@@ -117,7 +105,7 @@ class ShardMap:
             if isinstance(answer, ShardMismatch) and answer.shards == 0:
                 absent.setdefault(calls[at].queue, []).append(at)
         for queue, places in absent.items():
-            shards = self.sharded[queue].count
+            shards = int(calls[places[0]].shards)
             creating = any(calls[at].script in CREATING for at in places)
             (first,) = send([Call("shards", queue, (shards if creating else "",), 0, "")])
             if not isinstance(first, StoreError) and first[2] not in (0, shards):
