@@ -7,7 +7,7 @@ from typing import Any
 import hiredis
 from redis import exceptions as raised
 
-from bide.engines.redis.dangers import SETTINGS, cut_off, of_disk, of_memory, warn
+from bide.engines.redis.dangers import SETTINGS, cut_off, is_too_old, of_disk, of_memory, warn
 from bide.engines.redis.faults import Refusal, no_connection, origin
 from bide.engines.redis.keys import CHANNEL, LAYOUT, VERSION
 from bide.engines.redis.records import Arg
@@ -15,8 +15,6 @@ from bide.engines.redis.scripts import load_library
 from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import Settings, shown_address
 from bide.model.errors import SchemaTooNew, StoreError, StoreUnavailable
-
-OLDEST = (7, 0)
 
 _BROKEN = (raised.ConnectionError, raised.TimeoutError, raised.InvalidResponse, OSError)
 """What ends a connection; the third: what came was not said by Redis."""
@@ -238,7 +236,7 @@ class Connection:
                 "redis+sentinel://host:26379/mymaster"
             )
         found = facts.get("redis_version", "0")
-        if tuple(int(part) for part in found.split(".")[:2] if part.isdigit()) < OLDEST:
+        if is_too_old(found):
             raise StoreUnavailable(
                 f"{shown}: this is Redis {found}; bide needs 7.0 or newer, or Valkey"
             )

@@ -11,6 +11,9 @@ SETTINGS = ("appendfsync", "save", "min-replicas-to-write")
 FAILOVER_MS = 20_000
 """A shorter failover-timeout of the group has lost confirmed changes; 20 s did not."""
 
+OLDEST = (7, 0)
+"""The version of the oldest server that has what bide needs."""
+
 _log = logging.getLogger("bide.redis")
 
 
@@ -18,6 +21,11 @@ def warn(shown: str, findings: Iterable[Finding]) -> None:
     """Log findings about the store at a URL."""
     for each in findings:
         _log.warning("%s: %s: %s; %s", shown, each.what, each.loss, each.fix)
+
+
+def is_too_old(version: str) -> bool:
+    """Tell whether a server of this version lacks what bide needs."""
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST
 
 
 def of_memory(info: Mapping[str, str]) -> Iterator[Finding]:

@@ -9,7 +9,14 @@ from redis.cluster import ClusterNode
 from redis.connection import SSLConnection
 
 from bide.engines.findings import Finding
-from bide.engines.redis.dangers import SETTINGS, cut_off, of_disk, of_memory, of_sentinels
+from bide.engines.redis.dangers import (
+    SETTINGS,
+    cut_off,
+    is_too_old,
+    of_disk,
+    of_memory,
+    of_sentinels,
+)
 from bide.engines.redis.faults import no_connection
 from bide.engines.redis.sentinel import Address, Sentinels
 from bide.engines.redis.settings import Settings, read_url, shown_address
@@ -69,7 +76,7 @@ def _servers(client: Any, settings: Settings) -> Iterator[Finding]:
 
 def _node(client: redis.Redis, settings: Settings) -> Iterator[Finding]:
     info = {name: str(told) for name, told in client.info().items()}
-    if (version := info["redis_version"]).split(".")[0] < "7":
+    if is_too_old(version := info["redis_version"]):
         yield Finding(
             "danger", f"the server is Redis {version}", "bide's functions fail",
             "upgrade to Redis 7.0 or Valkey",
