@@ -13,6 +13,7 @@ import pytest
 
 import bide
 import bide.engines.redis
+from bide.engines.findings import examine
 from bide.engines.port import PartlyDone
 from bide.engines.redis import RedisEngine
 from bide.engines.redis.keys import LAYOUT
@@ -224,6 +225,16 @@ def test_a_server_too_old_is_refused(open_engine: Open, start: Start) -> None:
     proxy.close()
 
 
+@pytest.mark.parametrize(("version", "old"), [(b"6.2.", True), (b"10.0", False)])
+def test_the_doctor_compares_versions_as_numbers(
+    start: Start, version: bytes, *, old: bool
+) -> None:
+    proxy = Proxy(start().path)
+    proxy.rewrite = lambda data: re.sub(rb"(redis_version:)\d\.\d\.", rb"\g<1>" + version, data)
+    assert any("the server is Redis" in each.what for each in examine(proxy.url, 1)) is old
+    proxy.close()
+
+
 def test_a_server_that_loads_is_waited_for(open_engine: Open, start: Start) -> None:
     server = start(appendonly="yes", **{"key-load-delay": "2000"})
     engine = open_engine(server.url)
@@ -309,3 +320,20 @@ def test_the_words_by_which_the_documentation_finds_an_outage_are_those_that_are
     ]
     assert len(quoted) > 20
     assert unsaid == []
+
+
+def test_the_names_of_many_queues_take_few_round_trips(open_engine: Open, start: Start) -> None:
+    proxy = Proxy(start().path)
+    engine = open_engine(proxy.url)
+    names = [f"q{number:03}" for number in range(400)]
+    engine.execute([Put(name, [Item("a", b"1")]) for name in names])
+    replies: list[bytes] = []
+
+    def note(data: bytes) -> bytes:
+        replies.append(data)
+        return data
+
+    proxy.rewrite = note
+    assert ask(engine, Queues("")) == Names(names)
+    assert len(replies) < 40
+    proxy.close()

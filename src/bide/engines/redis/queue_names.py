@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+from bide.engines.redis.calls import raised
 from bide.engines.redis.keys import QUEUES, copies, meta_key
 from bide.engines.redis.sender import Sender
 from bide.model.errors import StoreError
 
 PAGE = 500
-"""How many names are read at a time."""
+"""How many names are read, and queues asked for, at a time."""
 
 
 def read_names(send: Callable[..., Any], key: bytes, prefix: bytes = b"") -> list[str]:
@@ -34,9 +35,8 @@ class QueueNames:
     """
 
     def __init__(self, sender: Sender, *, clustered: bool) -> None:
-        hurried = partial(sender.plain, hurried=True)
-        self._ways = (hurried, sender.plain) if clustered else (sender.plain,)
-        self._keys = copies(QUEUES) if clustered else (QUEUES,)
+        self._sender = sender
+        self._clustered = clustered
 
     def add(self, queues: Iterable[str]) -> None:
         """Add names.
@@ -54,14 +54,22 @@ class QueueNames:
             StoreError: none of the copies tells them.
         """
         told = self._each(lambda send, key: read_names(send, key, prefix.encode()))
-        return [name for name in sorted(set().union(*told)) if self._exists(name)]
+        names = sorted(set().union(*told))
+        there: list[Any] = []
+        for first in range(0, len(names), PAGE):
+            asked = [("HEXISTS", meta_key(name), "token") for name in names[first : first + PAGE]]
+            there += self._sender.plain_all(asked, hurried=self._clustered)
+        if not self._clustered:
+            raised(there)  # else a queue whose node is away is believed to exist
+        return [name for name, exists in zip(names, there, strict=True) if exists]
 
     def _each(self, do: Callable[[Callable[..., Any], bytes], Any]) -> list[Any]:
         """Do something with each copy that is there; wait for one only if none is."""
         done: list[Any] = []
         trouble: StoreError | None = None
-        for send in self._ways:
-            for key in self._keys:
+        for hurried in (True, False) if self._clustered else (False,):
+            send = partial(self._sender.plain, hurried=hurried)
+            for key in copies(QUEUES) if self._clustered else (QUEUES,):
                 try:
                     done.append(do(send, key))
                 except StoreError as error:
@@ -70,12 +78,3 @@ class QueueNames:
                 return done
         assert trouble is not None
         raise trouble
-
-    def _exists(self, name: str) -> bool:
-        """Tell whether a queue is there; if its node is away, it is believed to be."""
-        try:
-            return bool(self._ways[0]("HEXISTS", meta_key(name), "token"))
-        except StoreError:
-            if len(self._keys) == 1:
-                raise
-            return True

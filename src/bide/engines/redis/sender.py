@@ -12,9 +12,9 @@ from operator import attrgetter
 from typing import Any
 
 import msgspec
-from redis import exceptions as raised
+from redis.exceptions import BusyLoadingError
 
-from bide.engines.redis.calls import CREATING, Call
+from bide.engines.redis.calls import CREATING, Call, raised
 from bide.engines.redis.carrier import Carrier, Sent
 from bide.engines.redis.connection import Lost, check_layout, is_away, pack
 from bide.engines.redis.faults import Refusal
@@ -22,7 +22,7 @@ from bide.engines.redis.keys import LAYOUT, VERSION, copies, script_keys, slot_o
 from bide.engines.redis.nodes import Nodes
 from bide.engines.redis.scripts import load_library
 from bide.engines.redis.settings import Settings
-from bide.model.errors import StoreError, StoreUnavailable
+from bide.model.errors import StoreUnavailable
 
 FIRST = 2.0
 """Seconds for which a store is sought that has not answered yet: it may be starting."""
@@ -91,11 +91,14 @@ class Sender:
         Raises:
             StoreError: the server cannot be reached, or refuses it.
         """
-        sent = Sent(slot_of(command[1]), pack(*command), False, hurried)
-        self._carrier.carry([sent])
-        if isinstance(sent.answer, StoreError):
-            raise sent.answer
-        return sent.answer
+        (answer,) = raised(self.plain_all([command], hurried=hurried))
+        return answer
+
+    def plain_all(self, commands: Sequence[Sequence[Any]], *, hurried: bool) -> list[Any]:
+        """Send such commands at once, and return what each answered, errors as values."""
+        sent = [Sent(slot_of(each[1]), pack(*each), False, hurried) for each in commands]
+        self._carrier.carry(sent)
+        return [each.answer for each in sent]
 
     def send(self, calls: Sequence[Call], now: int | None) -> list[Any]:
         """Send calls, and return what each answered, errors as values.
@@ -192,7 +195,7 @@ class Sender:
                 if not is_away(found):
                     raise
                 error = found
-            loading = isinstance(error.__cause__, raised.BusyLoadingError)
+            loading = isinstance(error.__cause__, BusyLoadingError)
             if time.monotonic() > deadline + (self._settings.reconnect if loading else 0):
                 raise error
             time.sleep(0.02)
