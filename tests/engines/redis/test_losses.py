@@ -107,3 +107,18 @@ def test_no_loss_is_seen_where_there_is_none(
             each.execute([Cancel("q", ["a", "b"]), Ack("q", [Lease("c", 1)])])
         ask(other, Configure("q"))
     assert lost(caplog) == []
+
+
+def test_a_worker_that_waits_for_a_deleted_queue_sees_no_loss_after_a_week(
+    open_engine: Open, server: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = open_engine()
+    engine.notifier()
+    ask(engine, put("q", "a"))
+    ask(engine, Cancel("q", ["a"]))
+    assert ask(engine, Delete("q")).done
+    assert server.expire("bide:{q#0}:meta", 60)  # the week is nearly over
+    ask(engine, Claim("q", 1, HOUR, "w"))
+    assert server.ttl("bide:{q#0}:meta") > 6 * 86_400
+    assert ask(engine, Count("q")).sizes.total == 0
+    assert lost(caplog) == []

@@ -227,13 +227,15 @@ local function ids_of(members)
   return ids
 end
 
--- Deletes the records of ids, and their entries in groups. The caller removes their places.
-local function drop(ids)
+-- Deletes the records of ids, and their entries in groups. The caller removes their places. `how` they end
+-- is remembered, unless it is nil.
+local function drop(ids, how)
   if #ids == 0 then return end
   local entries = {}
-  if limited or has('g') then
+  if limited or has('g') or how and has('h') then
     for i, text in ipairs(call('HMGET', RECORDS, unpack(ids))) do
       local r = text and parse(ids[i], text)
+      if r and how then remember_end(r, how, actor) end
       if r and r.group ~= '' then entries[#entries + 1] = r.group .. '\1' .. r.member end
       if r and limited then drop_line(r) end
     end

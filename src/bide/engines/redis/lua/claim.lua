@@ -293,6 +293,7 @@ end
 end
 
 local function wait()
+  if not exists and change > 0 then call('EXPIRE', META, 604800) end  -- as `delete` does
   if LANE == '' then return end
   if leader == LANE then lead_no_more() end
   enroll()

@@ -9,20 +9,13 @@ define('sweep', {'allow-oom'}, function()
   local which, group, cursor = ARGV[8], ARGV[11], ARGV[13]
   local after, before = tonumber(ARGV[9]), tonumber(ARGV[10])
   local limit, deletes = tonumber(ARGV[12]), ARGV[15] == '1'
-  local found = 0
+  local found, counted = 0, ARGV[14] ~= '' and ARGV[14] or nil
   actor = ARGV[16] ~= '' and ARGV[16] or nil
   if deletes then advance() end
 
   local function delete_all(members)
-    local ids = ids_of(members)
-    if has('h') and ARGV[14] ~= '' then
-      for i, text in ipairs(call('HMGET', RECORDS, unpack(ids))) do
-        local r = text and parse(ids[i], text)
-        if r then remember_end(r, ARGV[14], actor) end
-      end
-    end
-    drop(ids)
-    if ARGV[14] ~= '' then count(ARGV[14], #members) end
+    drop(ids_of(members), counted)
+    if counted then count(counted, #members) end
   end
 
   local function sweep(which)
