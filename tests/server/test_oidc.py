@@ -7,10 +7,12 @@ import json
 import re
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from socketserver import StreamRequestHandler, TCPServer
 from typing import Any
 
 import pytest
@@ -213,6 +215,49 @@ def test_an_issuer_that_is_down_from_the_start(serve: Serve, make_token: Any) ->
     client = serve(oidc=OidcSettings(issuer=issuer.url, audience="bide"))
     assert [status(client, text) for _ in range(2)] == [503, 503]
     assert status(client, make_token("shop", "read")) == 200
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nno size\r\n",
+    ],
+)
+def test_an_issuer_that_does_not_speak_http_is_down(
+    serve: Serve, make_token: Any, caplog: pytest.LogCaptureFixture, answer: bytes
+) -> None:
+    class Wrong(StreamRequestHandler):
+        def handle(self) -> None:
+            self.rfile.readline()
+            self.wfile.write(answer)
+
+    with TCPServer(("127.0.0.1", 0), Wrong) as wrong, issuing() as issuer:
+        threading.Thread(target=wrong.serve_forever).start()
+        keys = f"http://127.0.0.1:{wrong.server_address[1]}"
+        client = serve(oidc=OidcSettings(issuer=issuer.url, audience="bide", jwks=keys))
+        reply = client.with_token(issuer.token()).get("/v1")
+        wrong.shutdown()
+    assert reply.status == 503
+    assert reply.problem["type"] == "/docs#problem-issuer-unavailable"
+    assert "cannot be fetched" in caplog.text
+
+
+def test_keys_of_unknown_kinds_are_left_out(serve: Serve, issuer: IssuerProcess) -> None:
+    class Odd(StreamRequestHandler):
+        def handle(self) -> None:
+            self.rfile.readline()
+            with urllib.request.urlopen(f"{issuer.url}/jwks", timeout=20) as reply:
+                keys = json.load(reply)["keys"]
+            data = json.dumps({"keys": [{"kty": ["RSA"]}, {"kty": "oct"}, 5, *keys]}).encode()
+            self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n" + data)
+
+    with TCPServer(("127.0.0.1", 0), Odd) as odd:
+        threading.Thread(target=odd.serve_forever).start()
+        keys = f"http://127.0.0.1:{odd.server_address[1]}"
+        settings = OidcSettings(issuer=issuer.url, audience="bide", jwks=keys)
+        assert status(serve(oidc=settings), issuer.token()) == 200
+        odd.shutdown()
 
 
 @pytest.mark.parametrize(

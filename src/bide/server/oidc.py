@@ -5,6 +5,7 @@ import logging
 import time
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -210,8 +211,9 @@ class _Keys:
         try:
             self._keys = await asyncio.to_thread(_keys_of, self._settings)
             self._fetched = time.monotonic()
-        except (OSError, ValueError, msgspec.MsgspecError) as error:
-            _log.warning("the keys of %s cannot be fetched: %s", self._settings.issuer, error)
+        except (OSError, ValueError, HTTPException, msgspec.MsgspecError) as error:
+            told = str(error) or type(error).__name__
+            _log.warning("the keys of %s cannot be fetched: %s", self._settings.issuer, told)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -230,7 +232,7 @@ def _keys_of(settings: OidcSettings) -> list[dict[str, Any]]:
     keys = _get(url).get("keys")
     if not isinstance(keys, list) or len(keys) > MAX_KEYS:
         raise ValueError(f"{url} has no list of up to {MAX_KEYS} keys")
-    kinds = set(ALGORITHMS.values())
+    kinds = ALGORITHMS.values()
     return [
         key for key in keys
         if isinstance(key, dict) and key.get("kty") in kinds and key.get("use", "sig") == "sig"
@@ -242,6 +244,7 @@ def _get(url: str) -> dict[str, Any]:
 
     Raises:
         OSError: there is no answer in time.
+        HTTPException: the answer is no HTTP, or breaks off.
         ValueError: the answer is too large.
         msgspec.DecodeError: it is no JSON object.
     """
