@@ -269,6 +269,14 @@ def test_requests_and_answers_of_a_namespace_have_a_rate(
     assert shop.get("/healthz").status == 200
 
 
+def test_retry_after_is_long_enough(serve: Serve, make_token: Any) -> None:
+    server = serve(auth="required", quotas={"shop": Quota(rate=1 / 10.45)})
+    shop = server.with_token(make_token("shop", "produce"))
+    assert shop.post(f"{Q}/messages", {"body": 1}).status == 201
+    refused = shop.post(f"{Q}/messages", {"body": 1})
+    assert (refused.status, refused.headers["retry-after"]) == (429, "11")
+
+
 def test_what_is_told_after_the_end_counts_nowhere() -> None:
     usage, settings = QuotaUsage(), Settings(store="memory://ended")
     lane = open_lane(settings.store)

@@ -4,6 +4,7 @@ import hashlib
 import os
 import struct
 from collections import OrderedDict
+from math import ceil
 
 from bide.model.limits import MAX_FAILED_LOGINS
 from bide.server.client_address import network_of
@@ -55,8 +56,8 @@ class LoginThrottle(SharedFile):
             raise Problem(
                 "too-many-logins",
                 f"{address} has sent {MAX_FAILED_LOGINS:,} wrong tokens within {WINDOW:g} s; try "
-                f"again in {left:.0f} s",
-                headers={"retry-after": str(max(1, round(left)))},
+                f"again in {ceil(left)} s",
+                headers={"retry-after": str(ceil(left))},
             )
 
     def failed(self, address: str, now: float) -> None:

@@ -283,7 +283,7 @@ class Quotas:
             raise Problem(
                 "rate-limited",
                 f"the namespace may put {rate:g} messages a second; try again in {wait:.1f} s",
-                headers={"retry-after": str(max(1, round(wait)))},
+                headers={"retry-after": str(ceil(wait))},
             )
         use.allowance -= count
 
