@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from collections.abc import Callable
 from functools import lru_cache, partial
 from urllib.parse import SplitResult, unquote
@@ -47,6 +48,15 @@ def address_of(parts: SplitResult) -> tuple[Address, float]:
         raise InvalidArgument(f"{parts.scheme}:// has no good port: {error}") from None
     if not parts.hostname:
         raise InvalidArgument(f"{parts.scheme}:// needs a host: {parts.scheme}://127.0.0.1:8642")
+    try:
+        place = parts.hostname.encode("idna") + parts.path.encode("ascii")
+    except UnicodeError:
+        place = b""
+    if not re.fullmatch(rb"[!-~]+", place):
+        raise InvalidArgument(
+            f"{parts.scheme}://{parts.hostname}{parts.path} has a host or a path that cannot be; "
+            "write the name or the address of a host, and a path in ASCII, such as /%C3%BC"
+        )
     for name in FILES:
         if name in chosen and parts.scheme != "https":
             raise InvalidArgument(f"?{name} is for TLS: write https://")
