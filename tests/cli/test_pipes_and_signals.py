@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import bide
+from bide.cli.times import iso
 
 Shell = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -63,6 +64,21 @@ def test_an_encoding_without_a_character_gets_an_escape(shell: Shell, orders: bi
     assert done.stdout.endswith('\t"é \\u8ba2\\u5355 \\U0001f600"\n')
     done = shell("bide get orders a --json", **latin)
     assert json.loads(done.stdout)["body"] == "é 订单 \U0001f600"
+
+
+def test_times_in_a_pipe_are_in_utc(shell: Shell, orders: bide.Queue) -> None:
+    orders.configure(history="1h", keep="1h")
+    orders.put(1, id="a", at=4_000_000_000)
+    lines = (
+        "bide cancel orders a --if-due 5", "bide put orders 1 --id a 2>&1 >/dev/null",
+        "bide cancel orders a >/dev/null; bide get orders a 2>&1",
+    )  # fmt: skip
+    cancelled, kept, gone = (shell(line, TZ="Asia/Shanghai").stdout for line in lines)
+    due = "due 2096-10-02T07:06:40.000Z"
+    assert cancelled == f"a\tno\tdelayed\tit is delayed, {due}, and no longer as you saw it\n"
+    assert kept == f"kept the existing message: a is delayed, {due}\n"
+    (end,) = orders.history("a")
+    assert f"cancelled {iso(end.moment)} by" in gone
 
 
 def test_a_closed_output_is_told_before_anything_is_done(shell: Shell, orders: bide.Queue) -> None:

@@ -113,8 +113,7 @@ def claim(
     out.flush()
     lost = [outcome for outcome in orders.ack(deliveries) if not outcome] if ack else []
     for outcome in lost:
-        told = standing(outcome, outcome.id) if out.terminal else str(outcome)
-        warn(f"not acked, the lease had ended: {told}")
+        warn(f"not acked, the lease had ended: {standing(out, outcome, outcome.id)}")
     return not lost
 
 

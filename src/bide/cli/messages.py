@@ -161,12 +161,12 @@ def print_outcomes(
         if out.as_json:
             out.json(outcome_json(outcome))
         elif not out.terminal:
-            where = "" if outcome.done else standing(outcome, as_seen=as_seen)
+            where = "" if outcome.done else standing(out, outcome, as_seen=as_seen)
             out.row(outcome.id, verb if outcome.done else "no", outcome.state or "gone", where)
         elif outcome.done:
             out.text(DONE, f"{outcome.id} {verb}", *_then(outcome))
         else:
-            why = standing(outcome, as_seen=as_seen)
+            why = standing(out, outcome, as_seen=as_seen)
             out.text(NOT_DONE, f"{outcome.id} not {verb}: {why}")
     return all_done
 
@@ -181,26 +181,27 @@ def _then(outcome: Outcome) -> list[Part]:
     return [": ", *state_and_due(outcome.state, outcome.due, now)]
 
 
-def standing(outcome: Outcome, name: str = "it", *, as_seen: bool = False) -> str:
-    """Return the state of a message as a sentence, with times in the local zone.
+def moment_of(out: Output, ms: int) -> str:
+    """Return a time for a sentence: in the local zone on a terminal, else in UTC."""
+    return local(ms, now_ms()) if out.terminal else iso(ms)
+
+
+def standing(out: Output, outcome: Outcome, name: str = "it", *, as_seen: bool = False) -> str:
+    """Return the state of a message as a sentence.
 
     Args:
+        out: times are in the local zone on a terminal, else in UTC.
         outcome: what the store answered.
         name: how the sentence names the message.
         as_seen: whether the change depended on the message being as the user saw it.
     """
-    now = now_ms()
     if outcome.state is None:
         return "there is no such message in the queue (it never was, or is gone)"
     if outcome.state == "leased" and outcome.until is not None:
-        left = rounded(max(0, outcome.until - now))
-        return f"{outcome.holder} holds {name} until {local(outcome.until, now)} ({left} left)"
+        when, left = moment_of(out, outcome.until), rounded(max(0, outcome.until - now_ms()))
+        return f"{outcome.holder} holds {name} until {when} ({left} left)"
     if outcome.state in ("delayed", "ready") and outcome.due is not None:
-        other = changed(outcome) if as_seen else ""
-        return f"{name} is {outcome.state}, due {local(outcome.due, now)}{other}"
-    return f"{name} is {outcome.state}"
-
-
-def changed(outcome: Outcome) -> str:
-    """Return why a conditional change was not made, if no worker holds the message."""
-    return ", and no longer as you saw it" if outcome.state in ("delayed", "ready") else ""
+        other = ", and no longer as you saw it" if as_seen else ""
+        return f"{name} is {outcome.state}, due {moment_of(out, outcome.due)}{other}"
+    since = "" if outcome.until is None else f" since {moment_of(out, outcome.until)}"
+    return f"{name} is {outcome.state}{since}"

@@ -9,7 +9,7 @@ from msgspec import UNSET
 from bide.cli import option
 from bide.cli.body import Form, decode_body, option_form, read_body, read_headers
 from bide.cli.errors import usage_error
-from bide.cli.messages import changed, outcome_json, print_outcomes, standing, state_and_due
+from bide.cli.messages import outcome_json, print_outcomes, standing, state_and_due
 from bide.cli.output import DONE, NOT_DONE, Output, plural, warn
 from bide.cli.progress import Bar
 from bide.cli.store import Store, on_any_store, on_store, refuse_own
@@ -102,13 +102,15 @@ def put(
 
 
 def _print(out: Output, outcome: Outcome, on_conflict: str, *, as_seen: bool) -> None:
+    kept = on_conflict == "keep"
+    verb = "kept the existing message" if kept else "not replaced"
+    why = f"{verb}: {standing(out, outcome, outcome.id, as_seen=as_seen)}"
     if out.as_json:
         out.json(outcome_json(outcome))
     elif not out.terminal:
         out.row(outcome.id)
         if not outcome.done:
-            verb = "kept the existing message" if on_conflict == "keep" else "not replaced"
-            warn(f"{verb}: {outcome}{changed(outcome) if as_seen else ''}")
+            warn(why)
     elif outcome.successor is not None:
         told = state_and_due("delayed", outcome.successor, now_ms())
         holds = f"{outcome.holder} holds {outcome.id}; the new one follows it: "
@@ -116,10 +118,8 @@ def _print(out: Output, outcome: Outcome, on_conflict: str, *, as_seen: bool) ->
     elif outcome.done and outcome.state is not None and outcome.due is not None:
         told = state_and_due(outcome.state, outcome.due, now_ms())
         out.text(DONE, (outcome.id, "bold"), " ", *told)
-    elif on_conflict == "keep":
-        out.text(("= ", "yellow"), f"kept the existing message: {standing(outcome, outcome.id)}")
     else:
-        out.text(NOT_DONE, f"not replaced: {standing(outcome, outcome.id, as_seen=as_seen)}")
+        out.text(("= ", "yellow") if kept else NOT_DONE, why)
 
 
 def _refuse_with_lines(body: str | None, options: dict[str, Any]) -> None:

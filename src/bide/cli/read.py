@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from bide.cli import option
-from bide.cli.messages import as_json, body_bytes, print_messages, print_sheet, row
+from bide.cli.messages import as_json, body_bytes, moment_of, print_messages, print_sheet, row
 from bide.cli.output import Output, Part, escape, warn
 from bide.cli.store import Store, on_store
 from bide.cli.times import iso, local, now_ms, span
@@ -54,7 +54,7 @@ def get(store: Store, out: Output, queue: str, ids: tuple[str, ...], only_body: 
         message = orders.get(id)
         if message is None:
             all_there = False
-            warn(_gone(orders, id))
+            warn(_gone(out, orders, id))
         elif only_body:
             stream = sys.stdout.buffer
             stream.write(body_bytes(message) + b"\n" * (message.json or out.terminal))
@@ -68,13 +68,13 @@ def get(store: Store, out: Output, queue: str, ids: tuple[str, ...], only_body: 
     return all_there
 
 
-def _gone(orders: Queue, id: str) -> str:
+def _gone(out: Output, orders: Queue, id: str) -> str:
     """Return that a message is not there, and how it ended if that is remembered."""
     ends = orders.history(id)
     if not ends:
         return f"{id} is not in {orders.name}: it never was, or it is gone"
     by = f" by {ends[0].by}" if ends[0].by else ""
-    when = local(ends[0].moment, now_ms())
+    when = moment_of(out, ends[0].moment)
     return f"{id} is gone: {ends[0].how} {when}{by}; 'bide history {orders.name} {id}' tells more"
 
 
