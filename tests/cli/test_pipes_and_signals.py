@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -130,6 +131,20 @@ def test_lines_are_put_as_they_trickle_in(orders: bide.Queue, url: str) -> None:
         process.stdin.flush()
         until(lambda number=number: orders.counts().flow.put == number)  # type: ignore[misc]
     assert process.communicate(timeout=BOUND)[0] == b"stored\t2\n"
+
+
+def test_an_interrupt_says_which_lines_were_put(orders: bide.Queue, url: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bide", "put", "orders", "--lines", "--url", url],
+        stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdin is not None
+    for number in (1, 2):
+        print(number, file=process.stdin, flush=True)
+        until(lambda number=number: orders.counts().flow.put == number)  # type: ignore[misc]
+    process.send_signal(signal.SIGINT)
+    assert re.fullmatch("the lines up to line [12] were put\n", process.communicate()[1])
+    assert process.returncode == 130
 
 
 def test_an_interrupt_is_quiet(orders: bide.Queue, url: str) -> None:

@@ -116,6 +116,8 @@ def test_a_body_that_is_no_json_is_refused_with_the_mend(run: Bide, orders: bide
         (["orders", "1", "--priority", "256"], "256"),
         (["orders", "1", "--attempts", "0"], "0"),
         (["orders", "1", "--header", "x"], "NAME=VALUE"),
+        (["orders", "1", "--header", "a=1", "--header", "a=2"], "'a' is given twice"),
+        (["orders", "1", "--text", "--bytes"], "--text and --bytes cannot be used together"),
         (["orders", "1", "--id", ""], "0 bytes"),
         (["no queue", "1"], "is not a valid name of a queue"),
         (["orders", "-", "--lines", "--id", "x"], "ids are generated"),
@@ -293,7 +295,7 @@ def test_lines_skip_empty_ones_and_name_a_bad_one(run: Bide, orders: bide.Queue)
     lines = "1\n" * 1_500 + "{oops\n"
     result = run("put", "orders", "--lines", stdin=lines)
     assert "line 1501 is not JSON" in result.stderr
-    assert "; the lines before line 1001 were put, the others were not" in result.stderr
+    assert "; the lines up to line 1000 were put, no others" in result.stderr
     assert orders.counts().flow.put == 1_000
 
 

@@ -139,6 +139,8 @@ def test_what_cannot_be_is_said_in_options(run: Bide) -> None:
     result = run("subscription", "put", "shop", "orders", URL, "--concurrency", "0")
     assert result.exit_code == 2
     assert "--concurrency 0 must be between 1 and 1,000" in result.output
+    result = run("subscription", "put", "shop", "orders", URL, "--rate", "-1")
+    assert "--rate -1.0 must be between" in result.output
     result = run("subscription", "put", "shop", "orders", URL, "--header", "nothing")
     assert result.exit_code == 2
 

@@ -12,12 +12,23 @@ from bide.cli.option import together
 
 Form = Literal["json", "text", "bytes"]
 
+
+def _form(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and ctx.params.get("form") is not None:
+        raise click.UsageError("--text and --bytes cannot be used together", ctx)
+    ctx.params["form"] = param.name if value else ctx.params.get("form")
+
+
 option_form = together(
-    click.option("--text", "form", flag_value="text", help="The body is text, not JSON."),
     click.option(
-        "--bytes", "form", flag_value="bytes", help="The body is bytes, stored unchanged."
+        "--text", is_flag=True, expose_value=False, callback=_form,
+        help="The body is text, not JSON.",
     ),
-)
+    click.option(
+        "--bytes", is_flag=True, expose_value=False, callback=_form,
+        help="The body is bytes, stored unchanged.",
+    ),
+)  # fmt: skip
 """Take what a body is, if it is not JSON."""
 
 
@@ -30,6 +41,8 @@ def read_headers(
         name, equals, text = value.partition("=")
         if not equals or not name:
             raise click.BadParameter(f"{value!r} must be NAME=VALUE", ctx, param)
+        if name in headers:
+            raise click.BadParameter(f"{name!r} is given twice", ctx, param)
         headers[name] = text
     return headers or None
 

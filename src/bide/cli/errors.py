@@ -63,10 +63,11 @@ def _option_of(text: str) -> str:
 _OPTION_NAMES = (
     *OPTIONS, "after", "at", "before", "bucket", "ceiling", "concurrency", "delay", "dry_run",
     "expires", "failures", "first", "group_limit", "group_rate", "health_port", "history",
-    "horizon", "if_due", "if_version", "keep", "latest", "lease", "limit", "on_conflict", "port",
-    "probe", "rate", "result_ttl", "source_queue", "timeout", "undo", "url", "wait", "workers",
+    "horizon", "if_due", "if_version", "keep", "latest", "lease", "limit", "namespace",
+    "on_conflict", "port", "probe", "rate", "result_ttl", "rights", "source_queue", "timeout",
+    "undo", "url", "wait", "workers",
 )  # fmt: skip
-_ARGUMENT = re.compile(rf"(?<![?&])\b({'|'.join(_OPTION_NAMES)})=(\w|['\"])?")
+_ARGUMENT = re.compile(rf"(?<![?&])\b({'|'.join(_OPTION_NAMES)})=([\w'\"\[-])?")
 
 
 def in_options(text: str, url: str = "--url") -> str:

@@ -14,6 +14,7 @@ from bide.cli.output import DONE, NOT_DONE, Output, plural, warn
 from bide.cli.progress import Bar
 from bide.cli.store import Store, on_any_store, on_store, refuse_own
 from bide.cli.times import now_ms
+from bide.model.errors import StoreError
 from bide.model.replies import Outcome
 from bide.queue.sync import Queue
 
@@ -141,19 +142,21 @@ def _put_lines(
     queue: Queue, out: Output, form: Form, file: str | None, options: dict[str, Any]
 ) -> None:
     shared = {name: value for name, value in options.items() if name not in APART}
-    stored, begun = 0, False
+    stored, before = 0, ""
     with Bar(f"putting into {queue.name}") as bar, click.open_file(file or "-", "rb") as stream:
-        for batch in _batches(stream):
-            try:
+        try:
+            for batch in _batches(stream):
                 values = [decode_body(line, form, f"line {number}") for number, line in batch]
-            except click.UsageError as error:
-                before = f"the lines before line {batch[0][0]} were put, the others were not"
-                raise usage_error(
-                    f"{error.message}; {before if begun else 'nothing was put'}"
-                ) from error
-            begun = True
-            stored += sum(outcome.done for outcome in queue.put_many(values, **shared))
-            bar.advance(len(batch))
+                stored += sum(outcome.done for outcome in queue.put_many(values, **shared))
+                before = f"the lines up to line {batch[-1][0]} were put"
+                bar.advance(len(batch))
+        except click.UsageError as error:
+            put_before = f"{before}, no others" if before else "nothing was put"
+            raise usage_error(f"{error.message}; {put_before}") from error
+        except (StoreError, KeyboardInterrupt):
+            if before:
+                warn(before)
+            raise
     out.report({"stored": stored}, DONE, f"put {plural(stored, 'message')} into {queue.name}")
 
 
