@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bide.engines.sqlite import SqliteEngine
+from bide.engines.sqlite import connection as connection_module
 from bide.engines.sqlite import engine as engine_module
 from bide.model import commands as cmd
 from bide.model.errors import Closed, StoreBusy, StoreError, StoreFull, StoreReadOnly
@@ -86,6 +87,26 @@ def test_a_reader_writes_nothing(engine: SqliteEngine) -> None:
         reader.execute([cmd.Cancel("q", ["a"])])
     reader.close()
     assert Desk(engine).state("a") == "ready"
+
+
+def test_the_log_shrinks_again_after_a_long_read_transaction(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "LOG_BYTES", 200_000)
+    monkeypatch.setattr(connection_module, "CHECKPOINT_PAGES", 10)
+    engine = SqliteEngine(path)
+    desk = Desk(engine)
+    log = path.with_name("bide.db-wal")
+    with closing(sqlite3.connect(path, isolation_level=None)) as shell:
+        shell.execute("BEGIN")
+        shell.execute("SELECT count(*) FROM bide_message").fetchone()
+        for number in range(100):
+            desk.put(f"a{number}")
+        assert log.stat().st_size > 400_000
+    for number in range(10):
+        desk.put(f"b{number}")
+    assert log.stat().st_size <= 200_000
+    engine.close()
 
 
 def test_a_file_that_cannot_be_written_can_be_read(

@@ -31,6 +31,9 @@ PAUSE, LONG_PAUSE = 0.000_5, 0.005
 a second, when somebody seems to keep it."""
 
 CACHE_KIB = 16 * 1024
+LOG_BYTES = 64 * 1024 * 1024
+"""To this size the log is cut after a long read transaction elsewhere has let it grow."""
+
 CHECKPOINT_PAGES = 4_000  # 16 MiB of log between checkpoints: a random load rewrites the same pages
 
 
@@ -75,6 +78,7 @@ def connect(
             connection.execute(f"PRAGMA synchronous = {durability.upper()}")
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+            connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
             connection.execute("PRAGMA temp_store = MEMORY")
             # Debian's SQLite writes zeros over all that is deleted: large bodies cost as much again
             connection.execute("PRAGMA secure_delete = FAST")
