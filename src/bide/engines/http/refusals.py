@@ -37,4 +37,6 @@ def refusal(address: Address, status: int, answer: bytes) -> BideError:
     detail = problem.detail or f"it answered with status {status}"
     if problem.error in errors.__all__:
         return error_named(problem.error)(f"{address.shown}: {detail}")
-    return _OF_STATUS.get(status, StoreError)(f"{address.shown}: {detail}")
+    # Any server on the way may fail after bide's own has done what was asked.
+    other = OutcomeUnknown if status >= 500 else StoreError
+    return _OF_STATUS.get(status, other)(f"{address.shown}: {detail}")
