@@ -164,6 +164,13 @@ def test_the_problem_names_the_field(client: Client, content: Any, field: str | 
     assert reply.problem.get("field") == field
 
 
+def test_the_problem_names_the_parameter_or_setting(client: Client) -> None:
+    for field, value in (("keep", -1), ("history", "x"), ("result_ttl", -1), ("group_rate", "1/x")):
+        assert client.send("PATCH", Q, {field: value}).problem["field"] == field
+    for path in (f"{Q}/forecast?horizon=x", "/v1/events?counts=x", "/v1/search?error="):
+        assert client.get(path).problem["field"] == path.partition("?")[2].partition("=")[0]
+
+
 @pytest.mark.parametrize(
     "path",
     [

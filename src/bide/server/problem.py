@@ -142,9 +142,9 @@ def invalid(field: str, detail: str) -> Problem:
 
 
 _FIELD = re.compile(
-    rf"({'|'.join(OPTIONS)}|after|at|before|body|bucket|ceiling|concurrency|count|cursor|delay|"
-    r"expires|failures|first|headers|id|if_due|latest|lease|limit|name|on_conflict|overlap|page|"
-    r"probe|queue|rate|secret|state|timeout|undo|url|wait)(?=[= \[])"
+    rf"(\w+(?==)|(?:{'|'.join(OPTIONS)}|after|at|before|body|bucket|ceiling|concurrency|count|"
+    r"cursor|delay|expires|failures|first|headers|id|if_due|latest|lease|limit|name|on_conflict|"
+    r"overlap|page|probe|queue|rate|secret|state|timeout|undo|url|wait)(?=[ \[]))"
 )
 
 
