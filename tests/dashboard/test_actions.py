@@ -75,6 +75,24 @@ def test_a_wrong_time_changes_nothing(
     assert message.due == due
 
 
+def test_a_question_about_a_due_time_has_a_valid_one(ann: Visitor, orders: bide.Queue) -> None:
+    orders.put_many([1, 2], delay=60)
+    ids = [message.id for message in orders.scan()]
+    wrong = ann.do("reschedule", queue="orders", id=ids, delay="soon")
+    assert (wrong.status, "not a valid duration" in wrong.text) == (400, True)
+    assert "due in</span> <span class=\"id\">2d<" in ann.do(
+        "reschedule", queue="orders", id=ids, delay="2d"
+    ).text  # fmt: skip
+
+
+def test_the_key_enter_does_not_cancel(ann: Visitor, orders: bide.Queue) -> None:
+    orders.put(1, delay=60, group="g")
+    page = ann.get("/queue?queue=orders&state=all&group=g").text
+    forms = [form for form in page.split("<form") if 'name="delay"' in form]
+    pressed = [re.findall(r'name="action" value="(\w+)"', form)[0] for form in forms]
+    assert pressed == ["reschedule", "reschedule"]
+
+
 def test_numbers_of_any_length_are_no_mistake_of_the_server(
     ann: Visitor, orders: bide.Queue
 ) -> None:

@@ -80,6 +80,8 @@ async def act(view: View, log: Callable[[Act], None]) -> Page | Redirect:
                 ids = await _of_kind(view)
             if not (ids or where):
                 raise Refused(400, "nothing-chosen")
+            if action == "reschedule":
+                _rescheduling(view)  # a wrong time is told before a question is asked
             several = where is not None or len(ids) > 1
             if (action in ASKED or several) and not request.get("confirmed"):
                 result = "asked"
@@ -185,13 +187,28 @@ async def _cancel(view: View, ids: list[str]) -> Result:
 
 
 async def _reschedule(view: View, ids: list[str]) -> Result:
-    delay, at = _when(view)
-    if delay is None and at is None:
-        raise InvalidArgument('delay="" is not a duration; write 30s, 5m or 1h30m, or give a time')
-    full = view.queue()
-    command = CommandBuilder(full).reschedule(ids[:1], delay, at, None)
+    command = _rescheduling(view)
+    full = command.queue
     await view.admit(full, cmd.Edit(full, ["-"], at=command.at, delay=command.delay))
     return await _undoably(view, msgspec.structs.replace(command, ids=ids), _rule(view))
+
+
+def _rescheduling(view: View, default: str | None = None) -> cmd.Reschedule:
+    """Return the command with the due time that a form gives; its id is "-".
+
+    Args:
+        view: the request.
+        default: the delay if the form gives neither a delay nor a time.
+
+    Raises:
+        InvalidArgument: it gives none, or no valid one.
+    """
+    at = view.request.moment("at")
+    delay = view.request.get("delay") or (default if at is None else None)
+    if delay is None and at is None:
+        raise InvalidArgument('delay="" is not a duration; write 30s, 5m or 1h30m, or give a time')
+    moment = None if at is None else at / 1000
+    return CommandBuilder(view.queue()).reschedule(["-"], delay, moment, None)
 
 
 async def _found(view: View, id: str) -> Message:
@@ -229,12 +246,9 @@ async def _edit(view: View, ids: list[str]) -> Result:
 async def _copy(view: View, ids: list[str]) -> Result:
     """Put a message again, under another id."""
     full = view.queue()
-    delay, at = _when(view)
+    moved = _rescheduling(view, "0s")
     found = await _found(view, ids[0])
     new = view.request.get("new")
-    if delay is None and at is None:
-        delay = "0s"
-    moved = CommandBuilder(full).reschedule(["-"], delay, at, None)
     item = msgspec.structs.replace(
         found.as_item((), None), id=check_name(new) if new else new_id(), created=None, at=moved.at,
         delay=moved.delay, attempt=0,
@@ -294,12 +308,6 @@ async def _audit(view: View, _: list[str]) -> Result:
         "recounted": True,
     })  # fmt: skip
     return Result(counts.sizes.total, page=page)
-
-
-def _when(view: View) -> tuple[str | None, float | None]:
-    """Return the delay, or the due time in Unix seconds, that a form gives."""
-    at = view.request.moment("at")
-    return view.request.get("delay") or None, None if at is None else at / 1000
 
 
 async def _stop(view: View, ids: list[str]) -> Result:

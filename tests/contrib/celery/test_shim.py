@@ -28,6 +28,8 @@ class Shop:
         @app.task(name="charge", bind=True, max_retries=2, default_retry_delay=60)
         def charge(task: Any, order: int, **how: Any) -> None:
             self.seen.append((task.request.id, task.request.retries, task.request.args))
+            if "eta" in how:
+                how["eta"] = datetime.fromisoformat(how["eta"])
             if self.failures:
                 task.retry(exc=self.failures.pop(), **how)
 
@@ -196,10 +198,18 @@ def test_expires_counts_from_now_as_for_celery(shop: Shop, bide_store: ScratchSt
             shop.expire.apply_async((1,), countdown=60, expires=expires)
 
 
-def test_a_naive_expires_is_refused(shop: Shop) -> None:
+def test_naive_times_are_refused(
+    shop: Shop, bide_worker: WorkerFactory, bide_store: ScratchStore
+) -> None:
     naive = datetime(2099, 1, 1)  # noqa: DTZ001
     with pytest.raises(bide.InvalidArgument, match="is naive"):
         shop.expire.apply_async((1,), expires=naive)
+    with pytest.raises(bide.InvalidArgument, match=r"eta=.* is naive"):
+        shop.expire.apply_async((1,), eta=naive, expires=3_600)
+    shop.failures.append(OSError("away"))
+    shop.charge.delay(1, eta=naive.isoformat())
+    bide_worker(shop.app, errors="collect").run_due()
+    assert "is naive" in str(bide_store.dead("celery")[0].error)
 
 
 def test_what_celery_put_is_not_run_once_it_has_expired(

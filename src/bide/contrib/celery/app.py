@@ -12,6 +12,7 @@ from bide.contrib.celery.task import (
     NO_CANVAS,
     Task,
     TaskOptions,
+    check_aware,
     delay_of,
     unsupported_option,
 )
@@ -220,14 +221,11 @@ def _after_due(
     """Return how long after its due time a task may run; Celery counts from when it is sent.
 
     Raises:
-        InvalidArgument: it expires before it is due, or is a naive time.
+        InvalidArgument: it expires before it is due, or a time is naive.
     """
     if expires is None:
         return None
-    if isinstance(expires, datetime) and expires.tzinfo is None:
-        raise InvalidArgument(
-            f"expires={expires!r} is naive; give it a time zone, as in datetime.now(UTC)"
-        )
+    check_aware(expires=expires, eta=eta)
     now = datetime.now(UTC)
     end = expires if isinstance(expires, datetime) else now + timedelta(seconds=expires)
     due = eta or now + timedelta(seconds=delay_of(countdown) or 0)

@@ -153,7 +153,7 @@ class Task:
         Raises:
             Retry: always, unless there is no retry left.
             MaxRetriesExceeded: there is none, and no `exc`.
-            InvalidArgument: the arguments are to change, or the limit.
+            InvalidArgument: the arguments are to change, or the limit; or `eta` is naive.
         """
         if unknown:
             raise InvalidArgument(
@@ -165,6 +165,7 @@ class Task:
             if exc is not None:
                 raise exc
             raise MaxRetriesExceeded(f"{self.name} has been retried {self.max_retries} times")
+        check_aware(eta=eta)
         if eta is not None:
             countdown = (eta - datetime.now(UTC)).total_seconds()
         delay = self.options.default_retry_delay if countdown is None else countdown
@@ -214,6 +215,19 @@ class Task:
 def delay_of(countdown: float | None) -> float | None:
     """Return the delay of a message; a countdown to a time that is past is negative."""
     return 0 if isinstance(countdown, (int, float)) and countdown < 0 else countdown
+
+
+def check_aware(**given: Any) -> None:
+    """Check that times have a time zone; other values pass.
+
+    Raises:
+        InvalidArgument: one has none.
+    """
+    for name, value in given.items():
+        if isinstance(value, datetime) and value.tzinfo is None:
+            raise InvalidArgument(
+                f"{name}={value!r} is naive; give it a time zone, as in datetime.now(UTC)"
+            )
 
 
 def unsupported_option(name: str) -> Unsupported:

@@ -13,7 +13,7 @@ TEXTS = ("group", "error", "header", "body")
 async def search(view: View) -> Page:
     """Return the page of a search; without a question, its form alone."""
     request = view.request
-    filters = {name: request.get(name) for name in ("q", *TEXTS, "after", "before")}
+    filters = {name: request.get(name) for name in ("q", "prefix", *TEXTS, "after", "before")}
     found = await _found(view, filters) if any(filters.values()) else None
     return Page("search.html", {
         "filters": filters, "found": found, "paged": bool(request.get("cursor")),
@@ -24,7 +24,8 @@ async def _found(view: View, filters: dict[str, str]) -> SearchPage:
     query = _query(view, filters)
     if query.reads_bodies and not view.access.bodies:
         raise Refused(403, "not-allowed", "search in bodies and headers")
-    names = [(view.own(full), full) for full in await view.store.names(view.access)]
+    listed = await view.store.names(view.access, filters["prefix"])
+    names = [(view.own(full), full) for full in listed]
     page = await view.store.run(
         search_steps(
             sorted(names), query, view.request.get("cursor") or None, ROWS, SEARCHED,
