@@ -194,3 +194,20 @@ def test_a_name_of_any_length_becomes_an_actor(name: str, through: str) -> None:
     actor = actor_of(name, through)
     assert actor == "" or check_actor(actor) == actor
     assert (" via " + through[:32] in actor) == bool(through)
+
+
+def test_a_signal_handler_that_interrupts_the_making_of_ids_gets_others() -> None:
+    made: list[str] = []
+
+    def interrupted() -> None:
+        identity._draw()
+        with identity._lock:
+            made.extend([new_id(), *new_ids(2)])
+
+    before = new_id()
+    thread = threading.Thread(target=interrupted, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert len({before, *made, new_id()}) == 5
+    assert {len(id) for id in made} == {26}
+    assert all(id[:4] == before[:4] for id in made)

@@ -10,7 +10,14 @@ from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Capabilities, Engine, LeavesBeforeFork, Notifier, PartlyDone
 from bide.lane.request import Request
 from bide.model.commands import Command
-from bide.model.errors import BideError, Closed, OutcomeUnknown, StoreError, StoreUnavailable
+from bide.model.errors import (
+    BideError,
+    Closed,
+    OutcomeUnknown,
+    StoreError,
+    StoreUnavailable,
+    WrongContext,
+)
 from bide.model.replies import Claimed, Reply
 
 CLOSED = "the queue is closed; open a new one to go on"
@@ -43,7 +50,7 @@ class Executor:
         self._clock = clock
         self._by_store = clock is SYSTEM_CLOCK
         self._engine: Engine | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # which knows its thread; nothing enters it twice
         self._batch_waits = False
         self._closed = False
         self._holds = False
@@ -52,6 +59,7 @@ class Executor:
     @property
     def capabilities(self) -> Capabilities:
         """What the engine can do."""
+        self.refuse_reentry()
         with self._lock:
             return self._opened().capabilities
 
@@ -110,6 +118,18 @@ class Executor:
             except BaseException as again:  # noqa: BLE001  (it is handed to its caller)
                 request.error = _raisable(again)
 
+    def refuse_reentry(self) -> None:
+        """Refuse what comes from a signal handler or a finalizer that interrupts the engine.
+
+        Raises:
+            WrongContext: this thread executes a command, so it would wait for itself for ever.
+        """
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            raise WrongContext(
+                "a signal handler or finalizer uses the queue while it interrupts a command of its "
+                "own thread; set a flag there or raise an exception, and use the queue after it"
+            )
+
     def reader(self) -> Callable[[], Engine] | None:
         """Return a function that opens an engine for reads, if this kind of store has one.
 
@@ -144,7 +164,8 @@ class Executor:
 
     def before_fork(self) -> None:
         """Before a fork: wait for the running batch, else the child would inherit half of it."""
-        self._holds = self._lock.acquire(timeout=FORK_WAITS)
+        owned = self._lock._is_owned()  # type: ignore[attr-defined]
+        self._holds = not owned and self._lock.acquire(timeout=FORK_WAITS)
         if self._holds and isinstance(self._engine, LeavesBeforeFork):
             self._engine.leave()
 
@@ -159,7 +180,7 @@ class Executor:
         if self._engine is not None:
             _inherited.append(self._engine)
         self._engine = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._batch_waits = self._holds = False
 
     def _opened(self) -> Engine:

@@ -177,7 +177,7 @@ _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
 _AHEAD = 128
 """The maximum number of ids that are prepared; they are valid for one millisecond."""
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # which knows its thread; nothing enters it twice
 _last_ms = 0
 _second = 0
 """1,024 milliseconds each, since 1970."""
@@ -201,6 +201,8 @@ def new_id() -> str:
 def _make_ready() -> str:
     """Prepare ids that differ only in their last two characters, and return the first."""
     global _ready, _until
+    if _lock._is_owned():  # type: ignore[attr-defined]
+        return _drawn()
     with _lock:
         count = min(_AHEAD, 1024 - (_count & 1023))
         n, prefix = _reserve(count)
@@ -219,6 +221,8 @@ def new_ids(count: int) -> list[str]:
     starts at a random number. So ids of one process sort in the order in which they were made.
     """
     global _ready
+    if _lock._is_owned():  # type: ignore[attr-defined]
+        return [_drawn() for _ in range(count)]
     with _lock:
         start, prefix = _reserve(count)
         _ready = iter(())  # the prepared ids would sort before these
@@ -228,6 +232,14 @@ def new_ids(count: int) -> list[str]:
         head = prefix + _PAIRS[high >> 10] + _PAIRS[high & 1023]
         ids += [head + pair for pair in _PAIRS[low : low + count - len(ids)]]
     return ids
+
+
+def _drawn() -> str:
+    """Return an id that is random behind its time: below a signal handler which interrupts others.
+
+    Numbers reserved there might be those that the interrupted call is about to reserve.
+    """
+    return _encode(time.time_ns() // 1_000_000 << 80 | int.from_bytes(os.urandom(10)), 26)
 
 
 def _reserve(count: int) -> tuple[int, str]:
@@ -258,7 +270,7 @@ def _draw() -> None:
     """Draw the random part of this process: at the start, and again in a forked child."""
     global _lock, _last_ms, _process, _count, _ready
     chance = int.from_bytes(os.urandom(10))
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _last_ms = 0
     _ready = iter(())
     _process = _encode(chance >> 30, 10)

@@ -166,6 +166,7 @@ class BaseQueue:
         return Closed(f"queue {self.name!r} was closed; make a new one to go on")
 
     def _close(self) -> None:
+        self._lane.refuse_reentry()
         try:
             self._users.pop()  # only one thread succeeds if several close it
         except IndexError:
