@@ -70,8 +70,7 @@ async def at_work(app: bide.App) -> AsyncIterator[bide.AsyncQueue]:
     await asyncio.wait_for(ready.wait(), PATIENCE)
     async with bide.AsyncQueue("orders", app._url) as queue:
         yield queue
-    runner.stop()
-    runner.stop()
+    runner.stop(hurry=True)
     await task
 
 

@@ -126,6 +126,32 @@ def test_a_stop_finishes_what_is_under_way_or_hands_it_back(tmp_path: Path, grac
 
 
 @pytest.mark.process
+def test_a_sigterm_to_all_processes_finishes_what_is_under_way(tmp_path: Path) -> None:
+    """As systemd sends it: each process gets one from the supervisor as well."""
+
+    async def story(it: Receiver) -> None:
+        async def take_a_second(got: Got, _: object) -> bytes:
+            await asyncio.sleep(1)
+            return answer(200)
+
+        it.script = take_a_second
+        with ServerProcess(tmp_path, *settings(tmp_path, grace=20)) as server:
+            ask = Asking(server.port)
+            await ask.subscribe(it, concurrency=1)
+            await ask.put("a")
+            await until(lambda: it.under_way == 1)
+            (worker,) = server.workers()
+            os.kill(worker, signal.SIGTERM)
+            await until(lambda: "s to finish" in server.text)
+            server.process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(server.process.wait, PATIENCE) == 0
+        with ServerProcess(tmp_path, *settings(tmp_path, push=False)) as server:
+            assert await Asking(server.port).flow("acked") == 1
+
+    play(story)
+
+
+@pytest.mark.process
 def test_a_second_signal_hands_back_at_once(tmp_path: Path) -> None:
     async def story(it: Receiver) -> None:
         async def hang(got: Got, _: object) -> bytes:

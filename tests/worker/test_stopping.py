@@ -159,7 +159,7 @@ def test_a_second_stop_hands_back_at_once(scene: Scene) -> None:
         await until(any_entered(runner))
         runner.stop()
         await asyncio.sleep(0.02)
-        runner.stop()
+        runner.stop(hurry=True)
         await task  # the clock stands still
         assert (await scene.find("q-0")).state == "ready"
 
@@ -181,8 +181,7 @@ def test_a_handler_that_refuses_to_end_is_left_behind(scene: Scene) -> None:
         await scene.put(1)
         runner, task = await start(scene)
         await until(any_entered(runner))
-        runner.stop()
-        runner.stop()
+        runner.stop(hurry=True)
         await asyncio.sleep(0.02)
         assert not task.done()
         await scene.pass_time(task.done)

@@ -65,12 +65,56 @@ def test_a_second_sigterm_hands_back_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
+def test_a_sigterm_to_all_processes_lets_handlers_finish(tmp_path: Path) -> None:
+    """As systemd and `killall` do: each worker process gets one from its supervisor as well."""
+    put(tmp_path, sleep=1)
+    with worker(tmp_path, APP) as process:
+        wait_for(said(tmp_path, "VERSION began"), tmp_path)
+        (child,) = children(process)
+        os.kill(child, signal.SIGTERM)
+        wait_for(said(tmp_path, "stopping; 1 running"), tmp_path)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert "VERSION ended" in log(tmp_path)
+    assert counts(tmp_path).flow.acked == 1
+
+
+FORKS = """
+import multiprocessing, time, bide
+app = bide.App()
+fork = multiprocessing.get_context("fork")
+
+@app.handler("q")
+def handle(body: dict) -> None:
+    for _ in range(20):
+        child = fork.Process(target=time.sleep, args=(60,))
+        child.start()
+        child.terminate()
+        child.join()
+    print("ended by", child.exitcode, flush=True)
+"""
+
+
+@pytest.mark.process
+def test_a_handler_ends_a_process_that_it_has_forked(tmp_path: Path) -> None:
+    """It, such as one of a `multiprocessing.Pool`, has the signal handlers of the worker."""
+    with worker(tmp_path, FORKS) as process:
+        for number in (1, 2):
+            put(tmp_path)
+            wait_for(said(tmp_path, "ended by -15", number), tmp_path)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert log(tmp_path).count("stopping") <= 1
+    assert "has died" not in log(tmp_path)
+
+
+@pytest.mark.process
 def test_who_cannot_hand_back_is_killed_soon_after_the_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A handler holds up the event loop: the grace, which may be long, is not waited for."""
     monkeypatch.setattr("bide.worker.process.supervisor.LEEWAY", 0.1)
-    deaf = f"trap '' TERM; touch {tmp_path / 'begun'}; exec sleep 600"
+    deaf = f"trap '' TERM INT; touch {tmp_path / 'begun'}; exec sleep 600"
 
     async def story() -> None:
         supervisor = Supervisor(lambda line: ["sh", "-c", deaf], grace=600)

@@ -55,8 +55,7 @@ class Scene:
             yield runner
         finally:
             waiting.cancel()
-            runner.stop()
-            runner.stop()
+            runner.stop(hurry=True)
             while not (await asyncio.wait([task], timeout=0.2))[0]:
                 self.clock.advance(0.5)  # something runs still
         await task

@@ -62,11 +62,22 @@ async def _serve(
     loop = asyncio.get_running_loop()
     report = Report()
     app = App(settings, ready=lambda: _ready(line, report), shared=shared, pages=pages)
-    line = Pipe(line_fd, lambda: _orphaned(server))
+
+    def stop() -> None:
+        if not server.stopping:
+            server.stop()
+
+    def orphaned() -> None:
+        _log.error("the supervisor has died; stopping")
+        stop()
+
+    line = Pipe(line_fd, orphaned)
     await app.service.begin()
     server = HttpServer(app)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, server.stop)
+    # systemd sends SIGTERM to the supervisor and to each process, which then gets both. Only SIGINT,
+    # which the supervisor sends the second time, breaks off what is under way.
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    loop.add_signal_handler(signal.SIGINT, server.stop)
     await line.open()
     beats = asyncio.create_task(_beat(line, report, app.service))
     try:
@@ -75,11 +86,6 @@ async def _serve(
         await app.service.end()  # when it was broken off, nobody has done that
         beats.cancel()
         await line.close(report)
-
-
-def _orphaned(server: HttpServer) -> None:
-    _log.error("the supervisor has died; stopping")
-    server.stop()
 
 
 def _ready(line: Pipe, report: Report) -> None:

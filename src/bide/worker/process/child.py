@@ -8,6 +8,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -126,9 +127,9 @@ async def _work(app: App, orders: Orders, report: Report) -> None:
     task = asyncio.current_task()
     assert task is not None
 
-    def stop() -> None:
+    def stop(*, hurry: bool = False) -> None:
         if report.ready:
-            runner.stop()
+            runner.stop(hurry=hurry)
         else:  # nothing runs yet, and a lifespan may wait for ever
             task.cancel()
 
@@ -137,8 +138,11 @@ async def _work(app: App, orders: Orders, report: Report) -> None:
         stop()
 
     pipe = Pipe(orders.pipe, orphaned)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+    # A signal of its own: systemd sends SIGTERM to the supervisor and to each process, which then
+    # gets it from both.
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    loop.add_signal_handler(signal.SIGINT, partial(stop, hurry=True))
+    _leave_signals_on_fork()
     await pipe.open()
     beats = asyncio.create_task(_beat(pipe, report, runner, orders.metrics))
     delays = asyncio.create_task(_delays(app, orders.grace))
@@ -200,6 +204,23 @@ async def _again_and_again(app: App, run: Callable[[Lane], Awaitable[None]], fai
             await sleep(app.clock, AGAIN)
     finally:
         await asyncio.to_thread(close_lane, lane)
+
+
+def _leave_signals_on_fork() -> None:
+    """Let signals end the processes that handlers fork; else they would stop the worker instead."""
+    both = signal.SIGTERM, signal.SIGINT
+
+    def in_child() -> None:
+        signal.set_wakeup_fd(-1)  # the worker's loop reads from it
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, both)
+
+    os.register_at_fork(  # blocked meanwhile: one may come before the child is ready for it
+        before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, both),
+        after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, both),
+        after_in_child=in_child,
+    )
 
 
 def _check_store(app: App, processes: int) -> None:

@@ -71,11 +71,11 @@ class Process:
         return self.ready
 
     def end(self, patience: float) -> None:
-        """Ask it to end; kill it if it still runs after `patience` seconds."""
+        """Ask it to end, from the second time on at once; kill it after `patience` seconds."""
         self.told += 1
         child = self._child
         if child is not None and child.returncode is None:
-            child.terminate()
+            child.send_signal(signal.SIGTERM if self.told == 1 else signal.SIGINT)
         asyncio.get_running_loop().call_later(patience, self._kill)
 
     def cause(self) -> str:

@@ -108,11 +108,11 @@ class Runner:
             return f"all places of {stuck} are taken by handlers that do not return"
         return None
 
-    def stop(self) -> None:
-        """Claim no more, and let handlers finish; a second call releases their messages at once."""
-        if self._stopping.is_set():
-            self._hurrying.set()
+    def stop(self, *, hurry: bool = False) -> None:
+        """Claim no more, and let handlers finish; with `hurry` release their messages at once."""
         self._stopping.set()
+        if hurry:
+            self._hurrying.set()
 
     async def run(self) -> None:
         """Work until `stop` is called.

@@ -60,12 +60,12 @@ class Slot:
                 self.process = None
                 return process
 
-    async def replace(self, given_up: asyncio.Event, haste: float | None = None) -> bool:
+    async def replace(self, given_up: asyncio.Event, *, hurry: bool) -> bool:
         """Start another process, and end the one before once the new one is at work.
 
         Args:
             given_up: set when the caller no longer waits for the new process.
-            haste: seconds after which the one before is asked once more to end.
+            hurry: the one before must end at once.
 
         Returns:
             Whether the new process works; if not, the one before goes on.
@@ -77,8 +77,7 @@ class Slot:
         self._replaced.set()
         if old is not None:  # else it died meanwhile
             self._end(old)
-            if haste is not None:
-                await asyncio.sleep(haste)
+            if hurry:
                 self._end(old)
             await asyncio.wait([old.over])
         return True

@@ -32,9 +32,6 @@ SILENT = 10.0
 LEEWAY = 10.0
 """Seconds beyond the grace after which a process that does not end is killed."""
 
-HASTE = 0.2
-"""Seconds from the first to the second SIGTERM on `--reload`: sent together they would merge."""
-
 AGAIN = 30.0
 """Seconds between two attempts to replace a process that is stuck."""
 
@@ -284,7 +281,7 @@ class Supervisor:
     async def _replace(self, slot: Slot) -> bool:
         """Replace a process; return whether the new one works."""
         # A user who edits code does not want to wait for the grace.
-        return await slot.replace(self._reload, None if self._folder is None else HASTE)
+        return await slot.replace(self._reload, hurry=self._folder is not None)
 
     # Chores.
 
