@@ -301,6 +301,35 @@ def test_a_connection_that_the_receiver_closed_while_idle_costs_no_attempt(stage
     stage.play(story())
 
 
+@pytest.mark.parametrize(
+    ("part", "later"), [(b"more than it said", b""), (b"", answer(408)), (b"", answer(200))]
+)
+def test_what_comes_unasked_on_a_kept_connection_answers_no_request(
+    stage: Stage, part: bytes, later: bytes
+) -> None:
+    """As from servers that say 408 before they close a connection which was idle for too long."""
+
+    async def story() -> None:
+        async with stage.at_work(concurrency=1) as (it, _):
+            first: list[asyncio.StreamWriter] = []
+
+            async def script(got: Got, writer: asyncio.StreamWriter) -> bytes:
+                if got.id != "m0":
+                    return answer(200)
+                first.append(writer)
+                return answer(200) + part
+
+            it.script = script
+            await stage.put(1)
+            await stage.acked(1)
+            first[0].write(later)
+            await stage.put(2, id="m1")
+            await stage.acked(2)
+            assert [(got.id, got.connection) for got in it.got] == [("m0", 1), ("m1", 2)]
+
+    stage.play(story())
+
+
 def test_no_secret_comes_back_into_the_reason(stage: Stage) -> None:
     async def story() -> None:
         async with stage.at_work(headers={"authorization": "Bearer abcdefghij"}) as (it, worker):

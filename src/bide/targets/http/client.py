@@ -70,9 +70,14 @@ class _Connection:
         """Whether any byte of an answer has come since the last request."""
         self.expiry: Timer | None = None
 
-    @property
-    def open(self) -> bool:
-        return not (self.reader.at_eof() or self.writer.is_closing())
+    async def quiet(self) -> bool:
+        """Tell whether nothing has come, not even the end."""
+        try:
+            async with asyncio.timeout(0):
+                await self.reader.read(1)
+        except TimeoutError:
+            return True
+        return False
 
     def abort(self) -> None:
         if self.expiry is not None:
@@ -171,6 +176,8 @@ class HttpClient:
         http, keep = connection.http, False
         connection.heard = False
         try:
+            if connection.expiry is not None and not await connection.quiet():
+                raise NoAnswer("the receiver closed the idle connection")  # or said 408 before that
             head, data, end = (
                 http.send(request), http.send(h11.Data(body)), http.send(h11.EndOfMessage())
             )  # fmt: skip
@@ -178,7 +185,8 @@ class HttpClient:
             await connection.writer.drain()
             response = await self._head(connection)
             start = await self._body(connection)
-            if keep := http.our_state is h11.DONE and http.their_state is h11.DONE:
+            over = http.our_state is h11.DONE and http.their_state is h11.DONE
+            if keep := over and http.trailing_data == (b"", False):
                 http.start_next_cycle()
                 self._keep(origin, connection)
         except OSError:
@@ -223,13 +231,12 @@ class HttpClient:
 
     def _take(self, origin: _Origin) -> _Connection | None:
         """Return the kept connection that was used last."""
-        while kept := self._kept.get(origin):
-            connection = kept[-1]
-            self._forget(origin, connection)
-            if connection.open:
-                return connection
-            connection.abort()
-        return None
+        kept = self._kept.get(origin)
+        if not kept:
+            return None
+        connection = kept[-1]
+        self._forget(origin, connection)
+        return connection
 
     def _keep(self, origin: _Origin, connection: _Connection) -> None:
         self._kept.setdefault(origin, []).append(connection)
