@@ -265,6 +265,46 @@ def test_resume_closes_the_circuit(stage: Stage) -> None:
     stage.play(story())
 
 
+def test_a_server_that_looks_during_a_resume_does_not_hear_of_the_old_circuit(
+    stage: Stage,
+) -> None:
+    async def story() -> None:
+        async with receiver() as it, stage.pushing() as pusher:
+            it.answers(answer(503))
+            await stage.subscribe(it.url, failures=1, probe=600_000)
+            await stage.pass_time(lambda: pusher.workers)
+            worker = pusher.workers["/shop"]
+            await stage.put(1)
+            await until(lambda: worker.circuit.since is not None)
+            await until(lambda: stage.counts().sizes.ready == 1)
+            await until(lambda: not worker._telling)
+            it.answers(answer(200))
+            forget, looked, began = stage.records.peers.forget_circuit, 0, stage.clock.now()
+
+            async def late(key: str) -> None:
+                nonlocal looked
+                looked = pusher.looked
+                await stage.pass_time(lambda: pusher.looked > looked + 1)
+                await forget(key)
+
+            stage.records.peers.forget_circuit = late  # type: ignore[method-assign]
+            await stage.records.resume(None, "shop")
+            assert looked
+            await stage.pass_time(lambda: stage.counts().flow.acked == 1)
+            assert stage.clock.now() - began < 60_000
+
+    stage.play(story())
+
+
+def test_a_circuit_that_a_wrong_clock_opened_is_probed() -> None:
+    circuit, hour = Circuit(), 3_600_000
+    circuit.failed("x", 2 * hour, most=1, pause=30_000)
+    assert [circuit.state(2 * hour), circuit.state(hour)] == ["open", "half-open"]
+    before = circuit.changed
+    assert circuit.succeeded(hour)
+    assert circuit.changed > before  # so that other servers take it over
+
+
 def test_pauses_between_probes_grow_up_to_ten_minutes() -> None:
     circuit, now, pauses = Circuit(), 0, []
     circuit.failed("x", now, most=1, pause=60_000)

@@ -16,9 +16,11 @@ from bide.engines.sqlite import SqliteEngine
 from bide.lane import Lane
 from bide.model.commands import Command, Put
 from bide.model.errors import StoreUnavailable
+from bide.targets.http.push_stats import Deliveries
 from bide.targets.http.records import Records
 from bide.targets.http.subscription_worker import SubscriptionWorker
 from bide.targets.pusher import Pusher
+from bide.testing import FakeClock
 from tests.targets.http.environment import LOOPBACK, Stage, until
 from tests.targets.http.receiver import Got, answer, receiver
 
@@ -152,6 +154,22 @@ def test_one_server_of_all_sends_the_one_message_to_a_receiver_that_was_dead(sta
                 assert len(it.got) == sent + 1
                 gate.set()
                 await stage.pass_time(lambda: stage.counts().flow.acked == 20)
+
+    stage.play(story())
+
+
+def test_the_figures_of_servers_count_however_wrong_the_clock_of_their_reader_is(
+    stage: Stage,
+) -> None:
+    async def story() -> None:
+        told = {"/shop": Deliveries(running=1)}
+        await stage.records.peers.present("one", told)
+        stage.clock.advance(5)
+        await stage.records.peers.present("two", told)
+        reader = FakeClock(stage.clock.now() + 3_600_000)
+        assert (await Records(stage.lane, reader).peers.deliveries())["/shop"].running == 2
+        stage.clock.advance(5)
+        assert (await Records(stage.lane, reader).peers.deliveries())["/shop"].running == 1
 
     stage.play(story())
 

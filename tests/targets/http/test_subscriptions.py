@@ -132,6 +132,20 @@ def test_a_secret_that_leaked_can_be_replaced_at_once(stage: Stage) -> None:
     stage.play(story())
 
 
+def test_a_put_with_the_secret_that_it_has_changes_nothing(stage: Stage) -> None:
+    async def story() -> None:
+        mine = new_secret()
+        given = Subscription(name="shop", queue="q", url="https://example.org/")
+        first = await stage.records.put(given, mine)
+        stage.clock.advance(5)
+        assert (await stage.records.put(given, mine)).subscription == first.subscription
+        changed = await stage.records.put(given, new_secret())
+        assert len(changed.subscription.secrets) == 1
+        assert changed.subscription.valid(0) != [mine]
+
+    stage.play(story())
+
+
 def test_no_more_than_five_secrets_count_at_a_time(stage: Stage) -> None:
     async def story() -> None:
         await stage.subscribe("https://example.org/")

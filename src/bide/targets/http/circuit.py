@@ -12,6 +12,9 @@ State = Literal["closed", "open", "half-open"]
 CEILING = 600_000
 """The longest time between two probes, in milliseconds."""
 
+SKEW = 60_000
+"""By how many milliseconds the clocks of servers may differ."""
+
 
 class Circuit(msgspec.Struct, omit_defaults=True):
     """The state of one receiver. Times are Unix milliseconds.
@@ -35,7 +38,7 @@ class Circuit(msgspec.Struct, omit_defaults=True):
     error: str = ""
     """The last failure."""
     changed: int = 0
-    """When it was opened or closed, or a probe failed."""
+    """When it was opened or closed, or a probe failed; later than the change before."""
     receiver: str = ""
     """The `Subscription.receiver` that it is about; empty: of any."""
 
@@ -47,14 +50,16 @@ class Circuit(msgspec.Struct, omit_defaults=True):
         """Return the state: closed sends all, open sends nothing, half-open sends one message."""
         if self.since is None:
             return "closed"
-        return "open" if now < self.until else "half-open"
+        # If the end is farther off than it can be, the clock that set it was wrong.
+        return "open" if 0 < self.until - now <= self.pause + SKEW else "half-open"
 
     def succeeded(self, now: int) -> bool:
         """Count a success; return whether it closes the circuit."""
         self.failures = 0
         if self.since is None:
             return False
-        self.since, self.until, self.pause, self.changed = None, 0, 0, now
+        self.since, self.until, self.pause = None, 0, 0
+        self.changed = max(now, self.changed + 1)
         return True
 
     def failed(self, error: str, now: int, *, most: int, pause: int) -> bool:
@@ -73,5 +78,5 @@ class Circuit(msgspec.Struct, omit_defaults=True):
             return False
         self.pause = min(max(CEILING, pause), self.pause * 2 if state == "half-open" else pause)
         self.since = now if self.since is None else self.since
-        self.until, self.changed = now + self.pause, now
+        self.until, self.changed = now + self.pause, max(now, self.changed + 1)
         return True

@@ -5,7 +5,6 @@ from typing import TypeVar
 
 import msgspec
 
-from bide.clock import Clock
 from bide.lane.lane import Lane
 from bide.model.commands import Cancel, Command, Find, Put, Scan
 from bide.model.identity import RESERVED
@@ -36,12 +35,10 @@ class Peers:
 
     Args:
         lane: the lane to the store.
-        clock: tells which servers are still running.
     """
 
-    def __init__(self, lane: Lane, clock: Clock) -> None:
+    def __init__(self, lane: Lane) -> None:
         self._lane = lane
-        self._clock = clock
 
     async def circuits(self) -> dict[str, Circuit]:
         """Return the circuits that are or were open, by the keys of their subscriptions."""
@@ -86,8 +83,7 @@ class Peers:
     async def deliveries(self) -> Told:
         """Return the figures of the running servers."""
         page = await self._ask(Page, Scan(PRESENCE, limit=MOST))
-        now = self._clock.now()
-        return total(_decoded(message, Told) for message in page.messages if message.due > now)
+        return total(_decoded(one, Told) for one in page.messages if one.state == "delayed")
 
     async def _ask(self, kind: type[R], command: Command) -> R:
         return expect(kind, await self._lane.acall(command))

@@ -76,7 +76,7 @@ class Records:
         self._lane = lane
         self._clock = clock
         self.keys = SecretKeys.of_environment() if keys is None else keys
-        self.peers = Peers(lane, clock)
+        self.peers = Peers(lane)
         """What the servers tell each other about the subscriptions."""
 
     async def listed(self) -> list[Subscription]:
@@ -143,8 +143,9 @@ class Records:
         made = new_secret()
 
         def edit(known: Subscription | None) -> Subscription:
-            secrets = () if known is None or mine is not None else known.secrets
-            if given.signed and not secrets:
+            secrets = () if known is None else known.secrets
+            other = bool(secrets and mine) and secrets[0].text != mine
+            if given.signed and (other or not secrets):
                 secrets = (Secret(mine or made, self._clock.now()),)
             state = {} if known is None else {name: getattr(known, name) for name in STANDING}
             return msgspec.structs.replace(given, secrets=secrets, **state)
@@ -221,9 +222,10 @@ class Records:
             return known and msgspec.structs.replace(known, paused=False, reason="")
 
         key = key_of(namespace, name)
+        # First, or a server that meets the new version hears of the old circuit again.
+        await self.peers.forget_circuit(key)
         # A new version even if it was not paused, so that all servers start again.
         _, kept = await self._change(key, edit, tag, always=True)
-        await self.peers.forget_circuit(key)
         return kept
 
     async def rotate(
