@@ -106,6 +106,22 @@ def test_rotate_prints_another_secret_unless_it_was_brought(
     assert "whsec_short" not in result.output
 
 
+def test_a_file_of_bytes_is_no_secret(run: Bide, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"\xff\xfe")
+    file = str(tmp_path / "secret")
+    result = run("subscription", "put", "shop", "orders", URL, "--secret-file", file)
+    assert result.exit_code == 2
+    assert "no text" in result.output
+
+
+def test_add_takes_a_queue_of_one_namespace(run: Bide) -> None:
+    result = run("subscription", "add", "shop/orders", "--to", URL, "--namespace", "other")
+    assert result.exit_code == 2
+    assert "name it once" in result.output
+    assert run("subscription", "add", "shop/orders", "--to", URL).exit_code == 0
+    assert [one["namespace"] for one in listed(run, "--all")] == ["shop"]
+
+
 def test_ping_tells_why_nothing_was_heard(run: Bide) -> None:
     run("subscription", "put", "shop", "orders", "http://127.0.0.1:9/")
     result = run("subscription", "ping", "shop")

@@ -56,7 +56,10 @@ namespace_option = option.text(
 def _secret(ctx: click.Context, param: click.Parameter, path: Path | None) -> str | None:
     if path is None:
         return None
-    return (sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")).strip()
+    try:
+        return (sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")).strip()
+    except UnicodeDecodeError:
+        raise click.BadParameter(f"{path} has no text in it, but other bytes") from None
 
 
 secret_option = click.option(
@@ -185,9 +188,10 @@ def add(
       bide subscription add orders --to https://shop.example/hooks/bide
       bide subscription add orders --to 'amqp://app@mq/?exchange=shop&key=order.timeout'
     """  # fmt: skip
-    whose, _, own = queue.rpartition("/")
-    which = _identity(namespace or whose or None, name or own)
-    _print_secret(out, which, access_to(store).put(which, {"queue": own, "url": to}, None))
+    source = _identity(namespace, queue)
+    which = _identity(source.namespace, name or source.name)
+    given = {"queue": source.name, "url": to}
+    _print_secret(out, which, access_to(store).put(which, given, None))
 
 
 @subscription.command(name="list")

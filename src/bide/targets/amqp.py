@@ -26,6 +26,16 @@ HEARTBEAT = 5
 """Seconds between heartbeats. A silent broker is given up after three of them."""
 
 
+NOT_INSTALLED = (
+    "RabbitMQ needs the package aio-pika, which is not installed: pip install 'bide[rabbitmq]'"
+)
+
+
+def is_installed() -> bool:
+    """Tell whether the package that publishes to RabbitMQ is there."""
+    return find_spec("aio_pika") is not None
+
+
 def is_amqp(url: str) -> bool:
     """Tell whether a URL names a broker."""
     return url.partition(":")[0].lower() in SCHEMES
@@ -91,11 +101,8 @@ def intakes(urls: Iterable[str]) -> list[Address]:
                 f"?exchange=NAME of up to {LONGEST_TARGET} characters"
             )
         check_queue(address.queue or address.exchange)
-    if found and find_spec("aio_pika") is None:
-        raise InvalidArgument(
-            "RabbitMQ needs the package aio-pika, which is not installed: "
-            "pip install 'bide[rabbitmq]'"
-        )
+    if found and not is_installed():
+        raise InvalidArgument(NOT_INSTALLED)
     return found
 
 

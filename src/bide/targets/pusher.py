@@ -16,9 +16,10 @@ from bide.consuming.graceful_stop import FAREWELL, cancel, first_of, stop
 from bide.consuming.store_client import StoreClient
 from bide.lane.lane import Lane
 from bide.model.errors import Closed, StoreError
+from bide.model.message import Message
 from bide.observing.heartbeat import Heartbeat, can_report
 from bide.observing.tally import Tally, total
-from bide.targets.amqp import Address, is_amqp
+from bide.targets.amqp import NOT_INSTALLED, Address, is_amqp, is_installed
 from bide.targets.http.addresses import Gate
 from bide.targets.http.answer import Answer
 from bide.targets.http.client import Busy, HttpClient
@@ -119,6 +120,8 @@ class Pusher:
         """Return what sends the messages of a subscription."""
         if is_amqp(subscription.url):
             if self._rabbitmq is None:
+                if not is_installed():
+                    return _NotInstalled()
                 from bide.targets.rabbitmq.target import RabbitMQ
 
                 self._rabbitmq = RabbitMQ(
@@ -296,3 +299,18 @@ class Pusher:
         finally:
             await cancel([sending])  # also when whoever asked has gone
         return Answer(None, f"no answer within {subscription.timeout / 1000:g} s")
+
+
+class _NotInstalled:
+    """Stands for RabbitMQ where its package is missing: as a receiver that never answers."""
+
+    free = 1
+
+    async def send(self, message: Message, to: Subscription) -> Answer:
+        return Answer(None, NOT_INSTALLED)
+
+    async def ping(self, to: Subscription) -> Answer:
+        return Answer(None, NOT_INSTALLED)
+
+    async def close(self) -> None:
+        pass

@@ -1,6 +1,7 @@
 """What arrives at a receiver, and what becomes of the message by what it answers."""
 
 import asyncio
+import sys
 from datetime import UTC, datetime
 from email.utils import format_datetime
 
@@ -272,3 +273,19 @@ def test_a_message_whose_last_lease_expired_counts_as_a_dead_delivery(
 
     stage.play(story())
     assert "m0 of q, attempt 1: it is dead now: its lease expired; push:gone held it" in caplog.text
+
+
+def test_without_its_package_rabbitmq_is_a_receiver_that_is_away(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "aio_pika", None)
+
+    async def story() -> None:
+        one = await stage.subscribe("amqp://127.0.0.1:1/?exchange=x", failures=2)
+        async with stage.pushing() as pusher:
+            await stage.put(*range(3))
+            await stage.pass_time(lambda: pusher.workers["/shop"].circuit.since is not None)
+            assert "pip install 'bide[rabbitmq]'" in pusher.workers["/shop"].circuit.error
+            assert "is not installed" in (await pusher.ping(one)).text
+
+    stage.play(story())
