@@ -127,7 +127,10 @@ def test_percentiles() -> None:
 
 
 @pytest.mark.process
-def test_an_interrupted_run_leaves_nothing_behind(url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_leaves_nothing_behind(
+    url: str, tmp_path: Path, number: int, code: int
+) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "bide", "demo", "--seconds", "60", "--dashboard"],
         env={**os.environ, "TMPDIR": str(tmp_path), "BIDE_URL": url},
@@ -139,9 +142,9 @@ def test_an_interrupted_run_leaves_nothing_behind(url: str, tmp_path: Path) -> N
         assert process.poll() is None
     with urllib.request.urlopen(where, timeout=60) as page:
         assert b"orders" in page.read()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, errors = process.communicate(timeout=60)
-    assert (process.returncode, errors) == (130, b"")
+    assert (process.returncode, errors) == (code, b"")
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(where, timeout=60)

@@ -156,6 +156,24 @@ def test_follow_moves_what_comes_until_it_is_interrupted(
     assert ids(target) == ["a", "b", "c"]
 
 
+def test_a_move_that_is_told_to_end_says_so_by_its_exit_code(
+    url: str, orders: bide.Queue, tmp_path: Path
+) -> None:
+    orders.put_many(range(20_000))
+    target = f"sqlite:///{tmp_path}/new.db"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bide", "move", url, target, "--batch", "1"],
+        env=environment(url), stderr=subprocess.PIPE,
+    )  # fmt: skip
+    deadline = time.monotonic() + BOUND
+    while orders.counts().sizes.total == 20_000:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.terminate()
+    assert process.communicate(timeout=BOUND)[1] == b""
+    assert process.returncode == 143
+
+
 def test_the_help_explains_every_word_of_the_output(
     run: Bide, url: str, orders: bide.Queue, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from click.testing import Result
 
 import bide
+from bide.cli.transfer import opened
 
 Bide = Callable[..., Result]
 Shell = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -160,3 +162,12 @@ def test_an_export_keeps_the_mode_of_the_file_and_the_link_to_it(
     assert link.is_symlink()
     assert len(file.read_text().splitlines()) == 1
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_an_export_that_is_told_to_end_leaves_the_former_one(tmp_path: Path) -> None:
+    file = tmp_path / "orders.jsonl"
+    file.write_text("the former one")
+    with pytest.raises(SystemExit, match="143"), opened(str(file)):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert file.read_text() == "the former one"
+    assert list(tmp_path.iterdir()) == [file]

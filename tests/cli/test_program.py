@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 import bide
 from bide.cli import main
 from bide.cli.program import FILES
+from tests.servers import RedisServer
 
 Bide = Callable[..., Result]
 Shell = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -164,6 +165,21 @@ def complete(words: str, url: str) -> list[str]:
     }
     result = CliRunner().invoke(main, [], env=env, prog_name="bide")
     return [line.partition(",")[2] for line in result.output.splitlines() if line]
+
+
+def test_a_store_warns_nobody_who_completes_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = RedisServer(tmp_path)  # it warns that a restart loses all messages
+    try:
+        with bide.Queue("orders", server.url) as queue:
+            queue.put(1)
+        assert caplog.records
+        caplog.clear()
+        assert complete("counts o", server.url) == ["orders"]
+        assert caplog.records == []
+    finally:
+        server.stop()
 
 
 def test_completion_of_commands_queues_and_options(url: str) -> None:

@@ -123,7 +123,7 @@ def _move(there: Store, here: Store, name: str, batch: int, *, dry_run: bool) ->
         found.held = found.left = sizes.leased
         return found
     doing = "looking at" if dry_run else "moving"
-    with Bar(f"{doing} {name}", sizes.total) as bar, raise_on_termination(KeyboardInterrupt):
+    with Bar(f"{doing} {name}", sizes.total) as bar, raise_on_termination():
         mover = Mover(orders, here.queue(name), batch=batch, progress=bar.advance)
         return mover.plan() if dry_run else mover.run()
 

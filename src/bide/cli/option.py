@@ -111,13 +111,18 @@ def complete_queue(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Offer the names of the queues in the store, if there is one."""
+    import logging
+
     from bide.cli.store import Store
 
+    logging.disable()  # a warning would be printed beside what the user types
     try:
         with Store(ctx.params.get("url")) as store:
             return [CompletionItem(name) for name in store.names(incomplete)]
-    except BideError:  # no store, or a broken one: there is nothing to offer
+    except (BideError, OSError):  # no store, or a broken one: there is nothing to offer
         return []
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _no_url(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:

@@ -8,6 +8,7 @@ import click
 from bide.cli import option
 from bide.cli.errors import require_packages
 from bide.cli.output import Output
+from bide.cli.tables import grid
 from bide.cli.times import read_duration
 from bide.server.settings import Settings
 
@@ -145,10 +146,13 @@ def _check(settings: Any, out: Output) -> None:
             tokens = 0 if settings.behind else len(Tokens(store.lane).listed())
     asks = tokens > 0 or settings.auth == "required" or settings.oidc is not None
     must_be_local(settings, asks=asks)
-    shown = settings.shown()
+    shown = {**settings.shown(), "tokens": tokens}
     if out.as_json:
-        out.json({**shown, "tokens": tokens})
-        return
-    for name, value in shown.items():
-        out.row(name, str(value))
-    out.row("tokens", str(tokens))
+        out.json(shown)
+    elif out.terminal:
+        out.console.print(
+            grid([[(name, "dim"), str(value)] for name, value in shown.items()], "ll")
+        )
+    else:
+        for name, value in shown.items():
+            out.row(name, value)

@@ -17,14 +17,18 @@ Windows has no SIGHUP.
 _Handler = Callable[[int, FrameType | None], None]
 
 
+def _end(number: int) -> BaseException:
+    return SystemExit(128 + number)
+
+
 @contextmanager
-def raise_on_termination(error: Callable[[int], BaseException]) -> Iterator[None]:
+def raise_on_termination(error: Callable[[int], BaseException] = _end) -> Iterator[None]:
     """Raise an exception in the block on SIGTERM and SIGHUP, as Ctrl-C does.
 
     An ignored signal stays ignored, as under nohup.
 
     Args:
-        error: makes the exception from the number of the signal.
+        error: makes the exception from the number of the signal; by default the exit.
     """
 
     def leave(number: int, frame: FrameType | None) -> NoReturn:

@@ -15,6 +15,7 @@ from bide.cli.output import DONE, NOTHING, Output, plural, warn
 from bide.cli.progress import Bar
 from bide.cli.store import Store, on_any_store, on_store
 from bide.cli.takeover import import_from
+from bide.cli.termination import raise_on_termination
 from bide.engines.registry import mask
 from bide.queue.sorted_set import load_sorted_set
 
@@ -47,7 +48,7 @@ def export(store: Store, out: Output, queue: str, output: str) -> None:
     count = 0
     with (
         Bar(f"exporting {queue}", orders.counts().sizes.total) as bar,
-        _opened(output) as file,
+        opened(output) as file,
     ):
         for count, line in enumerate(bar.over(orders.export()), 1):  # noqa: B007
             file.write(line + "\n")
@@ -57,7 +58,7 @@ def export(store: Store, out: Output, queue: str, output: str) -> None:
 
 
 @contextmanager
-def _opened(output: str) -> Iterator[IO[str]]:
+def opened(output: str) -> Iterator[IO[str]]:
     """Open a file that takes its name when it is complete; before, what bears the name stays."""
     path = Path(output)
     if output == "-" or (path.exists() and not path.is_file()):  # such as a pipe
@@ -68,7 +69,7 @@ def _opened(output: str) -> Iterator[IO[str]]:
     path.parent.stat()  # fails here, where the error names the folder, not the unfinished file
     part = path.with_name(f".bide-export-{secrets.token_hex(4)}")
     try:
-        with part.open("x", encoding="utf-8") as file:
+        with raise_on_termination(), part.open("x", encoding="utf-8") as file:
             if path.exists():
                 part.chmod(path.stat().st_mode)
             yield file

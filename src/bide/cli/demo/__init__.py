@@ -76,7 +76,10 @@ def demo(
     folder = Path(tempfile.mkdtemp(prefix="bide-demo-"))
     try:
         stage = Stage(folder, Plan(orders, seconds, workers))
-        with _dashboard(out, stage.url) if dashboard else nullcontext() as watched:
+        with (
+            raise_on_termination(),
+            _dashboard(out, stage.url) if dashboard else nullcontext() as watched,
+        ):
             with _watching(out, stage.plan) as watch:
                 stage.run(watch)
             with Queue(QUEUE, stage.url) as queue:
