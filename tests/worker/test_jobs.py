@@ -1,5 +1,6 @@
 """Work as classes: name, due moment and what to do in one place."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,7 +10,7 @@ import bide
 from bide.model import body as bodies
 from bide.model.commands import Put
 from bide.model.message import Item
-from tests.worker.worker_app import Scene
+from tests.worker.worker_app import Scene, until
 
 STARTS = datetime(2030, 1, 1, 9, tzinfo=UTC)
 ran: list[Any] = []
@@ -114,6 +115,32 @@ def test_a_job_that_is_not_known_here_is_tried_again(scene: Scene) -> None:
             await scene.delayed(1, "meetings")
         error = (await scene.find("new", "meetings")).error or ""
         assert error.startswith("the message is of the job 'Celebrate'; this worker knows")
+
+    scene.play(story())
+
+
+def test_a_job_that_is_not_known_here_starts_no_other_beyond_the_concurrency(scene: Scene) -> None:
+    gate = asyncio.Event()
+
+    class Hold(bide.Job):
+        async def run(self) -> None:
+            await gate.wait()
+
+    async def story() -> None:
+        scene.app.job("meetings", concurrency=1)(Hold)
+        async with scene.at_work() as runner:
+            consumer = runner.consumers["meetings"]
+            consumer._prefetch._pace = 0.0001  # as if the handlers so far were fast
+            held = {"bide-job": "Hold"}
+            await put(scene, bide.NewMessage(body={}, id="first"), held)
+            await until(lambda: len(consumer.running) == 1)
+            await put(scene, bide.NewMessage(body={}, id="second"), held)
+            await until(lambda: len(consumer._prefetch.waiting) == 1)
+            await put(scene, bide.NewMessage(body={}, id="new"), {"bide-job": "Celebrate"})
+            await scene.delayed(1, "meetings")
+            assert [one.id for one in consumer.running] == ["first"]
+            gate.set()
+            await scene.acked(2, "meetings")
 
     scene.play(story())
 

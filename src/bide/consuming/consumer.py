@@ -240,9 +240,8 @@ class Consumer(Claimer):
             if message.failures and not self._may_begin(one, now):
                 continue
             if handler is None:
-                one.began = now
-                self.running[one] = None
-                self._ended(one, queue_handlers.no_such_job(message))
+                self._crash_isolation.left(one)
+                self._settling.add(one, self._judge(one, queue_handlers.no_such_job(message)))
             elif len(self.running) < queue_handlers.concurrency:
                 self._begin(one, now)
             else:
@@ -270,11 +269,8 @@ class Consumer(Claimer):
         """Release the messages of a claim; their attempt does not count."""
         if reply.died:
             self.tally.ended("dead", len(reply.died))
-        now, handler = self._clock.monotonic(), self.queue_handlers.any
-        back = [Handling(m, reply.token, reply.now, handler, self._state) for m in reply.messages]
-        for one in back:
-            one.arrived = one.began = now
-        self._hand_back(back)
+        token, now, handler = reply.token, reply.now, self.queue_handlers.any
+        self._hand_back([Handling(m, token, now, handler, self._state) for m in reply.messages])
 
     def _begin(self, one: Handling, now: float) -> None:
         handler, one.began = one.handler, now

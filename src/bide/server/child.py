@@ -74,8 +74,8 @@ async def _serve(
     line = Pipe(line_fd, orphaned)
     await app.service.begin()
     server = HttpServer(app)
-    # systemd sends SIGTERM to the supervisor and to each process, which then gets both. Only SIGINT,
-    # which the supervisor sends the second time, breaks off what is under way.
+    # systemd sends SIGTERM to each process, too, which then gets it twice. Only SIGINT, which the
+    # supervisor sends the second time, breaks off what is under way.
     loop.add_signal_handler(signal.SIGTERM, stop)
     loop.add_signal_handler(signal.SIGINT, server.stop)
     await line.open()
