@@ -119,7 +119,8 @@ class Lines:
     def wake(self) -> None:
         """Let groups take turns whose rate allows it again."""
         self.write()
-        for group in self._standing(RESTING, self.now - self.row.group_rate, PROMOTE):
+        rate = self.row.group_rate
+        for group in self._standing(RESTING, self.now - rate if rate else _EVERYTHING, PROMOTE):
             self._changing(group.key)
         self.write()
 

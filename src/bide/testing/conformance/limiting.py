@@ -257,6 +257,18 @@ class LimitCases:
         desk.configure(group_limit=5)
         assert desk.take() == ["a5"]
 
+    def test_a_rate_that_is_lifted_holds_nothing_after_the_clock_was_set_back(
+        self, bare: Desk
+    ) -> None:
+        bare.configure(group_rate=interval("1/m"))
+        put(bare, "a1 a2 a3")
+        bare.wait(HOUR)
+        assert bare.take() == ["a1"]
+        bare.wait(-HOUR)
+        assert bare.take() == []
+        bare.configure(group_rate=0, limit=9)
+        assert bare.take() == ["a2", "a3"]
+
     def test_what_is_too_late_counts_against_no_limit(self, desk: Desk) -> None:
         desk.configure(limit=1, rate=interval(1))
         put(desk, "a1 a2", expires=5)
