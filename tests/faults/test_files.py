@@ -324,6 +324,42 @@ def test_a_log_that_is_deleted_while_it_is_in_use_loses_nothing(
         orders.put(6, id="m6")
 
 
+def test_an_index_of_the_log_that_is_deleted_while_it_is_in_use_breaks_nothing(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that starts then makes an index of its own, and does not see what others write."""
+    monkeypatch.setattr("bide.engines.sqlite.engine.CHECK_EVERY", 0.0)
+    program = f"""
+import sys, bide
+orders = bide.Queue("orders", "sqlite:///{file}")
+for line in sys.stdin:
+    print(orders.put(line), flush=True)
+"""
+    with bide.Queue("orders", f"sqlite:///{file}") as orders:
+        orders.put_many([bide.NewMessage(1, id=f"m{number}") for number in range(99)])
+        file.with_name(f"{file.name}-shm").unlink()
+        with subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as later:
+            assert later.stdin is not None
+            assert later.stdout is not None
+            for _ in range(2):
+                print("put", file=later.stdin, flush=True)
+                assert later.stdout.readline()
+                with pytest.raises(
+                    StoreCorrupt, match=r"bide\.db-shm was deleted .* bide\.db-wal,"
+                ):
+                    orders.put(2)
+            orders.close()
+            later.stdin.close()
+    with bide.Queue("orders", f"sqlite:///{file}") as orders:
+        assert orders.counts().sizes.total == 101
+        assert orders.audit()
+
+
 def test_a_log_that_is_cut_is_told(file: Path) -> None:
     with bide.Queue("orders", f"sqlite:///{file}") as orders:
         orders.put_many(bide.NewMessage(body="x" * 200, id=f"m{n}") for n in range(200))

@@ -9,7 +9,6 @@ from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import NoReturn
 
 from bide.engines.port import Capabilities, Notifier
 from bide.engines.sqlite.connection import (
@@ -22,6 +21,7 @@ from bide.engines.sqlite.connection import (
     translate,
 )
 from bide.engines.sqlite.damage import DAMAGED, as_text, mend
+from bide.engines.sqlite.files import Files
 from bide.engines.sqlite.forks import opened, refuse_inherited
 from bide.engines.sqlite.notifier import SocketNotifier, folder_of, ring_all
 from bide.engines.sqlite.room import RESERVE, bytes_added, free_room
@@ -29,7 +29,7 @@ from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.statements import SQL
 from bide.engines.sqlite.verbs import VERBS
 from bide.model.commands import Claim, Command, Put
-from bide.model.errors import BideError, Closed, StoreCorrupt, StoreFull, StoreUnavailable
+from bide.model.errors import BideError, Closed, StoreCorrupt, StoreFull
 from bide.model.replies import Outcome, Outcomes, Reply, Settings
 
 __all__ = ["SqliteEngine"]
@@ -86,7 +86,7 @@ class SqliteEngine:
         self._ends: Sequence[str] = ()  # of messages, in the last transaction
         self._closed = False
         self._connection: sqlite3.Connection | None = None
-        self._file: tuple[int, int] | None = None
+        self._files = Files(self._path)
         self._open()
 
     def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
@@ -225,14 +225,14 @@ class SqliteEngine:
         Raises:
             StoreFull: there is too little room for the batch.
         """
-        left = free_room(self._real)
+        left = free_room(self._files.real)
         if left is None or left >= adds:
             return left is None or left > adds + UNCHECKED
         with suppress(sqlite3.OperationalError):  # busy or full: the next check decides
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         if not adds:
             return False
-        left, on_disk = free_room(self._real), free_room(self._real, 0.5)
+        left, on_disk = free_room(self._files.real), free_room(self._files.real, 0.5)
         ((pages,), (size,)) = (
             connection.execute(f"PRAGMA {name}").fetchone()
             for name in ("freelist_count", "page_size")
@@ -262,7 +262,7 @@ class SqliteEngine:
         """
         self._current()
         if self._notifier is None:
-            self._notifier = SocketNotifier.open(self._real)
+            self._notifier = SocketNotifier.open(self._files.real)
         return self._notifier
 
     def _send_hints(self, commands: Sequence[Command], replies: Sequence[Reply]) -> None:
@@ -278,7 +278,7 @@ class SqliteEngine:
         self._ends = ()
         try:
             for queue, wake in wakes.items():
-                ring_all(self._real, queue, wake, self._notifier)
+                ring_all(self._files.real, queue, wake, self._notifier)
         except OSError:  # the messages are stored, and whoever waits looks again by itself
             _log.debug("no hint could be sent for %s", self._path, exc_info=True)
 
@@ -291,12 +291,10 @@ class SqliteEngine:
         self.leave()
 
     def _open(self) -> sqlite3.Connection:
-        # SQLite keeps its files beside the file that a symbolic link names.
-        self._real = Path(os.path.realpath(self._path))
-        self._listeners = folder_of(self._real)
-        self._log_file = self._real.with_name(f"{self._real.name}-wal")
-        before = _identity(self._path)
-        refuse_inherited(self._path, before)
+        before, files = self._files, Files(self._path)
+        refuse_inherited(self._path, files.file)
+        new = "" if files.file else ", a new and empty one"
+        self._listeners = folder_of(files.real)
         connection = connect(
             self._path, self._durability, self._timeout, read_only=self._read_only, mode=self._mode
         )
@@ -304,18 +302,14 @@ class SqliteEngine:
             connection.execute(SQL.put_one_view)
             connection.execute(SQL.put_one_trigger)
             self._schema = forget_statistics(connection, None)
-        if self._file not in (None, before) and not self._read_only:  # the one who writes tells
-            _log.warning(
-                "%s was deleted, moved away or replaced while it was in use; from now on the file "
-                "of that name is the store%s",
-                self._path,
-                "" if before else ", a new and empty one",
-            )
-        # A file that was put in its place meanwhile is noticed at the next look.
-        self._file = before or _identity(self._path)
-        self._log = _identity(self._log_file)
-        self._connection = connection
-        opened(self, self._file)
+            if before.file not in (None, files.file):  # the one who writes tells
+                _log.warning(
+                    "%s was deleted, moved away or replaced while it was in use; from now on the "
+                    "file of that name is the store%s", self._path, new,
+                )  # fmt: skip
+        files.opened()
+        self._files, self._connection = files, connection
+        opened(self, files.file)
         self._checked = time.monotonic()
         return connection
 
@@ -336,65 +330,16 @@ class SqliteEngine:
         if self._closed:
             raise Closed("this engine was closed")
         connection = self._connection
-        if connection is not None and _identity(self._path) == self._file:
-            if self._log is not None and _identity(self._log_file) != self._log:
-                self._refuse_lost_log(connection)
+        if connection is not None and not self._files.moved:
+            self._files.refuse_lost(connection, self._timeout)
             self._checked = time.monotonic()
         else:
             if connection is not None:
-                self._keep_log_from_successor(connection)
+                self._files.keep_log_from_successor(connection, self._timeout)
             self.leave()
             connection = self._open()
         if not self._read_only:
             self._schema = forget_statistics(connection, self._schema)
         if self._notifier is not None:
-            self._notifier.renew(self._real)
+            self._notifier.renew(self._files.real)
         return connection
-
-    def _keep_log_from_successor(self, connection: sqlite3.Connection) -> None:
-        """Let the log go into the file that was moved away, and delete it.
-
-        SQLite would apply it to the file that bears the name now, and break that one.
-        """
-        if self._log is None or _identity(self._log_file) != self._log:
-            return
-        if _identity(self._real) == self._file:  # only a symbolic link is another one
-            return
-        with suppress(sqlite3.Error):
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            # Another process that does the same is done now, or waits for this one.
-            patiently(connection.execute, self._timeout, "BEGIN IMMEDIATE")
-        try:
-            if _identity(self._log_file) == self._log:
-                for end in ("-wal", "-shm"):
-                    self._real.with_name(self._real.name + end).unlink(missing_ok=True)
-        except OSError as error:
-            raise StoreUnavailable(
-                f"{self._path} was replaced while it was in use, and {self._log_file.name}, the "
-                f"log of the file before it, cannot be deleted: {error.strerror}. Stop all "
-                "processes of this store, delete the log, and start them again"
-            ) from error
-
-    def _refuse_lost_log(self, connection: sqlite3.Connection) -> NoReturn:
-        """Save what is in a log that was deleted, and write nothing more to it.
-
-        Opened again beside processes that still write to the old log, the file would break.
-        """
-        try:
-            busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        except sqlite3.Error as error:
-            raise translate(error, self._path, self._timeout) from error
-        saved = "is written to the file when the last process ends" if busy else "is in the file"
-        raise StoreCorrupt(
-            f"{self._log_file} was deleted or replaced while {self._path.name} was in use: what "
-            f"was confirmed {saved}, and nothing more is written. Stop all processes of this "
-            "store, run bide audit, and start them again; that file belongs to the store"
-        )
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:  # gone, or out of reach: opening it says which
-        return None
-    return found.st_dev, found.st_ino

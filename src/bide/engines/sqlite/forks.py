@@ -9,9 +9,8 @@ import os
 import weakref
 from pathlib import Path
 
+from bide.engines.sqlite.files import Identity
 from bide.model.errors import StoreUnavailable
-
-Identity = tuple[int, int]
 
 _open: weakref.WeakKeyDictionary[object, Identity] = weakref.WeakKeyDictionary()
 """The files that engines of this process have open."""
