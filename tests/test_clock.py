@@ -52,6 +52,15 @@ def test_a_moment_of_the_wall_clock_is_so_many_seconds_ahead() -> None:
     assert 9 < SYSTEM_CLOCK.until(moment) <= 10.001
 
 
+def test_a_clock_is_advanced_by_any_duration() -> None:
+    clock = FakeClock(0)
+    clock.advance("1m30s")
+    clock.advance(timedelta(milliseconds=250))
+    assert clock.now() == 90_250
+    with pytest.raises(ValueError, match="seconds='soon' is not a valid duration"):
+        clock.advance("soon")
+
+
 def test_time_does_not_go_back_but_the_wall_clock_may() -> None:
     clock = FakeClock(5_000)
     with pytest.raises(ValueError, match="time cannot go back"):

@@ -163,7 +163,19 @@ def test_a_put_that_was_not_stored_says_so(store: ScratchStore) -> None:
         store.assert_put("orders", 3)
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_store_that_is_not_open_gives_no_queue_of_a_real_one(when: str) -> None:
+    store = ScratchStore()
+    if when == "after":
+        with store:
+            store.queue("orders").put(1)
+    with pytest.raises(bide.Closed, match="use it in its block: with ScratchStore"):
+        store.queue("orders")
+
+
 def test_how_often_counts(store: ScratchStore) -> None:
+    with pytest.raises(bide.InvalidArgument, match=r"times=0 must be 1 .* assert_not_put"):
+        store.assert_put("orders", 1, times=0)
     orders = store.queue("orders")
     orders.put_many([1, 1, 2])
     store.assert_put("orders", 1, times=2)

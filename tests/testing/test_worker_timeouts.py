@@ -66,10 +66,17 @@ def test_deliveries_without_end_are_an_error(app: bide.App, store: ScratchStore)
     register(app, again)
     queue.put(1)
     with ManualWorker(app, store) as worker:
-        with pytest.raises(RuntimeError, match="50 deliveries were made"):
+        with pytest.raises(RuntimeError, match="more than limit=50 deliveries were made"):
             worker.run_due(limit=50)
-        with pytest.raises(RuntimeError, match="50 deliveries were made"):
+        with pytest.raises(RuntimeError, match="more than limit=50 deliveries were made"):
             worker.advance("1h", limit=50)
+
+
+def test_as_many_deliveries_as_the_limit_are_allowed(app: bide.App, store: ScratchStore) -> None:
+    register(app, lambda *_: None)
+    store.queue("q").put_many(range(3))
+    with ManualWorker(app, store) as worker:
+        assert len(worker.run_due(limit=3)) == 3
 
 
 def test_deliveries_at_many_moments_are_not_too_many(app: bide.App, store: ScratchStore) -> None:

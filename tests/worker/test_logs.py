@@ -5,7 +5,9 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -87,6 +89,22 @@ def test_the_last_lines_are_written_when_the_process_ends(
     for handler in logging.getLogger().handlers:
         handler.flush()  # as logging.shutdown does
     assert capsys.readouterr().err.endswith("last words\n")
+
+
+def test_a_full_disk_under_the_log_harms_nothing(
+    log: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        log.info("gathered")
+        log.warning("at once")
+
+    full = Path("/dev/full").open("w")  # noqa: SIM115  (closing it raises, too)
+    monkeypatch.setattr("sys.stderr", full)
+    configure(as_json=True, level="info", gather=True)
+    log.warning("without a loop")
+    asyncio.run(work())
+    with suppress(OSError):
+        full.close()
 
 
 def test_a_wrong_call_is_told_and_harms_nothing(

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -137,8 +137,9 @@ class GatheringHandler(logging.Handler):
         with self.lock or nullcontext():
             lines, self._lines, self._due = self._lines, [], None
             if lines:
-                sys.stderr.write("\n".join(lines) + "\n")
-                sys.stderr.flush()
+                with suppress(OSError, ValueError):  # a full disk; or it was closed
+                    sys.stderr.write("\n".join(lines) + "\n")
+                    sys.stderr.flush()
 
 
 def configure(*, as_json: bool, level: str, gather: bool = False) -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from bide.clock import Timer
-from bide.model.times import to_datetime, unix
+from bide.model.times import Duration, milliseconds, to_datetime, unix
 
 __all__ = ["FakeClock"]
 
@@ -68,15 +68,20 @@ class FakeClock:
         """Return the monotonic reading in seconds; only `advance` moves it."""
         return self._ns / NS
 
-    def advance(self, seconds: float) -> None:
+    def advance(self, seconds: Duration) -> None:
         """Let time pass, and wake every thread whose time has come.
 
         A woken thread does not count as waiting, so a later `wait_for_waiters` blocks until it
         waits again.
 
+        Args:
+            seconds: how long, also as a `timedelta` or "1h30m".
+
         Raises:
-            ValueError: `seconds` is negative.
+            ValueError: it is negative, or no duration.
         """
+        if not isinstance(seconds, (int, float)):
+            seconds = milliseconds(seconds, "seconds") / 1000
         if seconds < 0:
             raise ValueError("time cannot go back; `set_wall` sets the wall clock alone")
         self._advance_ns(round(seconds * NS))

@@ -10,11 +10,11 @@ from bide.engines.port import Engine
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
 from bide.model.commands import Command, Put, Scan
-from bide.model.errors import InvalidArgument
+from bide.model.errors import Closed, InvalidArgument
 from bide.model.message import Message, State
 from bide.model.replies import Outcomes, Page, Reply
 from bide.model.times import Duration, Moment
-from bide.queue.detour import detour
+from bide.queue.detour import detour, is_detoured
 from bide.queue.sync import Queue
 from bide.queue.values import check_state
 from bide.testing.clock import FakeClock
@@ -100,7 +100,15 @@ class ScratchStore:
         self._stack.close()
 
     def queue(self, name: str) -> Queue:
-        """Return a queue in this store; it is closed with the store."""
+        """Return a queue in this store; it is closed with the store.
+
+        Raises:
+            Closed: the store is not open, so that the queue would be in a real one.
+        """
+        if not is_detoured(self.lane):
+            raise Closed(
+                "this store is not open; use it in its block: with ScratchStore() as store:"
+            )
         return self._stack.enter_context(Queue(name))
 
     def puts(self, queue: str | None = None) -> list[PutRecord]:
@@ -165,6 +173,8 @@ class ScratchStore:
             The last such put.
         """
         __tracebackhide__ = True
+        if times is not None and times < 1:
+            raise InvalidArgument(f"times={times} must be 1 or more; for none use assert_not_put")
         expected = Expected(
             body=body, id=id, delay=delay, at=at, priority=priority, expires=expires,
             attempts=attempts, group=group, headers=headers,
@@ -172,7 +182,7 @@ class ScratchStore:
         found = self._matching(queue, expected)
         if not found or times not in (None, len(found)):
             what = f"no such message was put into {queue!r}"
-            if found or times == 0:
+            if found:
                 what = f"such puts into {queue!r}: {len(found)}, not {times}"
             raise AssertionError(self._complaint(what, expected, queue))
         return found[-1]

@@ -202,11 +202,11 @@ class _Worker(Generic[Answer]):
             self.handled.append(handled)
             if handled.failed and self._raises:
                 raise _noted(handled)
-            if len(done) >= limit:
+            if len(done) > limit:
                 raise RuntimeError(
-                    f"limit={limit:,} deliveries were made without time passing; the last was "
-                    f"{handled.id!r} of {handled.queue!r}. Does a handler put messages that are "
-                    "due at once? If so many are right, give a larger limit="
+                    f"more than limit={limit:,} deliveries were made without time passing; the "
+                    f"last was {handled.id!r} of {handled.queue!r}. Does a handler put messages "
+                    "that are due at once? If so many are right, give a larger limit="
                 )
         return done
 
