@@ -9,7 +9,7 @@ from aio_pika import IncomingMessage
 from aiormq import spec
 from pamqp import encode
 
-from bide.model.commands import Ack, Cancel, Claim, Lease, Put
+from bide.model.commands import Ack, Bury, Cancel, Claim, Lease, Put
 from bide.model.errors import InvalidArgument, StoreFull
 from bide.model.limits import MAX_AMQP_BODY
 from bide.model.replies import Claimed
@@ -97,6 +97,21 @@ def test_a_message_id_that_is_in_use_with_another_body_loses_nothing(stage: Stag
             assert sorted(one.data for one in reply.messages) == [b"a", b"b", b"c"]
             given = [(one.headers or {}).get("bide-message-id") for one in reply.messages]
             assert sorted(given, key=str) == [None, "m1", "m1"]
+
+    stage.play(story)
+
+
+def test_a_message_that_is_published_again_after_its_death_is_delivered(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.intake() as intake:
+            await stage.send(b"a", message_id="m1")
+            await stage.stored(1)
+            await stage.lane.acall(Bury(stage.exchange, await claim(stage), "why"))
+            await stage.send(b"a", message_id="m1")
+            await stage.stored(2)
+            await until(lambda: intake.taken.renamed == 1)
+            sizes = (await stage.counts()).sizes
+            assert (sizes.dead, sizes.ready) == (1, 1)
 
     stage.play(story)
 

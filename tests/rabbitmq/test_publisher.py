@@ -1,7 +1,9 @@
 """Publishing to a real broker, and what becomes of messages when that goes wrong."""
 
 import asyncio
+import socket
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from aiormq import spec
 
 from bide.model.commands import Put
 from bide.model.errors import StoreFull
+from bide.targets.rabbitmq import broker as brokers
 from bide.targets.rabbitmq import publisher as publishers
 from bide.targets.rabbitmq.fields import Publication
 from bide.targets.rabbitmq.publisher import Publisher, Result
@@ -186,6 +189,30 @@ def test_only_addresses_that_the_gate_allows_are_connected_to(stage: Stage) -> N
     async def story() -> None:
         async with stage.publisher(gate=Closed()) as to:
             assert "not public" in (await publish(to)).reason
+
+    stage.play(story)
+
+
+def test_an_address_that_does_not_answer_is_passed_over(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lookup(*_: object) -> list[str]:
+        return ["127.0.0.2", "127.0.0.1"]
+
+    monkeypatch.setattr(brokers, "lookup", lookup)
+    monkeypatch.setattr(brokers, "TRY", 0.1)
+
+    async def story() -> None:
+        with ExitStack() as sockets:
+            silent = sockets.enter_context(socket.socket())
+            silent.bind(("127.0.0.2", stage.broker.port))
+            silent.listen(0)
+            for _ in range(3):  # when its queue is full, the system drops what wants to connect
+                one = sockets.enter_context(socket.socket())
+                one.setblocking(False)
+                one.connect_ex(("127.0.0.2", stage.broker.port))
+            async with stage.publisher() as to:
+                assert await publish(to, patience=8) == Result("confirmed")
 
     stage.play(story)
 

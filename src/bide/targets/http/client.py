@@ -20,16 +20,13 @@ import h11
 from bide.clock import Clock, Timer
 from bide.model.limits import MAX_RECEIVER_BODY, MAX_RECEIVER_HEAD, MAX_RECEIVER_INTERIM
 from bide.targets.http.addresses import Gate, NotPublic
-from bide.targets.http.lookup import Lookup, lookup
+from bide.targets.http.lookup import TRY, Lookup, lookup
 
 LINGER = 1.0
 """Seconds to wait for the rest of an answer once its status is known."""
 
 KEEP = 15.0
 """Seconds for which a connection without requests stays open."""
-
-TRY = 3.0
-"""Seconds for connecting to one address of a host that has others."""
 
 SHARE = 4
 """Push uses at most a quarter of the file descriptors of its process."""

@@ -13,6 +13,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 THREADS = 32
 
+TRY = 3.0
+"""Seconds for connecting to one address of a host that has others."""
+
 Lookup = Callable[[str, int], Awaitable[list[str]]]
 """Returns the addresses of a host; the port is what the caller wants to connect to."""
 

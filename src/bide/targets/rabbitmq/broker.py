@@ -28,7 +28,7 @@ from bide.clock import Clock, sleep
 from bide.model.backoff import Backoff
 from bide.targets.amqp import Address
 from bide.targets.http.addresses import Gate
-from bide.targets.http.lookup import lookup
+from bide.targets.http.lookup import TRY, lookup
 from bide.targets.rabbitmq.reading import FrameReader
 
 PAUSES = Backoff(first="100ms", factor=2, ceiling="5s", jitter=0.2)
@@ -193,7 +193,8 @@ class _Transport(TransportFactory):
         problem: OSError | None = None
         for where in allowed:
             try:
-                return await self._open(where, port, **(tls if url.scheme == "amqps" else {}))
+                async with asyncio.timeout(TRY if where != allowed[-1] else None):
+                    return await self._open(where, port, **(tls if url.scheme == "amqps" else {}))
             except ssl.SSLCertVerificationError as error:
                 text = f"the certificate of {url.host} could not be verified: "
                 raise Refused(text + error.verify_message) from error

@@ -254,7 +254,7 @@ class Intake:
             for one, there in zip(known, found, strict=True):
                 if there is None:
                     arrived.append(one)  # the other one is gone meanwhile
-                elif arrivals.is_same(one.item, there):
+                elif there.state != "dead" and arrivals.is_same(one.item, there):
                     self.taken.repeated += 1
                 else:
                     self.taken.renamed += 1
