@@ -233,6 +233,24 @@ def test_a_lease_is_ended_and_a_queue_paused(tab: Tab, redis: RedisServer) -> No
         assert not orders.counts().paused
 
 
+TWICE = """
+const refused = [], form = document.querySelector("main form[method=post]");
+document.addEventListener("submit", event => {
+  refused.push(event.defaultPrevented);
+  event.preventDefault();
+});
+form.requestSubmit();
+form.requestSubmit();
+return refused;
+"""
+"""Submit a form twice, as a double click does; return which of both the page refuses."""
+
+
+def test_a_double_click_acts_once(tab: Tab) -> None:
+    tab.open("queue?queue=reminders")
+    assert tab.browser.execute_script(TWICE) == [False, True]
+
+
 def test_a_bar_of_the_forecast_is_a_link(tab: Tab) -> None:
     tab.open("queue?queue=reminders&span=7d")
     tab.on("//*[contains(@class, 'chart')]//*[name()='a']", lambda one: one.send_keys(Keys.ENTER))

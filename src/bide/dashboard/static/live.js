@@ -1,5 +1,6 @@
 // What the pages do beyond htmx: say when the dashboard cannot be reached, "/" for the search
-// field, and one box that chooses all rows.
+// field, one box that chooses all rows, and one action for a double click: the answer to the second
+// would replace that to the first, with its button "Undo".
 "use strict";
 const root = document.documentElement;
 document.addEventListener("htmx:error", () => root.classList.add("away"));
@@ -9,6 +10,12 @@ document.addEventListener("keydown", event => {
   if (event.key !== "/" || typing || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
   document.getElementById("search").focus();
+});
+let sent = -1000;
+document.addEventListener("submit", event => {
+  if (event.target.method !== "post") return;
+  if (event.timeStamp - sent < 1000) event.preventDefault();
+  else sent = event.timeStamp;
 });
 document.addEventListener("change", event => {
   if (event.target.id !== "choose-all") return;
