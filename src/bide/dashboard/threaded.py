@@ -59,14 +59,14 @@ class ThreadedDashboard:
         """Return the answer to a request.
 
         Args:
-            scope: the ASGI scope of the request.
+            scope: the ASGI scope of the request, as far as `Request` reads it.
             access: what its visitor may see and do; `None`: nothing at all.
             body: of the request; `None`: the client left before it had come whole.
 
         Raises:
             TimeoutError: it takes longer than `PATIENCE`.
         """
-        return self._own_thread().answer({**scope, ACCESS: access}, body)
+        return self._own_thread().answer({"type": "http", **scope, ACCESS: access}, body)
 
     def close(self) -> None:
         """Close the connections to the store; the next request opens them again."""

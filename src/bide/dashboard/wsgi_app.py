@@ -71,9 +71,6 @@ def _scope_of(environ: WSGIEnvironment) -> dict[str, Any]:
     """Return the ASGI scope of a request."""
     base = _text(environ.get("SCRIPT_NAME", "")).rstrip("/")
     return {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
         "method": environ["REQUEST_METHOD"],
         "scheme": environ["wsgi.url_scheme"],
         "path": base + _text(environ.get("PATH_INFO", "")),

@@ -31,9 +31,6 @@ def access_of(user: Any) -> Access | None:
 def answer(request: HttpRequest, base: str) -> HttpResponse:
     """Answer a request to the dashboard that is mounted at the path `base`."""
     scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
         "method": request.method,
         "scheme": request.scheme,
         "path": request.path,
