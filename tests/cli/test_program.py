@@ -167,17 +167,14 @@ def complete(words: str, url: str) -> list[str]:
     return [line.partition(",")[2] for line in result.output.splitlines() if line]
 
 
-def test_a_store_warns_nobody_who_completes_a_word(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    server = RedisServer(tmp_path)  # it warns that a restart loses all messages
+def test_a_store_warns_nobody_who_completes_a_word(shell: Shell, tmp_path: Path) -> None:
+    server = RedisServer(tmp_path)
     try:
-        with bide.Queue("orders", server.url) as queue:
-            queue.put(1)
-        assert caplog.records
-        caplog.clear()
-        assert complete("counts o", server.url) == ["orders"]
-        assert caplog.records == []
+        put = shell("bide put orders 1", BIDE_URL=server.url)
+        assert "a restart loses all messages" in put.stderr
+        words = "_BIDE_COMPLETE=bash_complete COMP_WORDS='bide counts o' COMP_CWORD=2"
+        done = shell(f"{words} bide", BIDE_URL=server.url)
+        assert (done.stdout, done.stderr) == ("plain,orders\n", "")
     finally:
         server.stop()
 
