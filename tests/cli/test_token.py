@@ -25,7 +25,7 @@ def test_a_namespace_that_cannot_be_is_named_as_it_was_given(run: Bide) -> None:
     for name in ("my shop", "a/b", "", "-x"):
         refused = run("token", "create", f"--namespace={name}", "--scope", "read")
         assert refused.exit_code == 2
-        assert f"namespace={name!r} is not a valid name of a namespace" in refused.stderr
+        assert f"--namespace {name!r} is not a valid name of a namespace" in refused.stderr
         assert "/q" not in refused.stderr
 
 
@@ -45,7 +45,7 @@ def test_a_token_that_is_over_at_once_is_not_made(run: Bide) -> None:
 def test_a_token_needs_rights_that_exist(run: Bide) -> None:
     assert "For example: --rights put,change" in run("token", "create").stderr
     wrong = run("token", "create", "--rights", "put,write")
-    assert (wrong.exit_code, "rights=['write'] must be of put" in wrong.stderr) == (2, True)
+    assert (wrong.exit_code, "--rights ['write'] must be of put" in wrong.stderr) == (2, True)
     pattern = run("token", "create", "--rights", "put", "--queues", "or ders")
     assert "queues='or ders' is not a pattern" in pattern.stderr
 

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from bide.cli.errors import usage_error
-from bide.cli.option import together
+from bide.cli.option import Decorator, together
 
 Form = Literal["json", "text", "bytes"]
 
@@ -30,6 +30,14 @@ option_form = together(
     ),
 )  # fmt: skip
 """Take what a body is, if it is not JSON."""
+
+
+def option_file(what: str) -> Decorator:
+    """Take the file that something is read from: `--file`."""
+    return click.option(
+        "--file", type=click.Path(exists=True, dir_okay=False), metavar="PATH",
+        help=f"Read the {what} from a file.",
+    )  # fmt: skip
 
 
 def read_headers(

@@ -3,7 +3,6 @@
 from math import inf
 
 import click
-import msgspec
 
 from bide.cli import option
 from bide.cli.errors import NOT_DONE
@@ -47,11 +46,9 @@ def doctor(store: str | None, url: str | None, as_json: bool, **options: bool) -
 
 
 def _print(out: Output, finding: Finding) -> None:
-    if out.as_json:
-        out.json(msgspec.structs.asdict(finding))
-    elif out.terminal:
+    if out.terminal:
         out.text(_MARKS[finding.level], (finding.what, "bold"))
         out.text(("             loss: ", "dim"), finding.loss)
         out.text(("             fix:  ", "dim"), finding.fix)
     else:
-        out.row(finding.level, finding.what, finding.loss, finding.fix)
+        out.line(finding, finding.level, finding.what, finding.loss, finding.fix)

@@ -48,18 +48,13 @@ def forecast(store: Store, out: Output, queue: str, bucket: float, horizon: floa
     """  # fmt: skip
     found = store.existing(queue).forecast(bucket, horizon)
     spans = [(round(moment.timestamp() * 1000), count) for moment, count in found]
-    if out.as_json:
-        out.json({"overdue": found.overdue})
-        for start, count in spans:
-            out.json({"start": start, "count": count})
-        out.json({"later": found.later})
-    elif out.terminal:
+    if out.terminal:
         _chart(out, queue, found, spans)
-    else:
-        out.row("overdue", found.overdue)
-        for start, count in spans:
-            out.row(iso(start), count)
-        out.row("later", found.later)
+        return
+    out.line({"overdue": found.overdue}, "overdue", found.overdue)
+    for start, count in spans:
+        out.line({"start": start, "count": count}, iso(start), count)
+    out.line({"later": found.later}, "later", found.later)
 
 
 def _chart(out: Output, queue: str, found: Forecast, spans: list[tuple[int, int]]) -> None:

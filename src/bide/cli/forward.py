@@ -3,8 +3,7 @@
 import click
 
 from bide.cli import option
-from bide.cli.store import refuse_memory
-from bide.engines.registry import DEFAULT_URL
+from bide.cli.store import Store, refuse_memory
 
 
 @click.command()
@@ -34,16 +33,14 @@ def forward(database: str, url: str | None, once: bool, log_json: bool) -> None:
     import signal
     import threading
 
-    from bide.lane.shared import close_lane, open_lane
     from bide.model.errors import StoreBusy
     from bide.observing.logs import configure
     from bide.outbox.forwarder import Forwarder, table_of
 
     configure(as_json=log_json, level="info")
     table_of(database).close()  # raises if it cannot be opened
-    lane = open_lane(url or DEFAULT_URL)
-    forwarder = Forwarder(lambda: table_of(database), lane)
-    try:
+    with Store(url, makes=True) as store:
+        forwarder = Forwarder(lambda: table_of(database), store.lane)
         if once:
             if not forwarder.run_once():
                 raise StoreBusy("another process forwards from this database: stop it, or wait")
@@ -53,5 +50,3 @@ def forward(database: str, url: str | None, once: bool, log_json: bool) -> None:
             signal.signal(number, lambda *_: forwarder.stop())
         thread.start()
         thread.join()
-    finally:
-        close_lane(lane)

@@ -158,15 +158,13 @@ def print_outcomes(
     all_done = True
     for outcome in outcomes:
         all_done = all_done and outcome.done
-        if out.as_json:
-            out.json(outcome_json(outcome))
-        elif not out.terminal:
-            where = "" if outcome.done else standing(out, outcome, as_seen=as_seen)
-            out.row(outcome.id, verb if outcome.done else "no", outcome.state or "gone", where)
+        why = "" if outcome.done else standing(out, outcome, as_seen=as_seen)
+        if not out.terminal:
+            columns = verb if outcome.done else "no", outcome.state or "gone", why
+            out.line(outcome_json(outcome), outcome.id, *columns)
         elif outcome.done:
             out.text(DONE, f"{outcome.id} {verb}", *_then(outcome))
         else:
-            why = standing(out, outcome, as_seen=as_seen)
             out.text(NOT_DONE, f"{outcome.id} not {verb}: {why}")
     return all_done
 

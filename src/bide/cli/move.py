@@ -32,18 +32,18 @@ SHOWN = 3
 """How many ids of messages that stay are printed for people; JSON has more."""
 
 
-def _a_store(ctx: click.Context, param: click.Parameter, value: str) -> str:
+def _a_store(url: str) -> str:
     """Refuse what is not the URL of a store, and name the argument."""
     try:
-        opener(value)
+        opener(url)
     except InvalidArgument as error:
         raise click.BadParameter(str(error).removeprefix("url=")) from None
-    return value
+    return url
 
 
 @click.command()
-@click.argument("source", callback=_a_store)
-@click.argument("target", callback=_a_store)
+@click.argument("source", type=_a_store)
+@click.argument("target", type=_a_store)
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
 @option.flag("--follow", help="Keep moving new messages until Ctrl-C.")
 @option.flag("--dry-run", help="Only print what would be moved.")

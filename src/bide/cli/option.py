@@ -125,15 +125,15 @@ def complete_queue(
         logging.disable(logging.NOTSET)
 
 
-def _no_url(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    if "://" in (value or ""):
-        raise click.BadParameter(f"{mask(value or '')} is a store; write --url before it")
-    return value
+def _no_url(text: str) -> str:
+    if "://" in text:
+        raise click.BadParameter(f"{mask(text)} is a store; write --url before it")
+    return text
 
 
-queue = click.argument("queue", shell_complete=complete_queue, callback=_no_url)
+queue = click.argument("queue", shell_complete=complete_queue, type=_no_url)
 
-prefix = click.argument("prefix", default="", callback=_no_url)
+prefix = click.argument("prefix", default="", type=_no_url)
 """The beginning of the names of queues; by default that of all."""
 
 when = together(
@@ -169,20 +169,22 @@ changed = together(*(_message_option(option, default=False) for option in OPTION
 """Options of a message that is there already: without defaults."""
 
 
+expires = time("--expires", "How long after its due time the message is still worth delivering.")
+
+
 def if_due(verb: str) -> Decorator:
     """Take when the message was due when the user saw it: `--if-due`."""
     return moment("--if-due", f"{verb} the message only if it is still due then.")
 
 
-def _version(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    if value is not None:
-        try:
-            checked_version(value)
-        except InvalidArgument:
-            raise click.BadParameter(
-                f"{value!r} is not a version; 'bide get' shows the version of a message"
-            ) from None
-    return value
+def _version(text: str) -> str:
+    try:
+        checked_version(text)
+    except InvalidArgument:
+        raise click.BadParameter(
+            f"{text!r} is not a version; 'bide get' shows the version of a message"
+        ) from None
+    return text
 
 
 def if_version(what: str) -> Decorator:
@@ -192,7 +194,7 @@ def if_version(what: str) -> Decorator:
         what: what is done only if it is still the same.
     """
     help = f"{what} the message still has this version; 'bide get' shows it."
-    return text("--if-version", "VERSION", help, callback=_version)
+    return text("--if-version", "VERSION", help, type=_version)
 
 
 max_body = click.option(

@@ -70,6 +70,13 @@ class Output:
         """Print a line of columns, with tabs between them."""
         sys.stdout.write("\t".join(escape(str(column)) for column in columns) + "\n")
 
+    def line(self, facts: Any, *columns: object) -> None:
+        """Print an item for programs: as JSON, or in a pipe as a line of columns."""
+        if self.as_json:
+            self.json(facts)
+        else:
+            self.row(*columns)
+
     def text(self, *parts: Part) -> None:
         """Print a sentence on the terminal."""
         from rich.text import Text

@@ -7,7 +7,7 @@ import click
 from msgspec import UNSET
 
 from bide.cli import option
-from bide.cli.body import Form, decode_body, option_form, read_body, read_headers
+from bide.cli.body import Form, decode_body, option_file, option_form, read_body, read_headers
 from bide.cli.errors import usage_error
 from bide.cli.messages import outcome_json, print_outcomes, standing, state_and_due
 from bide.cli.output import DONE, NOT_DONE, Output, plural, warn
@@ -41,7 +41,7 @@ CLEARED = ("expires", "group", "headers")
     "With --id, --delay and --on-conflict replace: how long after the first put of the "
     "id it is due at most, however often it is put again.",
 )
-@option.time("--expires", "How long after its due time the message is still worth delivering.")
+@option.expires
 @option.message
 @option.many(
     "--header", "headers", "K=V", "A header, stored with the message", callback=read_headers
@@ -52,10 +52,7 @@ CLEARED = ("expires", "group", "headers")
 )  # fmt: skip
 @option.if_version("With --on-conflict replace: only if")
 @option_form
-@click.option(
-    "--file", type=click.Path(exists=True, dir_okay=False), metavar="PATH",
-    help="Read the body (or, with --lines, the lines) from a file.",
-)  # fmt: skip
+@option_file("body (or, with --lines, the lines)")
 @option.flag("--lines", help="Each line of stdin (or of --file) is a message.")
 @option.max_body
 @on_any_store
@@ -188,12 +185,9 @@ def _batches(stream: IO[bytes]) -> Iterator[list[tuple[int, bytes]]]:
 @click.argument("id")
 @click.argument("body", required=False)
 @option_form
-@click.option(
-    "--file", type=click.Path(exists=True, dir_okay=False), metavar="PATH",
-    help="Read the new body from a file.",
-)  # fmt: skip
+@option_file("new body")
 @option.changed
-@option.time("--expires", "How long after its due time the message is still worth delivering.")
+@option.expires
 @option.many(
     "--header", "headers", "K=V", "A header; all together replace those there are",
     callback=read_headers,

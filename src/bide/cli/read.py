@@ -61,10 +61,8 @@ def get(store: Store, out: Output, queue: str, ids: tuple[str, ...], only_body: 
             stream.flush()
         elif out.terminal:
             print_sheet(out, message, orders.explain(id).sentence)
-        elif out.as_json:
-            out.json(as_json(message))
         else:
-            out.row(*row(message))
+            out.line(as_json(message), *row(message))
     return all_there
 
 
@@ -104,14 +102,14 @@ def explain(
         found = orders.explain(id)
         sentence = found.in_language(language or "en")
         all_there = all_there and found.state is not None
-        if out.as_json:
-            facts = msgspec.structs.asdict(found.facts)
-            told = {"id": id, "queue": queue, "state": found.state, "reasons": found.reasons}
-            out.json({**told, "sentence": sentence, "facts": facts})
-        elif out.terminal:
+        if out.terminal:
             out.text(sentence)
-        else:
-            out.row(id, found.state or "gone", ",".join(found.reasons), sentence)
+            continue
+        facts = {
+            "id": id, "queue": queue, "state": found.state, "reasons": found.reasons,
+            "sentence": sentence, "facts": msgspec.structs.asdict(found.facts),
+        }  # fmt: skip
+        out.line(facts, id, found.state or "gone", ",".join(found.reasons), sentence)
     return all_there
 
 
@@ -194,16 +192,15 @@ def history(store: Store, out: Output, queue: str, id: str) -> bool:
     ends = store.existing(queue).history(id)
     now = now_ms()
     for end in ends:
-        if out.as_json:
-            out.json({"id": id, "queue": queue, **end_json(end)})
-        elif out.terminal:
+        if out.terminal:
             out.text(*end_line(end, now))
             for attempt in end.attempts:
                 lasted = span(attempt.start, attempt.end, now)
                 told = f"  attempt {attempt.number}, {lasted}, {attempt.holder}: "
                 out.text((told, "dim"), (attempt.error or attempt.outcome).splitlines()[0])
         else:
-            out.row(end.how, iso(end.moment), end.by or "", end.attempt)
+            facts = {"id": id, "queue": queue, **end_json(end)}
+            out.line(facts, end.how, iso(end.moment), end.by or "", end.attempt)
     if not ends:
         warn(f"nothing is remembered of {id} in {queue}; 'bide set {queue} --history 7d' remembers")
     return bool(ends)

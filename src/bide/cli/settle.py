@@ -85,18 +85,16 @@ def _settles(verb: str) -> Callable[[Callable[..., Command]], Callable[..., Any]
     return decorate
 
 
-def _result(ctx: click.Context, param: click.Parameter, value: str | None) -> bytes | None:
-    if value is None:
-        return None
+def _result(text: str) -> bytes:
     try:
-        check_result(value.encode())
+        check_result(text.encode())
     except InvalidArgument as error:
         raise click.BadParameter(f"{error}; a text needs quotes of its own: '\"done\"'") from None
-    return value.encode()
+    return text.encode()
 
 
 @click.command()
-@option.text("--result", "JSON", "Its result; see bide set --result-ttl.", callback=_result)
+@option.text("--result", "JSON", "Its result; see bide set --result-ttl.", type=_result)
 @_settles("acked")
 def ack(builder: CommandBuilder, leases: Sequence[Lease], result: bytes | None) -> Command:
     """Acknowledge a claimed message: it is done.

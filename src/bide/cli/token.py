@@ -207,10 +207,7 @@ def revoke(store: Store, out: Output, names: tuple[str, ...]) -> dict[str, bool]
     tokens = _tokens(store)
     gone = {name: tokens.revoke(name) is not None for name in names}
     for name, done in gone.items():
-        if out.as_json:
-            out.json({"id": name, "revoked": done})
-        else:
-            out.row(f"{name} is {'revoked' if done else 'not a token'}")
+        out.line({"id": name, "revoked": done}, f"{name} is {'revoked' if done else 'not a token'}")
     return gone
 
 
