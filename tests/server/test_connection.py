@@ -173,6 +173,14 @@ def test_the_answer_to_head_has_no_body(client: Client) -> None:
     assert answer.endswith(b"\r\n\r\n")
 
 
+def test_the_answer_to_head_ends_where_that_to_get_goes_on(client: Client) -> None:
+    data = b"HEAD /v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    answers = exchange(client.port, data + GET + b"connection: close\r\n\r\n")
+    assert b"content-type: text/event-stream" in answers
+    assert answers.endswith(b'{"status":"ok"}')
+    until(lambda: len(client.app.service.events) == 0)
+
+
 def test_old_clients_are_answered(client: Client) -> None:
     assert b"connection: close" in exchange(client.port, b"GET /healthz HTTP/1.0\r\n\r\n")
     with connect(client) as raw:
@@ -183,14 +191,41 @@ def test_old_clients_are_answered(client: Client) -> None:
         assert b"chunked" not in raw.recv(1_000)
 
 
-def test_other_protocols_are_not_spoken(client: Client) -> None:
-    for data in (
-        GET + b"connection: upgrade\r\nupgrade: h2c\r\n\r\n" + GET + b"\r\n",
-        b"CONNECT example.com:80 HTTP/1.1\r\nhost: localhost\r\n\r\n",
-    ):
-        answer = exchange(client.port, data)
-        assert b"connection: close" in answer
-        assert answer.count(b"\r\ndate: ") == 1
+def test_what_follows_a_connect_is_no_http(client: Client) -> None:
+    answer = exchange(client.port, b"CONNECT example.com:80 HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    assert b"connection: close" in answer
+    assert answer.count(b"\r\ndate: ") == 1
+
+
+@pytest.mark.parametrize("upgrade", [b"h2c", b"websocket"])
+@pytest.mark.parametrize("at_once", [1, 7, 100_000])
+def test_a_wish_for_another_protocol_is_ignored(
+    client: Client, upgrade: bytes, at_once: int
+) -> None:
+    wish = b"connection: upgrade\r\nupgrade: " + upgrade + b"\r\n"
+    messages = [b'{"messages": [{"id": "m%d", "body": 1}]}' % n for n in range(3)]
+    data = b"".join(
+        PUT + wish + b"content-length: %d\r\n\r\n" % len(one) + one for one in messages[:2]
+    )
+    chunk = b"%x\r\n%b\r\n0\r\n\r\n" % (len(messages[2]), messages[2])
+    data += PUT + wish + b"transfer-encoding: chunked\r\n\r\n" + chunk
+    data += GET + wish + b"\r\n" + GET + b"connection: close\r\n\r\n"
+    with connect(client) as raw:
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for at in range(0, len(data), at_once):
+            raw.sendall(data[at : at + at_once])
+        answers = read_all(raw)
+    assert answers.count(b"HTTP/1.1 200 OK\r\n") == 5
+    assert answers.count(b"connection: close") == 1
+    assert client.get(Q).json["sizes"]["ready"] == 3
+
+
+def test_a_refused_wish_for_another_protocol_is_refused(client: Client) -> None:
+    wish = b"connection: upgrade\r\nupgrade: h2c\r\n"
+    assert status_of(exchange(client.port, GET + wish + b"host: localhost\r\n\r\n")) == 400
+    assert (
+        status_of(exchange(client.port, GET + wish + b"x: " + b"y" * MAX_HEAD + b"\r\n\r\n")) == 431
+    )
 
 
 def test_a_target_may_be_a_whole_url(client: Client) -> None:

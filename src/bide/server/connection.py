@@ -83,7 +83,9 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse what came."""
         if self._ended:
-            self._discard(len(data))
+            self._discarded += len(data)
+            if self._discarded > MAX_DISCARDED:
+                self.transport.abort()
             return
         if self._unparsed or len(data) > SLICE:
             self._unparsed += data
@@ -162,7 +164,7 @@ class Connection(asyncio.Protocol):
         self._in_head = False
         parser, head, version = self._parser, self._head, self._parser.get_http_version()
         self._refusal = self._refusal or head.check(version)
-        if self._refusal is not None:
+        if self._refusal is not None or self._asks_to_upgrade:
             return
         scope = head.scope(parser.get_method().decode(), version, self._client, self._server_name)
         if self._tls:
@@ -203,12 +205,10 @@ class Connection(asyncio.Protocol):
         self._set_reading()
 
     def _feed(self, data: bytes) -> None:
+        left = data
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._ended = self._last = True  # nothing else is spoken here: this is the last request
-            if self._current is not None:
-                self._current.keep = False
+            while left:
+                left = self._fed_to_parser(left)
         except httptools.HttpParserError as error:
             if self._refusal is None:
                 self._refusal = 400, f"this is not HTTP/1.1: {error}"
@@ -218,6 +218,28 @@ class Connection(asyncio.Protocol):
             self._refusal = TOO_LARGE
         if self._refusal is not None:
             self._refuse()
+
+    def _fed_to_parser(self, data: bytes) -> bytes:
+        """Parse data; return what is to be parsed next: nothing, but for a request to upgrade.
+
+        No other protocol is spoken here, so the wish for one is ignored. The parser takes the body
+        of such a request for the other protocol: it gets the request again without the wish.
+        """
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._refusal is None and self._asks_to_upgrade:
+                parser, self._parser = self._parser, httptools.HttpRequestParser(self)
+                head = self._head.without_upgrade(parser.get_method(), parser.get_http_version())
+                return head + data[upgrade.args[0] :]
+            self._ended = self._last = True  # what follows a CONNECT is no HTTP
+            if self._current is not None:
+                self._current.keep = False
+        return b""
+
+    @property
+    def _asks_to_upgrade(self) -> bool:
+        return self._parser.should_upgrade() and self._parser.get_method() != b"CONNECT"
 
     @property
     def _is_full(self) -> bool:
@@ -323,7 +345,6 @@ class Connection(asyncio.Protocol):
         """Let the client read the answer: closing with unread data would discard it."""
         if self.transport.is_closing():
             return
-        self._set_reading()
         self._ended = True
         if not self._reading:
             self._reading = True
@@ -331,11 +352,6 @@ class Connection(asyncio.Protocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.loop.call_later(LINGER, self.transport.close)
-
-    def _discard(self, size: int) -> None:
-        self._discarded += size
-        if self._discarded > MAX_DISCARDED:
-            self.transport.abort()
 
     def _wait(self, seconds: float) -> None:
         """Close the connection after a time, unless a request begins before."""

@@ -134,8 +134,8 @@ class Exchange:
             pieces.append(self._begin(*self._head, None if more else len(data)))
             self._head = None
         if self._is_head:
-            data = b""
-        if self._chunked and not self._is_head:
+            data, more = b"", False
+        elif self._chunked:
             if data:
                 pieces += [b"%x\r\n" % len(data), data, b"\r\n"]
             if not more:

@@ -67,6 +67,12 @@ class RequestHead:
         expected = dict(self.fields).get(b"expect", b"")
         return version == "1.1" and expected.lower() == b"100-continue"
 
+    def without_upgrade(self, method: bytes, version: str) -> bytes:
+        """Return the head as a client sends it that wishes for no other protocol."""
+        lines = [b"%b %b HTTP/%b" % (method, self.url, version.encode())]
+        lines += [b"%b: %b" % field for field in self.fields if field[0] != b"upgrade"]
+        return b"\r\n".join(lines) + b"\r\n\r\n"
+
     def scope(self, method: str, version: str, client: Any, server: Any) -> dict[str, Any]:
         """Return ASGI's description of the request."""
         path, _, query = _path_of(self.url).partition(b"?")
