@@ -56,6 +56,22 @@ def test_a_body_in_which_nothing_can_be_hidden_is_hidden_whole(stage: Stage, dat
         assert (reply.status, "1e400" in reply.text) == (200, False), page
 
 
+@pytest.mark.parametrize("data", [b"{bad", b"[1,\xff\xfe]", b'{"a":' + b'"x"' * 50 + b"}"])
+@pytest.mark.parametrize("hide", [(), ("card",)])
+def test_a_body_that_is_no_json_is_shown_and_repaired(
+    stage: Stage, orders: bide.Queue, data: bytes, hide: tuple[str, ...]
+) -> None:
+    open_lane(stage.url, stage.clock).call(Put("orders", [Item("a", data, True)]))
+    visitor = stage.visitor(hide=hide)
+    for page in ("queue?queue=orders", "message?queue=orders&id=a", "search?q=a"):
+        assert visitor.get(f"/{page}").status == 200, page
+    if not hide:
+        version = orders.get("a").version  # type: ignore[union-attr]
+        form = {"version": version, "attempts": "10", "priority": "0", "body": '{"n": 1}'}
+        assert visitor.do("edit", queue="orders", id="a", **form).status == 303
+        assert orders.get("a").body == {"n": 1}  # type: ignore[union-attr]
+
+
 def test_dates_are_in_the_language_of_the_page(stage: Stage) -> None:
     stage.clock = FakeClock(datetime(2026, 6, 1, tzinfo=UTC))
     orders = stage.queue("orders")

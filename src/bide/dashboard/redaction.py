@@ -87,7 +87,16 @@ def result_of(data: bytes, hide: Collection[str]) -> str:
 
 
 def _laid_out(data: bytes, indent: int = 2) -> str:
-    return msgspec.json.format(data, indent=indent).decode().translate(_TURNING)
+    """Return JSON as text to be read; what is not JSON, as something else wrote it, as it is."""
+    try:
+        data = msgspec.json.format(data, indent=indent)
+    except msgspec.DecodeError:
+        pass
+    return _readable(data)
+
+
+def _readable(data: bytes) -> str:
+    return data.decode(errors="replace").translate(_TURNING)
 
 
 def preview_of(message: Message, hide: Collection[str]) -> str:
@@ -97,7 +106,7 @@ def preview_of(message: Message, hide: Collection[str]) -> str:
     if not message.json:
         return " ".join(_of_bytes(message.data).text.split())[:PREVIEW]
     data = _redacted(message.data, hide)
-    text = _laid_out(data, 0) if len(data) > PREVIEW else data.decode().translate(_TURNING)
+    text = _laid_out(data, 0) if len(data) > PREVIEW else _readable(data)
     return text if len(text) <= PREVIEW else f"{text[:PREVIEW]}…"
 
 
