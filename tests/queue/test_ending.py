@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypedDict
 
+import pydantic
 import pytest
 
 import bide
@@ -19,6 +20,10 @@ BOUND = 60
 
 
 class Total(TypedDict):
+    total: int
+
+
+class Sum(pydantic.BaseModel):
     total: int
 
 
@@ -54,6 +59,10 @@ def test_a_result_is_returned_and_typed(make: Make) -> None:
     orders.ack(others, [None, "é"])
     assert [orders.result(f"m{n}") for n in range(3)] == [{"total": 3}, None, "é"]
     assert orders.result("m0", type=Total) == {"total": 3}
+    assert orders.result("m0", type=Sum) == Sum(total=3)
+    for id, kind, why in (("m0", list[Sum], "list"), ("m2", Sum, "Sum"), ("m2", "Sum", "Sum")):
+        with pytest.raises(bide.InvalidArgument, match=f"of '{id}' is no {why}.*; leave type= out"):
+            orders.result(id, type=kind)
     with pytest.raises(bide.InvalidArgument, match="results are 1 for 0 deliveries"):
         orders.ack([], [1])
 

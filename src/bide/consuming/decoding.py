@@ -7,6 +7,7 @@ import msgspec
 import msgspec.inspect
 
 from bide.consuming.handling import Handling
+from bide.model.body import decoder_of
 from bide.model.errors import InvalidArgument
 
 Decode = Callable[[Handling], Any]
@@ -32,10 +33,8 @@ def decoder(kind: Any, what: str) -> Decode:
         return lambda one: one.message.body
     if kind is bytes:
         return _bytes
-    if hasattr(kind, "model_validate_json"):  # pydantic, which need not be installed
-        return _json(kind.model_validate_json, kind)
     try:
-        decode = msgspec.json.Decoder(kind, dec_hook=_validate).decode
+        decode = decoder_of(kind)
         strange = _strange(msgspec.inspect.type_info(kind), set())
     except TypeError as error:
         raise _refusal(kind, what, str(error)) from error
@@ -49,11 +48,6 @@ def _refusal(kind: Any, what: str, why: str) -> InvalidArgument:
         f"{what} takes a {_name(kind)}, which no body can be decoded into ({why}); annotate it "
         "with a dataclass, a TypedDict, a msgspec.Struct or a pydantic model"
     )
-
-
-def _validate(kind: Any, value: Any) -> Any:
-    """Validate a pydantic model inside another type, as in `list[Order]`."""
-    return kind.model_validate(value)
 
 
 def _strange(info: Any, seen: set[int]) -> Any:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 from typing import Any, cast
 
@@ -179,6 +179,23 @@ def _finite(text: str) -> float:
 
 
 _decode_plainly = msgspec.json.Decoder(float_hook=_finite).decode
+
+
+def decoder_of(kind: Any) -> Callable[[bytes], Any]:
+    """Return a function that decodes JSON into a type: of pydantic, or one that msgspec knows.
+
+    Raises:
+        TypeError: neither knows it.
+    """
+    if hasattr(kind, "model_validate_json"):  # pydantic, which need not be installed
+        decode: Callable[[bytes], Any] = kind.model_validate_json
+        return decode
+    return msgspec.json.Decoder(kind, dec_hook=_validate).decode
+
+
+def _validate(kind: Any, value: Any) -> Any:
+    """Validate a pydantic model inside another type, as in `list[Order]`."""
+    return kind.model_validate(value)
 
 
 def decode(data: bytes, is_json: bool) -> Any:

@@ -2,10 +2,9 @@
 
 from typing import Any, NoReturn
 
-import msgspec
-
+from bide.model.body import decoder_of
 from bide.model.ended import PENDING
-from bide.model.errors import AccessDenied, NotAcked, NotEnded, NotRemembered
+from bide.model.errors import AccessDenied, InvalidArgument, NotAcked, NotEnded, NotRemembered
 from bide.model.replies import Ends
 
 
@@ -17,6 +16,7 @@ def result_in(id: str, reply: Ends, type: Any = Any) -> Any:
         NotAcked: it ended in another way.
         NotRemembered: nothing is known of it.
         AccessDenied: a server withholds results.
+        InvalidArgument: it does not fit the type.
     """
     if reply.state in PENDING:
         raise NotEnded(f"{id} is {reply.state}; it has no result yet")
@@ -26,8 +26,18 @@ def result_in(id: str, reply: Ends, type: Any = Any) -> Any:
             raise AccessDenied(
                 f"the server withholds the result of {id!r}: the token has no right 'bodies'"
             )
-        return None if result is None else msgspec.json.decode(result, type=type)
+        return None if result is None else _decoded(id, result, type)
     _refuse(id, reply)
+
+
+def _decoded(id: str, result: bytes, kind: Any) -> Any:
+    try:
+        return decoder_of(kind)(result)
+    except Exception as error:  # validation code of the user may raise anything
+        name = getattr(kind, "__name__", None) or str(kind)
+        raise InvalidArgument(
+            f"the result of {id!r} is no {name}; leave type= out to get it as it is: {error}"
+        ) from error
 
 
 def _refuse(id: str, reply: Ends) -> NoReturn:

@@ -218,6 +218,7 @@ class Queue(BlockingBase, Changes[Delivery, Outcome, list[Outcome], int, Undoabl
             NotEnded: the message is still in the queue.
             NotAcked: it died, expired, was cancelled or purged; its `end` says more.
             NotRemembered: there is no such message, and nothing is remembered of it.
+            InvalidArgument: the result does not fit `type`.
         """
         seconds = wait_seconds(wait)
         command = self._builder.history(id, watch=bool(seconds))
