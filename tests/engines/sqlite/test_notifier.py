@@ -43,28 +43,28 @@ def listen(path: Path) -> Iterator[Open]:
 
 def test_a_ring_is_heard_by_all_but_the_one_who_rings(path: Path, listen: Open) -> None:
     mine, first, second = listen(), listen(), listen()
-    assert ring_all(path, "q", 123, mine)
+    assert ring_all(path, {"q": 123}, mine)
     assert first.listen() == second.listen() == [("q", 123)]
-    assert ring_all(path, "r", 4, first)
+    assert ring_all(path, {"r": 4}, first)
     assert mine.listen() == [("r", 4)]  # and nothing before it
 
 
 def test_rings_that_gather_are_heard_at_once(path: Path, listen: Open) -> None:
     notifier = listen()
     for number in range(5):
-        ring_all(path, "q", number, None)
+        ring_all(path, {"q": number}, None)
     assert notifier.listen() == [("q", number) for number in range(5)]
 
 
 def test_where_nobody_listens_nobody_is_rung(path: Path, listen: Open) -> None:
-    assert not ring_all(path, "q", 1, None)
-    assert not ring_all(path, "q", 1, listen())
+    assert not ring_all(path, {"q": 1}, None)
+    assert not ring_all(path, {"q": 1}, listen())
 
 
 def test_a_flood_of_rings_neither_blocks_nor_fails(path: Path, listen: Open) -> None:
     notifier = listen()
     for number in range(3_000):
-        assert ring_all(path, "q", number, None)
+        assert ring_all(path, {"q": number}, None)
     assert notifier.listen()[0] == ("q", 0)
 
 
@@ -73,7 +73,7 @@ def test_a_notifier_whose_process_died_is_removed(path: Path, listen: Open) -> N
     dead = SocketNotifier.open(path)
     assert dead is not None
     dead._listener.close()  # as the death of its process does
-    ring_all(path, "q", 1, None)
+    ring_all(path, {"q": 1}, None)
     assert not Path(dead.address).exists()
     assert living.listen() == [("q", 1)]
 
@@ -83,7 +83,7 @@ def test_the_datagrams_of_strangers_are_passed_over(path: Path, listen: Open) ->
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
         for data in (b"hello", b"\xff\xff", b"\x91\x01"):
             stranger.sendto(data, notifier.address)
-    ring_all(path, "q", 7, None)
+    ring_all(path, {"q": 7}, None)
     assert notifier.listen() == [("q", 7)]
 
 
@@ -109,7 +109,7 @@ def test_a_deleted_notifier_is_bound_again(path: Path, listen: Open, listening: 
     address = notifier.address
     notifier.renew(path)
     assert notifier.address == address
-    assert ring_all(path, "q", 3, None)
+    assert ring_all(path, {"q": 3}, None)
     if not listening:
         thread.start()
     thread.join(60)
@@ -131,12 +131,12 @@ def test_a_path_too_long_for_a_socket_is_reached_through_its_folder(tmp_path: Pa
     path.touch()
     notifier = SocketNotifier.open(path)
     assert notifier is not None
-    assert ring_all(path, "q", 123, None)
+    assert ring_all(path, {"q": 123}, None)
     assert notifier.listen() == [("q", 123)]
     notifier.close()
     assert notifier.listen() == []
     assert sorted(folder.iterdir()) == [path]
-    assert not ring_all(path, "q", 123, None)
+    assert not ring_all(path, {"q": 123}, None)
 
 
 def test_a_folder_without_sockets_is_told_of(
@@ -166,7 +166,7 @@ def test_a_folder_that_the_last_listener_removes_meanwhile_is_made_again(
 
     monkeypatch.setattr(os, name, interrupted)
     notifier = listen()
-    assert ring_all(path, "q", 5, None)
+    assert ring_all(path, {"q": 5}, None)
     assert notifier.listen() == [("q", 5)]
 
 

@@ -144,7 +144,7 @@ def as_user(uid: int, groups: list[int], action: Callable[[], str]) -> str:
 def put_and_wait(path: Path, id: str, options: str = "") -> str:
     """Put a message and listen, as a worker does; leave the files behind, as a killed one does."""
     engine = opener(f"sqlite:///{path}{options}")()
-    told = ring_all(path, "q", 0, None)
+    told = ring_all(path, {"q": 0}, None)
     (reply,) = engine.execute([cmd.Put("q", [Item(id, b"1")])])
     assert isinstance(reply, Outcomes)
     notifier = engine.notifier()

@@ -277,8 +277,8 @@ class SqliteEngine:
         wakes.update(dict.fromkeys(self._ends[:TOLD_ENDS], 0))
         self._ends = ()
         try:
-            for queue, wake in wakes.items():
-                ring_all(self._files.real, queue, wake, self._notifier)
+            if wakes:
+                ring_all(self._files.real, wakes, self._notifier)
         except OSError:  # the messages are stored, and whoever waits looks again by itself
             _log.debug("no hint could be sent for %s", self._path, exc_info=True)
 

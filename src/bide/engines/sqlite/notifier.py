@@ -12,7 +12,7 @@ import secrets
 import socket
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -182,10 +182,15 @@ def _share(path: str, file: os.stat_result, mode: int) -> None:
     os.chmod(path, mode)  # noqa: PTH101
 
 
-def ring_all(path: Path, queue: str, wake: int, own: SocketNotifier | None) -> bool:
-    """Send a hint to every process that listens beside the file; return whether there is one.
+def ring_all(path: Path, wakes: Mapping[str, int], own: SocketNotifier | None) -> bool:
+    """Send hints to every process that listens beside the file; return whether there is one.
 
     Our own process is told by other means.
+
+    Args:
+        path: the file.
+        wakes: from when on something can be claimed, by queue.
+        own: what this process listens with.
     """
     folder = folder_of(path)
     try:
@@ -196,7 +201,7 @@ def ring_all(path: Path, queue: str, wake: int, own: SocketNotifier | None) -> b
     others = [name for name in names if name != mine]
     if not others:
         return False
-    message = _encode((queue, wake))
+    hints = [_encode(hint) for hint in wakes.items()]
     with (
         suppress(FileNotFoundError),  # the last one who listened has gone, with the folder
         _short(folder) as short,
@@ -206,7 +211,8 @@ def ring_all(path: Path, queue: str, wake: int, own: SocketNotifier | None) -> b
         for name in others:
             address = f"{short}/{name}"
             try:
-                sender.sendto(message, address)
+                for hint in hints:
+                    sender.sendto(hint, address)
             except ConnectionRefusedError:  # its process is gone
                 with suppress(OSError):
                     os.unlink(address)  # noqa: PTH108
