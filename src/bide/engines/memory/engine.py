@@ -130,7 +130,7 @@ class MemoryEngine:
         versions = versions_of(command)
 
         def cancel(record: Record) -> Outcome | None:
-            version = versions.get(record.id, command.if_version)
+            version = versions.get(record.id)
             if record.successor and command.if_due is None and version is None:
                 return record.forsake(now)
             still = record.is_still(command.if_due, version)
@@ -149,7 +149,7 @@ class MemoryEngine:
         versions = versions_of(command)
 
         def reschedule(record: Record) -> Outcome | None:
-            version = versions.get(record.id, command.if_version)
+            version = versions.get(record.id)
             still = record.is_still(command.if_due, version)
             if record.state not in ("delayed", "ready") or not still:
                 return None

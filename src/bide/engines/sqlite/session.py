@@ -209,10 +209,6 @@ class Session:
             places.update((row[0], Place(*row)) for row in rows)
         return places
 
-    def is_of(self, queue: QueueRow, place: Place, version: str | None) -> bool:
-        """Tell whether a message is still of a version; of any, if it is `None`."""
-        return version is None or self.versions(queue, [place.id])[place.id] == version
-
     def versions(self, queue: QueueRow, ids: Sequence[str]) -> dict[str, str]:
         """Return the versions of the messages that are there, by id."""
         rows = self.run(SQL.find, {"queue": queue.id, "ids": json_text(ids)})

@@ -12,6 +12,7 @@ from bide.engines.sqlite.successors import drop, successors
 from bide.engines.sqlite.verbs.turns import set_limits
 from bide.model.commands import (
     BULK,
+    Bury,
     Cancel,
     Configure,
     Delete,
@@ -24,11 +25,11 @@ from bide.model.commands import (
 from bide.model.message import IN_TRANSIT, STATES
 from bide.model.pace import LIMITS
 from bide.model.replies import PAUSES, Affected, Deleted, Outcome, Outcomes, Settings, Sizes
-from bide.model.versions import versions_of
+from bide.model.versions import ById, versions_of
 
 __all__ = [
-    "cancel", "configure", "delete", "edit", "edit_each", "purge", "reschedule", "revive",
-    "set_aside",
+    "cancel", "changed", "configure", "delete", "edit", "edit_each", "purge", "reschedule",
+    "revive", "set_aside",
 ]  # fmt: skip
 
 NEVER = 1 << 53
@@ -36,78 +37,53 @@ NEVER = 1 << 53
 _Pending = tuple[int, int, int]
 """seq, due, priority"""
 
-May = Callable[[QueueRow, Place], bool]
+May = Callable[[Place], bool]
 Change = Callable[[QueueRow, list[Place]], list[Outcome]]
 
 
-def edit_each(
-    session: Session, name: str, ids: Sequence[str], may: May, change: Change
-) -> Outcomes:
+def edit_each(session: Session, command: ById, may: May, change: Change) -> Outcomes:
     """Change the messages that may be changed; the outcomes of the others say where they are."""
-    queue = session.open(name)
+    ids, wanted = command.ids or (), versions_of(command)
+    queue = session.open(command.queue)
     if queue is None:
         return Outcomes([Outcome(id, False) for id in ids])
-    if len(set(ids)) == len(ids):
-        found = _changed(session, queue, ids, may, change)
-    else:  # an id named twice: one after the other, as two commands would
-        found = [out for id in ids for out in _changed(session, queue, [id], may, change)]
+    # An id that is named twice: one after the other, as two commands would.
+    parts = [ids] if len(set(ids)) == len(ids) else [[id] for id in ids]
+    found: list[Outcome] = []
+    for part in parts:
+        places = session.locate(queue, part)
+        versions = session.versions(queue, list(places)) if wanted else {}
+        chosen = [
+            place for place in places.values()
+            if may(place) and wanted.get(place.id) in (None, versions.get(place.id))
+        ]  # fmt: skip
+        outcomes = {outcome.id: outcome for outcome in change(queue, chosen)} if chosen else {}
+        for id in part:
+            outcome, place = outcomes.get(id), places.get(id)
+            if outcome is None:
+                outcome = place.outcome(False, session.now) if place else Outcome(id, False)
+            found.append(outcome)
+    return changed(found)
+
+
+def changed(found: list[Outcome]) -> Outcomes:
+    """Return the outcomes of a change, with when the first of its messages is due."""
     wakes = [
         o.due for o in found if o.done and o.state in ("delayed", "ready") and o.due is not None
     ]
     return Outcomes(found, min(wakes, default=None))
 
 
-def _changed(
-    session: Session, queue: QueueRow, ids: Sequence[str], may: May, change: Change
-) -> list[Outcome]:
-    places = session.locate(queue, ids)
-    chosen = [place for place in places.values() if may(queue, place)]
-    outcomes = {outcome.id: outcome for outcome in change(queue, chosen)} if chosen else {}
-    for id in ids:
-        if id not in outcomes:
-            place = places.get(id)
-            outcomes[id] = place.outcome(False, session.now) if place else Outcome(id, False)
-    return [outcomes[id] for id in ids]
+def _still(command: Cancel | Reschedule) -> May:
+    """Return what tells of a message whether it waits, and is due when the caller saw."""
+    return lambda place: _waits(place) and command.if_due in (None, place.due)
 
 
-def _still(session: Session, command: Cancel | Reschedule) -> May:
-    """Return what tells of a message whether it waits, and still is what the caller saw."""
-    is_seen = _is_seen(session, command)
-
-    def may(queue: QueueRow, place: Place) -> bool:
-        due = command.if_due is None or place.due == command.if_due
-        return (
-            _waits(queue, place) and due and is_seen(queue, place)
-            and session.is_of(queue, place, command.if_version)
-        )  # fmt: skip
-
-    return may
+def _is_dead(place: Place) -> bool:
+    return place.aside == DEAD
 
 
-def _dead(session: Session, command: Revive | Purge) -> May:
-    """Return what tells of a message whether it is dead, and still is what the caller saw."""
-    is_seen = _is_seen(session, command)
-
-    def may(queue: QueueRow, place: Place) -> bool:
-        return place.aside == DEAD and is_seen(queue, place)
-
-    return may
-
-
-def _is_seen(session: Session, command: Cancel | Reschedule | Revive | Purge) -> May:
-    """Return what tells of a message whether it has the version that the command gives for it."""
-    wanted = versions_of(command)
-    found: dict[str, str] = {}
-
-    def may(queue: QueueRow, place: Place) -> bool:
-        if wanted and not found:  # all with one statement
-            found.update(session.versions(queue, list(wanted)))
-        return not wanted or found[place.id] == wanted[place.id]
-
-    return may
-
-
-def _waits(queue: QueueRow, place: Place) -> bool:
+def _waits(place: Place) -> bool:
     return place.token is None and place.aside is None
 
 
@@ -125,15 +101,14 @@ def cancel(session: Session, command: Cancel) -> Outcomes | Affected:
         queue.cancelled += len(places)
         return refused + [Outcome(place.id, True, due=place.due) for place in places]
 
-    still = _still(session, command)
-    versions = versions_of(command)
+    still, wanted = _still(command), versions_of(command)
 
-    def may(queue: QueueRow, place: Place) -> bool:
-        if place.token is None or not queue.successors:
-            return still(queue, place)
-        return command.if_due is None and versions.get(place.id, command.if_version) is None
+    def may(place: Place) -> bool:
+        if place.token is None:
+            return still(place)
+        return command.if_due is None and not wanted
 
-    return edit_each(session, command.queue, command.ids, may, remove)
+    return edit_each(session, command, may, remove)
 
 
 def _forsake(session: Session, queue: QueueRow, places: list[Place]) -> list[Outcome]:
@@ -200,7 +175,7 @@ def reschedule(session: Session, command: Reschedule) -> Outcomes:
         session.run_many(SQL.reschedule, [(due, p.seq) for p in places])
         return _delayed(session, queue, places, due)
 
-    return edit_each(session, command.queue, command.ids, _still(session, command), move)
+    return edit_each(session, command, _still(command), move)
 
 
 def edit(session: Session, command: Edit) -> Outcomes:
@@ -220,11 +195,10 @@ def edit(session: Session, command: Edit) -> Outcomes:
     if "expires" in values or due is not None:
         changes.append(f"expires = {expires}")
 
-    def may(queue: QueueRow, place: Place) -> bool:
-        right = _waits(queue, place) or (
-            place.aside == DEAD and due is None and not _in_transit(session, place)
+    def may(place: Place) -> bool:
+        return _waits(place) or (
+            _is_dead(place) and due is None and not _in_transit(session, place)
         )
-        return right and session.is_of(queue, place, command.if_version)
 
     def change(queue: QueueRow, places: list[Place]) -> list[Outcome]:
         queue.weighted = int(queue.weighted or bool(values.get("priority")))
@@ -245,7 +219,7 @@ def edit(session: Session, command: Edit) -> Outcomes:
         moved = [place._replace(due=place.due if due is None else due) for place in places]
         return [place.outcome(True, session.now) for place in moved]
 
-    return edit_each(session, command.queue, command.ids, may, change)
+    return edit_each(session, command, may, change)
 
 
 def _in_transit(session: Session, place: Place) -> bool:
@@ -276,7 +250,7 @@ def revive(session: Session, command: Revive) -> Outcomes:
         queue.revived += len(places)
         return _delayed(session, queue, places, due)
 
-    return edit_each(session, command.queue, command.ids, _dead(session, command), back)
+    return edit_each(session, command, _is_dead, back)
 
 
 def _delayed(session: Session, queue: QueueRow, places: Sequence[Place], due: int) -> list[Outcome]:
@@ -286,39 +260,32 @@ def _delayed(session: Session, queue: QueueRow, places: Sequence[Place], due: in
     return [Outcome(place.id, True, state, due) for place in places]  # type: ignore[arg-type]
 
 
-def set_aside(
-    session: Session, name: str, ids: Sequence[str], reason: str, actor: str | None
-) -> Outcomes:
+def set_aside(session: Session, command: Bury) -> Outcomes:
     """Make dead letters of messages that nobody holds."""
 
     def aside(queue: QueueRow, places: list[Place]) -> list[Outcome]:
         session.leave_pending(queue, [(p.seq, p.due, p.priority) for p in places])
-        session.taken_aside(places, reason)
-        session.remember_ends(queue, [place.seq for place in places], "dead", actor)
+        session.taken_aside(places, command.reason)
+        session.remember_ends(queue, [place.seq for place in places], "dead", command.actor)
         session.end(queue, [place.seq for place in places], DEAD)
         queue.died += len(places)
         return [Outcome(p.id, True, "dead", p.due, session.now) for p in places]
 
-    return edit_each(session, name, ids, _waits, aside)
+    return edit_each(session, command, _waits, aside)
 
 
-def _purge_by_id(session: Session, command: Purge, ids: Sequence[str]) -> Outcomes:
+def _purge_by_id(session: Session, command: Purge) -> Outcomes:
     def remove(queue: QueueRow, places: list[Place]) -> list[Outcome]:
-        seqs = [place.seq for place in places]
-        session.remember_ends(queue, seqs, "purged", command.actor)
-        session.run(SQL.drop_aside, (json_text(seqs),))
-        session.delete(seqs)
-        queue.dead -= len(seqs)
-        queue.purged += len(seqs)
+        _purge_aside(session, queue, DEAD, [place.seq for place in places], command.actor)
         return [Outcome(place.id, True, due=place.due) for place in places]
 
-    return edit_each(session, command.queue, ids, _dead(session, command), remove)
+    return edit_each(session, command, _is_dead, remove)
 
 
 def purge(session: Session, command: Purge) -> Outcomes | Affected:
     """Delete messages of a state."""
     if command.ids is not None:
-        return _purge_by_id(session, command, command.ids)
+        return _purge_by_id(session, command)
     queue = session.open(command.queue)
     if queue is None:
         return Affected(0)
@@ -334,13 +301,15 @@ def purge(session: Session, command: Purge) -> Outcomes | Affected:
     code = STATES.index(command.state)
     found = session.run(SQL.aside_before, (queue.id, code, before, BULK + 1)).fetchall()
     seqs = [seq for (seq,) in found[:BULK]]
-    if code == DEAD:
-        session.remember_ends(queue, seqs, "purged", command.actor)
-    _delete_aside(session, queue, code, seqs)
+    _purge_aside(session, queue, code, seqs, command.actor)
     return Affected(len(seqs), more=len(found) > BULK)
 
 
-def _delete_aside(session: Session, queue: QueueRow, code: int, seqs: Sequence[int]) -> None:
+def _purge_aside(
+    session: Session, queue: QueueRow, code: int, seqs: Sequence[int], actor: str | None
+) -> None:
+    if code == DEAD:
+        session.remember_ends(queue, seqs, "purged", actor)
     session.run(SQL.drop_aside, (json_text(seqs),))
     session.delete(seqs)
     if code == DEAD:
@@ -353,13 +322,9 @@ def _delete_aside(session: Session, queue: QueueRow, code: int, seqs: Sequence[i
 def _of_state(session: Session, queue: QueueRow, state: str, before: int) -> list[_Pending]:
     now = session.now
     if state == "delayed":
-        return _unheld_delayed(session, queue, now + 1, before)
+        bounds = _bounds(queue, Where(after=now + 1, before=before), BULK + 1)
+        return session.run(SQL.delayed_between, bounds).fetchall()
     return _unheld(session, queue, Where(before=min(before, now + 1)), BULK + 1)
-
-
-def _unheld_delayed(session: Session, queue: QueueRow, after: int, before: int) -> list[_Pending]:
-    bounds = {"queue": queue.id, "after": after, "before": before, "limit": BULK + 1}
-    return session.run(SQL.delayed_between, bounds).fetchall()
 
 
 def configure(session: Session, command: Configure) -> Settings:

@@ -148,8 +148,10 @@ def _replace(session: Session, command: Put) -> Outcomes:
             if place is not None and place.token is not None and follows:
                 outcomes.append(follow(session, queue, item, place))
                 continue
+            version = command.if_version
             if place is not None and not (
-                session.is_of(queue, place, command.if_version) and _clear(session, queue, place)
+                (version is None or session.versions(queue, [item.id]).get(item.id) == version)
+                and _clear(session, queue, place)
             ):
                 outcomes.append(place.outcome(False, session.now))
                 continue

@@ -6,7 +6,7 @@ from bide.engines.sqlite.rows import ACKED, Place, QueueRow
 from bide.engines.sqlite.session import Session, json_text
 from bide.engines.sqlite.statements import SQL
 from bide.engines.sqlite.successors import followed
-from bide.engines.sqlite.verbs.edit import edit_each, set_aside
+from bide.engines.sqlite.verbs.edit import changed, edit_each, set_aside
 from bide.engines.sqlite.verbs.turns import freed
 from bide.model.commands import Ack, Bury, Extend, Lease, Release, Retry
 from bide.model.replies import Outcome, Outcomes
@@ -25,10 +25,7 @@ def _held(session: Session, name: str, leases: Sequence[Lease], settle: Settle) 
         found = _settled(session, queue, leases, settle)
     else:  # a message named twice: one after the other, as two commands would
         found = [out for lease in leases for out in _settled(session, queue, [lease], settle)]
-    wakes = [
-        o.due for o in found if o.done and o.state in ("delayed", "ready") and o.due is not None
-    ]
-    return freed(session, name, Outcomes(found, min(wakes, default=None)))
+    return freed(session, name, changed(found))
 
 
 def _settled(
@@ -166,12 +163,10 @@ def release(session: Session, command: Release) -> Outcomes:
                 outcomes.append(Outcome(place.id, True, "dead", place.due, session.now))
         return _then(session, queue, places, outcomes)
 
-    def is_held(queue: QueueRow, place: Place) -> bool:
+    def is_held(place: Place) -> bool:
         return place.token is not None
 
-    return freed(
-        session, command.queue, edit_each(session, command.queue, command.ids, is_held, end)
-    )
+    return freed(session, command.queue, edit_each(session, command, is_held, end))
 
 
 def bury(session: Session, command: Bury) -> Outcomes:
@@ -187,5 +182,5 @@ def bury(session: Session, command: Bury) -> Outcomes:
     held = _held(session, command.queue, command.leases, aside)
     if not command.ids:
         return held
-    unheld = set_aside(session, command.queue, command.ids, command.reason, command.actor)
+    unheld = set_aside(session, command)
     return Outcomes(held.outcomes + unheld.outcomes, held.wake)
