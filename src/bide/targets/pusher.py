@@ -208,6 +208,8 @@ class Pusher:
             kept = await self._subscribe(self._unsubscribed[-1], known)
             known[kept.key] = kept
             self._unsubscribed.pop()
+        # What was deleted is shown to nobody, and its names have no end.
+        self._past = self._past.only(known)
         peers = self.records.peers
         circuits = await peers.circuits() if known else {}
         if known and self._clock.monotonic() - self._seen >= SEEN:
@@ -225,7 +227,9 @@ class Pusher:
         for key, subscription in known.items():
             turn = crc32(key.encode())
             places = share(subscription.concurrency, place, len(there), turn)
-            rate = None if subscription.rate is None else subscription.rate / len(there)
+            # As its share of the places; one without places sends a probe at most.
+            part = places / subscription.concurrency or 1 / len(there)
+            rate = None if subscription.rate is None else subscription.rate * part
             worker = self.workers.get(key) or self._begin(key, subscription)
             worker.become(subscription, places, rate)
             worker.hear(circuits.get(key))

@@ -81,11 +81,24 @@ def test_the_rate_is_that_of_all_servers_together(stage: Stage) -> None:
         async with stage.pushing(holder="one") as one:
             async with joined_by(stage, one) as other:
                 workers = [pusher.workers["/shop"] for pusher in (one, other)]
-                await stage.pass_time(lambda: all(o._pace.rate == 5 for o in workers))
+                await stage.pass_time(lambda: {4, 6} == {worker._pace.rate for worker in workers})
                 assert sorted(worker._share for worker in workers) == [2, 3]
             # The one that stays gets it all.
             await stage.pass_time(lambda: workers[0]._pace.rate == 10)
             assert workers[0]._share == 5
+
+    stage.play(story())
+
+
+def test_a_server_without_places_takes_nothing_of_the_rate(stage: Stage) -> None:
+    async def story() -> None:
+        async with receiver() as it:
+            await stage.subscribe(it.url, rate=10, concurrency=1)
+            async with stage.pushing(holder="one") as one, joined_by(stage, one) as other:
+                workers = [pusher.workers["/shop"] for pusher in (one, other)]
+                await stage.pass_time(lambda: sum(worker._share for worker in workers) == 1)
+                (sending,) = [worker for worker in workers if worker._share]
+                assert sending._pace.rate == 10
 
     stage.play(story())
 

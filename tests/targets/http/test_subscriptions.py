@@ -254,6 +254,24 @@ def test_deletion_stops_at_once_and_messages_stay(stage: Stage) -> None:
     stage.play(story())
 
 
+def test_figures_of_a_deleted_subscription_are_not_kept(stage: Stage) -> None:
+    """Else they would grow without end: each may have another name."""
+
+    async def story() -> None:
+        async with receiver() as it, stage.pushing() as pusher:
+            for number in range(3):
+                await stage.subscribe(it.url)
+                await stage.pass_time(lambda: pusher.workers)
+                await stage.put(1, id=f"m{number}")
+                await stage.acked(number + 1)
+                assert "/shop" in pusher.sent.deliveries
+                await stage.records.delete(None, "shop")
+                await stage.pass_time(lambda: not pusher.sent.deliveries)
+            assert pusher.sent.tallies == {}
+
+    stage.play(story())
+
+
 def test_a_paused_subscription_sends_nothing_until_it_is_resumed(stage: Stage) -> None:
     async def story() -> None:
         async with stage.at_work() as (it, worker):

@@ -1,6 +1,6 @@
 """The figures of push, in numbers that add up with those of other processes."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Literal, Self, get_args
 
 import msgspec
@@ -71,3 +71,11 @@ class PushStats(Stats):
     """The answers of receivers."""
     taken: Mapping[str, IntakeStats] = {}
     """What intakes took into the store, by exchange."""
+
+    def only(self, keys: Container[str]) -> "PushStats":
+        """Return the figures of some subscriptions, and of all intakes."""
+        return PushStats(
+            {key: one for key, one in self.tallies.items() if key in keys},
+            {key: one for key, one in self.deliveries.items() if key in keys},
+            self.taken,
+        )
