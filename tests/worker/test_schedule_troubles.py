@@ -281,6 +281,29 @@ def test_a_clock_that_is_set_forward_misses_ticks(scene: Scene, diary: Diary) ->
     scene.play(story())
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_clock_that_was_ahead_for_a_moment(scene: Scene, diary: Diary, restarts: bool) -> None:
+    """The tick that waits is of tomorrow: the first of today that was not done takes its place."""
+
+    async def story() -> None:
+        day = 24 * 3_600_000
+        diary.add(every="15m")
+        async with scene.at_work():
+            await diary.reach(1, 5)
+            await scene.acked(1, "reports")
+            scene.clock.set_wall(scene.clock.now() + day)
+            scene.clock.advance(5)  # who waits looks again every second
+            await scene.acked(2, "reports")
+            scene.clock.set_wall(scene.clock.now() - day)
+            if not restarts:
+                await scene.pass_time(lambda: scene._flow("reports").flow.cancelled == 1, 5)
+        async with scene.at_work():
+            await diary.reach(4, 5)
+        assert diary.told[2:] == [("09:45", None, False), ("10:00", "09:45", False)]
+
+    scene.play(story())
+
+
 def a_new_app(scene: Scene, diary: Diary, **options: Any) -> None:
     scene.app = bide.App("memory://", clock=scene.clock)
     diary.add(**options)

@@ -42,31 +42,36 @@ class ScheduleTicks(Links):
         await self.begin()
         while True:
             await self.pause()
-            if not _ticks(await self.alive()):
-                await self._put_first(None)
+            await self._repair(newest=False)
 
     async def ensure(self) -> None:
         """Replace waiting ticks of other schedules: this process is the newest."""
         self._started = await self.now()
-        ticks = _ticks(await self.alive())
-        mine = self._schedule.recurrence.spec
-        foreign = {
-            link.id: tick for link, tick in ticks
-            if tick.spec != mine and link.state == "delayed" and not link.attempt
-        }  # fmt: skip
-        if ticks and not foreign:
-            return
-        previous = max((tick.previous for tick in foreign.values() if tick.previous), default=None)
-        id = await self._put_first(previous)
-        if old := [one for one in foreign if one != id]:
-            _log.info("%s: the schedule has become %s", self._schedule.name, mine)
-            await self.store_client.patiently(Outcomes, Cancel(self.queue, old))
+        await self._repair(newest=True)
 
-    async def _put_first(self, previous: int | None) -> str:
-        now = await self.now()
-        rule = self._schedule.recurrence
-        body = TickBody(rule.after(now), previous, rule.spec, self._started or now)
-        return await self._put(rule, body)
+    async def _repair(self, *, newest: bool) -> None:
+        """Put a tick if there is none, or if a set clock or another schedule has put a wrong one.
+
+        Args:
+            newest: whether ticks of other schedules are wrong.
+        """
+        now, rule = await self.now(), self._schedule.recurrence
+        following = rule.after(now)
+        ticks = _ticks(await self.alive())
+        wrong = {
+            link.id: tick for link, tick in ticks
+            if link.state == "delayed" and not link.attempt
+            and (tick.due > following if tick.spec == rule.spec else newest)
+        }  # fmt: skip
+        if ticks and not wrong:
+            return
+        before = [tick.previous for tick in wrong.values() if tick.previous is not None]
+        previous = max((one for one in before if one <= now), default=None)
+        body = TickBody(following, previous, rule.spec, self._started or now)
+        id = await self._put(rule, body)
+        if old := [one for one in wrong if one != id]:
+            _log.info("%s: the next tick is %s, and not %s", self._schedule.name, id, old[0])
+            await self.store_client.patiently(Outcomes, Cancel(self.queue, old))
 
     async def attend(self, one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
         """Put the next tick, and run this one if the plan says so."""
