@@ -37,11 +37,20 @@ def test_what_a_handler_returns_is_its_result(scene: Scene, is_async: bool) -> N
     scene.play(story())
 
 
+class Unreadable:
+    """A model of pydantic with a computed field whose code fails."""
+
+    def model_dump(self, **_: object) -> dict[str, Any]:
+        raise KeyError("total")
+
+
+@both
+@pytest.mark.parametrize("returned", [object(), Unreadable()])
 def test_what_cannot_be_a_result_is_logged_and_acked(
-    scene: Scene, caplog: pytest.LogCaptureFixture
+    scene: Scene, caplog: pytest.LogCaptureFixture, is_async: bool, returned: object
 ) -> None:
     async def story() -> None:
-        register(scene, False, lambda body: object())
+        register(scene, is_async, lambda body: returned)
         await asked(scene, Settings, Configure("q", result_ttl=3_600_000))
         await scene.put(1)
         with caplog.at_level(logging.ERROR):

@@ -4,8 +4,8 @@ import logging
 
 from bide.consuming import delivery_log
 from bide.consuming.handling import Handling
+from bide.consuming.outcomes import text_of
 from bide.model.ended import encode_result
-from bide.model.errors import InvalidArgument
 
 
 def keep_result(one: Handling) -> None:
@@ -18,8 +18,8 @@ def keep_result(one: Handling) -> None:
         return
     try:
         one.result = encode_result(returned)
-    except InvalidArgument as error:
+    except Exception as error:  # noqa: BLE001  (code of a user's class, such as a property)
         delivery_log.tell(
             logging.ERROR, one, "result", "%s returned what cannot be kept as its result: %s",
-            one.handler.name, error,
+            one.handler.name, text_of(error) or type(error).__name__,
         )  # fmt: skip
