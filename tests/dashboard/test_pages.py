@@ -256,6 +256,14 @@ def test_pages_let_nothing_in_from_elsewhere(stage: Stage, ann: Visitor) -> None
         assert not re.search(r'(?:src|href|action)="(?:https?:)?//', reply.text)
 
 
+def test_a_new_version_of_bide_has_its_own_style(ann: Visitor) -> None:
+    kept = re.findall(r'(?:href|src)="(/static/[^"]+)"', ann.get("/").text)
+    assert len(kept) == 4
+    for path in kept:
+        assert re.search(r"\?v=[0-9a-f]{8}$", path)
+        assert ann.get(path).status == 200
+
+
 def test_the_language_is_that_of_the_browser_or_chosen(stage: Stage, ann: Visitor) -> None:
     assert "Dead letters" in ann.get("/", accept_language="fr, en;q=0.5").text
     assert "死信" in ann.get("/", accept_language="zh-TW, en;q=0.5").text

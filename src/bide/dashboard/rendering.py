@@ -9,6 +9,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from bide.dashboard.answering import edition
 from bide.dashboard.chart import SPANS
 from bide.model.times import format_duration, to_datetime
 
@@ -65,7 +66,9 @@ def _environment(language: str) -> Environment:
         "day": partial(day, language=language), "minute": minute, "seconds": seconds,
         "lasting": format_duration,
     }  # fmt: skip
-    environment.globals |= {"language": language, "languages": LANGUAGES, "spans": list(SPANS)}
+    environment.globals |= {
+        "edition": edition(), "language": language, "languages": LANGUAGES, "spans": list(SPANS),
+    }  # fmt: skip
     return environment
 
 
