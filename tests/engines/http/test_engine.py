@@ -12,9 +12,10 @@ import msgspec
 import pytest
 
 import bide
-from bide.engines.http import connection, stream
+from bide.engines.http import address_of, connection, stream
 from bide.engines.http.connection import Address
 from bide.engines.http.engine import HttpEngine
+from bide.engines.http.notifier import AGAIN, DENIED, HttpNotifier
 from bide.engines.http.stream import EventStream
 from bide.engines.port import Engine, PartlyDone
 from bide.engines.registry import mask, opener
@@ -325,6 +326,25 @@ def test_an_answer_that_breaks_off_is_no_answer() -> None:
     threading.Thread(target=run, daemon=True).start()
     with pytest.raises(OutcomeUnknown, match="did not answer"):
         opener(f"http://127.0.0.1:{listening.getsockname()[1]}")()
+
+
+@pytest.mark.parametrize(("status", "seconds"), [(401, DENIED), (429, AGAIN), (503, AGAIN)])
+def test_a_server_that_refuses_the_token_is_asked_less_often(
+    script: Script, status: int, seconds: float
+) -> None:
+    class Pause(threading.Event):
+        lasted = 0.0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.lasted = timeout or 0.0
+            self.set()
+            return True
+
+    script.answers[:] = [(status, b"{}")]
+    notifier = HttpNotifier(address_of(urlsplit(script.url))[0], 30)
+    notifier._closed = pause = Pause()
+    assert notifier.listen() == []
+    assert pause.lasted == seconds
 
 
 def test_a_line_of_events_without_end_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,15 @@ import msgspec
 
 from bide.engines.http.connection import Address
 from bide.engines.http.stream import SILENCE, EventStream
-from bide.model.errors import BideError
+from bide.model.errors import AccessDenied, BideError
 
 AGAIN = 1.0
 """How long to wait, in seconds, before the events are asked for again."""
+
+
+DENIED = 60.0
+"""How long, if the server refuses the token: it counts wrong ones, and refuses an address for more
+than a few a minute."""
 
 
 class _Hint(msgspec.Struct):
@@ -39,10 +44,10 @@ class HttpNotifier:
                     hint = msgspec.json.decode(data, type=_Hint)
                     # The clock of this machine: what the server said is how long from now.
                     return [(hint.queue, time.time_ns() // 1_000_000 + hint.wake_in)]
-            except (BideError, msgspec.DecodeError):
+            except (BideError, msgspec.DecodeError) as error:
                 # Whoever waits looks again by itself meanwhile.
                 self._events.drop()
-                self._closed.wait(AGAIN)
+                self._closed.wait(DENIED if isinstance(error, AccessDenied) else AGAIN)
         self._events.drop()
         return []
 
