@@ -77,13 +77,15 @@ def test_each_command_of_a_batch_has_a_line(server: Client, make_token: Any, log
     purge = {"command": "purge", "queue": "orders", "state": "dead"}
     assert client.post("/v1/batch", {"commands": [put, purge]}).status == 403
     client.post("/v1/batch", {"commands": "nonsense"})
+    undo = {"command": "undo", "queue": "orders", "undo": "01kb2n8m7dzz4r6y0t5v9x3h1q"}
+    assert client.post("/v1/batch", {"commands": [undo]}).status == 200
     found = [
-        (one["act"], one.get("queue"), one.get("messages"), one["result"]) for one in lines(log, 5)
+        (one["act"], one.get("queue"), one.get("messages"), one["result"]) for one in lines(log, 6)
     ]
     assert found == [
         ("put", "orders", 1, "done"), ("claim", "mail", 0, "done"),
         ("put", "orders", 0, "forbidden"), ("purge", "orders", 0, "forbidden"),
-        ("batch", None, None, "invalid-argument"),
+        ("batch", None, None, "invalid-argument"), ("undo", "orders", None, "nothing-to-undo"),
     ]  # fmt: skip
 
 

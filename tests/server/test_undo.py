@@ -180,3 +180,15 @@ def test_what_comes_back_needs_room(
     admin.send("DELETE", "/v1/queues/others/messages?before=2099-01-01T00:00:00Z")
     assert admin.post(f"{Q}/undo", {"undo": undo}).json["restored"] == 3
     assert sizes(admin)["delayed"] == 3
+
+
+def test_what_comes_back_too_fast_is_not_taken_for_a_full_store(
+    serve: Serve, make_token: Any
+) -> None:
+    server = serve(auth="required", quotas={"shop": Quota(rate=0.001)})
+    text = make_token("shop", "admin")
+    fill(server.with_token(text), 3)
+    with bide.Queue("orders", f"http://:{text}@127.0.0.1:{server.port}") as orders:
+        cancelled = orders.cancel(group="g", undo=True)
+        with pytest.raises(bide.StoreUnavailable, match="messages a second; try again in"):
+            orders.undo(cancelled.undo)

@@ -78,6 +78,16 @@ KINDS: dict[str, Kind] = {kind.name: kind for kind in (*_OF_BIDE.values(), *_OWN
 """Every kind of problem there is, by name."""
 
 
+def kind_of(error: str) -> str:
+    """Return the name of the kind of problem that stands for an exception of bide's.
+
+    Example:
+        >>> kind_of("NothingToUndo"), kind_of("WrongContext")
+        ('nothing-to-undo', 'internal')
+    """
+    return next((kind.name for kind in KINDS.values() if kind.error == error), "internal")
+
+
 class ProblemDocument(msgspec.Struct, omit_defaults=True):
     """What went wrong, as RFC 9457 has it."""
 

@@ -11,7 +11,6 @@ from bide.model.errors import BideError, OutcomeUnknown, StoreError, StoreUnavai
 
 class _Problem(msgspec.Struct):
     detail: str = ""
-    type: str = ""
     error: str | None = None
 
 
@@ -28,6 +27,14 @@ def error_named(name: str | None) -> type[BideError]:
     return found or StoreError
 
 
+def error_of(status: int, name: str | None) -> type[BideError]:
+    """Return the exception of an answer: the one that it names, or what its status stands for."""
+    if name in errors.__all__:
+        return error_named(name)
+    # Any server on the way may fail after bide's own has done what was asked.
+    return _OF_STATUS.get(status, OutcomeUnknown if status >= 500 else StoreError)
+
+
 def refusal(address: Address, status: int, answer: bytes) -> BideError:
     """Return what a problem document stands for."""
     try:
@@ -35,8 +42,4 @@ def refusal(address: Address, status: int, answer: bytes) -> BideError:
     except msgspec.DecodeError:
         problem = _Problem()
     detail = problem.detail or f"it answered with status {status}"
-    if problem.error in errors.__all__:
-        return error_named(problem.error)(f"{address.shown}: {detail}")
-    # Any server on the way may fail after bide's own has done what was asked.
-    other = OutcomeUnknown if status >= 500 else StoreError
-    return _OF_STATUS.get(status, other)(f"{address.shown}: {detail}")
+    return error_of(status, problem.error)(f"{address.shown}: {detail}")

@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
+from bide.engines.http.refusals import error_of
 from bide.engines.port import Capabilities
 from bide.model import commands as cmd
 from bide.model.ended import PENDING
-from bide.model.errors import BideError, InvalidArgument, StoreFull
+from bide.model.errors import BideError, InvalidArgument
 from bide.model.identity import actor_of
 from bide.model.limits import MAX_BATCH_MESSAGES, MAX_COMMANDS
 from bide.model.message import Message, withheld
@@ -23,7 +24,7 @@ from bide.server.action_log import Act, count_of
 from bide.server.call import Call
 from bide.server.operation import MSGPACK, Answer, Routes
 from bide.server.packed import Batch, Given, unpack
-from bide.server.problem import Problem, invalid, of_validation
+from bide.server.problem import Problem, invalid, kind_of, of_validation
 from bide.server.rights import RIGHTS, Caller, Right
 from bide.server.routes.undoing import execute
 from bide.server.service import own_names
@@ -108,7 +109,7 @@ async def batch(call: Call) -> Answer:
     for act, told in zip(call.acts, replies, strict=True):
         act.messages = count_of(told)
         if isinstance(told, Failed):
-            act.result = told.error
+            act.result = kind_of(told.error)
     content = Replies(replies, service.clock.now())
     if binary:
         return Answer(200, _to_msgpack(content), kind=MSGPACK)
@@ -135,7 +136,7 @@ async def _composed(call: Call, command: Any) -> Part | Undone | BideError:
     try:
         return await execute(call.service, call.caller, command)
     except Problem as problem:  # those before it were executed
-        return StoreFull(str(problem))
+        return error_of(problem.kind.status, problem.kind.error)(str(problem))
     except BideError as error:
         return error
 
