@@ -3,6 +3,7 @@
 import asyncio
 import getpass
 import json
+import os
 import time
 from pathlib import Path
 
@@ -168,3 +169,15 @@ def test_what_is_done_to_tokens_and_subscriptions_is_logged(run: Bide, tmp_path:
     secrets = ["SECRET", *(one.stdout.strip().split("_", 2)[2] for one in (made, rotated))]
     for secret in [*secrets, kept.stdout.split()[-1]]:
         assert secret not in log.read_text()
+
+
+def test_a_user_without_a_name_is_logged_by_number(
+    run: Bide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # as in a container of another user
+    log = tmp_path / "actions.log"
+    made = run("token", "create", "--rights", "put", "--action-log", str(log))
+    assert made.exit_code == 0, made.output
+    assert json.loads(log.read_text())["who"] == str(os.getuid())

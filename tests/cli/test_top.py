@@ -23,7 +23,7 @@ from bide.cli.top.screen import picture
 from bide.model.replies import Flow, Sizes
 from bide.observing.heartbeat import REMEMBER, Busy
 from bide.observing.sample import Lateness, Rates, RecentWorkers, Sample, Worker, rates
-from tests.cli.conftest import BOUND, environment
+from tests.cli.conftest import BOUND, Terminal, environment
 
 Bide = Callable[..., Result]
 
@@ -232,6 +232,14 @@ def test_it_does_not_look_all_the_time(run: Bide, orders: bide.Queue) -> None:
     result = run("top", "--interval", "10ms")
     assert result.exit_code == 2
     assert "must be 100ms or longer" in result.stderr
+
+
+def test_a_terminal_that_cannot_be_drawn_on_gets_it_once(
+    terminal: Terminal, orders: bide.Queue
+) -> None:
+    orders.put(1, delay=60)
+    screen, code = terminal("top", TERM="dumb")
+    assert (code, "1 delayed" in screen) == (0, True)
 
 
 class Live:

@@ -1,7 +1,6 @@
 """Log what commands do to tokens and subscriptions, as servers log what their clients do."""
 
 import functools
-import getpass
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import click
 
 from bide.model.errors import BideError
+from bide.queue.values import user_name
 from bide.server.subscribe import Identity
 
 Done = bool | None | dict[str, bool]
@@ -48,7 +48,7 @@ def logged(act: str) -> Callable[[Callable[..., Done]], Callable[..., bool | Non
             finally:
                 log.write(
                     [Act(act, queue, None, result, name) for name, result in results.items()],
-                    who=getpass.getuser(), token="", client=f"shell@{socket.gethostname()}",
+                    who=user_name(), token="", client=f"shell@{socket.gethostname()}",
                     namespace=which.namespace if which else options.get("namespace"),
                 )  # fmt: skip
                 log.close()

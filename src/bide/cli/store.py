@@ -1,8 +1,6 @@
 """The store that a command works on."""
 
 import functools
-import getpass
-import os
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
@@ -28,6 +26,7 @@ from bide.model.limits import MAX_BODY
 from bide.model.replies import Affected, Names, Outcome, Reply, expect
 from bide.observing.heartbeat import is_register
 from bide.queue.sync import Queue
+from bide.queue.values import user_name
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Reply)
@@ -75,11 +74,7 @@ class Store(ExitStack):
     @property
     def actor(self) -> str:
         """Who changes something: the user of this machine."""
-        try:
-            user = getpass.getuser()
-        except (ImportError, KeyError, OSError):  # no name, as in containers, or a system without
-            user = str(os.getuid()) if hasattr(os, "getuid") else "unknown"
-        return actor_of(f"{user}@{socket.gethostname()}")
+        return actor_of(f"{user_name()}@{socket.gethostname()}")
 
     @property
     def remote(self) -> bool:

@@ -1,7 +1,6 @@
 """The dashboard for the user of this machine: a server of its own, on loopback, without a token."""
 
 import asyncio
-import getpass
 import signal
 import socket
 from collections.abc import Callable, Collection, Mapping
@@ -9,6 +8,7 @@ from typing import Any
 
 from bide.dashboard.access import ACTIONS, Access
 from bide.dashboard.app import Dashboard
+from bide.queue.values import user_name
 from bide.server.app import App
 from bide.server.call import Scope, Send
 from bide.server.cross_site import refuse_foreign_hosts
@@ -27,7 +27,7 @@ def open_access(actions: Collection[str]) -> Callable[[Mapping[str, Any]], Acces
     Args:
         actions: what can be done.
     """
-    access = Access(name=getpass.getuser(), actions=actions, log=True)
+    access = Access(name=user_name(), actions=actions, log=True)
 
     def admit(scope: Mapping[str, Any]) -> Access:
         host = dict(scope["headers"]).get(b"host")

@@ -199,6 +199,16 @@ def own_name() -> str:
     return f"{_host}:{os.getpid()}"
 
 
+def user_name() -> str:
+    """Return the name of the user who runs this process, or the user's id."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError):  # no name, as in containers, or a system without
+        return str(os.getuid()) if hasattr(os, "getuid") else "unknown"
+
+
 def results_of(results: Sequence[Any] | None, count: int) -> list[bytes | None]:
     """Return the results of `count` deliveries as JSON, `None` for none; an empty list if all are.
 

@@ -24,8 +24,8 @@ def top(store: Store, out: Output, prefix: str, interval: float, once: bool) -> 
 
     All queues of the store, or those whose names begin with PREFIX.
 
-    Ctrl-C and SIGTERM end it. Without a terminal it prints once; with --json it prints one object
-    per refresh.
+    Ctrl-C and SIGTERM end it. Without a terminal, or on one that cannot move the cursor, it prints
+    once; with --json it prints one object per refresh.
 
     In a pipe, each line is: "queue", name, delayed, ready, leased, dead, seconds late, the counters
     of `bide counts`, and the median and the 99th percentile of the lateness of deliveries in the
@@ -57,7 +57,7 @@ def top(store: Store, out: Output, prefix: str, interval: float, once: bool) -> 
                 _print_objects(out, poller, once)
             elif not out.terminal:
                 print_rows(out, poller.view)
-            elif once:
+            elif once or out.console.is_dumb_terminal:  # it cannot draw over what is there
                 out.console.print(_drawn(poller, None, out.console.width), crop=False)
             else:
                 _watch(out, poller)
