@@ -79,10 +79,8 @@ def position(cursor: str | None) -> tuple[int, tuple[int, int]]:
     """
     if cursor is None:
         return 0, (-1, -1)
-    parts = cursor.split(".")
-    if len(parts) != 3 or not all(part.isdecimal() and len(part) < 20 for part in parts):
+    parts = [int(part) for part in cursor.split(".") if part.isdecimal() and len(part) < 20]
+    if cursor.count(".") != 2 or len(parts) != 3 or max(parts) >= 1 << 63:
         raise InvalidArgument(f"cursor={cursor!r} comes from no scan; begin without one")
-    phase, rank, seq = map(int, parts)
-    if max(phase, rank, seq) >= 1 << 63:
-        raise InvalidArgument(f"cursor={cursor!r} comes from no scan; begin without one")
+    phase, rank, seq = parts
     return phase, (rank, seq)

@@ -122,9 +122,7 @@ class MemoryEngine:
         if command.where is not None:
             found = queue.unheld(command.where, now)
             for record in found[: cmd.BULK]:
-                queue.ends.add(record, "cancelled", command.actor, now)
-                queue.remove(record)
-                queue.tally["cancelled"] += 1
+                queue.finish(record, "cancelled", command.actor, now)
             return Affected(min(len(found), cmd.BULK), more=len(found) > cmd.BULK)
 
         versions = versions_of(command)
@@ -136,9 +134,7 @@ class MemoryEngine:
             still = record.is_still(command.if_due, version)
             if record.state not in ("delayed", "ready") or not still:
                 return None
-            queue.ends.add(record, "cancelled", command.actor, now)
-            queue.remove(record)
-            queue.tally["cancelled"] += 1
+            queue.finish(record, "cancelled", command.actor, now)
             return Outcome(record.id, True, due=record.due)
 
         return self._each(queue, command.ids, now, cancel)
@@ -368,18 +364,16 @@ class MemoryEngine:
             def purge(record: Record) -> Outcome | None:
                 if record.state != "dead" or not record.is_still(None, versions.get(record.id)):
                     return None
-                queue.ends.add(record, "purged", command.actor, now)
-                queue.remove(record)
-                queue.tally["purged"] += 1
+                queue.finish(record, "purged", command.actor, now)
                 return Outcome(record.id, True, due=record.due)
 
             return self._each(queue, command.ids, now, purge)
         found = queue.purgeable(command.state, command.before, now, cmd.BULK + 1)
         for record in found[: cmd.BULK]:
-            if record.state not in ("acked", "expired"):
-                queue.ends.add(record, "purged", command.actor, now)
-                queue.tally["purged"] += 1
-            queue.remove(record)
+            if record.state in ("acked", "expired"):
+                queue.remove(record)
+            else:
+                queue.finish(record, "purged", command.actor, now)
         return Affected(min(len(found), cmd.BULK), more=len(found) > cmd.BULK)
 
     def _history(self, command: cmd.History, now: int) -> Ends:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET
@@ -173,6 +173,14 @@ class QueueState:
         self._move(record, state, now)
         record.ended = now
 
+    def finish(
+        self, record: Record, how: Literal["cancelled", "purged"], by: str | None, now: int
+    ) -> None:
+        """Delete the record, count it, and remember how it ended."""
+        self.ends.add(record, how, by, now)
+        self.remove(record)
+        self.tally[how] += 1
+
     def remove(self, record: Record) -> None:
         """Delete the record."""
         self._leave(record)
@@ -232,9 +240,7 @@ class QueueState:
         record.failures = remember(record.failures, failure)
         if final or record.attempt >= record.attempts:
             record.since = None  # the last failure tells of the last attempt
-            self.ends.add(record, "dead", holder, now)
-            self.end(record, "dead", now)
-            self.tally["died"] += 1
+            self._die(record, holder, now)
             return False
         return True
 
@@ -242,7 +248,10 @@ class QueueState:
         """Make a record that no worker holds a dead letter; count no attempt."""
         failure = Failure(record.attempt, now, "", reason[:REASON_LENGTH])
         record.failures = remember(record.failures, failure)
-        self.ends.add(record, "dead", actor, now)
+        self._die(record, actor, now)
+
+    def _die(self, record: Record, by: str | None, now: int) -> None:
+        self.ends.add(record, "dead", by, now)
         self.end(record, "dead", now)
         self.tally["died"] += 1
 

@@ -247,8 +247,8 @@ def translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
             )
         case sqlite3.SQLITE_IOERR:
             return StoreError(
-                f"reading or writing {path} failed in the operating system ({error}"
-                f"{_name_of(error)}); is the disk full, gone, or a network drive?"
+                f"reading or writing {path} failed in the operating system ({error}, "
+                f"{error.sqlite_errorname}); is the disk full, gone, or a network drive?"
             )
     return StoreError(f"SQLite refused to work on {path}: {error}")
 
@@ -265,11 +265,6 @@ def _may_not_grow(path: Path) -> bool:
     path = path.resolve()
     files = (path, path.with_name(f"{path.name}-wal"))
     return any(file.exists() and file.stat().st_size > limit - 8_192 for file in files)
-
-
-def _name_of(error: sqlite3.Error) -> str:
-    name = getattr(error, "sqlite_errorname", None)
-    return f", {name}" if name else ""
 
 
 def _file_limit() -> str:

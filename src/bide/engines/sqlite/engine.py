@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 
 from bide.engines.port import Capabilities, Notifier
@@ -27,7 +26,7 @@ from bide.engines.sqlite.notifier import SocketNotifier, folder_of, ring_all
 from bide.engines.sqlite.room import RESERVE, bytes_added, free_room
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.statements import SQL
-from bide.engines.sqlite.verbs import VERBS
+from bide.engines.sqlite.verbs import carry_out
 from bide.model.commands import Claim, Command, Put
 from bide.model.errors import BideError, Closed, StoreCorrupt, StoreFull
 from bide.model.replies import Outcome, Outcomes, Reply, Settings
@@ -163,11 +162,9 @@ class SqliteEngine:
             patiently(connection.execute, self._timeout, self._begin)
             # The clock is read under the lock: a lease must not be shorter by the wait for it.
             session = Session(connection, time.time_ns() / 1e6 if now is None else now)
-            replies: list[Reply] = []
             if first is not None:
                 first(session)
-            for kind, run in groupby(commands, type):
-                replies += VERBS[kind](session, list(run))
+            replies = carry_out(session, commands)
             if not self._read_only:
                 session.save()
             connection.execute("COMMIT")

@@ -4,7 +4,6 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import groupby
 from pathlib import Path
 from typing import Literal, cast
 from urllib.parse import SplitResult
@@ -14,7 +13,7 @@ from bide.engines.sqlite import file_of
 from bide.engines.sqlite.connection import is_busy, translate
 from bide.engines.sqlite.schema import is_current, migrate
 from bide.engines.sqlite.session import Session
-from bide.engines.sqlite.verbs import VERBS
+from bide.engines.sqlite.verbs import carry_out
 from bide.model.commands import Command
 from bide.model.errors import StoreBusy, WrongConnection
 from bide.model.replies import Reply
@@ -78,9 +77,7 @@ class SqliteGuest:
         session = Session(
             cast("sqlite3.Connection", connection), time.time_ns() / 1e6 if now is None else now
         )
-        replies: list[Reply] = []
-        for kind, run in groupby(commands, type):
-            replies += VERBS[kind](session, list(run))
+        replies = carry_out(session, commands)
         session.save()
         return replies
 

@@ -241,6 +241,13 @@ class Session:
         else:
             queue.kept += len(seqs)
 
+    def expire(self, queue: QueueRow, seqs: Sequence[int]) -> None:
+        """Set messages aside that are too late."""
+        if seqs:
+            self.remember_ends(queue, seqs, "expired", None)
+            self.end(queue, seqs, EXPIRED)
+            queue.expired += len(seqs)
+
     def leave_pending(self, queue: QueueRow, rows: Sequence[tuple[int, int, int]]) -> None:
         """Take messages out of delayed or ready, wherever they stand: (seq, due, priority)."""
         self.count_hours(queue, [due for _, due, _ in rows], gone=True)

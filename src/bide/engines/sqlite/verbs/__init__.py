@@ -1,6 +1,7 @@
 """What each kind of command does: a function of its name in one of these files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any, get_args
 
 from bide.engines.sqlite.session import Session
@@ -9,7 +10,7 @@ from bide.engines.sqlite.verbs.forwarded import with_origins
 from bide.model import commands as cmd
 from bide.model.replies import Reply
 
-__all__ = ["VERBS"]
+__all__ = ["carry_out"]
 
 Verb = Callable[[Session, list[Any]], list[Reply]]
 
@@ -22,7 +23,15 @@ def _verb(kind: type) -> Verb:
     return lambda session, run: [verb(session, command) for command in run]
 
 
-VERBS: dict[type, Verb] = {kind: _verb(kind) for kind in get_args(cmd.Command)}
-VERBS[cmd.Put] = put.put  # all at once
+_VERBS: dict[type, Verb] = {kind: _verb(kind) for kind in get_args(cmd.Command)}
+_VERBS[cmd.Put] = put.put  # all at once
 for kind in (cmd.Put, cmd.Cancel, cmd.Reschedule):
-    VERBS[kind] = with_origins(VERBS[kind])
+    _VERBS[kind] = with_origins(_VERBS[kind])
+
+
+def carry_out(session: Session, commands: Sequence[cmd.Command]) -> list[Reply]:
+    """Execute commands in an open transaction. The caller saves the session."""
+    replies: list[Reply] = []
+    for kind, run in groupby(commands, type):
+        replies += _VERBS[kind](session, list(run))
+    return replies

@@ -1,7 +1,7 @@
 """Claim: lease the next due messages; on the way take back what lapsed and expire what is late."""
 
 from bide.engines.cursor import Budget
-from bide.engines.sqlite.rows import DELAYED, EXPIRED, READY, MessageRow, Place, QueueRow, as_row
+from bide.engines.sqlite.rows import DELAYED, READY, MessageRow, Place, QueueRow, as_row
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.statements import SQL
 from bide.engines.sqlite.verbs.turns import Grant, is_behind, promote, take_turns
@@ -112,9 +112,7 @@ def _lease(
     last = max(good[-1:] + late[-1:], key=lambda row: (row.rank, row.seq))
     bounds = {"queue": queue.id, "state": state, "rank": last.rank, "seq": last.seq}
     if late:
-        session.remember_ends(queue, [row.seq for row in late], "expired", None)
-        session.end(queue, [row.seq for row in late], EXPIRED)
-        queue.expired += len(late)
+        session.expire(queue, [row.seq for row in late])
         session.run_many(SQL.insert_lease, [(row.seq, queue.id, *grant) for row in good])
     else:
         session.run(SQL.lease_picked, {**bounds, **grant._asdict()})

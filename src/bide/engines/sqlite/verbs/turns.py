@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from bide.engines.cursor import Budget
-from bide.engines.sqlite.rows import DELAYED, EXPIRED, READY, MessageRow, QueueRow, as_row
+from bide.engines.sqlite.rows import DELAYED, READY, MessageRow, QueueRow, as_row
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.statements import SQL
 from bide.model.commands import Claim, Configure
@@ -105,10 +105,7 @@ def take_turns(
         else:
             break
         lines.leave(group.key, row.rank, row.seq)
-    if late:
-        session.remember_ends(queue, [row.seq for row in late], "expired", None)
-        session.end(queue, [row.seq for row in late], EXPIRED)
-        queue.expired += len(late)
+    session.expire(queue, [row.seq for row in late])
     left = good + late
     session.run_many(SQL.insert_lease, [(row.seq, queue.id, *grant) for row in good])
     session.run_many(SQL.drop_pending, [(queue.id, READY, row.rank, row.seq) for row in left])
