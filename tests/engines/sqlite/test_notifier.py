@@ -116,6 +116,22 @@ def test_a_deleted_notifier_is_bound_again(path: Path, listen: Open, listening: 
     assert heard == [[("q", 3)]]
 
 
+def test_a_deleted_notifier_that_cannot_be_bound_again_is_told_of_once(
+    path: Path, listen: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    notifier, folder = listen(), Path(f"{path}-bell")
+    for _ in range(2):
+        caplog.clear()
+        shutil.rmtree(folder)
+        folder.touch()
+        for _ in range(3):
+            notifier.renew(path)
+        assert caplog.text.count("noticed with a delay") == 1
+        folder.unlink()
+        notifier.renew(path)
+        assert ring_all(path, {"q": 3}, None)
+
+
 def test_a_notifier_that_was_closed_stays_so(path: Path, listen: Open) -> None:
     notifier = listen()
     notifier.close()

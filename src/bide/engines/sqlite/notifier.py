@@ -53,23 +53,33 @@ class SocketNotifier:
 
     def __init__(self, listener: socket.socket, address: str) -> None:
         self._listener = listener
-        self._closed = self._listening = False
+        self._closed = self._listening = self._told = False
         self._lock = threading.Lock()
         self.address = address
 
     @classmethod
     def open(cls, path: Path) -> "SocketNotifier | None":
         """Bind a socket beside the file; `None` where that cannot be done."""
-        bound = _bind(path)
-        return None if bound is None else cls(*bound)
+        if not hasattr(socket, "AF_UNIX"):
+            return None
+        try:
+            return cls(*_bind(path))
+        except OSError as error:
+            _warn(path, error)
+            return None
 
     def renew(self, path: Path) -> None:
         """Bind another socket if the old one was deleted, so that others can ring again."""
         if self._closed or os.path.exists(self.address):  # noqa: PTH110
             return
-        bound = _bind(path)
-        if bound is None:
+        try:
+            bound = _bind(path)
+        except OSError as error:
+            if not self._told:
+                _warn(path, error)
+            self._told = True
             return
+        self._told = False
         with self._lock:
             if self._closed:
                 bound[0].close()
@@ -139,18 +149,24 @@ class SocketNotifier:
             os.rmdir(os.path.dirname(self.address))  # noqa: PTH106, PTH120
 
 
-def _bind(path: Path) -> tuple[socket.socket, str] | None:
+def _warn(path: Path, error: OSError) -> None:
+    _log.warning(
+        "no socket can be made in %s (%s): messages that other processes put are noticed with a "
+        "delay of up to a second; use a shorter path, or a file system that has sockets",
+        folder_of(path), error,
+    )  # fmt: skip
+
+
+def _bind(path: Path) -> tuple[socket.socket, str]:
     """Return a new socket beside the file, and its address."""
-    if not hasattr(socket, "AF_UNIX"):
-        return None
     folder = folder_of(path)
     # By chance, not by process: in two containers both may be process 1.
     name = secrets.token_hex(4)
     address = f"{folder}/{name}"
+    file = os.stat(path)  # noqa: PTH116
+    rights = stat.S_IMODE(file.st_mode) & 0o666
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
-        file = os.stat(path)  # noqa: PTH116
-        rights = stat.S_IMODE(file.st_mode) & 0o666
         for attempt in range(ATTEMPTS):
             try:
                 with suppress(FileExistsError):
@@ -163,15 +179,9 @@ def _bind(path: Path) -> tuple[socket.socket, str] | None:
                 if attempt == ATTEMPTS - 1:
                     raise
         _share(address, file, rights)
-    except OSError as error:
+    except BaseException:
         listener.close()
-        _log.warning(
-            "no socket can be made in %s (%s): messages that other processes put are noticed with "
-            "a delay of up to a second; use a shorter path, or a file system that has sockets",
-            folder,
-            error,
-        )
-        return None
+        raise
     return listener, address
 
 
