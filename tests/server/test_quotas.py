@@ -269,6 +269,17 @@ def test_requests_and_answers_of_a_namespace_have_a_rate(
     assert shop.get("/healthz").status == 200
 
 
+def test_what_anybody_may_ask_for_counts_for_nobody(
+    serve: Serve, make_token: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CARRIED", 1)
+    server = serve(auth="required", quotas={"*": Quota(byte_rate=50_000)})
+    for path in ("/docs", "/openapi.json", "/docs", "/openapi.json"):
+        assert len(server.get(path).data) > 50_000
+    whole = server.with_token(make_token(None, "read"))
+    assert whole.get("/v1/queues").status == 200
+
+
 def test_retry_after_is_long_enough(serve: Serve, make_token: Any) -> None:
     server = serve(auth="required", quotas={"shop": Quota(rate=1 / 10.45)})
     shop = server.with_token(make_token("shop", "produce"))

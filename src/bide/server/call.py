@@ -161,8 +161,9 @@ class Call:
         self.carried(self._received)
 
     def carried(self, size: int) -> None:
-        """Count bytes of the request or its answer."""
-        self.service.quotas.carried(self.caller.namespace, size)
+        """Count bytes of the request or its answer; what anybody may ask for is nobody's."""
+        if self.operation.right is not None:
+            self.service.quotas.carried(self.caller.namespace, size)
 
     async def parameters(self) -> dict[str, Any]:
         """Return what the handler is given beside the call.
