@@ -19,6 +19,11 @@ class Proxy:
         self._answers: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
 
+    @property
+    def open(self) -> int:
+        """How many directions of connections are open."""
+        return len(self._pipes)
+
     def freeze(self) -> None:
         """Let nothing more through on the connections that there are, and keep them: half-open."""
         for pipe in self._pipes:

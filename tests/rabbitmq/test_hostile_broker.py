@@ -4,6 +4,7 @@ import asyncio
 import socket
 
 import pytest
+from pamqp import commands, frame
 
 from bide.clock import SYSTEM_CLOCK
 from bide.targets.amqp import parse
@@ -47,6 +48,32 @@ def test_a_frame_without_end_is_not_kept(start: bytes) -> None:
 
     asyncio.run(story())
     assert sent < 32 << 20
+
+
+def test_a_limit_for_frames_that_would_make_millions_of_a_body_is_refused() -> None:
+    answers = [
+        commands.Connection.Start(server_properties={}, mechanisms="PLAIN", locales="en_US"),
+        commands.Connection.Tune(channel_max=10, frame_max=9, heartbeat=0),
+        commands.Connection.OpenOk(),
+    ]
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in answers:
+            await reader.read(4096)
+            writer.write(frame.marshal(answer, 0))
+        await reader.read()
+        writer.close()
+
+    async def story() -> None:
+        server = await asyncio.start_server(greet, "127.0.0.1", 0)
+        one = broker("127.0.0.1", server.sockets[0].getsockname()[1])
+        with pytest.raises(Refused, match="frames of 9 bytes"):
+            await one.channel()
+        await one.close()
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(story())
 
 
 def test_a_private_host_and_an_unknown_one_are_refused_with_the_same_words(

@@ -60,6 +60,22 @@ def test_due_messages_are_published_and_acked_after_the_confirm(stage: Stage) ->
     stage.play(story)
 
 
+def test_a_ping_leaves_no_connection_behind(stage: Stage) -> None:
+    """A server with --no-push would keep one for each URL that was ever pinged."""
+
+    async def story() -> None:
+        async with proxy(stage.broker.port) as line:
+            await subscribe(stage, stage.url("&key=k", port=line.port))
+            pusher = Pusher(stage.lane, networks=LOOPBACK)
+            one = await pusher.records.get(None, "s")
+            assert one is not None
+            assert (await pusher.ping(one)).good
+            await until(lambda: not line.open)
+            await pusher.close()
+
+    stage.play(story)
+
+
 def test_none_is_published_before_it_is_due(stage: Stage) -> None:
     async def story() -> None:
         await subscribe(stage, stage.url("&key=k"))

@@ -37,6 +37,9 @@ PAUSES = Backoff(first="100ms", factor=2, ceiling="5s", jitter=0.2)
 CONNECT = 10.0
 """Seconds to connect, and to open or close a channel."""
 
+SMALLEST_FRAME = 4_096
+"""The least bytes of a frame that AMQP has as a limit. With less, a body would be a million."""
+
 LOST = (AMQPError, OSError, RuntimeError, TimeoutError)
 """What aio-pika raises when a connection or a channel is lost, or is closed already."""
 
@@ -139,6 +142,7 @@ class Broker:
         try:
             try:
                 await connection.connect(timeout=CONNECT)
+                _check_frames(connection)
             except BaseException:
                 await connection.close()  # or it warns that nobody has closed it
                 raise
@@ -213,6 +217,18 @@ class _Transport(TransportFactory):
         protocol = asyncio.StreamReaderProtocol(self.reader)
         transport, _ = await loop.create_connection(lambda: protocol, host, port, **tls)
         return self.reader, asyncio.StreamWriter(transport, protocol, self.reader, loop)
+
+
+def _check_frames(connection: aio_pika.Connection) -> None:
+    """Check the limit that a broker, which may be hostile, has for frames; 0 is none.
+
+    Raises:
+        Refused: it is too small.
+    """
+    assert connection.transport is not None
+    size = connection.transport.connection.connection_tune.frame_max
+    if 0 < size < SMALLEST_FRAME:
+        raise Refused(f"the broker takes frames of {size} bytes; AMQP has {SMALLEST_FRAME:,}")
 
 
 async def _close(connection: aio_pika.Connection) -> None:

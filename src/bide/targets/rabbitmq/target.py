@@ -68,14 +68,16 @@ class RabbitMQ:
 
     async def ping(self, to: Subscription) -> Answer:
         """See whether the broker lets us in, and has the exchange."""
-        return _answer(await self._publisher(to.url).check(to.timeout / 1000))
+        publisher = self._new(to.url)  # of a server that only pings, nobody closes what is kept
+        try:
+            return _answer(await publisher.check(to.timeout / 1000))
+        finally:
+            self._close(publisher)
 
     def keep(self, urls: Iterable[str]) -> None:
         """Close the connections to other URLs."""
         for url in self._publishers.keys() - set(urls):
-            closing = asyncio.ensure_future(self._publishers.pop(url).close())
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+            self._close(self._publishers.pop(url))
 
     async def close(self) -> None:
         """Close all connections."""
@@ -84,10 +86,18 @@ class RabbitMQ:
 
     def _publisher(self, url: str) -> Publisher:
         if (found := self._publishers.get(url)) is None:
-            address = parse(url)
-            gate = None if address.broker in self._trusted else self._gate
-            found = self._publishers[url] = Publisher(address, self._clock, gate)
+            found = self._publishers[url] = self._new(url)
         return found
+
+    def _new(self, url: str) -> Publisher:
+        address = parse(url)
+        gate = None if address.broker in self._trusted else self._gate
+        return Publisher(address, self._clock, gate)
+
+    def _close(self, publisher: Publisher) -> None:
+        closing = asyncio.ensure_future(publisher.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
 
 def _answer(result: Result) -> Answer:
