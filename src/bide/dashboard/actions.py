@@ -75,7 +75,7 @@ async def act(view: View, log: Callable[[Act], None]) -> Page | Redirect:
     count = 0
     try:
         if action not in _WITHOUT_IDS:
-            where = _rule(view)
+            where = rule_of(view)
             if request.get("by") and where is None:
                 ids = await _of_kind(view)
             if not (ids or where):
@@ -177,12 +177,8 @@ async def _undoably(
     return Result(count, refused, bulk.undo)
 
 
-def _rule(view: View) -> cmd.Where | None:
-    return rule_of(view) if view.request.get("by") == "rule" else None
-
-
 async def _cancel(view: View, ids: list[str]) -> Result:
-    where = _rule(view)
+    where = rule_of(view)
     return await _undoably(view, cmd.Cancel(view.queue(), ids, where=where), where)
 
 
@@ -190,7 +186,7 @@ async def _reschedule(view: View, ids: list[str]) -> Result:
     command = _rescheduling(view)
     full = command.queue
     await view.admit(full, cmd.Edit(full, ["-"], at=command.at, delay=command.delay))
-    return await _undoably(view, msgspec.structs.replace(command, ids=ids), _rule(view))
+    return await _undoably(view, msgspec.structs.replace(command, ids=ids), rule_of(view))
 
 
 def _rescheduling(view: View, default: str | None = None) -> cmd.Reschedule:

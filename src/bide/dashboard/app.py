@@ -51,7 +51,7 @@ class Dashboard:
         clock: the clock of the store.
         sessions: tells instead of `access` who visits: whoever has logged in.
         admit: refuses what is beyond a quota.
-        address: returns the address of the client, for the log of actions.
+        address: returns the address of the client, for the log of actions; "" if it is unknown.
         slow_reads: carries out forecasts and audits; by default its own.
     """
 
@@ -63,7 +63,7 @@ class Dashboard:
     _: KW_ONLY
     sessions: Sessions | None = None
     admit: Admit | None = None
-    address: Callable[[Any], str] | None = None
+    address: Callable[[Any], str] = lambda scope: (scope.get("client") or ("",))[0]
     slow_reads: SlowReads | None = None
 
     def __post_init__(self) -> None:
@@ -201,7 +201,7 @@ class Dashboard:
     def _note(self, view: View, done: Act) -> None:
         """Log an action with its author."""
         access, request = view.access, view.request
-        client = request.client if self.address is None else self.address(request.scope)
+        client = self.address(request.scope)
         self.action_log.write(
             [done], who=access.name, token="", client=client, namespace=access.namespace
         )

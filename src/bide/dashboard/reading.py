@@ -177,7 +177,7 @@ class StoreReader:
 
         async def read() -> Glance:
             listed = await self.names(access, prefix)
-            start = access.caller.prefix(after) if after else ""
+            start = access.caller.prefix(after)
             names = [name for name in listed if name > start]
             shown = names[:QUEUES]
             registers = access.caller.registers((await self.ask(Names, Queues(""))).names)

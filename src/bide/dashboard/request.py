@@ -80,11 +80,6 @@ class Request:
         return None
 
     @property
-    def client(self) -> str:
-        """The address of the client; "" if it is not known."""
-        return (self.scope.get("client") or ("",))[0]
-
-    @property
     def here(self) -> str:
         """The URL of this page without its host."""
         query = self.scope.get("query_string", b"").decode("latin-1")

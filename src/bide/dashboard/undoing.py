@@ -21,13 +21,15 @@ SHOWN = 10
 READ_BYTES = 1 << 20
 
 
-def rule_of(view: View) -> Where:
-    """Return which messages a form is about that names none: a group, a range of due times.
+def rule_of(view: View) -> Where | None:
+    """Return which messages a form is about: a group, a range of due times; `None` if it names ids.
 
     Raises:
         Refused: it names neither.
     """
     request = view.request
+    if request.get("by") != "rule":
+        return None
     group = request.get("group")
     where = Where(
         check_name(group, "group") if group else None, request.moment("after"),

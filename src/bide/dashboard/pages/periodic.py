@@ -21,7 +21,8 @@ async def periodic(view: View) -> Page:
     """Return the page of schedules and sources."""
     names = await view.store.names(view.access, own=True)
     homes = [name for name in names if source_of(name) is not None][:QUEUES]
-    plain = [name for name in await view.store.names(view.access) if name > _start(view)]
+    after = view.access.caller.prefix(view.request.get("after"))
+    plain = [name for name in await view.store.names(view.access) if name > after]
     queues = plain[:QUEUES]
 
     async def read() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -37,11 +38,6 @@ async def periodic(view: View) -> Page:
     return Page("periodic.html", {
         "schedules": schedules, "sources": sources, "following": following,
     })  # fmt: skip
-
-
-def _start(view: View) -> str:
-    after = view.request.get("after")
-    return view.access.caller.prefix(after) if after else ""
 
 
 def _schedule(queue: str) -> Steps[dict[str, Any] | None]:
