@@ -16,6 +16,9 @@ PROMOTE = 1024
 A claim orders by priority what is ready and the next `max(PROMOTE, count)` due messages.
 """
 
+EVERYTHING = 1 << 53
+"""Larger than any rank, and than any due time."""
+
 
 def delayed_rank(due: int, priority: int) -> int:
     """Return the rank of a delayed message that is due at `due` (Unix milliseconds)."""

@@ -80,7 +80,6 @@ def test_what_is_asked_in_order_stands_in_order(store: sqlite3.Connection, name:
     ("name", "step"),
     [
         ("load_queue", "SEARCH bide_queue USING INDEX sqlite_autoindex_bide_queue_1 (name=?)"),
-        ("locate_one", "SEARCH m USING INDEX bide_message_id (queue=? AND id=?)"),
         ("locate", "SEARCH m USING INDEX bide_message_id (queue=? AND id=?)"),
         ("find", "SEARCH m USING INDEX bide_message_id (queue=? AND id=?)"),
         ("pick", "SEARCH p USING PRIMARY KEY (queue=? AND state=? AND rank<?)"),

@@ -11,12 +11,11 @@ from bide.engines.sqlite.statements import SQL
 from bide.engines.sqlite.successors import followed
 from bide.engines.sqlite.verbs.turns import rebuild
 from bide.model.message import UNREADABLE, Failure
-from bide.model.rank import PROMOTE, delayed_reach
+from bide.model.rank import EVERYTHING, PROMOTE, delayed_reach
 
 DAMAGED = (ValueError, TypeError, AttributeError, msgspec.MsgspecError)
 """What reading a row raises that bide has not written so."""
 
-_EVERYTHING = 1 << 62
 _STRIPE = 1 << 42
 
 _log = logging.getLogger("bide.sqlite")
@@ -33,7 +32,7 @@ def mend(session: Session, name: str) -> None:
     if queue is None:
         return
     most = -1 if queue.limited else PROMOTE  # the first message of any line may be taken
-    for state, reach in ((READY, _EVERYTHING), (DELAYED, delayed_reach(session.now))):
+    for state, reach in ((READY, EVERYTHING), (DELAYED, delayed_reach(session.now))):
         pending = session.run(SQL.pick, (queue.id, state, reach, most))
         for row in _unreadable(queue, pending):
             due, behind = row.rank >> 8, row.rank & 255

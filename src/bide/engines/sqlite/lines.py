@@ -13,12 +13,11 @@ import msgspec
 from bide.engines.sqlite.rows import GroupRow, LimitRow
 from bide.engines.sqlite.statements import SQL
 from bide.model.pace import CREDIT, served
-from bide.model.rank import PROMOTE
+from bide.model.rank import EVERYTHING, PROMOTE
 from bide.model.replies import Limited
 from bide.model.turns import GAP, after_service
 
 NONE, TURNS, RESTING, IDLE = range(4)
-_EVERYTHING = 1 << 62
 
 Run = Callable[..., Any]
 
@@ -111,7 +110,7 @@ class Lines:
         """Forget idle groups whose rate does not hold them any more."""
         self.write()
         rate = self.row.group_rate
-        rank = self.now - CREDIT - rate if rate else _EVERYTHING
+        rank = self.now - CREDIT - rate if rate else EVERYTHING
         bounds = {"queue": self.row.queue, "rank": rank, "limit": PROMOTE}
         if self._run(SQL.forget_groups, bounds).rowcount:
             self._groups.clear()
@@ -120,7 +119,7 @@ class Lines:
         """Let groups take turns whose rate allows it again."""
         self.write()
         rate = self.row.group_rate
-        for group in self._standing(RESTING, self.now - rate if rate else _EVERYTHING, PROMOTE):
+        for group in self._standing(RESTING, self.now - rate if rate else EVERYTHING, PROMOTE):
             self._changing(group.key)
         self.write()
 
@@ -190,7 +189,7 @@ class Lines:
         Groups that it holds now are found when their turn has come.
         """
         self.write()
-        for group in self._standing(NONE, limit=_EVERYTHING):
+        for group in self._standing(NONE, limit=EVERYTHING):
             self._changing(group.key)
 
     # The tables.
@@ -265,7 +264,7 @@ class Lines:
             self.write()
         return None
 
-    def _standing(self, standing: int, reach: int = _EVERYTHING, limit: int = 1) -> list[GroupRow]:
+    def _standing(self, standing: int, reach: int = EVERYTHING, limit: int = 1) -> list[GroupRow]:
         """Return the first groups of a standing."""
         bounds = (self.row.queue, standing, reach, limit)
         rows = self._run(SQL.groups_standing, bounds).fetchall()

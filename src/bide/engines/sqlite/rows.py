@@ -6,7 +6,9 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
+from bide.model.commands import Where
 from bide.model.message import STATES, Failure, Item, Message, State, unreadable
+from bide.model.rank import EVERYTHING
 from bide.model.replies import Flow, Outcome
 
 DELAYED, READY, LEASED, DEAD, ACKED, EXPIRED = range(6)
@@ -191,6 +193,13 @@ class MessageRow(NamedTuple):
             as_failures(failures) if failures else (), holder or held_by, until or held_until,
             ended, planned, created or None, asked=asked,
         )  # fmt: skip
+
+
+def bounds_of(where: Where | None) -> dict[str, Any]:
+    """Return a rule as parameters of the statements of groups and times."""
+    where = where or Where()
+    before = EVERYTHING if where.before is None else where.before
+    return {"group": where.group, "after": where.after or 0, "before": before}
 
 
 _encode = msgspec.json.Encoder().encode

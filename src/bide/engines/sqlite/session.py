@@ -196,10 +196,7 @@ class Session:
 
     def locate(self, queue: QueueRow, ids: Sequence[str]) -> dict[str, Place]:
         """Return where messages stand. A lease that is over has been taken back before."""
-        if len(ids) == 1:
-            rows = self.run(SQL.locate_one, (queue.id, ids[0]))
-        else:
-            rows = self.run(SQL.locate, (queue.id, json_text(ids)))
+        rows = self.run(SQL.locate, (queue.id, json_text(ids)))
         places = {row[0]: Place(*row) for row in rows}
         now = self.now
         lapsed = [p for p in places.values() if p.until is not None and p.until <= now]
@@ -311,11 +308,8 @@ class Session:
     ) -> bool:
         """Count a failed attempt; return whether another one is left, else the message is dead."""
         attempt = place.attempt + 1
-        (text,) = self.run(SQL.failures, (place.seq,)).fetchone()
         kept = reason[:REASON_LENGTH]
-        failure = Failure(attempt, moment, place.holder or "", kept, place.since)
-        failures = remember(as_failures(text) if text else (), failure)
-        self.run(SQL.record_failure, (attempt, json_text(failures), place.seq))
+        self._record(place, Failure(attempt, moment, place.holder or "", kept, place.since))
         if final or attempt >= place.attempts:
             self.remember_ends(queue, [place.seq], "dead", place.holder)
             self.end(queue, [place.seq], DEAD)
@@ -325,15 +319,13 @@ class Session:
 
     def taken_aside(self, places: Sequence[Place], reason: str) -> None:
         """Note why messages that nobody held became dead letters; no attempt is counted."""
-        seqs = json_text([place.seq for place in places])
-        known = dict(self.run(SQL.failures_of, (seqs,)))
-        rows = []
         for place in places:
-            text = known.get(place.seq)
-            failure = Failure(place.attempt, self.now, "", reason[:REASON_LENGTH])
-            failures = remember(as_failures(text) if text else (), failure)
-            rows.append((place.attempt, json_text(failures), place.seq))
-        self.run_many(SQL.record_failure, rows)
+            self._record(place, Failure(place.attempt, self.now, "", reason[:REASON_LENGTH]))
+
+    def _record(self, place: Place, failure: Failure) -> None:
+        (text,) = self.run(SQL.failures, (place.seq,)).fetchone()
+        failures = remember(as_failures(text) if text else (), failure)
+        self.run(SQL.record_failure, (failure.attempt, json_text(failures), place.seq))
 
     def take_back(self, queue: QueueRow, places: Sequence[Place]) -> list[Died]:
         """Take back messages whose lease is over: ready again, or dead; return the dead ones."""

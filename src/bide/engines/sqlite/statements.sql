@@ -143,11 +143,6 @@ SELECT {place}, l.token, l.until, l.holder, l.since, a.state, a.ended
 FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
 WHERE m.queue = ? AND m.id IN (SELECT value FROM json_each(?));
 
--- name: locate_one
-SELECT {place}, l.token, l.until, l.holder, l.since, a.state, a.ended
-FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
-WHERE m.queue = ? AND m.id = ?;
-
 -- name: find
 -- In the order of the ids; without those that are not there.
 SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended,
@@ -264,10 +259,6 @@ UPDATE bide_message SET attempt = ? WHERE seq = ?;
 
 -- name: failures
 SELECT failures FROM bide_message WHERE seq = ?;
-
--- name: failures_of
-SELECT seq, failures FROM bide_message
-WHERE seq IN (SELECT value FROM json_each(?)) AND failures IS NOT NULL;
 
 -- name: record_failure
 UPDATE bide_message SET attempt = ?, failures = ? WHERE seq = ?;

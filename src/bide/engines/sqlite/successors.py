@@ -71,7 +71,7 @@ def followed(session: "Session", queue: QueueRow, places: Sequence[Place]) -> di
     for place in places:
         if (item := found.get(place.id)) is None:
             continue
-        row = session.run(SQL.locate_one, (queue.id, place.id)).fetchone()
+        row = session.run(SQL.locate, (queue.id, json_text([place.id]))).fetchone()
         if row is None:  # acked
             queue.put += 1
         else:

@@ -6,12 +6,10 @@ from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.statements import SQL
 from bide.engines.sqlite.verbs.turns import Grant, is_behind, promote, take_turns
 from bide.model.commands import Claim
-from bide.model.rank import PROMOTE, delayed_reach, ready_rank
+from bide.model.rank import EVERYTHING, PROMOTE, delayed_reach, ready_rank
 from bide.model.replies import Claimed, Died
 
 __all__ = ["claim"]
-
-_EVERYTHING = 1 << 62
 
 
 def claim(session: Session, command: Claim) -> Claimed:
@@ -130,7 +128,7 @@ def _source(session: Session, queue: QueueRow, count: int, reach: int) -> tuple[
     if not queue.ready and not (queue.weighted and _more_due_than(session, queue, count, due)):
         return DELAYED, due
     promote(session, queue, reach, due)
-    return READY, _EVERYTHING
+    return READY, EVERYTHING
 
 
 def _more_due_than(session: Session, queue: QueueRow, count: int, due: int) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import UNSET, structs
 
-from bide.engines.sqlite.rows import DEAD, Place, QueueRow, as_failures
+from bide.engines.sqlite.rows import DEAD, Place, QueueRow, as_failures, bounds_of
 from bide.engines.sqlite.session import Session, json_text
 from bide.engines.sqlite.statements import SQL
 from bide.engines.sqlite.successors import drop, successors
@@ -24,6 +24,7 @@ from bide.model.commands import (
 )
 from bide.model.message import IN_TRANSIT, STATES
 from bide.model.pace import LIMITS
+from bide.model.rank import EVERYTHING
 from bide.model.replies import PAUSES, Affected, Deleted, Outcome, Outcomes, Settings, Sizes
 from bide.model.versions import ById, versions_of
 
@@ -31,8 +32,6 @@ __all__ = [
     "cancel", "changed", "configure", "delete", "edit", "edit_each", "purge", "reschedule",
     "revive", "set_aside",
 ]  # fmt: skip
-
-NEVER = 1 << 53
 
 _Pending = tuple[int, int, int]
 """seq, due, priority"""
@@ -135,18 +134,12 @@ def _cancel_where(session: Session, command: Cancel, where: Where) -> Affected:
 
 
 def _bounds(queue: QueueRow, where: Where, limit: int) -> dict[str, Any]:
-    return {
-        "queue": queue.id,
-        "group": where.group,
-        "after": where.after or 0,
-        "before": NEVER if where.before is None else where.before,
-        "limit": limit,
-    }
+    return {"queue": queue.id, "limit": limit, **bounds_of(where)}
 
 
 def _count_unheld(session: Session, queue: QueueRow, where: Where) -> int:
     lists = [SQL.ready_between, SQL.delayed_between] if where.group is None else [SQL.of_group]
-    bounds = _bounds(queue, where, NEVER)
+    bounds = _bounds(queue, where, EVERYTHING)
     return sum(
         session.run(f"SELECT count(*) FROM ({rows})", bounds).fetchone()[0] for rows in lists
     )
@@ -289,7 +282,7 @@ def purge(session: Session, command: Purge) -> Outcomes | Affected:
     queue = session.open(command.queue)
     if queue is None:
         return Affected(0)
-    before = NEVER if command.before is None else command.before
+    before = EVERYTHING if command.before is None else command.before
     if command.state in ("delayed", "ready"):
         rows = _of_state(session, queue, command.state, before)
         seqs = [seq for seq, _, _ in rows[:BULK]]

@@ -52,7 +52,8 @@ def _ahead(session: Session, queue: QueueRow, place: Place, group: str | None) -
     reach = delayed_reach(session.now)
     due = session.run(SQL.first_due, (queue.id, DELAYED, reach, PROMOTE)).fetchall()
     here = delayed_rank(place.due, place.priority), place.seq
-    if len(due) == PROMOTE and here > due[-1] and not _is_ready(session, queue, mine):
+    is_far = len(due) == PROMOTE and here > due[-1]
+    if is_far and session.run(SQL.is_pending, (queue.id, READY, *mine)).fetchone() is None:
         return AHEAD + 1
     if queue.limited and due:
         groups = session.groups_of([seq for _, seq in due])
@@ -60,8 +61,3 @@ def _ahead(session: Session, queue: QueueRow, place: Place, group: str | None) -
     for rank, seq in due:
         before += (ready_rank(rank >> 8, 255 - (rank & 255)), seq) < mine
     return min(before, AHEAD + 1)
-
-
-def _is_ready(session: Session, queue: QueueRow, place: tuple[int, int]) -> bool:
-    """Tell whether a place is taken in the set of ready messages."""
-    return session.run(SQL.is_pending, (queue.id, READY, *place)).fetchone() is not None

@@ -4,7 +4,7 @@ import sqlite3
 from typing import Any
 
 from bide.engines.cursor import BEGIN, Budget, Phase, cursor_after, phases_of, position
-from bide.engines.sqlite.rows import DELAYED, READY, Place, QueueRow, as_failures, as_row
+from bide.engines.sqlite.rows import DELAYED, READY, Place, QueueRow, as_failures, as_row, bounds_of
 from bide.engines.sqlite.session import HOUR, Session, json_text
 from bide.engines.sqlite.statements import SQL
 from bide.engines.sqlite.successors import with_successors
@@ -15,13 +15,11 @@ from bide.model.identity import range_of_ids
 from bide.model.limits import MAX_NAME
 from bide.model.message import STATES, Message
 from bide.model.pace import LIMITS
-from bide.model.rank import delayed_reach, forecast_start
+from bide.model.rank import EVERYTHING, delayed_reach, forecast_start
 from bide.model.replies import Counts, Ends, Flow, Forecasted, Found, Names, Page, Sizes
 
 __all__ = ["count", "find", "forecast", "history", "queues", "scan"]
 
-NEVER = 1 << 53
-_EVERYTHING = 1 << 62
 _BY_ID = "id:"
 _BEHIND_IDS = "\U0010ffff" * MAX_NAME
 _WEIGHT = 1 << 42  # what one step of priority adds to the rank of a ready message
@@ -111,12 +109,6 @@ def _scan_by_id(session: Session, command: Scan) -> Page:
     return Page(found, _BY_ID + found[-1].id if len(found) == command.limit else None)
 
 
-def _due(where: Where | None) -> dict[str, int]:
-    after = where.after if where is not None else None
-    before = where.before if where is not None else None
-    return {"after": after or 0, "before": NEVER if before is None else before}
-
-
 def _phase(
     session: Session,
     queue: QueueRow,
@@ -130,14 +122,13 @@ def _phase(
         "rank": after[0],
         "seq": after[1],
         "limit": limit,
-        "group": where.group if where is not None else None,
-        **_due(where),
+        **bounds_of(where),
     }
     match phase.state:
         case None:
             return session.run(SQL.scan_group, bounds)
         case "delayed" | "ready":
-            bounds |= {"state": STATES.index(phase.state), "reach": _EVERYTHING}
+            bounds |= {"state": STATES.index(phase.state), "reach": EVERYTHING}
             if phase.state == "delayed":
                 bounds |= _reach(session, bounds, phase)
             return session.run(SQL.scan_pending, bounds)
@@ -152,12 +143,12 @@ def _reach(session: Session, bounds: dict[str, Any], phase: Phase) -> dict[str, 
     """Narrow a scan of the delayed ones to the ranks that its rule leaves."""
     now = delayed_reach(session.now)
     first = max(bounds["rank"], bounds["after"] * 256 - 1)
-    last = min(_EVERYTHING, bounds["before"] * 256 - 1)
+    last = min(EVERYTHING, bounds["before"] * 256 - 1)
     if phase.due is True:
         last = min(last, now)
     if phase.due is False:
         first = max(first, now)
-    seq = bounds["seq"] if first == bounds["rank"] else NEVER
+    seq = bounds["seq"] if first == bounds["rank"] else EVERYTHING
     return {"rank": first, "reach": last, "seq": seq}
 
 
@@ -288,7 +279,7 @@ def history(session: Session, command: History) -> Ends:
     queue = session.look(command.queue)
     if queue is None:
         return Ends(None, [])
-    row = session.run(SQL.locate_one, (queue.id, command.id)).fetchone()
+    row = session.run(SQL.locate, (queue.id, json_text([command.id]))).fetchone()
     state = None if row is None else Place(*row).state(session.now)
     if not queue.ended:
         return Ends(state, [])

@@ -8,13 +8,11 @@ from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.statements import SQL
 from bide.model.commands import Claim, Configure
 from bide.model.pace import LIMITS
-from bide.model.rank import PROMOTE, delayed_reach, ready_rank
+from bide.model.rank import EVERYTHING, PROMOTE, delayed_reach, ready_rank
 from bide.model.replies import Outcomes
 from bide.model.turns import LOOK_GROUPS, LOOK_MESSAGES, LOOK_MOST
 
 __all__ = ["Grant", "freed", "is_behind", "promote", "rebuild", "set_limits", "take_turns"]
-
-_EVERYTHING = 1 << 62
 
 
 class Grant(NamedTuple):
@@ -28,7 +26,7 @@ class Grant(NamedTuple):
 
 def promote(session: Session, queue: QueueRow, limit: int, due: int) -> None:
     """Make up to `limit` delayed messages ready, up to the rank `due`."""
-    last = session.run(SQL.nth_due, (queue.id, due, limit - 1)).fetchone() or (due, _EVERYTHING)
+    last = session.run(SQL.nth_due, (queue.id, due, limit - 1)).fetchone() or (due, EVERYTHING)
     bounds = {"queue": queue.id, "rank": last[0], "seq": last[1]}
     if queue.limited and queue.delayed:
         session.lines(queue).enter(session.run(SQL.due_groups, bounds).fetchall())
