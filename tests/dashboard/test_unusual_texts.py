@@ -1,6 +1,8 @@
 """Names, errors, bodies and dates that are seldom as they look."""
 
+import json
 from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -70,6 +72,24 @@ def test_a_body_that_is_no_json_is_shown_and_repaired(
         form = {"version": version, "attempts": "10", "priority": "0", "body": '{"n": 1}'}
         assert visitor.do("edit", queue="orders", id="a", **form).status == 303
         assert orders.get("a").body == {"n": 1}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("body", [
+    {"text": '[[], {"card": "4711"}, {}]', "headers": {"kwargsrepr": "{'card': 4711}"}},
+    json.dumps({"text": json.dumps([{"text": json.dumps({"Card": "4711"})}])}),
+    b'{"card": "4711"}', b'\xff{"card": "4711"}',
+], ids=["celery", "nested", "bytes", "no text"])  # fmt: skip
+def test_json_in_texts_and_bytes_is_hidden(stage: Stage, orders: bide.Queue, body: Any) -> None:
+    orders.put(body, id="a", headers={"note": '{"card": "4711"}'})
+    visitor = stage.visitor(hide=["card"])
+    for page in ("queue?queue=orders", "message?queue=orders&id=a", "search?q=a"):
+        shown = visitor.get(f"/{page}").text
+        assert "•••" in shown, page
+        assert "4711" not in shown, page
+        assert "34 37 31 31" not in shown, page  # its bytes
+    assert "No message matches" in visitor.get("/search?body=4711").text
+    orders.put(1, id="b", headers={"note": '""'})
+    assert "•••" not in stage.visitor().get("/message?queue=orders&id=b").text
 
 
 def test_dates_are_in_the_language_of_the_page(stage: Stage) -> None:

@@ -1,6 +1,8 @@
 """Bodies and headers as text: hidden parts replaced, laid out to be read, cut where too long."""
 
+import re
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -38,9 +40,13 @@ class Shown(NamedTuple):
 def redact(value: Any, hide: Collection[str]) -> Any:
     """Return a value without the parts that have these names, at any depth.
 
+    A text with such a name in quotes is hidden whole: JSON in JSON, as Celery writes arguments.
+
     Example:
         >>> redact({"card": "4711", "items": [{"Card": 1, "n": 2}]}, {"card"})
         {'card': '•••', 'items': [{'Card': '•••', 'n': 2}]}
+        >>> redact(["a card", '[{"card": "4711"}]', "{'card': 4711}"], {"card"})
+        ['a card', '•••', '•••']
     """
     if isinstance(value, dict):
         return {
@@ -49,13 +55,24 @@ def redact(value: Any, hide: Collection[str]) -> Any:
         }
     if isinstance(value, list):
         return [redact(one, hide) for one in value]
+    if hide and isinstance(value, str) and _quoted(frozenset(hide)).search(value):
+        return HIDDEN
     return value
 
 
-def _redacted(data: bytes, hide: Collection[str]) -> bytes:
-    """Return JSON without the parts that have these names; nothing of what cannot be searched."""
+@lru_cache(maxsize=8)
+def _quoted(hide: frozenset[str]) -> re.Pattern[str]:
+    """Return what finds a name in quotes, which have backslashes in JSON in JSON in JSON."""
+    names = "|".join(map(re.escape, hide))
+    return re.compile(rf"""["'](?:{names})\\*["']""", re.IGNORECASE)
+
+
+def _redacted(data: bytes, hide: Collection[str], is_json: bool = True) -> bytes:
+    """Return a body without the parts that have these names; nothing of what cannot be searched."""
     if not hide:
         return data
+    if not is_json:
+        return HIDDEN.encode() if redact(data.decode(errors="replace"), hide) == HIDDEN else data
     try:
         return msgspec.json.encode(redact(msgspec.json.decode(data), hide))
     except (msgspec.DecodeError, RecursionError):  # a number such as 1e400, or nested deeply
@@ -69,7 +86,7 @@ def body_of(message: Message, hide: Collection[str]) -> Shown | None:
     except AccessDenied:
         return None
     if not message.json:
-        return _of_bytes(data)
+        return _of_bytes(_redacted(data, hide, is_json=False))
     text = _laid_out(_redacted(data, hide))
     return Shown(text[:LONGEST], max(0, len(text) - LONGEST))
 
@@ -103,9 +120,9 @@ def preview_of(message: Message, hide: Collection[str]) -> str:
     """Return the beginning of a body on one line, "" for one that is withheld or large."""
     if len(message.data) > PREVIEWED or not message.data:
         return ""
+    data = _redacted(message.data, hide, message.json)
     if not message.json:
-        return " ".join(_of_bytes(message.data).text.split())[:PREVIEW]
-    data = _redacted(message.data, hide)
+        return " ".join(_of_bytes(data).text.split())[:PREVIEW]
     text = _laid_out(data, 0) if len(data) > PREVIEW else _readable(data)
     return text if len(text) <= PREVIEW else f"{text[:PREVIEW]}…"
 
@@ -113,15 +130,14 @@ def preview_of(message: Message, hide: Collection[str]) -> str:
 def redacted(message: Message, hide: Collection[str]) -> Message:
     """Return a message without the hidden parts of its body and headers."""
     headers = None if message.headers is None else dict(headers_of(message, hide))
-    data = message.seen_data
-    shown = _redacted(data, hide) if message.json else data
+    shown = _redacted(message.seen_data, hide, message.json)
     return msgspec.structs.replace(message, data=shown, headers=headers)
 
 
 def headers_of(message: Message, hide: Collection[str]) -> Mapping[str, str]:
     """Return headers as a page shows them."""
     return {
-        name: HIDDEN if name.lower() in hide else value
+        name: HIDDEN if name.lower() in hide else redact(value, hide)
         for name, value in (message.headers or {}).items()
     }
 
