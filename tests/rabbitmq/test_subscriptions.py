@@ -15,6 +15,7 @@ from bide.clock import SYSTEM_CLOCK
 from bide.model.commands import Put
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item
+from bide.targets.http.addresses import Gate
 from bide.targets.http.records import Records
 from bide.targets.http.subscription import Subscription
 from bide.targets.pusher import Pusher
@@ -36,7 +37,7 @@ async def put(stage: Stage, count: int = 1, delay: int = 0, **fields: Any) -> No
 
 @asynccontextmanager
 async def pushing(stage: Stage) -> AsyncIterator[Pusher]:
-    pusher = Pusher(stage.lane, networks=LOOPBACK)
+    pusher = Pusher(stage.lane, gate=Gate(LOOPBACK))
     task = asyncio.create_task(pusher.run(5))
     try:
         await until(lambda: task.done() or pusher.looked)
@@ -66,7 +67,7 @@ def test_a_ping_leaves_no_connection_behind(stage: Stage) -> None:
     async def story() -> None:
         async with proxy(stage.broker.port) as line:
             await subscribe(stage, stage.url("&key=k", port=line.port))
-            pusher = Pusher(stage.lane, networks=LOOPBACK)
+            pusher = Pusher(stage.lane, gate=Gate(LOOPBACK))
             one = await pusher.records.get(None, "s")
             assert one is not None
             assert (await pusher.ping(one)).good

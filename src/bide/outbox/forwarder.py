@@ -243,13 +243,6 @@ class Forwarder:
         Raises:
             BideError: the store takes nothing now.
         """
-        if not commands:
-            return []
-        if len(commands) == 1:
-            try:
-                return [self._lane.call(commands[0])]
-            except REFUSALS as error:
-                return [_refused(error)]
 
         async def together() -> list[Reply | BaseException]:
             calls = [self._lane.acall(command) for command in commands]

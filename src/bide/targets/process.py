@@ -17,6 +17,7 @@ from bide.model.commands import Queues
 from bide.model.errors import InvalidArgument
 from bide.observing.metrics import MetricsServer, counts_of, registry_of
 from bide.targets.amqp import Address
+from bide.targets.http.addresses import Gate
 from bide.targets.http.metrics import push_metrics
 from bide.targets.http.survey import Known
 from bide.targets.pusher import Pusher
@@ -58,7 +59,7 @@ async def push(
     try:
         await lane.acall(Queues("-"))  # errors in its URL or rights show at the start
         pusher = Pusher(
-            lane, SYSTEM_CLOCK, networks=networks, intakes=intakes, queue_type=queue_type
+            lane, SYSTEM_CLOCK, gate=Gate(networks), intakes=intakes, queue_type=queue_type
         )
         for address in intakes:
             await _declare(address, lane, queue_type)

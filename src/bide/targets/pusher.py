@@ -58,8 +58,7 @@ class Pusher:
     Args:
         lane: the lane to the store.
         clock: measures waits.
-        networks: networks that are allowed though they are not public, such as "10.1.0.0/16".
-        gate: decides which addresses are allowed, instead of `networks`.
+        gate: decides which addresses are allowed; by default those that are public.
         lease: seconds. It is extended while a request runs.
         holder: the name of the holder in its claims; by default made of host and process.
         lookup: finds the addresses of a host; by default the system's resolver.
@@ -75,7 +74,6 @@ class Pusher:
         lane: Lane,
         clock: Clock = SYSTEM_CLOCK,
         *,
-        networks: Iterable[str] = (),
         gate: Gate | None = None,
         lease: float = LEASE,
         holder: str | None = None,
@@ -89,7 +87,7 @@ class Pusher:
         self.holder = holder or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
         self._store_client = StoreClient(lane, clock)
         self._clock = clock
-        self._gate = gate or Gate(networks)
+        self._gate = gate or Gate()
         self._lease = round(lease * 1000)
         self._hurrying = asyncio.Event()
         self._options: dict[str, Any] = {"lookup": lookup, "tls": tls, "limit": connections}

@@ -13,6 +13,7 @@ from bide.model import body as bodies
 from bide.model.commands import Command, Count, Find, Put
 from bide.model.message import Item, Message
 from bide.model.replies import Counts, Found
+from bide.targets.http.addresses import Gate
 from bide.targets.http.records import Records
 from bide.targets.http.subscription import Subscription
 from bide.targets.http.subscription_worker import SubscriptionWorker
@@ -53,7 +54,7 @@ class Stage:
 
     @asynccontextmanager
     async def pushing(self, grace: float = 0.0, **options: Any) -> AsyncIterator[Pusher]:
-        pusher = Pusher(self.lane, self.clock, **{"networks": LOOPBACK, **options})
+        pusher = Pusher(self.lane, self.clock, **{"gate": Gate(LOOPBACK), **options})
         task = asyncio.create_task(pusher.run(grace))
         try:
             await until(lambda: task.done() or pusher.looked)

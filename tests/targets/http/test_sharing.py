@@ -16,6 +16,7 @@ from bide.engines.sqlite import SqliteEngine
 from bide.lane import Lane
 from bide.model.commands import Command, Put
 from bide.model.errors import StoreUnavailable
+from bide.targets.http.addresses import Gate
 from bide.targets.http.push_stats import Deliveries
 from bide.targets.http.records import Records
 from bide.targets.http.subscription_worker import SubscriptionWorker
@@ -39,7 +40,7 @@ def another(stage: Stage) -> Iterator[Lane]:
 async def joined_by(stage: Stage, one: Pusher) -> AsyncIterator[Pusher]:
     """Let another server be at work on the store; both know of each other."""
     with another(stage) as lane:
-        other = Pusher(lane, stage.clock, networks=LOOPBACK, holder="other")
+        other = Pusher(lane, stage.clock, gate=Gate(LOOPBACK), holder="other")
         task = asyncio.create_task(other.run(0.0))
         try:
             await stage.pass_time(lambda: one._there == other._there == ["one", "other"])

@@ -97,7 +97,7 @@ class Gate:
         if not self.lets(str(address)):
             raise _refusal(url)
 
-    def socket(self, family: socket.AddressFamily, address: str) -> socket.socket:
+    def socket(self, address: str) -> socket.socket:
         """Return a socket for connecting to an address.
 
         Raises:
@@ -105,6 +105,7 @@ class Gate:
         """
         if not self.lets(address):
             raise self.refusal()
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
         return socket.socket(family, socket.SOCK_STREAM)
 
     def refusal(self) -> NotPublic:

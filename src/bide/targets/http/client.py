@@ -8,7 +8,6 @@ that is read, and the number of open connections. The caller bounds the time.
 import asyncio
 import os
 import resource
-import socket
 import ssl
 from collections import deque
 from collections.abc import Iterable
@@ -38,7 +37,7 @@ class NoAnswer(Exception):
     """No answer came. The text says why, without anything secret."""
 
 
-class Busy(NoAnswer):
+class Busy(Exception):
     """This process has no connection left for the request, which was not sent."""
 
 
@@ -282,8 +281,7 @@ class HttpClient:
         raise NoAnswer(f"no connection: {_reason(failure)}") from failure
 
     async def _connect_to(self, origin: _Origin, address: str) -> _Connection:
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        sock = self._gate.socket(family, address)
+        sock = self._gate.socket(address)
         try:
             sock.setblocking(False)
             await asyncio.get_running_loop().sock_connect(sock, (address, origin.port))

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 from bide.clock import Clock
 from bide.model.message import Message
 from bide.targets.http.answer import Answer, retry_after
-from bide.targets.http.client import Busy, HttpClient, NoAnswer
+from bide.targets.http.client import HttpClient, NoAnswer
 from bide.targets.http.signing import signed
 from bide.targets.http.subscription import Subscription
 
@@ -118,8 +118,6 @@ class Sender:
         hidden = (*keys, proof["webhook-signature"], *_confidential(subscription))
         try:
             reply = await self._client.post(subscription.url, headers.items(), request.body)
-        except Busy:
-            raise
         except NoAnswer as error:
             _log.debug("%s: %s (%r)", subscription.key, error, error.__cause__)
             return Answer(None, str(error))
