@@ -104,7 +104,7 @@ async def cancel(call: Call) -> Answer:
     return changed(outcome, conditional=command.if_version is not None)
 
 
-@route("rescheduleWhere", "PATCH", f"{QUEUE}/messages", "change", problems=(429,))
+@route("rescheduleWhere", "PATCH", f"{QUEUE}/messages", "change", problems=(429, 507))
 async def reschedule_where(call: Call, asked: Moved, query: RuleQuery) -> MovedOut:
     """Move a group to another moment.
 
