@@ -299,6 +299,26 @@ def test_an_address_has_so_many_connections(serve: Serve, make_token: object) ->
         raw.close()
 
 
+def test_who_is_refused_can_read_why_and_takes_few_descriptors(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "LINGER", 3_600)
+    client = serve(auth="required", connections_per_address=1)
+    server = SERVERS[client.port]
+    assert client.get("/healthz").status == 200
+    large = request("POST", f"{Q}/put", body=b"x" * 300_000)
+    with ExitStack() as stack:
+        for _ in range(http_server.LINGERING):
+            raw = stack.enter_context(connect(client))
+            raw.sendall(large)
+            assert status_of(read_all(raw)) == 429
+        assert len(server._refused) == http_server.LINGERING
+        with connect(client) as raw:
+            read_all(raw)
+        assert len(server._refused) == http_server.LINGERING
+    until(lambda: not server._refused)
+
+
 @dataclass(eq=False)
 class From:
     """Stands for a connection from an address that this machine does not have."""

@@ -75,7 +75,10 @@ class Connection(asyncio.Protocol):
         if (refusal := self.server.enter(self)) is not None:
             self._ended = True
             self._send_refusal(*refusal)
-            self.transport.close()
+            if self.server.has_time_for(self):
+                self._linger()
+            else:
+                self.transport.close()
             return
         self._wait(self.server.quiet if self.server.stopping else self.server.patience)
         self._last = self.server.stopping

@@ -27,6 +27,9 @@ BACKLOG = 2_048
 RESERVED = 64
 """Descriptors that are kept free for the store, push and logs."""
 
+LINGERING = 16
+"""Clients without room that have time to read why; each takes one of these descriptors."""
+
 _KINDS = {400: "malformed", 429: "too-many-connections", 431: "head-too-large", 503: "overloaded"}
 
 _log = logging.getLogger("bide.server")
@@ -53,6 +56,8 @@ class HttpServer:
         self.connections: dict[Connection | Handshake, None] = {}
         """Those that are open, in the order in which they came."""
         self._by_network: Counter[str] = Counter()
+        self._refused: set[Connection] = set()
+        """Those without room whose clients may read why."""
         self._unread: dict[Connection, None] = {}
         """Those whose clients have not read their answers, the first to fall behind first."""
         self._stop = asyncio.Event()
@@ -69,6 +74,8 @@ class HttpServer:
         self._stop.set()
         for connection in list(self.connections):
             connection.shut_down()
+        for connection in self._refused:
+            connection.transport.abort()
 
     async def serve(self, sockets: Iterable[socket.socket]) -> None:
         """Serve until `stop` is called, and all is answered or the grace is over."""
@@ -117,8 +124,16 @@ class HttpServer:
         self._empty.clear()
         return None
 
+    def has_time_for(self, refused: Connection) -> bool:
+        """Tell whether a client without room is not cut off at once; if not, count it."""
+        if self.stopping or len(self._refused) >= LINGERING:
+            return False
+        self._refused.add(refused)
+        return True
+
     def leave(self, connection: Connection | Handshake) -> None:
         """Count a connection no longer."""
+        self._refused -= {connection}
         if connection in self.connections:
             del self.connections[connection]
             self._by_network[network := network_of(connection.address)] -= 1
