@@ -43,21 +43,7 @@ T = TypeVar("T")
 
 
 class BaseQueue:
-    """A queue's name, its store and its clock.
-
-    Args:
-        name: of the queue: 1 to 128 letters, digits and `_ . : -`.
-        url: of the store; the environment's `BIDE_URL`, or else `sqlite:///bide.db`.
-        keep: how long acked messages are remembered, so that their ids are refused; stored with the
-            queue, for all who use it. `None` leaves it as it is.
-        history: how long the queue remembers how messages ended; stored like `keep`.
-        result_ttl: how long it remembers the results of messages; stored like `keep`.
-        limit, rate, group_limit, group_rate: as for `Queue.configure`; stored like `keep`.
-        max_body: how many bytes an encoded body may take.
-        holder: by what name this worker is known to others; its host and process by default.
-        actor: who changes messages and settings, in at most 64 bytes; `holder` by default.
-        clock: for tests; see `bide.testing.FakeClock`.
-    """
+    """A queue's name, its store and its clock. `Queue` tells what each argument is."""
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from bide.model.message import Item
 from bide.model.pace import interval
 from bide.model.rank import PROMOTE
 from bide.model.turns import LOOK_GROUPS, LOOK_MESSAGES, LOOK_MOST
-from bide.testing.conformance.desk import HOUR, START, Desk, leases
+from bide.testing.conformance.desk import HOUR, START, Desk, ids_of, leases
 from bide.testing.conformance.limiting import put
 
 __all__ = ["BurstCases"]
@@ -28,7 +28,7 @@ def drained(desk: Desk) -> list[str]:
     """Claim and ack until nothing is left; return the ids in their order."""
     found: list[str] = []
     while (claimed := desk.claim(500)).messages or claimed.behind:
-        found += [message.id for message in claimed.messages]
+        found += ids_of(claimed)
         desk.ack(*leases(claimed))
     return found
 
@@ -43,7 +43,7 @@ class BurstCases:
         bare.put_items(items)
         claimed = bare.claim(2)
         served = ["a00000", "b"] if place else ["b", "a00000"]
-        assert ([message.id for message in claimed.messages], claimed.behind) == (served, True)
+        assert (ids_of(claimed), claimed.behind) == (served, True)
         bare.ack(*leases(claimed))
         assert sorted([*served, *drained(bare)]) == sorted(item.id for item in items)
         assert bare.counts().strays == 0
@@ -91,11 +91,11 @@ class BurstCases:
         (lease,) = leases(bare.claim())
         bare.wait(5)
         claimed = bare.claim()
-        assert [message.id for message in claimed.messages] == ["b1"]
+        assert ids_of(claimed) == ["b1"]
         bare.ack(lease, *leases(claimed))
         put(bare, "b2 c1")
         claimed = bare.claim()
-        assert ([m.id for m in claimed.messages], claimed.behind) == (["a00001", "b2", "c1"], True)
+        assert (ids_of(claimed), claimed.behind) == (["a00001", "b2", "c1"], True)
 
     def test_many_groups_go_ahead_in_the_order_of_their_due_times(self, bare: Desk) -> None:
         bare.configure(limit=1_000)

@@ -6,7 +6,7 @@ from typing import Any
 from bide.model.message import Failure, Item
 from bide.model.rank import PROMOTE
 from bide.model.replies import Claimed, Died
-from bide.testing.conformance.desk import HOUR, START, Desk, leases
+from bide.testing.conformance.desk import HOUR, START, Desk, ids_of, leases
 
 __all__ = ["ClaimCases"]
 
@@ -184,7 +184,7 @@ class ClaimCases:
         desk.wait(1_000)
         desk.put("c")
         claimed = desk.claim(1, holder="w3")
-        assert [message.id for message in claimed.messages] == ["c"]
+        assert ids_of(claimed) == ["c"]
         assert sorted(claimed.died, key=lambda one: one.id) == [
             Died("a", 2, "w2"), Died("b", 2, "w2"),
         ]  # fmt: skip

@@ -1,6 +1,6 @@
 """A caller of one engine, for the cases of the suite: a method per command, and a clock."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from bide.engines.port import Engine
@@ -27,7 +27,7 @@ from bide.model.replies import (
 )
 from bide.testing.conformance.watch import Watch, audit
 
-__all__ = ["HOUR", "START", "Desk", "leases"]
+__all__ = ["HOUR", "START", "Desk", "ids_of", "leases"]
 
 START = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
 HOUR = 3_600_000
@@ -38,6 +38,11 @@ R = TypeVar("R", bound=Reply)
 def leases(claimed: Claimed) -> list[cmd.Lease]:
     """Return the leases that a claim gave."""
     return [cmd.Lease(message.id, claimed.token) for message in claimed.messages]
+
+
+def ids_of(reply: Claimed | Page) -> list[str]:
+    """Return the ids of the messages of a reply, in their order."""
+    return [message.id for message in reply.messages]
 
 
 class Desk:
@@ -99,13 +104,13 @@ class Desk:
 
     def take(self, count: int = 10, lease: int = 1_000) -> list[str]:
         """Claim messages, and return their ids."""
-        return [message.id for message in self.claim(count, lease).messages]
+        return ids_of(self.claim(count, lease))
 
     def lease(self, id: str, **fields: Any) -> cmd.Lease:
         """Put a message that is due, and claim it."""
         self.put(id, **fields)
         claimed = self.claim(1)
-        assert [message.id for message in claimed.messages] == [id]
+        assert ids_of(claimed) == [id]
         return leases(claimed)[0]
 
     def bring(self, id: str, state: State | None) -> cmd.Lease:
@@ -220,19 +225,25 @@ class Desk:
         """Return one page of a scan."""
         return self.ask(cmd.Scan(self.queue, state, cursor=cursor, **fields), Page)
 
+    def pages(self, state: Any = None, **fields: Any) -> Iterator[Page]:
+        """Walk through all pages of a scan."""
+        cursor = None
+        while True:
+            page = self.page(state, cursor, **fields)
+            yield page
+            if page.cursor is None:
+                return
+            assert page.cursor != cursor, "a scan returns the same cursor again"
+            cursor = page.cursor
+
     def scan(self, state: Any = None, limit: int = 500, **where: Any) -> list[str]:
         """Walk through all pages, and return the ids."""
         rule = cmd.Where(**where) if where else None
         ids: list[str] = []
-        cursor = None
-        while True:
-            page = self.page(state, cursor, limit=limit, where=rule)
+        for page in self.pages(state, limit=limit, where=rule):
             assert len(page.messages) <= limit
-            ids += [message.id for message in page.messages]
-            if page.cursor is None:
-                return ids
-            assert page.cursor != cursor, "a scan returns the same cursor again"
-            cursor = page.cursor
+            ids += ids_of(page)
+        return ids
 
     def counts(self) -> Counts:
         """Count and audit."""

@@ -3,7 +3,7 @@
 
 from bide.model.pace import interval
 from bide.model.replies import Limited
-from bide.testing.conformance.desk import HOUR, START, Desk, leases
+from bide.testing.conformance.desk import HOUR, START, Desk, ids_of, leases
 from bide.testing.conformance.limiting import put
 
 __all__ = ["LimitReportCases"]
@@ -42,13 +42,13 @@ class LimitReportCases:
         desk.configure(limit=2, group_limit=1)
         put(desk, "a1 a2 b1 c1")
         claimed = desk.claim(lease=HOUR)
-        assert ([m.id for m in claimed.messages], claimed.freed) == (["a1", "b1"], [0, 0])
+        assert (ids_of(claimed), claimed.freed) == (["a1", "b1"], [0, 0])
         desk.wait(30)
         desk.ack(*leases(claimed))
         desk.wait(5)
         put(desk, "d1")
         claimed = desk.claim(lease=HOUR)
-        assert [m.id for m in claimed.messages] == ["c1", "a2"]
+        assert ids_of(claimed) == ["c1", "a2"]
         assert claimed.freed == [START + 30, START + 30]
         desk.wait(100)
         desk.ack(*leases(claimed))

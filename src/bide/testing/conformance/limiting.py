@@ -11,7 +11,7 @@ from bide.engines.port import Engine
 from bide.model import commands as cmd
 from bide.model.pace import CREDIT, LIMITS, interval
 from bide.model.replies import Claimed, Limited, Outcomes
-from bide.testing.conformance.desk import HOUR, START, Desk, leases
+from bide.testing.conformance.desk import HOUR, START, Desk, ids_of, leases
 
 __all__ = ["LimitCases", "put"]
 
@@ -40,7 +40,7 @@ class LimitCases:
         desk.configure(limit=2)
         put(desk, "a1 a2 b1 -1 -2")
         first = desk.claim()
-        assert [m.id for m in first.messages] == ["a1", "b1"]
+        assert ids_of(first) == ["a1", "b1"]
         assert desk.take() == []
         desk.ack(leases(first)[1])
         assert desk.take() == ["-1"]
@@ -282,7 +282,7 @@ class LimitCases:
         put(desk, "a1 a2 a3")
         put(desk.apart("p"), "a1 a2 b1")
         claims = [cmd.Claim(queue, 1, 1_000, "w") for queue in "qpqpqp"]
-        found = [[m.id for m in reply.messages] for reply in desk.batch(*claims)
+        found = [ids_of(reply) for reply in desk.batch(*claims)
                  if isinstance(reply, Claimed)]  # fmt: skip
         assert found == [["a1"], ["a1"], ["a2"], ["b1"], [], []]
 

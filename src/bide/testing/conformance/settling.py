@@ -4,14 +4,13 @@
 import pytest
 
 from bide.model import commands as cmd
-from bide.model.message import Failure, State
+from bide.model.message import Failure
 from bide.model.replies import Outcome, Outcomes
 from bide.testing.conformance.desk import HOUR, START, Desk, leases
 
 __all__ = ["SettleCases"]
 
 every = pytest.mark.parametrize("verb", [cmd.Ack, cmd.Extend, cmd.Retry, cmd.Bury])
-EVERY_STATE: tuple[State, ...] = ("delayed", "ready", "dead", "acked", "expired")
 
 
 class SettleCases:

@@ -10,7 +10,7 @@ from bide.model.message import Item
 from bide.model.rank import PROMOTE
 from bide.model.replies import Claimed
 from bide.model.turns import GAP
-from bide.testing.conformance.desk import HOUR, START, Desk, leases
+from bide.testing.conformance.desk import HOUR, START, Desk, ids_of, leases
 from bide.testing.conformance.limiting import put
 
 __all__ = ["TurnCases"]
@@ -127,12 +127,12 @@ class TurnCases:
         put(bare, "b1")
         bare.ack(lease)
         claimed = bare.claim()
-        assert [m.id for m in claimed.messages] == ["b1"]
+        assert ids_of(claimed) == ["b1"]
         put(bare, "b2 c1")
         for id in ("a1", "b2", "c1", "a2"):  # a was served before b2 and c1 came
             bare.ack(*leases(claimed))
             claimed = bare.claim()
-            assert [m.id for m in claimed.messages] == [id]
+            assert ids_of(claimed) == [id]
 
     def test_nobody_waits_for_more_than_one_message_of_each_other_group(self, bare: Desk) -> None:
         chance = random.Random(4)
@@ -216,7 +216,7 @@ class TurnCases:
         for id in ("a1", "a2", "b1"):
             desk.put(id, group=id[0], data=b"x" * 600, json=False)
         claimed = desk.ask(cmd.Claim("q", 9, 1_000, "w", 1_500), Claimed)
-        assert [m.id for m in claimed.messages] == ["a1", "b1"]
+        assert ids_of(claimed) == ["a1", "b1"]
         assert desk.take() == ["a2"]
 
     def test_a_backlog_is_lined_up_by_several_claims(self, bare: Desk) -> None:
@@ -226,7 +226,7 @@ class TurnCases:
         bare.put("b", group="b", delay=2)
         bare.wait(10)
         assert (one := bare.claim(1)).behind
-        assert [m.id for m in one.messages] == ["a00000"]
+        assert ids_of(one) == ["a00000"]
         assert bare.claim(0).behind
         last = bare.claim(0)
         assert (last.behind, last.next) == (False, 0)
@@ -244,7 +244,7 @@ class TurnCases:
         bare.configure(group_limit=1)
         while not (claimed := bare.claim(1)).messages:
             assert (claimed.behind, claimed.next) == (True, 0)
-        assert [message.id for message in claimed.messages] == ["b"]
+        assert ids_of(claimed) == ["b"]
 
     def test_a_backlog_that_is_ready_is_lined_up_by_several_claims(self, bare: Desk) -> None:
         count = 3 * PROMOTE
