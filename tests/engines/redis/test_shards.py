@@ -166,6 +166,21 @@ def test_a_shard_that_was_lost_is_made_again(open_engine: Open, url: str, client
     assert ask(open_engine(), Count("q", recount=True)).strays == 0
 
 
+@pytest.mark.parametrize("said", [2, 8])
+def test_a_shard_that_was_left_follows_the_first_one(
+    open_engine: Open, url: str, client: Any, said: int
+) -> None:
+    ask(open_engine(f"{url}&shards=4"), put("old"))  # in the second shard
+    for shard in (0, 2, 3):
+        client.delete(f"bide:{{q#{shard}}}:meta")
+    ask(open_engine(), Configure("q", limit=10))  # one shard, which makes the others a rest
+    client.delete("bide:{q#0}:meta")
+    engine = open_engine(f"{url}&shards={said}")
+    assert all(ask(engine, put(*many(20))).outcomes)
+    claimed = ask(open_engine(), Claim("q", 50, HOUR, "w"))
+    assert sorted(message.id for message in claimed.messages) == [*many(20), "old"]
+
+
 def test_what_one_process_put_stays_in_order(open_engine: Open, url: str) -> None:
     first, second = (open_engine(f"{url}&shards=4") for _ in range(2))
     ids = many(40)

@@ -89,23 +89,24 @@ class ShardMap:
             return
         self.known[queue] = sharded = ShardedQueue(queue, shards) if shards > 1 else None
         if sharded is not None:
-            for _, following in _ask(queue, shards, "", send):
+            told = _ask(queue, shards, "", send)
+            for _, following in told:
                 sharded.see_number(following)
+            self.learn(queue, next((found for found, _ in told if found), shards), send)
 
     def settle(self, calls: Sequence[Call], answers: list[Any], send: Send) -> None:
-        """Send calls again whose shards are not there; the first shard knows of how many there are.
+        """Send calls again whose shards are not there, or left over; the first one decides.
 
         Args:
             calls: what was sent.
             answers: what came back, which this corrects.
             send: sends calls.
         """
-        absent: dict[str, list[int]] = {}
-        for at, answer in enumerate(answers):
-            if isinstance(answer, ShardMismatch) and answer.shards == 0:
-                absent.setdefault(calls[at].queue, []).append(at)
-        for queue, places in absent.items():
-            shards = int(calls[places[0]].shards)
+        left = [at for at, call in enumerate(calls) if _is_open(call, answers[at])]
+        while left:
+            queue, shards = calls[left[0]].queue, calls[left[0]].shards
+            places = [at for at in left if calls[at].queue == queue]
+            left = [at for at in left if calls[at].queue != queue]
             creating = any(calls[at].script in CREATING for at in places)
             (first,) = send([Call("shards", queue, (shards if creating else "",), 0, "")])
             if not isinstance(first, StoreError) and first[2] not in (0, shards):
@@ -114,13 +115,20 @@ class ShardMap:
                 corrected = [first] * len(places)
             else:
                 if first[2] > 0:
-                    _ask(queue, shards, shards, send)
+                    _ask(queue, first[2], shards, send)
                 corrected = send([
                     calls[at]._replace(shards=shards if calls[at].script in CREATING else "")
                     for at in places
                 ])  # fmt: skip
+                both = zip(places, corrected, strict=True)
+                left += [at for at, answer in both if _is_open(calls[at], answer)]
             for at, answer in zip(places, corrected, strict=True):
                 answers[at] = answer
+
+
+def _is_open(call: Call, answer: object) -> bool:
+    """Tell whether it is for the first shard to say of how many the queue is made."""
+    return isinstance(answer, ShardMismatch) and (call.shard > 0 or answer.shards == 0)
 
 
 def _limits(command: Command) -> bool:
