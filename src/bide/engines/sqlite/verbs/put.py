@@ -1,7 +1,6 @@
 """Put: many messages, of many callers, in one go."""
 
 from collections.abc import Iterator, Sequence
-from itertools import compress
 
 from bide.engines.sqlite.rows import (
     ACKED,
@@ -68,36 +67,10 @@ def _keep(session: Session, run: list[Put]) -> list[Reply]:
     first = 0
     for queue, command in zip(queues, run, strict=True):
         mine = dues[first : first + len(command.items)]
-        _count(session, queue, command.items, mine, base + first, stored)
         replies.append(_answer(session, queue, command.items, mine, base + first, stored))
         first += len(mine)
     session.run(SQL.delay_new, (base,))
     return replies
-
-
-def _count(
-    session: Session,
-    queue: QueueRow,
-    items: list[Item],
-    dues: list[int],
-    base: int,
-    stored: set[int] | None,
-) -> None:
-    """Count what was stored, and set aside what was put as a dead letter."""
-    if stored is not None:
-        new = [seq in stored for seq in range(base + 1, base + len(items) + 1)]
-        items, dues = list(compress(items, new)), list(compress(dues, new))
-    dead = [item for item in items if item.died is not None]
-    if dead:
-        dues = [due for item, due in zip(items, dues, strict=True) if item.died is None]
-        session.run_many(SQL.insert_dead, [(item.died, queue.id, item.id) for item in dead])
-    session.count_hours(queue, dues)
-    queue.put += len(items)
-    queue.delayed += len(dues)
-    queue.dead += len(dead)
-    queue.died += len(dead)
-    if not queue.weighted and any(item.priority for item in items):
-        queue.weighted = 1
 
 
 def _answer(
@@ -108,24 +81,46 @@ def _answer(
     base: int,
     stored: set[int] | None,
 ) -> Outcomes:
-    """Tell of each message where it stands now; `stored` is `None` if all are new."""
+    """Count what was stored, and tell of each message where it stands now.
+
+    Args:
+        session: of the batch.
+        queue: of the messages.
+        items: of one command.
+        dues: when they are due.
+        base: the sequence number before the first.
+        stored: the sequence numbers of those that are new; `None`: all are.
+    """
     now = session.now
-    places: dict[str, Place] = {}
-    if stored is not None:
-        met = [item.id for seq, item in enumerate(items, base + 1) if seq not in stored]
-        places = session.locate(queue, met) if met else {}
+    known = [] if stored is None else [
+        item.id for seq, item in enumerate(items, base + 1) if seq not in stored
+    ]  # fmt: skip
+    dead = [
+        (item.died, queue.id, item.id) for seq, item in enumerate(items, base + 1)
+        if item.died is not None and (stored is None or seq in stored)
+    ]  # fmt: skip
+    if dead:
+        session.run_many(SQL.insert_dead, dead)
+    places = session.locate(queue, known) if known else {}
     outcomes: list[Outcome] = []
-    wake: int | None = None
+    waiting: list[int] = []
     for seq, (item, due) in enumerate(zip(items, dues, strict=True), base + 1):
         if stored is not None and seq not in stored:
             outcomes.append(places[item.id].outcome(False, now))
-        elif item.died is not None:
+            continue
+        if item.priority:
+            queue.weighted = 1
+        if item.died is not None:
             outcomes.append(Outcome(item.id, True, "dead", due, item.died))
         else:
             outcomes.append(Outcome(item.id, True, "ready" if due <= now else "delayed", due))
-            if wake is None or due < wake:
-                wake = due
-    return Outcomes(outcomes, wake)
+            waiting.append(due)
+    session.count_hours(queue, waiting)
+    queue.put += len(waiting) + len(dead)
+    queue.delayed += len(waiting)
+    queue.dead += len(dead)
+    queue.died += len(dead)
+    return Outcomes(outcomes, min(waiting, default=None))
 
 
 def _replace(session: Session, command: Put) -> Outcomes:
