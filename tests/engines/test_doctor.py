@@ -65,6 +65,11 @@ def test_a_store_in_use_is_found_through_a_symbolic_link(tmp_path: Path) -> None
         assert [one for one in found if "in memory (tmpfs)" not in one.what] == []
 
 
+def test_a_file_with_two_names(file: Path) -> None:
+    file.with_name("copy.db").hardlink_to(file)
+    assert level(told(f"sqlite:///{file}"), "has 2 names (hard links)") == "warning"
+
+
 def test_a_file_that_others_may_change(file: Path) -> None:
     file.chmod(0o646)
     file.parent.chmod(0o777)

@@ -85,6 +85,14 @@ def _place(path: Path, mounts: list[tuple[str, str]]) -> Iterator[Finding]:
             "all messages are lost when the machine restarts",
             "move it to a disk",
         )
+    if path.stat().st_nlink > 1:
+        yield Finding(
+            "warning",
+            f"{path} has {path.stat().st_nlink} names (hard links)",
+            "processes that open it by different names do not see each other's changes: messages "
+            "are lost, and the file may break",
+            "let all use one name, and remove the others; symbolic links are harmless",
+        )
 
 
 def _rights(path: Path) -> Iterator[Finding]:
