@@ -233,6 +233,21 @@ def test_a_lease_is_ended_and_a_queue_paused(tab: Tab, redis: RedisServer) -> No
         assert not orders.counts().paused
 
 
+SEEN = """
+const tab = document.querySelector("nav [aria-current]").getBoundingClientRect();
+return tab.left >= 0 && tab.right <= innerWidth;
+"""
+"""Return whether the tab of the page is in sight."""
+
+
+@pytest.mark.parametrize("page", ["", "periodic", "search"])
+def test_a_phone_shows_the_tab_of_the_page(tab: Tab, page: str) -> None:
+    look_like(tab.browser, width=320)
+    tab.open(page)
+    assert tab.browser.execute_script(SEEN)
+    look_like(tab.browser)
+
+
 TWICE = """
 const refused = [], form = document.querySelector("main form[method=post]");
 document.addEventListener("submit", event => {

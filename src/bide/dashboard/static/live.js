@@ -1,6 +1,6 @@
 // What the pages do beyond htmx: say when the dashboard cannot be reached, "/" for the search
-// field, one box that chooses all rows, and one action for a double click: the answer to the second
-// would replace that to the first, with its button "Undo".
+// field, one box that chooses all rows, the tab of this page in sight on a phone, and one action for
+// a double click: the answer to the second would replace that to the first, with its button "Undo".
 "use strict";
 const root = document.documentElement;
 document.addEventListener("htmx:error", () => root.classList.add("away"));
@@ -11,6 +11,8 @@ document.addEventListener("keydown", event => {
   event.preventDefault();
   document.getElementById("search").focus();
 });
+const tab = document.querySelector("nav [aria-current]");
+if (tab) tab.parentElement.scrollLeft = tab.offsetLeft - 14;
 let sent = -1000;
 document.addEventListener("submit", event => {
   if (event.target.method !== "post") return;
