@@ -71,17 +71,22 @@ def test_an_error_that_is_not_worth_it_is_dead_at_once(scene: Scene, is_async: b
     scene.play(story())
 
 
+class Unspeakable(BaseException):
+    def __repr__(self) -> str:
+        raise ValueError("this error cannot be shown")
+
+
 @both
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, Unspeakable])
 def test_what_ends_a_program_does_not_end_the_worker(
-    scene: Scene, is_async: bool, error: BaseException, caplog: pytest.LogCaptureFixture
+    scene: Scene, is_async: bool, kind: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[Any] = []
 
     def fail(body: Any) -> None:
         seen.append(body)
         if body == "bad":
-            raise error
+            raise kind
 
     async def story() -> None:
         register(scene, is_async, fail, retry=bide.Backoff(attempts=1))
@@ -91,7 +96,7 @@ def test_what_ends_a_program_does_not_end_the_worker(
             await scene.put("good", id="good")
             await scene.acked(1)
         assert seen == ["bad", "good"]
-        assert type(error).__name__ in ((await scene.find("bad")).error or "")
+        assert kind.__name__ in ((await scene.find("bad")).error or "")
 
     scene.play(story())
     assert "the worker goes on, and the attempt has failed" in caplog.text

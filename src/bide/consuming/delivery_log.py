@@ -128,8 +128,8 @@ def _fields(one: Handling, outcome: str, verdict: Verdict | None = None) -> dict
 
 def raised(one: Handling, error: BaseException) -> None:
     """Log that a handler raised what is no exception of a program, such as `SystemExit`."""
-    text = "%s raised %r; the worker goes on, and the attempt has failed"
-    tell(logging.ERROR, one, "failed", text, one.handler.name, error)
+    text = "%s raised %s; the worker goes on, and the attempt has failed"
+    tell(logging.ERROR, one, "failed", text, one.handler.name, type(error).__name__)
 
 
 def misjudged(one: Handling, error: BaseException, mistake: Exception) -> None:
