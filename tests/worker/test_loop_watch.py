@@ -82,9 +82,9 @@ def test_the_watch_rests_when_nothing_runs() -> None:
         busy = True
         watch = Watch(lambda task: None, lambda: busy, 0.02)
         watch.look()
-        assert watch._on
+        assert watch._wake.is_set()
         busy = False
-        await until(lambda: not watch._on)
+        await until(lambda: not watch._wake.is_set())
         assert not watch._wake.is_set()
         watch.close()
 

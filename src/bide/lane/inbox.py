@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 
 from bide.lane.request import Request
 
@@ -39,9 +39,6 @@ class Inbox:
     def __len__(self) -> int:
         return len(self.requests)
 
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self.requests)
-
     @property
     def full(self) -> bool:
         """Whether a caller must wait before it submits a command."""
@@ -66,10 +63,6 @@ class Inbox:
         with self._guard:
             self._turns.discard(loop)
             self._notify()
-
-    def extend(self, requests: Iterable[Request]) -> None:
-        """Add commands of the lane itself, without regard to the limit."""
-        self.requests.extend(requests)
 
     def take(self, *, halves: bool = False) -> list[Request]:
         """Remove and return the commands of one batch.

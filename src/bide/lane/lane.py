@@ -293,7 +293,7 @@ class Lane(Executor):
         while True:
             now = self._clock.monotonic()
             # A claim whose time ends now asks once more, if it is its turn.
-            self._inbox.extend(self._waiting.due(now))
+            self._inbox.requests.extend(self._waiting.due(now))  # without regard to the limit
             over = self._waiting.overdue(now)
             if self._inbox or over or self._closing:
                 return self._inbox.take(halves=self.overlaps), over

@@ -36,7 +36,6 @@ class Watch:
         self._limit = limit
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
-        self._on = False
         self._moved = time.monotonic()
         self._wake = threading.Event()
         self._over = threading.Event()
@@ -45,8 +44,7 @@ class Watch:
 
     def look(self) -> None:
         """Watch until no handler runs. Call it on the loop after handlers were started."""
-        if not self._on:
-            self._on = True
+        if not self._wake.is_set():
             self._moved = time.monotonic()
             self._wake.set()
             self._loop.call_later(self._limit / 4, self._tick)
@@ -62,14 +60,13 @@ class Watch:
         if self._busy() and not self._over.is_set():
             self._loop.call_later(self._limit / 4, self._tick)
         else:
-            self._on = False
             self._wake.clear()
 
     def _run(self) -> None:
         warned = 0.0
         while self._wake.wait() and not self._over.wait(self._limit):
             moved = self._moved
-            if self._on and time.monotonic() - moved > self._limit and warned != moved:
+            if self._wake.is_set() and time.monotonic() - moved > self._limit and warned != moved:
                 warned = moved  # once for each time that it is blocked
                 self._warn(time.monotonic() - moved)
 

@@ -127,8 +127,5 @@ class Restarts:
 
     def pause(self, lived: float) -> float:
         """Return how many seconds to wait before the next process is started."""
-        if lived >= STEADY:
-            self._young = 0
-            return PAUSES.delay(1, 0.5) / 1000
-        self._young += 1
+        self._young = 0 if lived >= STEADY else self._young + 1
         return PAUSES.delay(self._young, 0.5) / 1000
