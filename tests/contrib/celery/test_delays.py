@@ -127,8 +127,9 @@ def test_revoke_of_several_removes_what_waits_and_tells_workers_about_the_rest(
     app.control.revoke([*waiting, "sent"], terminate=True)
     assert bide_store.pending("celery") == []
     assert told == [{"task_id": ["sent"], "terminate": True, "signal": "SIGTERM"}]
-    app.control.revoke("sent")
-    assert told[1]["task_id"] == "sent"
+    for id in ("sent", "x" * 600, "two\nlines"):
+        app.control.revoke(id)
+        assert told[-1]["task_id"] == id
 
 
 def test_a_retry_waits_beside_its_first_run_and_is_revoked_with_the_task(

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from bide.model.errors import InvalidArgument
-from bide.model.identity import check_queue
+from bide.model.identity import check_name, check_queue
 from bide.model.limits import MAX_BODY
 from bide.model.message import JOB
 from bide.queue.sync import Queue
@@ -101,6 +101,10 @@ class Delays:
         return [id for id in ids if not self._cancel(id)]
 
     def _cancel(self, id: str) -> bool:
+        try:
+            check_name(id)
+        except InvalidArgument:  # Celery takes any text, and no task of this id waits here
+            return False
         found = self.queue.get(id)
         waiting = [*([] if found is None else [found]), *self.queue.scan(group=id)]
         gone = [message for message in waiting if self.queue.cancel(message.id)]
