@@ -164,6 +164,20 @@ def test_the_problem_names_the_field(client: Client, content: Any, field: str | 
     assert reply.problem.get("field") == field
 
 
+def test_a_parameter_that_would_be_ignored_is_refused_where_something_changes(
+    client: Client,
+) -> None:
+    client.put(f"{Q}/messages/a", {"body": 1})
+    for method, path in (
+        ("DELETE", f"{Q}/messages/a"), ("DELETE", Q), ("POST", f"{Q}/revive"),
+        ("PATCH", f"{Q}/messages/a"), ("POST", f"{Q}/pause"),
+    ):  # fmt: skip
+        refused = client.send(method, f"{path}?dry_run=true", {} if method != "DELETE" else None)
+        assert (refused.status, refused.problem["field"]) == (400, "dry_run"), path
+    assert client.get(f"{Q}/messages/a?v=1").json["state"] == "ready"
+    assert client.send("DELETE", f"{Q}/messages/a").status == 200
+
+
 def test_the_problem_names_the_parameter_or_setting(client: Client) -> None:
     for field, value in (("keep", -1), ("history", "x"), ("result_ttl", -1), ("group_rate", "1/x")):
         assert client.send("PATCH", Q, {field: value}).problem["field"] == field

@@ -176,6 +176,8 @@ class Call:
             given["asked"] = await self.read(operation.takes)
         if "query" in operation.parameters:
             given["query"] = self.query(operation.query)
+        elif operation.query is None and operation.method != "GET" and self.scope["query_string"]:
+            self.query(wire.Empty)  # a dry_run=true that is ignored would do harm
         return given
 
     async def read(self, kind: type[T]) -> T:
