@@ -11,9 +11,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import bide
+from bide.model.commands import Put
+from bide.model.message import Item
 from bide.outbox.forwarder import Forwarder, table_of
 from bide.server.app import App
 from bide.server.settings import Settings
@@ -45,6 +48,24 @@ def forwarding(url: str, store: str) -> Iterator["subprocess.Popen[str]"]:
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.mark.process
+def test_a_forwarder_that_fails_ends_with_an_error(file: str, redis_url: Callable[[], str]) -> None:
+    """Else what has started it, such as systemd, would not start it again."""
+    table_of(file).close()
+    two = Put("q", [Item("a", b"1"), Item("b", b"1")])  # a row is of one message
+    with closing(sqlite3.connect(file.removeprefix("sqlite:///"))) as shop:
+        shop.execute(
+            "INSERT INTO bide_outbox (queue, id, command) VALUES ('q', 'a', ?)",
+            (msgspec.json.encode(two).decode(),),
+        )
+        shop.commit()
+    done = subprocess.run(
+        [sys.executable, "-m", "bide", "forward", file, "--url", redis_url()],
+        capture_output=True, text=True, timeout=BOUND,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
 
 
 @pytest.mark.process

@@ -31,7 +31,7 @@ def forward(database: str, url: str | None, once: bool, log_json: bool) -> None:
     """  # fmt: skip
     refuse_memory(url or "")
     import signal
-    import threading
+    from concurrent.futures import ThreadPoolExecutor
 
     from bide.model.errors import StoreBusy
     from bide.observing.logs import configure
@@ -45,8 +45,7 @@ def forward(database: str, url: str | None, once: bool, log_json: bool) -> None:
             if not forwarder.run_once():
                 raise StoreBusy("another process forwards from this database: stop it, or wait")
             return
-        thread = threading.Thread(target=forwarder.run, name="bide-forward")
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: forwarder.stop())
-        thread.start()
-        thread.join()
+        with ThreadPoolExecutor(1, "bide-forward") as thread:  # or a signal may meet a lock held
+            thread.submit(forwarder.run).result()
