@@ -9,7 +9,6 @@ from msgspec import UNSET
 from bide.engines.redis.calls import Call, Step, everywhere, origin_of, share_out, spread
 from bide.engines.redis.calls import Outcome as Result
 from bide.engines.redis.records import Arg, refuse
-from bide.engines.redis.shards import ShardedQueue
 from bide.model import commands as cmd
 from bide.model.errors import StoreError, Unsupported
 from bide.model.message import REASON_LENGTH
@@ -85,10 +84,10 @@ def _named(command: Any) -> list[tuple[Arg, ...]]:
     return [*leases, *((id, "") for id in getattr(command, "ids", None) or ())]
 
 
-def change(run: Sequence[Any], sharded: ShardedQueue | None) -> Step:
+def change(run: Sequence[Any], shards: int) -> Step:
     """Change messages of consecutive commands on one queue that say the same."""
     script, head = script_of(run[0])
-    queue, shards = run[0].queue, 1 if sharded is None else sharded.count
+    queue = run[0].queue
     named = [_named(command) for command in run]
     rows = named[0] if len(run) == 1 else [row for mine in named for row in mine]
     lots = spread([str(row[0]) for row in rows], shards)

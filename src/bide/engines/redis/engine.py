@@ -209,7 +209,7 @@ class RedisEngine:
                 step, alone = _SINGLE[type(command)]
                 return step(command, shards), alone
             case _:
-                return change(run, sharded), False
+                return change(run, shards), False
 
     def _list(self, command: cmd.Queues) -> Step:
         yield from ()
