@@ -155,7 +155,9 @@ def test_a_database_of_an_application_is_left_alone(run: Bide, tmp_path: Path, l
     assert run("queues").stdout.startswith("orders\t")
 
 
-@pytest.mark.parametrize("line", ["put orders 1", "pause orders", "claim orders --wait 1ms"])
+@pytest.mark.parametrize(
+    "line", ["put orders 1", "pause orders", "set orders --keep 1d", "claim orders --wait 1ms"]
+)
 def test_who_may_come_first_makes_the_store(run: Bide, tmp_path: Path, line: str) -> None:
     run(*line.split())
     assert (tmp_path / "test.db").exists()

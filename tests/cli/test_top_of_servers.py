@@ -105,7 +105,11 @@ def test_the_token_is_that_of_the_environment_or_the_url(url: str, orders: bide.
 
         for result in (call("", reads), call(f":{reads}@", "")):
             assert result.output.split("\t")[:4] == ["queue", "orders", "0", "2"]
-        for token, why in (("", "asks for a token"), (puts, "no right 'read'"), ("x", "unknown")):
+        for token, why in (
+            ("", "asks for a token: set BIDE_TOKEN"),
+            (puts, "no right 'read'"),
+            ("x", "unknown"),
+        ):
             result = call("", token)
             assert (result.exit_code, why in result.stderr) == (3, True), result.stderr
 

@@ -84,6 +84,7 @@ def in_options(text: str, url: str = "--url") -> str:
     text = text.replace("Queue(..., max_body=...)", "--max-body")
     text = re.sub(r"(?<![?&\w])url=(?=')", f"{url} " if url else "", text)
     text = text.replace("metrics cannot be served at", "--metrics cannot be served at")
+    text = text.replace("send the header 'Authorization: Bearer ...'", "set BIDE_TOKEN")
     return _ARGUMENT.sub(
         lambda found: f"--{found[1].replace('_', '-')}" + (f" {found[2]}" if found[2] else ""), text
     )

@@ -49,7 +49,7 @@ STEPS = (1, 2, 5, 10, 20, 50, 100)
     help="Show the dashboard in a browser, and keep it open until Ctrl-C.",
 )
 @option.flag("--keep", help="Keep the folder with the store and the records.")
-@option.flag("--json", "as_json", help="Print the result as one JSON object.")
+@option.output
 @click.pass_context
 def demo(
     ctx: click.Context, orders: int, seconds: float, workers: int, dashboard: bool, keep: bool,
