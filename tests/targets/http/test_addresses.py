@@ -57,7 +57,7 @@ class Names:
         self.answers = list(answers)
         self.asked: list[str] = []
 
-    async def __call__(self, host: str, port: int) -> list[str]:
+    async def __call__(self, host: str) -> list[str]:
         self.asked.append(host)
         if not (found := self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]):
             raise socket.gaierror(socket.EAI_NONAME, "unknown")

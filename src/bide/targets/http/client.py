@@ -267,7 +267,7 @@ class HttpClient:
         while self._idle and self._busy + self._idle > self.limit:
             self._drop_one()
         try:
-            addresses = deque(await self._lookup(origin.host, origin.port))
+            addresses = deque(await self._lookup(origin.host))
         except (OSError, UnicodeError):
             addresses = deque()
         failure: Exception = self._gate.refusal()  # an unknown host looks the same as a private one

@@ -16,8 +16,8 @@ THREADS = 32
 TRY = 3.0
 """Seconds for connecting to one address of a host that has others."""
 
-Lookup = Callable[[str, int], Awaitable[list[str]]]
-"""Returns the addresses of a host; the port is what the caller wants to connect to."""
+Lookup = Callable[[str], Awaitable[list[str]]]
+"""Returns the addresses of a host."""
 
 
 class _Resolver:
@@ -44,7 +44,7 @@ def _addresses(host: str) -> list[str]:
 _resolver = _Resolver()
 
 
-async def lookup(host: str, port: int) -> list[str]:
+async def lookup(host: str) -> list[str]:
     """Return the addresses of a host, in the order in which the system prefers them.
 
     Raises:

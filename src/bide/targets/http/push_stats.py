@@ -10,7 +10,7 @@ from bide.targets.http.answer import Answer
 from bide.targets.intake_stats import IntakeStats
 
 Class = Literal["2xx", "3xx", "4xx", "5xx", "none"]
-"""The class of an answer's status; "none": there was no valid answer."""
+"""The class of an answer's status; "none": no valid answer, or one below 200 or above 599."""
 
 CLASSES: tuple[Class, ...] = get_args(Class)
 
@@ -40,7 +40,8 @@ class Deliveries(Stats, omit_defaults=True):
 
     def note(self, answer: Answer, now: int) -> None:
         """Count an answer."""
-        found = class_of(answer)
+        status = answer.status or 0
+        found: Class = CLASSES[status // 100 - 2] if 200 <= status < 600 else "none"
         self.answers[found] = self.answers.get(found, 0) + 1
         if answer.good:
             self.taken_at = now
@@ -54,12 +55,6 @@ class Deliveries(Stats, omit_defaults=True):
             super().plus(other), taken_at=max(self.taken_at, other.taken_at),
             failed_at=last.failed_at, error=last.error,
         )  # fmt: skip
-
-
-def class_of(answer: Answer) -> Class:
-    """Return the class of an answer; a status below 200 or above 599 is "none"."""
-    status = answer.status or 0
-    return CLASSES[status // 100 - 2] if 200 <= status < 600 else "none"
 
 
 class PushStats(Stats):

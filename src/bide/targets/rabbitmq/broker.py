@@ -183,7 +183,7 @@ class _Transport(TransportFactory):
         tls = {"ssl": await provider.get_context(), "server_hostname": url.host}
         host, port = url.host or "", url.port or 0
         try:
-            found = await lookup(host, port)
+            found = await lookup(host)
         except (OSError, UnicodeError):
             if self._gate is None:
                 raise
