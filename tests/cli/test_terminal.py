@@ -271,3 +271,10 @@ def test_a_claim_from_a_paused_queue_says_why_it_gets_nothing(
     assert (code, plain(screen)) == (
         1, "orders is paused: claims get nothing until 'bide resume orders'\n",
     )  # fmt: skip
+
+
+def test_messages_are_set_apart(terminal: Terminal, orders: bide.Queue) -> None:
+    for id in ("a", "b"):
+        orders.put(1, id=id, delay=60)
+    lines = [line.strip() for line in plain(terminal("get", "orders", "a", "b")[0]).splitlines()]
+    assert lines.index("") == lines.index("id  b") - 1

@@ -163,7 +163,7 @@ def test_a_very_narrow_screen_cuts_no_count_and_says_which_columns_it_leaves_out
     assert all(len(line) <= 40 for line in screen.splitlines())
     words = " ".join(screen.split())
     assert "123,456 delayed 7,890 ready 512 leased 34 dead at sqlite:///shop.db" in words
-    assert "no room for late by, p50" in words
+    assert "no room for late by;" in words
     assert len(screen.splitlines()) <= 24
 
 
@@ -232,6 +232,12 @@ def test_it_does_not_look_all_the_time(run: Bide, orders: bide.Queue) -> None:
     result = run("top", "--interval", "10ms")
     assert result.exit_code == 2
     assert "must be 100ms or longer" in result.stderr
+
+
+def test_one_sample_has_no_columns_of_rates(terminal: Terminal, orders: bide.Queue) -> None:
+    orders.put(1, delay=60)
+    screen, _ = terminal("top", "--once")
+    assert ("late by" in screen, "put/s" in screen, "p50" in screen) == (True, False, False)
 
 
 def test_a_terminal_that_cannot_be_drawn_on_gets_it_once(

@@ -61,6 +61,8 @@ def get(store: Store, out: Output, queue: str, ids: tuple[str, ...], only_body: 
             stream.flush()
         elif out.terminal:
             print_sheet(out, message, orders.explain(id).sentence)
+            if len(ids) > 1:
+                out.text("")
         else:
             out.line(as_json(message), *row(message))
     return all_there

@@ -23,10 +23,12 @@ QUEUES = (
     Column("queue", least=ID),
     *[Column(size, right=True) for size in SIZES],
     Column("late by", falls=6, right=True),
-    Column("p50", falls=1, right=True), Column("p99", falls=4, right=True),
-    Column("put/s", falls=3, right=True), Column("done/s", falls=5, right=True),
-    Column("failed/s", falls=2, right=True), Column("because", falls=1, unless=""),
-    Column("", least=6),
+    Column("p50", falls=1, right=True, unless=""), Column("p99", falls=4, right=True, unless=""),
+    *[  # not known in the first sample
+        Column(rate, falls=falls, right=True, unless="")
+        for rate, falls in (("put/s", 3), ("done/s", 5), ("failed/s", 2))
+    ],
+    Column("because", falls=1, unless=""), Column("", least=6),
 )  # fmt: skip
 WORKERS = (
     Column("worker", least=ID), Column("holds", right=True),
