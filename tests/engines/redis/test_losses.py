@@ -122,3 +122,16 @@ def test_a_worker_that_waits_for_a_deleted_queue_sees_no_loss_after_a_week(
     assert server.ttl("bide:{q#0}:meta") > 6 * 86_400
     assert ask(engine, Count("q")).sizes.total == 0
     assert lost(caplog) == []
+
+
+def test_a_queue_that_is_there_never_expires(open_engine: Open, server: Any) -> None:
+    engine = open_engine()
+    engine.notifier()
+    ask(engine, put("q", "a"))
+    ask(engine, Cancel("q", ["a"]))
+    assert ask(engine, Delete("q")).done
+    ask(engine, Put("q", [Item("b", b"1", delay=HOUR)]))
+    assert ask(engine, Claim("q", 1, HOUR, "w")).messages == []
+    assert ask(engine, Count("q")).sizes.total == 1
+    lives = {name: server.ttl(f"bide:{{q#0}}:{name}") for name in ("meta", "records", "delayed")}
+    assert lives == {"meta": -1, "records": -1, "delayed": -1}
