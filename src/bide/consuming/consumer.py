@@ -231,9 +231,8 @@ class Consumer(Claimer):
         token, claimed, expires, state = reply.token, reply.now, now + self._lease, self._state
         asked = self._asked
         queue_handlers = self.queue_handlers
-        plain = queue_handlers.handlers.get(None)
         for message, freed in zip(reply.messages, reply.freed or repeat(0), strict=False):
-            handler = plain or queue_handlers.of(message)
+            handler = queue_handlers.of(message)
             one = Handling(message, token, claimed, handler or queue_handlers.any, state)
             one.asked, one.arrived, one.expires, one.freed = asked, now, expires, freed
             one.keeps_result = reply.results
@@ -282,8 +281,7 @@ class Consumer(Claimer):
         if handler.warn_after is not None:
             warn = partial(delivery_log.lasting, one, handler.warn_after)
             one.warning = self._clock.call_later(self._loop, handler.warn_after, warn)
-        failed = one.message.failures  # else it is no suspect
-        self._run.start(one, self._crash_isolation.before(one) if failed else None)
+        self._run.start(one, self._crash_isolation.before(one))
 
     def _wait(self, seconds: float) -> None:
         self._timer = self._clock.call_later(self._loop, seconds, self._look_at_waiting)
@@ -316,8 +314,7 @@ class Consumer(Claimer):
         self._durations.append(took)
         if self._prefetch.waiting:
             self._begin(self._prefetch.waiting.popleft(), now)
-        if one.timer is not None or one.warning is not None:
-            one.stop_timers()
+        one.stop_timers()
         if one.gone:
             self._stuck_handlers.look(self.running, self.queue_handlers.concurrency)
             how = one.handler.name, "well" if error is None else type(error).__name__

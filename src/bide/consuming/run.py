@@ -54,10 +54,7 @@ class Run:
                 await before()
                 if one.gone:  # a plain handler is not cancelled
                     return
-            if self._around or not one.handler.is_async:
-                await self._through(one, 0)
-            else:
-                one.returned = await one.handler.call(one)
+            await self._through(one, 0)
             one.error = None
         except BaseException as raised:  # noqa: BLE001
             one.error = raised
