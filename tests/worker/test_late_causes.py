@@ -90,6 +90,35 @@ def test_who_waits_for_a_place_waits_for_the_backlog(scene: Scene) -> None:
     scene.play(story())
 
 
+def test_who_waits_for_a_place_counts_the_claim_that_brought_it(scene: Scene) -> None:
+    over = asyncio.Event()
+
+    @scene.app.handler("q", concurrency=1, lease="10m")
+    async def handle(body: int) -> None:
+        await over.wait()
+
+    async def story() -> None:
+        async with scene.at_work() as runner:
+            consumer = runner.consumers["q"]
+            consumer._prefetch._pace = 0.0001  # as after many quick deliveries
+            over.set()
+            await scene.put(0)  # the claim after this one is for several
+            await scene.acked(1)
+            await until(lambda: consumer._claim and not consumer._claim.done())
+            over.clear()
+            claims, asked = consumer.tally.claims, consumer._asked
+            scene.clock.advance(10)
+            await scene.put(1, 2, at=scene.clock.now() - 5_000)
+            await until(lambda: consumer._asked > asked)
+            assert consumer.tally.claims == claims + 1
+            over.set()
+            await scene.acked(3)
+            await scene.pass_time(lambda: causes(runner).get("timer", 0) >= 5, 1)
+            assert causes(runner) == {"timer": 10}
+
+    scene.play(story())
+
+
 def test_before_the_first_worker_there_was_none(scene: Scene) -> None:
     handle(scene)
 
