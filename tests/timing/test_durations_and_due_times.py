@@ -17,6 +17,8 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"delay": math.nan}, ValueError, "not a number"),
     ({"delay": math.inf}, ValueError, "316 years"),
     ({"delay": 1e11}, ValueError, "in milliseconds"),
+    ({"delay": 10**400}, ValueError, "316 years"),
+    ({"delay": -(10**400)}, ValueError, "negative"),
     ({"delay": "5"}, TypeError, "seconds or a datetime.timedelta, not str"),
     ({"delay": True}, TypeError, "not bool"),
     ({"delay": Decimal(1)}, TypeError, "not Decimal"),
@@ -24,6 +26,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"at": datetime(2030, 1, 1)}, ValueError, "no time zone.*astimezone"),  # noqa: DTZ001
     ({"at": math.nan}, ValueError, "not a number"),
     ({"at": -math.inf}, ValueError, "316 years"),
+    ({"at": 10**400}, ValueError, "316 years"),
     ({"at": 1_700_000_000_000}, ValueError, "in milliseconds"),
     ({"at": "2030-01-01"}, TypeError, "aware datetime or Unix seconds, not str"),
     ({"at": True}, TypeError, "not bool"),

@@ -116,11 +116,18 @@ def on_subscription(function: Callable[..., bool | None]) -> Callable[..., Any]:
     return run
 
 
-def _header(text: str) -> tuple[str, str]:
-    name, colon, value = text.partition(":")
-    if not colon:
-        raise click.BadParameter("write it as NAME: VALUE")
-    return name.strip(), value.strip()
+def _read_headers(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for value in values:
+        name, colon, text = (part.strip() for part in value.partition(":"))
+        if not colon:
+            raise click.BadParameter("write it as NAME: VALUE", ctx, param)
+        if name in headers:
+            raise click.BadParameter(f"{name!r} is given twice", ctx, param)
+        headers[name] = text
+    return headers
 
 
 def _number(name: str, help: str, kind: type = int) -> Callable[..., Any]:
@@ -133,7 +140,7 @@ def _number(name: str, help: str, kind: type = int) -> Callable[..., Any]:
 @click.argument("receiver", metavar="RECEIVER")
 @namespace_option
 @option.many(
-    "--header", "headers", "'NAME: VALUE'", "A header for every request", type=_header
+    "--header", "headers", "'NAME: VALUE'", "A header for every request", callback=_read_headers
 )  # fmt: skip
 @_number("--concurrency", "The maximum number of concurrent requests; 10, or 500 for RabbitMQ.")
 @_number("--rate", "Requests per second; not limited by default.", float)
@@ -151,7 +158,7 @@ def _number(name: str, help: str, kind: type = int) -> Callable[..., Any]:
 @logged("putSubscription")
 def put(
     store: Store, out: Output, name: str, queue: str, receiver: str, namespace: str | None,
-    headers: tuple[tuple[str, str], ...], secret: str | None, **options: Any,
+    headers: dict[str, str], secret: str | None, **options: Any,
 ) -> None:  # fmt: skip
     """Create a subscription, or replace the one of this name.
 
@@ -164,7 +171,7 @@ def put(
       bide subscription put shop orders https://shop.example/hooks/bide --rate 50 --timeout 5s
     """  # fmt: skip
     given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
-    given |= {"queue": queue, "url": receiver, "headers": dict(headers)}
+    given |= {"queue": queue, "url": receiver, "headers": headers}
     which = _identity(namespace, name)
     if which.namespace is not None:
         given["queue"] = queue.removeprefix(f"{which.namespace}/")

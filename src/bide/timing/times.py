@@ -83,7 +83,7 @@ def length_seconds(value: Delay, name: str) -> float:
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
     elif isinstance(value, Real) and not isinstance(value, bool):
-        seconds = float(value)
+        seconds = _as_float(value)
     else:
         raise TypeError(
             f"{name} must be seconds or a datetime.timedelta, not {type(value).__name__}"
@@ -102,8 +102,15 @@ def _unix_seconds(at: Moment) -> float:
             )
         return at.timestamp()
     if isinstance(at, Real) and not isinstance(at, bool):
-        return float(at)
+        return _as_float(at)
     raise TypeError(f"at must be an aware datetime or Unix seconds, not {type(at).__name__}")
+
+
+def _as_float(number: Real) -> float:
+    try:
+        return float(number)
+    except OverflowError:  # an integer of more than 308 digits
+        return -math.inf if number < 0 else math.inf
 
 
 def _bounded(seconds: float, what: str) -> float:
