@@ -159,12 +159,10 @@ def test_what_cannot_be_is_said_in_options(run: Bide) -> None:
     assert "--rate -1.0 must be between" in result.output
     result = run("subscription", "put", "shop", "orders", URL, "--header", "nothing")
     assert result.exit_code == 2
-    twice = ("--header", "X-Shop: one", "--header", "X-Shop: two")
-    result = run("subscription", "put", "shop", "orders", URL, *twice)
-    assert (result.exit_code, "'X-Shop' is given twice" in result.output) == (2, True)
-    twice = ("--header", "X-Shop: one", "--header", "x-shop: two")
-    result = run("subscription", "put", "shop", "orders", URL, *twice)
-    assert (result.exit_code, "case makes no difference" in result.output) == (2, True)
+    for again in ("X-Shop", "x-shop"):
+        twice = ("--header", "X-Shop: one", "--header", f"{again}: two")
+        result = run("subscription", "put", "shop", "orders", URL, *twice)
+        assert (result.exit_code, f"'{again}' is given twice" in result.output) == (2, True)
 
 
 def test_a_table_for_people(terminal: Callable[..., tuple[str, int]], run: Bide) -> None:

@@ -26,6 +26,17 @@ def handle(scene: Scene) -> None:
     async def handle(body: int) -> None: ...
 
 
+def handle_until(scene: Scene) -> asyncio.Event:
+    """Add a handler of one message at a time; return the event that it waits for."""
+    over = asyncio.Event()
+
+    @scene.app.handler("q", concurrency=1, lease="10m")
+    async def handle(body: int) -> None:
+        await over.wait()
+
+    return over
+
+
 def test_a_delivery_on_time_asks_the_store_nothing(scene: Scene) -> None:
     handle(scene)
 
@@ -72,11 +83,7 @@ def test_a_retry_counts_from_the_time_that_was_planned(scene: Scene) -> None:
 
 
 def test_who_waits_for_a_place_waits_for_the_backlog(scene: Scene) -> None:
-    over = asyncio.Event()
-
-    @scene.app.handler("q", concurrency=1, lease="10m")
-    async def handle(body: int) -> None:
-        await over.wait()
+    over = handle_until(scene)
 
     async def story() -> None:
         async with scene.at_work() as runner:
@@ -91,11 +98,7 @@ def test_who_waits_for_a_place_waits_for_the_backlog(scene: Scene) -> None:
 
 
 def test_who_waits_for_a_place_counts_the_claim_that_brought_it(scene: Scene) -> None:
-    over = asyncio.Event()
-
-    @scene.app.handler("q", concurrency=1, lease="10m")
-    async def handle(body: int) -> None:
-        await over.wait()
+    over = handle_until(scene)
 
     async def story() -> None:
         async with scene.at_work() as runner:

@@ -124,7 +124,7 @@ def _read_headers(
         name, colon, text = (part.strip() for part in value.partition(":"))
         if not colon:
             raise click.BadParameter("write it as NAME: VALUE", ctx, param)
-        if name in headers:
+        if name.lower() in map(str.lower, headers):
             raise click.BadParameter(f"{name!r} is given twice", ctx, param)
         headers[name] = text
     return headers

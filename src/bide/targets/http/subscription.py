@@ -185,13 +185,9 @@ def check_url(url: str) -> None:
 def _check_headers(headers: Mapping[str, str]) -> None:
     if len(headers) > MOST_HEADERS:
         raise InvalidArgument(f"headers are {len(headers)}; {MOST_HEADERS} is the most")
-    seen: set[str] = set()
     for name, value in headers.items():
         small = name.lower()
         if not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
             raise InvalidArgument(f"headers[{name!r}] must be a header's name and printable ASCII")
         if small in _OURS or small.startswith(("webhook-", "bide-")):
             raise InvalidArgument(f"headers[{name!r}] is set by bide; take another name")
-        if small in seen:
-            raise InvalidArgument(f"headers[{name!r}] is given twice; case makes no difference")
-        seen.add(small)
