@@ -199,18 +199,3 @@ def test_a_commit_tells_who_waits_what_is_due_soon_and_nothing_else(
     assert wakes(orders.reschedule, "m2", delay="3s")
     assert not wakes(orders.reschedule, "m2", delay="1h")
     assert not wakes(orders.reschedule, "held", delay="1h")
-
-
-def test_the_store_moves_to_another_server(
-    orders: bide.Queue, shop: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from bide.engines.registry import guest
-
-    here = guest(orders._url)
-    assert here is not None
-    here.open()
-    monkeypatch.setattr(here, "_database", "of an old server")
-    with pytest.raises(bide.WrongConnection):
-        orders.put(1, within=shop)
-    assert orders.put(1, within=shop)
-    shop.rollback()

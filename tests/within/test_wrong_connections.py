@@ -64,6 +64,34 @@ def test_another_database_with_a_store_of_the_same_name(
         assert connection.execute("SELECT 1").fetchone() == (1,)  # the transaction goes on
 
 
+def test_a_database_that_was_made_anew(postgres: PostgresServer, other_database: str) -> None:
+    def make_anew() -> None:
+        with postgres.client() as client:
+            client.execute("DROP DATABASE other")
+            client.execute("CREATE DATABASE other")
+
+    async def put_in_a_loop() -> None:
+        async with (
+            bide.AsyncQueue("orders", other_database) as orders,
+            await psycopg.AsyncConnection.connect(other_database) as connection,
+        ):
+            await orders.resume()  # makes the store
+            assert await orders.put(1, within=connection)
+
+    with bide.Queue("orders", other_database) as orders:
+        orders.resume()
+        with psycopg.connect(other_database) as connection:
+            assert orders.put(1, within=connection)
+    make_anew()
+    with bide.Queue("orders", other_database) as orders:
+        orders.resume()
+        with psycopg.connect(other_database) as connection:
+            assert orders.put(1, within=connection)
+        assert orders.counts().flow.put == 1
+    make_anew()
+    asyncio.run(put_in_a_loop())
+
+
 def test_another_file(in_sqlite: bide.Queue, tmp_path: Path) -> None:
     for other, told in ((tmp_path / "other.db", r"other\.db"), (":memory:", "in memory")):
         with closing(sqlite3.connect(other)) as connection:

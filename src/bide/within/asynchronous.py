@@ -14,7 +14,7 @@ from bide.within.blocking import (
     clear_errors,
     remote_guest,
 )
-from bide.within.kinds import NO_TRANSACTION, check_dialect, closed, kind_of, tuples
+from bide.within.kinds import NO_TRANSACTION, Kind, check_dialect, closed, kind_of, tuples
 
 
 async def acarry_out(
@@ -28,6 +28,17 @@ async def acarry_out(
             "asynchronous connection (psycopg, asyncpg, SQLAlchemy) here"
         )
     check_dialect(guest, connection, kind)
+    try:
+        return await _carry_out(kind, connection, guest, commands, now)
+    except WrongConnection:
+        if guest.is_open:
+            raise
+    return await _carry_out(kind, connection, guest, commands, now)
+
+
+async def _carry_out(
+    kind: Kind, connection: Any, guest: Guest, commands: Sequence[Command], now: int | None
+) -> list[Reply]:
     if not guest.is_open:
         await asyncio.to_thread(guest.open)
     if kind == "sqlalchemy-async":

@@ -48,6 +48,12 @@ def carry_out(
         )
     check_dialect(guest, connection, kind)
     guest.open()
+    try:
+        return _ADAPTERS[kind](connection, guest, commands, now)
+    except WrongConnection:
+        if guest.is_open:
+            raise
+    guest.open()  # the database was made anew, or the connection's is another
     return _ADAPTERS[kind](connection, guest, commands, now)
 
 

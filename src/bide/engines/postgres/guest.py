@@ -132,8 +132,8 @@ class PostgresGuest(RemoteGuest):
 
     def _error(self, told: _Refused) -> Exception:
         match told.refused:
-            case "database":  # or the store has moved to another server: look again next time
-                self._database = None
+            case "database":
+                self._database = None  # it may have been made anew: the caller asks once more
                 return self.wrong_database()
             case "access":
                 return AccessDenied(f"{told.why}: {self._allow()}")
