@@ -72,6 +72,7 @@ class PostgresNotifier:
         """Stop listening: `listen` returns."""
         if not self._closed.is_set():
             self._closed.set()
+            os.write(self._waker, b"\0")  # the end alone wakes nobody under gevent
             os.close(self._waker)
 
     def _hear(self, connection: psycopg.Connection[Any]) -> list[tuple[str, int]]:

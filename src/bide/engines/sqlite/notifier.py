@@ -111,12 +111,16 @@ class SocketNotifier:
 
     def _hear(self, listener: socket.socket) -> list[tuple[str, int]]:
         hints: list[tuple[str, int]] = []
-        flags = 0
         while len(hints) < 1000:
+            listener.setblocking(not hints)
             try:
-                data = listener.recv(4096, flags)
+                data = listener.recv(4096)
             except BlockingIOError:
                 return hints
+            except OSError:  # of a socket of gevent's, when it was shut down meanwhile
+                if listener is self._listener and not self._closed:
+                    raise
+                data = b""
             with self._lock:
                 if listener is not self._listener:
                     listener.close()
@@ -125,7 +129,6 @@ class SocketNotifier:
                 return []
             with suppress(msgspec.DecodeError):  # somebody else's datagram
                 hints.append(_decode(data))
-            flags = socket.MSG_DONTWAIT if hints else 0
         return hints
 
     def decline(self, queue: str, wake: int) -> None:
