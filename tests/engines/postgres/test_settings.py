@@ -96,6 +96,18 @@ def test_the_connection_that_listens_is_not_ended_for_being_idle(
         assert notifier.listen() == []
 
 
+def test_the_schema_is_made_for_a_user_whose_functions_are_checked_for_shadowed_variables(
+    careful: str, client: psycopg.Connection[Any]
+) -> None:
+    client.execute("ALTER ROLE careful SET plpgsql.extra_errors = 'all'")
+    with bide.Queue("q", careful) as queue:
+        queue.put(1, id="a")
+        (delivery,) = queue.claim(1)
+        delivery.ack()
+    client.execute("UPDATE careful.store SET version = version - 1")
+    from_url(urlsplit(careful))().close()
+
+
 def test_processes_that_would_conflict_if_they_were_serializable_do_not(careful: str) -> None:
     ids = [f"m{number}" for number in range(20)]
 

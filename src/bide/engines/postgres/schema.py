@@ -70,6 +70,7 @@ def prepare(connection: psycopg.Connection[Any], schema: str) -> None:
         connection.execute(sql.SQL("SET LOCAL search_path = {}, pg_temp").format(name))
         connection.execute("SET LOCAL client_min_messages = warning")
         connection.execute("SET LOCAL standard_conforming_strings = on")
+        connection.execute("SET LOCAL plpgsql.extra_errors = none")
         quoted = name.as_string(connection)
         newer = [_MIGRATIONS[number] for number in sorted(_MIGRATIONS) if number > (found or 0)]
         for file in [*newer, *_FUNCTIONS]:
