@@ -28,6 +28,7 @@ from bide.model import commands as cmd
 from bide.model.message import REASON_LENGTH, STATES
 from bide.model.pace import LIMITS
 from bide.model.replies import PAUSES, Affected, Deleted, Outcome, Outcomes, Reply, Settings
+from bide.model.versions import versions_of
 
 __all__ = ["change_outcomes", "is_one_call", "replies"]
 
@@ -60,8 +61,25 @@ def replies(
         elif kind is cmd.Put:
             found += puts(run, queue, same, now, hopeful)  # type: ignore[arg-type]
         else:
-            found += [_VERBS[kind](run, command, now) for command in same]
+            found += [_carry_out(run, command, now) for command in same]
     return found
+
+
+def _carry_out(run: Run, command: Any, now: int | None) -> Reply:
+    verb = _VERBS[type(command)]
+    ids = getattr(command, "ids", None) or ()
+    if len(set(ids)) == len(ids) or not (wanted := versions_of(command)):
+        return verb(run, command, now)
+    of_versions(run, command.queue, wanted)  # locks them in the order of all commands
+    outcomes: list[Outcome] = []
+    wakes: list[int] = []
+    for id in ids:  # one after the other: the first change may give another version
+        version = {"versions": [wanted[id]]} if getattr(command, "versions", ()) else {}
+        reply = verb(run, msgspec.structs.replace(command, ids=[id], **version), now)
+        assert isinstance(reply, Outcomes)
+        outcomes += reply.outcomes
+        wakes += [] if reply.wake is None else [reply.wake]
+    return Outcomes(outcomes, min(wakes, default=None))
 
 
 def _together(command: cmd.Command) -> tuple[type, str, cmd.Origin | None]:

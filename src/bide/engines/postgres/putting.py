@@ -114,11 +114,17 @@ def _keep(
     return found
 
 
-def _replace(run: Run, command: cmd.Put, now: int | None) -> Reply:
+def _replace(run: Run, command: cmd.Put, now: int | None) -> Outcomes:
     items = command.items
     only = None
     if command.if_version is not None:
-        only = integers(of_version(run, command.queue, [i.id for i in items], command.if_version))
+        ids = [item.id for item in items]
+        right = of_version(run, command.queue, ids, command.if_version)
+        if len(set(ids)) < len(ids):  # one after the other: the first gives another version
+            parts = [msgspec.structs.replace(command, items=[item]) for item in items]
+            outcomes = [o for part in parts for o in _replace(run, part, now).outcomes]
+            return Outcomes(outcomes, _wake(outcomes))
+        only = integers(right)
     revive = command.on_conflict == "revive"
     latest = _some([i.latest for i in items], None, integers)
     rows = run("_replace", command.queue, now, *_columns(items), latest, revive, only)

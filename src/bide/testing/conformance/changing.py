@@ -48,6 +48,20 @@ class ChangeCases:
         assert not desk.cancel("a", if_version=again)[0]
         assert desk.cancel("a", if_version=seen)[0]
 
+    def test_a_message_named_twice_has_another_version_after_its_first_change(
+        self, desk: Desk
+    ) -> None:
+        desk.put("a", delay=9)
+        seen = desk.get("a").version
+        both = desk.reschedule("a", "a", delay=50, if_version=seen)
+        seen = desk.get("a").version
+        both += desk.reschedule("a", "a", delay=60, versions=[seen, seen])
+        both += desk.edit("a", "a", data=b"2", json=True, if_version=desk.get("a").version)
+        seen = desk.get("a").version
+        both += desk.put("a", "a", data=b"3", on_conflict="replace", if_version=seen)
+        assert [outcome.done for outcome in both] == [True, False] * 4
+        assert desk.get("a").data == b"3"
+
     @pytest.mark.parametrize("verb", ["cancel", "reschedule", "revive", "purge"])
     def test_each_message_of_a_command_may_have_a_version_of_its_own(
         self, desk: Desk, verb: str
