@@ -71,8 +71,8 @@ class PostgresNotifier:
     def close(self) -> None:
         """Stop listening: `listen` returns."""
         if not self._closed.is_set():
-            self._closed.set()
             os.write(self._waker, b"\0")  # the end alone wakes nobody under gevent
+            self._closed.set()  # from here on the listener may close the other end
             os.close(self._waker)
 
     def _hear(self, connection: psycopg.Connection[Any]) -> list[tuple[str, int]]:
