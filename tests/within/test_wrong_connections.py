@@ -14,6 +14,10 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 import bide
+from bide.engines.postgres.guest import PostgresGuest
+from bide.engines.registry import guest
+from bide.model.commands import Put
+from bide.model.message import Item
 from bide.testing import ScratchStore
 from tests.postgres_server import PostgresServer
 from tests.within.libraries import Django, folder_of, libpq, sqlalchemy_url, sqlite_url
@@ -62,6 +66,12 @@ def test_another_database_with_a_store_of_the_same_name(
         with wrong("is not to the database of the store"):
             in_postgres.put(1, within=connection)
         assert connection.execute("SELECT 1").fetchone() == (1,)  # the transaction goes on
+        # Another thread, between its look whether the place is known and its statement.
+        here = guest(in_postgres._url)
+        assert isinstance(here, PostgresGuest)
+        statement, values = here.statement([Put("orders", [Item("a", b"1")])], None, "%s")
+        cursor = connection.execute(statement.encode(), values)
+        assert cursor.fetchone() == ('{"refused": "database"}',)
 
 
 def test_a_database_that_was_made_anew(postgres: PostgresServer, other_database: str) -> None:

@@ -66,15 +66,16 @@ class PostgresGuest(RemoteGuest):
         self._settings = settings
         self._schema = settings.identifier.as_string()
         self._database: str | None = None
+        self._is_open = False
 
     @property
     def is_open(self) -> bool:
         """Whether the database is known."""
-        return self._database is not None
+        return self._is_open
 
     def open(self) -> None:
         """Learn which database the store is in; make the store if there is none."""
-        if self._database is None:
+        if not self._is_open:
             with self._settings.connect() as connection:
                 try:
                     prepare(connection, self._settings.schema)
@@ -82,6 +83,7 @@ class PostgresGuest(RemoteGuest):
                     ((self._database,),) = row.fetchall()
                 except psycopg.Error as error:
                     raise translate(error, self._settings.place, sent=False) from error
+            self._is_open = True
 
     def statement(
         self, commands: Sequence[cmd.Command], now: int | None, mark: str
@@ -133,7 +135,9 @@ class PostgresGuest(RemoteGuest):
     def _error(self, told: _Refused) -> Exception:
         match told.refused:
             case "database":
-                self._database = None  # it may have been made anew: the caller asks once more
+                # It may have been made anew: the caller asks once more. Until then its name stays,
+                # for another thread may be about to tell it: without a name, none is refused.
+                self._is_open = False
                 return self.wrong_database()
             case "access":
                 return AccessDenied(f"{told.why}: {self._allow()}")
