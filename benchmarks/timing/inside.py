@@ -19,7 +19,7 @@ from sortedcontainers import SortedList
 
 from benchmarks.figure import Figure
 from bide.timing import TimingWheel
-from bide.timing.delay_heap import DelayHeap
+from bide.timing.base import DelayHeap
 
 __all__ = ["MEASUREMENTS"]
 

@@ -43,10 +43,9 @@ from bide.queue import AsyncDelivery, AsyncQueue, Audit, Delivery, Forecast, Imp
 from bide.queue.move import Moved, move
 from bide.queue.search import SearchPage
 from bide.queue.sorted_set import LoadedSet, load_sorted_set
-from bide.queue.stores import aqueues, asearch, queues, search
+from bide.queue.stores import aqueues, asearch, queues, search, stop_worker, workers
 from bide.queue.takeover import TakenOver, take_over
 from bide.queue.undoing import Undoable
-from bide.queue.workers import stop_worker, workers
 from bide.server.subscribe import subscribe, unsubscribe
 from bide.worker.app.app import App
 from bide.worker.app.job import Job

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from bide.lane import Lane
-from bide.lane.request import AsyncRequest
+from bide.lane.inbox import AsyncRequest
 from bide.model.errors import StoreBusy
 from bide.model.replies import Reply
 from bide.testing.clock import FakeClock

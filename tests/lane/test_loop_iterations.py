@@ -2,13 +2,17 @@
 
 import asyncio
 import gc
+import threading
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
 
 from bide.lane import Lane
+from bide.lane.inbox import AsyncRequest, Inbox
+from bide.model.commands import Count
 from bide.model.replies import Outcomes
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
@@ -147,3 +151,28 @@ def test_a_server_gets_many_commands_in_halves(
     assert [c for batch in engine.batches[1:] for c in batch] == [
         put(f"m{number}") for number in range(tasks)
     ]
+
+
+def test_who_was_interrupted_while_handing_in_makes_no_loop_deaf() -> None:
+    class Loop(asyncio.SelectorEventLoop):
+        interrupts = 1
+
+        def call_soon(  # type: ignore[override]
+            self, *arguments: Any, **options: Any
+        ) -> asyncio.Handle:
+            if self.interrupts:
+                self.interrupts -= 1
+                raise KeyboardInterrupt
+            return super().call_soon(*arguments, **options)
+
+    notified: list[int] = []
+    inbox = Inbox(threading.RLock(), 10, lambda: notified.append(1))
+    loop = Loop()
+    request = AsyncRequest(Count("q"), loop=loop, future=loop.create_future())
+    with pytest.raises(KeyboardInterrupt):
+        inbox.add(request)
+    inbox.add(request)
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    loop.close()
+    assert notified

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import bide
-from bide.model.pace import Rate, interval, limits_of, rate_text
+from bide.model.times import Rate, interval, limits_of, rate_text
 from bide.testing.clock import FakeClock
 from tests.queue.conftest import Make
 

@@ -14,7 +14,7 @@ import bide
 from bide.model.commands import Put
 from bide.model.limits import MAX_BYTES
 from bide.queue.base import BlockingBase
-from bide.queue.redis_set import SortedSet
+from bide.queue.foreign_redis import SortedSet
 from tests.servers import RedisServer
 
 DOCS = Path(__file__).parents[2] / "docs" / "howto" / "sorted-set.md"

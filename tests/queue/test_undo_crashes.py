@@ -26,8 +26,7 @@ from bide.model.identity import new_id
 from bide.model.message import Failure, Item
 from bide.model.replies import Claimed, Outcomes, Page
 from bide.model.undoing import Bulk, Undo, Undone, Verb
-from bide.queue.undoing.back import undo_steps
-from bide.queue.undoing.change import bulk_steps
+from bide.queue.undo_steps import bulk_steps, undo_steps
 
 NOW = 1_700_000_000_000
 COUNT = 5

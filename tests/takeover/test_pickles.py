@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from bide.queue.takeover.pickled import inflated, plain
-from bide.queue.takeover.source import Refused
+from bide.queue.takeover.source import Refused, inflated, plain
 
 
 class Calls:

@@ -10,7 +10,7 @@ from concurrent import futures
 import pytest
 
 from bide.timing import ScheduledExecutor, ScheduledFuture
-from bide.timing.scheduled_future import Repeat
+from bide.timing.worker_pool import Repeat
 from tests.timing.conftest import RecordingClock, Start, pass_time
 
 

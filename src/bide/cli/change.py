@@ -15,7 +15,7 @@ from bide.cli.undo import change, show_some, takes_back, undo_option
 from bide.model.message import Message, State
 from bide.model.replies import Affected
 from bide.queue.command_builder import CommandBuilder
-from bide.queue.undoing.bulk import bulk_of
+from bide.queue.undoing import bulk_of
 
 
 @click.command()

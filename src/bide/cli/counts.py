@@ -12,8 +12,8 @@ from bide.cli.store import NoQueue, Store, on_store
 from bide.cli.tables import ID, Cell, Column, counted, grid, print_table
 from bide.cli.times import local, now_ms, relative, rounded
 from bide.model.commands import Count
-from bide.model.pace import limits_of, limits_text
 from bide.model.replies import Counts
+from bide.model.times import limits_of, limits_text
 from bide.queue.results import Audit
 
 SIZES = ("delayed", "ready", "leased", "dead")

@@ -26,7 +26,7 @@ from bide.model.replies import Outcome, Outcomes
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import in_parts
 from bide.queue.sync import Queue
-from bide.queue.undoing.bulk import bulk_of, reviving
+from bide.queue.undoing import bulk_of, reviving
 
 LETTER = "dead letter"
 

@@ -9,7 +9,7 @@ from bide.cli.errors import usage_error
 from bide.cli.output import DONE, Output, warn
 from bide.cli.store import Store, on_any_store
 from bide.cli.times import rounded
-from bide.model.pace import limits_of
+from bide.model.times import limits_of
 
 
 @click.command("set")

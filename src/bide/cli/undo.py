@@ -15,7 +15,7 @@ from bide.cli.store import Store, on_store
 from bide.lane.steps import run_steps
 from bide.model.message import Message
 from bide.model.undoing import UNDO_FOR, Bulk, Undo
-from bide.queue.undoing.bulk import check_undo, steps_of, whole, whole_undo
+from bide.queue.undoing import check_undo, steps_of, whole, whole_undo
 
 SHOWN = 5
 """How many messages a dry run shows."""

@@ -11,7 +11,7 @@ from bide.cli.store import Store, on_store
 from bide.cli.tables import ID, TEXT, Cell, Column
 from bide.cli.times import now_ms, rounded
 from bide.observing.workers import WorkerProcess
-from bide.queue.workers import ask_to_stop, read_workers
+from bide.queue.stores import ask_to_stop, read_workers
 
 COLUMNS = (
     Column("worker", least=ID), Column("running", right=True),

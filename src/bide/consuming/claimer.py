@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 
 from bide.consuming.queue_handlers import QueueHandlers
 from bide.consuming.store_client import StoreClient
-from bide.lane.request import FOREVER
+from bide.lane.inbox import FOREVER
 from bide.model.commands import Claim
 from bide.model.replies import Claimed
 

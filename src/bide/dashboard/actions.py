@@ -22,7 +22,7 @@ from bide.model.undoing import UNDO_FOR
 from bide.observing.workers import request_stop
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import Audit, deleted, in_parts
-from bide.queue.undoing.bulk import bulk_of
+from bide.queue.undoing import bulk_of
 from bide.server.action_log import DONE, Act
 
 R = TypeVar("R", bound=Reply)

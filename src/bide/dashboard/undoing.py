@@ -10,7 +10,7 @@ from bide.model.identity import check_name
 from bide.model.message import Message
 from bide.model.replies import Affected, Found, Outcome, Page, Reply
 from bide.model.undoing import Bulk, Undo, Undone, Verb, is_records
-from bide.queue.undoing.bulk import steps_of, whole, whole_undo
+from bide.queue.undoing import steps_of, whole, whole_undo
 
 BULK = 10_000
 """How many messages one action changes at most, in whole parts."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Capabilities, Engine, LeavesBeforeFork, Notifier, PartlyDone
-from bide.lane.request import Request
+from bide.lane.inbox import Request
 from bide.model.commands import Command
 from bide.model.errors import (
     BideError,

@@ -15,13 +15,21 @@ from collections.abc import Callable, Sequence
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Engine
-from bide.lane.ends import ended, is_empty
 from bide.lane.executor import CLOSED, Executor, copied, log_died
-from bide.lane.inbox import LIMIT, Inbox, call_on
-from bide.lane.request import AsyncRequest, BlockingRequest, ReleaseRequest, Request, wakes_of
-from bide.lane.waiting_claims import WaitingClaims
-from bide.lane.wakeups import Wakeups, listen
-from bide.model.commands import Claim, Command, History, Retry
+from bide.lane.inbox import (
+    LIMIT,
+    AsyncRequest,
+    BlockingRequest,
+    Inbox,
+    ReleaseRequest,
+    Request,
+    call_on,
+    ended,
+    is_empty,
+    wakes_of,
+)
+from bide.lane.waiting_claims import WaitingClaims, Wakeups, listen
+from bide.model.commands import Claim, Command, Retry
 from bide.model.errors import Closed, OutcomeUnknown, StoreError
 from bide.model.replies import Claimed, Outcomes, Reply, Settings
 
@@ -133,16 +141,6 @@ class Lane(Executor):
             return reply
         finally:
             self._lock.release()
-
-    def hand_in(self, command: Command) -> "asyncio.Future[Reply] | None":
-        """Submit a task's command, and return the future of its reply: `acall` at less cost.
-
-        Returns `None` for what may wait, for a read, and while the inbox is full: use `acall`.
-        """
-        if type(command) in (Claim, History) or command.only_reads:
-            return None
-        request = AsyncRequest.of(command)
-        return request.future if self._hand_in(request) else None
 
     async def acall(
         self,

@@ -10,11 +10,9 @@ from typing import Any, ClassVar, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from bide.model.lease import Lease
+from bide.model.command_parts import Lease, Origin, Where
 from bide.model.limits import BULK, MAX_BYTES, MAX_LEASE
 from bide.model.message import Item, State
-from bide.model.origin import Origin
-from bide.model.where import Where
 
 __all__ = [
     "BULK", "MAX_BYTES", "MAX_LEASE", "Ack", "Bury", "Cancel", "Claim", "Command", "Configure",
@@ -351,7 +349,7 @@ class Configure(_Command, frozen=True, tag="configure"):
     limit: int | None = None
     """How many messages of the queue may be leased at a time."""
     rate: int | None = None
-    """The shortest time from one delivery to the next, in microseconds (see `bide.model.pace`)."""
+    """The shortest time from one delivery to the next, in microseconds (see `bide.model.times`)."""
     group_limit: int | None = None
     """`limit` for each group. Messages without a group are not bound by it."""
     group_rate: int | None = None

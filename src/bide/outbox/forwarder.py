@@ -20,6 +20,7 @@ import msgspec
 from bide.engines.registry import mask, opener
 from bide.lane.lane import Lane
 from bide.model import commands as cmd
+from bide.model.command_parts import Origin
 from bide.model.errors import (
     AccessDenied,
     BideError,
@@ -28,7 +29,6 @@ from bide.model.errors import (
     StoreUnavailable,
     Unsupported,
 )
-from bide.model.origin import Origin
 from bide.model.replies import Outcome, Outcomes, Reply
 from bide.outbox.rows import Row, Table, held_until, name_of
 

@@ -15,13 +15,11 @@ from bide.model.times import Duration, Moment
 from bide.model.undoing import Bulk, Undo, Undone
 from bide.queue.base import AsyncBase
 from bide.queue.changing import Changes
-from bide.queue.delivery import AsyncDelivery
-from bide.queue.ending import result_in
+from bide.queue.delivery import AsyncDelivery, AsyncTake
 from bide.queue.put_and_settle import awaited
-from bide.queue.results import Audit, Forecast, deleted
-from bide.queue.take import AsyncTake
+from bide.queue.results import Audit, Forecast, deleted, result_in
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, commands_of_stream, to_line
-from bide.queue.undoing.bulk import Undoable, note_of, steps_of, whole, whole_undo
+from bide.queue.undoing import Undoable, note_of, steps_of, whole, whole_undo
 from bide.queue.values import wait_seconds
 
 T = TypeVar("T")

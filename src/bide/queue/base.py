@@ -21,9 +21,8 @@ from bide.model.errors import Closed, Unsupported, WrongContext
 from bide.model.identity import actor_of, check_name
 from bide.model.limits import MAX_BODY
 from bide.model.message import Message
-from bide.model.pace import Rate
 from bide.model.replies import Explained, Outcome, Outcomes, Page, Settings
-from bide.model.times import Duration
+from bide.model.times import Duration, Rate
 from bide.observing import spans
 from bide.observing.explain import Explanation
 from bide.observing.explain.facts import afollow, follow, look_further
@@ -309,8 +308,7 @@ class AsyncBase(BaseQueue):
             with spans.sending(tracer, command) as traced:
                 reply = await self._lane.acall(traced, self)
         else:
-            lane = self._lane
-            reply = await (lane.hand_in(command) or lane.acall(command, self, wait))
+            reply = await self._lane.acall(command, self, wait)
         assert isinstance(reply, kind), f"a store answered {reply!r}"
         return reply if of is None else cast("R", of(reply))
 

@@ -11,9 +11,8 @@ from bide.model.commands import Cancel, Purge, Reschedule, Scan
 from bide.model.errors import InvalidArgument
 from bide.model.limits import BULK
 from bide.model.message import Message, State
-from bide.model.pace import Rate
 from bide.model.replies import Affected, Outcome, Outcomes, Page
-from bide.model.times import Duration, Moment
+from bide.model.times import Duration, Moment, Rate
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.put_and_settle import (
     CountT,
@@ -26,8 +25,7 @@ from bide.queue.put_and_settle import (
     outcomes_of,
 )
 from bide.queue.results import following, in_parts
-from bide.queue.undoing.bulk import bulk_of, check_undo, reviving
-from bide.queue.undoing.looking import look_at_dead, look_at_purge
+from bide.queue.undoing import bulk_of, check_undo, look_at_dead, look_at_purge, reviving
 from bide.queue.values import one_or_several
 
 

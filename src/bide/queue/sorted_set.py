@@ -21,7 +21,7 @@ from bide.queue.results import in_bytes
 from bide.queue.sync import Queue, check_blocking
 
 if TYPE_CHECKING:
-    from bide.queue.redis_set import Entry, SortedSet
+    from bide.queue.foreign_redis import Entry, SortedSet
 
 Scores = Literal["auto", "s", "ms"]
 """What the scores are: Unix seconds, Unix milliseconds, or either, by their size."""
@@ -148,7 +148,7 @@ def _opened(url: str, key: str) -> "SortedSet":
     opener(url)  # it says what is wrong with the URL, or that the package for it is missing
     if not urlsplit(url).scheme.startswith(("redis", "unix")):
         raise InvalidArgument(f"url={mask(url)!r} is no Redis: redis://, rediss://, unix://, ...")
-    from bide.queue.redis_set import SortedSet
+    from bide.queue.foreign_redis import SortedSet
 
     return SortedSet(url, key)
 

@@ -15,12 +15,10 @@ from bide.model.times import Duration, Moment
 from bide.model.undoing import Bulk, Undo, Undone
 from bide.queue.base import BlockingBase
 from bide.queue.changing import Changes
-from bide.queue.delivery import Delivery
-from bide.queue.ending import result_in
-from bide.queue.results import Audit, Forecast, deleted
-from bide.queue.take import Take
+from bide.queue.delivery import Delivery, Take
+from bide.queue.results import Audit, Forecast, deleted, result_in
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, to_line
-from bide.queue.undoing.bulk import Undoable, note_of, steps_of, whole, whole_undo
+from bide.queue.undoing import Undoable, note_of, steps_of, whole, whole_undo
 from bide.queue.values import wait_seconds
 
 T = TypeVar("T")

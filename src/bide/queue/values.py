@@ -14,8 +14,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
 from bide.model.limits import MAX_COUNT
 from bide.model.message import STATES, Item, NewMessage, State
-from bide.model.pace import interval
-from bide.model.times import Duration, milliseconds
+from bide.model.times import Duration, interval, milliseconds
 
 OnConflict = Literal["keep", "replace"]
 

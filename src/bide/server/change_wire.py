@@ -12,7 +12,7 @@ from bide.model.replies import Outcome
 from bide.model.times import LATEST
 from bide.model.undoing import Bulk, Part
 from bide.queue.results import cursor_to, place_of
-from bide.queue.undoing.records import is_token
+from bide.queue.undo_steps import is_token
 from bide.server import wire
 
 

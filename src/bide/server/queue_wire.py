@@ -5,8 +5,8 @@ from typing import Annotated, Self
 import msgspec
 from msgspec import Meta
 
-from bide.model.pace import limits_of
 from bide.model.replies import Counts, Flow, Settings, Sizes
+from bide.model.times import limits_of
 from bide.server.wire import Request, Span
 
 Pace = Annotated[

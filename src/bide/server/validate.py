@@ -15,17 +15,16 @@ from bide.engines.cursor import position
 from bide.model import commands as cmd
 from bide.model import limits
 from bide.model.body import check_depth, parse
+from bide.model.command_parts import check_origin
 from bide.model.ended import check_result
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_actor, check_name, check_queue
 from bide.model.limits import check_range
 from bide.model.message import REASON_LENGTH, Item
 from bide.model.options import check_options
-from bide.model.origin import check_origin
-from bide.model.pace import SLOWEST
-from bide.model.times import LATEST
+from bide.model.times import LATEST, SLOWEST
 from bide.model.undoing import Bulk, Undo
-from bide.queue.undoing.records import is_token
+from bide.queue.undo_steps import is_token
 from bide.server.large_bodies import Stepwise
 from bide.server.rights import Caller, rights_of
 

@@ -1,12 +1,11 @@
 """Timers within one process: delay queues, a timing wheel and a scheduled executor."""
 
-from bide.timing.async_delay_queue import AsyncDelayQueue
-from bide.timing.delay_heap import Delayed
-from bide.timing.delay_queue import DelayQueue
-from bide.timing.errors import Forked, ShutDown
+from bide.timing.base import Delayed
+from bide.timing.delay_queue import AsyncDelayQueue, DelayQueue
+from bide.timing.lifetime import Forked, ShutDown
 from bide.timing.scheduled_executor import ScheduledExecutor
-from bide.timing.scheduled_future import ScheduledFuture
 from bide.timing.timing_wheel import TimerHandle, TimingWheel
+from bide.timing.worker_pool import ScheduledFuture
 
 __all__ = [
     "AsyncDelayQueue",

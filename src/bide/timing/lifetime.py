@@ -1,4 +1,4 @@
-"""Handle forks and the end of the process, for queues, wheels and executors.
+"""What queues, wheels and executors share: times as callers write them, forks, and the exit.
 
 After a fork the child's copies raise `Forked`: their threads do not exist there, another thread may
 have held a lock, and the timers still belong to the parent. At interpreter exit everything that has
@@ -6,12 +6,16 @@ threads is told, so that no pending timer keeps the process alive.
 """
 
 import atexit
+import math
 import os
+import sys
 import threading
 import weakref
+from datetime import datetime, timedelta
+from numbers import Real
 from typing import ClassVar, Protocol
 
-from bide.timing.errors import Forked
+from bide.clock import Clock
 
 
 class _Exitable(Protocol):
@@ -75,3 +79,144 @@ if hasattr(os, "register_at_fork"):
         after_in_child=_after_fork_in_child,
     )
 atexit.register(_at_exit)
+
+
+if sys.version_info >= (3, 13):
+    from queue import ShutDown as _QueueShutDown
+else:
+
+    class _QueueShutDown(Exception):
+        """Replaces `queue.ShutDown`, which is new in Python 3.13."""
+
+
+class ShutDown(_QueueShutDown, RuntimeError):
+    """The queue, wheel or executor was shut down.
+
+    On Python 3.13 and later `except queue.ShutDown` catches it too; `except RuntimeError`, which is
+    what an executor of the standard library raises, does on every version.
+    """
+
+
+class Forked(RuntimeError):
+    """This process was forked from the one that the timers belong to.
+
+    Threads do not survive a fork, and a timer that fires in parent and child would fire twice. So
+    the parent keeps its timers, and in the child every call raises this.
+
+    Fix: make the queue, wheel or executor in the child, after the fork.
+    """
+
+
+NS = 1_000_000_000  # nanoseconds in a second
+MAX_DELAY = 1e10  # seconds; 316 years
+COARSE_NS = 2_000_000  # the wall clock is read in milliseconds
+
+Delay = float | timedelta
+"""A length of time: seconds, or a `timedelta`."""
+
+Moment = datetime | float
+"""A point in time: an aware `datetime`, or Unix seconds."""
+
+
+def seconds_of(delay: Delay | None) -> float:
+    """Return a delay in seconds; `None` means 0.
+
+    Raises:
+        TypeError: it is neither a number nor a `timedelta`.
+        ValueError: it is negative, NaN, infinite or longer than 316 years.
+    """
+    if isinstance(delay, float) and 0.0 <= delay <= MAX_DELAY:
+        return delay  # as most are: the other checks cost five times as much
+    return 0.0 if delay is None else length_seconds(delay, "delay")
+
+
+class WallClock:
+    """Converts times of the wall clock to the monotonic clock.
+
+    The distance between the two clocks is measured each time, but replaces the known one only when
+    the difference exceeds the resolution of the wall clock. So two entries for the same time stay
+    equal, and their priority decides. Setting the wall clock moves nothing converted before.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ahead = 0  # monotonic clock minus wall clock, ns
+
+    def due(self, at: Moment, delay: Delay | None = None) -> int:
+        """Return a time in nanoseconds of the monotonic clock; late by a millisecond at most.
+
+        Raises:
+            TypeError: `delay` was given too, or `at` is of another type.
+            ValueError: `at` is NaN, infinite, more than 316 years ahead, or a datetime without a
+                time zone.
+        """
+        if delay is not None:
+            raise TypeError("delay= and at= were both given; say when with one of them")
+        moment = _unix_seconds(at)
+        wall = self._clock.now()
+        _bounded(moment - wall / 1000, f"at={at!r}")
+        ahead = round(self._clock.monotonic() * NS) - wall * 1_000_000
+        if abs(ahead - self._ahead) > COARSE_NS:
+            self._ahead = ahead
+        return round(moment * 1_000_000) * 1_000 + self._ahead
+
+
+def period_ns(period: Delay, name: str = "period") -> int:
+    """Return a period in nanoseconds, at least one.
+
+    Raises:
+        TypeError: it is neither a number nor a `timedelta`.
+        ValueError: it is zero, negative, NaN, infinite or longer than 316 years.
+    """
+    seconds = length_seconds(period, name)
+    if seconds == 0:
+        raise ValueError(f"{name} is 0: the task would never pause; give a length above zero")
+    return max(1, round(seconds * NS))
+
+
+def length_seconds(value: Delay, name: str) -> float:
+    """Return a length of time in seconds; `name` is what the caller calls it.
+
+    Raises:
+        TypeError: it is neither a number nor a `timedelta`.
+        ValueError: it is negative, NaN, infinite or longer than 316 years.
+    """
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+    elif isinstance(value, Real) and not isinstance(value, bool):
+        seconds = _as_float(value)
+    else:
+        raise TypeError(
+            f"{name} must be seconds or a datetime.timedelta, not {type(value).__name__}"
+        )
+    if seconds < 0:
+        raise ValueError(f"{name} is negative ({value!r}); give 0 or more")
+    return _bounded(seconds, f"{name}={value!r}")
+
+
+def _unix_seconds(at: Moment) -> float:
+    if isinstance(at, datetime):
+        if at.utcoffset() is None:
+            raise ValueError(
+                f"at={at!r} has no time zone; "
+                "say datetime(..., tzinfo=timezone.utc), or .astimezone() for local time"
+            )
+        return at.timestamp()
+    if isinstance(at, Real) and not isinstance(at, bool):
+        return _as_float(at)
+    raise TypeError(f"at must be an aware datetime or Unix seconds, not {type(at).__name__}")
+
+
+def _as_float(number: Real) -> float:
+    try:
+        return float(number)
+    except OverflowError:  # an integer of more than 308 digits
+        return -math.inf if number < 0 else math.inf
+
+
+def _bounded(seconds: float, what: str) -> float:
+    if math.isnan(seconds):
+        raise ValueError(f"{what} is not a number")
+    if seconds > MAX_DELAY or math.isinf(seconds):
+        raise ValueError(f"{what} is more than 316 years ahead; is it in milliseconds?")
+    return seconds

@@ -9,9 +9,8 @@ from concurrent.futures import Executor
 from typing import Any, ParamSpec, TypeVar, overload
 
 from bide.clock import SYSTEM_CLOCK, Clock
-from bide.timing.scheduled_future import Overrun, Repeat, ScheduledFuture
-from bide.timing.times import NS, Delay, Moment, WallClock, period_ns, seconds_of
-from bide.timing.worker_pool import WorkerPool
+from bide.timing.lifetime import NS, Delay, Moment, WallClock, period_ns, seconds_of
+from bide.timing.worker_pool import Overrun, Repeat, ScheduledFuture, WorkerPool
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -7,10 +7,18 @@ from concurrent.futures import Executor
 from typing import Any
 
 from bide.clock import SYSTEM_CLOCK, Clock
-from bide.timing.errors import ShutDown
 from bide.timing.hierarchy import NEVER, Entry, Hierarchy, Slot
-from bide.timing.lifetime import OwnedByProcess, guard_exit
-from bide.timing.times import NS, Delay, Moment, WallClock, period_ns, seconds_of
+from bide.timing.lifetime import (
+    NS,
+    Delay,
+    Moment,
+    OwnedByProcess,
+    ShutDown,
+    WallClock,
+    guard_exit,
+    period_ns,
+    seconds_of,
+)
 
 logger = logging.getLogger("bide.timing")
 PART_NS = 1_000_000  # moving one part of a crowded slot takes less

@@ -17,7 +17,7 @@ from celery import Celery
 
 import bide
 from bide.contrib.celery import install, publisher
-from bide.queue.takeover.task_message import TaskMessage
+from bide.queue.takeover.tasks import TaskMessage
 from bide.worker.app.loading import load
 from tests.servers import RedisServer
 from tests.worker.processes import children, log, said, wait_for, worker

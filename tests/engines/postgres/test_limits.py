@@ -18,8 +18,8 @@ from bide.engines.port import Notifier
 from bide.engines.postgres import PostgresEngine, from_url
 from bide.model import commands as cmd
 from bide.model.message import Item
-from bide.model.pace import CREDIT
 from bide.model.replies import Claimed, Counts
+from bide.model.times import CREDIT
 from tests.postgres_server import BOUND, PostgresServer, until
 
 MESSAGES, PROCESSES = 150, 5

@@ -8,8 +8,8 @@ from bide.engines.redis import RedisEngine
 from bide.model.commands import Ack, Claim, Command, Configure, Count, Put, Release
 from bide.model.errors import Unsupported
 from bide.model.message import Item
-from bide.model.pace import interval
 from bide.model.replies import Claimed, Counts, Outcomes, Settings
+from bide.model.times import interval
 from tests.engines.redis.claims import LEASE, NOW, claim, key, of, put, sound
 from tests.engines.redis.conftest import Open
 

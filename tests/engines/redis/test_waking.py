@@ -22,8 +22,8 @@ from bide.model.commands import (
 )
 from bide.model.errors import Closed
 from bide.model.message import Item
-from bide.model.pace import interval
 from bide.model.replies import Claimed
+from bide.model.times import interval
 from tests.engines.redis.conftest import Open
 from tests.servers import RedisServer
 

@@ -10,7 +10,7 @@ from bide.cli.tables import ID, TEXT, Cell, Column, table_of, text_of
 from bide.cli.times import iso, rounded
 from bide.cli.top.paced_forecast import BUCKET, BUCKETS, Ahead, sparkline
 from bide.cli.top.polling import View
-from bide.model.pace import limits_text
+from bide.model.times import limits_text
 from bide.observing.sample import Lateness, Rates, Sample, Worker, main_cause, rates
 
 if TYPE_CHECKING:

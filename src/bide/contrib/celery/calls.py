@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from bide.consuming.outcomes import Bury
-from bide.queue.takeover.moments import iso_seconds
+from bide.queue.takeover.source import iso_seconds
 
 __all__ = ["Call", "call_of"]
 

@@ -10,8 +10,8 @@ from typing import Any
 from kombu.exceptions import OperationalError
 
 from bide.consuming.handling import Handling
-from bide.queue.takeover.moments import iso_seconds
-from bide.queue.takeover.task_message import TaskMessage
+from bide.queue.takeover.source import iso_seconds
+from bide.queue.takeover.tasks import TaskMessage
 from bide.worker.app.app import App
 
 __all__ = ["CONCURRENCY", "Publisher"]

@@ -10,8 +10,8 @@ from bide.dashboard.view import Page, Refused, View
 from bide.model.commands import Count, Scan, Where
 from bide.model.identity import check_name
 from bide.model.message import Message, State
-from bide.model.pace import limits_of
 from bide.model.replies import Counts
+from bide.model.times import limits_of
 
 ROWS = 50
 """How many messages a page lists."""

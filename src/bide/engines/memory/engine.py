@@ -21,7 +21,6 @@ from bide.engines.memory.totals import counts, forecast
 from bide.engines.port import Capabilities, Engine, Notifier
 from bide.model import commands as cmd
 from bide.model.message import FORGET
-from bide.model.pace import LIMITS
 from bide.model.replies import (
     Affected,
     Claimed,
@@ -39,6 +38,7 @@ from bide.model.replies import (
     Settings,
     Sizes,
 )
+from bide.model.times import LIMITS
 from bide.model.versions import versions_of
 
 __all__ = ["MemoryEngine"]

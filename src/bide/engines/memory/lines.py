@@ -14,10 +14,17 @@ import msgspec
 from sortedcontainers import SortedDict, SortedList
 
 from bide.engines.memory.record import Record
-from bide.model.pace import CREDIT, LIMITS, served
-from bide.model.rank import PROMOTE, ready_rank
+from bide.model.rank import (
+    GAP,
+    LOOK_GROUPS,
+    LOOK_MESSAGES,
+    LOOK_MOST,
+    PROMOTE,
+    after_service,
+    ready_rank,
+)
 from bide.model.replies import Limited
-from bide.model.turns import GAP, LOOK_GROUPS, LOOK_MESSAGES, LOOK_MOST, after_service
+from bide.model.times import CREDIT, LIMITS, served
 
 _Place = tuple[int, int, Record]
 
@@ -31,7 +38,7 @@ class Group(msgspec.Struct, gc=False):
     running: int = 0
     turn: int = 0
     last: int = 0
-    """When its last message counts as served (see `bide.model.pace`), in microseconds."""
+    """When its last message counts as served (see `bide.model.times`), in microseconds."""
     freed: int = 0
     """When a lease of it ended last while it was full, in milliseconds."""
 
@@ -106,7 +113,7 @@ class Lines:
             del self._groups[key]
 
     def look_ahead(self, groups: "SortedDict[str, dict[int, Record]]") -> list[Record]:
-        """Return the first due record of each group that has no line: see `bide.model.turns`.
+        """Return the first due record of each group that has no line: see `bide.model.rank`.
 
         Args:
             groups: the records of the queue that are in a group, by its name, as they were put.

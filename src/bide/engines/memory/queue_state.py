@@ -23,9 +23,9 @@ from bide.model.message import (
     remember,
     size_of,
 )
-from bide.model.pace import LIMITS
 from bide.model.rank import delayed_rank, delayed_reach, ready_rank
 from bide.model.replies import PAUSES, Died, Flow, Pause
+from bide.model.times import LIMITS
 
 __all__ = ["QueueState"]
 

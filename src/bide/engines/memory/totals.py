@@ -5,9 +5,9 @@ from itertools import chain, islice, pairwise
 from bide.engines.memory.queue_state import QueueState
 from bide.model.commands import Count, Forecast
 from bide.model.message import stored_size
-from bide.model.pace import LIMITS
 from bide.model.rank import forecast_start
 from bide.model.replies import Counts, Flow, Forecasted, Sizes
+from bide.model.times import LIMITS
 
 
 def counts(queue: QueueState, command: Count, now: int) -> Counts:

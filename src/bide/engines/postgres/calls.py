@@ -26,8 +26,8 @@ from bide.engines.postgres.reading import (
 )
 from bide.model import commands as cmd
 from bide.model.message import REASON_LENGTH, STATES
-from bide.model.pace import LIMITS
 from bide.model.replies import PAUSES, Affected, Deleted, Outcome, Outcomes, Reply, Settings
+from bide.model.times import LIMITS
 from bide.model.versions import versions_of
 
 __all__ = ["change_outcomes", "is_one_call", "replies"]

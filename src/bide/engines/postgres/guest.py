@@ -17,9 +17,9 @@ from bide.engines.postgres.settings import Settings, read_url
 from bide.model import commands as cmd
 from bide.model.errors import AccessDenied, StoreBusy, WrongConnection
 from bide.model.message import Item
-from bide.model.pace import LIMITS
 from bide.model.replies import Affected, Outcomes, Reply
 from bide.model.replies import Settings as QueueSettings
+from bide.model.times import LIMITS
 
 
 def from_url(parts: SplitResult) -> "PostgresGuest":

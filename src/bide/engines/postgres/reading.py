@@ -15,7 +15,6 @@ from bide.model.ended import ENDINGS, KEPT_ENDS, PENDING, End, within_budget
 from bide.model.errors import InvalidArgument
 from bide.model.identity import range_of_ids
 from bide.model.message import STATES, UNREADABLE, Failure, Item, Message, unreadable
-from bide.model.pace import LIMITS
 from bide.model.rank import PROMOTE, delayed_reach
 from bide.model.replies import (
     AHEAD,
@@ -34,6 +33,7 @@ from bide.model.replies import (
     Reply,
     Sizes,
 )
+from bide.model.times import LIMITS
 
 DAMAGED = (ValueError, TypeError, msgspec.MsgspecError)
 """What reading a row raises that bide has not written so."""

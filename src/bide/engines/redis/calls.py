@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from bide.engines.redis.keys import shard_of
 from bide.engines.redis.records import Arg
+from bide.model.command_parts import Origin
 from bide.model.errors import OutcomeUnknown, StoreCorrupt, StoreError, Unsupported
-from bide.model.origin import Origin
 from bide.model.replies import Outcomes, Reply
 
 SLICE = 500

@@ -12,8 +12,8 @@ from bide.engines.redis.records import Arg, refuse
 from bide.model import commands as cmd
 from bide.model.errors import StoreError, Unsupported
 from bide.model.message import REASON_LENGTH
-from bide.model.pace import LIMITS
 from bide.model.replies import PAUSES, Deleted, Outcome, Outcomes, Settings, Sizes
+from bide.model.times import LIMITS
 
 
 def script_of(command: Any) -> tuple[str, tuple[Arg, ...]]:

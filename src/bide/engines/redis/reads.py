@@ -4,8 +4,8 @@ from bide.engines.redis.calls import Call, Step, everywhere, raised, spread
 from bide.engines.redis.records import Arg, as_message
 from bide.model.commands import Count, Find, Forecast
 from bide.model.message import Message
-from bide.model.pace import LIMITS
 from bide.model.replies import Counts, Flow, Forecasted, Found, Sizes
+from bide.model.times import LIMITS
 
 EDGES = 1_000
 """How many buckets one call counts."""

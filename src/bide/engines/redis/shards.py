@@ -7,7 +7,7 @@ from typing import Any
 from bide.engines.redis.calls import CREATING, Call, ShardMismatch
 from bide.model.commands import Command, Configure
 from bide.model.errors import StoreError
-from bide.model.pace import LIMITS
+from bide.model.times import LIMITS
 
 Send = Callable[[Sequence[Call]], list[Any]]
 """Sends calls in one round, and returns what each answered, errors as values."""

@@ -12,10 +12,9 @@ import msgspec
 
 from bide.engines.sqlite.rows import GroupRow, LimitRow
 from bide.engines.sqlite.statements import SQL
-from bide.model.pace import CREDIT, served
-from bide.model.rank import EVERYTHING, PROMOTE
+from bide.model.rank import EVERYTHING, GAP, PROMOTE, after_service
 from bide.model.replies import Limited
-from bide.model.turns import GAP, after_service
+from bide.model.times import CREDIT, served
 
 NONE, TURNS, RESTING, IDLE = range(4)
 

@@ -7,8 +7,8 @@ import msgspec
 
 from bide.model.ended import End
 from bide.model.message import State
-from bide.model.pace import rate_text
 from bide.model.replies import AHEAD, Explained, Limited, Pause
+from bide.model.times import rate_text
 from bide.observing.explain.sentences import joined, render
 
 Reason = Literal[

@@ -10,8 +10,8 @@ from bide.model.commands import Count
 from bide.model.errors import BideError, InvalidArgument, OutcomeUnknown
 from bide.model.limits import MAX_PAGE
 from bide.model.message import Message
-from bide.model.pace import LIMITS
 from bide.model.replies import Counts, Settings
+from bide.model.times import LIMITS
 from bide.queue.move.ledger import LEASE, Ledger
 from bide.queue.move.steps import Carried, Steps
 from bide.queue.sync import Queue, check_blocking

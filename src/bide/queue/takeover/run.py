@@ -12,8 +12,7 @@ import msgspec
 from bide.engines.registry import mask, opener
 from bide.model.errors import InvalidArgument
 from bide.queue.sync import Queue, check_blocking
-from bide.queue.takeover.moments import NOW
-from bide.queue.takeover.source import Elsewhere, Entry, Gone, Pickled, Place, Refused, Source
+from bide.queue.takeover.source import NOW, Elsewhere, Entry, Gone, Pickled, Place, Refused, Source
 from bide.queue.takeover.transit import LEASE, Ready, Transit
 
 Library = Literal["celery", "rq", "arq", "huey", "bullmq"]
@@ -134,11 +133,8 @@ def take_over(
 
 def _source_of(library: Library) -> "type[Source]":
     """Return the class that reads a library's queues, imported only now."""
-    from bide.queue.takeover.arq_source import ArqSource
-    from bide.queue.takeover.bullmq_source import BullMQSource
-    from bide.queue.takeover.celery_source import CelerySource
-    from bide.queue.takeover.huey_source import HueySource
-    from bide.queue.takeover.rq_source import RQSource
+    from bide.queue.takeover.jobs import ArqSource, BullMQSource, RQSource
+    from bide.queue.takeover.tasks import CelerySource, HueySource
 
     sources: dict[Library, type[Source]] = {
         "celery": CelerySource, "rq": RQSource, "arq": ArqSource, "huey": HueySource,

@@ -1,4 +1,4 @@
-"""What a library keeps on Redis, as the import reads it."""
+"""What a library keeps on Redis, as the import reads it: places, times, pickles of plain values."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,6 +12,13 @@ from bide.model.message import JOB, Item
 
 if TYPE_CHECKING:
     from bide.queue.foreign_redis import ForeignRedis
+import io
+import json
+import pickle
+import zlib
+from datetime import UTC, datetime
+
+from bide.model.times import LATEST
 
 
 class Refused(Exception):
@@ -155,3 +162,162 @@ class Source(ABC):
             )  # fmt: skip
         except InvalidArgument as error:
             raise Refused(str(error)) from error
+
+
+NOW = 0
+"""The due time of a message that waits: at once."""
+
+
+def iso_seconds(text: str) -> float:
+    """Return a time in ISO 8601, of UTC if it names no zone, in Unix seconds."""
+    when = datetime.fromisoformat(text)
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+
+
+def created_at(seconds: float) -> int | None:
+    """Return a creation time in Unix milliseconds; `None` if it is no time of bide."""
+    return round(seconds * 1000) if 0 < seconds * 1000 <= LATEST else None
+
+
+def lasting(due: int, end: int, now: int) -> int | None:
+    """Return how long after its due time a message expires, in milliseconds.
+
+    Args:
+        due: its due time in Unix milliseconds, or `NOW`.
+        end: when it expires, in Unix milliseconds.
+        now: the present time.
+
+    Returns:
+        A negative number if it expires before it is due; `None` if it expires later than any time
+        of bide.
+
+    Example:
+        >>> lasting(1_000, 61_000, 500), lasting(NOW, 61_000, 1_000)
+        (60000, 60000)
+    """
+    if end > LATEST:
+        return None
+    return end - (now if due == NOW else due)
+
+
+def due_at(seconds: float) -> int:
+    """Return a due time in Unix milliseconds.
+
+    Raises:
+        Refused: it is no time of bide.
+    """
+    due = seconds * 1000
+    if not 0 <= due <= LATEST:
+        raise Refused(f"{seconds!r} is no time before the year 2100")
+    return round(due)
+
+
+_PLAIN = {
+    ("builtins", "set"), ("builtins", "frozenset"),
+    ("collections", "OrderedDict"), ("datetime", "date"), ("datetime", "datetime"),
+    ("datetime", "time"), ("datetime", "timedelta"), ("datetime", "timezone"),
+    ("decimal", "Decimal"), ("uuid", "UUID"),
+}  # fmt: skip
+
+MOST = 100_000
+"""The maximum number of values in a pickle."""
+
+
+def is_pickle(data: bytes) -> bool:
+    """Tell whether data is a pickle of protocol 2 or newer, which all these libraries write."""
+    return data[:1] == b"\x80" and data[-1:] == b"."
+
+
+class _Reader(pickle.Unpickler):
+    """Makes plain values only: loading a class of the program could run code of a stranger."""
+
+    def __init__(self, data: bytes, also: dict[str, type]) -> None:
+        super().__init__(io.BytesIO(data))
+        self._also = also
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a type of plain values."""
+        if (made := self._also.get(f"{module}.{name}")) is not None:
+            return made
+        if (module, name) in _PLAIN:
+            return super().find_class(module, name)
+        raise Refused(f"its pickle has a {module}.{name}, which is no plain value")
+
+
+def plain(data: bytes, also: dict[str, type] | None = None) -> Any:
+    """Return the value of a pickle of numbers, texts, lists, dicts, dates, decimals and UUIDs.
+
+    Args:
+        data: the pickle.
+        also: classes that stand in for further ones, by name.
+
+    Raises:
+        Refused: it is broken, has anything else in it, or more than `MOST` values.
+
+    Example:
+        >>> plain(pickle.dumps({"order": [42]}))
+        {'order': [42]}
+        >>> plain(pickle.dumps(print))
+        Traceback (most recent call last):
+        bide.queue.takeover.source.Refused: its pickle has a builtins.print, which is no plain value
+    """
+    try:
+        found = _Reader(data, also or {}).load()
+        _count(found)
+        return found
+    except Refused:
+        raise
+    except Exception as error:
+        raise Refused(f"its pickle cannot be read ({error})") from error
+
+
+def decoded(data: bytes, *, pickles: bool) -> Any:
+    """Return the value of a pickle, or of JSON.
+
+    Raises:
+        Pickled: it is pickled, and `pickles` are not to be read.
+        Refused: as `plain`.
+        ValueError: it is no JSON.
+    """
+    if not is_pickle(data):
+        return json.loads(data)
+    if not pickles:
+        raise Pickled
+    return plain(data)
+
+
+def _count(value: Any) -> None:
+    """Check how many values there are: a small pickle can name the same list a billion times.
+
+    Raises:
+        Refused: too many, or without end because a list contains itself.
+    """
+    count, rest = 0, [value]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, dict):
+            one = one.values()
+        elif not isinstance(one, (list, tuple, set, frozenset)):
+            continue
+        count += len(one)
+        if count > MOST:
+            raise Refused(f"its pickle has more than {MOST:,} values, or contains itself")
+        rest += one
+
+
+def inflated(data: bytes, limit: int) -> bytes:
+    """Return data without the compression of zlib or gzip, if it has one.
+
+    Raises:
+        Refused: it is broken, or larger than the limit.
+    """
+    if data[:1] not in (b"\x78", b"\x1f"):
+        return data
+    reader = zlib.decompressobj(wbits=47)  # either format
+    try:
+        found = reader.decompress(data, limit)
+    except zlib.error as error:
+        raise Refused(f"it cannot be decompressed ({error})") from error
+    if not reader.eof:
+        raise Refused(f"it has more than {limit:,} bytes")
+    return found

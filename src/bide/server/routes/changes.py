@@ -12,7 +12,7 @@ from bide.model.message import Message, Name, version_of
 from bide.model.options import OPTIONS
 from bide.model.replies import Affected, Outcome, Outcomes, Page
 from bide.queue.changing import unheld
-from bide.queue.undoing.bulk import bulk_of
+from bide.queue.undoing import bulk_of
 from bide.server import wire
 from bide.server.call import Call
 from bide.server.change_wire import Changed, Moved, MovedOut, UndoableOut

@@ -7,8 +7,7 @@ from msgspec import UNSET, Meta
 from bide.model.commands import Scan
 from bide.model.limits import MAX_HTTP_IDS, MAX_HTTP_PAGE
 from bide.model.replies import Outcomes, Page
-from bide.queue.undoing.bulk import reviving
-from bide.queue.undoing.looking import look_at_dead
+from bide.queue.undoing import look_at_dead, reviving
 from bide.server import wire
 from bide.server.call import Call
 from bide.server.change_wire import RevivedOut, UndoableRevive

@@ -8,8 +8,7 @@ from msgspec import UNSET, Meta
 from bide.model.commands import Configure, Count, Delete
 from bide.model.replies import Affected, Counts, Deleted, Forecasted, Settings
 from bide.queue.results import Audit, deleted
-from bide.queue.undoing.bulk import bulk_of
-from bide.queue.undoing.looking import purge_part
+from bide.queue.undoing import bulk_of, purge_part
 from bide.server import wire
 from bide.server.call import Call
 from bide.server.change_wire import UndoableOut, UndoablePurge

@@ -4,8 +4,8 @@ from bide.lane.steps import arun_steps
 from bide.model.commands import Command, Put
 from bide.model.replies import Reply
 from bide.model.undoing import Bulk, Part, Undo, Undone, Verb, is_records
-from bide.queue.undoing.bulk import steps_of
-from bide.queue.undoing.records import is_token, nothing
+from bide.queue.undo_steps import is_token, nothing
+from bide.queue.undoing import steps_of
 from bide.server.call import Call
 from bide.server.change_wire import UndoableOut, UndoneOut, UndoRequest, cursor_of, from_cursor
 from bide.server.operation import QUEUE, Routes

@@ -4,9 +4,8 @@
 import pytest
 
 from bide.model.message import Item
-from bide.model.pace import interval
-from bide.model.rank import PROMOTE
-from bide.model.turns import LOOK_GROUPS, LOOK_MESSAGES, LOOK_MOST
+from bide.model.rank import LOOK_GROUPS, LOOK_MESSAGES, LOOK_MOST, PROMOTE
+from bide.model.times import interval
 from bide.testing.conformance.desk import HOUR, START, Desk, ids_of, leases
 from bide.testing.conformance.limiting import put
 

@@ -1,8 +1,8 @@
 # ruff: noqa: D102  (the name of each case says what it checks)
 """Reports: which limit holds a message, and when the last one let it go."""
 
-from bide.model.pace import interval
 from bide.model.replies import Limited
+from bide.model.times import interval
 from bide.testing.conformance.desk import HOUR, START, Desk, ids_of, leases
 from bide.testing.conformance.limiting import put
 

@@ -9,8 +9,8 @@ import pytest
 
 from bide.engines.port import Engine
 from bide.model import commands as cmd
-from bide.model.pace import CREDIT, LIMITS, interval
 from bide.model.replies import Claimed, Limited, Outcomes
+from bide.model.times import CREDIT, LIMITS, interval
 from bide.testing.conformance.desk import HOUR, START, Desk, ids_of, leases
 
 __all__ = ["LimitCases", "put"]

@@ -7,9 +7,8 @@ from typing import Any
 
 from bide.model import commands as cmd
 from bide.model.message import Item
-from bide.model.rank import PROMOTE
+from bide.model.rank import GAP, PROMOTE
 from bide.model.replies import Claimed
-from bide.model.turns import GAP
 from bide.testing.conformance.desk import HOUR, START, Desk, ids_of, leases
 from bide.testing.conformance.limiting import put
 

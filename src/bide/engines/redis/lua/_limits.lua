@@ -13,7 +13,7 @@
 --
 -- In META: limits "limit rate group_limit group_rate", rates as microseconds from one message to the
 -- next; service "turns turn last freed" of the queue, of which `turn` is the number of the group that
--- entered last, see bide.model.turns; lining: up to where messages have been lined up that were there
+-- entered last, see bide.model.rank; lining: up to where messages have been lined up that were there
 -- before the limits; looked: how far a look ahead came, see claim.lua; unsettled: a change has begun. A
 -- server that dies within one leaves `unsettled`, and a claim lines up everything anew.
 local limit, rate, group_limit, group_rate
@@ -27,8 +27,8 @@ local open_groups, first_groups, head_of, rate_allows, may_serve, note_served
 local groups_of, line_up, line_up_step, begin_lines
 
 do
-local CREDIT, STEP = 10000, 1000  -- see bide.model.pace; how many are lined up at once
-local GAP = 4096                  -- see bide.model.turns
+local CREDIT, STEP = 10000, 1000  -- see bide.model.times; how many are lined up at once
+local GAP = 4096                  -- see bide.model.rank
 local entries                     -- how many groups have entered since `service` was written
 local now_us
 local marked  -- whether this call has said in META that its change has begun

@@ -242,7 +242,7 @@ local function first_due(name, due)
   return first, #entries
 end
 
--- Puts the first due message of each group that has no line into one: see bide.model.turns. META keeps in
+-- Puts the first due message of each group that has no line into one: see bide.model.rank. META keeps in
 -- `looked` the last group of a look that did not come to the end.
 local function look_ahead()
   local before, due = call('HGET', META, 'looked') or '', tonumber(due_by_now())

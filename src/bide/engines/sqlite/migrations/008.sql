@@ -1,5 +1,5 @@
 -- Version 8. Limited queues, in which groups take turns; other queues have no rows here. Times of
--- these tables are Unix microseconds, but `freed` is milliseconds; see bide.model.pace.
+-- these tables are Unix microseconds, but `freed` is milliseconds; see bide.model.times.
 ALTER TABLE bide_queue ADD COLUMN limited INTEGER NOT NULL DEFAULT 0;
 
 CREATE TABLE bide_limit (

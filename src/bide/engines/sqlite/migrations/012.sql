@@ -1,5 +1,5 @@
 -- Version 12. The rows of outboxes whose commands were executed, until they are deleted there; see
--- bide.model.origin.
+-- bide.model.command_parts.
 CREATE TABLE bide_forwarded (
   queue  INTEGER NOT NULL,
   outbox TEXT    NOT NULL,

@@ -23,9 +23,9 @@ from bide.model.commands import (
     Where,
 )
 from bide.model.message import IN_TRANSIT, STATES
-from bide.model.pace import LIMITS
 from bide.model.rank import EVERYTHING
 from bide.model.replies import PAUSES, Affected, Deleted, Outcome, Outcomes, Settings, Sizes
+from bide.model.times import LIMITS
 from bide.model.versions import ById, versions_of
 
 __all__ = [

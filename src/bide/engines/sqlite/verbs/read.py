@@ -14,9 +14,9 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import range_of_ids
 from bide.model.limits import MAX_NAME
 from bide.model.message import STATES, Message
-from bide.model.pace import LIMITS
 from bide.model.rank import EVERYTHING, delayed_reach, forecast_start
 from bide.model.replies import Counts, Ends, Flow, Forecasted, Found, Names, Page, Sizes
+from bide.model.times import LIMITS
 
 __all__ = ["count", "find", "forecast", "history", "queues", "scan"]
 

@@ -7,10 +7,17 @@ from bide.engines.sqlite.rows import DELAYED, READY, MessageRow, QueueRow, as_ro
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.statements import SQL
 from bide.model.commands import Claim, Configure
-from bide.model.pace import LIMITS
-from bide.model.rank import EVERYTHING, PROMOTE, delayed_reach, ready_rank
+from bide.model.rank import (
+    EVERYTHING,
+    LOOK_GROUPS,
+    LOOK_MESSAGES,
+    LOOK_MOST,
+    PROMOTE,
+    delayed_reach,
+    ready_rank,
+)
 from bide.model.replies import Outcomes
-from bide.model.turns import LOOK_GROUPS, LOOK_MESSAGES, LOOK_MOST
+from bide.model.times import LIMITS
 
 __all__ = ["Grant", "freed", "is_behind", "promote", "rebuild", "set_limits", "take_turns"]
 
@@ -38,7 +45,7 @@ def promote(session: Session, queue: QueueRow, limit: int, due: int) -> None:
 
 
 def _look_ahead(session: Session, queue: QueueRow, due: int) -> None:
-    """Make the first due message ready of each group that has no line: see `bide.model.turns`."""
+    """Make the first due message ready of each group that has no line: see `bide.model.rank`."""
     row = session.lines(queue).row
     groups = session.run(SQL.groups_after, {"queue": queue.id, "after": row.looked})
     found: list[tuple[int, int, int, str]] = []

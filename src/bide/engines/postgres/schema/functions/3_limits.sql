@@ -102,7 +102,7 @@ RETURNS void LANGUAGE sql VOLATILE AS $$
                p_was.seq) AS m(limited, "group", seq)
 $$;
 
--- The limits of a queue, in the order of LIMITS of bide.model.pace, with those that `p_given` changes.
+-- The limits of a queue, in the order of LIMITS of bide.model.times, with those that `p_given` changes.
 CREATE FUNCTION bide._limits(q bide.queue, p_given bigint[] DEFAULT NULL) RETURNS bigint[]
 LANGUAGE sql STABLE AS $$
   SELECT ARRAY[coalesce(p_given[1], l."limit", 0), coalesce(p_given[2], l.rate, 0),

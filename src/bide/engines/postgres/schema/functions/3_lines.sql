@@ -1,6 +1,6 @@
 -- Claims of limited queues. Each ready message stands in the line of its group, by rank: that is the
 -- index `message_line`. Groups take turns by the number `turn`: the one that is served gets the largest,
--- and those whose lines were empty enter before it, one behind the other. See bide.model.turns.
+-- and those whose lines were empty enter before it, one behind the other. See bide.model.rank.
 --
 -- Claims of one limited queue go one after the other, by a lock. Nothing else waits for it: what ends a
 -- lease, or puts a message into an empty line, adds a row to `lease_end`, which the next claim takes
@@ -136,7 +136,7 @@ BEGIN
   END IF;
 END $$;
 
--- Put the first due message of each group that has no line into one: see bide.model.turns.
+-- Put the first due message of each group that has no line into one: see bide.model.rank.
 CREATE FUNCTION bide._look_ahead(q bide.queue, INOUT l bide.limited, p_reach bigint, p_us bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

@@ -1,0 +1,95 @@
+"""Parts of commands that say which messages they are about: leases, rules, rows of an outbox."""
+
+import re
+
+import msgspec
+
+from bide.model.errors import InvalidArgument
+from bide.model.limits import MAX_ROW
+
+
+class Lease(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """One worker's hold on one message.
+
+    `token` is the fencing token: the number of the claim, which only grows within a queue and is
+    never used twice. A handler that writes to another system can pass it on, so that the system
+    refuses late writers (Kleppmann, "How to do distributed locking", 2016).
+    """
+
+    id: str
+    token: int
+    secret: str | None = None
+    """The secret part of a server's token: the number could be guessed. Engines ignore it."""
+
+    @property
+    def text(self) -> str:
+        """The token as text: the number, and the secret if there is one.
+
+        Example:
+            >>> Lease("order-42", 7).text, Lease("order-42", 7, "Wk3v").text
+            ('7', '7.Wk3v')
+        """
+        return str(self.token) if self.secret is None else f"{self.token}.{self.secret}"
+
+    @classmethod
+    def of(cls, id: str, text: str) -> "Lease":
+        """Return the lease of a token that was given as text.
+
+        Raises:
+            ValueError: the text is no token.
+        """
+        number, dot, secret = text.partition(".")
+        if not (number.isascii() and number.isdecimal() and len(number) <= 16):
+            raise ValueError(text)
+        if dot and not (secret.isascii() and secret.isprintable() and 0 < len(secret) <= 64):
+            raise ValueError(text)
+        return cls(id, int(number), secret if dot else None)
+
+
+class Where(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A rule that selects messages: all conditions that are given must hold."""
+
+    group: str | None = None
+    after: int | None = None
+    """Due at this time or later, in Unix milliseconds."""
+    before: int | None = None
+    """Due before this time, in Unix milliseconds."""
+
+
+_NAME = re.compile(rf"[A-Za-z0-9.:_-]{{1,{MAX_ROW}}}")
+
+
+class Origin(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """The rows of an outbox that the messages of a command come from.
+
+    The store remembers, for the queue, a row whose message it has changed as asked. For a row that
+    it remembers it does nothing, and the outcome is "forwarded". It remembers at most
+    `MAX_FORWARDED` rows of a queue, and forgets them with the queue. Names have 1 to 64 letters,
+    digits and `. : _ -`, and are compared as bytes.
+    """
+
+    outbox: str
+    """The name of the outbox."""
+    rows: list[str]
+    """The name of the row of each message."""
+    before: str = ""
+    """First forget the rows of this outbox whose names are smaller: they have been deleted."""
+
+
+def check_origin(origin: Origin, named: int) -> None:
+    """Check the origin of a command that names so many messages, each by its id.
+
+    Raises:
+        InvalidArgument: it cannot be.
+    """
+    if len(set(origin.rows)) != len(origin.rows) or len(origin.rows) != named:
+        raise InvalidArgument(
+            f"origin has {len(set(origin.rows)):,} different rows for {named:,} messages; give one "
+            "for each"
+        )
+    for name in (origin.outbox, *origin.rows, origin.before or "-"):
+        if not _NAME.fullmatch(name):
+            raise InvalidArgument(
+                f"origin has the name {name[:MAX_ROW]!r}; a name has 1 to {MAX_ROW} letters, "
+                "digits and . : _ -"
+            )

@@ -1,0 +1,281 @@
+"""The steps of bulk changes that can be taken back, and of taking them back.
+
+Before a part of the messages is changed, a record of them is put into a queue of its own, due in
+ten minutes. Then they are changed, each only if it still is as the record has it, and a second
+message marks which were. What has a record and no mark is never restored: a process died between
+the two, and a message that was not changed may have been delivered.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from bide.lane.steps import Steps
+from bide.model import commands as cmd
+from bide.model.commands import Cancel, Put, Reschedule
+from bide.model.errors import InvalidArgument, NothingToUndo, OutcomeUnknown
+from bide.model.limits import MAX_BYTES
+from bide.model.message import Item, Message, version_of
+from bide.model.replies import Explained, Found, Outcome, Outcomes, Page
+from bide.model.undoing import (
+    PART,
+    UNDO_FOR,
+    Bulk,
+    Part,
+    Record,
+    Undo,
+    Undone,
+    Verb,
+    forget_records,
+    records_of,
+)
+from bide.queue.results import find_all
+
+encode_record = msgspec.msgpack.Encoder().encode
+decode_record = msgspec.msgpack.Decoder(Record).decode
+
+
+_TOKEN = re.compile("[0-9a-hjkmnp-tv-z]{26}")
+
+
+def is_token(text: str) -> bool:
+    """Tell whether a text can be the token of a bulk change.
+
+    Example:
+        >>> is_token("01kb2n8m7dzz4r6y0t5v9x3h1q"), is_token("order-42")
+        (True, False)
+    """
+    return _TOKEN.fullmatch(text) is not None
+
+
+class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which messages of a record were changed."""
+
+    unchanged: list[int] = []
+    """The numbers of those that were not."""
+    dues: list[int] = []
+    """When each of the messages is due since then, where that was changed; each shard of a store
+    has a clock of its own."""
+
+
+decode_mark = msgspec.json.Decoder(Mark).decode
+
+
+def note(id: str, undo: str, data: bytes) -> Item:
+    """Return a message that is kept for as long as a change can be taken back."""
+    return Item(id, data, False, delay=UNDO_FOR, group=undo)
+
+
+def noted(queue: str, ids: list[str]) -> Steps[list[Message | None]]:
+    """Return messages of a record, `None` for those that are not there or too old."""
+    found = yield from find_all(queue, ids)
+    return [one if one is not None and one.state == "delayed" else None for one in found]
+
+
+def nothing(undo: Undo) -> NothingToUndo:
+    """Return the error for a token by which nothing can be taken back."""
+    return NothingToUndo(
+        f"nothing can be taken back by {undo.undo!r}: it is not the token of a change in this "
+        f"queue, the change changed nothing, or more than {UNDO_FOR // 60_000} minutes have passed"
+    )
+
+
+def bulk_steps(bulk: Bulk) -> Steps[Part]:
+    """Change a part of some messages, and note what is needed to take it back."""
+    if bulk.part == 0:
+        yield forget_records(records_of(bulk.queue))
+    if bulk.ids is None:
+        return (yield from _matching(bulk))
+    left, part, done = list(dict.fromkeys(bulk.ids)), bulk.part, set[str]()
+    while left:
+        found: Found = yield cmd.Find(bulk.queue, left, max_bytes=MAX_BYTES // 2)
+        messages = [m for m in found.messages if m is not None and m.state in _CHANGED[bulk.verb]]
+        done |= yield from _change(bulk, part, messages)
+        part += bool(messages)
+        left = left[max(1, len(found.messages)) :]
+    return Part(len(done), part, unchanged=[id for id in bulk.ids if id not in done])
+
+
+_CHANGED: dict[Verb, Sequence[str]] = {
+    "cancel": ("delayed", "ready"), "reschedule": ("delayed", "ready"),
+    "revive": ("dead",), "purge": ("dead", "delayed", "ready"),
+}  # fmt: skip
+"""The states of the messages that each verb changes."""
+
+
+def _matching(bulk: Bulk) -> Steps[Part]:
+    """Change the next messages that match."""
+    until = bulk.until
+    if bulk.verb == "revive" and until is None:  # what dies again is not revived again
+        told: Explained = yield cmd.Explain(bulk.queue)
+        until = told.now + 1
+    state = "dead" if bulk.verb == "revive" else bulk.state
+    page: Page = yield cmd.Scan(bulk.queue, state, bulk.where, bulk.cursor, PART, MAX_BYTES // 2)
+    states = _CHANGED[bulk.verb] if state is None else (state,)
+    messages = [m for m in page.messages if m.state in states]
+    cursor = page.cursor
+    if state == "dead" and until is not None:
+        messages = [m for m in messages if m.ended is not None and m.ended < until]
+        cursor = cursor if len(messages) == len(page.messages) else None
+    done = yield from _change(bulk, bulk.part, messages)
+    return Part(len(done), bulk.part + bool(messages), cursor, until)
+
+
+def _change(bulk: Bulk, part: int, messages: list[Message]) -> Steps[set[str]]:
+    """Note messages, change those that still are so, and mark these; return their ids."""
+    if not messages:
+        return set()
+    beside, key = records_of(bulk.queue), f"{bulk.undo}:{part}"
+    record = note(key, bulk.undo, encode_record(Record(bulk.queue, bulk.verb, messages)))
+    noted: Outcomes = yield cmd.Put(beside, [record], actor=bulk.actor)
+    if not noted.outcomes[0]:
+        raise InvalidArgument(f"undo={bulk.undo!r}, part={part} was used before; take a new token")
+    outcomes: list[Outcome] = []
+    for command in _commands(bulk, messages):
+        try:
+            reply: Outcomes = yield command
+        except OutcomeUnknown:
+            raise
+        except Exception:
+            if not outcomes:  # nothing was changed
+                yield cmd.Cancel(beside, [key])
+            raise
+        outcomes += reply.outcomes
+    done = {outcome.id: outcome for outcome in outcomes if outcome.done}
+    unchanged = [number for number, one in enumerate(messages) if one.id not in done]
+    moved = messages if bulk.verb in ("reschedule", "revive") else []
+    dues = [done[one.id].due or 0 if one.id in done else 0 for one in moved]
+    mark = Mark(unchanged, dues)
+    yield cmd.Put(beside, [note(f"{key}:changed", bulk.undo, msgspec.json.encode(mark))])
+    return set(done)
+
+
+def _commands(bulk: Bulk, messages: Sequence[Message]) -> Iterator[cmd.Command]:
+    """Yield the commands that change messages, each only if it still is as it was read."""
+
+    def as_seen(some: Sequence[Message]) -> dict[str, Any]:
+        ids, versions = [one.id for one in some], [one.version for one in some]
+        return {"queue": bulk.queue, "ids": ids, "versions": versions, "actor": bulk.actor}
+
+    dead = [message for message in messages if message.state == "dead"]
+    others = [message for message in messages if message.state != "dead"]
+    if others and bulk.verb == "reschedule":
+        yield cmd.Reschedule(**as_seen(others), at=bulk.at, delay=bulk.delay)
+    elif others:
+        yield cmd.Cancel(**as_seen(others))
+    if dead and bulk.verb == "revive":
+        yield cmd.Revive(**as_seen(dead), delay=bulk.delay)
+    elif dead:
+        yield cmd.Purge(**as_seen(dead), state="dead")
+
+
+def undo_steps(undo: Undo, allow: Callable[[Verb], object] = lambda verb: None) -> Steps[Undone]:
+    """Take back a part of a bulk change.
+
+    Args:
+        undo: which one.
+        allow: raises if the caller may not take back such a change.
+
+    Raises:
+        NothingToUndo: there is no such change of this queue, or it is too old.
+    """
+    beside, key = records_of(undo.queue), f"{undo.undo}:{undo.part}"
+    first, mark, undone = yield from noted(beside, [key, f"{key}:changed", f"{key}:undone"])
+    if first is None:
+        if undo.part == 0:
+            raise nothing(undo)
+        return Undone()
+    record = decode_record(first.data)
+    if record.queue != undo.queue:
+        raise nothing(undo)
+    allow(record.verb)
+    following = undo.part + 1
+    if undone is not None:
+        done = undone.data == b"done"
+        count = len(record.messages)
+        return Undone(again=count if done else 0, unknown=0 if done else count, following=following)
+    if mark is None:
+        return Undone(unknown=len(record.messages), following=following)
+    begun = [note(f"{key}:undone", undo.undo, b"begun")]
+    reply: Outcomes = yield Put(beside, begun)
+    if not reply.outcomes[0]:  # another process takes the same back
+        return Undone(again=len(record.messages), following=following)
+    try:
+        result = yield from _restore(undo, record, decode_mark(mark.data))
+    except OutcomeUnknown:
+        raise
+    except Exception:  # it was refused: nothing of it was restored
+        yield Cancel(beside, [begun[0].id])
+        raise
+    yield Put(beside, [note(f"{key}:undone", undo.undo, b"done")], "replace")
+    return msgspec.structs.replace(result, following=following)
+
+
+def _restore(undo: Undo, record: Record, mark: Mark) -> Steps[Undone]:
+    """Take back what was changed of the messages of a record."""
+    gone = set(mark.unchanged)
+    numbers = [number for number in range(len(record.messages)) if number not in gone]
+    messages = [record.messages[number] for number in numbers]
+    if record.verb in ("cancel", "purge"):
+        items = [one.as_item(one.failures, one.ended) for one in messages]
+        reply: Outcomes = yield Put(undo.queue, items, actor=undo.actor)
+        restored = sum(map(bool, reply.outcomes))
+        return Undone(restored, taken=len(items) - restored)
+    changed = [
+        _Changed(record.messages[number], mark.dues[number], record.verb) for number in numbers
+    ]
+    found = yield from find_all(undo.queue, [one.id for one in messages])
+    same, claimed = list[_Changed](), 0
+    for one, now in zip(changed, found, strict=True):
+        attempt = 0 if record.verb == "revive" else one.before.attempt
+        if now is None or now.state not in ("delayed", "ready") or now.attempt != attempt:
+            claimed += 1
+        elif now.version == one.version and now.due == one.due:
+            same.append(one)
+    back = _reschedule_back if record.verb == "reschedule" else _bury_back
+    restored = yield from back(undo, same)
+    return Undone(restored, len(messages) - claimed - restored, claimed)
+
+
+class _Changed(NamedTuple):
+    """A message that was given another due time."""
+
+    before: Message
+    due: int
+    verb: Verb
+
+    @property
+    def version(self) -> str:
+        """Its version since then; a revival keeps it."""
+        if self.verb == "revive":
+            return self.before.version
+        return version_of(self.before.as_edited(), self.due)
+
+
+def _reschedule_back(undo: Undo, same: list[_Changed]) -> Steps[int]:
+    """Let messages be due as before, with one command for all of the same due times."""
+    by_due: defaultdict[tuple[int, int], list[_Changed]] = defaultdict(list)
+    for one in same:
+        by_due[one.before.due, one.due].append(one)
+    restored = 0
+    for (before, due), some in by_due.items():
+        reply: Outcomes = yield Reschedule(
+            undo.queue, [one.before.id for one in some], before, if_due=due,
+            versions=[one.version for one in some], actor=undo.actor,
+        )  # fmt: skip
+        restored += sum(map(bool, reply.outcomes))
+    return restored
+
+
+def _bury_back(undo: Undo, same: list[_Changed]) -> Steps[int]:
+    """Make dead letters again of messages, with their attempts and failures."""
+    restored = 0
+    for one in same:
+        letter = one.before.as_item(one.before.failures, one.before.ended)
+        put = Put(undo.queue, [letter], "replace", one.version, actor=undo.actor)
+        reply: Outcomes = yield put
+        restored += bool(reply.outcomes[0])
+    return restored
