@@ -149,9 +149,12 @@ def test_a_file_without_tables_of_bide(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("version", "how_bad"), [(99, "danger"), (1, "warning")])
-def test_a_file_of_another_version(file: Path, version: int, how_bad: str) -> None:
+def test_a_file_of_another_version(
+    file: Path, version: int, how_bad: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_doctor, "STEPS", ["as version 1", "as version 2"])
     with closing(sqlite3.connect(file)) as connection:
-        connection.execute("UPDATE bide_store SET version = ?", (version,))
+        connection.execute("UPDATE bide_store SET schema_version = ?", (version,))
         connection.commit()
     assert level(told(f"sqlite:///{file}"), f"is of version {version}, and this bide") == how_bad
 

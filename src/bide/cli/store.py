@@ -191,7 +191,7 @@ class Store(ExitStack):
         opener(self.url)  # says what is wrong with the URL
         parts = urlsplit(self.url)
         if parts.scheme == "sqlite" and not parts.netloc and parts.path:
-            from bide.engines.sqlite.looking import is_without_tables
+            from bide.engines.sqlite.schema import is_without_tables
 
             path = Path(unquote(parts.path.removeprefix("/"))).absolute()
             if not path.exists() or is_without_tables(path):

@@ -1,4 +1,4 @@
-"""The counters of hours: stores of the old layout get them, an audit checks them."""
+"""The counters of hours, by which forecasts go."""
 
 import sqlite3
 from pathlib import Path
@@ -7,7 +7,6 @@ from bide.engines.sqlite import SqliteEngine
 from bide.model import commands as cmd
 from bide.model.message import Item
 from bide.model.replies import Counts, Forecasted
-from tests.engines.sqlite.older import older
 
 START = 1_700_000_000_000
 HOUR = 3_600_000
@@ -25,7 +24,7 @@ def strays(engine: SqliteEngine) -> int | None:
     return counts.strays
 
 
-def fill(path: Path) -> Forecasted:
+def fill(path: Path) -> None:
     """Make a store with messages in several hours, some put alone and not counted yet."""
     engine = SqliteEngine(path)
     items = [Item(f"m{n}", b"1", delay=n * HOUR // 2, priority=n % 2) for n in range(8)]
@@ -34,21 +33,6 @@ def fill(path: Path) -> Forecasted:
     engine.execute([cmd.Claim("q", 1, 1_000, "w")], START + HOUR)
     for number in range(3):
         engine.execute([cmd.Put("q", [Item(f"lone{number}", b"1", delay=2 * HOUR)])], START)
-    told = forecast(engine)
-    engine.close()
-    return told
-
-
-def test_a_store_of_the_first_layout_gets_its_hours_counted(tmp_path: Path) -> None:
-    path = tmp_path / "bide.db"
-    told = fill(path)
-    older(path, 1)
-    engine = SqliteEngine(path)
-    assert forecast(engine) == told
-    assert strays(engine) == 0
-    engine.execute([cmd.Put("q", [Item("new", b"1", delay=2 * HOUR)])], START)
-    assert sum(forecast(engine).buckets) == sum(told.buckets) + 1
-    assert strays(engine) == 0
     engine.close()
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from bide.engines.sqlite import SqliteEngine, schema
 from bide.engines.sqlite.connection import connect
-from bide.engines.sqlite.schema import APPLICATION_ID
-from bide.engines.sqlite.statements import migrations
+from bide.engines.sqlite.schema import APPLICATION_ID, STEPS
 from bide.model.errors import (
     NotAStore,
     SchemaTooNew,
@@ -21,8 +20,7 @@ from bide.model.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from bide.testing.conformance.desk import START, Desk
-from tests.engines.sqlite.older import older
+from bide.testing.conformance.desk import Desk
 
 
 def pragma(path: Path, text: str) -> object:
@@ -44,7 +42,6 @@ def test_a_new_file_is_a_store_of_bides(tmp_path: Path) -> None:
     path = tmp_path / "bide.db"
     SqliteEngine(path).close()
     assert pragma(path, "application_id") == APPLICATION_ID
-    assert pragma(path, "user_version") == len(migrations())
     assert pragma(path, "journal_mode") == "wal"
     assert pragma(path, "integrity_check") == "ok"
 
@@ -99,13 +96,20 @@ def test_a_file_of_another_kind_is_left_as_it_is(tmp_path: Path, content: bytes)
     assert path.read_bytes() == content
 
 
-def test_a_table_of_the_same_name_is_left_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "found",
+    [
+        "CREATE TABLE bide_store (mine)",
+        "CREATE TABLE bide_store (counted, version); INSERT INTO bide_store VALUES (0, 13)",
+        f"CREATE TABLE message (seq); PRAGMA application_id = {APPLICATION_ID}",
+    ],
+)
+def test_tables_of_another_layout_are_left_as_they_are(tmp_path: Path, found: str) -> None:
     path = tmp_path / "other.db"
-    other = sqlite3.connect(path)
-    other.execute("CREATE TABLE bide_store (mine)")
-    other.close()
+    with closing(sqlite3.connect(path)) as other:
+        other.executescript(found)
     content = path.read_bytes()
-    with pytest.raises(NotAStore, match="a table bide_store that bide did not make"):
+    with pytest.raises(NotAStore, match=r"no layout that .* export each queue .* import into"):
         SqliteEngine(path)
     assert path.read_bytes() == content
 
@@ -114,7 +118,7 @@ def test_a_newer_schema_is_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "bide.db"
     furnished(path)
     raw = sqlite3.connect(path)
-    raw.execute("UPDATE bide_store SET version = 99")
+    raw.execute("UPDATE bide_store SET schema_version = 99")
     raw.commit()
     raw.close()
     content = path.read_bytes()
@@ -212,50 +216,21 @@ def test_a_store_of_version_0_is_filled(tmp_path: Path) -> None:
     engine.close()
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_a_store_without_the_prefix_becomes_one_with_it(tmp_path: Path, version: int) -> None:
-    path = tmp_path / "bide.db"
-    furnished(path)
-    with closing(sqlite3.connect(path)) as raw:
-        today = objects(raw)
-    older(path, version)
-    with closing(SqliteEngine(path)) as engine:
-        assert len(Desk(engine).scan()) == 300
-        assert {message.created for message in Desk(engine).page().messages} == {None}
-        assert Desk(engine).put("a")[0]
-        assert Desk(engine).get("a").created == START
-    with closing(sqlite3.connect(path)) as raw:
-        migrated = {name: sql.replace('"bide_', "bide_") for name, sql in objects(raw).items()}
-        for name in today:  # renaming a table puts quotes around its name
-            today[name] = today[name].replace('"', "")
-            migrated[name] = migrated[name].replace('"', "")
-        assert migrated == today
-    assert pragma(path, "user_version") == len(migrations())
-
-
-def test_a_reader_migrates_too(tmp_path: Path) -> None:
-    path = tmp_path / "bide.db"
-    furnished(path)
-    older(path, 3)
-    with closing(SqliteEngine(path, read_only=True)) as engine:
-        assert len(Desk(engine).scan()) == 300
-
-
+@pytest.mark.parametrize("reads", [False, True])
 def test_an_older_store_is_migrated_with_all_that_is_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: bool
 ) -> None:
     path = tmp_path / "bide.db"
     furnished(path)
-    steps = [*migrations(), "CREATE TABLE more (a);\nINSERT INTO more\nVALUES (1);\n"]
-    monkeypatch.setattr(schema, "migrations", lambda: steps)
-    engine = SqliteEngine(path)
+    steps = [*STEPS, "CREATE TABLE more (a);\nINSERT INTO more\nVALUES (1);\n"]
+    monkeypatch.setattr(schema, "STEPS", steps)
+    engine = SqliteEngine(path, read_only=reads)
     assert len(Desk(engine).scan()) == 300
     engine.close()
     SqliteEngine(path).close()  # once is enough
-    raw = sqlite3.connect(path)
-    assert raw.execute("SELECT count(*) FROM more").fetchone() == (1,)
-    raw.close()
-    assert pragma(path, "user_version") == len(steps)
+    with closing(sqlite3.connect(path)) as raw:
+        assert raw.execute("SELECT count(*) FROM more").fetchone() == (1,)
+        assert raw.execute("SELECT schema_version FROM bide_store").fetchall() == [(2,)]
 
 
 def test_a_migration_that_fails_changes_nothing(
@@ -263,9 +238,9 @@ def test_a_migration_that_fails_changes_nothing(
 ) -> None:
     path = tmp_path / "bide.db"
     furnished(path)
-    steps = [*migrations(), "CREATE TABLE more (a);\nCREATE TABLE more (a);\n"]
+    steps = [*STEPS, "CREATE TABLE more (a);\nCREATE TABLE more (a);\n"]
     with monkeypatch.context() as patch:
-        patch.setattr(schema, "migrations", lambda: steps)
+        patch.setattr(schema, "STEPS", steps)
         with pytest.raises(StoreError, match="more"):
             SqliteEngine(path)
     engine = SqliteEngine(path)

@@ -47,7 +47,7 @@ def mend(session: Session, name: str) -> None:
         session.leave_lease(queue, [row.seq])
         queue.lapsed += 1
         _end(session, queue, row)
-        place = Place(row.id, row.seq, session.now, 0, 0, 10, None, None, *[None] * 6)
+        place = Place(row.id, row.seq, session.now, 0, 0, 10, None, 0, *[None] * 6)
         followed(session, queue, [place])
     if queue.limited:  # a group may be what cannot be read, so that no line can be told
         rebuild(session, queue)

@@ -11,9 +11,7 @@ from urllib.parse import SplitResult, parse_qs
 
 from bide.engines.findings import EXAMPLES, Finding, other_version, too_large, unreadable
 from bide.engines.sqlite import file_of
-from bide.engines.sqlite.looking import is_without_tables, open_to_look
-from bide.engines.sqlite.schema import recorded_version
-from bide.engines.sqlite.statements import migrations
+from bide.engines.sqlite.schema import STEPS, is_without_tables, open_to_look, recorded_version
 from bide.model.errors import NotAStore, StoreUnavailable
 
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.s3fs")
@@ -156,7 +154,7 @@ def _writing(path: Path, durability: str) -> Iterator[Finding]:
 
 def _soundness(path: Path, longest: float) -> Iterator[Finding]:
     """Check pages and rows, without leaving files of SQLite's behind."""
-    until, made = time.monotonic() + longest, len(migrations())
+    until, made = time.monotonic() + longest, len(STEPS)
     connection = open_to_look(path)
     connection.text_factory = lambda text: text.decode(errors="backslashreplace")
     connection.set_progress_handler(lambda: time.monotonic() > until, 1_000)

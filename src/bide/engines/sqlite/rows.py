@@ -98,7 +98,7 @@ class Place(NamedTuple):
     attempt: int
     attempts: int
     expires: int | None
-    created: int | None
+    created: int
     token: int | None
     until: int | None
     holder: str | None
@@ -137,7 +137,7 @@ class MessageRow(NamedTuple):
     failures: str | None
     planned: int | None
     asked: int | None
-    created: int | None
+    created: int
     size: int
     """How many bytes the message takes in a reply."""
     code: int
@@ -210,7 +210,7 @@ def json_text(value: Any) -> str:
     return _encode(value).decode()
 
 
-def row_of(seq: int, queue: int, item: Item, due: int, created: int | None) -> tuple[Any, ...]:
+def row_of(seq: int, queue: int, item: Item, due: int, created: int) -> tuple[Any, ...]:
     """Return an item as the statement `insert_message` takes it."""
     return (
         seq, queue, item.id, due, item.priority, item.attempt, item.attempts, item.expires,

@@ -1,17 +1,18 @@
-"""The tables of a store in a file: finding out their version, making them and migrating them."""
+"""The tables of a store in a file: their version, making and migrating them, looking at them."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from bide.engines.sqlite.statements import migrations
 from bide.model.errors import NotAStore, SchemaTooNew
 
 APPLICATION_ID = 0x62696465  # "bide": how a file tells that it holds nothing but a store
 
-PLAIN = ("queue", "store", "message", "pending", "lease", "aside", "due_hour")
-"""The names of the tables up to version 3, when a file held nothing else."""
+STEPS = [resources.files("bide.engines.sqlite").joinpath("schema.sql").read_text("utf-8")]
+"""The first script makes the tables in version 1; the next one leads from 1 to 2, and so on."""
 
 Run = Callable[..., Any]
 """Runs a statement on a connection, and returns a cursor."""
@@ -21,83 +22,58 @@ def is_current(run: Run, path: Path) -> bool:
     """Tell whether the tables are there in the version that this bide uses.
 
     Raises:
-        NotAStore: tables of these names are there that bide did not make.
+        NotAStore: tables are there that bide did not make, or in a layout that is not known.
         SchemaTooNew: a newer bide made them.
     """
-    return _version(run, path) == len(migrations())
+    known, version = len(STEPS), recorded_version(run, path)
+    if version > known:
+        raise SchemaTooNew(
+            f"{path} was made by a newer bide (schema {version}, this one knows up to {known}); "
+            "it was left as it is. Upgrade with: pip install --upgrade bide"
+        )
+    return version == known
 
 
 def migrate(run: Run, path: Path) -> None:
-    """Make or migrate the tables, in the transaction that is open.
+    """Make or migrate the tables, in the transaction that is open; see `is_current`.
 
-    A file in which they are alone is marked as bide's, so that older versions of bide refuse it
-    with the reason. In the file of an application they are tables like others.
-
-    Raises:
-        NotAStore, SchemaTooNew: as `is_current`.
+    A file in which they are alone is marked as bide's. In the file of an application they are
+    tables like others.
     """
-    steps = migrations()
-    version = _version(run, path)
-    owner, tables = run(
-        "SELECT (SELECT application_id FROM pragma_application_id),"
-        " (SELECT count(*) FROM sqlite_master)"
-    ).fetchone()
-    if 0 < version < 4:
-        _rename(run)
-    for script in steps[version:]:
+    (objects,) = run("SELECT count(*) FROM sqlite_master").fetchone()
+    if not objects and not _owner(run):
+        run(f"PRAGMA application_id = {APPLICATION_ID}")
+    for script in STEPS[recorded_version(run, path) :]:
         for statement in _split(script):
             run(statement)
-    run(f"UPDATE bide_store SET version = {len(steps)}")
-    if owner == APPLICATION_ID or not (tables or owner):
-        run(f"PRAGMA application_id = {APPLICATION_ID}")
-        run(f"PRAGMA user_version = {len(steps)}")
+    run("UPDATE bide_store SET schema_version = ?", (len(STEPS),))
 
 
 def recorded_version(run: Run, path: Path) -> int:
     """Return the version of the tables, 0 if there are none; it may be newer than this bide's.
 
     Raises:
-        NotAStore: tables of these names are there that bide did not make.
+        NotAStore: tables are there that bide did not make, or in a layout that is not known.
     """
     # One statement, one snapshot: another process may be making the store at this moment.
-    owner, version, ours, plain = run(
-        "SELECT (SELECT application_id FROM pragma_application_id),"
-        " (SELECT user_version FROM pragma_user_version),"
-        " (SELECT count(*) FROM sqlite_master WHERE name = 'bide_store'),"
-        " (SELECT count(*) FROM sqlite_master WHERE name = 'store')"
+    objects, ours = run(
+        "SELECT count(*), count(CASE name WHEN 'bide_store' THEN 1 END) FROM sqlite_master"
     ).fetchone()
-    if ours:
-        try:
-            (version,) = run("SELECT version FROM bide_store").fetchone()
-        except (sqlite3.OperationalError, TypeError):  # no such column, or no row
-            raise NotAStore(
-                f"{path} has a table bide_store that bide did not make; name another file"
-            ) from None
-    elif owner != APPLICATION_ID or not plain:
+    if not ours and not (objects and _owner(run) == APPLICATION_ID):
         return 0
+    try:
+        (version,) = run("SELECT schema_version FROM bide_store").fetchone()
+    except (sqlite3.OperationalError, TypeError):  # no such table or column, or no row
+        raise NotAStore(
+            f"{path} has tables of no layout that this bide knows; they were left as they are. If "
+            "an unreleased bide made them, export each queue with the version that wrote it, and "
+            "import into a new file; if it is another program's table bide_store, name another file"
+        ) from None
     return int(version)
 
 
-def _version(run: Run, path: Path) -> int:
-    """Return the version of the tables, 0 if there are none."""
-    known, version = len(migrations()), recorded_version(run, path)
-    if version > known:
-        raise SchemaTooNew(
-            f"{path} was made by a newer bide (schema {version}, this one knows up to {known}); "
-            "it was left as it is. Upgrade with: pip install --upgrade bide"
-        )
-    return version
-
-
-def _rename(run: Run) -> None:
-    """Give the tables and indexes of an older store the prefix."""
-    names = {name for (name,) in run("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    for name in names.intersection(PLAIN):
-        run(f"ALTER TABLE {name} RENAME TO bide_{name}")
-    indexes = run("SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL")
-    for name, sql in indexes.fetchall():
-        run(f"DROP INDEX {name}")
-        run(sql.replace(f"INDEX {name} ", f"INDEX bide_{name} ", 1))
+def _owner(run: Run) -> int:
+    return int(run("PRAGMA application_id").fetchone()[0])
 
 
 def _split(script: str) -> Iterator[str]:
@@ -107,3 +83,26 @@ def _split(script: str) -> Iterator[str]:
         if sqlite3.complete_statement(statement):
             yield statement
             statement = ""
+
+
+def open_to_look(path: Path) -> sqlite3.Connection:
+    """Open a file for reading, without leaving files of SQLite's behind."""
+    path = path.resolve()
+    in_use = path.with_name(f"{path.name}-wal").exists()
+    where = f"file:{quote(str(path))}?{'mode=ro' if in_use else 'immutable=1'}"
+    return sqlite3.connect(where, uri=True)
+
+
+def is_without_tables(path: Path) -> bool:
+    """Tell whether a database has no tables of bide, as that of an application may have none.
+
+    False for what cannot be looked at: whoever opens the store says why.
+    """
+    try:
+        connection = open_to_look(path)
+        try:
+            return recorded_version(connection.execute, path) == 0
+        finally:
+            connection.close()
+    except (sqlite3.Error, NotAStore):
+        return False

@@ -1,7 +1,6 @@
 """The named statements of the SQL files in this folder, each as one string."""
 
 import re
-from functools import cache
 from importlib import resources
 
 from bide.engines.sqlite.rows import columns
@@ -23,16 +22,8 @@ class _Statements:
         raise AttributeError(f"the SQL files have no statement of the name {name!r}")
 
 
-def _text(*path: str) -> str:
-    return resources.files("bide.engines.sqlite").joinpath(*path).read_text("utf-8")
-
-
-@cache
-def migrations() -> list[str]:
-    """Return the scripts that lead from version 0 to 1, from 1 to 2, and so on."""
-    folder = resources.files("bide.engines.sqlite").joinpath("migrations")
-    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
-    return [_text("migrations", name) for name in names]
+def _text(name: str) -> str:
+    return resources.files("bide.engines.sqlite").joinpath(name).read_text("utf-8")
 
 
 SQL = _Statements("".join(map(_text, ("statements.sql", "reading.sql", "limits.sql"))))

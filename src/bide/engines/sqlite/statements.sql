@@ -1,5 +1,5 @@
 -- Statements of the SQLite engine, by name: finding messages by id, and changing them. Scans and counts are
--- in reading.sql, limited queues in limits.sql. See migrations/001.sql for the tables.
+-- in reading.sql, limited queues in limits.sql. See schema.sql for the tables.
 --
 -- Parameters are `:name` where one is needed twice or there are many, else `?` in the order of the
 -- text. In `json_each` there is a JSON array: of ids, or of sequence numbers. Names in braces are the
@@ -182,7 +182,7 @@ WHERE l.queue = ? AND l.until <= ? ORDER BY l.until, l.seq LIMIT ?;
 -- name: write_anew
 -- A message whose row cannot be read; what it said is its body.
 UPDATE bide_message SET id = ?, due = ?, priority = ?, data = ?, failures = ?, attempt = 0,
-  attempts = 10, expires = NULL, "group" = NULL, headers = NULL, planned = NULL, created = NULL,
+  attempts = 10, expires = NULL, "group" = NULL, headers = NULL, planned = NULL, created = 0,
   asked = NULL
 WHERE seq = ?;
 

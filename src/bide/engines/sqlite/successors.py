@@ -77,7 +77,7 @@ def followed(session: "Session", queue: QueueRow, places: Sequence[Place]) -> di
         else:
             _leave(session, queue, Place(*row))
         assert item.at is not None
-        outcomes[place.id] = insert(session, queue, item, place.seq, item.at, None)
+        outcomes[place.id] = insert(session, queue, item, place.seq, item.at, 0)
     drop(session, queue, list(outcomes))
     return outcomes
 
@@ -98,7 +98,7 @@ def _leave(session: "Session", queue: QueueRow, place: Place) -> None:
 
 
 def insert(
-    session: "Session", queue: QueueRow, item: Item, seq: int, due: int, created: int | None
+    session: "Session", queue: QueueRow, item: Item, seq: int, due: int, created: int
 ) -> Outcome:
     """Store an item as the message of a sequence number that is free."""
     session.run(SQL.insert_message, row_of(seq, queue.id, item, due, created))

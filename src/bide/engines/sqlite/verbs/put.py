@@ -187,6 +187,5 @@ def _store(session: Session, queue: QueueRow, item: Item, old: Place | None) -> 
     if old is None:
         queue.put += 1
         return insert(session, queue, item, session.next_seq(1) + 1, item.due(now), now)
-    first = old.created or None
-    created = now if first is None and item.latest is not None else first
-    return insert(session, queue, item, old.seq, item.due(now, first), created)
+    created = now if not old.created and item.latest is not None else old.created
+    return insert(session, queue, item, old.seq, item.due(now, old.created or None), created)
