@@ -151,7 +151,8 @@ CREATE TABLE bide_pause (
 );
 CREATE INDEX bide_pause_queue ON bide_pause (queue);
 
--- The rows of outboxes whose commands were executed, until they are deleted there; see `Origin` in bide.model.command_parts.
+-- The rows of outboxes whose commands were executed, until they are deleted there; see `Origin` in
+-- bide.model.command_parts.
 CREATE TABLE bide_forwarded (
   queue  INTEGER NOT NULL,
   outbox TEXT    NOT NULL,
