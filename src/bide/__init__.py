@@ -37,7 +37,7 @@ from bide.model.errors import (
 from bide.model.message import Failure, Message, NewMessage
 from bide.model.replies import Counts, Flow, Outcome, Sizes
 from bide.model.undoing import Undone
-from bide.observing.explain import Explanation
+from bide.observing.explanation import Explanation
 from bide.observing.workers import WorkerProcess
 from bide.queue import AsyncDelivery, AsyncQueue, Audit, Delivery, Forecast, Imported, Queue
 from bide.queue.move import Moved, move
@@ -47,10 +47,8 @@ from bide.queue.stores import aqueues, asearch, queues, search, stop_worker, wor
 from bide.queue.takeover import TakenOver, take_over
 from bide.queue.undoing import Undoable
 from bide.server.subscribe import subscribe, unsubscribe
-from bide.worker.app.app import App
-from bide.worker.app.job import Job
-from bide.worker.periodic.next_time import next_time
-from bide.worker.periodic.tick import Tick
+from bide.worker.app.app import App, Job
+from bide.worker.periodic.tick import Tick, next_time
 
 __all__ = [
     "AccessDenied",

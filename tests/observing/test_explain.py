@@ -15,11 +15,10 @@ from bide.model.commands import Put
 from bide.model.message import Item
 from bide.model.replies import AHEAD, Explained, Limited, Pause, Serving, Subscribed
 from bide.model.times import LATEST, to_datetime
-from bide.observing.explain import Explanation
-from bide.observing.explain.sentences import clauses
+from bide.observing.explanation import Explanation, clauses
 from bide.observing.heartbeat import Busy, Report, put_report
-from bide.targets.http.circuit import Circuit
 from bide.targets.http.peers import CIRCUITS
+from bide.targets.http.receiver import Circuit
 from bide.targets.http.records import SUBSCRIPTIONS
 from bide.targets.http.subscription import Subscription
 from bide.testing import FakeClock

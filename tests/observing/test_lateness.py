@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bide.observing.lateness import CAUSES, Span, Waited, causes_of
+from bide.consuming.late_causes import CAUSES, Waited, causes_of
+from bide.observing.workers import Span
 
 times = st.integers(0, 60)
 spans = st.lists(st.tuples(times, times).map(lambda pair: (min(pair), max(pair))), max_size=4)

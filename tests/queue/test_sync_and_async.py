@@ -12,7 +12,7 @@ from bide.model import commands as cmd
 from bide.model.limits import MAX_BYTES
 from bide.model.message import Item
 from bide.model.replies import Reply
-from bide.observing.explain import Explanation
+from bide.observing.explanation import Explanation
 from bide.queue.delivery import Held
 from bide.queue.detour import detour
 from bide.queue.results import Audit, Forecast

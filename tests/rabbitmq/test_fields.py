@@ -14,8 +14,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_AMQP_HEADERS
 from bide.model.message import Message
 from bide.targets.amqp import parse
-from bide.targets.rabbitmq.arrivals import GIVEN_ID, due_of, item_of
-from bide.targets.rabbitmq.fields import to_amqp
+from bide.targets.rabbitmq.messages import GIVEN_ID, due_of, item_of, to_amqp
 
 ADDRESS = parse("amqp://mq/?exchange=shop&key=default")
 

@@ -14,7 +14,7 @@ from bide.model.commands import Put
 from bide.model.errors import StoreFull
 from bide.targets.rabbitmq import broker as brokers
 from bide.targets.rabbitmq import publisher as publishers
-from bide.targets.rabbitmq.fields import Publication
+from bide.targets.rabbitmq.messages import Publication
 from bide.targets.rabbitmq.publisher import Publisher, Result
 from tests.rabbitmq.environment import PATIENCE, Stage, until
 from tests.rabbitmq.proxy import proxy

@@ -11,8 +11,7 @@ from bide.server.app import App
 from bide.server.rights import OPEN, Caller
 from bide.server.settings import Settings
 from bide.server.shared_stats import ServerStats
-from bide.targets.http.push_stats import PushStats
-from bide.targets.intake_stats import IntakeStats
+from bide.targets.http.stats import IntakeStats, PushStats
 from tests.docs.test_pages import ROOT
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve

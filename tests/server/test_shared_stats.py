@@ -15,7 +15,7 @@ import pytest
 from bide.observing.tally import Tally
 from bide.server.shared_files import make_file
 from bide.server.shared_stats import ServerStats, SharedStats
-from bide.targets.http.push_stats import Deliveries, PushStats
+from bide.targets.http.stats import Deliveries, PushStats
 from tests.server.process import ServerProcess
 
 

@@ -8,8 +8,7 @@ from bide.model.commands import Scan
 from bide.model.message import Message
 from bide.model.replies import Page
 from bide.worker.periodic.recurrence import told
-from bide.worker.periodic.schedule import TickBody
-from bide.worker.periodic.schedule_ticks import read
+from bide.worker.periodic.schedule import TickBody, read
 from tests.worker.worker_app import Scene
 
 START = 1_772_442_000_000  # 2026-03-02 09:00:00 UTC, a Monday

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import bide
-from bide.consuming.crash_isolation import PAUSE, SPACING, CrashIsolation, is_suspect
 from bide.consuming.handling import Handling
+from bide.consuming.isolation import PAUSE, SPACING, CrashIsolation, is_suspect
 from bide.model.commands import Claim, Retry
 from bide.model.message import LAPSED, Failure, Message
 from tests.worker.processes import log, wait_for, worker

@@ -6,7 +6,7 @@ import sys
 
 def test_the_soft_limit_of_open_files_is_raised_to_the_hard_one() -> None:
     code = (
-        "import resource; from bide.worker.process.descriptors import raise_descriptor_limit; "
+        "import resource; from bide.worker.process.supervisor import raise_descriptor_limit; "
         "raise_descriptor_limit(); print(resource.getrlimit(resource.RLIMIT_NOFILE))"
     )
     command = ["prlimit", "--nofile=100:300", sys.executable, "-c", code]

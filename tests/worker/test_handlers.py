@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 import bide
-from bide.consuming.decoding import Unfit, decoder
-from bide.consuming.handler import Handler, make_handler
+from bide.consuming.handler import Handler, Unfit, decoder, make_handler
 from bide.consuming.handling import Handling
 from bide.model.commands import Ack
 from bide.model.message import Message

@@ -16,10 +16,9 @@ from prometheus_client import CollectorRegistry
 import bide
 from bide.cli.option import read_address
 from bide.observing.metrics import MetricsServer
-from bide.worker.process.health import HealthFile, HealthPort
-from bide.worker.process.pipe import Report
+from bide.worker.process.health import HealthFile, HealthPort, notify, watchdog_seconds
+from bide.worker.process.processes import Report
 from bide.worker.process.supervisor import Supervisor
-from bide.worker.process.systemd import notify, watchdog_seconds
 from tests.servers import free_port
 from tests.worker.processes import (
     APP,

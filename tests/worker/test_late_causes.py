@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bide
-from bide.consuming.late_causes import GATHER, LateCauses
+from bide.consuming.late_causes import GATHER, LateCauses, Waited, causes_of
 from bide.model.commands import Configure, Scan
 from bide.observing.heartbeat import QUEUE, Report
-from bide.observing.lateness import Waited, causes_of
-from bide.observing.presence import Seen, gaps_before, seen_of
+from bide.observing.workers import Seen, gaps_before, seen_of
 from bide.worker.process.runner import Runner
 from tests.worker.worker_app import Scene, until
 

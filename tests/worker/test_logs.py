@@ -12,9 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bide.consuming.policy import describe
-from bide.observing.logs import PlainFormatter, configure
-from bide.observing.tracebacks import REMIND, Tracebacks
+from bide.consuming.settling import describe
+from bide.observing.logs import REMIND, PlainFormatter, Tracebacks, configure
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bide.worker.process.loop_watch import Watch
+from bide.worker.process.runner import Watch
 from tests.worker.worker_app import PATIENCE, Scene, until
 
 

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 import bide
 from bide.observing.tally import Tally
-from bide.worker.process.pipe import Pipe, Report, listen
+from bide.worker.process.processes import Pipe, Report, listen
 from bide.worker.process.totals import Totals
 from tests.servers import free_port
 from tests.worker.processes import BOUND, children, log, wait_for, worker

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import bide
-from bide.consuming import policy
-from bide.consuming.decoding import Unfit
+from bide.consuming import settling
+from bide.consuming.handler import Unfit
 from bide.consuming.handling import Handling
-from bide.consuming.policy import ACK, Verdict
+from bide.consuming.settling import ACK, Verdict
 from bide.model.commands import Ack, Bury, Retry
 from bide.model.message import REASON_LENGTH, Message
 
@@ -29,18 +29,18 @@ def handling(id: str = "m", *, expires: float = 0.0) -> Handling:
 
 
 def judge(error: BaseException, attempt: int = 1, attempts: int = 10) -> Verdict:
-    return policy.judge(message(attempt, attempts), error, RETRY, 0.5)
+    return settling.judge(message(attempt, attempts), error, RETRY, 0.5)
 
 
 @pytest.mark.parametrize(
     ("concurrency", "running", "free"), [(10, 0, 10), (10, 7, 3), (10, 10, 0), (10, 12, 0)]
 )
 def test_no_more_is_claimed_than_can_be_started(concurrency: int, running: int, free: int) -> None:
-    assert policy.room(concurrency, running) == free
+    assert settling.room(concurrency, running) == free
 
 
 def test_one_claim_does_not_take_everything_there_is() -> None:
-    assert policy.room(10_000, 0) == policy.CLAIM_MOST
+    assert settling.room(10_000, 0) == settling.CLAIM_MOST
 
 
 def test_an_error_that_is_worth_it_is_tried_again_after_the_pause_of_its_attempt() -> None:
@@ -86,7 +86,7 @@ def test_retry_says_when() -> None:
 def test_a_delay_that_cannot_be_is_refused_where_it_is_said(delay: Any, text: str) -> None:
     with pytest.raises(bide.InvalidArgument, match=text) as caught:
         bide.Retry(delay=delay)
-    verdict = policy.judge(message(), caught.value, bide.Backoff(), 0.5)
+    verdict = settling.judge(message(), caught.value, bide.Backoff(), 0.5)
     assert verdict.verb == "retry"  # as after any other mistake in a handler
     assert verdict.reason.startswith("bide.model.errors.InvalidArgument: delay=")
 
@@ -131,7 +131,7 @@ def deep(depth: int) -> None:
 def test_a_reason_has_the_error_first_and_then_the_tail_of_its_traceback() -> None:
     with pytest.raises(ValueError, match="bottom") as caught:
         deep(1)
-    reason = policy.describe(caught.value)
+    reason = settling.describe(caught.value)
     assert reason.splitlines()[0] == "ValueError: the bottom"
     assert reason.splitlines()[-1] == "ValueError: the bottom"
     assert "in deep" in reason
@@ -141,7 +141,7 @@ def test_a_reason_fits_into_what_a_message_remembers() -> None:
     try:
         raise ValueError("x" * 50_000)
     except ValueError as error:
-        reason = policy.describe(error)
+        reason = settling.describe(error)
     assert len(reason) == REASON_LENGTH
     assert reason.startswith("ValueError: xxx")
 
@@ -153,7 +153,7 @@ def test_a_reason_tells_the_cause_too() -> None:
         except KeyError as inner:
             raise ValueError("outer") from inner
     except ValueError as error:
-        reason = policy.describe(error)
+        reason = settling.describe(error)
     assert reason.startswith("ValueError: outer\n")
     assert "KeyError: 'inner'" in reason
 
@@ -163,7 +163,7 @@ def test_an_error_that_cannot_be_printed_still_has_a_reason() -> None:
         def __str__(self) -> str:
             raise RuntimeError
 
-    assert "Mute" in policy.describe(Mute())
+    assert "Mute" in settling.describe(Mute())
 
 
 def test_settling_takes_as_few_commands_as_possible() -> None:
@@ -172,7 +172,7 @@ def test_settling_takes_as_few_commands_as_possible() -> None:
         ACK, Verdict("retry", 10, "a"), ACK, Verdict("bury", reason="b"),
         Verdict("retry", 10, "a"), Verdict("discard", reason="paid"),
     ]  # fmt: skip
-    parts = policy.commands("q", list(zip(ones, verdicts, strict=True)))
+    parts = settling.commands("q", list(zip(ones, verdicts, strict=True)))
     ack, retry, bury = (command for command, _ in parts)
     assert isinstance(ack, Ack)
     assert [lease.id for lease in ack.leases] == ["m0", "m2", "m5"]
@@ -186,7 +186,7 @@ def test_settling_takes_as_few_commands_as_possible() -> None:
 
 
 def test_half_a_character_in_a_reason_does_no_harm() -> None:
-    ((command, _),) = policy.commands("q", [(handling(), Verdict("bury", reason="\ud800"))])
+    ((command, _),) = settling.commands("q", [(handling(), Verdict("bury", reason="\ud800"))])
     assert isinstance(command, Bury)
     assert command.reason == "\\ud800"
 
@@ -197,7 +197,7 @@ def test_a_lease_is_extended_so_that_one_beat_may_be_missed() -> None:
         one = handling(expires=claimed + lease)
         now = 10.0
         while now < 100:  # a beat after the other, each a little late
-            if policy.to_extend([one], now, beat):
+            if settling.to_extend([one], now, beat):
                 one.expires = now + lease
             assert one.expires - now > beat
             now += beat + 0.01
@@ -205,15 +205,15 @@ def test_a_lease_is_extended_so_that_one_beat_may_be_missed() -> None:
 
 def test_what_was_claimed_just_now_is_not_extended() -> None:
     fresh, old = handling(expires=30.0), handling(expires=20.0)
-    assert policy.to_extend([fresh, old], 0.0, 10.0) == [old]
+    assert settling.to_extend([fresh, old], 0.0, 10.0) == [old]
 
 
 def test_what_has_outstayed_its_time_is_held_while_it_cleans_up() -> None:
     one = handling(expires=5.0)
     one.timed_out = True
-    assert policy.to_extend([one], 0.0, 10.0) == [one]
-    assert policy.lapsed([one], 5.0) == [one]
-    assert policy.lapsed([one], 4.9) == []
+    assert settling.to_extend([one], 0.0, 10.0) == [one]
+    assert settling.lapsed([one], 5.0) == [one]
+    assert settling.lapsed([one], 4.9) == []
 
 
 class Amount(bide.Bury):

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from bide.consuming import policy
+from bide.consuming import settling
+from bide.consuming.claiming import HOLD, MOST, Prefetch
 from bide.consuming.handling import Handling
-from bide.consuming.prefetch import HOLD, MOST, Prefetch
 from bide.model.commands import Claim
 from bide.model.message import Message
 from tests.worker.worker_app import Scene, until
@@ -69,7 +69,7 @@ def test_what_waits_too_long_is_taken_out_and_the_pace_is_learnt_anew() -> None:
 def test_half_of_what_waits_is_gone_before_more_is_claimed(
     running: int, waiting: int, ahead: int, room: int
 ) -> None:
-    assert policy.room(10, running, waiting, ahead) == room
+    assert settling.room(10, running, waiting, ahead) == room
 
 
 class Stuck:

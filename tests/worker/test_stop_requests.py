@@ -18,7 +18,7 @@ from bide.model.replies import Found
 from bide.observing.heartbeat import STOPS, Report, put_report
 from bide.observing.workers import request_stop
 from bide.testing import FakeClock, FlakyEngine
-from bide.worker.process.stop_requests import StopRequests
+from bide.worker.process.totals import StopRequests
 from tests.worker.processes import children, counts, log, put, said, wait_for, worker
 
 HANGS = """

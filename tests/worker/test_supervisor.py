@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from bide.worker.process.child import Orders
-from bide.worker.process.pipe import Report
-from bide.worker.process.slot import Restarts
+from bide.worker.process.processes import Report, Restarts
 from bide.worker.process.supervisor import Supervisor, command_of
 from tests.worker.processes import (
     APP,

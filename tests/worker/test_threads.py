@@ -6,7 +6,7 @@ from contextvars import copy_context
 from types import SimpleNamespace
 from typing import Any
 
-from bide.consuming.threads import Threads
+from bide.consuming.run import Threads
 from tests.lane.commands import eventually
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import bide
-from bide.consuming.stuck_handlers import STUCK
+from bide.consuming.isolation import STUCK
 from tests.worker.processes import children, log, wait_for, worker
 from tests.worker.worker_app import PATIENCE, Scene, entered, until
 

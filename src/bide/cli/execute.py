@@ -13,14 +13,13 @@ from bide.cli.output import Output
 from bide.cli.termination import TERMINATION_SIGNALS
 from bide.cli.times import iso
 from bide.clock import SYSTEM_CLOCK
-from bide.consuming import policy
+from bide.consuming import settling
 from bide.consuming.consumer import Consumer
 from bide.consuming.graceful_stop import FAREWELL, cancel, first_of
 from bide.consuming.handler import Handler
 from bide.consuming.handling import Handling
-from bide.consuming.policy import RELEASE, Verdict
 from bide.consuming.queue_handlers import QueueHandlers, lease_of
-from bide.consuming.settling import Pairs
+from bide.consuming.settling import RELEASE, Pairs, Verdict
 from bide.consuming.store_client import StoreClient
 from bide.lane.lane import Lane
 from bide.model.commands import Claim
@@ -158,7 +157,7 @@ class CommandConsumer(Consumer):
     def _tell(self, pairs: Pairs, outcomes: list[Outcome]) -> None:
         super()._tell(pairs, outcomes)
         for (one, verdict), outcome in zip(pairs, outcomes, strict=True):
-            self._report(one, policy.result(verdict, outcome))
+            self._report(one, settling.result(verdict, outcome))
         self.recall()
 
     def _ended(self, one: Handling, error: BaseException | None) -> None:

@@ -26,7 +26,7 @@ def _run(url: str | None, instead: str, log_json: bool, log_level: str, **option
     from bide.observing.logs import configure
     from bide.targets.process import push
     from bide.worker.process.child import loop_factory
-    from bide.worker.process.descriptors import raise_descriptor_limit
+    from bide.worker.process.supervisor import raise_descriptor_limit
 
     if is_server(url or ""):
         raise InvalidArgument(f"url names a server{instead}")

@@ -10,21 +10,18 @@ from itertools import repeat
 from types import SimpleNamespace
 
 from bide.clock import Timer, sleep
-from bide.consuming import delivery_log, policy
+from bide.consuming import delivery_log, settling
 from bide.consuming.busy import longest_of
-from bide.consuming.claimer import Claimer
-from bide.consuming.crash_isolation import CrashIsolation, is_suspect
+from bide.consuming.claiming import Claimer, Prefetch
 from bide.consuming.graceful_stop import cancel
 from bide.consuming.handler import Middleware
 from bide.consuming.handling import Handling
+from bide.consuming.isolation import CrashIsolation, StuckHandlers, is_suspect
 from bide.consuming.late_causes import LateCauses
-from bide.consuming.policy import Verdict
-from bide.consuming.prefetch import Prefetch
 from bide.consuming.queue_handlers import QueueHandlers
 from bide.consuming.run import Run
-from bide.consuming.settling import Pairs, Settling
+from bide.consuming.settling import Pairs, Settling, Verdict
 from bide.consuming.store_client import StoreClient
-from bide.consuming.stuck_handlers import StuckHandlers
 from bide.model.commands import Extend
 from bide.model.errors import StoreError
 from bide.model.replies import Claimed, Outcome, Outcomes
@@ -127,9 +124,9 @@ class Consumer(Claimer):
             await sleep(self._clock, pause)
             pause = beat
             now = self._clock.monotonic()
-            over = policy.lapsed(self._held(), now)
+            over = settling.lapsed(self._held(), now)
             self._lose(over, "it could not be extended in time")
-            due = policy.to_extend(self._held(), now, beat)
+            due = settling.to_extend(self._held(), now, beat)
             if not due:
                 continue
             command = Extend(
@@ -200,7 +197,7 @@ class Consumer(Claimer):
 
     def _give_up(self, one: Handling) -> None:
         one.lose()
-        self._settling.add(one, policy.RELEASE)
+        self._settling.add(one, settling.RELEASE)
 
     # One delivery.
 
@@ -208,7 +205,9 @@ class Consumer(Claimer):
         """Return how many messages can be started soon."""
         waiting, most = len(self._prefetch.waiting), self._prefetch.most
         most = 0 if self._limited else most  # what would wait here, others could start
-        return policy.room(self.queue_handlers.concurrency, len(self.running), waiting, most), None
+        return settling.room(
+            self.queue_handlers.concurrency, len(self.running), waiting, most
+        ), None
 
     def slots(self) -> int:
         """Return how many places are free, and one at least: else the claim waits for nothing."""
@@ -261,7 +260,7 @@ class Consumer(Claimer):
             )  # fmt: skip
             return True
         delay = self._crash_isolation.release(one, now, self._chance())
-        self._settling.add(one, policy.RELEASE._replace(delay=delay))
+        self._settling.add(one, settling.RELEASE._replace(delay=delay))
         return False
 
     def give_back(self, reply: Claimed) -> None:
@@ -299,7 +298,7 @@ class Consumer(Claimer):
     def _hand_back(self, unstarted: Sequence[Handling]) -> None:
         for one in unstarted:
             self._crash_isolation.left(one)
-            self._settling.add(one, policy.RELEASE)
+            self._settling.add(one, settling.RELEASE)
         self._settling.look()
         self._vacancy.set()
 
@@ -322,7 +321,7 @@ class Consumer(Claimer):
             delivery_log.tell(logging.INFO, one, "late", text, *how)
             self._settling.look()
         else:
-            verdict = policy.ACK if error is None else self._judge(one, error)
+            verdict = settling.ACK if error is None else self._judge(one, error)
             self._settling.add(one, verdict)
         self._vacancy.set()
 
@@ -331,16 +330,16 @@ class Consumer(Claimer):
             return verdict
         if isinstance(error, asyncio.CancelledError):
             if one.timed_out:
-                error = policy.overtime(one.handler)
+                error = settling.overtime(one.handler)
             elif self._leaving:
-                return policy.RELEASE
+                return settling.RELEASE
         elif not isinstance(error, Exception):
             delivery_log.raised(one, error)
         try:
-            return policy.judge(one.message, error, one.handler.retry, self._chance())
+            return settling.judge(one.message, error, one.handler.retry, self._chance())
         except Exception as mistake:  # noqa: BLE001  (code of a user's exception)
             delivery_log.misjudged(one, error, mistake)
-            return policy.misjudged(one.message, error, mistake, one.handler.retry)
+            return settling.misjudged(one.message, error, mistake, one.handler.retry)
 
     def _out_of_time(self, one: Handling) -> None:
         if one.gone or one not in self.running:
@@ -357,8 +356,8 @@ class Consumer(Claimer):
         """Fail the attempt of a handler that continues past its timeout."""
         if one.gone or one not in self.running:
             return
-        verdict = policy.judge(
-            one.message, policy.overtime(one.handler), one.handler.retry, self._chance()
+        verdict = settling.judge(
+            one.message, settling.overtime(one.handler), one.handler.retry, self._chance()
         )
         one.took = self._clock.monotonic() - one.began
         self._settling.add(one, verdict)
@@ -382,7 +381,7 @@ class Consumer(Claimer):
 
     def _tell(self, pairs: Pairs, outcomes: list[Outcome]) -> None:
         self._crash_isolation.settled(one for one, _ in pairs)
-        results = policy.results([verdict for _, verdict in pairs], outcomes)
+        results = settling.results([verdict for _, verdict in pairs], outcomes)
         for result, count in Counter(results).items():
             self.tally.ended(result, count)
         self._add_up()

@@ -2,13 +2,15 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bide.consuming.handling import Handling
-from bide.consuming.policy import Verdict
 from bide.model.replies import Outcome
 from bide.model.times import format_duration
 from bide.observing.tally import OUTCOMES, Tally
+
+if TYPE_CHECKING:
+    from bide.consuming.settling import Verdict
 
 SUMMARY = 10.0
 """Seconds between two summaries of a queue."""
@@ -20,7 +22,7 @@ _log = logging.getLogger("bide.worker.delivery")
 
 
 def settled(
-    pairs: Sequence[tuple[Handling, Verdict]], outcomes: Sequence[Outcome], results: Sequence[str]
+    pairs: Sequence[tuple[Handling, "Verdict"]], outcomes: Sequence[Outcome], results: Sequence[str]
 ) -> None:
     """Log the outcomes of messages after the store confirmed them."""
     detailed = _log.isEnabledFor(logging.DEBUG)
@@ -115,7 +117,7 @@ def overrun(one: Handling, stuck: int, places: int) -> None:
     )  # fmt: skip
 
 
-def _fields(one: Handling, outcome: str, verdict: Verdict | None = None) -> dict[str, Any]:
+def _fields(one: Handling, outcome: str, verdict: "Verdict | None" = None) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "queue": one.message.queue, "id": one.id, "attempt": one.attempt, "outcome": outcome,
         "lateness": round(one.lateness, 3), "duration": round(one.took, 6),

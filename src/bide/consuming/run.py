@@ -2,12 +2,177 @@
 
 import asyncio
 import contextvars
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
 from functools import partial
+from typing import TYPE_CHECKING
 
-from bide.consuming.handler import Middleware
+from bide.consuming.handler import Middleware, Unwanted, done
 from bide.consuming.handling import Handling
-from bide.consuming.threads import Ended, Threads
+from bide.consuming.outcomes import Discard, Retry
+from bide.observing.spans import handling, tracer
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span, Tracer
+
+
+PATIENCE = 0.001
+"""Seconds that a call waits for a busy thread before another thread is used. Fast handlers need few
+threads; more would only compete for the interpreter's lock."""
+
+Ended = Callable[[Handling, BaseException | None], None]
+"""Called on the loop with a delivery whose handler has ended, and what that raised."""
+
+Result = tuple[Handling, BaseException | None, Ended]
+
+
+class Threads:
+    """Calls handlers in threads, and reports to the event loop once for all that have ended.
+
+    A job of the executor makes calls until none waits, so a quick call costs neither a future nor a
+    switch of threads.
+
+    Args:
+        limit: the maximum number of threads.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._loop = asyncio.get_running_loop()
+        self._executor = ThreadPoolExecutor(limit, "bide-handler")
+        self._jobs = 0
+        self._waiting: deque[tuple[Handling, Context, Ended]] = deque()
+        self._results: deque[Result | None] = deque()
+        self._called = 0
+        self._growing = self._told = self._closed = False
+
+    def call(self, one: Handling, context: Context, ended: Ended) -> None:
+        """Call the handler of a delivery in a thread and a context; then call `ended`."""
+        self._waiting.append((one, context, ended))
+        self._called += 1
+        if not self._jobs:
+            self._use(1)
+        elif not self._growing:
+            self._grow_later()
+
+    def close(self) -> None:
+        """End the threads that are idle; the others end with their handlers."""
+        self._closed = True
+        self._executor.shutdown(wait=False)
+
+    def _grow_later(self) -> None:
+        if self._jobs < self._limit:
+            self._growing = True
+            self._loop.call_later(PATIENCE, self._grow, self._called)
+
+    def _grow(self, called: int) -> None:
+        """Use more threads for those of the first `called` calls that still wait."""
+        self._growing = False
+        if self._waiting and not self._closed:
+            late = called - (self._called - len(self._waiting))
+            self._use(min(late, self._limit - self._jobs))
+            self._grow_later()
+
+    def _use(self, threads: int) -> None:
+        for _ in range(threads):
+            self._jobs += 1
+            self._executor.submit(self._work)
+
+    def _work(self) -> None:
+        """Make calls until none waits. Runs in a thread."""
+        while self._waiting:
+            try:
+                one, context, ended = self._waiting.popleft()
+            except IndexError:  # another thread took it
+                break
+            error: BaseException | None = None
+            try:
+                context.run(_call, one)
+            except BaseException as raised:  # noqa: BLE001  (it is judged on the loop)
+                error = raised
+            self._report((one, error, ended))
+            del one, context, ended, error
+        self._report(None)
+
+    def _report(self, result: Result | None) -> None:
+        """Report the end of a call, or with `None` that of a job."""
+        self._results.append(result)
+        if not self._told:
+            self._told = True
+            try:
+                self._loop.call_soon_threadsafe(self._collect)
+            except RuntimeError:  # the loop is closed: the worker has ended without this thread
+                return
+
+    def _collect(self) -> None:
+        self._told = False  # first: calls that end from now on report again
+        while self._results:
+            if (result := self._results.popleft()) is None:
+                self._jobs -= 1
+            else:
+                one, error, ended = result
+                ended(one, error)
+        if self._waiting and not self._closed:  # they came after the last look of a job that ended
+            if not self._jobs:
+                self._use(1)
+            elif not self._growing:
+                self._grow_later()
+
+
+def _call(one: Handling) -> None:
+    result = one.handler.call(one)
+    if result is not None:
+        one.returned = done(result, one.handler.name)
+
+
+INTEGRATIONS: list[Middleware] = []
+"""Middleware that an integration such as `bide.contrib.sentry` adds to every app of the process."""
+
+
+def traced(around: tuple[Middleware, ...]) -> tuple[Middleware, ...]:
+    """Return the middleware with integrations around it, and a span if spans are collected."""
+    made = tracer()
+    spans = () if made is None else (_middleware(made),)
+    return (*spans, *INTEGRATIONS, *around)
+
+
+def _middleware(made: "Tracer") -> Middleware:
+    async def trace(one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
+        with handling(made, one.message, one.lateness) as span:
+            span.set_attribute("code.function.name", one.handler.name)
+            try:
+                await go_on()
+            except BaseException as error:
+                _tell(span, one, error)
+                raise
+            if one.timed_out:  # a plain handler, which was not interrupted
+                _failed(span, "TimeoutError")
+
+    return trace
+
+
+def _tell(span: "Span", one: Handling, error: BaseException) -> None:
+    """Record in the span what the handler raised; an outcome that it chose is not an error."""
+    match error:
+        case Discard() | Unwanted():
+            span.add_event("discard", {"reason": str(error)})
+        case Retry():
+            span.add_event("retry", {"reason": error.reason})
+        case asyncio.CancelledError() if not one.timed_out:
+            span.add_event("interrupted")  # the worker stops, or its lease was lost
+        case _:
+            span.record_exception(error)
+            _failed(span, "TimeoutError" if one.timed_out else type(error).__qualname__)
+
+
+def _failed(span: "Span", name: str) -> None:
+    from opentelemetry.trace import StatusCode
+
+    span.set_attribute("error.type", name)
+    span.set_status(StatusCode.ERROR, name)
+
 
 NEVER_BEGAN = asyncio.CancelledError()
 """The error of a task that was cancelled before its first step."""

@@ -1,14 +1,206 @@
 """Settle messages in batches: all that ended since the last batch."""
 
 import asyncio
-from collections.abc import Callable
+import logging
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
 
-from bide.consuming import policy
+from bide.consuming import delivery_log
+from bide.consuming import outcomes as signals
+from bide.consuming.handler import Handler, Unfit, Unwanted
 from bide.consuming.handling import Handling
-from bide.consuming.policy import Verdict
-from bide.consuming.results import keep_result
+from bide.consuming.outcomes import text_of
 from bide.consuming.store_client import StoreClient
+from bide.model.backoff import Backoff
+from bide.model.commands import Ack, Bury, Command, Retry
+from bide.model.ended import encode_result
+from bide.model.message import REASON_LENGTH, Message
 from bide.model.replies import Outcome, Outcomes
+from bide.model.times import format_duration
+
+CLAIM_MOST = 1_000
+"""The maximum of one claim: more would delay the other queues of the store."""
+
+FIRST_LINE = 1_000
+HERE = str(Path(__file__).parent)
+
+
+Result = Literal["acked", "discarded", "retried", "dead", "released", "lost"]
+"""How a delivery has ended."""
+
+
+class Verdict(NamedTuple):
+    """How to settle a message."""
+
+    verb: Literal["ack", "discard", "retry", "bury", "release"]
+    """"discard": an ack without the work, which was no longer wanted."""
+    delay: int = 0
+    """For a retry or a release, in milliseconds."""
+    reason: str = ""
+
+
+ACK = Verdict("ack")
+RELEASE = Verdict("release")
+
+RESULTS: dict[str, Result] = {
+    "ack": "acked", "discard": "discarded", "retry": "retried", "bury": "dead",
+    "release": "released",
+}  # fmt: skip
+
+
+def room(concurrency: int, running: int, waiting: int = 0, prefetch: int = 0) -> int:
+    """Return how many to claim: no more than can start now or soon.
+
+    Args:
+        concurrency: how many places there are.
+        running: how many of them are taken.
+        waiting: how many messages wait for one here.
+        prefetch: how many may wait. Half of them must start before more are claimed, so that a
+            claim is worth its commit.
+    """
+    if waiting > prefetch // 2:
+        return 0
+    return max(0, min(concurrency + prefetch - running - waiting, CLAIM_MOST))
+
+
+def to_extend(held: Iterable[Handling], now: float, beat: float) -> list[Handling]:
+    """Return the deliveries whose lease to extend at this beat.
+
+    A beat is a third of the lease. A lease that would have less than a beat left at the next one is
+    extended now: so one beat may be missed, and messages that were just claimed cost nothing.
+    """
+    return [one for one in held if one.expires - now <= 2 * beat]
+
+
+def lapsed(held: Iterable[Handling], now: float) -> list[Handling]:
+    """Return the deliveries whose lease has expired."""
+    return [one for one in held if one.expires <= now]
+
+
+def judge(message: Message, error: BaseException, retry: Backoff, chance: float) -> Verdict:
+    """Return how to settle a message whose handler raised.
+
+    Args:
+        message: as it was claimed; its attempt and attempts count.
+        error: what the handler raised.
+        retry: of the handler.
+        chance: 0 to 1, for the jitter.
+    """
+    last = message.attempt >= min(retry.attempts, message.attempts)
+    match error:
+        case signals.Discard() | Unwanted():
+            return Verdict("discard", reason=signals.text_of(error) or "no longer wanted")
+        case signals.Bury():
+            return Verdict("bury", reason=signals.text_of(error.reason or "buried by its handler"))
+        case signals.Retry():
+            reason = signals.text_of(error.reason or "its handler asked for another attempt")
+            pause = (
+                retry.delay(message.attempt, chance) if error.delay is None else int(error.delay)
+            )
+        case Unfit():
+            return Verdict("bury", reason=f"Unfit: {error}"[:REASON_LENGTH])
+        case _:
+            reason = describe(error)
+            if isinstance(error, Exception) and not retry.covers(error):
+                return Verdict("bury", reason=reason)
+            pause = retry.delay(message.attempt, chance)
+    return Verdict("bury", reason=reason) if last else Verdict("retry", pause, reason)
+
+
+def overtime(handler: Handler) -> TimeoutError:
+    """Return the error of an attempt that took too long."""
+    allowed = format_duration((handler.timeout or 0) * 1000)
+    return TimeoutError(f"{handler.name} took longer than its timeout of {allowed}")
+
+
+def describe(error: BaseException) -> str:
+    """Return an error as text: type and message in the first line, then the end of the traceback.
+
+    Frames of the worker itself are left out. The text fits into the reason of a failure.
+    """
+    cause, around = _innermost(error)
+    first = "".join(traceback.format_exception_only(cause)).strip()
+    first = (first.splitlines() or [type(cause).__name__])[0][:FIRST_LINE] + around
+    whole = traceback.TracebackException.from_exception(error)
+    frames = [frame for frame in whole.stack if not frame.filename.startswith(HERE)]
+    whole.stack = traceback.StackSummary.from_list(frames)
+    text = "".join(whole.format()).strip() if frames or error.__cause__ else ""
+    left = REASON_LENGTH - len(first) - 1
+    if not text:
+        return first
+    if len(text) > left:
+        text = "...\n" + text[4 - left :]
+    return f"{first}\n{text}"
+
+
+def _innermost(error: BaseException) -> tuple[BaseException, str]:
+    """Return the error to name, the first one of a group, and a note about the others."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error, ""
+    cause, groups = error.exceptions[0], len(error.exceptions)
+    while isinstance(cause, BaseExceptionGroup):
+        cause, groups = cause.exceptions[0], groups + len(cause.exceptions) - 1
+    return cause, f" (in an {type(error).__name__} of {groups})"
+
+
+def misjudged(
+    message: Message, error: BaseException, mistake: Exception, retry: Backoff
+) -> Verdict:
+    """Return how to settle a message whose handler raised an error that itself fails."""
+    reason = (
+        f"{type(error).__name__} was raised, and its own code failed: "
+        f"{type(mistake).__name__}: {signals.text_of(mistake)}"
+    )
+    return judge(message, signals.Retry(reason[:REASON_LENGTH]), retry, 0.5)
+
+
+def result(verdict: Verdict, outcome: Outcome) -> Result:
+    """Return how a delivery ended, in one word of `tally.OUTCOMES`."""
+    if not outcome.done:
+        return "lost"
+    return "dead" if outcome.state == "dead" else RESULTS[verdict.verb]
+
+
+def results(verdicts: Sequence[Verdict], outcomes: Sequence[Outcome]) -> list[Result]:
+    """Return how deliveries ended; see `result`."""
+    return [
+        "acked" if verdict is ACK and outcome.done else result(verdict, outcome)
+        for verdict, outcome in zip(verdicts, outcomes, strict=True)
+    ]
+
+
+def commands(
+    queue: str, settled: Sequence[tuple[Handling, Verdict]]
+) -> list[tuple[Command, list[tuple[Handling, Verdict]]]]:
+    """Return the fewest commands that settle these messages, each with its messages."""
+    if all(verdict is ACK for _, verdict in settled):  # as it mostly is
+        return [(_ack(queue, settled), list(settled))]
+    alike: dict[Verdict, list[tuple[Handling, Verdict]]] = {}
+    for one, verdict in settled:
+        alike.setdefault(ACK if verdict.verb == "discard" else verdict, []).append((one, verdict))
+    return [(_command(queue, verdict, pairs), pairs) for verdict, pairs in alike.items()]
+
+
+def _command(queue: str, verdict: Verdict, pairs: list[tuple[Handling, Verdict]]) -> Command:
+    leases = [one.lease for one, _ in pairs]
+    reason = verdict.reason.encode(errors="backslashreplace").decode()  # may have half a character
+    match verdict.verb:
+        case "retry":
+            return Retry(queue, leases, verdict.delay, reason)
+        case "bury":
+            return Bury(queue, leases, reason)
+        case "release":
+            return Retry(queue, leases, verdict.delay, release=True)
+        case _:
+            return _ack(queue, pairs)
+
+
+def _ack(queue: str, pairs: Sequence[tuple[Handling, Verdict]]) -> Ack:
+    leases, results = [one.lease for one, _ in pairs], [one.result for one, _ in pairs]
+    return Ack(queue, leases, results if any(results) else [])
+
 
 Pairs = list[tuple[Handling, Verdict]]
 
@@ -56,7 +248,7 @@ class Settling:
             return
         self._telling = True
         pairs, self._pairs = self._pairs, []
-        parts = policy.commands(self._queue, pairs)
+        parts = commands(self._queue, pairs)
         replies = await asyncio.gather(
             *[self._store_client.patiently(Outcomes, command) for command, _ in parts]
         )
@@ -65,3 +257,20 @@ class Settling:
         self._telling = False
         if self._pairs:
             self._news.set()
+
+
+def keep_result(one: Handling) -> None:
+    """Encode what a handler has returned, if its queue remembers results.
+
+    A message whose result cannot be stored is acked without one.
+    """
+    returned, one.returned = one.returned, None
+    if not one.keeps_result:
+        return
+    try:
+        one.result = encode_result(returned)
+    except Exception as error:  # noqa: BLE001  (code of a user's class, such as a property)
+        delivery_log.tell(
+            logging.ERROR, one, "result", "%s returned what cannot be kept as its result: %s",
+            one.handler.name, text_of(error) or type(error).__name__,
+        )  # fmt: skip

@@ -18,12 +18,11 @@ from sentry_sdk.integrations.logging import ignore_logger
 from sentry_sdk.tracing import TransactionSource
 from sentry_sdk.utils import event_from_exception
 
-from bide.consuming import policy
-from bide.consuming.decoding import Unfit
-from bide.consuming.handler import Unwanted
+from bide.consuming import settling
+from bide.consuming.handler import Unfit, Unwanted
 from bide.consuming.handling import Handling
 from bide.consuming.outcomes import Discard, Retry
-from bide.consuming.tracing import INTEGRATIONS
+from bide.consuming.run import INTEGRATIONS
 from bide.model.commands import Command, Put
 from bide.model.errors import InvalidArgument
 from bide.model.message import MAX_ATTEMPTS
@@ -111,7 +110,7 @@ async def _watch(one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
                     _capture(failed)
                 raise
             if one.timed_out:  # a plain handler, which was not interrupted
-                late = policy.overtime(one.handler)
+                late = settling.overtime(one.handler)
                 span.set_status("deadline_exceeded")
                 if _counts(integration, one, late):
                     _capture(late)
@@ -123,14 +122,14 @@ def _failure(one: Handling, error: BaseException) -> BaseException | None:
         case Discard() | Unwanted():
             return None
         case asyncio.CancelledError():
-            return policy.overtime(one.handler) if one.timed_out else None
+            return settling.overtime(one.handler) if one.timed_out else None
     return error
 
 
 def _counts(integration: BideIntegration, one: Handling, error: BaseException) -> bool:
     """Tell whether to report a failure: at the end, or each one if there is no end."""
     endless = one.handler.retry.attempts >= MAX_ATTEMPTS  # as sources have
-    dies = policy.judge(one.message, error, one.handler.retry, 0.5).verb == "bury"
+    dies = settling.judge(one.message, error, one.handler.retry, 0.5).verb == "bury"
     every = endless or integration.report == "failed"
     return dies or (every and not isinstance(error, Retry))
 

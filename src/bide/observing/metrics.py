@@ -5,7 +5,9 @@ all processes on all machines, and a killed process loses none. Only workers kno
 duration; these are summed over the processes of a worker.
 """
 
+import errno
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -17,7 +19,6 @@ from bide.lane.lane import Lane
 from bide.model.commands import Count
 from bide.model.errors import InvalidArgument, StoreError
 from bide.model.replies import Counts, expect
-from bide.observing.ports import unlistenable
 from bide.observing.tally import OUTCOMES, Histogram, Tally
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric
+
 
 STATES = ("delayed", "ready", "leased", "dead")
 
@@ -280,3 +282,24 @@ class MetricsServer:
             server.server_close()
             thread.join()
             self._running = None
+
+
+def unlistenable(what: str, error: OSError) -> InvalidArgument:
+    """Return an error with the cause and the fix.
+
+    Args:
+        what: the beginning of the text, with the port.
+        error: the error of the attempt to listen.
+
+    Example:
+        >>> print(unlistenable("port=80 is no port to listen on", PermissionError(13, "")))
+        port=80 is no port to listen on: Permission denied; take a port from 1024 on
+    """
+    why = os.strerror(error.errno) if error.errno else str(error)
+    if error.errno == errno.EADDRINUSE:
+        fix = "another program uses it; take another port"
+    elif error.errno in (errno.EACCES, errno.EPERM):
+        fix = "take a port from 1024 on"
+    else:
+        fix = "the address must belong to this machine"
+    return InvalidArgument(f"{what}: {why}; {fix}")

@@ -1,6 +1,6 @@
 """Samples of a store: counts of its queues, its workers, and how late deliveries are."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
@@ -9,7 +9,7 @@ import msgspec
 from bide.lane.steps import Steps
 from bide.model.commands import Count, Scan
 from bide.model.message import Message
-from bide.model.replies import Counts, Page
+from bide.model.replies import Counts, Forecasted, Page
 from bide.observing.heartbeat import QUEUE, REMEMBER, STOPS, Busy, recent_reports
 from bide.observing.tally import Histogram, total
 
@@ -221,3 +221,21 @@ def _present(
 
 def _finite(value: float | None) -> float | None:
     return None if value == float("inf") else value
+
+
+def together(found: Sequence[Forecasted]) -> Forecasted:
+    """Return how many messages of several queues fall due when.
+
+    Args:
+        found: a forecast of each queue, at least one, all with the same buckets.
+
+    Example:
+        >>> together([Forecasted(0, 1, [2, 3], 4), Forecasted(0, 0, [10, 0], 5)])
+        Forecasted(start=0, overdue=1, buckets=[12, 3], later=9)
+    """
+    return Forecasted(
+        found[0].start,
+        sum(one.overdue for one in found),
+        [sum(column) for column in zip(*[one.buckets for one in found], strict=True)],
+        sum(one.later for one in found),
+    )

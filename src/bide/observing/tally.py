@@ -170,7 +170,7 @@ class Tally(Stats, gc=False):
     duration: Histogram = msgspec.field(default_factory=Histogram)
     """How long handlers ran."""
     causes: dict[str, Histogram] = {}
-    """Why deliveries began late, by cause; see `bide.observing.lateness`."""
+    """Why deliveries began late, by cause; see `bide.consuming.late_causes`."""
     running: int = 0
     waiting: int = 0
     """Claimed, and waiting for a free handler."""

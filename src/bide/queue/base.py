@@ -24,8 +24,8 @@ from bide.model.message import Message
 from bide.model.replies import Explained, Outcome, Outcomes, Page, Settings
 from bide.model.times import Duration, Rate
 from bide.observing import spans
-from bide.observing.explain import Explanation
-from bide.observing.explain.facts import afollow, follow, look_further
+from bide.observing.explain_facts import afollow, follow, look_further
+from bide.observing.explanation import Explanation
 from bide.outbox.guest import outbox
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.delivery import AsyncDelivery, Delivery, mark_settled

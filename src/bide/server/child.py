@@ -18,8 +18,8 @@ from bide.server.http_server import HttpServer
 from bide.server.service import Service
 from bide.server.settings import Settings
 from bide.server.shared_state import SharedState
-from bide.worker.process.child import BEAT, FAILED, WRONG_USAGE, loop_factory
-from bide.worker.process.pipe import Pipe, Report
+from bide.worker.process.child import BEAT, loop_factory
+from bide.worker.process.processes import FAILED, WRONG_USAGE, Pipe, Report
 
 SETTINGS = "BIDE_SERVE_SETTINGS"
 """The environment's variable in which a process finds what it is told: other users of the machine

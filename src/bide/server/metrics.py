@@ -14,8 +14,7 @@ from bide.server.quotas import Usage
 from bide.server.rights import Caller
 from bide.server.service import Service
 from bide.server.shared_stats import ServerStats
-from bide.targets.http.metrics import push_metrics
-from bide.targets.http.survey import Known
+from bide.targets.http.stats import Known, push_metrics
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

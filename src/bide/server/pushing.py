@@ -11,11 +11,10 @@ from bide.model.errors import BideError, Closed, StoreError
 from bide.server.settings import Settings
 from bide.targets.amqp import intakes
 from bide.targets.http.addresses import Gate
-from bide.targets.http.answer import Answer
-from bide.targets.http.push_stats import PushStats
-from bide.targets.http.records import Records
+from bide.targets.http.receiver import Answer
+from bide.targets.http.records import Records, Survey
+from bide.targets.http.stats import Known, PushStats
 from bide.targets.http.subscription import Subscription
-from bide.targets.http.survey import Known, Survey
 
 if TYPE_CHECKING:
     from bide.targets.http.subscription_worker import SubscriptionWorker

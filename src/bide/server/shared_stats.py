@@ -17,7 +17,7 @@ import msgspec
 
 from bide.observing.tally import Stats, Tally
 from bide.server.shared_files import SharedFile
-from bide.targets.http.push_stats import PushStats
+from bide.targets.http.stats import PushStats
 
 _HEAD = struct.Struct("=QQ")
 """The offset of the posts, and their size in bytes."""

@@ -10,9 +10,9 @@ from msgspec import UNSET, UnsetType
 from bide.server.queue_wire import CountsOut
 from bide.targets.amqp import is_amqp
 from bide.targets.amqp import shown as shown_address
-from bide.targets.http.circuit import Circuit
-from bide.targets.http.push_stats import Deliveries
+from bide.targets.http.receiver import Circuit
 from bide.targets.http.records import Records
+from bide.targets.http.stats import Deliveries
 from bide.targets.http.subscription import Subscription
 
 Standing = Literal["active", "paused", "open", "half-open"]

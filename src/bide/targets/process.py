@@ -18,8 +18,7 @@ from bide.model.errors import InvalidArgument
 from bide.observing.metrics import MetricsServer, counts_of, registry_of
 from bide.targets.amqp import Address
 from bide.targets.http.addresses import Gate
-from bide.targets.http.metrics import push_metrics
-from bide.targets.http.survey import Known
+from bide.targets.http.stats import Known, push_metrics
 from bide.targets.pusher import Pusher
 
 if TYPE_CHECKING:

@@ -20,22 +20,20 @@ from bide.model.message import Message
 from bide.observing.heartbeat import Heartbeat, can_report
 from bide.observing.tally import Tally, total
 from bide.targets.amqp import NOT_INSTALLED, Address, is_amqp, is_installed
-from bide.targets.http.addresses import Gate
-from bide.targets.http.answer import Answer
+from bide.targets.http.addresses import Gate, Lookup, lookup
 from bide.targets.http.client import Busy, HttpClient
 from bide.targets.http.encryption import KEY, KEY_FILE
-from bide.targets.http.lookup import Lookup, lookup
 from bide.targets.http.peers import share
-from bide.targets.http.push_stats import Deliveries, PushStats
+from bide.targets.http.receiver import Answer
 from bide.targets.http.records import Records
 from bide.targets.http.sender import Sender
+from bide.targets.http.stats import Deliveries, PushStats
 from bide.targets.http.subscription import Subscription
-from bide.targets.http.subscription_worker import SubscriptionWorker
-from bide.targets.port import Target
+from bide.targets.http.subscription_worker import SubscriptionWorker, Target
 
 if TYPE_CHECKING:
     from bide.targets.rabbitmq.intake import Intake
-    from bide.targets.rabbitmq.target import RabbitMQ
+    from bide.targets.rabbitmq.publisher import RabbitMQ
 
 LEASE = 30.0
 """The default lease, in seconds."""
@@ -120,7 +118,7 @@ class Pusher:
             if self._rabbitmq is None:
                 if not is_installed():
                     return _NotInstalled()
-                from bide.targets.rabbitmq.target import RabbitMQ
+                from bide.targets.rabbitmq.publisher import RabbitMQ
 
                 self._rabbitmq = RabbitMQ(
                     self._clock, self._gate, {one.broker for one in self._addresses}

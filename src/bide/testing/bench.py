@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bide.consuming import policy
+from bide.consuming import settling
 from bide.consuming.consumer import Consumer
 from bide.consuming.handler import Middleware, Unwanted
 from bide.consuming.handling import Handling
@@ -133,7 +133,7 @@ class Bench(Consumer):
         for (one, verdict), outcome in zip(pairs, outcomes, strict=True):
             error = self._raised.pop(one, None)
             if one.timed_out:
-                error = policy.overtime(one.handler)
+                error = settling.overtime(one.handler)
             self._handled.append(
-                Handled(one.message, policy.result(verdict, outcome), error, verdict.reason)
+                Handled(one.message, settling.result(verdict, outcome), error, verdict.reason)
             )

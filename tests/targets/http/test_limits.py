@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bide.targets.http.circuit import Circuit
+from bide.targets.http.receiver import Circuit
 from tests.targets.http.environment import Stage, until
 from tests.targets.http.receiver import Got, answer, receiver
 

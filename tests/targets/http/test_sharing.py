@@ -17,8 +17,8 @@ from bide.lane import Lane
 from bide.model.commands import Command, Put
 from bide.model.errors import StoreUnavailable
 from bide.targets.http.addresses import Gate
-from bide.targets.http.push_stats import Deliveries
 from bide.targets.http.records import Records
+from bide.targets.http.stats import Deliveries
 from bide.targets.http.subscription_worker import SubscriptionWorker
 from bide.targets.pusher import Pusher
 from bide.testing import FakeClock

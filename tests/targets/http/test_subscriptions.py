@@ -7,17 +7,13 @@ import msgspec
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from bide.model.commands import Put
 from bide.model.errors import InvalidArgument
-from bide.model.message import Item
-from bide.model.times import LATEST
 from bide.server.subscription_status import shown
 from bide.targets.http import records
-from bide.targets.http.circuit import Circuit
-from bide.targets.http.records import SUBSCRIPTIONS, Overtaken
+from bide.targets.http.receiver import Circuit
+from bide.targets.http.records import SUBSCRIPTIONS, Overtaken, Survey
 from bide.targets.http.signing import new_secret
 from bide.targets.http.subscription import Subscription
-from bide.targets.http.survey import Survey
 from tests.targets.http.environment import Stage, until
 from tests.targets.http.receiver import Got, answer, receiver
 
@@ -353,21 +349,6 @@ def test_a_subscription_is_one_message_however_often_it_changes(stage: Stage) ->
         assert await stage.records.delete(None, "shop")
         assert not await stage.records.delete(None, "shop")
         assert kept() == 0
-
-    stage.play(story())
-
-
-def test_versions_that_were_kept_one_by_one_become_one_message(stage: Stage) -> None:
-    async def story() -> None:
-        first = await stage.subscribe("https://example.org/")
-        second = msgspec.structs.replace(first, version=2, concurrency=3)
-        gone = msgspec.structs.replace(first, name="gone", url="")
-        ids = {"/shop#1": first, "/shop#2": second, "/gone#3": gone}
-        items = [Item(id, msgspec.json.encode(one), at=LATEST) for id, one in ids.items()]
-        await stage.records.delete(None, "shop")
-        await stage.lane.acall(Put(SUBSCRIPTIONS, items))
-        assert await stage.records.listed() == [second]
-        assert stage.counts(SUBSCRIPTIONS).sizes.total == 1
 
     stage.play(story())
 

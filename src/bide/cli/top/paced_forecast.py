@@ -7,7 +7,7 @@ from bide.clock import SYSTEM_CLOCK, Clock
 from bide.model.commands import Forecast
 from bide.model.errors import StoreError
 from bide.model.replies import Counts, Forecasted
-from bide.observing.forecast import together
+from bide.observing.sample import together
 
 BUCKET = 3_600_000
 """Milliseconds. Stores have counters of whole hours, so the cost does not grow with the days."""

@@ -5,7 +5,7 @@ from bide.model.commands import Find, History
 from bide.model.identity import check_name
 from bide.model.message import size_of
 from bide.model.replies import Ends, Found
-from bide.observing.explain import Explanation
+from bide.observing.explanation import Explanation
 
 POSSIBLE = {
     "delayed": ("reschedule", "edit", "cancel", "copy"),

@@ -20,7 +20,7 @@ from bide.server.operation import Routes
 from bide.server.problem import Problem, as_json, invalid, of_bide
 from bide.server.receiving import Gone, unless_gone
 from bide.server.subscription_status import Standing, standing
-from bide.targets.http.survey import Known
+from bide.targets.http.stats import Known
 
 route = Routes("events")
 

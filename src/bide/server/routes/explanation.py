@@ -7,7 +7,7 @@ import msgspec
 from bide.model.commands import Explain
 from bide.model.identity import check_name
 from bide.model.replies import Explained
-from bide.observing.explain import Explanation, Reason
+from bide.observing.explanation import Explanation, Reason
 from bide.server import wire
 from bide.server.call import Call
 from bide.server.operation import MESSAGE, Routes

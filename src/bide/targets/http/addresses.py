@@ -4,9 +4,11 @@ The name of a host may resolve to a private address, now or at the next look-up 
 the check is on the address of each connection, not on the name.
 """
 
+import asyncio
 import ipaddress
 import socket
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 from bide.model.errors import InvalidArgument
@@ -130,3 +132,48 @@ def _is_public(address: _Address) -> bool:
     if isinstance(address, ipaddress.IPv4Address):
         return not any(address in network for network in _NOT_PUBLIC_4)
     return address in _UNICAST and not any(address in network for network in _NOT_PUBLIC_6)
+
+
+THREADS = 32
+
+TRY = 3.0
+"""Seconds for connecting to one address of a host that has others."""
+
+Lookup = Callable[[str], Awaitable[list[str]]]
+"""Returns the addresses of a host."""
+
+
+class _Resolver:
+    """Looks up hosts in its own threads, each host once at a time."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(THREADS, "bide-lookup")
+        self._running: dict[str, Future[list[str]]] = {}
+
+    async def addresses(self, host: str) -> list[str]:
+        running = self._running.get(host)
+        if running is None:
+            running = self._running[host] = self._threads.submit(_addresses, host)
+            running.add_done_callback(lambda _: self._running.pop(host, None))
+        # Others wait for it as well: one of them that gives up does not end it.
+        return await asyncio.shield(asyncio.wrap_future(running))
+
+
+def _addresses(host: str) -> list[str]:
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(info[4][0]) for info in found))
+
+
+_resolver = _Resolver()
+
+
+async def lookup(host: str) -> list[str]:
+    """Return the addresses of a host, in the order in which the system prefers them.
+
+    Raises:
+        OSError: it is not known.
+    """
+    try:
+        return [str(ipaddress.ip_address(host))]
+    except ValueError:
+        return await _resolver.addresses(host)

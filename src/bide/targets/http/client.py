@@ -18,8 +18,7 @@ import h11
 
 from bide.clock import Clock, Timer
 from bide.model.limits import MAX_RECEIVER_BODY, MAX_RECEIVER_HEAD, MAX_RECEIVER_INTERIM
-from bide.targets.http.addresses import Gate, NotPublic
-from bide.targets.http.lookup import TRY, Lookup, lookup
+from bide.targets.http.addresses import TRY, Gate, Lookup, NotPublic, lookup
 
 LINGER = 1.0
 """Seconds to wait for the rest of an answer once its status is known."""

@@ -124,10 +124,9 @@ def stored(message: Message) -> Subscription:
     """Decode a subscription; return one that cannot be decrypted where its record is damaged."""
     try:
         found = msgspec.json.decode(message.data, type=Subscription)
-        # What an earlier version kept of deleted ones has no URL.
-        return found if found.encrypted or "#" in message.id else found.check()
+        return found if found.encrypted else found.check()
     except (msgspec.DecodeError, UnicodeDecodeError, InvalidArgument):
-        namespace, _, name = message.id.partition("#")[0].partition("/")
+        namespace, _, name = message.id.partition("/")
         return Subscription(
             name=name, namespace=namespace or None, queue=name, url="https://damaged.invalid/",
             encrypted="damaged",

@@ -12,8 +12,8 @@ from bide.model.message import Item, Message
 from bide.model.replies import Found, Outcomes, Page, Reply, expect
 from bide.model.times import LATEST
 from bide.observing.tally import total
-from bide.targets.http.circuit import Circuit
-from bide.targets.http.push_stats import Deliveries
+from bide.targets.http.receiver import Circuit
+from bide.targets.http.stats import Deliveries
 
 CIRCUITS = f"{RESERVED}/circuits"
 PRESENCE = f"{RESERVED}/pushers"

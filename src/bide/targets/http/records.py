@@ -3,7 +3,8 @@
 So all servers on a store know the same subscriptions, without a database beside it.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -19,7 +20,9 @@ from bide.model.replies import Found, Outcomes, Page, Reply, expect
 from bide.model.times import LATEST
 from bide.targets.http.encryption import KEY, KEY_FILE, SecretKeys, change_of_lost, stored
 from bide.targets.http.peers import Peers
+from bide.targets.http.receiver import Circuit
 from bide.targets.http.signing import Secret, check_secret, new_secret
+from bide.targets.http.stats import Known
 from bide.targets.http.subscription import Subscription, key_of
 
 SUBSCRIPTIONS = f"{RESERVED}/subscriptions"
@@ -82,32 +85,12 @@ class Records:
     async def listed(self) -> list[Subscription]:
         """Return all subscriptions, by their keys."""
         found: dict[str, Subscription] = {}
-        old: list[Message] = []
         cursor: str | None = None
         while True:
             page = await self._ask(Page, Scan(SUBSCRIPTIONS, limit=PAGE, cursor=cursor))
-            for message in page.messages:
-                if "#" in message.id:
-                    old.append(message)
-                else:
-                    found[message.id] = stored(message)
+            found |= {message.id: stored(message) for message in page.messages}
             if (cursor := page.cursor) is None:
-                break
-        if old:
-            await self._migrate(old)
-            return await self.listed()
-        return [self.keys.decrypt(found[key]) for key in sorted(found)]
-
-    async def _migrate(self, old: list[Message]) -> None:
-        """Keep the last version of each subscription, of stores that kept them one by one."""
-        last = {one.key: one for one in sorted(map(stored, old), key=lambda one: one.version)}
-        items = [
-            Item(key, msgspec.json.encode(one), at=LATEST)
-            for key, one in last.items()
-            if one.url or one.encrypted  # else it was deleted
-        ]
-        await self._ask(Outcomes, Put(SUBSCRIPTIONS, items))
-        await self._ask(Outcomes, Cancel(SUBSCRIPTIONS, [message.id for message in old]))
+                return [self.keys.decrypt(found[key]) for key in sorted(found)]
 
     async def of(self, namespace: str | None) -> list[Subscription]:
         """Return the subscriptions of one namespace, by name."""
@@ -379,3 +362,39 @@ class Records:
 def _is_other(known: Subscription | None, tag: str | None) -> bool:
     """Tell whether the stored version is not the one of a tag; "*" means any."""
     return tag is not None and (known is None or tag not in ("*", known.tag))
+
+
+FRESH = 1.0
+"""Seconds for which one look into the store answers all readers."""
+
+
+class Survey:
+    """Reads from the store, once a second at most, what the servers that push have stored.
+
+    Args:
+        records: the subscriptions of the store.
+    """
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self._lock = asyncio.Lock()
+        self._known: Mapping[str, Known] = {}
+        self._over = float("-inf")
+
+    async def known(self) -> Mapping[str, Known]:
+        """Return all subscriptions by their keys, at most a second old.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        clock = asyncio.get_running_loop().time
+        async with self._lock:
+            if clock() >= self._over:
+                listed = await self._records.listed()
+                circuits = await self._records.peers.circuits() if listed else {}
+                self._known = {
+                    one.key: Known(one, circuits.get(one.key, Circuit()).at(one.receiver))
+                    for one in listed
+                }
+                self._over = clock() + FRESH
+            return self._known

@@ -10,8 +10,8 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 from bide.clock import Clock
 from bide.model.message import Message
-from bide.targets.http.answer import Answer, retry_after
 from bide.targets.http.client import HttpClient, NoAnswer
+from bide.targets.http.receiver import Answer, retry_after
 from bide.targets.http.signing import signed
 from bide.targets.http.subscription import Subscription
 

@@ -5,26 +5,43 @@ import logging
 import random
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Protocol
 
 import msgspec
 
-from bide.consuming import policy
+from bide.consuming import settling
 from bide.consuming.consumer import Consumer
 from bide.consuming.handler import Handler
 from bide.consuming.handling import Handling
-from bide.consuming.policy import RELEASE, Verdict
 from bide.consuming.queue_handlers import QueueHandlers
+from bide.consuming.settling import RELEASE, Verdict
 from bide.consuming.store_client import StoreClient
 from bide.model.errors import StoreError
+from bide.model.message import Message
 from bide.model.replies import Claimed
-from bide.targets.http.answer import Answer, Failed, verdict
-from bide.targets.http.circuit import Circuit
 from bide.targets.http.client import Busy
-from bide.targets.http.pace import Pace
-from bide.targets.http.push_stats import Deliveries, PushStats
+from bide.targets.http.receiver import Answer, Circuit, Failed, Pace, verdict
 from bide.targets.http.records import Records
+from bide.targets.http.stats import Deliveries, PushStats
 from bide.targets.http.subscription import Subscription
-from bide.targets.port import Target
+
+
+class Target(Protocol):
+    """Sends messages to the receivers of one kind."""
+
+    @property
+    def free(self) -> int:
+        """How many more messages may be under way."""
+
+    async def send(self, message: Message, to: Subscription) -> Answer:
+        """Send a message; return what came of it. Any number may be sent at a time."""
+
+    async def ping(self, to: Subscription) -> Answer:
+        """See whether the receiver is there."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+
 
 AGAIN = 1.0
 """The most seconds until a changed subscription is read again."""
@@ -152,7 +169,7 @@ class SubscriptionWorker(Consumer):
             return 0, None
         if moment < self._held_until:
             return 0, self._held_until - moment
-        count = self._pace.room(min(room, policy.CLAIM_MOST), moment)
+        count = self._pace.room(min(room, settling.CLAIM_MOST), moment)
         return count, None if count else self._pace.wait(moment)
 
     async def admits(self, reply: Claimed) -> bool:

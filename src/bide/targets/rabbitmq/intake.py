@@ -7,8 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
-from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
+from aio_pika import ExchangeType
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
 from aio_pika.exceptions import ChannelClosed, ChannelNotFoundEntity
+from pamqp.common import FieldTable
 
 from bide.clock import sleep
 from bide.consuming.store_client import PAUSES, StoreClient
@@ -19,12 +21,42 @@ from bide.model.limits import MAX_BODY
 from bide.model.message import Item, Message
 from bide.model.replies import Found, Outcomes, Page, Reply
 from bide.targets.amqp import Address
+from bide.targets.http.stats import IntakeStats
 from bide.targets.http.subscription import Subscription, usual_concurrency
-from bide.targets.intake_stats import IntakeStats
-from bide.targets.rabbitmq import arrivals, topology
 from bide.targets.rabbitmq.broker import LOST, Broker, Refused, reason_of, stray_cancel_is_loss
+from bide.targets.rabbitmq.messages import dead_letter_of, is_same, item_of, renamed
 from bide.targets.rabbitmq.publisher import Publisher
 from bide.targets.rabbitmq.redelivery import Unacknowledged, digest_of
+
+DELAYED, DEAD = ".delayed", ".delayed.dead"
+"""Behind the name of the target: the names of what an intake declares."""
+
+
+async def declare_topology(
+    channel: AbstractChannel, exchange: str, queue_type: str
+) -> AbstractQueue:
+    """Declare what an intake needs beside its target `X`, and return the queue that it consumes.
+
+    `X.delayed` (fanout) takes what is published with a delay, into the queue `X.delayed`. What
+    cannot be stored goes to the exchange `X.delayed.dead` (fanout), into the queue
+    `X.delayed.dead`; so does what the broker itself gives up, such as a message that expires.
+
+    Args:
+        channel: is closed by the broker if something is there already with other settings.
+        exchange: the target.
+        queue_type: "quorum" or "classic".
+    """
+    delayed, dead = exchange + DELAYED, exchange + DEAD
+    kind: FieldTable = {"x-queue-type": queue_type}
+    letters = await channel.declare_exchange(dead, ExchangeType.FANOUT, durable=True)
+    letters_queue = await channel.declare_queue(dead, durable=True, arguments=kind)
+    await letters_queue.bind(letters)
+    intake = await channel.declare_exchange(delayed, ExchangeType.FANOUT, durable=True)
+    kind = {"x-queue-type": queue_type, "x-dead-letter-exchange": dead}
+    queue = await channel.declare_queue(delayed, durable=True, arguments=kind)
+    await queue.bind(intake)
+    return queue
+
 
 PREFETCH = 500
 """How many messages the broker hands over that are not acknowledged yet."""
@@ -87,16 +119,14 @@ class Intake:
         self._type = queue_type
         self._limit = limit
         self._broker = Broker(address, access.clock)
-        self._dead = Publisher(
-            address._replace(exchange=topology.names(address.exchange)[1]), access.clock
-        )
+        self._dead = Publisher(address._replace(exchange=address.exchange + DEAD), access.clock)
         self._unacknowledged = Unacknowledged(self.queue)
         self._missing = False
         self._checked = 0.0
 
     @property
     def subscription(self) -> Subscription:
-        """What has its messages published to the target exchange when they are due."""
+        """What publishes its messages to the target exchange when they are due."""
         namespace, _, queue = self.queue.rpartition("/")
         return Subscription(
             name=f"rabbitmq:{queue}", namespace=namespace or None, queue=queue,
@@ -104,7 +134,7 @@ class Intake:
         )  # fmt: skip
 
     async def declare(self) -> None:
-        """Declare what it needs on the broker; see `topology`.
+        """Declare what it needs on the broker; see `declare_topology`.
 
         Raises:
             Refused: the target exchange is not there, or the broker refuses the connection or the
@@ -119,7 +149,7 @@ class Intake:
             )
         channel = await self._broker.channel(confirms=False)
         try:
-            await topology.declare(channel, self.address.exchange, self._type)
+            await declare_topology(channel, self.address.exchange, self._type)
         except ChannelClosed as error:
             raise Refused(
                 f"{self.address.exchange}: {reason_of(error)}; bide needs the right to configure "
@@ -166,7 +196,7 @@ class Intake:
         self._unacknowledged = Unacknowledged(self.queue)
         channel = await self._broker.channel(confirms=False)
         await channel.set_qos(prefetch_count=PREFETCH)
-        queue = await topology.declare(channel, self.address.exchange, self._type)
+        queue = await declare_topology(channel, self.address.exchange, self._type)
         inbox: list[AbstractIncomingMessage] = []
         news, over = asyncio.Event(), asyncio.Event()
 
@@ -192,7 +222,8 @@ class Intake:
                     await self._ask(channel, Outcomes, forget)
             news.clear()
             while inbox and not over.is_set():
-                count = _fitting(inbox)
+                sizes = accumulate(len(message.body) for message in inbox)
+                count = max(1, sum(1 for size in sizes if size <= BATCH))
                 batch = inbox[:count]
                 del inbox[:count]
                 await self._take(channel, batch)
@@ -216,14 +247,14 @@ class Intake:
             try:
                 if self._missing:
                     raise InvalidArgument(f"the exchange {self.address.exchange!r} does not exist")
-                item = arrivals.item_of(message, self._limit)
+                item = item_of(message, self._limit)
                 one = Arrived(message, item, digest_of(message, item))
                 is_again = message.redelivered and one.digest in recorded
                 (again if is_again else arrived).append(one)
             except InvalidArgument as error:
                 await self._refuse(message, str(error))
         for one, there in zip(again, await self._find(channel, again), strict=True):
-            if there is None or arrivals.is_same(one.item, there):
+            if there is None or is_same(one.item, there):
                 self.taken.repeated += 1  # it is stored, or was cancelled or published since
             else:
                 arrived.append(one)  # its id was in use, and it is stored under another one, if any
@@ -254,11 +285,11 @@ class Intake:
             for one, there in zip(known, found, strict=True):
                 if there is None:
                     arrived.append(one)  # the other one is gone meanwhile
-                elif there.state != "dead" and arrivals.is_same(one.item, there):
+                elif there.state != "dead" and is_same(one.item, there):
                     self.taken.repeated += 1
                 else:
                     self.taken.renamed += 1
-                    arrived.append(one._replace(item=arrivals.renamed(one.item)))
+                    arrived.append(one._replace(item=renamed(one.item)))
                     _log.warning(
                         "%s: the message_id %r is in use, its message is stored as %s",
                         self.address.exchange, one.item.id, arrived[-1].item.id,
@@ -336,7 +367,7 @@ class Intake:
 
         With `as_it_is`, or if that cannot be done, the broker does it, without the reason.
         """
-        letter = None if as_it_is else arrivals.dead_letter_of(message, reason)
+        letter = None if as_it_is else dead_letter_of(message, reason)
         if letter is None:
             await message.reject(requeue=False)
         else:
@@ -358,9 +389,3 @@ class Intake:
         else:
             await channel.close()
         self._checked = self._clock.monotonic()
-
-
-def _fitting(inbox: Sequence[AbstractIncomingMessage]) -> int:
-    """Return how many messages are stored at a time: all, or as many as `BATCH` bytes hold."""
-    sizes = accumulate(len(message.body) for message in inbox)
-    return max(1, sum(1 for size in sizes if size <= BATCH))

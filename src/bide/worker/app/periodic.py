@@ -99,8 +99,7 @@ class Periodic:
         """
         # Imported here: most of what imports bide has none.
         from bide.worker.periodic.recurrence import period
-        from bide.worker.periodic.source import Source, inspect_source
-        from bide.worker.periodic.source_windows import SourceWindows
+        from bide.worker.periodic.source import Source, SourceWindows, inspect_source
 
         ms = period(every)
         ahead = milliseconds(window, "window")
@@ -178,8 +177,7 @@ class Periodic:
             ...     print("report of", tick.due)
         """
         from bide.worker.periodic.recurrence import Every, recurrence
-        from bide.worker.periodic.schedule import Schedule, check_missed
-        from bide.worker.periodic.schedule_ticks import ScheduleTicks
+        from bide.worker.periodic.schedule import Schedule, ScheduleTicks, check_missed
 
         rule = recurrence(cron, every, timezone)
         late = milliseconds(grace, "grace")

@@ -10,8 +10,7 @@ from bide.model.message import Message
 from bide.model.replies import Counts, Page
 from bide.model.times import format_duration
 from bide.worker.periodic.recurrence import Every, Recurrence, parse
-from bide.worker.periodic.schedule import TickBody
-from bide.worker.periodic.schedule_ticks import read
+from bide.worker.periodic.schedule import TickBody, read
 from bide.worker.periodic.source import read_window, source_of
 
 LOOK = 500

@@ -1,12 +1,22 @@
-"""A schedule: a function that is called repeatedly, and the rules for its ticks."""
+"""The chain of a schedule: tick after tick, each run by one process."""
 
+import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import msgspec
 
+from bide.consuming.handler import Unfit
+from bide.consuming.handling import Handling
+from bide.consuming.outcomes import Discard
+from bide.consuming.store_client import StoreClient
+from bide.model.commands import Cancel
 from bide.model.errors import InvalidArgument
-from bide.worker.periodic.recurrence import Recurrence
-from bide.worker.periodic.tick import Missed
+from bide.model.message import Message
+from bide.model.replies import Outcomes
+from bide.worker.periodic.chain import Links, id_of, moment_of, stands
+from bide.worker.periodic.recurrence import Recurrence, parse, told
+from bide.worker.periodic.tick import Missed, Tick
 
 MISSED: tuple[Missed, ...] = ("once", "all", "skip")
 
@@ -87,3 +97,118 @@ def check_missed(missed: str) -> Missed:
     if missed not in MISSED:
         raise InvalidArgument(f'missed={missed!r} must be "once", "all" or "skip"')
     return missed
+
+
+_log = logging.getLogger("bide.worker")
+
+
+class ScheduleTicks(Links):
+    """Runs a schedule tick by tick.
+
+    A claimed tick puts the next one before it runs: so neither a failure of its function nor the
+    death of its process stops the schedule.
+
+    Args:
+        schedule: the schedule.
+        store_client: runs its commands on the store.
+    """
+
+    def __init__(self, schedule: Schedule, store_client: StoreClient) -> None:
+        super().__init__(store_client, schedule.queue)
+        self._schedule = schedule
+        self._started: int | None = None
+
+    async def keep(self) -> None:
+        """Begin, and repair the chain whenever it is broken."""
+        await self.begin()
+        while True:
+            await self.pause()
+            await self._repair(newest=False)
+
+    async def ensure(self) -> None:
+        """Replace waiting ticks of other schedules: this process is the newest."""
+        self._started = await self.now()
+        await self._repair(newest=True)
+
+    async def _repair(self, *, newest: bool) -> None:
+        """Put a tick if there is none, or if a set clock or another schedule has put a wrong one.
+
+        Args:
+            newest: whether ticks of other schedules are wrong.
+        """
+        now, rule = await self.now(), self._schedule.recurrence
+        following = rule.after(now)
+        ticks = _ticks(await self.alive())
+        wrong = {
+            link.id: tick for link, tick in ticks
+            if link.state == "delayed" and not link.attempt
+            and (tick.due > following if tick.spec == rule.spec else newest)
+        }  # fmt: skip
+        if ticks and not wrong:
+            return
+        before = [tick.previous for tick in wrong.values() if tick.previous is not None]
+        previous = max((one for one in before if one <= now), default=None)
+        body = TickBody(following, previous, rule.spec, self._started or now)
+        id = await self._put(rule, body)
+        if old := [one for one in wrong if one != id]:
+            _log.info("%s: the next tick is %s, and not %s", self._schedule.name, id, old[0])
+            await self.store_client.patiently(Outcomes, Cancel(self.queue, old))
+
+    async def attend(self, one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
+        """Put the next tick, and run this one if the plan says so."""
+        schedule, message = self._schedule, one.message
+        tick = read(message)
+        if tick is None:
+            raise Unfit(f"this is not a tick, and {schedule.queue} is the queue of a schedule")
+        rule, since = self._rule(tick)
+        first = message.attempt == 1 and not message.failures
+        what = plan(rule, tick, one.claimed, schedule.missed, schedule.grace, first)
+        if not await self.later(tick.due):
+            # A tick that replaces missed ones counts as missed, even if it starts on time.
+            stands_for = what.missed and not what.run and schedule.missed == "once"
+            body = TickBody(what.following, what.previous, rule.spec, since, stands_for)
+            await self._put(rule, body)
+        if not what.run:
+            raise Discard(what.why)
+        one.given = Tick(
+            schedule.queue,
+            told(tick.due, rule.zone),
+            None if tick.previous is None else told(tick.previous, rule.zone),
+            what.missed,
+        )
+        await go_on()
+
+    def _rule(self, tick: TickBody) -> tuple[Recurrence, int]:
+        """Return the schedule of the next tick: ours, unless a newer process put this tick."""
+        mine, started = self._schedule.recurrence, self._started
+        if tick.spec != mine.spec and started is not None and tick.since > started:
+            try:
+                return parse(tick.spec), tick.since
+            except InvalidArgument as error:  # of a zone that is not known here
+                _log.warning("%s: a newer process has put a tick: %s", self._schedule.name, error)
+        elif tick.spec == mine.spec:
+            return mine, tick.since
+        return mine, started or tick.since
+
+    async def _put(self, rule: Recurrence, body: TickBody) -> str:
+        """Put a tick, or the first later one that was not acked; return its id."""
+        attempts = self._schedule.attempts
+        while True:
+            id = id_of(body.due)
+            outcome = await self.put(id, msgspec.json.encode(body), body.due, attempts)
+            if stands(outcome):
+                return id
+            body = msgspec.structs.replace(body, due=rule.after(body.due))
+
+
+def read(message: Message) -> TickBody | None:
+    """Return the tick in a message; `None` if it is not one."""
+    try:
+        tick = msgspec.json.decode(message.data, type=TickBody) if message.json else None
+    except msgspec.MsgspecError:
+        return None
+    return tick if tick is not None and moment_of(message.id) == tick.due else None
+
+
+def _ticks(links: list[Message]) -> list[tuple[Message, TickBody]]:
+    return [(link, tick) for link in links if (tick := read(link)) is not None]

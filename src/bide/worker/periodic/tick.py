@@ -1,8 +1,11 @@
 """The tick that the function of a schedule gets. In a file of its own: `bide` exports it."""
 
+import time
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
+
+from bide.model.times import Duration, Moment, unix
 
 Missed = Literal["once", "all", "skip"]
 """What to do with ticks that no worker ran in time."""
@@ -28,3 +31,42 @@ class Tick:
     """The time of the tick before it that was not skipped; `None` for the first one."""
     missed: bool
     """Whether no worker ran it in time."""
+
+
+def next_time(
+    after: Moment | None = None,
+    *,
+    cron: str | None = None,
+    every: Duration | None = None,
+    timezone: str = "UTC",
+) -> datetime:
+    """Return when a cron expression or a period is due next.
+
+    For schedules that are not known when the program is written, such as one of each customer:
+    the handler of a message puts the next one. See `App.schedule` for those that are.
+
+    Args:
+        after: the returned time is later than this one: an aware `datetime` or Unix seconds; by
+            default this machine's time.
+        cron: five fields, as "0 9 * * MON-FRI": minute, hour, day of month, month, weekday.
+        every: a period instead, counted from 1970 in UTC: "15m" is due at the full quarters.
+        timezone: the time zone of `cron` and of the returned time, such as "Europe/Berlin".
+
+    Returns:
+        An aware `datetime` in the time zone.
+
+    Raises:
+        InvalidArgument: neither or both of `cron` and `every` are given, or an argument is not
+            valid.
+
+    Example:
+        >>> from datetime import UTC, datetime
+        >>> friday = datetime(2026, 3, 27, 12, tzinfo=UTC)
+        >>> print(next_time(friday, cron="0 9 * * MON", timezone="Europe/Berlin"))
+        2026-03-30 09:00:00+02:00
+    """
+    from bide.worker.periodic.recurrence import recurrence, told  # most programs need none
+
+    rule = recurrence(cron, every, timezone)
+    start = time.time_ns() // 1_000_000 if after is None else unix(after, "after")
+    return told(rule.after(start), rule.zone)

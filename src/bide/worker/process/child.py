@@ -23,7 +23,7 @@ from bide.observing.logs import configure
 from bide.targets.amqp import intakes
 from bide.worker.app.app import App
 from bide.worker.app.loading import load
-from bide.worker.process.pipe import Pipe, Report
+from bide.worker.process.processes import FAILED, WRONG_USAGE, Pipe, Report
 from bide.worker.process.runner import Runner
 
 BEAT = 1.0
@@ -34,8 +34,6 @@ AGAIN = 1.0
 
 LINGER = 2.0
 """Seconds at the end for tasks and threads that handlers have started."""
-
-WRONG_USAGE, FAILED = 2, 3
 
 _log = logging.getLogger("bide.worker")
 

@@ -2,17 +2,21 @@
 
 import asyncio
 import logging
+import sys
+import threading
+import time
+import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from bide.consuming.busy import busy_of
 from bide.consuming.consumer import Consumer
-from bide.consuming.crash_isolation import CrashIsolation
 from bide.consuming.graceful_stop import cancel, first_of, stop
+from bide.consuming.isolation import CrashIsolation
 from bide.consuming.queue_handlers import chained
+from bide.consuming.run import traced
 from bide.consuming.store_client import StoreClient
-from bide.consuming.tracing import traced
 from bide.engines.registry import absolute, mask
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
@@ -20,12 +24,86 @@ from bide.model.commands import Queues
 from bide.model.errors import InvalidArgument, StoreBusy, StoreUnavailable
 from bide.model.replies import Names
 from bide.observing.heartbeat import Busy, Heartbeat, can_report
-from bide.observing.presence import read_gaps
 from bide.observing.tally import Tally
+from bide.observing.workers import read_gaps
 from bide.queue.values import own_name
 from bide.worker.app.app import App
 from bide.worker.app.lifespan import lifespan
-from bide.worker.process.loop_watch import LIMIT, Watch
+
+LIMIT = 0.5
+"""Seconds that a handler may block the event loop before a warning names it."""
+
+
+class Watch:
+    """A thread that watches the event loop while handlers run.
+
+    It uses real time: no clock can wake a blocked loop.
+
+    Args:
+        name: returns the name of the handler that a task runs, if any.
+        busy: returns whether handlers run on the loop.
+        limit: seconds of blocking before the warning.
+    """
+
+    def __init__(
+        self,
+        name: Callable[["asyncio.Task[object]"], str | None],
+        busy: Callable[[], bool],
+        limit: float = LIMIT,
+    ) -> None:
+        self._name = name
+        self._busy = busy
+        self._limit = limit
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+        self._moved = time.monotonic()
+        self._wake = threading.Event()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="bide-watch", daemon=True)
+        self._thread.start()
+
+    def look(self) -> None:
+        """Watch until no handler runs. Call it on the loop after handlers were started."""
+        if not self._wake.is_set():
+            self._moved = time.monotonic()
+            self._wake.set()
+            self._loop.call_later(self._limit / 4, self._tick)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._over.set()
+        self._wake.set()
+        self._thread.join()
+
+    def _tick(self) -> None:
+        self._moved = time.monotonic()
+        if self._busy() and not self._over.is_set():
+            self._loop.call_later(self._limit / 4, self._tick)
+        else:
+            self._wake.clear()
+
+    def _run(self) -> None:
+        warned = 0.0
+        while self._wake.wait() and not self._over.wait(self._limit):
+            moved = self._moved
+            if self._wake.is_set() and time.monotonic() - moved > self._limit and warned != moved:
+                warned = moved  # once for each time that it is blocked
+                self._warn(time.monotonic() - moved)
+
+    def _warn(self, seconds: float) -> None:
+        task = asyncio.current_task(self._loop)
+        name = (self._name(task) if task is not None else None) or "something"
+        frame = sys._current_frames().get(self._loop_thread)
+        where = ""
+        if frame is not None:
+            innermost = traceback.extract_stack(frame)[-1]
+            where = f" at {innermost.filename}:{innermost.lineno} ({innermost.name})"
+        _log.warning(
+            "%s has held up the event loop for %.1f s%s; nothing else moves meanwhile. Make it a "
+            "plain function, which gets a thread, or await what takes long",
+            name, seconds, where,
+        )  # fmt: skip
+
 
 _log = logging.getLogger("bide.worker")
 

@@ -5,26 +5,75 @@ It never imports the user's code, so neither a change of that code nor a crash i
 
 import asyncio
 import logging
+import os
+import resource
 import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from bide.observing.metrics import MetricsServer, registry_of
-from bide.worker.process.child import BEAT, FAILED, WRONG_USAGE, Orders
-from bide.worker.process.descriptors import raise_descriptor_limit
-from bide.worker.process.health import HealthFile, HealthPort
-from bide.worker.process.pipe import Report
-from bide.worker.process.process import CommandOf, Process
-from bide.worker.process.reload import Sources
-from bide.worker.process.slot import Restarts, Slot
-from bide.worker.process.stop_requests import EVERY, StopRequests
-from bide.worker.process.systemd import notify, watchdog_seconds
-from bide.worker.process.totals import Totals
+from bide.worker.process.child import BEAT, Orders
+from bide.worker.process.health import HealthFile, HealthPort, notify, watchdog_seconds
+from bide.worker.process.processes import (
+    FAILED,
+    WRONG_USAGE,
+    CommandOf,
+    Process,
+    Report,
+    Restarts,
+    Slot,
+)
+from bide.worker.process.totals import EVERY, StopRequests, Totals
+
+LEFT_OUT = {"__pycache__", "node_modules", "site-packages"}
+
+
+class Sources:
+    """The Python files below a folder; hidden folders and installed packages are left out."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._seen = dict(self._look())
+
+    def changed(self) -> list[Path]:
+        """Return the files that were changed, added or removed since the last call."""
+        now = dict(self._look())
+        before, self._seen = self._seen, now
+        return sorted(path for path in before | now if before.get(path) != now.get(path))
+
+    def _look(self) -> Iterator[tuple[Path, int]]:
+        for folder, folders, files in os.walk(self._folder):
+            folders[:] = [
+                name for name in folders
+                if name not in LEFT_OUT and not name.startswith(".")
+                and not (Path(folder) / name / "pyvenv.cfg").exists()
+            ]  # fmt: skip
+            for name in files:
+                if name.endswith(".py"):
+                    path = Path(folder, name)
+                    try:
+                        yield path, path.stat().st_mtime_ns
+                    except FileNotFoundError:  # removed since the folder was read
+                        continue
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the soft limit of open files to the hard one; child processes inherit it.
+
+    The soft limit is 1,024 on most systems, for programs that use select(); bide does not.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError):  # macOS has a lower limit than it says
+            return
+
 
 SILENT = 10.0
 """Seconds without a report after which the event loop of a process counts as blocked."""

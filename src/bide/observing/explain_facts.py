@@ -29,7 +29,7 @@ class _Subscription(msgspec.Struct):
 
 
 class _Circuit(msgspec.Struct):
-    """What counts of a stored circuit; see `bide.targets.http.circuit`."""
+    """What counts of a stored circuit; see `bide.targets.http.receiver`."""
 
     since: int | None = None
     until: int = 0

@@ -1,0 +1,255 @@
+"""What is known of a receiver: its answers, its circuit and its pace.
+
+Nothing here waits, sends or reads a clock: callers pass the time.
+"""
+
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from bide.consuming.settling import ACK, RELEASE, Verdict
+from bide.model.backoff import Backoff
+from bide.model.message import Message
+
+LONGEST_RETRY_AFTER = 3_600_000
+"""The longest Retry-After that is respected, in milliseconds."""
+
+BEHIND = RELEASE._replace(delay=1)
+"""Release a message behind those that are due, so that the next probe is another one's."""
+
+AWAY = frozenset({429, 502, 503, 504})
+"""Statuses of a receiver that is busy or away; they say nothing about the message."""
+
+
+class Answer(NamedTuple):
+    """The result of one request."""
+
+    status: int | None
+    """`None`: there was no valid answer."""
+    text: str
+    """The status and the first part of the answer, without secrets."""
+    again: int | None = None
+    """The milliseconds of Retry-After, if the receiver sent it."""
+
+    @property
+    def good(self) -> bool:
+        """Whether the receiver accepted the message."""
+        return self.status is not None and 200 <= self.status < 300
+
+    @property
+    def gone(self) -> bool:
+        """Whether the receiver wants no more messages (410)."""
+        return self.status == HTTPStatus.GONE
+
+    @property
+    def away(self) -> bool:
+        """Whether the failure says nothing about the message: any message would have failed."""
+        return self.status is None or self.status in AWAY
+
+    @property
+    def counts(self) -> bool:
+        """Whether it counts as a failure of the receiver; 429 shows that it is alive."""
+        return not self.good and self.status != HTTPStatus.TOO_MANY_REQUESTS
+
+
+class Failed(Exception):
+    """The receiver did not accept a message.
+
+    Args:
+        answer: what it answered.
+        probe: whether the message was to show that the receiver is back.
+    """
+
+    def __init__(self, answer: Answer, *, probe: bool) -> None:
+        super().__init__(answer.text)
+        self.answer = answer
+        self.probe = probe
+
+
+def verdict(
+    message: Message, answer: Answer, backoff: Backoff, chance: float, *, is_open: bool, probe: bool
+) -> Verdict:
+    """Return how to settle a message.
+
+    Args:
+        message: as it was claimed; its attempt and attempts count.
+        answer: the result of the request.
+        backoff: of the subscription.
+        chance: 0 to 1, for the jitter.
+        is_open: whether the circuit is open, by this failure or before. Then a message that met a
+            receiver that is away keeps its attempt.
+        probe: whether this was a probe.
+    """
+    if answer.good:
+        return ACK
+    if answer.gone or (is_open and answer.away):
+        # The receiver may be away for this message alone, which takes too long or breaks it.
+        return BEHIND if probe and not answer.gone else RELEASE
+    if message.attempt >= min(backoff.attempts, message.attempts):
+        return Verdict("bury", reason=answer.text)
+    pause = max(backoff.delay(message.attempt, chance), answer.again or 0)
+    return Verdict("retry", pause, answer.text)
+
+
+def retry_after(value: str | None, now: int) -> int | None:
+    """Return the duration of a Retry-After header in milliseconds; `None` if it is not valid.
+
+    Args:
+        value: seconds, or a date of HTTP.
+        now: the time in Unix milliseconds.
+
+    Example:
+        >>> retry_after("120", 0), retry_after("Thu, 01 Jan 1970 00:00:10 GMT", 4_000)
+        (120000, 6000)
+        >>> retry_after("soon", 0), retry_after("99999999", 0)
+        (None, 3600000)
+    """
+    if value is None:
+        return None
+    text = value.strip()
+    if text.isascii() and text.isdigit():
+        return min(int(text[:12]) * 1000, LONGEST_RETRY_AFTER)
+    try:
+        moment = parsedate_to_datetime(text).timestamp()
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None
+    return min(max(0, round(moment * 1000) - now), LONGEST_RETRY_AFTER)
+
+
+State = Literal["closed", "open", "half-open"]
+
+CEILING = 600_000
+"""The longest time between two probes, in milliseconds."""
+
+SKEW = 60_000
+"""By how many milliseconds the clocks of servers may differ."""
+
+
+class Circuit(msgspec.Struct, omit_defaults=True):
+    """A circuit breaker: stops sending to a failing receiver, and probes it now and then.
+
+    Times are Unix milliseconds. (M. Nygard, "Release It!", 2007, chapter 5.)
+
+    Example:
+        >>> circuit = Circuit()
+        >>> circuit.failed("503", 1_000, most=1, pause=30_000), circuit.state(1_000)
+        (True, 'open')
+        >>> circuit.state(31_000), circuit.succeeded(31_000), circuit.state(31_000)
+        ('half-open', True, 'closed')
+    """
+
+    failures: int = 0
+    """How many requests failed in a row."""
+    since: int | None = None
+    """When it was opened; `None`: it is closed."""
+    until: int = 0
+    """While it is open: the time of the next probe, one message."""
+    pause: int = 0
+    """How long it stays open this time, in milliseconds."""
+    error: str = ""
+    """The last failure."""
+    changed: int = 0
+    """When it was opened or closed, or a probe failed; later than the change before."""
+    receiver: str = ""
+    """The `Subscription.receiver` that it is about; empty: of any."""
+
+    def at(self, receiver: str) -> "Circuit":
+        """Return it if it is about this receiver, else a new circuit."""
+        return self if self.receiver in ("", receiver) else Circuit()
+
+    def state(self, now: int) -> State:
+        """Return the state: closed sends all, open sends nothing, half-open sends one message."""
+        if self.since is None:
+            return "closed"
+        # If the end is farther off than it can be, the clock that set it was wrong.
+        return "open" if 0 < self.until - now <= self.pause + SKEW else "half-open"
+
+    def succeeded(self, now: int) -> bool:
+        """Count a success; return whether it closes the circuit."""
+        self.failures = 0
+        if self.since is None:
+            return False
+        self.since, self.until, self.pause = None, 0, 0
+        self.changed = max(now, self.changed + 1)
+        return True
+
+    def failed(self, error: str, now: int, *, most: int, pause: int) -> bool:
+        """Count a failure; return whether it opens the circuit, or was a failed probe.
+
+        Args:
+            error: the failure.
+            now: the time.
+            most: how many failures in a row open the circuit.
+            pause: how long it stays open the first time.
+        """
+        self.failures += 1
+        self.error = error
+        state = self.state(now)
+        if state == "open" or (state == "closed" and self.failures < most):
+            return False
+        self.pause = min(max(CEILING, pause), self.pause * 2 if state == "half-open" else pause)
+        self.since = now if self.since is None else self.since
+        self.until, self.changed = now + self.pause, max(now, self.changed + 1)
+        return True
+
+
+SAVED = 0.1
+"""Seconds for which unused requests are saved: no second has more than a tenth too many."""
+
+
+class Pace:
+    """Limits how many requests start in a second. Times are seconds of the monotonic clock.
+
+    Args:
+        rate: requests per second; `None`: no limit.
+        now: the time of the start.
+
+    Example:
+        >>> pace = Pace(20, 0.0)
+        >>> pace.room(10, 0.0), pace.take(2), pace.room(10, 0.0), pace.wait(0.0)
+        (2, None, 0, 0.05)
+    """
+
+    def __init__(self, rate: float | None, now: float) -> None:
+        self.rate = rate
+        self._at = now
+        self._there = 0.0 if rate is None else _full(rate)
+
+    def set(self, rate: float | None, now: float) -> None:
+        """Change the rate; saved requests are kept up to the new maximum."""
+        self._fill(now)
+        if self.rate is None and rate is not None:
+            self._there = _full(rate)
+        self.rate = rate
+        self._fill(now)
+
+    def room(self, most: int, now: float) -> int:
+        """Return how many of `most` may start."""
+        if self.rate is None:
+            return most
+        self._fill(now)
+        return min(most, int(self._there + 1e-9))
+
+    def take(self, count: int) -> None:
+        """Count requests that have started."""
+        if self.rate is not None:
+            self._there -= count
+
+    def wait(self, now: float) -> float:
+        """Return in how many seconds the next may start."""
+        if self.rate is None:
+            return 0.0
+        self._fill(now)
+        return max(0.0, (1 - self._there) / self.rate)
+
+    def _fill(self, now: float) -> None:
+        if self.rate is not None:
+            saved = self._there + (now - self._at) * self.rate
+            self._there = min(_full(self.rate), saved)
+        self._at = now
+
+
+def _full(rate: float) -> float:
+    return max(1.0, rate * SAVED)

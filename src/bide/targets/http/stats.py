@@ -1,0 +1,176 @@
+"""The figures of push and of intakes: numbers that add up over processes, and their metrics."""
+
+from collections.abc import Container, Iterator, Mapping
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self, get_args
+
+import msgspec
+
+from bide.observing.metrics import Family, by_outcome
+from bide.observing.tally import Stats, Tally
+from bide.targets.http.receiver import Answer, Circuit, State
+from bide.targets.http.subscription import Subscription
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+
+COUNTED = ("stored", "repeated", "renamed", "refused")
+
+
+class IntakeStats(Stats):
+    """What the intakes of one exchange have done.
+
+    Example:
+        >>> IntakeStats(stored=2, connected=1).plus(IntakeStats(stored=1, connected=1).ceased())
+        IntakeStats(stored=3, repeated=0, renamed=0, refused=0, connected=1, waiting=0)
+    """
+
+    CURRENT = "connected", "waiting"
+
+    stored: int = 0
+    repeated: int = 0
+    """Were stored already: they came again, since the broker had not seen their acknowledgement."""
+    renamed: int = 0
+    """Had a `message_id` that another message has: they are stored under ids of their own."""
+    refused: int = 0
+    """Went to the dead-letter exchange."""
+    connected: int = 0
+    """How many intakes are connected."""
+    waiting: int = 0
+    """How many intakes wait for a store that is full or away."""
+
+
+FAMILIES = (
+    Family("counter", "bide_rabbitmq_messages", "Messages that came from RabbitMQ, by what became "
+           "of them: stored; repeated, known already; renamed, stored under an id of their own; "
+           "refused, published to the dead-letter exchange.", "exchange outcome",
+           lambda one: {outcome: getattr(one, outcome) for outcome in COUNTED}),
+    Family("gauge", "bide_rabbitmq_connected", "Intakes that are connected.", "exchange",
+           lambda one: one.connected),
+    Family("gauge", "bide_rabbitmq_waiting", "Intakes that wait for the store.", "exchange",
+           lambda one: one.waiting),
+)  # fmt: skip
+
+
+def intake_metrics(taken: Mapping[str, IntakeStats]) -> "Iterator[Metric]":
+    """Yield the metrics of intakes, by exchange."""
+    for family in FAMILIES if taken else ():
+        yield family.of(dict(sorted(taken.items())))
+
+
+Class = Literal["2xx", "3xx", "4xx", "5xx", "none"]
+"""The class of an answer's status; "none": no valid answer, or one below 200 or above 599."""
+
+CLASSES: tuple[Class, ...] = get_args(Class)
+
+
+class Deliveries(Stats, omit_defaults=True):
+    """The requests since the running servers started. Times are Unix milliseconds.
+
+    Example:
+        >>> deliveries = Deliveries()
+        >>> deliveries.note(Answer(503, "503 Service Unavailable"), 1_000)
+        >>> deliveries.answers, deliveries.error
+        ({'5xx': 1}, '503 Service Unavailable')
+    """
+
+    CURRENT = ("running",)
+
+    answers: dict[Class, int] = msgspec.field(default_factory=dict)
+    """The number of requests by class of the answer."""
+    running: int = 0
+    """How many requests are running."""
+    taken_at: int = 0
+    """When the receiver last accepted a message."""
+    failed_at: int = 0
+    """When a request last failed."""
+    error: str = ""
+    """The error of that request."""
+
+    def note(self, answer: Answer, now: int) -> None:
+        """Count an answer."""
+        status = answer.status or 0
+        found: Class = CLASSES[status // 100 - 2] if 200 <= status < 600 else "none"
+        self.answers[found] = self.answers.get(found, 0) + 1
+        if answer.good:
+            self.taken_at = now
+        else:
+            self.failed_at, self.error = now, answer.text
+
+    def plus(self, other: Self) -> Self:
+        """Return the sum of both, with the last error."""
+        last = max(self, other, key=lambda one: one.failed_at)
+        return msgspec.structs.replace(
+            super().plus(other), taken_at=max(self.taken_at, other.taken_at),
+            failed_at=last.failed_at, error=last.error,
+        )  # fmt: skip
+
+
+class Known(NamedTuple):
+    """A subscription and its circuit."""
+
+    subscription: Subscription
+    circuit: Circuit
+
+
+class PushStats(Stats):
+    """The figures of push, by the keys of the subscriptions."""
+
+    tallies: Mapping[str, Tally] = {}
+    """Lateness, duration and outcomes of deliveries."""
+    deliveries: Mapping[str, Deliveries] = {}
+    """The answers of receivers."""
+    taken: Mapping[str, IntakeStats] = {}
+    """What intakes took into the store, by exchange."""
+
+    def only(self, keys: Container[str]) -> "PushStats":
+        """Return the figures of some subscriptions, and of all intakes."""
+        return PushStats(
+            {key: one for key, one in self.tallies.items() if key in keys},
+            {key: one for key, one in self.deliveries.items() if key in keys},
+            self.taken,
+        )
+
+
+DELIVERIES = (
+    Family("counter", "bide_push_deliveries", "Deliveries that have ended, by how.",
+           "subscription outcome", by_outcome),
+    Family("histogram", "bide_push_lateness_seconds", "From the due moment of a message to the "
+           "start of its request.", "subscription", lambda tally: tally.lateness),
+    Family("histogram", "bide_push_duration_seconds", "How long requests took.", "subscription",
+           lambda tally: tally.duration),
+)  # fmt: skip
+REQUESTS = (
+    Family("counter", "bide_push_requests", "Requests to receivers, by the first digit of the "
+           "answer's status; none: nothing that could be read came back.", "subscription answer",
+           lambda told: dict.fromkeys(CLASSES, 0) | told.answers),
+    Family("gauge", "bide_push_in_flight", "Requests under way.", "subscription",
+           lambda told: told.running),
+)  # fmt: skip
+CIRCUIT = Family(
+    "gauge", "bide_push_circuit", "1 for the state that the circuit is in: open, and the receiver "
+    "is left alone; half-open, and it is probed.", "subscription state",
+    lambda found: {state: state == found for state in get_args(State)},
+)  # fmt: skip
+PAUSED = Family("gauge", "bide_push_paused", "Whether nothing is sent.", "subscription")
+
+
+def push_metrics(known: Mapping[str, Known], sent: PushStats, now: int) -> "Iterator[Metric]":
+    """Yield the metrics of subscriptions.
+
+    Args:
+        known: the subscriptions, by the names that the reader knows them by.
+        sent: the figures of these and other subscriptions.
+        now: the time in Unix milliseconds.
+    """
+    known = dict(sorted(known.items()))
+    keys = {name: one.subscription.key for name, one in known.items()}
+    yield from intake_metrics(sent.taken)
+    for family in DELIVERIES:
+        yield family.of({name: sent.tallies.get(key) or Tally() for name, key in keys.items()})
+    for family in REQUESTS:
+        yield family.of(
+            {name: sent.deliveries.get(key) or Deliveries() for name, key in keys.items()}
+        )
+    yield CIRCUIT.of({name: one.circuit.state(now) for name, one in known.items()})
+    yield PAUSED.of({name: one.subscription.paused for name, one in known.items()})

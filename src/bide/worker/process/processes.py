@@ -1,0 +1,340 @@
+"""One worker process as its supervisor sees it: started, reporting, stopped, ended."""
+
+import asyncio
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from bide.consuming.graceful_stop import first_of
+from bide.model.backoff import Backoff
+from bide.observing.tally import Tally
+
+WRONG_USAGE, FAILED = 2, 3
+"""Exit codes of a process that could not begin, and has printed why."""
+
+LONGEST = 1 << 24
+"""The largest report in bytes. A tally takes a few hundred, and a process may have many queues."""
+
+
+class Report(msgspec.Struct, omit_defaults=True):
+    """A report of a process: that its event loop runs, and with metrics, what it has done."""
+
+    ready: bool = False
+    """Whether it claims messages."""
+    store: str = ""
+    """The URL of the store with its password; never log it."""
+    tallies: Mapping[str, Tally] = {}
+    """By queue, since the process began."""
+    stuck: Sequence[str] = ()
+    """Queues whose places are all taken by handlers that do not return."""
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Report).decode
+
+
+class Pipe:
+    """The end of the worker process.
+
+    Args:
+        descriptor: of the socket.
+        cut: called when the supervisor has died.
+    """
+
+    def __init__(self, descriptor: int, cut: Callable[[], None]) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._cut = cut
+        self._writer: asyncio.StreamWriter | None = None
+        self._waiting: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Open the socket, and notice when the supervisor closes it."""
+        reader, self._writer = await asyncio.open_connection(sock=self._socket)
+        self._waiting = asyncio.create_task(self._wait(reader))
+
+    def tell(self, report: Report) -> None:
+        """Send a report, unless the last one is still in the buffer: the next has all figures."""
+        writer = self._writer
+        if writer is None or writer.is_closing() or writer.transport.get_write_buffer_size():
+            return
+        writer.write(_encode(report) + b"\n")
+
+    async def close(self, last: Report) -> None:
+        """Send the last report, and close the socket."""
+        if self._writer is None:
+            self._socket.close()
+            return
+        assert self._waiting is not None
+        self._waiting.cancel()
+        self.tell(last)
+        self._writer.close()
+        try:
+            await self._writer.wait_closed()
+        except OSError:
+            return  # it has died; `cut` was called
+
+    async def _wait(self, reader: asyncio.StreamReader) -> None:
+        """The supervisor sends nothing: a read ends when it has closed the socket or died."""
+        try:
+            await reader.read()
+        except OSError:
+            pass  # it was killed
+        self._cut()
+
+
+async def listen(pipe: socket.socket, heard: Callable[[Report], None]) -> None:
+    """Receive the reports of a process until it ends. Runs in the supervisor."""
+    reader, writer = await asyncio.open_connection(sock=pipe, limit=LONGEST)
+    try:
+        while said := await reader.readline():
+            if said.endswith(b"\n"):  # else it was killed while it wrote
+                heard(_decode(said))
+    except ConnectionResetError:
+        return  # it was killed
+    finally:
+        writer.close()
+
+
+LAST_WORD = 1.0
+"""Seconds to receive the last report of an ended process; its children may hold the socket open."""
+
+_log = logging.getLogger("bide.worker")
+
+CommandOf = Callable[[int], Sequence[str]]
+"""Returns the command line, given the descriptor of the child's end of the socket."""
+
+
+class Process:
+    """A process, from its start to its end.
+
+    Args:
+        number: of its place, for the log.
+        command_of: returns its command line.
+        pass_fds: descriptors that it inherits.
+        heard: called with each of its reports.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        command_of: CommandOf,
+        pass_fds: Sequence[int],
+        heard: Callable[["Process", Report], None],
+    ) -> None:
+        self.number = number
+        self.report = Report()
+        """Its last report."""
+        self.began = time.monotonic()
+        self.heard = self.began
+        """When that report came, by `time.monotonic`."""
+        self.told = 0
+        """How many times it was asked to end."""
+        self._tell = heard
+        self._news = asyncio.Event()
+        self._child: asyncio.subprocess.Process | None = None
+        self.over = asyncio.create_task(self._live(command_of, tuple(pass_fds)))
+        """Ends with the exit code of the process."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it claims messages."""
+        return self.report.ready and not self.over.done()
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id; `None` before it was started."""
+        return None if self._child is None else self._child.pid
+
+    @property
+    def lived(self) -> float:
+        """How many seconds it has lived."""
+        return time.monotonic() - self.began
+
+    async def until_known(self) -> bool:
+        """Wait until it is ready, or has ended; return whether it is ready."""
+        await self._news.wait()
+        return self.ready
+
+    def end(self, patience: float) -> None:
+        """Ask it to end, from the second time on at once; kill it after `patience` seconds."""
+        self.told += 1
+        child = self._child
+        if child is not None and child.returncode is None:
+            child.send_signal(signal.SIGTERM if self.told == 1 else signal.SIGINT)
+        asyncio.get_running_loop().call_later(patience, self._kill)
+
+    def cause(self) -> str:
+        """Return how it has ended, for the log."""
+        code = self.over.result()
+        if code >= 0:
+            return f"exit code {code}"
+        return f"killed by {signal.Signals(-code).name}"
+
+    async def _live(self, command_of: CommandOf, pass_fds: tuple[int, ...]) -> int:
+        try:
+            return await self._run(command_of, pass_fds)
+        except OSError as error:  # no memory for another process, no descriptor left
+            _log.error("process %d cannot be started: %s", self.number, error)
+            return FAILED
+        finally:
+            self.report.ready = False
+            self._news.set()
+
+    async def _run(self, command_of: CommandOf, pass_fds: tuple[int, ...]) -> int:
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._child = child = await asyncio.create_subprocess_exec(
+                    *command_of(theirs.fileno()), pass_fds=(*pass_fds, theirs.fileno()),
+                    process_group=0,  # so that Ctrl-C comes to the supervisor alone
+                )  # fmt: skip
+        except OSError:
+            ours.close()
+            raise
+        if self.told:
+            child.terminate()
+        listening = asyncio.create_task(listen(ours, self._hear))
+        try:
+            code = await child.wait()
+            await asyncio.wait([listening], timeout=LAST_WORD)
+            return code
+        finally:
+            listening.cancel()
+
+    def _hear(self, report: Report) -> None:
+        self.heard = time.monotonic()
+        self.report = report
+        if report.ready:
+            self._news.set()
+        self._tell(self, report)
+
+    def _kill(self) -> None:
+        child = self._child
+        if child is not None and child.returncode is None:
+            _log.error("process %d does not end; it is killed", child.pid)
+            child.kill()
+
+
+SLOW = 10.0
+"""Seconds between two warnings that a new process is not ready yet."""
+
+STEADY = 30.0
+"""Seconds after which the death of a process is not part of a crash loop."""
+
+PAUSES = Backoff(first="500ms", factor=2, ceiling="30s", jitter=0)
+"""The delays before a dead process is replaced."""
+
+
+class Slot:
+    """Keeps one process at work, and replaces it.
+
+    Args:
+        number: for the log.
+        start: starts a process for the slot of a number.
+        end: asks a process to end.
+    """
+
+    def __init__(
+        self, number: int, start: Callable[[int], Process], end: Callable[[Process], None]
+    ) -> None:
+        self.number = number
+        self.process: Process | None = None
+        """The process at work. One that was replaced may still finish its deliveries."""
+        self.again = 0.0
+        """When the next attempt to replace a stuck process may begin, by `time.monotonic`."""
+        self.asked = ""
+        """Who asked to replace the process at work; empty: nobody."""
+        self._start = start
+        self._end = end
+        self._replaced = asyncio.Event()
+
+    @property
+    def ready(self) -> bool:
+        """Whether a process is at work."""
+        return self.process is not None and self.process.ready
+
+    async def fill(self) -> Process:
+        """Start a process unless there is one; wait for its end, or that of its replacement."""
+        if self.process is None:
+            self.process = self._start(self.number)
+        while True:
+            process = self.process
+            await first_of(process.over, self._replaced.wait())
+            self._replaced.clear()
+            if self.process is process and process.over.done():
+                self.process = None
+                return process
+
+    async def replace(self, given_up: asyncio.Event, *, hurry: bool) -> bool:
+        """Start another process, and end the one before once the new one is at work.
+
+        Args:
+            given_up: set when the caller no longer waits for the new process.
+            hurry: the one before must end at once.
+
+        Returns:
+            Whether the new process works; if not, the one before goes on.
+        """
+        fresh = self._start(self.number)
+        if not await self.until_ready(fresh, given_up):
+            return False
+        old, self.process = self.process, fresh
+        self._replaced.set()
+        if old is not None:  # else it died meanwhile
+            self._end(old)
+            if hurry:
+                self._end(old)
+            await asyncio.wait([old.over])
+        return True
+
+    async def until_ready(self, fresh: Process, given_up: asyncio.Event) -> bool:
+        """Wait until a new process works; return whether it does."""
+        known = asyncio.create_task(fresh.until_known())
+        hurry = asyncio.create_task(given_up.wait())
+        waited = 0.0
+        try:
+            while not (await _first(known, hurry)):
+                waited += SLOW
+                _log.warning("the new process %d is not ready after %g s", self.number, waited)
+        finally:
+            known.cancel()
+            hurry.cancel()
+        if fresh.ready:
+            return True
+        if not fresh.over.done():
+            self._end(fresh)
+        elif not fresh.told:
+            _log.error(
+                "the new process %d has ended (%s) before it was ready; those that work go on with "
+                "the code they have",
+                self.number, fresh.cause(),
+            )  # fmt: skip
+        return False
+
+
+async def _first(*tasks: "asyncio.Task[bool]") -> bool:
+    """Wait up to `SLOW` seconds until one of them is done; return whether one is."""
+    done, _ = await asyncio.wait(tasks, timeout=SLOW, return_when=asyncio.FIRST_COMPLETED)
+    return bool(done)
+
+
+class Restarts:
+    """Counts how often in a row a process died soon after its start.
+
+    Example:
+        >>> restarts = Restarts()
+        >>> [restarts.pause(lived) for lived in (0.1, 0.1, 0.1, 300, 0.1)]
+        [0.5, 1.0, 2.0, 0.5, 0.5]
+    """
+
+    def __init__(self) -> None:
+        self._young = 0
+
+    def pause(self, lived: float) -> float:
+        """Return how many seconds to wait before the next process is started."""
+        self._young = 0 if lived >= STEADY else self._young + 1
+        return PAUSES.delay(self._young, 0.5) / 1000
