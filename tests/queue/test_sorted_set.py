@@ -13,7 +13,6 @@ import redis
 import bide
 from bide.model.commands import Put
 from bide.model.limits import MAX_BYTES
-from bide.queue.base import BlockingBase
 from bide.queue.foreign_redis import SortedSet
 from tests.servers import RedisServer
 
@@ -119,14 +118,14 @@ def test_large_members_go_in_several_commands(
 ) -> None:
     theirs.zadd(KEY, {f"{number}" + "x" * 900_000: MOMENT for number in range(12)})
     sizes: list[int] = []
-    do = BlockingBase._do
+    do = bide.Queue._do
 
     def note(self: Any, kind: Any, command: Any, *more: Any, **options: Any) -> Any:
         if type(command) is Put:
             sizes.append(sum(len(item.data) for item in command.items))
         return do(self, kind, command, *more, **options)
 
-    monkeypatch.setattr(BlockingBase, "_do", note)
+    monkeypatch.setattr(bide.Queue, "_do", note)
     assert bide.load_sorted_set(orders, url, KEY, body="text").stored == 12
     assert len(sizes) == 2
     assert max(sizes) < MAX_BYTES

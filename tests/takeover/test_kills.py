@@ -9,7 +9,6 @@ import pytest
 import bide
 from bide.model.commands import Put
 from bide.model.limits import MAX_BYTES
-from bide.queue.base import BlockingBase
 from bide.queue.foreign_redis import ForeignRedis
 from bide.queue.takeover.run import Library
 from tests.contrib.celery.conftest import Broker
@@ -99,7 +98,7 @@ def test_a_run_that_dies_anywhere_is_continued(
         death = Death(at, after=after)
         with monkeypatch.context() as patch:
             patch.setattr(ForeignRedis, "ask_all", death.around(ForeignRedis.ask_all))
-            patch.setattr(BlockingBase, "_do", death.around(BlockingBase._do))
+            patch.setattr(bide.Queue, "_do", death.around(bide.Queue._do))
             try:
                 run()
             except Dead:
@@ -219,14 +218,14 @@ def test_large_messages_go_in_several_commands(
     for id in IDS:
         source.enqueue("shop.expire", "x" * 3_000_000, job_id=id)
     sizes: list[int] = []
-    do = BlockingBase._do
+    do = bide.Queue._do
 
     def note(self: Any, kind: Any, command: Any, *more: Any, **options: Any) -> Any:
         if type(command) is Put:
             sizes.append(sum(len(item.data) for item in command.items))
         return do(self, kind, command, *more, **options)
 
-    monkeypatch.setattr(BlockingBase, "_do", note)
+    monkeypatch.setattr(bide.Queue, "_do", note)
     with bide.Queue("orders", orders._url, max_body=4_000_000) as large:
         assert bide.take_over(large, "rq", broker.store_url).stored == len(IDS)
     assert max(sizes) == 2 * min(sizes) < MAX_BYTES

@@ -26,7 +26,7 @@ from bide.consuming.run import INTEGRATIONS
 from bide.model.commands import Command, Put
 from bide.model.errors import InvalidArgument
 from bide.model.message import MAX_ATTEMPTS
-from bide.queue.base import AsyncBase, BlockingBase
+from bide.queue import AsyncQueue, Queue
 
 __all__ = ["BideIntegration"]
 
@@ -180,7 +180,7 @@ def _without_bodies(event: Any, hint: Mapping[str, Any]) -> Any:
 
 def _stamp_puts() -> None:
     """Let puts carry the trace. Programs without this integration are not slowed down."""
-    blocking, asynchronous = BlockingBase._do, AsyncBase._do
+    blocking, asynchronous = Queue._do, AsyncQueue._do
 
     def do(self: Any, kind: Any, command: Command, *more: Any, **options: Any) -> Any:
         if type(command) is not Put or not _propagates():
@@ -194,8 +194,8 @@ def _stamp_puts() -> None:
         with _publishing(command):
             return await asynchronous(self, kind, _stamped(command), *more, **options)
 
-    BlockingBase._do = do  # type: ignore[method-assign]
-    AsyncBase._do = ado  # type: ignore[method-assign]
+    Queue._do = do  # type: ignore[method-assign]
+    AsyncQueue._do = ado  # type: ignore[method-assign]
 
 
 def _propagates() -> bool:

@@ -2,32 +2,48 @@
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable
+from functools import partial
 from inspect import getmembers, isfunction
-from typing import Any, TypeVar, overload
+from typing import Any, Self, TypeVar, cast, overload
 
-from bide.lane.steps import arun_steps
+from bide.lane.steps import Steps, arun_steps
 from bide.model import replies
-from bide.model.commands import Count, Delete
+from bide.model.commands import Command, Count, Delete, Explain, Put, Scan
 from bide.model.ended import End
+from bide.model.identity import check_name
 from bide.model.message import Message, State
-from bide.model.replies import Claimed, Counts, Ends, Found, Outcome, Outcomes, Settings
+from bide.model.replies import (
+    Claimed,
+    Counts,
+    Ends,
+    Explained,
+    Found,
+    Outcome,
+    Outcomes,
+    Page,
+    Settings,
+)
 from bide.model.times import Duration, Moment
 from bide.model.undoing import Bulk, Undo, Undone
-from bide.queue.base import AsyncBase
+from bide.observing import spans
+from bide.observing.explanation import Explanation
+from bide.observing.explain_facts import afollow, look_further
+from bide.queue.base import tracer_of_puts
 from bide.queue.changing import Changes
 from bide.queue.delivery import AsyncDelivery, AsyncTake
 from bide.queue.put_and_settle import awaited
-from bide.queue.results import Audit, Forecast, deleted, result_in
+from bide.queue.results import Audit, Forecast, deleted, following, result_in
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, commands_of_stream, to_line
 from bide.queue.undoing import Undoable, note_of, steps_of, whole, whole_undo
 from bide.queue.values import wait_seconds
+from bide.within import acarry_out
 
+R = TypeVar("R")
 T = TypeVar("T")
 Async = Coroutine[Any, Any, T]
 
 
 class AsyncQueue(
-    AsyncBase,
     Changes[
         AsyncDelivery, Async[Outcome], Async[list[Outcome]], Async[int], Async[Undoable],
         Async[Settings],
@@ -48,6 +64,23 @@ class AsyncQueue(
         >>> asyncio.run(main())
         {'order': 42}
     """
+
+    async def close(self) -> None:
+        """Async form of `Queue.close`."""
+        await asyncio.to_thread(self._close)  # it waits for running commands
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def explain(self, id: str) -> Explanation:
+        """Async form of `Queue.explain`."""
+        facts = await self._do(Explained, Explain(self.name, check_name(id)))
+        steps = look_further(self.name, id, facts, around=self._lane.capabilities.shared)
+        facts = await afollow(steps, lambda command: self._lane.acall(command, self))
+        return Explanation(id, self.name, facts)
 
     async def get(self, id: str) -> Message | None:
         """Async form of `Queue.get`."""
@@ -154,6 +187,39 @@ class AsyncQueue(
         """Async form of `Queue.undo`."""
         steps = whole_undo(self.name, undo, self._builder.actor)
         return await arun_steps(steps, self._composed)
+
+    async def _do(
+        self, kind: type[R], command: Command, wait: float | None = None, within: object = None
+    ) -> R:
+        """Execute a command and return its reply."""
+        if within is not None and (guest := self._guest(command, within)) is not None:
+            with self._joining(command) as commands:
+                return cast("R", (await acarry_out(within, guest, commands, self._now()))[-1])
+        if not self._users:
+            raise self._was_closed()
+        if self._unset is not None and not command.only_reads:
+            await self._lane.acall(self._unset, self)
+            self._unset = None
+        if type(command) is Put and (tracer := tracer_of_puts()) is not None:
+            with spans.sending(tracer, command) as traced:
+                reply = await self._lane.acall(traced, self)
+        else:
+            reply = await self._lane.acall(command, self, wait)
+        assert isinstance(reply, kind), f"a store answered {reply!r}"
+        return reply
+
+    def _run(self, steps: Steps[T], within: object = None) -> Async[T]:
+        """Run the commands of some steps, and return their result."""
+        return arun_steps(steps, partial(self._do, object, within=within))
+
+    async def _walk(self, command: Scan) -> AsyncIterator[Message]:
+        """Yield the messages of a scan, page by page."""
+        scan: Scan | None = command
+        while scan is not None:
+            page = await self._do(Page, scan)
+            for message in page.messages:
+                yield message
+            scan = following(scan, page)
 
     async def _bulk(self, bulk: Bulk) -> Undoable:
         try:

@@ -7,12 +7,13 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from bide.lane.steps import Steps
-from bide.model.commands import Cancel, Purge, Reschedule, Scan
+from bide.model.commands import Cancel, Command, Purge, Reschedule, Scan
 from bide.model.errors import InvalidArgument
 from bide.model.limits import BULK
 from bide.model.message import Message, State
 from bide.model.replies import Affected, Outcome, Outcomes, Page
 from bide.model.times import Duration, Moment, Rate
+from bide.model.undoing import Bulk
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.put_and_settle import (
     CountT,
@@ -22,6 +23,7 @@ from bide.queue.put_and_settle import (
     PutAndSettle,
     SettingsT,
     UndoableT,
+    outcome_of,
     outcomes_of,
 )
 from bide.queue.results import following, in_parts
@@ -63,6 +65,10 @@ def _rescheduling(
     return count
 
 
+def _reply_to(command: Command) -> Steps[Any]:
+    return (yield command)
+
+
 def _check_no_rule(*rule: object) -> None:
     if any(part is not None and part is not False for part in rule):
         raise InvalidArgument(
@@ -86,6 +92,10 @@ def _reviving(
 
 class Changes(PutAndSettle[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, SettingsT]):
     """The methods that change messages and settings."""
+
+    def _bulk(self, bulk: Bulk) -> Any:
+        """Make a bulk change that can be taken back."""
+        raise NotImplementedError
 
     @overload
     def cancel(
@@ -140,16 +150,16 @@ class Changes(PutAndSettle[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, Se
             _check_no_rule(group, after, before, dry_run)
             command = self._builder.cancel([id], if_due, if_version)
             check_undo(undo, False, dry_run, within)
-            return self._one(command, within)
+            return self._run(outcome_of(command), within)
         if if_due is not None or if_version is not None:
             raise InvalidArgument("if_due= and if_version= are for one message: name its id")
         command = self._builder.cancel_where(group, after, before, dry_run)
         check_undo(undo, True, dry_run, within)
-        return self._bulk(bulk_of(command)) if undo else self._count(repeated(command), within)
+        return self._bulk(bulk_of(command)) if undo else self._run(repeated(command), within)
 
     def cancel_many(self, ids: Iterable[str]) -> OutcomesT:
         """Cancel messages by id, with one commit. One outcome per id, as for `cancel`."""
-        return self._many(outcomes_of(self._builder.cancel(ids, None)))
+        return self._run(outcomes_of(self._builder.cancel(ids, None)))
 
     @overload
     def reschedule(
@@ -204,7 +214,7 @@ class Changes(PutAndSettle[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, Se
             _check_no_rule(group, after, before, dry_run)
             command = self._builder.reschedule([id], delay, at, if_due, if_version)
             check_undo(undo, False, dry_run, within)
-            return self._one(command, within)
+            return self._run(outcome_of(command), within)
         if group is None:
             raise InvalidArgument("reschedule needs to know what: an id, or group=")
         if if_due is not None or if_version is not None or within is not None:
@@ -213,7 +223,7 @@ class Changes(PutAndSettle[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, Se
         check_undo(undo, True, dry_run, within)
         if undo:
             return self._bulk(bulk_of(command, self._builder.where(group, after, before)))
-        return self._count(_rescheduling(self._builder, command, dry_run, group, after, before))
+        return self._run(_rescheduling(self._builder, command, dry_run, group, after, before))
 
     def edit(
         self,
@@ -256,7 +266,7 @@ class Changes(PutAndSettle[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, Se
             [id], body, delay, at, if_version, priority=priority, expires=expires,
             attempts=attempts, group=group, headers=headers,
         )  # fmt: skip
-        return self._one(command)
+        return self._run(outcome_of(command))
 
     @overload
     def revive(self, ids: Iterable[str] | None = None, *, delay: Duration = 0) -> OutcomesT: ...
@@ -280,8 +290,8 @@ class Changes(PutAndSettle[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, Se
         check_undo(undo, True, dry_run, None)
         if undo or dry_run:
             bulk = reviving(self._builder, ids, delay)
-            return self._bulk(bulk) if undo else self._count(look_at_dead(self.name, bulk.ids))
-        return self._many(_reviving(self._builder, ids, delay))
+            return self._bulk(bulk) if undo else self._run(look_at_dead(self.name, bulk.ids))
+        return self._run(_reviving(self._builder, ids, delay))
 
     @overload
     def purge(
@@ -308,8 +318,8 @@ class Changes(PutAndSettle[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, Se
         command = self._builder.purge(state, before)
         check_undo(undo, True, dry_run, None)
         if dry_run:
-            return self._count(look_at_purge(command))
-        return self._bulk(bulk_of(command)) if undo else self._count(repeated(command))
+            return self._run(look_at_purge(command))
+        return self._bulk(bulk_of(command)) if undo else self._run(repeated(command))
 
     def configure(
         self,
@@ -350,4 +360,4 @@ class Changes(PutAndSettle[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, Se
             keep=keep, history=history, result_ttl=result_ttl, limit=limit, rate=rate,
             group_limit=group_limit, group_rate=group_rate,
         )  # fmt: skip
-        return self._configure(command)
+        return self._run(_reply_to(command))

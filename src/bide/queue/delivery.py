@@ -6,11 +6,13 @@ from contextlib import contextmanager
 from traceback import format_exception_only
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
+from bide.lane.steps import Steps
 from bide.model.commands import Command, Lease
 from bide.model.errors import BideError, Empty, InvalidArgument, WrongContext
 from bide.model.message import Message
-from bide.model.replies import Claimed, Outcome
+from bide.model.replies import Claimed, Outcomes
 from bide.model.times import Duration, milliseconds
+from bide.queue.results import held
 
 Done = TypeVar("Done")
 """What a method returns: nothing, or a coroutine that returns nothing."""
@@ -96,8 +98,13 @@ class Held(Generic[Done]):
         return self._settle(command, "extended", settles=False)
 
     def _settle(self, command: Command, verb: str, *, settles: bool = True) -> Done:
-        done: Done = self._queue._settle_one(self, command, verb, settles=settles)
+        done: Done = self._queue._run(self._settling(command, verb, settles))
         return done
+
+    def _settling(self, command: Command, verb: str, settles: bool) -> Steps[None]:
+        reply: Outcomes = yield command
+        held(reply.outcomes[0], verb)
+        self.settled = self.settled or settles
 
 
 class Delivery(Held[None]):
@@ -142,12 +149,6 @@ def _no_deliveries(found: object) -> str:
         f"this takes deliveries, as claim returns them, not a {type(wrong).__name__}; an id is "
         "enough to get or cancel a message, not to settle it"
     )
-
-
-def mark_settled(deliveries: Sequence[Held[Any]], outcomes: Sequence[Outcome]) -> None:
-    """Remember which deliveries a command has settled."""
-    for delivery, outcome in zip(deliveries, outcomes, strict=True):
-        delivery.settled = delivery.settled or outcome.done
 
 
 class _Take:

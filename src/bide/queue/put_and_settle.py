@@ -1,22 +1,21 @@
 """The methods of both forms of a queue, each written once: put messages and settle deliveries.
 
-A method makes a command, or steps, of its arguments, and hands it to one of the methods of
-`BothForms`. A `Queue` returns the result. An `AsyncQueue` returns a coroutine that returns it.
+A method makes steps of its arguments, and hands them to `_run`. That of a `Queue` returns their
+result. That of an `AsyncQueue` returns a coroutine that returns it.
 """
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from bide.lane.steps import Steps
-from bide.model.commands import Command, Configure, Put
+from bide.model.commands import Command, Put
 from bide.model.message import ATTEMPTS, NewMessage
 from bide.model.replies import Outcome, Outcomes
 from bide.model.times import Duration, Moment
-from bide.model.undoing import Bulk
 from bide.queue.base import BaseQueue
 from bide.queue.delivery import Held, leases
+from bide.queue.results import must_be_new
 from bide.queue.values import OnConflict
 
 DeliveryT = TypeVar("DeliveryT", bound=Held[Any])
@@ -27,40 +26,26 @@ UndoableT = TypeVar("UndoableT")
 SettingsT = TypeVar("SettingsT")
 
 
-class BothForms(BaseQueue, Generic[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, SettingsT]):
-    """A queue of either form: its deliveries, and the results of its methods."""
-
-    @abstractmethod
-    def _one(self, command: Command, within: object = None, *, new: bool = False) -> OutcomeT:
-        """Execute a command for one message; return its outcome, which must be `new` if so."""
-
-    @abstractmethod
-    def _many(self, steps: Steps[list[Outcome]], within: object = None) -> OutcomesT:
-        """Run steps that return outcomes."""
-
-    @abstractmethod
-    def _count(self, steps: Steps[int], within: object = None) -> CountT:
-        """Run steps that return a number of messages."""
-
-    @abstractmethod
-    def _settle(self, deliveries: Sequence[DeliveryT], command: Command) -> OutcomesT:
-        """Settle deliveries."""
-
-    @abstractmethod
-    def _bulk(self, bulk: Bulk) -> UndoableT:
-        """Make a bulk change that can be taken back."""
-
-    @abstractmethod
-    def _configure(self, command: Configure) -> SettingsT:
-        """Change settings."""
-
-
 def outcomes_of(*commands: Command) -> Steps[list[Outcome]]:
     """Execute commands; return all their outcomes."""
     outcomes: list[Outcome] = []
     for command in commands:
         reply: Outcomes = yield command
         outcomes += reply.outcomes
+    return outcomes
+
+
+def outcome_of(command: Command, *, new: bool = False) -> Steps[Outcome]:
+    """Execute a command for one message; return its outcome, which must be `new` if so."""
+    (outcome,) = yield from outcomes_of(command)
+    return must_be_new(outcome) if new else outcome
+
+
+def settling(deliveries: Sequence[Held[Any]], command: Command) -> Steps[list[Outcome]]:
+    """Settle deliveries; return the outcomes."""
+    outcomes = yield from outcomes_of(command)
+    for delivery, outcome in zip(deliveries, outcomes, strict=True):
+        delivery.settled = delivery.settled or outcome.done
     return outcomes
 
 
@@ -79,7 +64,9 @@ def awaited(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-class PutAndSettle(BothForms[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, SettingsT]):
+class PutAndSettle(
+    BaseQueue, Generic[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, SettingsT]
+):
     """The methods that put messages and settle deliveries."""
 
     def put(
@@ -134,7 +121,7 @@ class PutAndSettle(BothForms[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, 
             attempts=attempts, group=group, headers=headers, latest=latest,
         )  # fmt: skip
         command = self._builder.put_one(message, on_conflict, if_version)
-        return self._one(command, within, new=on_conflict == "raise")
+        return self._run(outcome_of(command, new=on_conflict == "raise"), within)
 
     def put_many(
         self,
@@ -164,23 +151,25 @@ class PutAndSettle(BothForms[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, 
             group=group,
         )  # fmt: skip
         command = self._builder.put_many(messages, shared, on_conflict)
-        return self._many(self._putting(command), within)
+        return self._run(self._putting(command), within)
 
     def ack(
         self, deliveries: Sequence[DeliveryT], results: Sequence[Any] | None = None
     ) -> OutcomesT:
         """Ack many deliveries with one commit; the outcome is false where the lease was over."""
-        return self._settle(deliveries, self._builder.ack(leases(deliveries), results))
+        return self._run(settling(deliveries, self._builder.ack(leases(deliveries), results)))
 
     def retry(
         self, deliveries: Sequence[DeliveryT], delay: Duration = 0, reason: str = ""
     ) -> OutcomesT:
         """Retry many deliveries with one commit; see `Delivery.retry`."""
-        return self._settle(deliveries, self._builder.retry(leases(deliveries), delay, reason))
+        return self._run(
+            settling(deliveries, self._builder.retry(leases(deliveries), delay, reason))
+        )
 
     def bury(self, deliveries: Sequence[DeliveryT], reason: str = "") -> OutcomesT:
         """Make many deliveries dead letters with one commit; see `Delivery.bury`."""
-        return self._settle(deliveries, self._builder.bury(leases(deliveries), reason))
+        return self._run(settling(deliveries, self._builder.bury(leases(deliveries), reason)))
 
     @overload
     def release(self, what: str, *, reason: str | None = None) -> OutcomeT: ...
@@ -197,12 +186,12 @@ class PutAndSettle(BothForms[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, 
             reason: for an id: stored with the message; "released by NAME" when missing.
         """
         if isinstance(what, str):
-            return self._one(self._builder.end_lease(what, reason))
-        return self._settle(what, self._builder.release(leases(what)))
+            return self._run(outcome_of(self._builder.end_lease(what, reason)))
+        return self._run(settling(what, self._builder.release(leases(what))))
 
     def extend(self, deliveries: Sequence[DeliveryT], lease: Duration = 30) -> OutcomesT:
         """Extend many leases with one commit; see `Delivery.extend`."""
-        return self._many(outcomes_of(self._builder.extend(leases(deliveries), lease)))
+        return self._run(outcomes_of(self._builder.extend(leases(deliveries), lease)))
 
     def _putting(self, command: Put) -> Steps[list[Outcome]]:
         if not command.items:

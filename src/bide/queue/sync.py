@@ -1,30 +1,48 @@
 """The queue for threads."""
 
-from collections.abc import Iterable, Iterator
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
-from typing import Any, TypeVar, overload
+from typing import Any, Self, TypeVar, cast, overload
 
-from bide.lane.steps import run_steps
+from bide.lane.steps import Steps, run_steps
 from bide.model import replies
-from bide.model.commands import Count, Delete
+from bide.model.commands import Command, Count, Delete, Explain, Put, Scan
 from bide.model.ended import End
-from bide.model.errors import InvalidArgument
+from bide.model.errors import InvalidArgument, WrongContext
+from bide.model.identity import check_name
 from bide.model.message import Message, State
-from bide.model.replies import Claimed, Counts, Ends, Found, Outcome, Outcomes, Settings
+from bide.model.replies import (
+    Claimed,
+    Counts,
+    Ends,
+    Explained,
+    Found,
+    Outcome,
+    Outcomes,
+    Page,
+    Settings,
+)
 from bide.model.times import Duration, Moment
 from bide.model.undoing import Bulk, Undo, Undone
-from bide.queue.base import BlockingBase
+from bide.observing import spans
+from bide.observing.explanation import Explanation
+from bide.observing.explain_facts import follow, look_further
+from bide.queue.base import tracer_of_puts
 from bide.queue.changing import Changes
 from bide.queue.delivery import Delivery, Take
-from bide.queue.results import Audit, Forecast, deleted, result_in
+from bide.queue.results import Audit, Forecast, deleted, find_all, following, result_in
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, to_line
 from bide.queue.undoing import Undoable, note_of, steps_of, whole, whole_undo
 from bide.queue.values import wait_seconds
+from bide.within import carry_out
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Queue(BlockingBase, Changes[Delivery, Outcome, list[Outcome], int, Undoable, Settings]):
+class Queue(Changes[Delivery, Outcome, list[Outcome], int, Undoable, Settings]):
     """A queue of messages that bide their time. Safe to share between threads.
 
     Args:
@@ -52,6 +70,38 @@ class Queue(BlockingBase, Changes[Delivery, Outcome, list[Outcome], int, Undoabl
         >>> bool(orders.cancel("order-42"))
         True
     """
+
+    def close(self) -> None:
+        """Close the queue. Claims that wait in other threads raise `Closed`."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def explain(self, id: str) -> Explanation:
+        """Tell why a message is where it is: when it is due, what it waits for, or who holds it.
+
+        Args:
+            id: of the message.
+
+        Returns:
+            The explanation: `sentence` for people, `reasons` and `facts` for programs. Its cost
+            does not depend on how many messages are pending.
+
+        Example:
+            >>> from bide import Queue
+            >>> orders = Queue("unpaid", "memory://")
+            >>> outcome = orders.put({"order": 42}, delay="30m", id="order-42")
+            >>> orders.explain("order-42").reasons
+            ('delayed',)
+        """
+        facts = self._do(Explained, Explain(self.name, check_name(id)))
+        steps = look_further(self.name, id, facts, around=self._lane.capabilities.shared)
+        facts = follow(steps, lambda command: self._lane.call(command, self))
+        return Explanation(id, self.name, facts)
 
     def get(self, id: str) -> Message | None:
         """Read a message; `None` if there is none with this id."""
@@ -238,6 +288,46 @@ class Queue(BlockingBase, Changes[Delivery, Outcome, list[Outcome], int, Undoabl
         """
         steps = whole_undo(self.name, undo, self._builder.actor)
         return run_steps(steps, self._composed)
+
+    def _do(
+        self, kind: type[R], command: Command, wait: float | None = None, within: object = None
+    ) -> R:
+        """Execute a command and return its reply."""
+        if within is not None and (guest := self._guest(command, within)) is not None:
+            with self._joining(command) as commands:
+                return cast("R", carry_out(within, guest, commands, self._now())[-1])
+        if not self._users:
+            raise self._was_closed()
+        if asyncio._get_running_loop() is not None:
+            raise WrongContext(
+                "bide.Queue blocks, and this thread runs an event loop, which would stop; use "
+                "bide.AsyncQueue here (the same methods, with await)"
+            )
+        if self._unset is not None and not command.only_reads:
+            self._lane.call(self._unset, self)
+            self._unset = None
+        if type(command) is Put and (tracer := tracer_of_puts()) is not None:
+            with spans.sending(tracer, command) as traced:
+                reply = self._lane.call(traced, self)
+        else:
+            reply = self._lane.call(command, self, wait)
+        assert isinstance(reply, kind), f"a store answered {reply!r}"
+        return reply
+
+    def _run(self, steps: Steps[T], within: object = None) -> T:
+        """Run the commands of some steps, and return their result."""
+        return run_steps(steps, partial(self._do, object, within=within))
+
+    def _walk(self, command: Scan) -> Iterator[Message]:
+        """Yield the messages of a scan, page by page."""
+        scan: Scan | None = command
+        while scan is not None:
+            page = self._do(Page, scan)
+            yield from page.messages
+            scan = following(scan, page)
+
+    def _find_all(self, ids: Sequence[str]) -> list[Message | None]:
+        return self._run(find_all(self.name, ids))
 
     def _bulk(self, bulk: Bulk) -> Undoable:
         try:
