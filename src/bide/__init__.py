@@ -5,35 +5,10 @@
 
 from bide.consuming.handling import Handling
 from bide.consuming.outcomes import Bury, Discard, Retry
+from bide.model import errors as _errors
 from bide.model.backoff import Backoff
 from bide.model.ended import End
-from bide.model.errors import (
-    AccessDenied,
-    AlreadyExists,
-    AlreadyMoving,
-    BideError,
-    Closed,
-    Empty,
-    InvalidArgument,
-    LeaseLost,
-    NotAcked,
-    NotAStore,
-    NotEmpty,
-    NotEnded,
-    NothingToUndo,
-    NotRemembered,
-    OutcomeUnknown,
-    SchemaTooNew,
-    StoreBusy,
-    StoreCorrupt,
-    StoreError,
-    StoreFull,
-    StoreReadOnly,
-    StoreUnavailable,
-    Unsupported,
-    WrongConnection,
-    WrongContext,
-)
+from bide.model.errors import *  # noqa: F403  (all of them are public)
 from bide.model.message import Failure, Message, NewMessage
 from bide.model.replies import Counts, Flow, Outcome, Sizes
 from bide.model.undoing import Undone
@@ -51,21 +26,15 @@ from bide.worker.app.app import App, Job
 from bide.worker.periodic.tick import Tick, next_time
 
 __all__ = [
-    "AccessDenied",
-    "AlreadyExists",
-    "AlreadyMoving",
     "App",
     "AsyncDelivery",
     "AsyncQueue",
     "Audit",
     "Backoff",
-    "BideError",
     "Bury",
-    "Closed",
     "Counts",
     "Delivery",
     "Discard",
-    "Empty",
     "End",
     "Explanation",
     "Failure",
@@ -73,40 +42,21 @@ __all__ = [
     "Forecast",
     "Handling",
     "Imported",
-    "InvalidArgument",
     "Job",
-    "LeaseLost",
     "LoadedSet",
     "Message",
     "Moved",
     "NewMessage",
-    "NotAStore",
-    "NotAcked",
-    "NotEmpty",
-    "NotEnded",
-    "NotRemembered",
-    "NothingToUndo",
     "Outcome",
-    "OutcomeUnknown",
     "Queue",
     "Retry",
-    "SchemaTooNew",
     "SearchPage",
     "Sizes",
-    "StoreBusy",
-    "StoreCorrupt",
-    "StoreError",
-    "StoreFull",
-    "StoreReadOnly",
-    "StoreUnavailable",
     "TakenOver",
     "Tick",
     "Undoable",
     "Undone",
-    "Unsupported",
     "WorkerProcess",
-    "WrongConnection",
-    "WrongContext",
     "aqueues",
     "asearch",
     "load_sorted_set",
@@ -120,3 +70,4 @@ __all__ = [
     "unsubscribe",
     "workers",
 ]
+__all__ += _errors.__all__

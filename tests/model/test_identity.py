@@ -135,15 +135,6 @@ def test_ids_that_are_asked_for_in_one_go_stay_sorted_beyond_a_million() -> None
     assert ids[-1] > ids[0]
 
 
-def test_a_counter_that_is_used_up_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "_count", (1 << 30) - 200)
-    ids = [*new_ids(1), *(new_id() for _ in range(1_000))]
-    assert len(set(ids)) == len(ids)
-    assert ids == sorted(ids)
-    while time.time_ns() // 1_000_000 <= identity._last_ms:  # it was borrowed
-        pass
-
-
 def test_new_ids_are_unique_over_threads() -> None:
     found: list[list[str]] = []
 

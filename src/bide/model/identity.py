@@ -4,7 +4,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator
+from functools import lru_cache
 
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_ACTOR, MAX_NAME
@@ -174,107 +174,57 @@ def _shown(name: object) -> str:
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
 _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
 
-_AHEAD = 128
-"""The maximum number of ids that are prepared; they are valid for one millisecond."""
-
 _lock = threading.RLock()  # which knows its thread; nothing enters it twice
 _last_ms = 0
-_second = 0
-"""1,024 milliseconds each, since 1970."""
-_begin = ""
-_moment = ""
-_process = ""
-_count = 0
-_ready: Iterator[str] = iter(())
-_until = 0
-"""The end of the millisecond of the prepared ids, in Unix nanoseconds."""
+_next = 0
+"""The part of the next id behind its time: 80 bits."""
 
 
 def new_id() -> str:
     """Return a new random id; see `new_ids`."""
-    # Without the lock, which doubles the cost: an iterator gives each item to one thread.
-    if time.time_ns() < _until and (id := next(_ready, None)):
-        return id
-    return _make_ready()
-
-
-def _make_ready() -> str:
-    """Prepare ids that differ only in their last two characters, and return the first."""
-    global _ready, _until
-    if _lock._is_owned():  # type: ignore[attr-defined]
-        return _drawn()
-    with _lock:
-        count = min(_AHEAD, 1024 - (_count & 1023))
-        n, prefix = _reserve(count)
-        head = prefix + _PAIRS[n >> 20] + _PAIRS[n >> 10 & 1023]
-        # Each pair when its turn comes: a lone put needs one of them.
-        made = map(head.__add__, map(_PAIRS.__getitem__, range(n & 1023, (n & 1023) + count)))
-        first = next(made)
-        _ready, _until = made, (_last_ms + 1) * 1_000_000
-        return first
+    number = _reserve(1)
+    return _encode(number >> 10) + _PAIRS[number & 1023]
 
 
 def new_ids(count: int) -> list[str]:
     """Return new ids: ULIDs (https://github.com/ulid/spec), 26 characters that sort by time.
 
-    An id has 48 bits of milliseconds, 50 random bits of this process, and a counter of 30 bits that
-    starts at a random number. So ids of one process sort in the order in which they were made.
+    An id has 48 bits of milliseconds, and a counter of 80 bits that starts at a random number in
+    each process. So ids of one process sort in the order in which they were made.
     """
-    global _ready
-    if _lock._is_owned():  # type: ignore[attr-defined]
-        return [_drawn() for _ in range(count)]
-    with _lock:
-        start, prefix = _reserve(count)
-        _ready = iter(())  # the prepared ids would sort before these
+    number = _reserve(count)
     ids: list[str] = []
     while len(ids) < count:  # at once those that differ only in their last two characters
-        high, low = divmod(start + len(ids), 1024)
-        head = prefix + _PAIRS[high >> 10] + _PAIRS[high & 1023]
+        high, low = divmod(number + len(ids), 1024)
+        head = _encode(high)
         ids += [head + pair for pair in _PAIRS[low : low + count - len(ids)]]
     return ids
 
 
-def _drawn() -> str:
-    """Return an id that is random behind its time: below a signal handler which interrupts others.
-
-    Numbers reserved there might be those that the interrupted call is about to reserve.
-    """
-    return _encode(time.time_ns() // 1_000_000 << 80 | int.from_bytes(os.urandom(10)), 26)
-
-
-def _reserve(count: int) -> tuple[int, str]:
-    """Reserve `count` numbers; return the first, and the part of the ids before the number.
-
-    The caller holds the lock.
-    """
-    global _last_ms, _second, _begin, _moment, _count
+def _reserve(count: int) -> int:
+    """Return the first of `count` new ids as a number; the others follow it."""
+    global _last_ms, _next
     now = time.time_ns() // 1_000_000
-    if now > _last_ms or _count + count >= 1 << 30:
-        # When the counter is used up, it starts again in the next millisecond.
-        _last_ms = max(now, _last_ms + 1)
-        if _last_ms >> 10 != _second:
-            _second = _last_ms >> 10
-            _begin = _encode(_second, 8)
-        _moment = _begin + _PAIRS[_last_ms & 1023] + _process
-        if _count + count >= 1 << 30:
-            _count = 0
-    _count += count
-    return _count - count, _moment
+    if _lock._is_owned():  # type: ignore[attr-defined]
+        # A signal handler has interrupted the lines below, and must not get the same numbers.
+        return now << 80 | int.from_bytes(os.urandom(10))
+    with _lock:
+        _last_ms = max(now, _last_ms)
+        _next += count
+        return (_last_ms << 80 | _next) - count
 
 
-def _encode(number: int, width: int) -> str:
-    return "".join([_PAIRS[number >> shift & 1023] for shift in range((width - 2) * 5, -1, -10)])
+@lru_cache(maxsize=1)
+def _encode(number: int) -> str:
+    """Return 120 bits as 24 characters. Ids of the same millisecond mostly have the same."""
+    return "".join([_PAIRS[number >> shift & 1023] for shift in range(110, -1, -10)])
 
 
 def _draw() -> None:
     """Draw the random part of this process: at the start, and again in a forked child."""
-    global _lock, _last_ms, _process, _count, _ready
-    chance = int.from_bytes(os.urandom(10))
+    global _lock, _next
     _lock = threading.RLock()
-    _last_ms = 0
-    _ready = iter(())
-    _process = _encode(chance >> 30, 10)
-    _count = (chance & (1 << 30) - 1) >> 1  # at least half of the range is left
+    _next = int.from_bytes(os.urandom(10)) >> 1  # at least half of the range is left
 
 
 _draw()
