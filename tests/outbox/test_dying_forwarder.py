@@ -253,36 +253,3 @@ def test_a_small_number_that_is_committed_late(orders: bide.Queue, database: str
         acked(orders)
         forward(orders, database)
         assert orders.counts().flow.put == 4
-
-
-HELD = 4_000_000_000_000
-"""The due time, and the number of the row behind it, with which an older forwarder put messages."""
-
-
-@pytest.mark.parametrize("tried", [False, True])
-@pytest.mark.parametrize("meanwhile", ["held", "released", "acked"])
-def test_what_an_older_forwarder_has_left_is_finished(
-    orders: bide.Queue, url: str, shop: Any, tried: bool, meanwhile: str
-) -> None:
-    if meanwhile != "held" and not tried:
-        return  # it marked the row first
-    assert orders.put(1, id="a", delay=60, within=shop)
-    shop.commit()
-    ((number,),) = rows(shop, columns="number")
-    orders.put(1, id="a", at=(HELD + number) / 1000)
-    if tried:
-        shop.execute(f"UPDATE bide_outbox SET tried = {'true' if 'sql:' in url else '1'}")
-        shop.commit()
-    if meanwhile == "released":
-        orders.reschedule("a", at=2_000_000_000)
-    elif meanwhile == "acked":
-        orders.reschedule("a", delay=0)
-        acked(orders)
-    forward(orders, url)
-    assert rows(shop) == rows(shop, "bide_outbox_dead") == []
-    due = [message.due for message in orders.scan()]
-    if meanwhile == "held":
-        assert due[0] < HELD
-    else:
-        assert due == ([2_000_000_000_000] if meanwhile == "released" else [])
-    assert orders.counts().flow.put == 1

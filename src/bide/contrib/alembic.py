@@ -10,14 +10,9 @@ from alembic.operations import MigrateOperation, Operations
 
 from bide.contrib.sqlalchemy import OUTBOX, OUTBOX_DEAD, is_own
 from bide.model.errors import InvalidArgument, NotEmpty
-from bide.outbox.rows import POSTGRES_TABLES, SQLITE_TABLES, TABLES
+from bide.outbox.rows import CREATE_TABLES, TABLES
 
 __all__ = ["CreateBideOutbox", "DropBideOutbox", "include_name", "include_object"]
-
-_TABLES = {
-    "postgresql": [part for part in POSTGRES_TABLES.split(";") if part.strip()],
-    "sqlite": list(SQLITE_TABLES),
-}
 
 
 @Operations.register_operation("create_bide_outbox")
@@ -70,9 +65,9 @@ class DropBideOutbox(MigrateOperation):
 @Operations.implementation_for(CreateBideOutbox)
 def _create(operations: Operations, operation: CreateBideOutbox) -> None:
     dialect = operations.get_context().dialect.name
-    if dialect not in _TABLES:
+    if dialect not in CREATE_TABLES:
         raise InvalidArgument(f"an outbox is in PostgreSQL or SQLite, and this is {dialect}")
-    for statement in _TABLES[dialect]:
+    for statement in CREATE_TABLES[dialect]:
         operations.execute(statement)
 
 

@@ -29,8 +29,8 @@ from bide.model.errors import (
     StoreUnavailable,
     Unsupported,
 )
-from bide.model.replies import Outcome, Outcomes, Reply
-from bide.outbox.rows import Row, Table, held_until, name_of
+from bide.model.replies import Outcomes, Reply
+from bide.outbox.rows import Row, Table, name_of
 
 __all__ = ["Forwarder", "table_of"]
 
@@ -178,11 +178,16 @@ class Forwarder:
         if not rows:
             return 0
         refused: dict[int, str] = {}
-        commands = _decoded(rows, refused)
+        for row in rows:
+            try:
+                row.command  # noqa: B018
+            except msgspec.MsgspecError as error:
+                refused[row.number] = f"this is no command that bide knows: {error}"
         # What the store remembers was here once, and what is not here any more has been deleted. A
         # row that is committed late, with a small number, it cannot have met yet.
         origin = Origin(table.name, [], name_of(rows[0].number))
-        denied = self._execute(_groups(rows, commands), commands, origin, refused)
+        groups = _groups([row for row in rows if row.number not in refused])
+        denied = self._execute(groups, origin, refused)
         rows = [row for row in rows if row.number not in denied]
         for row in rows:
             self._tries.pop(row.number, None)
@@ -193,16 +198,12 @@ class Forwarder:
             else:
                 _log.debug("%s: %s is in the store", row.queue, row.id)
         table.delete([row.number for row in rows if row.number not in refused])
-        for error in denied.values():
-            raise error
+        for denial in denied.values():
+            raise denial
         return len(rows)
 
     def _execute(
-        self,
-        groups: Sequence[list[Row]],
-        commands: dict[int, cmd.Command],
-        origin: Origin,
-        refused: dict[int, str],
+        self, groups: Sequence[list[Row]], origin: Origin, refused: dict[int, str]
     ) -> dict[int, AccessDenied]:
         """Execute a command for each group of rows; if it fails, one for each of its rows.
 
@@ -210,32 +211,24 @@ class Forwarder:
             The rows that wait because of a queue to which the store denies access.
         """
         denied: dict[int, AccessDenied] = {}
-        asked = [_joined(rows, commands, origin) for rows in groups]
+        asked = [_joined(rows, origin) for rows in groups]
         for rows, command, reply in zip(groups, asked, self._call(asked), strict=True):
             if isinstance(reply, Outcomes):
                 for row, outcome in zip(rows, reply.outcomes, strict=True):
-                    if not outcome and (reason := self._reason(row, command, outcome)):
-                        refused[row.number] = reason
+                    if outcome or outcome.state == "forwarded":  # done, perhaps once before
+                        continue
+                    late = "" if isinstance(command, cmd.Put) else (
+                        f"too late to {type(command).__name__.lower()}: "
+                    )  # fmt: skip
+                    refused[row.number] = f"{late}{outcome}"
             elif isinstance(reply, AccessDenied):  # to all of them: they ask for the same right
                 self._denied[rows[0].queue] = time.monotonic() + LOOK
                 denied |= {row.number: reply for row in rows}
             elif isinstance(reply, BideError) and len(rows) > 1:
-                for row in rows:
-                    denied |= self._execute([[row]], commands, origin, refused)
+                denied |= self._execute([[row] for row in rows], origin, refused)
             elif isinstance(reply, BideError):
                 refused[rows[0].number] = self._refusal(rows[0], reply)
         return denied
-
-    def _reason(self, row: Row, command: cmd.Command, outcome: Outcome) -> str | None:
-        """Return why the store refused a row; `None`: it executed it before."""
-        if outcome.state == "forwarded" or row.tried:
-            return None
-        if not isinstance(command, cmd.Put):
-            return f"too late to {type(command).__name__.lower()}: {outcome}"
-        if outcome.due != held_until(row.number):
-            return str(outcome)
-        self._call([_released(row)])  # an older forwarder put it and died
-        return None
 
     def _call(self, commands: Sequence[cmd.Command]) -> list[Reply | BideError]:
         """Have commands carried out together; return a reply or the refusal of each.
@@ -250,12 +243,10 @@ class Forwarder:
 
         replies: list[Reply | BideError] = []
         for reply in asyncio.run(together()):
-            if isinstance(reply, REFUSALS):
-                replies.append(_refused(reply))
-            elif isinstance(reply, BaseException):
-                raise reply
-            else:
-                replies.append(reply)
+            is_error = isinstance(reply, BaseException)
+            if is_error and not (isinstance(reply, REFUSALS) or type(reply) in EXACTLY):
+                raise reply  # type: ignore[misc]
+            replies.append(reply)
         return replies
 
     def _refusal(self, row: Row, error: BideError) -> str:
@@ -269,65 +260,34 @@ class Forwarder:
         return str(error)
 
 
-REFUSALS = (InvalidArgument, Unsupported, StoreError)
-"""What says that a store will not take a row; of `StoreError` not its subclasses, which say that it
-takes nothing now, or nothing for a queue (`AccessDenied`)."""
+REFUSALS = (InvalidArgument, Unsupported)
+"""What says that a store will not take a row."""
+
+EXACTLY = (StoreError, AccessDenied)
+"""The same, but other subclasses of `StoreError` say that the store takes nothing now."""
 
 
-def _refused(error: BideError) -> BideError:
-    if isinstance(error, StoreError) and type(error) not in (StoreError, AccessDenied):
-        raise error
-    return error
-
-
-def _decoded(rows: Sequence[Row], refused: dict[int, str]) -> dict[int, cmd.Command]:
-    """Return what rows say, by number."""
-    commands: dict[int, cmd.Command] = {}
+def _groups(rows: Sequence[Row]) -> list[list[Row]]:
+    """Divide rows into those of one command: puts of one kind into a queue go together."""
+    groups: dict[object, list[Row]] = {}
     for row in rows:
-        try:
-            held = row.tried and isinstance(row.command, cmd.Put)
-            commands[row.number] = _released(row) if held else row.command
-        except msgspec.MsgspecError as error:
-            refused[row.number] = f"this is no command that bide knows: {error}"
-    return commands
+        command = row.command
+        is_put = isinstance(command, cmd.Put)
+        key = (command.queue, command.on_conflict) if is_put else row.number  # type: ignore[union-attr]
+        groups.setdefault(key, []).append(row)
+    return list(groups.values())
 
 
-def _released(row: Row) -> cmd.Command:
-    """Return what lets a message go that a forwarder of an older bide has put, and held."""
-    command = row.command
-    assert isinstance(command, cmd.Put)
-    # Not done: done before it died, or somebody has changed the message meanwhile.
-    return cmd.Reschedule(
-        command.queue, [row.id], command.items[0].at, if_due=held_until(row.number)
-    )
-
-
-def _groups(rows: Sequence[Row], commands: dict[int, cmd.Command]) -> list[list[Row]]:
-    """Divide the rows that have commands into those of one command."""
-    groups: list[list[Row]] = []
-    puts: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        command = commands.get(row.number)
-        if isinstance(command, cmd.Put):
-            same = puts.setdefault((command.queue, command.on_conflict), [])
-            if not same:
-                groups.append(same)
-            same.append(row)
-        elif command is not None:
-            groups.append([row])
-    return groups
-
-
-def _joined(rows: Sequence[Row], commands: dict[int, cmd.Command], origin: Origin) -> cmd.Command:
+def _joined(rows: Sequence[Row], origin: Origin) -> cmd.Command:
     """Return the command of a group of rows."""
-    command = commands[rows[0].number]
-    origin = msgspec.structs.replace(origin, rows=[row.name for row in rows])
+    command = rows[0].command
+    if not isinstance(command, (cmd.Put, cmd.Cancel, cmd.Reschedule)):
+        return command
     if isinstance(command, cmd.Put):
-        items = [item for row in rows for item in commands[row.number].items]  # type: ignore[union-attr]
-        return msgspec.structs.replace(command, items=items, origin=origin)
-    if isinstance(command, (cmd.Cancel, cmd.Reschedule)):
-        return msgspec.structs.replace(command, origin=origin)
-    return command
+        items = [item for row in rows for item in row.command.items]  # type: ignore[union-attr]
+        command = msgspec.structs.replace(command, items=items)
+    origin = msgspec.structs.replace(origin, rows=[row.name for row in rows])
+    return msgspec.structs.replace(command, origin=origin)
 
 
 def _distinct(rows: list[Row]) -> list[Row]:

@@ -9,7 +9,7 @@ import psycopg
 from bide.engines.postgres.settings import connect_timeout
 from bide.engines.waiting import readable
 from bide.model.limits import MAX_BYTES
-from bide.outbox.rows import CHANNEL, POSTGRES_TABLES, Row
+from bide.outbox.rows import CHANNEL, CREATE_TABLES, Row
 
 __all__ = ["PostgresTable"]
 
@@ -38,7 +38,7 @@ WHERE has_schema_privilege(name, 'CREATE')
 
 
 _OLDEST = """
-SELECT number, queue, id, command, tried FROM (
+SELECT number, queue, id, command FROM (
   SELECT *, sum(octet_length(command)) OVER (ORDER BY number) - octet_length(command) AS before
   FROM (
     SELECT * FROM bide_outbox WHERE queue <> ALL (%s::text[]) ORDER BY number LIMIT %s
@@ -71,7 +71,8 @@ class PostgresTable:
                 self._run("SET LOCAL client_min_messages = warning")
                 if self._run("SELECT to_regclass('bide_outbox_dead')").fetchone() == (None,):
                     self._run(_OUTSIDE_OF_STORES)
-                    self._run(POSTGRES_TABLES)
+                    for table in CREATE_TABLES["postgresql"]:
+                        self._run(table.encode())
             (self.name,) = self._run(_NAME).fetchone() or ("",)
             self._run(f"LISTEN {CHANNEL}".encode())
         except BaseException:

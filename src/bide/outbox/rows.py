@@ -1,17 +1,20 @@
-"""The rows of an outbox: what they say, and the tables that they are in."""
+"""The rows of an outbox, the tables that they are in, and what writes them for the user."""
 
 import hashlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
+from bide.engines.port import DbApi, Guest, RemoteGuest
 from bide.model import commands as cmd
+from bide.model.errors import AccessDenied, InvalidArgument, WrongConnection
+from bide.model.replies import Outcome, Outcomes, Reply, Settings
 
 __all__ = [
-    "CHANNEL", "POSTGRES_TABLES", "SQLITE_TABLES", "TABLES", "Row", "Table", "held_until",
-    "name_of", "split",
+    "CHANNEL", "CREATE_TABLES", "TABLES", "Row", "Table", "name_of", "outbox", "pending", "timed",
 ]  # fmt: skip
 
 TABLES = ("bide_outbox", "bide_outbox_dead", "bide_outbox_name")
@@ -20,54 +23,44 @@ TABLES = ("bide_outbox", "bide_outbox_dead", "bide_outbox_name")
 CHANNEL = "bide_outbox"
 """On which PostgreSQL notifies the forwarder of a commit."""
 
-POSTGRES_TABLES = """
-CREATE TABLE IF NOT EXISTS bide_outbox (
-  number  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  queue   text NOT NULL,
-  id      text NOT NULL,
-  command text NOT NULL,                  -- JSON
-  tried   boolean NOT NULL DEFAULT false  -- by an older bide: the store may have it
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
-CREATE TABLE IF NOT EXISTS bide_outbox_dead (
-  number  bigint PRIMARY KEY,
-  queue   text NOT NULL,
-  id      text NOT NULL,
-  command text NOT NULL,
-  reason  text NOT NULL,
-  died    timestamptz NOT NULL DEFAULT now()
-);
-"""
-
-SQLITE_TABLES = (
+_CREATE_TABLES = (
     """CREATE TABLE IF NOT EXISTS bide_outbox (
-      number  INTEGER PRIMARY KEY AUTOINCREMENT,
-      queue   TEXT NOT NULL,
-      id      TEXT NOT NULL,
-      command TEXT NOT NULL,             -- JSON
-      tried   INTEGER NOT NULL DEFAULT 0 -- by an older bide: the store may have it
-    )""",
+      number  {counted},
+      queue   text NOT NULL,
+      id      text NOT NULL,
+      command text NOT NULL  -- JSON
+    ){options}""",
     """CREATE TABLE IF NOT EXISTS bide_outbox_dead (
-      number  INTEGER PRIMARY KEY,
-      queue   TEXT NOT NULL,
-      id      TEXT NOT NULL,
-      command TEXT NOT NULL,
-      reason  TEXT NOT NULL,
-      died    TEXT NOT NULL DEFAULT (datetime('now'))
+      number  {number},
+      queue   text NOT NULL,
+      id      text NOT NULL,
+      command text NOT NULL,
+      reason  text NOT NULL,
+      died    {died}
     )""",
 )
+_TYPES = {
+    "postgresql": {
+        "counted": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+        "number": "bigint PRIMARY KEY",
+        "died": "timestamptz NOT NULL DEFAULT now()",
+        "options": " WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000)",
+    },
+    "sqlite": {
+        "counted": "integer PRIMARY KEY AUTOINCREMENT",
+        "number": "integer PRIMARY KEY",
+        "died": "text NOT NULL DEFAULT (datetime('now'))",
+        "options": "",
+    },
+}
 
-_HELD = 4_000_000_000_000
-_NUMBERS = 100_000_000_000
+CREATE_TABLES = {
+    dialect: [table.format(**types) for table in _CREATE_TABLES]
+    for dialect, types in _TYPES.items()
+}
+"""By dialect, as SQLAlchemy calls it: the statements that make the tables where there are none."""
 
 _decode: Callable[[str], cmd.Command] = msgspec.json.Decoder(cmd.Command).decode
-
-
-def held_until(number: int) -> int:
-    """Return the due time, after the year 2095, of a message that an older forwarder held back.
-
-    It tells of which row the message is: that forwarder may have died before it went on.
-    """
-    return _HELD + number % _NUMBERS
 
 
 def name_of(number: int) -> str:
@@ -83,8 +76,6 @@ class Row(msgspec.Struct, frozen=True):
     queue: str
     id: str
     text: str
-    tried: bool
-    """Whether an older forwarder has noted that the store has its message."""
 
     @property
     def name(self) -> str:
@@ -98,26 +89,8 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def command(self) -> cmd.Command:
-        """What to do."""
+        """What to do. Raises `msgspec.MsgspecError` if it is no command that this bide knows."""
         return _decode(self.text)
-
-
-def split(commands: Sequence[cmd.Command]) -> Iterator[tuple[str, str, str]]:
-    """Yield commands as rows: queue, id and text, one for each message."""
-    for command in commands:
-        parts: list[tuple[str, cmd.Command]]
-        match command:
-            case cmd.Put():
-                parts = [
-                    (item.id, cmd.Put(command.queue, [item], command.on_conflict))
-                    for item in command.items
-                ]
-            case cmd.Cancel() | cmd.Reschedule():
-                parts = [(id, msgspec.structs.replace(command, ids=[id])) for id in command.ids]
-            case _:
-                parts = [("", command)]
-        for id, part in parts:
-            yield command.queue, id, msgspec.json.encode(part).decode()
 
 
 class Table(Protocol):
@@ -151,3 +124,161 @@ class Table(Protocol):
 
     def close(self) -> None:
         """Leave the database."""
+
+
+def outbox(dialect: str) -> Guest:
+    """Return what writes the outbox of a database.
+
+    Raises:
+        WrongConnection: it cannot have one.
+    """
+    if dialect == "postgresql":
+        return PostgresOutbox()
+    if dialect == "sqlite":
+        return SqliteOutbox()
+    raise WrongConnection(
+        f"the connection given as within= is to {dialect}; an outbox is in PostgreSQL or SQLite"
+    )
+
+
+def timed(commands: Sequence[cmd.Command], now: int | None) -> list[cmd.Command]:
+    """Return commands whose due times are fixed: a delay counts from the call."""
+    moment = -(-time.time_ns() // 1_000_000) if now is None else now
+    found: list[cmd.Command] = []
+    for command in commands:
+        match command:
+            case cmd.Put():
+                if any(item.latest is not None for item in command.items):
+                    raise InvalidArgument(
+                        "latest= does not go through an outbox: put without within=, after the "
+                        "commit"
+                    )
+                items = [
+                    msgspec.structs.replace(
+                        item, at=moment + item.delay if item.at is None else item.at, delay=0
+                    )
+                    for item in command.items
+                ]
+                found.append(msgspec.structs.replace(command, items=items))
+            case cmd.Reschedule(at=None):
+                at = moment + command.delay
+                found.append(msgspec.structs.replace(command, at=at, delay=0))
+            case cmd.Cancel(where=cmd.Where()):
+                raise InvalidArgument(
+                    "in a transaction, a message of a store elsewhere is cancelled by its id; "
+                    "cancel by group, after and before without within="
+                )
+            case _:
+                found.append(command)
+    return found
+
+
+def pending(command: cmd.Command) -> Reply:
+    """Return the reply to a command that waits."""
+    match command:
+        case cmd.Put():
+            return Outcomes([Outcome(i.id, True, "pending", i.at) for i in command.items])
+        case cmd.Reschedule():
+            return Outcomes([Outcome(id, True, "pending", command.at) for id in command.ids])
+        case cmd.Cancel():
+            return Outcomes([Outcome(id, True, "pending") for id in command.ids])
+    assert isinstance(command, cmd.Configure)
+    return Settings(False, command.keep or 0)
+
+
+def _split(commands: Sequence[cmd.Command]) -> Iterator[tuple[str, str, str]]:
+    """Yield commands as rows: queue, id and text, one for each message."""
+    for command in commands:
+        parts: list[tuple[str, cmd.Command]]
+        match command:
+            case cmd.Put():
+                parts = [
+                    (item.id, cmd.Put(command.queue, [item], command.on_conflict))
+                    for item in command.items
+                ]
+            case cmd.Cancel() | cmd.Reschedule():
+                parts = [(id, msgspec.structs.replace(command, ids=[id])) for id in command.ids]
+            case _:
+                parts = [("", command)]
+        for id, part in parts:
+            yield command.queue, id, msgspec.json.encode(part).decode()
+
+
+class PostgresOutbox(RemoteGuest):
+    """Writes rows with one statement, on any driver. One for each call."""
+
+    dialect: Literal["postgresql"] = "postgresql"
+    is_open = True
+    _asked: list[cmd.Command]
+
+    def open(self) -> None:
+        """Do nothing: the user's connection has all it takes."""
+
+    def statement(
+        self, commands: Sequence[cmd.Command], now: int | None, mark: str
+    ) -> tuple[str, tuple[str]]:
+        """Return the statement and its parameter.
+
+        Who writes of the same message waits for the other's commit: so numbers are in the order of
+        the commits. Settings of a queue have no id and no order: nobody waits for them.
+        """
+        self._asked = timed(commands, now)
+        statement = f"""
+            WITH asked AS MATERIALIZED (
+              SELECT value ->> 0 AS queue, value ->> 1 AS id, value ->> 2 AS command, n
+              FROM json_array_elements({mark}::text::json) WITH ORDINALITY AS r(value, n)
+            ), locked AS MATERIALIZED (
+              SELECT pg_advisory_xact_lock(hashtextextended('bide ' || queue || ' ' || id, 0))
+              FROM (
+                SELECT DISTINCT queue, id FROM asked WHERE id <> '' ORDER BY queue, id
+              ) AS sorted
+            ), stored AS (
+              INSERT INTO bide_outbox (queue, id, command)
+              SELECT queue, id, command FROM asked, (SELECT count(*) FROM locked) AS all_locked
+              ORDER BY n RETURNING 1
+            )
+            SELECT count(*)::text FROM stored, pg_notify('{CHANNEL}', '')
+        """
+        return statement, (msgspec.json.encode(list(_split(self._asked))).decode(),)
+
+    def replies(self, commands: Sequence[cmd.Command], answer: str) -> list[Reply]:
+        """Return the replies to what was asked: all is pending."""
+        return [pending(command) for command in self._asked]
+
+    def wrong_database(self) -> WrongConnection:
+        """Return the error for a database without the tables."""
+        return WrongConnection(
+            "the database of the connection given as within= has no table bide_outbox, in which "
+            "messages for a store elsewhere wait: bide forward makes it"
+        )
+
+    def no_access(self, why: str) -> AccessDenied:
+        """Return the error for a user of the database who may not write to the table."""
+        return AccessDenied(
+            f"the user of the connection given as within= may not write to the outbox ({why}): "
+            "GRANT INSERT ON bide_outbox TO that user; your transaction has failed"
+        )
+
+
+class SqliteOutbox:
+    """Writes rows, and makes their table if it is not there."""
+
+    dialect: Literal["sqlite"] = "sqlite"
+    is_open = True
+
+    def open(self) -> None:
+        """Do nothing."""
+
+    def execute(
+        self, connection: DbApi, commands: Sequence[cmd.Command], now: int | None
+    ) -> list[Reply]:
+        """Write the rows."""
+        if connection.begins:
+            connection.execute("BEGIN IMMEDIATE")
+        for table in CREATE_TABLES["sqlite"]:
+            connection.execute(table)
+        fixed = timed(commands, now)
+        connection.executemany(
+            "INSERT INTO bide_outbox (queue, id, command) VALUES (?, ?, ?)", list(_split(fixed))
+        )
+        return [pending(command) for command in fixed]

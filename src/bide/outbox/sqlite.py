@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from bide.model.limits import MAX_BYTES
-from bide.outbox.rows import SQLITE_TABLES, Row
+from bide.outbox.rows import CREATE_TABLES, Row
 
 __all__ = ["SqliteTable"]
 
@@ -24,7 +24,7 @@ SELECT 'sqlite-' || lower(hex(randomblob(12))) WHERE NOT EXISTS (SELECT * FROM b
 """
 
 _OLDEST = """
-SELECT number, queue, id, command, tried FROM bide_outbox
+SELECT number, queue, id, command FROM bide_outbox
 WHERE queue NOT IN (SELECT value FROM json_each(?)) ORDER BY number LIMIT ?
 """
 
@@ -50,7 +50,7 @@ class SqliteTable:
         self._woken = threading.Event()
         try:
             self._connection.execute("PRAGMA synchronous = FULL")  # the store forgets deleted rows
-            for table in (*SQLITE_TABLES, _NAME_TABLE):
+            for table in (*CREATE_TABLES["sqlite"], _NAME_TABLE):
                 self._connection.execute(table)
             self.name = self._named()
         except BaseException:
@@ -88,9 +88,9 @@ class SqliteTable:
         found: list[Row] = []
         size = 0
         with closing(self._connection.execute(_OLDEST, (json.dumps(without), limit))) as rows:
-            for number, queue, id, text, tried in rows:
-                found.append(Row(number, queue, id, text, bool(tried)))
-                size += len(text)
+            for row in rows:
+                found.append(Row(*row))
+                size += len(found[-1].text)
                 if size >= MAX_BYTES:
                     break
         return found

@@ -20,7 +20,7 @@ from bide.model.identity import actor_of, check_name
 from bide.model.limits import MAX_BODY
 from bide.model.times import Duration, Rate
 from bide.observing import spans
-from bide.outbox.guest import outbox
+from bide.outbox.rows import outbox
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.detour import detours, is_detoured, open_queues
 from bide.queue.values import check_joins

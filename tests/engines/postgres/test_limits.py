@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -288,24 +287,6 @@ def test_a_put_within_a_transaction_sets_limits_once_and_then_locks_nothing(
         user.commit()
     assert ids(claim(engine)) == []
     assert counts(engine).sizes.ready == 1
-
-
-def test_the_turns_of_an_older_store_are_kept(
-    engine: PostgresEngine, postgres: PostgresServer
-) -> None:
-    """Up to version 19 a group had twice the number of its service; less one if it had entered."""
-    engine.execute([cmd.Configure("q", limit=9)])
-    put(engine, "a1 a2 b1")
-    assert ids(claim(engine, 1)) == ["a1"]
-    with postgres.client() as client:
-        client.execute(f"UPDATE {engine.schema}.limited SET turn = 1".encode())
-        client.execute(
-            f"UPDATE {engine.schema}.turn SET turn = CASE name WHEN 'a' THEN 2 ELSE -1 END".encode()
-        )
-        script = files("bide.engines.postgres").joinpath("schema/migrations/20.sql").read_text()
-        client.execute(script.replace("bide.", f"{engine.schema}.").encode())
-    put(engine, "d1 c1")
-    assert ids(claim(engine)) == ["b1", "d1", "c1", "a2"]
 
 
 def test_groups_of_several_processes_enter_in_their_order(engine: PostgresEngine, url: str) -> None:

@@ -1,6 +1,6 @@
 """Whose functions and rights a store works with: those of its owner, whoever opens it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
@@ -10,7 +10,6 @@ import pytest
 
 from bide.engines.findings import examine
 from bide.engines.postgres import PostgresEngine, from_url
-from bide.engines.postgres.schema import VERSION
 from bide.model import commands as cmd
 from bide.model.errors import AccessDenied
 from bide.model.message import Item
@@ -52,10 +51,13 @@ def by_sql(postgres: PostgresServer, user: str) -> Any:
 
 @pytest.mark.parametrize("upgrades", ["bide", "member"])
 def test_a_store_that_another_brings_up_to_date_stays_its_owners(
-    postgres: PostgresServer, server: psycopg.Connection[Any], upgrades: str
+    postgres: PostgresServer,
+    server: psycopg.Connection[Any],
+    newer: Callable[..., int],
+    upgrades: str,
 ) -> None:
     opened(postgres, "owner").close()
-    server.execute(f"UPDATE {SCHEMA}.store SET version = {VERSION - 1}".encode())
+    newer("CREATE TABLE bide.colour (name text)")
     opened(postgres, upgrades).close()
     owners = (
         "SELECT DISTINCT proowner::regrole::text FROM pg_proc WHERE pronamespace = %s::regnamespace"
@@ -91,10 +93,10 @@ def test_users_who_become_the_owner_when_they_connect_share_a_store(
 
 
 def test_another_who_may_not_act_for_the_owner_upgrades_nothing(
-    postgres: PostgresServer, server: psycopg.Connection[Any]
+    postgres: PostgresServer, server: psycopg.Connection[Any], newer: Callable[..., int]
 ) -> None:
     opened(postgres, "owner").close()
-    server.execute(f"UPDATE {SCHEMA}.store SET version = {VERSION - 1}".encode())
+    newer()
     server.execute(f"SELECT {SCHEMA}.allow('other')".encode())
     with pytest.raises(AccessDenied, match="open the store once as the user who owns"):
         opened(postgres, "other")

@@ -16,7 +16,7 @@ from bide.model.commands import Cancel, Command, Put, Reschedule
 from bide.model.errors import InvalidArgument
 from bide.model.replies import Outcomes, Reply
 from bide.model.undoing import Bulk, Undo
-from bide.outbox.guest import outbox, pending, timed
+from bide.outbox.rows import outbox, pending, timed
 from bide.queue.base import BaseQueue
 from bide.queue.detour import is_detoured
 from bide.queue.transfer import Imported

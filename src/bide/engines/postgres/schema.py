@@ -12,12 +12,12 @@ from psycopg import sql
 from bide.model.errors import AccessDenied, NotAStore, SchemaTooNew, StoreError
 
 _FILES = files(__package__).joinpath("schema")
-_MIGRATIONS = {
+MIGRATIONS = {
     int(file.name.removesuffix(".sql")): file for file in _FILES.joinpath("migrations").iterdir()
 }
 _FUNCTIONS = sorted(_FILES.joinpath("functions").iterdir(), key=lambda file: file.name)
 
-VERSION = max(_MIGRATIONS)
+VERSION = max(MIGRATIONS)
 """Of the tables and functions, as this bide makes and expects them. A change of a function that
 callers of another version would notice needs a migration too, if an empty one."""
 
@@ -72,7 +72,7 @@ def prepare(connection: psycopg.Connection[Any], schema: str) -> None:
         connection.execute("SET LOCAL standard_conforming_strings = on")
         connection.execute("SET LOCAL plpgsql.extra_errors = none")
         quoted = name.as_string(connection)
-        newer = [_MIGRATIONS[number] for number in sorted(_MIGRATIONS) if number > (found or 0)]
+        newer = [MIGRATIONS[number] for number in sorted(MIGRATIONS) if number > (found or 0)]
         for file in [*newer, *_FUNCTIONS]:
             connection.execute(_NAME.sub(lambda _: quoted, file.read_text()).encode())
         connection.execute("DELETE FROM store")
@@ -111,8 +111,6 @@ def _drop_functions(connection: psycopg.Connection[Any], schema: str, version: i
     ).fetchall()
     for (statement,) in functions:
         connection.execute(statement.encode())
-    for view in ("_message", "_counter", "_part"):
-        connection.execute(sql.SQL("DROP VIEW IF EXISTS {}").format(sql.Identifier(schema, view)))
     connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(str(name))))
 
 
@@ -139,6 +137,7 @@ def _version(connection: psycopg.Connection[Any], schema: str) -> int | None:
     if version > VERSION:
         raise SchemaTooNew(
             f"the schema {schema!r} is of version {version}, and this bide knows versions up to "
-            f"{VERSION}: upgrade bide"
+            f"{VERSION}: upgrade bide; or, if no newer bide but a draft of the first one made it, "
+            "export each queue with the version that wrote it, then import"
         )
     return version

@@ -5,15 +5,13 @@ from typing import Any
 from django.db import migrations
 
 from bide.contrib.django.conf import configuration
-from bide.outbox.rows import POSTGRES_TABLES, SQLITE_TABLES, TABLES
-
-BY_VENDOR = {"postgresql": (POSTGRES_TABLES,), "sqlite": SQLITE_TABLES}
+from bide.outbox.rows import CREATE_TABLES, TABLES
 
 
 def make(apps: Any, editor: Any) -> None:
     """Make the tables; a forwarder may have made them before."""
     if editor.connection.alias == configuration().database:
-        for statement in BY_VENDOR.get(editor.connection.vendor, ()):
+        for statement in CREATE_TABLES.get(editor.connection.vendor, ()):
             editor.execute(statement)
 
 

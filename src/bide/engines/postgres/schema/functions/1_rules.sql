@@ -261,10 +261,3 @@ LANGUAGE sql IMMUTABLE AS $$
          )::smallint,
          p_message.due, CASE WHEN p_message.state >= 2 THEN p_message.rank END, p_message.holder
 $$;
-
--- A message as callers see it.
-CREATE VIEW bide._message AS
-SELECT seq, queue, id, is_json, data, due, priority, attempt, attempts, expires, "group", headers,
-       failures, state, rank, holder, planned, asked, created, successor,
-       size + coalesce(octet_length(failures), 0) AS size
-FROM bide.message;

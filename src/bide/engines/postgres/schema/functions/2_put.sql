@@ -69,12 +69,12 @@ CREATE FUNCTION bide._rows(
   p_created bigint[]
 ) RETURNS SETOF bide.message LANGUAGE sql STABLE AS $$
   SELECT p_first + i.n, coalesce(i.died, _rank(0, d.due, coalesce(i.priority, 0)::integer)), d.due,
-         p_queue, coalesce(i.attempts, 10)::integer, coalesce(i.attempt, 0)::integer,
-         _size(i.id, i.data, i.headers), (CASE WHEN i.died IS NULL THEN 0 ELSE 3 END)::smallint,
-         coalesce(i.priority, 0)::smallint, i.expires, NULL::bigint, NULL::bigint,
-         i.id COLLATE "C", i."group" COLLATE "C", NULL::text, i.failures,
-         NULL::bigint, NULL::integer, coalesce(i.created, p_moment), NULL::integer, NULL::text,
-         NULL::bigint, coalesce(i.is_json, true), i.data, i.headers
+         coalesce(i.created, p_moment), i.expires, NULL::bigint, NULL::bigint, NULL::bigint,
+         NULL::bigint, p_queue, coalesce(i.attempts, 10)::integer, coalesce(i.attempt, 0)::integer,
+         _size(i.id, i.data, i.headers), NULL::integer, NULL::integer,
+         (CASE WHEN i.died IS NULL THEN 0 ELSE 3 END)::smallint, coalesce(i.priority, 0)::smallint,
+         coalesce(i.is_json, true), i.id COLLATE "C", i."group" COLLATE "C", NULL::text, i.headers,
+         i.failures, NULL::text, i.data
   FROM unnest(p_ids, p_is_json, p_data, p_at, p_delay, p_priority, p_attempts, p_expires, p_group,
               p_headers, p_attempt, p_failures, p_died, p_created) WITH ORDINALITY
     AS i(id, is_json, data, at, delay, priority, attempts, expires, "group", headers, attempt,

@@ -67,19 +67,6 @@ BEGIN
   END LOOP;
 END $$;
 
--- A put adds one row to `tally`, for what two counters count.
-CREATE VIEW bide._part AS
-SELECT whole, part FROM (VALUES ('new', 'pending'), ('new', 'put')) AS parts(whole, part);
-
--- What the counters say, by name and hour, and of how many changes that are not in `total` yet.
-CREATE VIEW bide._counter AS
-SELECT queue, what, hour, sum(n)::bigint AS n, sum(delta) AS deltas FROM (
-  SELECT queue, what, hour, count AS n, 0 AS delta FROM bide.total
-  UNION ALL
-  SELECT queue, coalesce(part, what), CASE WHEN part = 'put' THEN -1 ELSE hour END, by, 1
-  FROM bide.tally LEFT JOIN bide._part ON whole = what
-) AS both_parts GROUP BY queue, what, hour;
-
 -- How many messages are in each state, and what has become of the others, as JSON. `deltas`: how many
 -- changes of the counters were added up for that.
 CREATE FUNCTION bide._count(p_queue text, p_now bigint, p_recount boolean) RETURNS json

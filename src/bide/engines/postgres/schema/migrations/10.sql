@@ -1,1 +1,0 @@
--- Changes tell how far the log had come: functions, and no table.

@@ -1,1 +1,0 @@
--- For the beginnings of ids in `_scan`, and for `_edit` of what a move has under way.

@@ -1,1 +1,0 @@
--- `_edit` refuses what an import has under way, too: functions, and no table.

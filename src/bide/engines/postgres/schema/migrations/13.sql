@@ -1,1 +1,0 @@
--- `_failed` notes when an attempt began: functions, and no table.

@@ -1,1 +1,0 @@
--- `_change` takes versions for `purge` and `revive`, too: functions, and no table.

@@ -1,1 +1,0 @@
--- `_wake` wakes no more processes than are asked for: functions, and no table.

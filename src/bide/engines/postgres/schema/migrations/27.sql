@@ -1,1 +1,0 @@
--- A put in a user's transaction has a function of its own, `_within_put`.

@@ -1,1 +1,0 @@
--- `_fold` forgets no message that was put for a time that is past: functions, and no table.

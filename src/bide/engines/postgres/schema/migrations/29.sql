@@ -1,1 +1,0 @@
--- `_recount` runs with the rights of its caller: functions, and no table.

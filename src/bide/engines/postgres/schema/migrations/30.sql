@@ -1,1 +1,0 @@
--- `_locked` looks again where a message was replaced meanwhile: functions, and no table.

@@ -1,1 +1,0 @@
--- A claim says whether all transactions have ended that were open at the one before: functions, and no table.

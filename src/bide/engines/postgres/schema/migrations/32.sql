@@ -1,1 +1,0 @@
--- `_put` locks new and taken ids in one order: functions, and no table.

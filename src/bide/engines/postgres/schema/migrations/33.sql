@@ -1,1 +1,0 @@
--- A claim does not ask again at once for a lease that is over and locked: functions, and no table.

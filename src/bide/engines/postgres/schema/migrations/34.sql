@@ -1,1 +1,0 @@
--- A put of one message answers its moment alone: functions, and no table.

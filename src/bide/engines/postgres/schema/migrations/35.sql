@@ -1,2 +1,0 @@
--- `put`, `cancel`, `reschedule` and `get` take arguments of any collation, and who may act for the owner may
--- use all queues: functions, and no table.

@@ -1,1 +1,0 @@
--- For `_edit`, and for what `_change` does with the time at which a message expires.

@@ -1,2 +1,0 @@
--- `_put_one`, `_wake` without the delay of a put, and changes of the counters that are called 'new':
--- functions, and no table.
