@@ -9,7 +9,6 @@ from typing import Any
 from sqlalchemy import (
     DDL,
     BigInteger,
-    Boolean,
     Column,
     DateTime,
     Identity,
@@ -18,7 +17,6 @@ from sqlalchemy import (
     Table,
     Text,
     event,
-    false,
     func,
 )
 
@@ -45,13 +43,12 @@ def outbox_table(metadata: MetaData) -> Table:
     Example:
         >>> from sqlalchemy import MetaData
         >>> outbox_table(MetaData()).columns.keys()
-        ['number', 'queue', 'id', 'command', 'tried']
+        ['number', 'queue', 'id', 'command']
     """
     if OUTBOX in metadata.tables:
         return metadata.tables[OUTBOX]
     number = Column("number", _NUMBER, Identity(always=True), primary_key=True)
-    tried = Column("tried", Boolean, nullable=False, server_default=false())
-    table = Table(OUTBOX, metadata, number, *_what(), tried, sqlite_autoincrement=True)
+    table = Table(OUTBOX, metadata, number, *_what(), sqlite_autoincrement=True)
     event.listen(table, "after_create", VACUUM.execute_if(dialect="postgresql"))
     return table
 

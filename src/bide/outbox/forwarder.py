@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -241,12 +242,11 @@ class Forwarder:
             calls = [self._lane.acall(command) for command in commands]
             return await asyncio.gather(*calls, return_exceptions=True)
 
-        replies: list[Reply | BideError] = []
-        for reply in asyncio.run(together()):
+        replies: list[Any] = asyncio.run(together())
+        for reply in replies:
             is_error = isinstance(reply, BaseException)
             if is_error and not (isinstance(reply, REFUSALS) or type(reply) in EXACTLY):
-                raise reply  # type: ignore[misc]
-            replies.append(reply)
+                raise reply
         return replies
 
     def _refusal(self, row: Row, error: BideError) -> str:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bide.engines.postgres.caller import Caller
+from bide.engines.postgres.connection import Caller
 from bide.engines.postgres.settings import read_url
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import bide
 from bide.engines.port import PartlyDone
-from bide.engines.postgres import PostgresEngine, alone, from_url
+from bide.engines.postgres import PostgresEngine, from_url
 from bide.model import commands as cmd
 from bide.model.errors import StoreBusy
 from bide.model.message import Item
@@ -76,7 +76,9 @@ def test_commands_that_wait_for_locks_one_after_the_other_do_not_hold_up_all_for
     engine: PostgresEngine, user: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock(user, engine, "a")
-    monkeypatch.setattr(alone, "PATIENCE", 0.2)  # less than a command waits for a lock
+    monkeypatch.setattr(
+        "bide.engines.postgres.engine.PATIENCE", 0.2
+    )  # less than a command waits for a lock
     cancels: list[cmd.Command] = [cmd.Cancel("q", [id]) for id in "ab"]
     assert parts(engine, cancels) == [StoreBusy, StoreBusy]
     user.rollback()

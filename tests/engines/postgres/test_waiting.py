@@ -190,7 +190,7 @@ def test_processes_that_would_sleep_too_long_are_woken_once(
         assert told == ([] if len(woken) == 2 else ["1000 q"])
         told.clear()
         client.execute("SELECT _wake('me', 'q', 1000, 1000)")
-        client.execute("SELECT _wake_at_commit('q', 9000)")
+        client.execute("SELECT _wake_at_commit('q', 9000, 9000)")
         assert told == []
         client.execute("SELECT _wake_at_commit('q', 8999)")
         assert told == ["8999 q"]

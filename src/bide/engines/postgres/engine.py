@@ -7,29 +7,25 @@ import secrets
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from typing import Any
 
 import psycopg
 from msgspec import MsgspecError
 from msgspec.structs import replace
-from psycopg.errors import InsufficientPrivilege, LockNotAvailable
+from psycopg.errors import LockNotAvailable
 
-from bide.engines.port import Capabilities, Notifier
-from bide.engines.postgres.alone import one_by_one
+from bide.engines.port import Capabilities, Notifier, PartlyDone
 from bide.engines.postgres.arrays import texts
-from bide.engines.postgres.caller import Caller
+from bide.engines.postgres.batch import NEVER, Batch, Floors
 from bide.engines.postgres.calls import is_one_call, replies
+from bide.engines.postgres.connection import Caller, Witness
 from bide.engines.postgres.faults import CHANGED, RETRIED, translate
-from bide.engines.postgres.floors import Floors
 from bide.engines.postgres.notifier import PostgresNotifier
-from bide.engines.postgres.putting import only_puts, put_one
+from bide.engines.postgres.putting import put_one
 from bide.engines.postgres.reading import is_awaited
-from bide.engines.postgres.session import DIRECT, begin
-from bide.engines.postgres.settings import Settings
-from bide.engines.postgres.witness import Witness
+from bide.engines.postgres.schema import catalog_only, prepare
+from bide.engines.postgres.settings import Settings, is_pooled
 from bide.model.commands import Ack, Bury, Claim, Command, History, Release, Retry
-from bide.model.errors import Closed, StoreError, StoreUnavailable
+from bide.model.errors import BideError, Closed, StoreBusy, StoreError, StoreUnavailable
 from bide.model.replies import Claimed, Outcomes, Reply
 from bide.model.replies import Settings as QueueSettings
 
@@ -60,36 +56,16 @@ LOOK_AGAIN = 5_000
 """Milliseconds within which each process that waits asks again by itself, which it does every
 second or every `CALM` seconds: what is put for a later time wakes none."""
 
-PUTS = frozenset(("_put", "_replace"))
-
-CHANGES = {"_change": 1, "_edit": 0, "_delete_where": 1}
-"""Functions that tell how far the log had come when they changed something, and which of their
-arguments is the queue. Not acks: what a lost one concerned is delivered again."""
+PATIENCE = 1.0
+"""Seconds that the commands of a batch may wait for locks one after the other: all callers of this
+process wait meanwhile."""
 
 ENDS_LEASES = (Ack, Retry, Bury, Release)
 """Commands after which a limited queue allows as many messages as leases have ended: no more
 processes need to look."""
 
 _EVERYBODY = 1 << 30
-_NEVER = 1 << 62
-_NO_TRANSACTION = nullcontext()
 _log = logging.getLogger("bide.postgres")
-
-
-@dataclass
-class _Told:
-    """What the server told besides the replies, while a batch was carried out."""
-
-    places: dict[str, int] = field(default_factory=dict)
-    """By queue: how far the log had come when something was put or changed."""
-    moments: dict[str, int] = field(default_factory=dict)
-    """By queue: when it was put, by the server's clock."""
-    floors: dict[str, list[int | None]] = field(default_factory=dict)
-    """By queue: where the next claim is to begin."""
-    waits: dict[str, tuple[int, int | None]] = field(default_factory=dict)
-    """By queue: when an empty claim is to ask again, and until when others believe it asleep."""
-    deltas: int = 0
-    """How many changes of the counters a count added up."""
 
 
 class PostgresEngine:
@@ -117,7 +93,6 @@ class PostgresEngine:
         self._slept: set[str] = set()  # queues at whose last claim others knew that this one sleeps
         self._witness = Witness(settings.place)
         self._pauses: dict[str, float] = {}
-        self._limited: set[str] = set()  # queues whose last claim said that they have limits
         self._connect()
 
     @property
@@ -131,27 +106,31 @@ class PostgresEngine:
             return []
         for number in range(1, TRIES + 1):
             caller = self._current()
+            waiter = self._process if self._notifier is not None and now is None else None
+            batch = Batch(caller, now, self._floors, waiter, hopeful=number == 1)
             try:
-                if (reply := self._put_one(caller, commands, now)) is not None:
-                    return [reply]
-                told = _Told()
-                found = self._transact(caller, commands, now, told, hopeful=number == 1)
+                if (stored := put_one(caller.value_and_place, commands, now)) is None:
+                    found = self._transact(batch, commands)
+                else:
+                    reply, moment, place = stored
+                    found = [reply]
+                    batch.places[commands[0].queue] = place
+                    batch.moments[commands[0].queue] = moment
             except RETRIED as error:
                 if number == TRIES:
                     raise translate(error, self._settings.place, sent=True) from error
-            except (*CHANGED, InsufficientPrivilege) as error:
-                ours = isinstance(error, CHANGED) or self._put_function == DIRECT
-                if ours:
-                    self._leave()  # whoever connects anew hears of a newer version, or owner
-                if not ours or number > 1:
+            except CHANGED as error:
+                self._leave()  # whoever connects anew hears of a newer version
+                if number > 1:
                     raise translate(error, self._settings.place, sent=True) from error
             except (psycopg.Error, MsgspecError) as error:
                 self._leave_if_lost(error)
                 if isinstance(error, LockNotAvailable) and len(commands) > 1:
-                    raise one_by_one(self.execute, commands, now) from error
+                    raise self._one_by_one(commands, now) from error
                 raise translate(error, self._settings.place, sent=True) from error
             else:
-                self._follow_up(caller, commands, found, now, told)
+                self._witness.confirmed(batch.places)
+                self._follow_up(batch, commands, found)
                 return found
         raise AssertionError  # not reached
 
@@ -180,86 +159,45 @@ class PostgresEngine:
             self._notifier = None
         self._leave()
 
-    def _put_one(
-        self, caller: Caller, commands: Sequence[Command], now: int | None
-    ) -> Reply | None:
-        """Put one message the short way, if a batch is no more than that."""
-        if (stored := put_one(caller.value_and_place, self._put_function, commands, now)) is None:
-            return None
-        reply, moment, place = stored
-        queue = commands[0].queue
-        self._witness.confirmed({queue: place})
-        if self._until_fold > 1 and reply.wake is not None and reply.wake >= moment + LOOK_AGAIN:
-            self._until_fold -= 1
-        else:
-            told = _Told(moments={queue: moment})
-            self._follow_up(caller, commands, [reply], now, told)
-        return reply
-
-    def _transact(
-        self,
-        caller: Caller,
-        commands: Sequence[Command],
-        now: int | None,
-        told: _Told,
-        *,
-        hopeful: bool,
-    ) -> list[Reply]:
-        transaction: Any = _NO_TRANSACTION
-        if not (is_one_call(commands[0]) if len(commands) == 1 else only_puts(commands)):
-            transaction = caller.connection.transaction()
-        waiter = self._process if self._notifier is not None and now is None else None
-
-        def noted(function: str, *arguments: Any) -> list[Any]:
-            if function == "_claim":
-                queue = arguments[0]
-                floor, begin = self._floors.of(queue), time.monotonic()
-                rows = caller(function, *arguments, floor, waiter)
-                if floor is None:
-                    self._floors.looked(queue, begin)
-                end = rows[-1]
-                told.floors[queue] = end.floor
-                told.waits[queue] = (_NEVER if end.due is None else end.due, end.until)
-                (self._limited.discard if end.attempt is None else self._limited.add)(queue)
-                return rows
-            rows = caller(function, *arguments)
-            if function in PUTS and rows[-1].due is not None:
-                queue = arguments[0]
-                told.places[queue], told.moments[queue] = rows[-1].until, rows[-1].due
-            elif function in CHANGES:
-                queue = arguments[CHANGES[function]]
-                for row in rows:
-                    if row.place is not None:
-                        told.places[queue] = row.place
-            elif function == "_count":
-                told.deltas = max(told.deltas, rows[0][0]["deltas"] or 0)
-            return rows
-
+    def _transact(self, batch: Batch, commands: Sequence[Command]) -> list[Reply]:
         claimed = {command.queue for command in commands if isinstance(command, Claim)}
-        with transaction:
-            if len(limited := claimed & self._limited) > 1:
-                caller("_lock_turns", texts(list(limited)))
-            found = replies(noted, commands, now, hopeful=hopeful)
-        self._witness.confirmed(told.places)
-        if now is None:
-            self._floors.update(told.floors)
+        alone = is_one_call(commands)
+        with nullcontext() if alone else batch.call.connection.transaction():
+            if len(limited := claimed & self._floors.limited) > 1:
+                batch.call("_lock_turns", texts(list(limited)))
+            found = replies(batch, commands)
+        if batch.now is None:
+            self._floors.update(batch.new_floors)
         return found
 
-    def _follow_up(
-        self,
-        caller: Caller,
-        commands: Sequence[Command],
-        found: list[Reply],
-        now: int | None,
-        told: _Told,
-    ) -> None:
+    def _one_by_one(self, commands: Sequence[Command], now: int | None) -> PartlyDone:
+        """Carry out commands alone, so that only who names the message is told that it is locked.
+
+        Together they had to wait for a lock for too long.
+        """
+        outcomes: list[Reply | BideError] = []
+        until = time.monotonic() + PATIENCE
+        for command in commands:
+            try:
+                if time.monotonic() >= until:
+                    raise StoreBusy(
+                        "commands before this one have waited for messages that are being changed "
+                        "in open transactions of somebody else; this one was not carried out. Try "
+                        "again"
+                    )
+                outcomes += self.execute([command], now)
+            except StoreError as error:
+                outcomes.append(error)
+        return PartlyDone(outcomes)
+
+    def _follow_up(self, batch: Batch, commands: Sequence[Command], found: list[Reply]) -> None:
         """Wake others and keep house. The commands are carried out, whatever becomes of this."""
         try:
-            self._wake_and_sleep(caller, commands, found, now, told)
+            self._wake_and_sleep(batch, commands, found)
             self._until_fold -= not all(command.only_reads for command in commands)
-            if self._until_fold <= 0 or told.deltas > MANY_DELTAS:
+            if self._until_fold <= 0 or batch.deltas > MANY_DELTAS:
                 self._until_fold = random.randrange(FOLD_EVERY, 2 * FOLD_EVERY)
-                self._fold(caller)
+                self._fold(batch.call)
         except psycopg.Error as error:
             _log.warning("%s: nobody could be woken: %s", self._settings.place, error)
             self._leave_if_lost(error)
@@ -274,52 +212,47 @@ class PostgresEngine:
         self._fold_from = begin + (1 + FOLD_REST) * (time.monotonic() - begin)
 
     def _wake_and_sleep(
-        self,
-        caller: Caller,
-        commands: Sequence[Command],
-        found: list[Reply],
-        now: int | None,
-        told: _Told,
+        self, batch: Batch, commands: Sequence[Command], found: list[Reply]
     ) -> None:
         """Wake the processes that would sleep too long; say how long this one is going to sleep.
 
         Both after the commit, and whoever sleeps looks once more then: so one of the two sees the
-        other. A process that still stands there with the same moment need not say it again.
-        What is due later than they ask again by themselves wakes nobody.
+        other. What is due later than they ask again by themselves wakes nobody.
         """
-        wakes: dict[str, int] = {}
-        most: dict[str, int] = {}
+        wakes: dict[str, tuple[int, int]] = {}
         for number, (command, reply) in enumerate(zip(commands, found, strict=True)):
-            if isinstance(reply, (Outcomes, QueueSettings)) and reply.wake is not None:
-                moment = told.moments.get(command.queue, _NEVER)
-                if reply.wake < moment + LOOK_AGAIN:
-                    wakes[command.queue] = min(reply.wake, wakes.get(command.queue, _NEVER))
-                    frees = command.queue in self._limited and isinstance(command, ENDS_LEASES)
-                    most[command.queue] = most.get(command.queue, 0) + (
-                        command.weight if frees else _EVERYBODY
-                    )
-            waits = self._notifier is not None and now is None
-            if waits and isinstance(reply, Claimed) and not reply.messages:
-                until, asleep = told.waits[command.queue]
-                if asleep is not None and until <= asleep <= until + DOZE:
-                    found[number] = replace(reply, calm=self._is_calm(command.queue))
-                    self._slept.add(command.queue)
-                    continue
-                self._slept.discard(command.queue)
-                floor = self._floors.of(command.queue)
-                asleep = until + DOZE
-                ((sooner,),) = caller("_sleep", self._process, command.queue, asleep, floor)
-                if sooner is not None and sooner < until:
-                    wait = max(0.0, sooner - reply.now)
-                    found[number] = replace(reply, next=wait)
-            elif waits and isinstance(command, History) and is_awaited(command, reply):
-                caller("_watch", self._process, command.queue, command.id)
-                (found[number],) = replies(caller, [command], None)  # it may have ended meanwhile
-            elif self._polls and isinstance(reply, Claimed):
-                found[number] = self._look_again(command.queue, reply)
-        for queue, moment in wakes.items():
-            self._settle(caller)
-            caller.start("_wake", self._process, queue, moment, min(most[queue], _EVERYBODY))
+            queue = command.queue
+            if isinstance(reply, (Outcomes, QueueSettings)):
+                moment = batch.moments.get(queue, NEVER)
+                if reply.wake is not None and reply.wake < moment + LOOK_AGAIN:
+                    frees = queue in self._floors.limited and isinstance(command, ENDS_LEASES)
+                    wake, most = wakes.get(queue, (NEVER, 0))
+                    more = command.weight if frees else _EVERYBODY
+                    wakes[queue] = min(reply.wake, wake), most + more
+            elif isinstance(reply, Claimed) and self._polls:
+                found[number] = self._look_again(queue, reply)
+            elif isinstance(reply, Claimed) and batch.waiter and not reply.messages:
+                found[number] = self._sleep(batch, queue, reply)
+            elif batch.waiter and isinstance(command, History) and is_awaited(command, reply):
+                batch.call("_watch", batch.waiter, queue, command.id)
+                (found[number],) = replies(batch, [command])  # it may have ended meanwhile
+        for queue, (wake, most) in wakes.items():
+            self._settle(batch.call)
+            batch.call.start("_wake", self._process, queue, wake, min(most, _EVERYBODY))
+
+    def _sleep(self, batch: Batch, queue: str, reply: Claimed) -> Claimed:
+        """Say how long this process is going to sleep, unless others believe that already."""
+        until, asleep = batch.waits[queue]
+        if asleep is not None and until <= asleep <= until + DOZE:
+            reply = replace(reply, calm=self._is_calm(queue))
+            self._slept.add(queue)
+            return reply
+        self._slept.discard(queue)
+        floor = self._floors.of(queue)
+        ((sooner,),) = batch.call("_sleep", batch.waiter, queue, until + DOZE, floor)
+        if sooner is not None and sooner < until:
+            return replace(reply, next=max(0.0, sooner - reply.now))
+        return reply
 
     def _is_calm(self, queue: str) -> bool:
         """Whether each put that may still be committed wakes this process, if it has to.
@@ -353,10 +286,8 @@ class PostgresEngine:
     def _settle(self, caller: Caller) -> None:
         """Hear what became of waking others after the last put."""
         try:
-            error = caller.settle()
-        except psycopg.Error as lost:
-            error = lost  # the next look at the connection says so, too
-        if error is not None:
+            caller.settle()
+        except psycopg.Error as error:  # of a lost connection the next look at it says so, too
             _log.warning("%s: nobody could be woken: %s", self._settings.place, error)
 
     def _reconnect(self) -> Caller:
@@ -373,15 +304,19 @@ class PostgresEngine:
     def _connect(self) -> Caller:
         connection = self._settings.connect()
         try:
-            session = begin(connection, self._settings.schema, self._witness)
+            prepare(connection, self.schema)
+            with catalog_only(connection):
+                self._witness.compare(connection)
+                pooled = is_pooled(connection)
+            if not pooled:  # else others, who share the session, would have to live with it
+                connection.execute("SET default_transaction_isolation = 'read committed'")
         except (psycopg.Error, StoreError) as error:
             connection.close()
             if isinstance(error, StoreError):
                 raise
             raise translate(error, self._settings.place, sent=False) from error
-        self._polls = session.pooled and self._settings.listen == self._settings.url
-        self._put_function = session.put_function
-        self._caller = Caller(connection, self._settings.schema, prepares=not session.pooled)
+        self._polls = pooled and self._settings.listen == self._settings.url
+        self._caller = Caller(connection, self.schema, prepares=not pooled)
         return self._caller
 
     def _leave_if_lost(self, error: Exception) -> None:

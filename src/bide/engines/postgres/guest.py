@@ -1,7 +1,6 @@
 """The queue in the user's own transaction: one call, on whatever connection."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, Literal
 from urllib.parse import SplitResult
 
@@ -50,12 +49,6 @@ class _Refused(msgspec.Struct):
 
 _answer = msgspec.json.Decoder(list[list[_Row]] | _Refused).decode
 
-_PUT = (
-    "text", "bigint", "text", "text", "boolean", "bytea", "bigint", "bigint", "integer", "integer",
-    "bigint", "text", "text",
-)  # fmt: skip
-"""The types of what `_within_put` takes."""
-
 
 class PostgresGuest(RemoteGuest):
     """Carries out commands on connections of the user's. See `bide.engines.port.Guest`."""
@@ -88,18 +81,13 @@ class PostgresGuest(RemoteGuest):
     def statement(
         self, commands: Sequence[cmd.Command], now: int | None, mark: str
     ) -> tuple[str, tuple[Any, ...]]:
-        """Return the statement and its parameters: of a lone put they are no JSON."""
-        match commands:
-            case [cmd.Put(on_conflict="keep", if_version=None, queue=queue, items=[item])]:
-                headers = None if item.headers is None else _text(item.headers)
-                values = (
-                    self._database, now, queue, item.id, item.json, item.data, item.at, item.delay,
-                    item.priority, item.attempts, item.expires, item.group, headers,
-                )  # fmt: skip
-                return _call(self._function("_within_put"), _PUT, mark), values
-        told = [_told(command) for command in commands]
-        asked = {"database": self._database, "now": now, "commands": told}
-        return _call(self._function("_within"), ("text::json",), mark), (_text(asked),)
+        """Return the statement and its parameter."""
+        asked = {
+            "database": self._database, "now": now, "commands": [_told(c) for c in commands],
+        }  # fmt: skip
+        function = self._function("_within")
+        name = function if mark.startswith("$") else function.replace("%", "%%")
+        return f"SELECT {name}({mark}::text::json)::text", (_text(asked),)
 
     def replies(self, commands: Sequence[cmd.Command], answer: str) -> list[Reply]:
         """Return the replies that an answer of the statement tells.
@@ -150,15 +138,6 @@ class PostgresGuest(RemoteGuest):
         return f"{self._schema}.{name}"
 
 
-@lru_cache(64)
-def _call(function: str, types: tuple[str, ...], mark: str) -> str:
-    """Return the statement that calls a function, with marks as the driver has them."""
-    numbered = mark.startswith("$")
-    marks = (f"{f'${n}' if numbered else mark}::{kind}" for n, kind in enumerate(types, 1))
-    name = function if numbered else function.replace("%", "%%")
-    return f"SELECT {name}({', '.join(marks)})::text"
-
-
 def _text(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
@@ -166,45 +145,40 @@ def _text(value: object) -> str:
 def _told(command: cmd.Command) -> dict[str, Any]:
     """Return a command as the type `_asked` takes it."""
     match command:
-        case cmd.Put(on_conflict="keep" | "replace", if_version=None):
-            verb = "put" if command.on_conflict == "keep" else "replace"
-            wake = _wake(command.items)
-            return {"verb": verb, "queue": command.queue, **wake, **_columns(command.items)}
+        case cmd.Put(on_conflict="keep" | "replace", if_version=None, items=items):
+            told = _columns(items)
+            told["verb"] = command.on_conflict
+            told["new_due"] = min((i.at for i in items if i.at is not None), default=None)
+            told["new_delay"] = min((i.delay for i in items if i.at is None), default=None)
         case cmd.Cancel(where=None, if_version=None):
-            fields: dict[str, Any] = {
-                "ids": command.ids, "if_due": command.if_due, "actor": command.actor,
+            told = {
+                "verb": "cancel", "ids": command.ids, "if_due": command.if_due,
+                "actor": command.actor,
             }  # fmt: skip
-            return {"verb": "cancel", "queue": command.queue, **fields}
         case cmd.Cancel(dry_run=False, where=cmd.Where() as where):
-            fields = {"of_group": where.group, "after": where.after, "before": where.before}
-            fields["actor"] = command.actor
-            return {"verb": "cancel_where", "queue": command.queue, **fields}
-        case cmd.Reschedule(if_version=None):
-            fields = {
-                "ids": command.ids, "new_due": command.at, "new_delay": command.delay,
-                "if_due": command.if_due,
+            told = {
+                "verb": "cancel_where", "of_group": where.group, "after": where.after,
+                "before": where.before, "actor": command.actor,
             }  # fmt: skip
-            return {"verb": "reschedule", "queue": command.queue, **fields}
+        case cmd.Reschedule(if_version=None):
+            told = {
+                "verb": "reschedule", "ids": command.ids, "new_due": command.at,
+                "new_delay": command.delay, "if_due": command.if_due,
+            }  # fmt: skip
         case cmd.Configure(paused=None):
-            return {
-                "verb": "keep", "queue": command.queue, "keep": command.keep,
-                "history": command.history, "result_ttl": command.result_ttl,
+            told = {
+                "verb": "configure", "keep": command.keep, "history": command.history,
+                "result_ttl": command.result_ttl,
                 "limits": [getattr(command, name) for name in LIMITS],
             }  # fmt: skip
-    raise AssertionError(f"not within a transaction: {command!r}")
+        case _:
+            raise AssertionError(f"not within a transaction: {command!r}")
+    return {"queue": command.queue, **told}
 
 
-def _wake(items: Sequence[Item]) -> dict[str, int | None]:
-    """Return the first due time of what is put, and the shortest delay."""
-    return {
-        "new_due": min((i.at for i in items if i.at is not None), default=None),
-        "new_delay": min((i.delay for i in items if i.at is None), default=None),
-    }
-
-
-def _columns(items: Sequence[Item]) -> dict[str, list[Any]]:
+def _columns(items: Sequence[Item]) -> dict[str, Any]:
     """Return items as columns, without those in which no item has something."""
-    columns: dict[str, list[Any]] = {
+    columns: dict[str, Any] = {
         "ids": [item.id for item in items],
         "is_json": [item.json for item in items],
         "data": [f"\\x{item.data.hex()}" for item in items],
@@ -216,11 +190,10 @@ def _columns(items: Sequence[Item]) -> dict[str, list[Any]]:
         "groups": [item.group for item in items],
         "headers": [None if item.headers is None else _text(item.headers) for item in items],
     }
-    told = {n: values for n, values in columns.items() if n == "is_json" or any(values)}
     latest = [item.latest for item in items]
     if latest.count(None) < len(latest):  # 0 says something
-        told["latest"] = latest
-    return told
+        columns["latest"] = latest
+    return {n: values for n, values in columns.items() if n in ("is_json", "latest") or any(values)}
 
 
 def _reply(command: cmd.Command, rows: list[_Row]) -> Reply:

@@ -2,19 +2,19 @@
 
 import struct
 from collections.abc import Callable, Sequence
-from itertools import groupby, islice
-from operator import le
+from itertools import groupby
 from typing import Any
 
 import msgspec
 
 from bide.engines.postgres.arrays import Array, booleans, byteas, integers, texts
-from bide.engines.postgres.reading import Run, of_version
+from bide.engines.postgres.batch import Batch
+from bide.engines.postgres.reading import of_versions
 from bide.model import commands as cmd
 from bide.model.message import ATTEMPTS, STATES, Item
 from bide.model.replies import Outcome, Outcomes, Reply
 
-__all__ = ["only_puts", "outcome", "put_one", "put_outcomes", "puts"]
+__all__ = ["only_puts", "outcome", "put_one", "put_outcomes", "puts", "some"]
 
 _encode = msgspec.json.encode
 _int4 = struct.Struct("!i").pack
@@ -35,7 +35,6 @@ def only_puts(commands: Sequence[cmd.Command]) -> bool:
 
 def put_one(
     call: Callable[..., tuple[bytes | None, bytes | None]],
-    function: str,
     commands: Sequence[cmd.Command],
     now: int | None,
 ) -> tuple[Outcomes, int, int] | None:
@@ -44,7 +43,6 @@ def put_one(
     Args:
         call: calls a function of the schema with arguments in binary form, and returns its value
             and how far the log has come, in binary form too.
-        function: which one.
         commands: a batch.
         now: Unix milliseconds to go by; `None`: the server's clock.
 
@@ -61,7 +59,7 @@ def put_one(
     if item.died is not None or item.created is not None or item.attempt or item.failures:
         return None
     put, place = call(
-        function,
+        "_put_one",
         command.queue.encode(),
         None if now is None else _int8(now),
         item.id.encode(),
@@ -82,63 +80,36 @@ def put_one(
     return Outcomes([outcome], outcome.due), moment, _from_int8(place)[0]
 
 
-def puts(
-    run: Run, queue: str, commands: Sequence[cmd.Put], now: int | None, hopeful: bool
-) -> list[Reply]:
+def puts(batch: Batch, queue: str, commands: Sequence[cmd.Put]) -> list[Reply]:
     """Store the messages of consecutive puts into one queue: in one call those that keep."""
-    if len(commands) == 1 and commands[0].on_conflict == "keep":
-        return _keep(run, queue, commands, now, hopeful)
     found: list[Reply] = []
     for keeps, group in groupby(commands, lambda c: c.on_conflict == "keep"):
         same = list(group)
-        if keeps:
-            found += _keep(run, queue, same, now, hopeful)
-        else:
-            found += [_replace(run, command, now) for command in same]
+        for together in [same] if keeps else [[command] for command in same]:
+            items = [item for command in together for item in command.items]
+            outcomes = _put(batch, queue, together[0], items)
+            for command in together:
+                mine, outcomes = outcomes[: len(command.items)], outcomes[len(command.items) :]
+                dues = [o.due for o in mine if o.done and o.state in ("delayed", "ready")]
+                found.append(Outcomes(mine, min(filter(None, dues), default=None)))
     return found
 
 
-def _keep(
-    run: Run, queue: str, commands: Sequence[cmd.Put], now: int | None, hopeful: bool
-) -> list[Reply]:
-    items = [item for command in commands for item in command.items]
-    ids = [item.id for item in items]
-    ascending = all(map(le, ids, islice(ids, 1, None)))
-    outcomes = put_outcomes(items, run("_put", queue, now, *_columns(items), hopeful, ascending))
-    found: list[Reply] = []
-    first = 0
-    for command in commands:
-        mine = outcomes[first : first + len(command.items)]
-        first += len(mine)
-        found.append(Outcomes(mine, _wake(mine)))
-    return found
-
-
-def _replace(run: Run, command: cmd.Put, now: int | None) -> Outcomes:
-    items = command.items
-    only = None
+def _put(batch: Batch, queue: str, command: cmd.Put, items: Sequence[Item]) -> list[Outcome]:
+    """Put messages as a command says."""
+    mode, only = command.on_conflict, None
     if command.if_version is not None:
         ids = [item.id for item in items]
-        right = of_version(run, command.queue, ids, command.if_version)
+        only = integers(of_versions(batch, queue, dict.fromkeys(ids, command.if_version)))
         if len(set(ids)) < len(ids):  # one after the other: the first gives another version
-            parts = [msgspec.structs.replace(command, items=[item]) for item in items]
-            outcomes = [o for part in parts for o in _replace(run, part, now).outcomes]
-            return Outcomes(outcomes, _wake(outcomes))
-        only = integers(right)
-    revive = command.on_conflict == "revive"
-    latest = _some([i.latest for i in items], None, integers)
-    rows = run("_replace", command.queue, now, *_columns(items), latest, revive, only)
-    outcomes = put_outcomes(items, rows)
-    return Outcomes(outcomes, _wake(outcomes))
+            return [o for item in items for o in _put(batch, queue, command, [item])]
+    hopeful = batch.hopeful and mode == "keep" and not any(item.died for item in items)
+    rows = batch.call("_put", queue, batch.now, mode, hopeful, only, *_columns(items))
+    batch.places[queue], batch.moments[queue] = rows[-1].until, rows[-1].due
+    return put_outcomes(items, rows)
 
 
-def _wake(outcomes: list[Outcome]) -> int | None:
-    waits = ("delayed", "ready")
-    dues = [o.due for o in outcomes if o.done and o.state in waits and o.due is not None]
-    return min(dues, default=None)
-
-
-def _some(values: list[Any], default: Any, array: Callable[[list[Any]], Array]) -> Array | None:
+def some(values: list[Any], default: Any, array: Callable[[list[Any]], Array]) -> Array | None:
     """Return values as an array; nothing if all are the default."""
     return None if values.count(default) == len(values) else array(values)
 
@@ -148,19 +119,20 @@ def _columns(items: Sequence[Item]) -> list[Array | None]:
     delays = [i.delay for i in items]
     return [
         texts([i.id for i in items]),
-        _some([i.json for i in items], True, booleans),
+        some([i.json for i in items], True, booleans),
         byteas([i.data for i in items]),
-        _some([i.at for i in items], None, integers),
+        some([i.at for i in items], None, integers),
         integers(delays[:1] if len(set(delays)) == 1 else delays),
-        _some([i.priority for i in items], 0, integers),
-        _some([i.attempts for i in items], ATTEMPTS, integers),
-        _some([i.expires for i in items], None, integers),
-        _some([i.group for i in items], None, texts),
-        _some([i.headers for i in items], None, _objects),
-        _some([i.attempt for i in items], 0, integers),
-        _some([i.failures or None for i in items], None, _objects),
-        _some([i.died for i in items], None, integers),
-        _some([i.created for i in items], None, integers),
+        some([i.priority for i in items], 0, integers),
+        some([i.attempts for i in items], ATTEMPTS, integers),
+        some([i.expires for i in items], None, integers),
+        some([i.group for i in items], None, texts),
+        some([i.headers for i in items], None, _objects),
+        some([i.latest for i in items], None, integers),
+        some([i.attempt for i in items], 0, integers),
+        some([i.failures or None for i in items], None, _objects),
+        some([i.died for i in items], None, integers),
+        some([i.created for i in items], None, integers),
     ]
 
 
@@ -180,7 +152,7 @@ def put_outcomes(items: Sequence[Item], rows: list[Any]) -> list[Outcome]:
     return [
         _stored(item, moment)
         if (row := met.get(number)) is None
-        else outcome(item.id, getattr(row, "done", False), row)
+        else outcome(item.id, row.done, row)
         for number, item in enumerate(items, 1)
     ]
 

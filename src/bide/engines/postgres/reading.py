@@ -1,8 +1,8 @@
 """Claim, find, scan, count, forecast, queues: calls whose rows tell of messages."""
 
 import logging
-from base64 import b64decode
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,7 @@ import msgspec
 
 from bide.engines.cursor import BEGIN, PHASES, Budget, cursor_after, position
 from bide.engines.postgres.arrays import integers, texts
+from bide.engines.postgres.batch import NEVER, Batch
 from bide.model import commands as cmd
 from bide.model.ended import ENDINGS, KEPT_ENDS, PENDING, End, within_budget
 from bide.model.errors import InvalidArgument
@@ -43,17 +44,13 @@ _SHOWN = (
     "headers", "failures",
 )  # fmt: skip
 
-NEVER = 1 << 53
-_EVERYTHING = 1 << 62
+FOREVER = 1 << 53
 _BY_ID = "id:"
 
 _headers = msgspec.json.Decoder(dict[str, str]).decode
 _failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
 
 _log = logging.getLogger("bide.postgres")
-
-Run = Callable[..., list[Any]]
-"""Calls a function of the schema with arguments, and returns its rows, each with named columns."""
 
 
 def message(queue: str, row: Any, now: int) -> Message:
@@ -90,7 +87,7 @@ class _Successor(msgspec.Struct):
     attempts: int
     is_json: bool
     data: str
-    """In base64, with line breaks."""
+    """In hexadecimal digits, behind two characters."""
     expires: int | None = None
     group: str | None = None
     headers: str | None = None
@@ -102,7 +99,7 @@ _as_successor = msgspec.json.Decoder(_Successor).decode
 def _successor(id: str, text: str) -> Item:
     read = _as_successor(text)
     return Item(
-        id, b64decode(read.data), read.is_json, read.due, 0, read.priority, read.expires,
+        id, bytes.fromhex(read.data[2:]), read.is_json, read.due, 0, read.priority, read.expires,
         read.attempts, read.group, _headers(read.headers) if read.headers else None,
         created=read.created,
     )  # fmt: skip
@@ -122,24 +119,28 @@ def is_readable(headers: str | None, failures: str | None, successor: str | None
     return True
 
 
-def of_version(run: Run, queue: str, ids: Sequence[str], version: str) -> list[int]:
-    """Lock messages, and return which of them are of a version."""
-    return of_versions(run, queue, dict.fromkeys(ids, version))
-
-
-def of_versions(run: Run, queue: str, versions: Mapping[str, str]) -> list[int]:
+def of_versions(batch: Batch, queue: str, versions: Mapping[str, str]) -> list[int]:
     """Lock messages, and return which of them are of the versions that are given by id."""
-    rows = run("_find", queue, texts(sorted(versions)), NEVER, True)
+    rows = batch.call("_find", queue, texts(sorted(versions)), FOREVER, True)
     return [row.seq for row in rows if message(queue, row, 0).version == versions[row.id]]
 
 
-def claim(run: Run, command: cmd.Claim, now: int | None) -> Reply:
+def claim(batch: Batch, command: cmd.Claim) -> Reply:
     """Lease up to `count` messages."""
-    rows = run(
-        "_claim", command.queue, now, command.count, command.lease, command.holder,
-        command.max_bytes, command.count if command.slots is None else command.slots,
+    queue, floors = command.queue, batch.floors
+    floor, begin = floors.of(queue), time.monotonic()
+    rows = batch.call(
+        "_claim", queue, batch.now, command.count, command.lease, command.holder,
+        command.max_bytes, command.count if command.slots is None else command.slots, floor,
+        batch.waiter,
     )  # fmt: skip
-    end = rows.pop()
+    if floor is None:
+        floors.looked(queue, begin)
+    end = rows[-1]
+    batch.new_floors[queue] = end.floor
+    batch.waits[queue] = (NEVER if end.due is None else end.due, end.until)
+    (floors.limited.discard if end.attempt is None else floors.limited.add)(queue)
+    rows.pop()
     moment = int(end.exactly)
     died = [Died(row.id, row.attempt, row.holder or "") for row in rows if row.data is None]
     rows = [row for row in rows if row.data is not None]
@@ -163,7 +164,7 @@ def claim(run: Run, command: cmd.Claim, now: int | None) -> Reply:
         if limited:
             freed.append(row.floor[1])
     if damaged:
-        _bury(run, command, now, damaged, end.token)
+        _bury(batch, command, damaged, end.token)
     if not messages:
         return Claimed([], 0, moment, 0, died, behind=behind)
     return Claimed(messages, end.token, moment, None, died, bool(end.expires), freed, behind)
@@ -180,7 +181,7 @@ def _leased(row: Any, command: cmd.Claim, until: int) -> Message:
     )  # fmt: skip
 
 
-def _bury(run: Run, command: cmd.Claim, now: int | None, ids: list[str], token: int) -> None:
+def _bury(batch: Batch, command: cmd.Claim, ids: list[str], token: int) -> None:
     """Make dead letters of messages whose rows cannot be read."""
     for id in ids:
         _log.error(
@@ -188,9 +189,9 @@ def _bury(run: Run, command: cmd.Claim, now: int | None, ids: list[str], token: 
             id, command.queue,
         )  # fmt: skip
     reason = msgspec.json.encode(UNREADABLE).decode()
-    run(
-        "_change", "bury", command.queue, now, texts(ids), integers([token] * len(ids)), None, 0,
-        None, reason, False, None, None, None,
+    batch.call(
+        "_change", "bury", command.queue, batch.now, texts(ids), integers([token] * len(ids)), None,
+        0, None, reason, False, None, None, None, None,
     )  # fmt: skip
 
 
@@ -202,10 +203,10 @@ def _turn(row: Any) -> int:
     return int(row.floor[0])
 
 
-def find(run: Run, command: cmd.Find, now: int | None) -> Reply:
+def find(batch: Batch, command: cmd.Find) -> Reply:
     """Look at messages by id."""
-    rows = run("_find", command.queue, texts(command.ids), command.max_bytes, False)
-    moment = _now(run, now) if rows else 0
+    rows = batch.call("_find", command.queue, texts(command.ids), command.max_bytes, False)
+    moment = _now(batch) if rows else 0
     budget = Budget(command.max_bytes)
     found: list[Message | None] = []
     rows.reverse()
@@ -220,18 +221,18 @@ def find(run: Run, command: cmd.Find, now: int | None) -> Reply:
     return Found(found)
 
 
-def _now(run: Run, now: int | None) -> int:
-    if now is not None:
-        return now
-    ((moment,),) = run("_moment", None)
+def _now(batch: Batch) -> int:
+    if batch.now is not None:
+        return batch.now
+    ((moment,),) = batch.call("_moment", None)
     return int(moment)
 
 
-def scan(run: Run, command: cmd.Scan, now: int | None) -> Reply:
+def scan(batch: Batch, command: cmd.Scan) -> Reply:
     """Look at a page of messages."""
-    moment = _now(run, now)
+    moment = _now(batch)
     where = command.where or cmd.Where()
-    bounds = (where.after or 0, NEVER if where.before is None else where.before)
+    bounds = (where.after or 0, FOREVER if where.before is None else where.before)
     budget = Budget(command.max_bytes)
     found: list[Message] = []
 
@@ -248,7 +249,7 @@ def scan(run: Run, command: cmd.Scan, now: int | None) -> Reply:
         if not last.startswith(_BY_ID):
             raise InvalidArgument(f"cursor={last!r} comes from no scan of all; begin without one")
         first, end = range_of_ids(command.prefix or "", last.removeprefix(_BY_ID))
-        rows = run(
+        rows = batch.call(
             "_scan", command.queue, None, first, 0, 0, 0, None, *bounds,
             command.limit, command.max_bytes, end,
         )  # fmt: skip
@@ -259,13 +260,13 @@ def scan(run: Run, command: cmd.Scan, now: int | None) -> Reply:
     last = cursor_after(number, *after)
     for index in range(number, len(phases)):
         rank, seq = after if index == number else (-1, -1)
-        reach = _EVERYTHING
+        reach = NEVER
         state = phases[index].state
         if phases[index].due is True:
             reach = delayed_reach(moment)
         if phases[index].due is False and rank < delayed_reach(moment):
-            rank, seq = delayed_reach(moment), NEVER
-        rows = run(
+            rank, seq = delayed_reach(moment), FOREVER
+        rows = batch.call(
             "_scan", command.queue, None if state is None else STATES.index(state), "", rank, seq,
             reach, where.group, *bounds, command.limit - len(found), command.max_bytes, None,
         )  # fmt: skip
@@ -284,9 +285,10 @@ def _cursor(phase: int, state: str | None, row: Any) -> str:
     return cursor_after(phase, row.rank if state is not None else 0, row.seq)
 
 
-def count(run: Run, command: cmd.Count, now: int | None) -> Counts:
+def count(batch: Batch, command: cmd.Count) -> Counts:
     """Count by the counters."""
-    ((told,),) = run("_count", command.queue, now, command.recount)
+    ((told,),) = batch.call("_count", command.queue, batch.now, command.recount)
+    batch.deltas = max(batch.deltas, told["deltas"] or 0)
     counters = told["counters"] or {}
     due = told["due"]
 
@@ -312,13 +314,13 @@ def count(run: Run, command: cmd.Count, now: int | None) -> Counts:
         oldest=told["oldest"],
         recount=recount,
         strays=strays,
-        stored=run("_stored", command.queue)[0][0] if command.stored else None,
+        stored=batch.call("_stored", command.queue)[0][0] if command.stored else None,
     )
 
 
-def history(run: Run, command: cmd.History, now: int | None) -> Reply:
+def history(batch: Batch, command: cmd.History) -> Reply:
     """Look at how messages with an id have ended."""
-    (((state, told),),) = run("_history", command.queue, now, command.id, KEPT_ENDS)
+    (((state, told),),) = batch.call("_history", command.queue, batch.now, command.id, KEPT_ENDS)
     ends = [
         End(
             ENDINGS[how], moment, by, due, attempt, since,
@@ -335,11 +337,13 @@ def is_awaited(command: cmd.History, reply: Reply) -> bool:
     return command.watch and isinstance(reply, Ends) and reply.state in PENDING
 
 
-def forecast(run: Run, command: cmd.Forecast, now: int | None) -> Reply:
+def forecast(batch: Batch, command: cmd.Forecast) -> Reply:
     """Count what falls due in each bucket."""
     buckets = [0] * command.buckets
     pending = start = due = later = 0
-    for number, count in run("_forecast", command.queue, now, command.bucket, command.buckets):
+    for number, count in batch.call(
+        "_forecast", command.queue, batch.now, command.bucket, command.buckets
+    ):
         match number:
             case -3:
                 start = count
@@ -356,9 +360,9 @@ def forecast(run: Run, command: cmd.Forecast, now: int | None) -> Reply:
     return Forecasted(start, due, buckets, pending - due - sum(buckets))
 
 
-def explain(run: Run, command: cmd.Explain, now: int | None) -> Reply:
+def explain(batch: Batch, command: cmd.Explain) -> Reply:
     """Look at a message, its lease, its place among others, and the pauses of its queue."""
-    ((told,),) = run("_explain", command.queue, now, command.id, AHEAD + 1, PROMOTE)
+    ((told,),) = batch.call("_explain", command.queue, batch.now, command.id, AHEAD + 1, PROMOTE)
     moment = told["now"]
     pauses = [Pause(*pause) for pause in told["pauses"] or ()]
     if told["paused"] and not (pauses and pauses[-1].until is None):
@@ -379,6 +383,6 @@ def explain(run: Run, command: cmd.Explain, now: int | None) -> Reply:
     )  # fmt: skip
 
 
-def queues(run: Run, command: cmd.Queues, now: int | None) -> Reply:
+def queues(batch: Batch, command: cmd.Queues) -> Reply:
     """Name the queues."""
-    return Names([name for (name,) in run("_queues", command.queue)])
+    return Names([name for (name,) in batch.call("_queues", command.queue)])

@@ -180,25 +180,24 @@ RETURNS void LANGUAGE sql VOLATILE AS $$
          CASE WHEN q.result_ttl > 0 THEN p_result END
 $$;
 
--- Count a failed attempt of a message, which must be locked, and free it: ready again, or dead.
+-- A message, which must be locked, after a failed attempt: ready again, or dead.
 CREATE FUNCTION bide._fail(p_message bide.message, p_moment bigint, p_now bigint, p_reason text,
                            p_final boolean DEFAULT false)
 RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   dead CONSTANT boolean := p_final OR p_message.attempt + 1 >= p_message.attempts;
   held_by CONSTANT text := p_message.holder;
-  q queue;
 BEGIN
-  UPDATE message SET
-    state = CASE WHEN dead THEN 3 ELSE 1 END,
-    rank = CASE WHEN dead THEN p_now ELSE _rank(1, due, priority) END,
-    attempt = attempt + 1, token = NULL, holder = NULL, since = NULL, extended = NULL,
-    failures = _failed(failures, attempt + 1, p_moment, holder, p_reason, since)
-  WHERE queue = p_message.queue AND id = p_message.id RETURNING * INTO p_message;
+  p_message.attempt := p_message.attempt + 1;
+  p_message.failures := _failed(p_message.failures, p_message.attempt, p_moment, held_by, p_reason,
+                                p_message.since);
+  p_message.holder := NULL;
+  p_message.since := NULL;
+  p_message.state := CASE WHEN dead THEN 3 ELSE 1 END;
   IF dead THEN
-    SELECT * INTO q FROM queue WHERE id = p_message.queue;
+    p_message.rank := p_now;
     PERFORM _remember_end(q, p_message, 3, p_now, held_by)
-    WHERE greatest(q.history, q.result_ttl) > 0;
+    FROM queue AS q WHERE id = p_message.queue AND greatest(history, result_ttl) > 0;
   END IF;
   IF p_message.successor IS NOT NULL THEN
     IF dead THEN
@@ -209,48 +208,68 @@ BEGIN
   RETURN p_message;
 END $$;
 
--- Let the successor take the place of a message whose lease has ended, however; nothing is counted.
+-- What takes the place of a message whose lease has ended, however: its successor. Nothing is counted.
 CREATE FUNCTION bide._follow(p_message bide.message, p_now bigint)
 RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-  s record;
 BEGIN
-  SELECT * INTO s FROM json_to_record(p_message.successor::json) AS s(
-    due bigint, created bigint, priority smallint, attempts integer, expires bigint, "group" text,
-    headers text, is_json boolean, data text);
-  UPDATE message SET is_json = s.is_json, data = decode(s.data, 'base64'), headers = s.headers,
-    state = 0, rank = _rank(0, s.due, s.priority), due = s.due,
-    priority = s.priority, attempt = 0, attempts = s.attempts, expires = s.expires, planned = NULL,
-    asked = NULL, "group" = s."group", failures = NULL, created = s.created, token = NULL,
-    holder = NULL, since = NULL, extended = NULL, successor = NULL,
-    size = _size(id, decode(s.data, 'base64'), s.headers)
-  WHERE queue = p_message.queue AND id = p_message.id RETURNING * INTO p_message;
+  p_message := json_populate_record(p_message, p_message.successor::json);
+  p_message.state := 0;
+  p_message.attempt := 0;
+  p_message.planned := NULL;
+  p_message.asked := NULL;
+  p_message.failures := NULL;
+  p_message.successor := NULL;
   -- A claim reads the clock before its transaction has a number, so it may be behind by its duration.
-  PERFORM _lower(p_message.queue, p_now + 10000, ARRAY[s.due]);
+  PERFORM _lower(p_message.queue, p_now + 10000, ARRAY[p_message.due]);
   RETURN p_message;
 END $$;
 
--- Take a message back whose lease is over.
-CREATE FUNCTION bide._lapse(p_message bide.message, p_now bigint)
-RETURNS bide.message LANGUAGE sql VOLATILE AS $$
-  SELECT _fail(p_message, p_message.rank, p_now,
-    '"the lease lapsed: the holder died, hung, or needed longer than its lease"')
-$$;
+-- Write what has become of a message. A body that is the same is not written again.
+CREATE FUNCTION bide._store(p_is bide.message) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  UPDATE message SET state = p_is.state, due = p_is.due, expires = p_is.expires,
+    rank = CASE WHEN p_is.state < 2 THEN _rank(p_is.state, p_is.due, p_is.priority) ELSE p_is.rank END,
+    planned = p_is.planned, asked = p_is.asked, created = p_is.created, priority = p_is.priority,
+    attempt = p_is.attempt, attempts = p_is.attempts, "group" = p_is."group",
+    token = CASE WHEN p_is.state = 2 THEN p_is.token END,
+    holder = CASE WHEN p_is.state = 2 THEN p_is.holder END,
+    since = CASE WHEN p_is.state = 2 THEN p_is.since END,
+    extended = CASE WHEN p_is.state = 2 THEN p_is.extended END,
+    is_json = p_is.is_json, headers = p_is.headers, failures = p_is.failures,
+    successor = p_is.successor, size = _size(id, p_is.data, p_is.headers),
+    data = CASE WHEN data = p_is.data THEN data ELSE p_is.data END
+  WHERE queue = p_is.queue AND id = p_is.id;
+END $$;
 
--- A message that is locked from now on; a row of nulls when there is none. A replacement is another row:
--- who has waited for the one before finds nothing, and has to look again.
-CREATE FUNCTION bide._locked(p_queue integer, p_id text)
+-- Take a message back whose lease is over.
+CREATE FUNCTION bide._lapse(p_was bide.message, p_now bigint)
+RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  new CONSTANT message := _fail(p_was, p_was.rank, p_now,
+    '"the lease lapsed: the holder died, hung, or needed longer than its lease"');
+BEGIN
+  PERFORM _store(new);
+  PERFORM _count_moves(_moved(p_was, new, 'lapsed', p_now));
+  RETURN new;
+END $$;
+
+-- A message that is locked from now on, and taken back if its lease is over; a row of nulls when there is
+-- none. A replacement is another row: who has waited for the one before finds nothing, and has to look
+-- again.
+CREATE FUNCTION bide._locked(p_queue integer, p_id text, p_now bigint)
 RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   found message;
 BEGIN
   LOOP
     SELECT * INTO found FROM message WHERE queue = p_queue AND id = p_id FOR UPDATE;
-    IF found.seq IS NOT NULL OR NOT EXISTS (
-      SELECT FROM message WHERE queue = p_queue AND id = p_id) THEN
-      RETURN found;
-    END IF;
+    EXIT WHEN found.seq IS NOT NULL OR NOT EXISTS (
+      SELECT FROM message WHERE queue = p_queue AND id = p_id);
   END LOOP;
+  IF found.state = 2 AND found.rank <= p_now THEN
+    RETURN _lapse(found, p_now);
+  END IF;
+  RETURN found;
 END $$;
 
 -- Where a message stands in the words of replies: what is delayed and due is ready.
@@ -259,5 +278,6 @@ CREATE FUNCTION bide._stands(p_message bide.message, p_now bigint,
 LANGUAGE sql IMMUTABLE AS $$
   SELECT (CASE WHEN p_message.state = 0 AND p_message.due <= p_now THEN 1 ELSE p_message.state END
          )::smallint,
-         p_message.due, CASE WHEN p_message.state >= 2 THEN p_message.rank END, p_message.holder
+         p_message.due, CASE WHEN p_message.state >= 2 THEN p_message.rank END,
+         CASE WHEN p_message.state = 2 THEN p_message.holder END
 $$;

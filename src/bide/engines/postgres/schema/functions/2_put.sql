@@ -1,17 +1,15 @@
 -- Put. Arrays hold a value for each message; an array that is null holds none: then all bodies are
--- JSON. A single delay is that of all. `_put` and `_replace` answer a row for each message that was
--- not stored, with where the one of that id stands, and last a row with the number 0: its `due` is the
--- moment of the put, its `until` how far the log had come then.
+-- JSON. A single delay is that of all.
 
 -- Store one message as most are: in a queue that is there, with an id that is free. Answers the moment
 -- of the put; null where nothing was stored, because `_put` has to look at it. It does the same for a
--- single message in a third of the time, and sets nothing for its duration: its caller has the owner's
--- rights, a `search_path` and a `lock_timeout`.
+-- single message in a third of the time.
 CREATE FUNCTION bide._put_one(
   p_queue text, p_now bigint, p_id text, p_is_json boolean, p_data bytea, p_at bigint,
   p_delay bigint, p_priority integer, p_attempts integer, p_expires bigint, p_group text,
   p_headers text
-) RETURNS bigint LANGUAGE plpgsql AS $$
+) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
 DECLARE
   began CONSTANT xid8 := pg_current_xact_id();  -- before the clock is read: see `_claim`
@@ -49,18 +47,6 @@ BEGIN
   RETURN moment;
 END $$;
 
--- The same for an engine whose user is not the owner, or that shares the server's sessions with others.
-CREATE FUNCTION bide._put_one_as_owner(
-  p_queue text, p_now bigint, p_id text, p_is_json boolean, p_data bytea, p_at bigint,
-  p_delay bigint, p_priority integer, p_attempts integer, p_expires bigint, p_group text,
-  p_headers text
-) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp
-SET lock_timeout = '250ms' AS $$
-BEGIN
-  RETURN _put_one(p_queue, p_now, p_id, p_is_json, p_data, p_at, p_delay, p_priority, p_attempts,
-                  p_expires, p_group, p_headers);
-END $$;
-
 -- New messages as rows, numbered from `p_first` on in the order of the arrays.
 CREATE FUNCTION bide._rows(
   p_first bigint, p_queue integer, p_moment bigint, p_ids text[], p_is_json boolean[], p_data bytea[],
@@ -82,16 +68,33 @@ CREATE FUNCTION bide._rows(
     LATERAL (SELECT coalesce(i.at, p_moment + coalesce(i.delay, p_delay[1], 0)) AS due) AS d
 $$;
 
--- Store messages; one whose id is taken is left out. Whether they are new or taken, they are locked in
--- the order of their ids, so that nobody waits in a circle. `p_hopeful`: the caller tries again without
--- it after a unique violation, which undoes the transaction. That takes half of the time where all
--- messages are new. `p_ascending`: the ids are in order, and the server need not sort the messages.
+-- Store messages, one by one or all at once. What becomes of one whose id is taken, unless a worker holds
+-- it, depends on `p_mode`:
+--
+-- | mode | the message that is there |
+-- |---|---|
+-- | keep | stays |
+-- | replace | is replaced, unless it has ended |
+-- | revive | is replaced if it is dead; nothing is stored where there is none |
+--
+-- With `p_only_seqs` nothing is stored but in the places of these. With `p_latest` each put of an id delays
+-- it, up to so long after the first; what is put while a worker holds the message becomes its successor.
+--
+-- Whether they are new or taken, they are locked in the order of their ids, so that nobody waits in a
+-- circle. `p_hopeful`: the caller tries again without it after a unique violation, which undoes the
+-- transaction. That takes half of the time where all messages are new.
+--
+-- Answers a row for each message that was not stored, or has `p_latest`, with where the one of that id
+-- stands, `successor`: when what follows it is due. The last row has the number 0: its `due` is the moment
+-- of the put, its `until` how far the log had come then.
 CREATE FUNCTION bide._put(
-  p_queue text, p_now bigint, p_ids text[], p_is_json boolean[], p_data bytea[], p_at bigint[],
-  p_delay bigint[], p_priority bigint[], p_attempts bigint[], p_expires bigint[],
-  p_group text[], p_headers text[], p_attempt bigint[], p_failures text[], p_died bigint[],
-  p_created bigint[], p_hopeful boolean DEFAULT false, p_ascending boolean DEFAULT false
-) RETURNS TABLE (number bigint, state smallint, due bigint, until bigint, holder text)
+  p_queue text, p_now bigint, p_mode text, p_hopeful boolean, p_only_seqs bigint[], p_ids text[],
+  p_is_json boolean[], p_data bytea[], p_at bigint[], p_delay bigint[], p_priority bigint[],
+  p_attempts bigint[], p_expires bigint[], p_group text[], p_headers text[],
+  p_latest bigint[] DEFAULT NULL, p_attempt bigint[] DEFAULT NULL, p_failures text[] DEFAULT NULL,
+  p_died bigint[] DEFAULT NULL, p_created bigint[] DEFAULT NULL
+) RETURNS TABLE (number bigint, state smallint, due bigint, until bigint, holder text, done boolean,
+                 successor bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms'
 SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
@@ -100,10 +103,11 @@ DECLARE
   moment CONSTANT bigint := _moment(p_now);
   q CONSTANT queue := _open(p_queue, moment, true);
   first CONSTANT bigint := nextval('seq') << 20;
-  stored bigint[];  -- null: all of them
   moves tally[] := '{}';
+  was message;
   new message;
-  met message;
+  latest bigint;
+  begun bigint;  -- when an id with `latest` was first put
 BEGIN
   IF p_priority IS NOT NULL AND NOT q.weighted THEN
     UPDATE queue SET weighted = true
@@ -120,166 +124,81 @@ BEGIN
                   LATERAL (SELECT FROM message AS m WHERE m.queue = q.id AND m.id = i.id LIMIT 1) AS m
     )
   ) THEN
-    IF p_ascending THEN
-      INSERT INTO message
-      SELECT * FROM _rows(first, q.id, moment, p_ids, p_is_json, p_data, p_at, p_delay, p_priority, p_attempts,
-                          p_expires, p_group, p_headers, p_attempt, p_failures, p_died, p_created);
-    ELSE
-      INSERT INTO message
-      SELECT * FROM _rows(first, q.id, moment, p_ids, p_is_json, p_data, p_at, p_delay, p_priority, p_attempts,
-                          p_expires, p_group, p_headers, p_attempt, p_failures, p_died, p_created)
-      ORDER BY id, seq;
-    END IF;
-  ELSE
-    stored := '{}';
-    FOR new IN
-      SELECT * FROM _rows(first, q.id, moment, p_ids, p_is_json, p_data, p_at, p_delay, p_priority, p_attempts,
-                          p_expires, p_group, p_headers, p_attempt, p_failures, p_died, p_created)
-      ORDER BY id, seq
-    LOOP
-      INSERT INTO message SELECT new.* ON CONFLICT (queue, id) DO NOTHING;
-      IF FOUND THEN
-        stored := stored || (new.seq - first);
-        CONTINUE;
-      END IF;
-      met := _locked(q.id, new.id);
-      IF met.seq IS NULL THEN
-        RAISE EXCEPTION 'message % was deleted while its id was put again', new.id
-          USING ERRCODE = 'serialization_failure';
-      END IF;
-      IF met.state = 2 AND met.rank <= moment THEN
-        moves := moves || _moved(met, _lapse(met, moment), 'lapsed', moment);
-        met := _locked(q.id, new.id);
-      END IF;
-      number := new.seq - first;
-      SELECT * INTO state, due, until, holder FROM _stands(met, moment);
-      RETURN NEXT;
-    END LOOP;
-  END IF;
-  IF p_at IS NULL AND p_died IS NULL AND cardinality(p_delay) = 1 THEN
-    INSERT INTO tally SELECT q.id, 'new', _hour(moment + p_delay[1]), n
-    FROM coalesce(cardinality(stored), cardinality(p_ids)) AS n WHERE n > 0;
-  ELSE
+    INSERT INTO message
+    SELECT * FROM _rows(first, q.id, moment, p_ids, p_is_json, p_data, p_at, p_delay, p_priority,
+                        p_attempts, p_expires, p_group, p_headers, p_attempt, p_failures, p_died, p_created)
+    ORDER BY id, seq;
     INSERT INTO tally
     SELECT q.id, 'new', _hour(coalesce(at, moment + coalesce(delay, p_delay[1], 0))), count(*)
-    FROM unnest(p_ids, p_at, p_delay, p_died) WITH ORDINALITY AS i(id, at, delay, died, n)
-    WHERE died IS NULL AND (stored IS NULL OR n = ANY (stored)) GROUP BY 3;
+    FROM unnest(p_ids, p_at, p_delay) AS i(id, at, delay) GROUP BY 3;
+  ELSE
+    FOR new IN
+      SELECT * FROM _rows(first, q.id, moment, p_ids, p_is_json, p_data, p_at, p_delay, p_priority,
+                          p_attempts, p_expires, p_group, p_headers, p_attempt, p_failures, p_died, p_created)
+      ORDER BY id, seq
+    LOOP
+      number := new.seq - first;
+      latest := p_latest[number];
+      successor := NULL;
+      LOOP  -- until it is stored, or the one that is there is locked
+        was := _locked(q.id, new.id, moment);
+        EXIT WHEN was.seq IS NOT NULL OR p_mode = 'revive' OR p_only_seqs IS NOT NULL;
+        begun := moment;
+        new := _debounced(new, begun + latest, moment);
+        INSERT INTO message SELECT new.* ON CONFLICT (queue, id) DO NOTHING;
+        EXIT WHEN FOUND;
+      END LOOP;
+      done := true;
+      IF was.seq IS NULL AND p_mode <> 'revive' AND p_only_seqs IS NULL THEN
+        moves := moves || _moved(NULL, new, 'put');
+      ELSIF (was.state < 2 AND p_mode = 'replace' OR was.state = 3 AND p_mode <> 'keep')
+            AND coalesce(was.seq = ANY (p_only_seqs), true) THEN
+        begun := coalesce(nullif(was.created, 0), moment);
+        new := _debounced(new, begun + latest, moment);
+        new.seq := was.seq;
+        new.created := coalesce(p_created[number], CASE WHEN latest IS NULL THEN was.created ELSE begun END);
+        DELETE FROM message WHERE queue = q.id AND id = new.id;
+        INSERT INTO message SELECT new.*;
+        moves := moves || _moved(was, new, CASE WHEN was.state = 3 THEN 'revived' END);
+      ELSIF was.state = 2 AND p_mode = 'replace' AND latest IS NOT NULL AND p_only_seqs IS NULL
+            AND new.state = 0 THEN
+        begun := coalesce((was.successor::json ->> 'created')::bigint, moment);
+        successor := least(new.due, begun + latest);
+        UPDATE message SET successor = json_build_object(
+          'due', _put.successor, 'created', begun, 'priority', new.priority,
+          'attempts', new.attempts, 'expires', new.expires, 'group', new."group",
+          'headers', new.headers, 'is_json', new.is_json, 'data', '\x' || encode(new.data, 'hex'))
+        WHERE queue = q.id AND id = new.id;
+        new := was;
+      ELSE
+        done := false;
+        new := was;
+      END IF;
+      IF NOT done OR latest IS NOT NULL THEN
+        SELECT * INTO state, due, until, holder FROM _stands(new, moment);
+        RETURN NEXT;
+      END IF;
+    END LOOP;
+    PERFORM _count_moves(moves);
   END IF;
   IF p_at IS NOT NULL THEN
     PERFORM _lower(q.id, moment, p_at);
   END IF;
-  IF p_died IS NOT NULL THEN
-    INSERT INTO tally SELECT q.id, what, -1, count(*)
-    FROM unnest(p_died) WITH ORDINALITY AS i(died, n), unnest('{put,dead,died}'::text[]) AS what
-    WHERE died IS NOT NULL AND (stored IS NULL OR n = ANY (stored)) GROUP BY what;
-  END IF;
-  IF cardinality(moves) > 0 THEN
-    PERFORM _count_moves(moves);
-  END IF;
   number := 0; state := NULL; due := moment; until := pg_current_wal_insert_lsn() - '0/0'; holder := NULL;
+  done := false; successor := NULL;
   RETURN NEXT;
 END $$;
 
--- Store messages one by one, in the place of those with their ids that nobody holds. With `p_revive`
--- only dead letters are replaced; with `p_only_seqs` nothing is stored but in those places. Of messages
--- with `p_latest` a row tells what became of them, and `successor` when what follows a leased one is due.
-CREATE FUNCTION bide._replace(
-  p_queue text, p_now bigint, p_ids text[], p_is_json boolean[], p_data bytea[], p_at bigint[],
-  p_delay bigint[], p_priority bigint[], p_attempts bigint[], p_expires bigint[],
-  p_group text[], p_headers text[], p_attempt bigint[], p_failures text[], p_died bigint[],
-  p_created bigint[], p_latest bigint[], p_revive boolean, p_only_seqs bigint[]
-) RETURNS TABLE (number bigint, state smallint, due bigint, until bigint, holder text, done boolean,
-                 successor bigint)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms'
-SET plan_cache_mode = force_generic_plan AS $$
-#variable_conflict use_column
-DECLARE
-  began CONSTANT xid8 := pg_current_xact_id();  -- before the clock is read: see `_claim`
-  moment CONSTANT bigint := _moment(p_now);
-  q CONSTANT queue := _open(p_queue, moment, true);
-  first CONSTANT bigint := nextval('seq') << 20;
-  moves tally[] := '{}';
-  was message;
-  new message;
-  lapsed message;
-  n bigint;
-  begun bigint;  -- when the id was first put, of messages with `p_latest`
+-- A message that is to be put, due at `p_latest` at the latest.
+CREATE FUNCTION bide._debounced(p_message bide.message, p_latest bigint, p_moment bigint)
+RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-  FOR new IN
-    SELECT * FROM _rows(first, q.id, moment, p_ids, p_is_json, p_data, p_at, p_delay, p_priority, p_attempts,
-                        p_expires, p_group, p_headers, p_attempt, p_failures, p_died, p_created)
-    ORDER BY id, seq
-  LOOP
-    n := new.seq - first;
-    was := _locked(q.id, new.id);
-    IF was.state = 2 AND was.rank <= moment THEN
-      lapsed := _lapse(was, moment);
-      moves := moves || _moved(was, lapsed, 'lapsed', moment);
-      was := lapsed;
+  IF p_latest < p_message.due THEN
+    p_message.due := p_latest;
+    IF p_message.state = 0 THEN
+      p_message.rank := _rank(0, p_latest, p_message.priority);
+      PERFORM _lower(p_message.queue, p_moment, ARRAY[p_latest]);
     END IF;
-    done := false;
-    successor := NULL;
-    IF was.state = 2 AND p_latest[n] IS NOT NULL AND NOT p_revive AND p_only_seqs IS NULL
-       AND p_died[n] IS NULL THEN
-      begun := coalesce((was.successor::json ->> 'created')::bigint, moment);
-      successor := least(new.due, begun + p_latest[n]);
-      UPDATE message SET successor = json_build_object(
-        'due', _replace.successor, 'created', begun, 'priority', new.priority,
-        'attempts', new.attempts, 'expires', new.expires, 'group', new."group",
-        'headers', new.headers, 'is_json', new.is_json,
-        'data', encode(new.data, 'base64'))
-      WHERE queue = q.id AND id = new.id;
-      UPDATE queue SET weighted = true WHERE id = q.id AND NOT weighted AND new.priority > 0;
-      number := n;
-      done := true;
-      SELECT * INTO state, due, until, holder FROM _stands(was, moment);
-      RETURN NEXT;
-      CONTINUE;
-    END IF;
-    IF was.seq IS NULL AND (p_revive OR p_only_seqs IS NOT NULL)
-       OR was.state IN (2, 4, 5) OR was.state < 2 AND p_revive
-       OR was.seq <> ALL (p_only_seqs) THEN
-      number := n;
-      SELECT * INTO state, due, until, holder FROM _stands(was, moment);
-      RETURN NEXT;
-      CONTINUE;
-    END IF;
-    IF p_latest[n] IS NOT NULL THEN
-      begun := coalesce(nullif(was.created, 0), moment);
-      new.due := least(new.due, begun + p_latest[n]);
-      IF new.state = 0 THEN
-        new.rank := _rank(0, new.due, new.priority);
-        PERFORM _lower(q.id, moment, ARRAY[new.due]);
-      END IF;
-    END IF;
-    IF was.seq IS NULL THEN
-      INSERT INTO message SELECT new.* ON CONFLICT DO NOTHING;
-      IF NOT FOUND THEN
-        RAISE EXCEPTION 'message % was put by two at a time', new.id
-          USING ERRCODE = 'serialization_failure';
-      END IF;
-      moves := moves || _moved(NULL, new, 'put');
-    ELSE
-      new.seq := was.seq;
-      new.created := coalesce(p_created[n], CASE WHEN p_latest[n] IS NULL THEN was.created ELSE begun END);
-      DELETE FROM message WHERE queue = q.id AND id = new.id;
-      INSERT INTO message SELECT new.*;
-      moves := moves || _moved(was, new, CASE WHEN was.state = 3 THEN 'revived' END);
-    END IF;
-    IF new.priority > 0 AND NOT q.weighted THEN
-      UPDATE queue SET weighted = true WHERE id = q.id AND NOT weighted;
-    END IF;
-    IF p_latest[n] IS NOT NULL THEN
-      number := n;
-      done := true;
-      SELECT * INTO state, due, until, holder FROM _stands(new, moment);
-      RETURN NEXT;
-    END IF;
-  END LOOP;
-  IF cardinality(moves) > 0 THEN
-    PERFORM _count_moves(moves);
   END IF;
-  PERFORM _lower(q.id, moment, p_at) WHERE p_at IS NOT NULL;
-  number := 0; state := NULL; due := moment; until := pg_current_wal_insert_lsn() - '0/0'; holder := NULL;
-  RETURN NEXT;
+  RETURN p_message;
 END $$;

@@ -256,7 +256,6 @@ RETURNS SETOF bide.message LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   was message;
   new message;
-  moves tally[] := '{}';
 BEGIN
   FOR was IN
     SELECT * FROM message
@@ -264,15 +263,11 @@ BEGIN
     ORDER BY rank, seq LIMIT p_limit FOR UPDATE SKIP LOCKED
   LOOP
     new := _lapse(was, p_now);
-    moves := moves || _moved(was, new, 'lapsed', p_now);
     IF new.state = 3 THEN
       new.holder := was.holder;
       RETURN NEXT new;
     END IF;
   END LOOP;
-  IF cardinality(moves) > 0 THEN
-    PERFORM _count_moves(moves);
-  END IF;
 END $$;
 
 -- Whether there is a lease that is over, and that nobody has locked.

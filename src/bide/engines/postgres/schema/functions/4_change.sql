@@ -2,11 +2,13 @@
 
 -- Do one thing to each message. Answers a row for each that is there: whether it was done, where the
 -- message stands now (`state` null: it is gone), and if it was done how far the log had come. If leases
--- of a limited queue have ended, the last row has the number 0: its `due` is when to claim again.
+-- of a limited queue have ended, the last row has the number 0: its `due` is when to claim again. An ack
+-- of which all is done answers no row, where there are no limits, and else always that last row.
 --
 -- | verb | which messages | what |
 -- |---|---|---|
 -- | cancel, reschedule, bury_unheld | delayed, ready | delete; move to a due time; dead |
+-- | edit | delayed, ready, without a due time also dead | change what `p_edit` names |
 -- | revive, purge | dead | ready or delayed again; delete |
 -- | release | leased | end the lease, as a failed attempt |
 -- | ack, retry, bury, extend | leased, by the token given | as the holder says |
@@ -14,7 +16,7 @@ CREATE FUNCTION bide._change(
   p_verb text, p_queue text, p_now bigint, p_ids text[], p_tokens bigint[] DEFAULT NULL,
   p_at bigint DEFAULT NULL, p_delay bigint DEFAULT 0, p_if_due bigint DEFAULT NULL,
   p_reason text DEFAULT '""', p_untouched boolean DEFAULT false, p_only_seqs bigint[] DEFAULT NULL,
-  p_actor text DEFAULT NULL, p_results text[] DEFAULT NULL
+  p_actor text DEFAULT NULL, p_results text[] DEFAULT NULL, p_edit text DEFAULT NULL
 ) RETURNS TABLE (number bigint, done boolean, state smallint, due bigint, until bigint, holder text,
                  place bigint, successor bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
@@ -24,33 +26,45 @@ DECLARE
   moment CONSTANT bigint := _moment(p_now);
   q CONSTANT queue := _open(p_queue, moment);
   new_due CONSTANT bigint := coalesce(p_at, moment + p_delay);
+  edit CONSTANT json := p_edit;
   remembers CONSTANT boolean := greatest(q.history, q.result_ttl) > 0;
   moves tally[] := '{}';
+  dues bigint[] := '{}';
+  gone bigint[] := '{}';
   wanted record;
   was message;
   new message;
   cause text;
+  how integer;
   ends boolean := false;
 BEGIN
   PERFORM _shorten(q, p_delay) WHERE p_verb = 'extend' AND coalesce(p_delay < q.lease, true);
+  UPDATE queue SET weighted = true
+  WHERE id = q.id AND NOT weighted AND (edit ->> 'priority')::integer > 0;
+  IF p_verb = 'ack' AND q.keep = 0 AND NOT remembers THEN  -- most acks: one statement for all
+    gone := _ack(q.id, moment, p_ids, p_tokens);
+    IF cardinality(gone) = cardinality(p_ids) AND q.limited IS NULL THEN
+      RETURN;
+    END IF;
+    ends := cardinality(gone) > 0;
+    RETURN QUERY SELECT n, true, NULL::smallint, NULL::bigint, NULL::bigint, NULL::text, NULL::bigint,
+                        NULL::bigint FROM unnest(gone) AS n;
+  END IF;
   FOR wanted IN
     SELECT * FROM unnest(p_ids, p_tokens, p_results) WITH ORDINALITY AS w(id, token, result, n)
-    ORDER BY id COLLATE "C", n
+    WHERE n <> ALL (gone) ORDER BY id COLLATE "C", n
   LOOP
-    was := _locked(q.id, wanted.id);
+    was := _locked(q.id, wanted.id, moment);
     CONTINUE WHEN was.seq IS NULL;
-    IF was.state = 2 AND was.rank <= moment THEN
-      new := _lapse(was, moment);
-      moves := moves || _moved(was, new, 'lapsed', moment);
-      was := new;
-    END IF;
     number := wanted.n;
-    done := CASE
+    done := (p_only_seqs IS NULL OR was.seq = ANY (p_only_seqs)) AND CASE
       WHEN p_verb IN ('cancel', 'reschedule', 'bury_unheld') THEN
         was.state < 2 AND (p_if_due IS NULL OR was.due = p_if_due)
-        AND (p_only_seqs IS NULL OR was.seq = ANY (p_only_seqs))
-      WHEN p_verb IN ('revive', 'purge') THEN
-        was.state = 3 AND (p_only_seqs IS NULL OR was.seq = ANY (p_only_seqs))
+      WHEN p_verb = 'edit' THEN
+        was.state < 2 OR was.state = 3 AND new_due IS NULL
+        -- One that a move or import has under way is refused: the change would be lost.
+        AND coalesce(was.failures, '') !~ '"in transit by bide [^"]*"[^"]*\]\]$'
+      WHEN p_verb IN ('revive', 'purge') THEN was.state = 3
       WHEN p_verb = 'release' THEN was.state = 2
       ELSE was.state = 2 AND was.token = wanted.token
     END;
@@ -65,109 +79,87 @@ BEGIN
       RETURN NEXT;
       CONTINUE;
     END IF;
-    IF was.successor IS NOT NULL AND p_verb <> 'extend' THEN  -- the lease ends, and it follows
-      IF p_verb = 'ack' THEN
-        PERFORM _remember_end(q, was, 0, moment, NULL, wanted.result) WHERE remembers;
-        new := _follow(was, moment);
-        moves := moves || _moved(was, NULL, 'acked', moment) || _moved(NULL, new, 'put');
-      ELSIF p_verb = 'retry' AND p_untouched THEN
-        new := _follow(was, moment);
-        moves := moves || _moved(was, new, NULL, moment);
-      ELSE
-        new := _fail(was, moment, moment, p_reason, p_verb = 'bury');
-        moves := moves || _moved(was, new, CASE WHEN p_verb <> 'bury' AND was.attempt + 1 < was.attempts
-                                                THEN 'retried' END, moment);
-      END IF;
-      ends := true;
-      SELECT * INTO state, due, until, holder FROM _stands(new, moment);
-      place := pg_current_wal_insert_lsn() - '0/0';
-      RETURN NEXT;
-      CONTINUE;
-    END IF;
     new := was;
-    IF p_verb IN ('reschedule', 'revive') THEN  -- it expires as its put asked, from then on
+    cause := NULL;
+    how := NULL;
+    IF p_verb IN ('reschedule', 'revive', 'edit') AND new_due IS NOT NULL THEN
+      new.state := 0;
+      new.due := new_due;
       new.planned := NULL;
       new.asked := CASE p_verb WHEN 'revive' THEN coalesce(was.asked, was.planned, was.due) END;
-      new.expires := was.expires + was.due - coalesce(was.planned, was.due);
+      new.expires := was.expires + was.due - coalesce(was.planned, was.due);  -- as its put asked
     END IF;
-    cause := NULL;
     CASE p_verb
       WHEN 'cancel' THEN
         new := NULL;
         cause := 'cancelled';
+        how := 1;
       WHEN 'purge' THEN
         new := NULL;
         cause := 'purged';
-      WHEN 'reschedule' THEN
-        new.state := 0;
-        new.due := new_due;
+        how := 4;
+      WHEN 'reschedule' THEN NULL;
       WHEN 'revive' THEN
-        new.state := 0;
-        new.due := new_due;
         new.attempt := 0;
         cause := 'revived';
+      WHEN 'edit' THEN
+        new := json_populate_record(new, edit);
+        IF edit -> 'expires' IS NOT NULL THEN  -- a retry keeps the time at which it expires
+          new.expires := new.expires - (new.due - coalesce(new.planned, new.due));
+        END IF;
+        IF was.limited IS NOT NULL AND new.state = 1
+           AND (new.priority, new."group") IS DISTINCT FROM (was.priority, was."group") THEN
+          PERFORM _note_limits(was, new, moment);
+        END IF;
       WHEN 'bury_unheld' THEN
         new.state := 3;
         new.rank := moment;
         new.failures := _failed(was.failures, was.attempt, moment, '', p_reason, NULL);
+        how := 3;
       WHEN 'extend' THEN
         new.rank := moment + p_delay;
         new.extended := coalesce(was.extended, 0) + 1;
       WHEN 'ack' THEN
         cause := 'acked';
+        how := 0;
         new.state := 4;
         new.rank := moment;
         new.attempt := was.attempt + 1;
-        IF q.keep = 0 THEN
+        IF was.successor IS NOT NULL THEN
+          new := _follow(was, moment);
+          moves := moves || (q.id, 'put', -1, 1)::tally;
+        ELSIF q.keep = 0 THEN
           new := NULL;
         END IF;
-      WHEN 'bury' THEN
-        new := _fail(was, moment, moment, p_reason, true);
-      WHEN 'release' THEN
-        new := _fail(was, moment, moment, p_reason);
-        cause := CASE WHEN new.state = 1 THEN 'retried' END;
-      WHEN 'retry' THEN
+      ELSE  -- bury, release, retry
         IF NOT p_untouched THEN
-          new := _fail(was, moment, moment, p_reason);
-          cause := CASE WHEN new.state = 1 THEN 'retried' END;
+          new := _fail(was, moment, moment, p_reason, p_verb = 'bury');
+          cause := CASE WHEN p_verb <> 'bury' AND was.attempt + 1 < was.attempts THEN 'retried' END;
+        ELSIF was.successor IS NOT NULL THEN
+          new := _follow(was, moment);
         END IF;
-        IF p_untouched AND p_delay = 0 THEN
+        IF p_verb = 'retry' AND was.successor IS NULL AND new.state <> 3 THEN
           new.state := 1;
-          new.rank := _rank(1, was.due, was.priority);
-        ELSIF new.state <> 3 THEN
-          new.state := 0;
-          new.planned := coalesce(was.planned, was.due);
-          new.due := new_due;
-          new.expires := was.expires - (new_due - was.due);
+          IF NOT p_untouched OR p_delay > 0 THEN
+            new.state := 0;
+            new.planned := coalesce(was.planned, was.due);
+            new.due := new_due;
+            new.expires := was.expires - (new_due - was.due);
+          END IF;
         END IF;
     END CASE;
-    IF remembers THEN
-      CASE p_verb
-        WHEN 'cancel' THEN PERFORM _remember_end(q, was, 1, moment, p_actor);
-        WHEN 'purge' THEN PERFORM _remember_end(q, was, 4, moment, p_actor);
-        WHEN 'bury_unheld' THEN PERFORM _remember_end(q, new, 3, moment, p_actor);
-        WHEN 'ack' THEN PERFORM _remember_end(q, was, 0, moment, NULL, wanted.result);
-        ELSE NULL;
-      END CASE;
+    IF remembers AND how IS NOT NULL THEN
+      PERFORM _remember_end(q, CASE how WHEN 3 THEN new ELSE was END, how, moment, p_actor, wanted.result);
     END IF;
     IF new.seq IS NULL THEN
       DELETE FROM message WHERE queue = q.id AND id = was.id;
     ELSE
-      IF new.state = 0 THEN
-        new.rank := _rank(0, new.due, new.priority);
-      END IF;
-      IF new.state <> 2 THEN
-        new.token := NULL;
-        new.holder := NULL;
-        new.since := NULL;
-        new.extended := NULL;
-      END IF;
-      UPDATE message SET state = new.state, rank = new.rank, due = new.due, expires = new.expires,
-        planned = new.planned, asked = new.asked, attempt = new.attempt, token = new.token, holder = new.holder,
-        since = new.since, extended = new.extended, failures = new.failures
-      WHERE queue = q.id AND id = was.id;
+      PERFORM _store(new);
     END IF;
-    IF p_verb <> 'extend' THEN
+    IF p_verb IN ('reschedule', 'edit') AND new.state = 0 THEN
+      dues := dues || new.due;
+    END IF;
+    IF p_verb <> 'extend' AND NOT (p_verb = 'edit' AND new.state = 3) THEN
       moves := moves || _moved(was, new, cause, moment);
       ends := ends OR was.state = 2;
     END IF;
@@ -176,73 +168,51 @@ BEGIN
     place := pg_current_wal_insert_lsn() - '0/0';
     RETURN NEXT;
   END LOOP;
-  IF ends AND q.limited IS NOT NULL THEN
+  IF ends AND q.limited IS NOT NULL OR p_verb = 'ack' THEN
     number := 0; done := false; state := NULL; until := NULL; holder := NULL; place := NULL;
-    due := _opens_again(q, moment);
+    due := CASE WHEN ends THEN _opens_again(q, moment) END;
     RETURN NEXT;
   END IF;
   PERFORM _count_moves(moves);
-  PERFORM _lower(q.id, moment, ARRAY[p_at]) WHERE p_at < moment AND q.id IS NOT NULL;
+  PERFORM _lower(q.id, moment, dues);
 END $$;
 
--- Ack messages, as `_change` does and with the same answer. The common case, good leases in a queue
--- that remembers nothing, takes one statement for all.
-CREATE FUNCTION bide._ack(p_queue text, p_now bigint, p_ids text[], p_tokens bigint[],
-                          p_results text[])
-RETURNS TABLE (number bigint, done boolean, state smallint, due bigint, until bigint, holder text)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
-#variable_conflict use_column
+-- Delete messages that are held by these tokens and have no successor; answer the places of their ids.
+CREATE FUNCTION bide._ack(p_queue integer, p_moment bigint, p_ids text[], p_tokens bigint[])
+RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  moment CONSTANT bigint := _moment(p_now);
-  q CONSTANT queue := _open(p_queue, moment);
   gone bigint[];
   limits integer[];
   groups text[];
 BEGIN
-  IF q.keep = 0 AND greatest(q.history, q.result_ttl) = 0 THEN
-    WITH held AS MATERIALIZED (  -- `OFFSET 0`: one look-up each
-      SELECT m.ctid, w.n FROM unnest(p_ids, p_tokens) WITH ORDINALITY AS w(id, token, n),
-      LATERAL (
-        SELECT ctid FROM message
-        WHERE queue = q.id AND id = w.id AND token = w.token AND rank > moment  -- leased: the others
-          AND successor IS NULL                                                 -- have no token
-        OFFSET 0
-      ) AS m
-      ORDER BY w.id COLLATE "C"
-    ), acked AS (
-      DELETE FROM message m USING held
-      WHERE m.ctid = held.ctid AND m.token = p_tokens[held.n] AND m.rank > moment
-        AND m.successor IS NULL
-      RETURNING held.n, m.limited, m."group"
-    )
-    SELECT array_agg(n), array_agg(limited) FILTER (WHERE limited IS NOT NULL),
-           array_agg("group") FILTER (WHERE limited IS NOT NULL)
-    INTO gone, limits, groups FROM acked;
-    IF gone IS NOT NULL THEN
-      INSERT INTO tally VALUES (q.id, 'leased', -1, -cardinality(gone)),
-                               (q.id, 'acked', -1, cardinality(gone));
-    END IF;
-    IF limits IS NOT NULL THEN
-      INSERT INTO lease_end (limited, name, ended, entered, moment)
-      SELECT limited, coalesce(name, ''), count(*), false, moment
-      FROM unnest(limits, groups) AS g(limited, name) GROUP BY 1, 2;
-    END IF;
+  WITH held AS MATERIALIZED (  -- `OFFSET 0`: one look-up each
+    SELECT DISTINCT ON (w.id COLLATE "C", w.token) m.ctid, w.n
+    FROM unnest(p_ids, p_tokens) WITH ORDINALITY AS w(id, token, n), LATERAL (
+      SELECT ctid FROM message
+      WHERE queue = p_queue AND id = w.id AND token = w.token AND rank > p_moment  -- leased: the others
+        AND successor IS NULL                                                      -- have no token
+      OFFSET 0
+    ) AS m
+    ORDER BY w.id COLLATE "C", w.token, w.n
+  ), acked AS (
+    DELETE FROM message AS m USING held
+    WHERE m.ctid = held.ctid AND m.token = p_tokens[held.n] AND m.rank > p_moment
+      AND m.successor IS NULL
+    RETURNING held.n, m.limited, m."group"
+  )
+  SELECT array_agg(n), array_agg(limited) FILTER (WHERE limited IS NOT NULL),
+         array_agg("group") FILTER (WHERE limited IS NOT NULL)
+  INTO gone, limits, groups FROM acked;
+  IF gone IS NOT NULL THEN
+    INSERT INTO tally VALUES (p_queue, 'leased', -1, -cardinality(gone)),
+                             (p_queue, 'acked', -1, cardinality(gone));
   END IF;
-  IF cardinality(gone) = cardinality(p_ids) AND q.limited IS NULL THEN
-    RETURN;  -- all of them: told by an answer without rows
+  IF limits IS NOT NULL THEN
+    INSERT INTO lease_end (limited, name, ended, entered, moment)
+    SELECT limited, coalesce(name, ''), count(*), false, p_moment
+    FROM unnest(limits, groups) AS g(limited, name) GROUP BY 1, 2;
   END IF;
-  RETURN QUERY SELECT n, true, NULL::smallint, NULL::bigint, NULL::bigint, NULL::text
-    FROM unnest(gone) AS n;
-  RETURN QUERY
-    SELECT coalesce(w.numbers[c.number], 0), c.done, c.state, c.due, c.until, c.holder
-    FROM (
-      SELECT array_agg(id) AS ids, array_agg(token) AS tokens, array_agg(result) AS results,
-             array_agg(n) AS numbers
-      FROM unnest(p_ids, p_tokens, p_results) WITH ORDINALITY AS u(id, token, result, n)
-      WHERE n <> ALL (coalesce(gone, '{}')) HAVING count(*) > 0
-    ) AS w, _change('ack', p_queue, p_now, w.ids, w.tokens, p_results => w.results) AS c;
-  RETURN QUERY SELECT 0::bigint, false, NULL::smallint,
-    CASE WHEN limits IS NOT NULL THEN _opens_again(q, moment) END, NULL::bigint, NULL::text;
+  RETURN coalesce(gone, '{}');
 END $$;
 
 -- The delayed and ready messages that a rule names, at most `p_limit`; ready ones first.

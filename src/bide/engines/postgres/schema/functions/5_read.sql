@@ -8,7 +8,7 @@ DECLARE
   q CONSTANT queue := _queue(p_queue);
 BEGIN
   IF p_lock THEN
-    PERFORM _locked(q.id, id) FROM unnest(p_ids) AS id ORDER BY id COLLATE "C";
+    PERFORM _locked(q.id, id, NULL) FROM unnest(p_ids) AS id ORDER BY id COLLATE "C";
   END IF;
   RETURN QUERY
     SELECT (s.message).* FROM (
@@ -183,7 +183,7 @@ CREATE FUNCTION bide._stored(p_queue text) RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
   SELECT coalesce(sum(size + octet_length(id) - length(id) + coalesce(octet_length("group"), 0)
                       + coalesce(octet_length(failures), 0)
-                      + coalesce(octet_length(decode(successor::json ->> 'data', 'base64'))
+                      + coalesce(octet_length(successor::json ->> 'data') / 2 - 1
                                  + coalesce(octet_length(successor::json ->> 'headers'), 0) + 100, 0)),
                   0)::bigint
        + (SELECT coalesce(sum(100 + coalesce(octet_length(by), 0) + coalesce(octet_length(failures), 0)

@@ -100,9 +100,13 @@ BEGIN
 END $$;
 
 -- The same for a transaction of the caller's own, which may stay open for long: it changes no row that
--- others would wait for, and its commit stays as safe as the caller wants it.
-CREATE FUNCTION bide._wake_at_commit(p_queue text, p_moment bigint) RETURNS void
-LANGUAGE sql VOLATILE AS $$
-  SELECT pg_notify(current_schema(), p_moment || ' ' || p_queue)
-  WHERE EXISTS (SELECT FROM sleeper WHERE queue = p_queue AND until > p_moment)
-$$;
+-- others would wait for, and its commit stays as safe as the caller wants it. For a time that is not near
+-- it does nothing: who waits looks more often by itself.
+CREATE FUNCTION bide._wake_at_commit(p_queue text, p_due bigint, p_now bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  IF p_due < _moment(p_now) + 5000
+     AND EXISTS (SELECT FROM sleeper WHERE queue = p_queue AND until > p_due) THEN
+    PERFORM pg_notify(current_schema(), p_due || ' ' || p_queue);
+  END IF;
+END $$;

@@ -23,46 +23,6 @@ CREATE FUNCTION bide._refused(p_state text, p_why text) RETURNS json LANGUAGE sq
     ELSE '{"refused": "busy"}' END
 $$;
 
--- Put one message, as most calls do: the same as `_within`, without the JSON that it reads.
-CREATE FUNCTION bide._within_put(
-  p_database text, p_now bigint, p_queue text, p_id text, p_is_json boolean, p_data bytea, p_at bigint,
-  p_delay bigint, p_priority integer, p_attempts integer, p_expires bigint, p_group text,
-  p_headers text
-) RETURNS json LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp
-SET lock_timeout = '250ms' AS $$
-DECLARE
-  answer json;
-  moment bigint;
-  due bigint;
-BEGIN
-  IF p_database <> _here() THEN
-    RETURN '{"refused": "database"}';
-  END IF;
-  moment := _put_one(p_queue, p_now, p_id, p_is_json, p_data, p_at, p_delay, p_priority, p_attempts,
-                     p_expires, p_group, p_headers);
-  IF moment IS NULL THEN
-    SELECT json_build_array(json_agg(p)) INTO answer FROM _put(
-      p_queue, p_now, ARRAY[p_id], ARRAY[p_is_json], ARRAY[p_data],
-      CASE WHEN p_at IS NOT NULL THEN ARRAY[p_at] END, ARRAY[p_delay], ARRAY[p_priority]::bigint[],
-      ARRAY[p_attempts]::bigint[], ARRAY[p_expires], ARRAY[p_group], ARRAY[p_headers], NULL, NULL,
-      NULL, NULL) AS p;
-    moment := _moment(p_now);
-  ELSE
-    answer := '[[{"due":' || moment || '}]]';
-  END IF;
-  due := coalesce(p_at, moment + p_delay);
-  IF due < moment + 5000 THEN  -- who waits looks more often by itself
-    PERFORM _wake_at_commit(p_queue, due);
-  END IF;
-  RETURN answer;
-EXCEPTION WHEN lock_not_available OR insufficient_privilege OR serialization_failure THEN
-  answer := _refused(SQLSTATE, SQLERRM);
-  IF answer IS NULL THEN
-    RAISE;
-  END IF;
-  RETURN answer;
-END $$;
-
 -- Carry out commands. Answers a list with the rows of each, or an object that says what was refused.
 CREATE FUNCTION bide._within(p_asked json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
@@ -78,29 +38,23 @@ BEGIN
   END IF;
   FOREACH c IN ARRAY asked.commands LOOP
     rows := NULL;
-    wake := NULL;
-    CASE c.verb
-      WHEN 'put' THEN
+    CASE
+      WHEN c.verb IN ('keep', 'replace') THEN
         SELECT json_agg(p) INTO rows FROM _put(
-          c.queue, asked.now, c.ids, c.is_json, c.data, c.at, c.delay, c.priority, c.attempts,
-          c.expires, c.groups, c.headers, NULL, NULL, NULL, NULL) AS p;
-      WHEN 'replace' THEN
-        SELECT json_agg(p) INTO rows FROM _replace(
-          c.queue, asked.now, c.ids, c.is_json, c.data, c.at, c.delay, c.priority, c.attempts,
-          c.expires, c.groups, c.headers, NULL, NULL, NULL, NULL, c.latest, false, NULL) AS p;
-      WHEN 'cancel' THEN
-        SELECT json_agg(a) INTO rows
-        FROM _change('cancel', c.queue, asked.now, c.ids, p_if_due => c.if_due,
-                     p_actor => c.actor) AS a;
-      WHEN 'reschedule' THEN
-        SELECT json_agg(a), min(a.due) FILTER (WHERE a.done) INTO rows, wake
-        FROM _change('reschedule', c.queue, asked.now, c.ids, p_at => c.new_due,
-                     p_delay => c.new_delay, p_if_due => c.if_due) AS a;
-      WHEN 'cancel_where' THEN
-        SELECT json_agg(a) INTO rows
+          c.queue, asked.now, c.verb, false, NULL, c.ids, c.is_json, c.data, c.at, c.delay, c.priority,
+          c.attempts, c.expires, c.groups, c.headers, c.latest) AS p;
+        wake := CASE WHEN c.latest IS NULL
+                     THEN least(c.new_due, _moment(asked.now) + c.new_delay) ELSE 0 END;
+      WHEN c.verb IN ('cancel', 'reschedule') THEN
+        SELECT json_agg(a), min(a.due) FILTER (WHERE a.done AND c.verb = 'reschedule') INTO rows, wake
+        FROM _change(c.verb, c.queue, asked.now, c.ids, p_at => c.new_due, p_delay => c.new_delay,
+                     p_if_due => c.if_due, p_actor => c.actor) AS a;
+      WHEN c.verb = 'cancel_where' THEN
+        SELECT json_agg(a), NULL INTO rows, wake
         FROM _delete_where('cancelled', c.queue, asked.now, NULL, c.of_group, c.after, c.before,
                            c.actor) AS a;
-      WHEN 'keep' THEN  -- seldom a change, and one locks the queue until the commit
+      ELSE  -- configure: seldom a change, and one locks the queue until the commit
+        wake := NULL;
         PERFORM _configure(c.queue, asked.now, NULL, c.keep, p_history => c.history,
                            p_result_ttl => c.result_ttl, p_limits => c.limits)
         FROM _queue(c.queue) AS q
@@ -109,13 +63,7 @@ BEGIN
           OR q.result_ttl IS DISTINCT FROM coalesce(c.result_ttl, q.result_ttl)
           OR _limits(q, c.limits) <> _limits(q);
     END CASE;
-    IF c.verb IN ('put', 'replace') THEN
-      wake := CASE WHEN c.latest IS NULL THEN least(c.new_due, _moment(asked.now) + c.new_delay)
-                   ELSE _moment(asked.now) END;
-    END IF;
-    IF wake < _moment(asked.now) + 5000 THEN  -- who waits looks more often by itself
-      PERFORM _wake_at_commit(c.queue, wake);
-    END IF;
+    PERFORM _wake_at_commit(c.queue, wake, asked.now);
     answers := answers || coalesce(rows, '[]');
   END LOOP;
   RETURN to_json(answers);

@@ -39,14 +39,28 @@ CREATE FUNCTION bide._new_id() RETURNS text LANGUAGE sql VOLATILE AS $$
          || to_hex(pg_backend_pid()) || '-' || to_hex((random() * 4503599627370496)::bigint)
 $$;
 
--- Refuse what is wrong in the arguments of `put`.
-CREATE FUNCTION bide._check_put(
-  queue text, data bytea, delay interval, at timestamptz, id text, priority integer,
-  attempts integer, expires interval, "group" text, headers json, on_conflict text
-) RETURNS void LANGUAGE plpgsql AS $$
+-- Put a message. Without an id it gets one. `on_conflict`: 'keep' the message of that id that is
+-- there, or 'replace' it unless a worker holds it. `latest`: each put of the id delays it, but at most
+-- so long after the first; done and leased is what was stored as the successor, whose due time is told.
+CREATE OR REPLACE FUNCTION bide.put(
+  queue text, body json, delay interval DEFAULT NULL, at timestamptz DEFAULT NULL,
+  id text DEFAULT NULL, priority integer DEFAULT 0, attempts integer DEFAULT 10,
+  expires interval DEFAULT NULL, "group" text DEFAULT NULL, headers json DEFAULT NULL,
+  on_conflict text DEFAULT 'keep', latest interval DEFAULT NULL
+) RETURNS bide.outcome
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
+#variable_conflict use_variable
+DECLARE
+  data CONSTANT bytea := convert_to(body::text, 'UTF8');
+  due bigint := _due(delay, at);
+  late CONSTANT bigint := ceil(extract(epoch FROM expires) * 1000);
+  longest CONSTANT bigint := ceil(extract(epoch FROM latest) * 1000);
+  put_at bigint;
+  is_state smallint;
+  result outcome;
 BEGIN
-  PERFORM _due(delay, at);
-  IF queue IS NULL OR queue !~ '^([A-Za-z0-9][A-Za-z0-9_.:-]{0,127}/)?[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}$' THEN
+  result.id := coalesce(id, _new_id());
+  IF queue COLLATE "C" ~ '^([A-Za-z0-9][A-Za-z0-9_.:-]{0,127}/)?[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}$' IS NOT TRUE THEN
     RAISE EXCEPTION 'queue % must have 1 to 128 of A-Z a-z 0-9 _ . : -, a letter or digit first', queue
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
@@ -69,76 +83,26 @@ BEGIN
     RAISE EXCEPTION 'headers must be a JSON object of texts'
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
-END $$;
-
--- Put a message. Without an id it gets one. `on_conflict`: 'keep' the message of that id that is
--- there, or 'replace' it unless a worker holds it. `latest`: each put of the id delays it, but at most
--- so long after the first; done and leased is what was stored as the successor, whose due time is told.
--- What is plainly right is not checked in detail, nor is the name of a queue that is there; so most puts
--- run no statement beside `_put_one`'s.
-CREATE OR REPLACE FUNCTION bide.put(
-  queue text, body json, delay interval DEFAULT NULL, at timestamptz DEFAULT NULL,
-  id text DEFAULT NULL, priority integer DEFAULT 0, attempts integer DEFAULT 10,
-  expires interval DEFAULT NULL, "group" text DEFAULT NULL, headers json DEFAULT NULL,
-  on_conflict text DEFAULT 'keep', latest interval DEFAULT NULL
-) RETURNS bide.outcome
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
-#variable_conflict use_variable
-DECLARE
-  moment CONSTANT timestamptz := coalesce(at, clock_timestamp() + coalesce(delay, '0'));
-  data CONSTANT bytea := convert_to(body::text, 'UTF8');
-  due bigint;
-  late bigint;
-  longest bigint;
-  put_at bigint;
-  met record;
-  result outcome;
-BEGIN
-  result.id := coalesce(id, _new_id());
-  IF NOT coalesce(
-    (at IS NULL OR delay IS NULL) AND moment BETWEEN '1970-01-01Z' AND '2100-01-01Z'
-    AND octet_length(data) <= 1048576 AND (id IS NULL OR id COLLATE "C" ~ '^[!-~]{1,255}$')
-    AND priority = 0 AND attempts = 10 AND expires IS NULL AND "group" IS NULL AND headers IS NULL
-    AND on_conflict = 'keep' AND latest IS NULL, false
-  ) THEN
-    PERFORM _check_put(queue COLLATE "C", data, delay, at, result.id, priority, attempts, expires, "group",
-                       headers, on_conflict);
-    IF latest NOT BETWEEN '0' AND '130 years' OR latest IS NOT NULL
-       AND (id IS NULL OR delay IS NULL OR on_conflict IS DISTINCT FROM 'replace') THEN
-      RAISE EXCEPTION 'latest bounds how long puts of one id delay it: it is 0 to 130 years, and '
-        'needs id, delay and on_conflict => ''replace''' USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    late := ceil(extract(epoch FROM expires) * 1000);
-    longest := ceil(extract(epoch FROM latest) * 1000);
+  IF latest NOT BETWEEN '0' AND '130 years' OR latest IS NOT NULL
+     AND (id IS NULL OR delay IS NULL OR on_conflict IS DISTINCT FROM 'replace') THEN
+    RAISE EXCEPTION 'latest bounds how long puts of one id delay it: it is 0 to 130 years, and '
+      'needs id, delay and on_conflict => ''replace''' USING ERRCODE = 'invalid_parameter_value';
   END IF;
-  due := ceil(extract(epoch FROM moment) * 1000);
+  result.done := true;
   IF on_conflict IS DISTINCT FROM 'replace' THEN
     put_at := _put_one(queue COLLATE "C", NULL, result.id, true, data, due, 0, coalesce(priority, 0),
                        coalesce(attempts, 10), late, "group", headers::text);
-    IF put_at IS NOT NULL THEN
-      IF due < put_at + 5000 THEN  -- who waits looks more often by itself
-        PERFORM _wake_at_commit(queue COLLATE "C", due);
-      END IF;
-      RETURN (result.id, true, CASE WHEN due <= put_at THEN 'ready' ELSE 'delayed' END,
-              to_timestamp(due / 1000.0))::outcome;
-    END IF;
-    PERFORM _check_put(queue COLLATE "C", data, delay, at, result.id, priority, attempts, expires, "group",
-                       headers, on_conflict);
-    SELECT * INTO met FROM _put(queue COLLATE "C", NULL, ARRAY[result.id], NULL, ARRAY[data], ARRAY[due],
-      NULL, ARRAY[priority]::bigint[], ARRAY[attempts]::bigint[], ARRAY[late], ARRAY["group"],
-      ARRAY[headers::text], NULL, NULL, NULL, NULL) AS p WHERE p.number > 0;
-    result.done := met.number IS NULL;
-    due := coalesce(met.due, due);
-  ELSE
-    SELECT * INTO met FROM _replace(queue COLLATE "C", NULL, ARRAY[result.id], NULL, ARRAY[data], ARRAY[due],
-      NULL, ARRAY[priority]::bigint[], ARRAY[attempts]::bigint[], ARRAY[late], ARRAY["group"],
-      ARRAY[headers::text], NULL, NULL, NULL, NULL, ARRAY[longest], false, NULL) AS p
-    WHERE p.number > 0;
-    result.done := coalesce(met.done, true);
-    due := coalesce(met.successor, met.due, due);
   END IF;
-  PERFORM _wake_at_commit(queue COLLATE "C", due) WHERE result.done AND met.state IS DISTINCT FROM 2;
-  result.state := _name(coalesce(met.state, CASE WHEN due <= _moment(NULL) THEN 1 ELSE 0 END::smallint));
+  IF put_at IS NULL THEN
+    SELECT p.done, p.state, coalesce(p.successor, p.due) INTO result.done, is_state, put_at
+    FROM _put(queue COLLATE "C", NULL, coalesce(on_conflict, 'keep'), false, NULL, ARRAY[result.id], NULL,
+      ARRAY[data], ARRAY[due], NULL, ARRAY[priority]::bigint[], ARRAY[attempts]::bigint[], ARRAY[late],
+      ARRAY["group"], ARRAY[headers::text], ARRAY[longest]) AS p WHERE p.number > 0;
+    result.done := coalesce(result.done, true);
+    due := coalesce(put_at, due);
+  END IF;
+  PERFORM _wake_at_commit(queue COLLATE "C", due, NULL) WHERE result.done AND is_state IS DISTINCT FROM 2;
+  result.state := _name(coalesce(is_state, CASE WHEN due <= _moment(NULL) THEN 1 ELSE 0 END::smallint));
   result.due := to_timestamp(due / 1000.0);
   RETURN result;
 END $$;
@@ -165,7 +129,7 @@ DECLARE
   c record;
 BEGIN
   SELECT * INTO c FROM _change('reschedule', queue COLLATE "C", NULL, ARRAY[id], p_at => due);
-  PERFORM _wake_at_commit(queue COLLATE "C", due) WHERE c.done;
+  PERFORM _wake_at_commit(queue COLLATE "C", due, NULL) WHERE c.done;
   RETURN (id, coalesce(c.done, false), _name(c.state), to_timestamp(c.due / 1000.0))::outcome;
 END $$;
 

@@ -1,0 +1,80 @@
+"""A batch of commands under way: what the server tells besides the replies."""
+
+import time
+from dataclasses import dataclass, field
+
+from bide.engines.postgres.arrays import Array, integers
+from bide.engines.postgres.connection import Caller
+
+LAST = 60.0
+"""Seconds after which a claim looks everywhere again, whatever the last one said: the server's
+clock may have been set back. A thousand times as long as that look took, if that is longer, but
+no more than `END`: it may only have waited for a lock."""
+
+END = 3_600.0
+
+_CALM = 5
+"""The place of 1, if all transactions have ended that were open at the claim before, and of 0."""
+
+NEVER = 1 << 62
+
+
+class Floors:
+    """Where the claims of one connection begin to look, by queue: see `_claim` in the schema."""
+
+    def __init__(self) -> None:
+        self._floors: dict[str, list[int | None]] = {}
+        self._until: dict[str, float] = {}
+        self.limited: set[str] = set()
+        """Queues whose last claim said that they have limits."""
+
+    def of(self, queue: str) -> Array | None:
+        """Return where a claim is to begin; `None`: everywhere."""
+        floor = self._floors.get(queue)
+        if floor is None or time.monotonic() >= self._until[queue]:
+            return None
+        return integers(floor)
+
+    def looked(self, queue: str, begin: float) -> None:
+        """Note that a claim looked everywhere; it began at a moment of the monotonic clock."""
+        took = time.monotonic() - begin
+        self._until[queue] = begin + min(max(LAST, 1_000 * took), END)
+
+    def update(self, floors: dict[str, list[int | None]]) -> None:
+        """Take what claims answered, by queue."""
+        self._floors.update(floors)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._floors.clear()
+
+    def is_calm(self, queue: str) -> bool:
+        """Whether no transaction is open that was so at the claim before the last one."""
+        floor = self._floors.get(queue)
+        return floor is not None and len(floor) > _CALM and floor[_CALM] == 1
+
+
+@dataclass
+class Batch:
+    """Calls functions of the schema for commands, within one transaction."""
+
+    call: Caller
+    """Calls a function with arguments, and returns its rows, each with named columns."""
+    now: int | None
+    """Unix milliseconds to go by; `None`: the server's clock."""
+    floors: Floors = field(default_factory=Floors)
+    waiter: str | None = None
+    """The name under which this process sleeps, if it does."""
+    hopeful: bool = False
+    """Puts may raise `UniqueViolation`, and cost less: without it the same succeeds."""
+    places: dict[str, int] = field(default_factory=dict)
+    """By queue: how far the log had come when something was put or changed. Not of acks: what a
+    lost one concerned is delivered again."""
+    moments: dict[str, int] = field(default_factory=dict)
+    """By queue: when it was put, by the server's clock."""
+    new_floors: dict[str, list[int | None]] = field(default_factory=dict)
+    """By queue: where the next claim is to begin."""
+    waits: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+    """By queue: when an empty claim is to ask again, and until when others believe it asleep."""
+    deltas: int = 0
+    """How many changes of the counters a count added up."""
