@@ -192,7 +192,7 @@ def test_processes_that_would_sleep_too_long_are_woken_once(
         client.execute("SELECT _wake('me', 'q', 1000, 1000)")
         client.execute("SELECT _wake_at_commit('q', 9000, 9000)")
         assert told == []
-        client.execute("SELECT _wake_at_commit('q', 8999)")
+        client.execute("SELECT _wake_at_commit('q', 8999, 9000)")
         assert told == ["8999 q"]
 
 
