@@ -161,7 +161,7 @@ CREATE TABLE bide.sleeper (
   PRIMARY KEY (queue, process)
 ) WITH (fillfactor = 50);
 
--- The rows of outboxes whose commands were executed, until they are deleted there; see bide.model.origin.
+-- The rows of outboxes whose commands were executed, until they are deleted there; see bide.model.command_parts.
 CREATE TABLE bide.forwarded (
   queue  text COLLATE "C" NOT NULL,
   outbox text COLLATE "C" NOT NULL,
