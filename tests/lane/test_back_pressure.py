@@ -34,7 +34,7 @@ def fill(lane: Lane, engine: FlakyEngine) -> "list[Future[Reply]]":
 
 
 def blocked(lane: Lane) -> int:
-    return len(lane._inbox._space._waiters) + len(lane._inbox._tasks)  # type: ignore[attr-defined]
+    return len(lane._inbox.space._waiters) + len(lane._inbox._tasks)  # type: ignore[attr-defined]
 
 
 def test_a_thread_blocks_until_there_is_room(narrow: Lane, engine: FlakyEngine) -> None:

@@ -68,10 +68,10 @@ class Executor:
         """Whether large batches should be halved; false before the first command."""
         return self._engine is not None and self._engine.capabilities.overlaps
 
-    def open(self) -> None:
+    def open(self) -> Engine:
         """Open the engine, if that has not been done."""
         with self._lock:
-            self._opened()
+            return self._opened()
 
     def execute(self, batch: Sequence[Request]) -> None:
         """Execute a batch: afterwards each of its requests has a reply or an error."""
@@ -82,7 +82,7 @@ class Executor:
         for request in batch:
             log_died(request.command, request.reply)
 
-    def _execute(self, batch: Sequence[Request]) -> None:
+    def _execute(self, batch: Sequence[Request], *, again: bool = False) -> None:
         try:
             engine = self._opened()
             replies = engine.execute([request.command for request in batch], self._now(engine))
@@ -94,8 +94,13 @@ class Executor:
                     request.error = copied(outcome)
                 else:
                     request.reply = outcome
-        except OutcomeUnknown as error:
-            self._repeat(batch, error)
+        except OutcomeUnknown as error:  # the connection was lost: repeat what may run twice
+            resends = self._engine is not None and self._engine.capabilities.resends
+            for request in batch:
+                if again or resends or not request.command.repeatable:
+                    request.error = copied(error)
+                else:
+                    self._execute([request], again=True)
         except (StoreUnavailable, Closed) as error:  # each command would fail the same way
             for request in batch:
                 request.error = copied(error)
@@ -105,18 +110,6 @@ class Executor:
             else:  # execute them one by one, so that only the faulty caller gets the error
                 for request in batch:
                     self._execute([request])
-
-    def _repeat(self, batch: Sequence[Request], error: OutcomeUnknown) -> None:
-        """After a lost connection, repeat the commands that may run twice; fail the others."""
-        for request in batch:
-            if not request.command.repeatable or self._resends():
-                request.error = copied(error)
-                continue
-            try:
-                engine = self._opened()
-                request.reply = engine.execute([request.command], self._now(engine))[0]
-            except BaseException as again:  # noqa: BLE001  (it is handed to its caller)
-                request.error = _raisable(again)
 
     def refuse_reentry(self) -> None:
         """Refuse what comes from a signal handler or a finalizer that interrupts the engine.
@@ -129,25 +122,6 @@ class Executor:
                 "a signal handler or finalizer uses the queue while it interrupts a command of its "
                 "own thread; set a flag there or raise an exception, and use the queue after it"
             )
-
-    def reader(self) -> Callable[[], Engine] | None:
-        """Return a function that opens an engine for reads, if this kind of store has one.
-
-        It does not wait for the running batch.
-        """
-        engine = self._engine
-        if engine is None:
-            with self._lock:
-                engine = self._opened()
-        first = engine.reader()
-        if first is None:
-            return None
-        spare = [first]
-
-        def open_engine() -> Engine:
-            return spare.pop() if spare else engine.reader() or engine
-
-        return open_engine
 
     def notifier(self) -> Notifier | None:
         """Return the engine's notifier."""
@@ -189,9 +163,6 @@ class Executor:
         if self._engine is None:
             self._engine = self._open_engine()
         return self._engine
-
-    def _resends(self) -> bool:
-        return self._engine is not None and self._engine.capabilities.resends
 
     def _now(self, engine: Engine) -> int | None:
         if self._by_store or not engine.capabilities.caller_time:

@@ -12,9 +12,6 @@ from bide.model.commands import Claim, Command, History, Lease, Retry
 from bide.model.ended import PENDING, end_of
 from bide.model.replies import Claimed, Ends, Outcomes, Reply
 
-LIMIT = 10_000
-"""The maximum number of waiting commands; further callers wait."""
-
 MAX_COMMANDS = 1_000
 MAX_WEIGHT = 20_000
 """The maximum number of commands, and of messages, in one batch."""
@@ -28,17 +25,6 @@ def is_empty(reply: Reply) -> bool:
     if isinstance(reply, Claimed):
         return not reply.messages
     return isinstance(reply, Ends) and reply.state in PENDING
-
-
-def ended(command: Command, reply: Reply | None) -> list[str]:
-    """Return the names of the ends that a reply tells of, as `end_of` makes them."""
-    if isinstance(reply, Outcomes):
-        ids = [one.id for one in reply.outcomes if one.done and one.state not in PENDING]
-    elif isinstance(reply, Claimed):
-        ids = [one.id for one in reply.died]
-    else:
-        return []
-    return [end_of(command.queue, id) for id in ids]
 
 
 FOREVER = float("inf")
@@ -104,42 +90,30 @@ class Request(msgspec.Struct, eq=False):
         """Wake the caller; return whether it still waits."""
         return True
 
-    def release(self) -> "ReleaseRequest | None":
+    def release(self) -> "Request | None":
         """Return the request that releases the messages of the claim, if it got any."""
         reply = self.reply
         if not isinstance(self.command, Claim) or not isinstance(reply, Claimed):
             return None
         leases = [Lease(message.id, reply.token, message.secret) for message in reply.messages]
-        back = ReleaseRequest(Retry(self.command.queue, leases, release=True))
-        return back if leases else None
-
-
-def _taken() -> threading.Lock:
-    lock = threading.Lock()
-    lock.acquire()
-    return lock
+        return Request(Retry(self.command.queue, leases, release=True)) if leases else None
 
 
 class BlockingRequest(Request, eq=False):
     """A command of a thread that blocks until it is settled."""
 
-    # A lock costs a third of an event, and each put waits for one.
-    done: threading.Lock = msgspec.field(default_factory=_taken)
+    done: threading.Event = msgspec.field(default_factory=threading.Event)
 
     def settle(self) -> bool:
         """Wake the thread."""
-        self.done.release()
+        self.done.set()
         return True
 
     def wait(self) -> None:
         """Block until the request is settled."""
         # With a timeout: an interrupt just before the wait would else be noticed only after it.
-        while not self.done.acquire(timeout=HEAR_INTERRUPTS):
+        while not self.done.wait(HEAR_INTERRUPTS):
             pass
-
-
-class ReleaseRequest(Request, eq=False):
-    """A command without a caller: it returns messages to the queue."""
 
 
 class AsyncRequest(Request, eq=False, kw_only=True):
@@ -170,21 +144,22 @@ class AsyncRequest(Request, eq=False, kw_only=True):
         return self.future.done() or self.loop.is_closed()
 
 
-def wakes_of(requests: Sequence[Request], *, ends: bool) -> dict[str, int]:
+def wakes(done: Sequence[tuple[Command, Reply | None]], *, ends: bool) -> dict[str, int]:
     """Return when messages can be claimed that could not before, by queue.
 
     With `ends` also the names of those that have ended, with the time 0.
     """
-    wakes: dict[str, int] = {}
-    for request in requests:
-        if ends:
-            wakes.update(dict.fromkeys(ended(request.command, request.reply), 0))
-        wake = getattr(request.reply, "wake", None)
-        if wake is not None:
-            queue = request.command.queue
-            if queue not in wakes or wake < wakes[queue]:
-                wakes[queue] = wake
-    return wakes
+    found: dict[str, int] = {}
+    for command, reply in done:
+        if ends and isinstance(reply, (Outcomes, Claimed)):
+            if isinstance(reply, Claimed):
+                ids = [one.id for one in reply.died]
+            else:
+                ids = [one.id for one in reply.outcomes if one.done and one.state not in PENDING]
+            found |= dict.fromkeys([end_of(command.queue, id) for id in ids], 0)
+        if (wake := getattr(reply, "wake", None)) is not None:
+            found[command.queue] = min(wake, found.get(command.queue, wake))
+    return found
 
 
 class Inbox:
@@ -201,7 +176,7 @@ class Inbox:
         self._notify = notify
         self.requests: deque[Request] = deque()
         self._guard = guard
-        self._space = threading.Condition(guard)
+        self.space = threading.Condition(guard)
         self._turns: set[asyncio.AbstractEventLoop] = set()  # that will call `_end_turn`
         self._tasks: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
 
@@ -257,10 +232,6 @@ class Inbox:
             self._turns = {loop for loop in self._turns if not loop.is_closed()}
         return batch
 
-    def wait(self) -> None:
-        """Block a thread until there may be space."""
-        self._space.wait()
-
     async def wait_on(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wait, in a task, until there may be space."""
         room: asyncio.Future[None] = loop.create_future()
@@ -275,21 +246,14 @@ class Inbox:
                 self.wake_callers()  # the space is for the next caller
             raise
 
-    def wake_callers(self) -> None:
+    def wake_callers(self, *, all_of_them: bool = False) -> None:
         """Wake waiting callers: all threads, and as many tasks as there is space for."""
-        self._space.notify_all()
-        room = self._limit - len(self.requests)
+        self.space.notify_all()
+        room = len(self._tasks) if all_of_them else self._limit - len(self.requests)
         while self._tasks and room > 0:
             loop, waiting = self._tasks.popleft()
             if not waiting.done() and call_on(loop, _grant, waiting):
                 room -= 1
-
-    def wake_all_callers(self) -> None:
-        """Wake all callers: the lane is closing."""
-        self._space.notify_all()
-        while self._tasks:
-            loop, waiting = self._tasks.popleft()
-            call_on(loop, _grant, waiting)
 
 
 def call_on(

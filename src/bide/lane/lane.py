@@ -8,6 +8,7 @@ Systems", 1984.)
 """
 
 import asyncio
+import logging
 import threading
 import weakref
 from collections import defaultdict
@@ -16,22 +17,16 @@ from collections.abc import Callable, Sequence
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Engine
 from bide.lane.executor import CLOSED, Executor, copied, log_died
-from bide.lane.inbox import (
-    LIMIT,
-    AsyncRequest,
-    BlockingRequest,
-    Inbox,
-    ReleaseRequest,
-    Request,
-    call_on,
-    ended,
-    is_empty,
-    wakes_of,
-)
-from bide.lane.waiting_claims import WaitingClaims, Wakeups, listen
+from bide.lane.inbox import AsyncRequest, BlockingRequest, Inbox, Request, call_on, is_empty, wakes
+from bide.lane.waiting_claims import LOOK_AGAIN, WaitingClaims, Wakeups
 from bide.model.commands import Claim, Command, Retry
 from bide.model.errors import Closed, OutcomeUnknown, StoreError
-from bide.model.replies import Claimed, Outcomes, Reply, Settings
+from bide.model.replies import Reply
+
+_log = logging.getLogger("bide.lane")
+
+LIMIT = 10_000
+"""The maximum number of waiting commands; further callers wait."""
 
 WAITED = "the queue was closed while this claim was waiting"
 
@@ -97,18 +92,14 @@ class Lane(Executor):
                     self._recover(command.queue)
                 raise
         if reply is not None:
-            for name in ended(command, reply) if self._waiting.watchers else ():
-                self.hint(name, 0)
-            heard = self._listeners or command.queue in self._waiting.queues
-            if heard and isinstance(reply, (Outcomes, Settings)) and reply.wake is not None:
-                self.hint(command.queue, reply.wake)
+            self._hint_all([(command, reply)])
             if not wait or not is_empty(reply):
                 return reply
         deadline = None if wait is None else self._clock.monotonic() + wait
         request = BlockingRequest(command, owner, deadline)
         with self._changed:
             while self._inbox.full and not self._closing:
-                self._inbox.wait()
+                self._inbox.space.wait()
             if self._closing:
                 raise Closed(CLOSED)
             self._submit(request)
@@ -129,15 +120,14 @@ class Lane(Executor):
             return None
         try:
             engine = engine or self._opened()
-            now = None if self._by_store else self._now(engine)
+            now = self._now(engine)
             try:
                 reply = engine.execute((command,), now)[0]
             except OutcomeUnknown:
                 if not command.repeatable or engine.capabilities.resends:
                     raise
                 reply = engine.execute((command,), now)[0]
-            if isinstance(reply, Claimed) and reply.died:
-                log_died(command, reply)
+            log_died(command, reply)
             return reply
         finally:
             self._lock.release()
@@ -192,7 +182,7 @@ class Lane(Executor):
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-            self._inbox.wake_all_callers()
+            self._inbox.wake_callers(all_of_them=True)
             thread = self._thread
             self._ended = self._ended or thread is None
             requests = self._waiting.owned(None, self._clock.monotonic())
@@ -244,7 +234,7 @@ class Lane(Executor):
         """After an interrupt, let the engine execute a command: it releases what was claimed."""
         with self._changed:
             if not self._ended:
-                self._submit(ReleaseRequest(Retry(queue, [], release=True)))
+                self._submit(Request(Retry(queue, [], release=True)))
 
     def _withdraw(self, request: Request) -> None:
         """Stop the wait of a claim whose caller has gone."""
@@ -263,10 +253,11 @@ class Lane(Executor):
 
     def beside(self) -> "Lane | None":
         """Return a new lane for reads that make no others wait, if this kind of store has such."""
-        if (open_engine := self.reader()) is None:
+        engine = self._engine or self.open()
+        if (reader := engine.reader()) is None:
             return None
-        reads = Lane(open_engine, self._clock, inbox=self._limit, reads=True)
-        reads.open()  # now: closing the lane closes the engine
+        reads = Lane(lambda: engine.reader() or engine, self._clock, inbox=self._limit, reads=True)
+        reads._engine = reader  # closing the lane closes it
         return reads
 
     def _run(self) -> None:
@@ -308,8 +299,7 @@ class Lane(Executor):
             if waits and self._wakeups is None:
                 self._listen()
             self.execute(batch)
-            for queue, moment in wakes_of(batch, ends=self._waiting.watchers > 0).items():
-                self.hint(queue, moment)
+            self._hint_all([(request.command, request.reply) for request in batch])
             self._settle(self._keep_waiting(batch) if waits else batch)
         except BaseException as error:  # noqa: BLE001  (it is handed to the callers)
             unsettled = [request for request in batch if not request.settled]
@@ -325,11 +315,18 @@ class Lane(Executor):
 
     def _listen(self) -> None:
         """Start to listen to other processes, before a claim that may wait asks."""
-        # If the store cannot be opened, the command itself reports it.
         with self._reads_lock:
-            if self._wakeups is None:
-                self._wakeups = listen(self.notifier, self.hint, self._deaf)
-                self._deaf = self._wakeups is None
+            if self._wakeups is not None:
+                return
+            try:
+                self._wakeups = Wakeups(self.notifier(), self.hint)
+            except Exception as error:  # noqa: BLE001  (claims work without hints)
+                _log.log(
+                    logging.DEBUG if self._deaf else logging.WARNING,
+                    "cannot listen for changes by other processes (%s); waiting claims look every "
+                    "%g s instead, and each tries again to listen", error, LOOK_AGAIN,
+                )  # fmt: skip
+            self._deaf = self._wakeups is None
 
     def _keep_waiting(self, batch: Sequence[Request]) -> list[Request]:
         """Let the claims wait on that got nothing; return the requests to settle."""
@@ -342,6 +339,11 @@ class Lane(Executor):
                     if request.waits and request.empty and closed:
                         request.error = Closed(WAITED)
             return settled
+
+    def _hint_all(self, done: Sequence[tuple[Command, Reply | None]]) -> None:
+        """Note which messages can be claimed, and have ended, now that commands are executed."""
+        for queue, wake in wakes(done, ends=self._waiting.watchers > 0).items():
+            self.hint(queue, wake)
 
     def hint(self, queue: str, wake: int) -> bool:
         """Note that a queue can be claimed from (Unix ms); return whether a claim waits for it."""

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from functools import partial
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.registry import absolute, opener
@@ -47,26 +48,21 @@ def close_lanes(url: str) -> None:
         lane.close()
 
 
-def _before_fork() -> None:
+def _each(step: str) -> None:
+    """Call a method of every executor of this process."""
     for executor in list(EXECUTORS):
-        executor.before_fork()
-
-
-def _after_fork_in_parent() -> None:
-    for executor in list(EXECUTORS):
-        executor.after_fork_in_parent()
+        getattr(executor, step)()
 
 
 def _after_fork_in_child() -> None:
     global _lock
     _lock = threading.Lock()
-    for executor in list(EXECUTORS):
-        executor.after_fork_in_child()
+    _each("after_fork_in_child")
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(
-        before=_before_fork,
-        after_in_parent=_after_fork_in_parent,
+        before=partial(_each, "before_fork"),
+        after_in_parent=partial(_each, "after_fork_in_parent"),
         after_in_child=_after_fork_in_child,
     )

@@ -7,7 +7,6 @@ idle workers cost one timer.
 
 import heapq
 import itertools
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -174,32 +173,6 @@ class WaitingClaims:
             return False
         waiting.requests.remove(request)
         return True
-
-
-_log = logging.getLogger("bide.lane")
-
-
-def listen(
-    open_notifier: Callable[[], Notifier | None], hint: Callable[[str, int], bool], deaf: bool
-) -> "Wakeups | None":
-    """Start to listen; if that fails, log a warning and return `None`.
-
-    Args:
-        open_notifier: opens the engine's notifier.
-        hint: see `Wakeups`.
-        deaf: whether the last attempt failed, so that the warning was logged.
-    """
-    try:
-        return Wakeups(open_notifier(), hint)
-    except Exception as error:  # noqa: BLE001  (claims work without hints)
-        _log.log(
-            logging.DEBUG if deaf else logging.WARNING,
-            "cannot listen for changes by other processes (%s); waiting claims look every %g s "
-            "instead, and each tries again to listen",
-            error,
-            LOOK_AGAIN,
-        )
-        return None
 
 
 class Wakeups:
