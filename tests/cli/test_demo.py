@@ -7,14 +7,13 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import bide
-from bide.cli.demo.actors import QUEUE, Handling, Journal, Plan, Records
-from bide.cli.demo.proof import percentile, prove
+from bide.cli.demo.actors import QUEUE, Journal, Plan
+from bide.cli.demo.proof import Handling, Records, percentile, prove
 from bide.model.replies import Counts, Flow, Sizes
 from bide.queue.results import Audit
 
@@ -67,7 +66,7 @@ Doctor = Callable[[Records], object]
         (lambda r: r.paid.remove("b"), [UNPAID, COUNTS]),
         (lambda r: r.put.remove("d"), ["every order was put", UNPAID, COUNTS]),
         (
-            lambda r: r.handled.append(replace(r.handled.pop(0), late=-1)),
+            lambda r: r.handled.append(r.handled.pop(0)._replace(late=-1)),
             ["none was early"],
         ),
     ],

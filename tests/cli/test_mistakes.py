@@ -9,8 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import bide
-from bide.cli import dead, main
+from bide.cli import main
 from bide.cli.program import FILES, OTHER_WORDS
+from bide.cli.work import dead_revive
 from tests.cli.conftest import Shell
 
 Bide = Callable[..., Result]
@@ -195,8 +196,8 @@ def test_what_others_write_is_met_with_the_mend(run: Bide, line: str, told: str)
 def test_other_words_lead_to_commands_that_there_are() -> None:
     assert set(OTHER_WORDS.values()) <= FILES.keys()
     assert not OTHER_WORDS.keys() & FILES.keys()
-    assert set(dead.OTHER_WORDS.values()) <= dead.dead.commands.keys()
-    assert not dead.OTHER_WORDS.keys() & dead.dead.commands.keys()
+    assert set(dead_revive.OTHER_WORDS.values()) <= dead_revive.dead.commands.keys()
+    assert not dead_revive.OTHER_WORDS.keys() & dead_revive.dead.commands.keys()
 
 
 def test_schedules_may_be_those_of_an_app(run: Bide) -> None:

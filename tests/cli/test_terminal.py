@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 import bide
-from bide.cli.forecast import bar
 from bide.cli.output import escape
 from bide.cli.progress import Bar
+from bide.cli.queues.forecast import bar
 from bide.cli.times import iso, local, relative, rounded
 
 Terminal = Callable[..., tuple[str, int]]

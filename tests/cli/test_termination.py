@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bide.cli.termination import DeferredInterrupt
+from bide.cli.errors import DeferredInterrupt
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 

@@ -12,10 +12,18 @@ from rich.console import Console
 
 import bide
 from bide.cli.output import Output
+from bide.cli.queues.top_polling import (
+    BUCKET,
+    BUCKETS,
+    EVERY,
+    PAUSE,
+    QUEUES,
+    Ahead,
+    PacedForecast,
+    View,
+)
+from bide.cli.queues.top_screen import as_facts, picture, print_rows
 from bide.cli.store import Store
-from bide.cli.top.paced_forecast import BUCKET, BUCKETS, EVERY, PAUSE, QUEUES, Ahead, PacedForecast
-from bide.cli.top.polling import View
-from bide.cli.top.screen import as_facts, picture, print_rows
 from bide.model.commands import Forecast
 from bide.model.replies import Flow, Forecasted, Sizes
 from bide.observing.sample import Sample

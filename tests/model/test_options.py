@@ -5,7 +5,7 @@ import json
 import pytest
 
 import bide
-from bide.cli.put import put
+from bide.cli.messages.put_edit import put
 from bide.model.message import Options
 from bide.model.options import OPTIONS
 from bide.queue.transfer import to_line

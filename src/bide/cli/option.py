@@ -13,10 +13,18 @@ from bide.engines.registry import mask
 from bide.model.errors import BideError, InvalidArgument
 from bide.model.limits import MAX_BODY
 from bide.model.options import OPTIONS, Option
+from bide.model.undoing import UNDO_FOR
 from bide.queue.values import checked_version
 
 F = Callable[..., Any]
 Decorator = Callable[[F], F]
+
+SCREEN = 100
+"""How many messages a terminal shows by default."""
+
+MORE = "... there are more: --limit N shows N, a pipe shows all"
+
+MINUTES = UNDO_FOR // 60_000
 
 
 def flag(*names: str, help: str) -> Decorator:
@@ -133,6 +141,8 @@ def _no_url(text: str) -> str:
 
 queue = click.argument("queue", shell_complete=complete_queue, type=_no_url)
 
+id = click.argument("id")
+
 prefix = click.argument("prefix", default="", type=_no_url)
 """The beginning of the names of queues; by default that of all."""
 
@@ -147,6 +157,12 @@ when = together(
         "'2026-12-01 09:00 Europe/Berlin'), or Unix seconds. A time in the past means at once.",
     ),
 )  # fmt: skip
+
+limit = count("-n", "--limit", help=f"The maximum number; {SCREEN} on a terminal, all in a pipe.")
+
+undo = flag(
+    "--undo", "undoable", help=f"Let it be taken back for {MINUTES} minutes: see bide undo."
+)
 
 rule = together(
     text("--group", "NAME", "Only messages of this group."),

@@ -33,8 +33,6 @@ NOT_DONE: Part = ("✗ ", "red")
 NOTHING: Part = ("= ", "dim")
 WARNING: Part = ("! ", "yellow")
 
-_BARE = {"cancelled": "cancel", "moved": "move", "purged": "purge", "revived": "revive"}
-
 
 class Output:
     """Where a command prints. Imports rich only if a terminal is there to see it.
@@ -105,22 +103,6 @@ class Output:
             for name, value in facts.items():
                 name = name if would is None else would.get(name, name)
                 self.row(name, str(value).lower() if isinstance(value, bool) else value)
-
-    def changed(
-        self, verb: str, count: int, things: str, *, dry_run: bool = False, empty: Part = NOTHING
-    ) -> None:
-        """Print how many things a command has changed, or in a dry run would change.
-
-        Args:
-            verb: what it does to them: "cancelled", "moved", "purged" or "revived".
-            count: how many there are.
-            things: these, with their number.
-            dry_run: whether they were only counted.
-            empty: the mark if there was nothing to change.
-        """
-        would = {verb: f"would-{_BARE[verb]}"} if dry_run else None
-        mark = NOTHING if dry_run else DONE if count else empty
-        self.report({verb: count}, mark, f"{things} {'would be ' * dry_run}{verb}", would=would)
 
     def items(
         self,

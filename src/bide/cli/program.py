@@ -17,32 +17,31 @@ from bide.cli import errors
 from bide.model.errors import BideError
 
 SECTIONS = {
-    "Messages": {
-        "put": "put edit", "change": "cancel reschedule", "undo": "undo",
-        "read": "get explain peek scan history result", "search": "search",
-    },
-    "Queues": {
-        "counts": "queues counts audit", "top": "top", "forecast": "forecast",
-        "dashboard": "dashboard", "change": "pause resume purge delete", "setting": "set",
-        "transfer": "export import", "move": "move",
-    },
-    "Work": {
-        "worker": "worker", "workers": "workers", "periodic": "sources schedules",
-        "claim": "claim", "settle": "ack retry bury extend release", "dead": "dead revive",
-    },
-    "Service": {
-        "init": "init", "doctor": "doctor", "serve": "serve", "token": "token",
-        "push": "push rabbitmq", "forward": "forward", "subscription": "subscription",
-    },
-    "Try it": {"demo": "demo"},
+    "Messages": (
+        "messages.put_edit", "messages.cancel_reschedule_undo",
+        "messages.get_explain_history_result", "messages.peek_scan_search",
+    ),
+    "Queues": (
+        "queues.queues_counts_audit", "queues.top", "queues.forecast", "queues.dashboard",
+        "queues.pause_resume_purge_delete_set", "queues.export_import", "queues.move",
+    ),
+    "Work": (
+        "work.worker_workers", "work.sources_schedules", "work.claim",
+        "work.ack_retry_bury_extend_release", "work.dead_revive",
+    ),
+    "Service": (
+        "service.init_doctor", "service.serve", "service.token",
+        "service.push_rabbitmq_forward", "service.subscription",
+    ),
+    "Try it": ("demo",),
 }  # fmt: skip
-"""The commands by the section of the help and the file that they are in."""
+"""The files of the commands by the section of the help. A file's name lists its commands."""
 
 FILES = {
     name: file
     for files in SECTIONS.values()
-    for file, names in files.items()
-    for name in names.split()
+    for file in files
+    for name in file.rpartition(".")[2].split("_")
 }
 """The file of each command, in the order of the help."""
 
@@ -163,7 +162,9 @@ class Program(Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands, a section each."""
         for title, files in SECTIONS.items():
-            self.format_section(ctx, formatter, title, " ".join(files.values()).split())
+            self.format_section(
+                ctx, formatter, title, [name for name in FILES if FILES[name] in files]
+            )
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; an error becomes an exit code and a line of text."""

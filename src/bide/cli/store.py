@@ -14,16 +14,15 @@ import msgspec
 from bide.cli import option
 from bide.cli.errors import NOT_DONE, CommandError
 from bide.cli.output import Output
-from bide.cli.progress import Bar
 from bide.engines.registry import DEFAULT_URL, is_server, mask, opener
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import Steps, run_steps
-from bide.model.commands import Cancel, Command, Purge, Queues
+from bide.model.commands import Command, Queues
 from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
 from bide.model.identity import OWN, RESERVED, actor_of, is_listed, is_own
 from bide.model.limits import MAX_BODY
-from bide.model.replies import Affected, Names, Outcome, Reply, expect
+from bide.model.replies import Names, Outcome, Reply, expect
 from bide.observing.heartbeat import is_register
 from bide.queue.sync import Queue
 from bide.queue.values import user_name
@@ -162,20 +161,6 @@ class Store(ExitStack):
         """Run the commands of some steps, and return their result."""
         return run_steps(steps, self.lane.call)
 
-    def repeat(self, command: Cancel | Purge, doing: str, total: int | None = None) -> int:
-        """Repeat a command by rule, with a progress bar, until it finds no more.
-
-        Returns:
-            How many messages it changed.
-        """
-        count, more = 0, True
-        with Bar(doing, total) as bar:
-            while more:
-                reply = self.ask(Affected, command)
-                count, more = count + reply.count, reply.more
-                bar.advance(reply.count)
-        return count
-
     @property
     def lane(self) -> Lane:
         """The lane to the store."""
@@ -243,28 +228,38 @@ def refuse_own(queue: str) -> None:
         )
 
 
-def on_store(function: Callable[..., bool | None]) -> Callable[..., Any]:
-    """Call the command with the store, which must exist, and the output.
+def on_store(
+    *options: option.Decorator, group: click.Group | None = None, name: str | None = None,
+    makes: bool = False,
+) -> Callable[[Callable[..., bool | None]], click.Command]:  # fmt: skip
+    """Make a command of a function that takes the store, the output, and what its options give.
 
-    The command returns whether it did what was asked for; `False` ends it with exit code 1.
+    The function returns whether it did what was asked for; `False` ends it with exit code 1.
+
+    Args:
+        options: the first of its arguments and options; more can be decorators of the function.
+        group: the command that it belongs to.
+        name: of the command, if the function has another.
+        makes: whether to make the store if it does not exist yet.
     """
-    return _with_store(function, makes=False)
+
+    def decorate(function: Callable[..., bool | None]) -> click.Command:
+        @functools.wraps(function)
+        def run(url: str | None, as_json: bool, **given: Any) -> None:
+            refuse_memory(url or "")
+            with Store(url, makes=makes) as store:
+                done = function(store, Output(as_json), **given)
+            if done is False:
+                click.get_current_context().exit(NOT_DONE)
+
+        more = run.__dict__.pop("__click_params__", [])
+        option.together(option.url, option.output)(run)
+        run.__dict__.setdefault("__click_params__", []).extend(more)
+        make = click.command if group is None else group.command
+        return make(name)(option.together(*options)(run))
+
+    return decorate
 
 
-def on_any_store(function: Callable[..., bool | None]) -> Callable[..., Any]:
-    """Do as `on_store`, but make the store if it does not exist yet."""
-    return _with_store(function, makes=True)
-
-
-def _with_store(function: Callable[..., bool | None], *, makes: bool) -> Callable[..., Any]:
-    @option.url
-    @option.output
-    @functools.wraps(function)
-    def run(url: str | None, as_json: bool, **arguments: Any) -> None:
-        refuse_memory(url or "")
-        with Store(url, makes=makes) as store:
-            done = function(store, Output(as_json), **arguments)
-        if done is False:
-            click.get_current_context().exit(NOT_DONE)
-
-    return run
+on_any_store = functools.partial(on_store, makes=True)
+"""Does as `on_store`, but makes the store if it does not exist yet."""

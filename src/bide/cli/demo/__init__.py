@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import click
 
 from bide.cli import option
-from bide.cli.demo.actors import QUEUE, Plan, Records
-from bide.cli.demo.proof import Check, percentile, prove
+from bide.cli.demo.actors import QUEUE, Plan
+from bide.cli.demo.proof import Check, Records, percentile, prove
 from bide.cli.demo.stage import Stage
-from bide.cli.errors import NOT_DONE, CommandError, require_packages
-from bide.cli.forecast import bar
+from bide.cli.errors import NOT_DONE, CommandError, raise_on_termination, require_packages
 from bide.cli.output import Output, warn
-from bide.cli.termination import raise_on_termination
+from bide.cli.queues.forecast import bar
+from bide.cli.tables import Cell, grid
 from bide.queue.sync import Queue
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def demo(
         stage = Stage(folder, Plan(orders, seconds, workers))
         with (
             raise_on_termination(),
-            _dashboard(out, stage.url) if dashboard else nullcontext() as watched,
+            _dashboard(out, stage.url) if dashboard else nullcontext() as stay,
         ):
             with _watching(out, stage.plan) as watch:
                 stage.run(watch)
@@ -87,8 +87,8 @@ def demo(
             stage.records = Records.read(folder)
             checks = prove(stage.records, audit, orders)
             _print_proof(out, stage, checks)
-            if watched is not None:
-                _until_interrupted(out, *watched)
+            if stay is not None:
+                stay()
     finally:
         if keep:
             warn(f"kept: {folder}")
@@ -99,12 +99,20 @@ def demo(
 
 
 @contextmanager
-def _dashboard(out: Output, store: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
-    """Run `bide dashboard` in a process that ends with the block; provide its URL and it.
+def _dashboard(out: Output, store: str) -> Iterator[Callable[[], None]]:
+    """Run `bide dashboard` in a process that ends with the block.
+
+    Yields:
+        A function that keeps it open until Ctrl-C or SIGTERM.
 
     Raises:
         CommandError: it did not start; it has printed why.
     """
+
+    def say(text: str) -> None:
+        warn(text) if out.as_json else out.text(text) if out.terminal else out.row(text)
+        out.flush()
+
     require_packages("bide demo --dashboard", "jinja2", "h11", "httptools", extra="dashboard")
     with Queue(QUEUE, store) as queue:
         queue.counts()  # makes the store
@@ -114,33 +122,24 @@ def _dashboard(out: Output, store: str) -> Iterator[tuple[str, "subprocess.Popen
     ) as process:  # fmt: skip
         try:
             assert process.stdout is not None
-            where = process.stdout.readline().split()[-1:]
-            if not where or "://" not in where[0]:
+            where = process.stdout.readline().rpartition(" ")[2].strip()
+            if "://" not in where:
                 raise CommandError("the dashboard did not start")
-            _say(out, f"the dashboard is at {where[0]}")
-            yield where[0], process
+            say(f"the dashboard is at {where}")
+
+            def stay() -> None:
+                say(f"the dashboard stays open at {where}; Ctrl-C ends it")
+                with suppress(KeyboardInterrupt), raise_on_termination(KeyboardInterrupt):
+                    process.wait()
+
+            yield stay
         finally:
             process.terminate()
 
 
-def _until_interrupted(out: Output, where: str, process: "subprocess.Popen[str]") -> None:
-    """Keep the dashboard open until Ctrl-C or SIGTERM."""
-    _say(out, f"the dashboard stays open at {where}; Ctrl-C ends it")
-    with suppress(KeyboardInterrupt), raise_on_termination(KeyboardInterrupt):
-        process.wait()
-
-
-def _say(out: Output, text: str) -> None:
-    if out.as_json:
-        warn(text)
-    else:
-        out.text(text) if out.terminal else out.row(text)
-        out.flush()
-
-
 @contextmanager
 def _watching(out: Output, plan: Plan) -> Iterator[Callable[[Stage], None]]:
-    """Return a function that shows the stage each time it is called."""
+    """Provide a function that shows the stage each time it is called."""
     if out.as_json:
         yield lambda stage: None
     elif not out.terminal:
@@ -190,7 +189,6 @@ def _shares(stage: Stage) -> list[tuple[str, int, str]]:
 def _picture(stage: Stage) -> "RenderableType":
     """Return the stage as it is now, with all orders as one stripe."""
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     numbers, stripe, drawn, total = Text("  "), Text("  "), 0, 0
@@ -202,24 +200,21 @@ def _picture(stage: Stage) -> "RenderableType":
         drawn = max(drawn, end)
     stripe.append("░" * (WIDTH - drawn), "bright_black")
     numbers.append(f"{stage.elapsed:4.1f} s", "dim")
-    workers = Table.grid(padding=(0, 2))
-    for justify in ("left", "right", "right", "left"):
-        workers.add_column(justify=justify, min_width=18 if not workers.columns else None)
-    for worker in stage.workers:
-        killed = worker is stage.killed
-        handled = sum(one.worker == worker.name for one in stage.records.handled)
-        late = stage.records.first_lateness(worker.name)
-        state = Text("✗ killed -9", "bold red") if killed else Text("● works", "green")
-        if killed and stage.holding:
-            state.append(f", still holds {stage.holding}", "red")
-        workers.add_row(
-            Text(f"  {worker.role}", "strike dim" if killed else ""),
-            Text.assemble((f"{handled:,}", "bold"), (" handled", "dim")),
-            Text(f"p50 {percentile(late, 0.5)} ms", "" if late else "dim"), state,
-        )  # fmt: skip
+    workers: list[list[Cell]] = []
+    for name in list(stage.processes)[: stage.plan.workers]:
+        killed = stage.killed and name == stage.plan.victim
+        handled = sum(one.worker == name for one in stage.records.handled)
+        late = stage.records.first_lateness(name)
+        holds = f", still holds {stage.holding}" if killed and stage.holding else ""
+        workers.append([
+            (f"  {stage.role(name):16}", "strike dim" if killed else ""),
+            [(f"{handled:,}", "bold"), (" handled", "dim")],
+            (f"p50 {percentile(late, 0.5)} ms", "" if late else "dim"),
+            [("✗ killed -9", "bold red"), (holds, "red")] if killed else ("● works", "green"),
+        ])  # fmt: skip
     events = [Text(f"  {moment:4.1f} s  {text}", "dim") for moment, text in stage.events]
     heading = Text.assemble(("bide demo", "bold"), f"  {_about(stage.plan)}")
-    return Group("", heading, "", stripe, numbers, "", workers, "", *events, "")
+    return Group("", heading, "", stripe, numbers, "", grid(workers, "lrrl"), "", *events, "")
 
 
 def _print_proof(out: Output, stage: Stage, checks: list[Check]) -> None:
@@ -250,16 +245,11 @@ def _print_proof(out: Output, stage: Stage, checks: list[Check]) -> None:
             for problem in check.problems:
                 out.text((f"    {problem}", "red"))
         out.text("")
-        _chart(out, late)
+        counts = Counter(bisect_left(STEPS, ms) for ms in late)
+        for place in range(max(counts, default=0) + 1):
+            label = f"≤ {STEPS[place]} ms" if place < len(STEPS) else f"> {STEPS[-1]} ms"
+            drawn = bar(counts[place], max(counts.values(), default=0), WIDTH - 22)
+            out.text((f"  {label:>8} ", "dim"), (drawn, "cyan"), f" {counts[place]:,}")
         out.text(("  " + lateness, "bold"), ("   (from due to handled, first attempts)", "dim"))
         out.text("")
         out.text(("  ✓ " if holds else "  ✗ ", "green" if holds else "red"), (verdict, "bold"))
-
-
-def _chart(out: Output, late: list[int]) -> None:
-    """Print how many orders were how late."""
-    counts = Counter(bisect_left(STEPS, ms) for ms in late)
-    for place in range(max(counts, default=0) + 1):
-        label = f"≤ {STEPS[place]} ms" if place < len(STEPS) else f"> {STEPS[-1]} ms"
-        drawn = bar(counts[place], max(counts.values(), default=0), WIDTH - 22)
-        out.text((f"  {label:>8} ", "dim"), (drawn, "cyan"), f" {counts[place]:,}")

@@ -2,10 +2,65 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Self
 
-from bide.cli.demo.actors import Records
+import msgspec
+
 from bide.queue.results import Audit
+
+
+class Handling(NamedTuple):
+    """One order, handled by one worker."""
+
+    worker: str
+    id: str
+    attempt: int
+    late: int
+    """Milliseconds from the order's due time to the start of its handling."""
+
+
+@dataclass
+class Records:
+    """Everything that the processes have written down."""
+
+    put: list[str] = field(default_factory=list)
+    paid: list[str] = field(default_factory=list)
+    """Cancels that were confirmed."""
+    too_late: list[str] = field(default_factory=list)
+    """Cancels that were refused."""
+    handled: list[Handling] = field(default_factory=list)
+    """Written before the ack, so that a handling is known even if its worker is killed."""
+    acked: list[str] = field(default_factory=list)
+    """Acks that were confirmed."""
+    positions: dict[Path, int] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read the journals of a demo's folder."""
+        records = cls()
+        records.update(folder)
+        return records
+
+    def update(self, folder: Path) -> None:
+        """Read what the journals have more than at the last call, without a torn last line."""
+        for path in sorted(folder.glob("*.jsonl")):
+            with path.open("rb") as file:
+                file.seek(self.positions.get(path, 0))
+                whole = file.read().rpartition(b"\n")[0]
+            self.positions[path] = self.positions.get(path, 0) + len(whole) + bool(whole)
+            for what, id, *more in map(msgspec.json.decode, whole.splitlines()):
+                if what == "handled":
+                    self.handled.append(Handling(path.stem, id, *more))
+                else:
+                    getattr(self, what.replace(" ", "_")).append(id)
+
+    def first_lateness(self, worker: str | None = None) -> list[int]:
+        """Return how late first attempts began, sorted. A redelivery is late by its lease."""
+        return sorted(
+            one.late for one in self.handled if one.attempt == 1 and worker in (None, one.worker)
+        )
 
 
 class Check(NamedTuple):

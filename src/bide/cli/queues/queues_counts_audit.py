@@ -43,10 +43,7 @@ def size_cells(found: Counts) -> list[Cell]:
     return [counted(getattr(found.sizes, size), STYLES[size]) for size in SIZES]
 
 
-@click.command()
-@option.prefix
-@all_option
-@on_store
+@on_store(option.prefix, all_option)
 def queues(store: Store, out: Output, prefix: str, own: bool) -> None:
     """List the queues of the store.
 
@@ -78,9 +75,7 @@ def _cells(name: str, found: Counts) -> list[Cell]:
     return [(name, "bold"), *size_cells(found), late, (paused, "yellow")]
 
 
-@click.command()
-@option.queue
-@on_store
+@on_store(option.queue)
 def counts(store: Store, out: Output, queue: str) -> None:
     """Count the messages in each state.
 
@@ -124,10 +119,9 @@ def counts(store: Store, out: Output, queue: str) -> None:
         out.text(("the oldest waiting message was due ", "dim"), when)
 
 
-@click.command()
+@on_store()
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...", shell_complete=option.complete_queue)
 @all_option
-@on_store
 def audit(store: Store, out: Output, queues: tuple[str, ...], own: bool) -> bool:
     """Check that every message is accounted for.
 

@@ -8,7 +8,7 @@ import click
 
 from bide.cli import option
 from bide.cli.errors import usage_error
-from bide.cli.messages import as_json, body_bytes, body_line, standing
+from bide.cli.message_output import as_json, body_bytes, body_line, standing
 from bide.cli.output import Output, warn
 from bide.cli.store import Store, on_any_store
 from bide.cli.tables import ID, TEXT, Column
@@ -25,8 +25,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-@click.command()
-@option.queue
+@on_any_store(option.queue)
 @option.count(
     "-n", "--count", most=MAX_COUNT, help="The maximum number of messages; 1 by default."
 )  # fmt: skip
@@ -45,7 +44,6 @@ COLUMNS = (
     "--retry", "With --exec: the delay before a failed message is retried; 10s by default."
 )
 @option.flag("--loop", help="With --exec: repeat until interrupted.")
-@on_any_store
 def claim(
     store: Store, out: Output, queue: str, count: int | None, wait: float | None, lease: float,
     ack: bool, only_body: bool, command: str | None, retry: float | None, loop: bool,
@@ -88,7 +86,7 @@ def claim(
     if command is not None:
         import asyncio
 
-        from bide.cli.execute import execute
+        from bide.cli.work.claim_exec import execute
 
         return asyncio.run(
             execute(

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-import click
-
 from bide.cli import option
 from bide.cli.output import Output, plural
 from bide.cli.store import Store, on_store
@@ -31,11 +29,8 @@ def bar(count: int, most: int, width: int) -> str:
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
-@click.command()
-@option.queue
-@option.time("--bucket", "The time span of a bar.", "1m")
+@on_store(option.queue, option.time("--bucket", "The time span of a bar.", "1m"))
 @option.time("--horizon", "How far into the future.", "1h")
-@on_store
 def forecast(store: Store, out: Output, queue: str, bucket: float, horizon: float) -> None:
     """Chart how many messages fall due over time.
 

@@ -1,4 +1,4 @@
-"""Read messages without changing them, and what is remembered of those that have ended."""
+"""One message: `bide get`, `explain`, `history` and `result`."""
 
 import sys
 from typing import Any
@@ -7,20 +7,13 @@ import click
 import msgspec
 
 from bide.cli import option
-from bide.cli.messages import as_json, body_bytes, moment_of, print_messages, print_sheet, row
+from bide.cli.message_output import as_json, body_bytes, moment_of, print_sheet, row
 from bide.cli.output import Output, Part, escape, warn
 from bide.cli.store import Store, on_store
 from bide.cli.times import iso, local, now_ms, span
 from bide.model.ended import End
 from bide.model.errors import NotAcked, NotEnded, NotRemembered
-from bide.model.limits import MAX_PAGE
-from bide.model.message import STATES, State
 from bide.queue.sync import Queue
-
-SCREEN = 100
-"""How many messages a scan shows on a terminal by default."""
-
-MORE = "... there are more: --limit N shows N, a pipe shows all"
 
 ENDS = {
     "acked": "green", "cancelled": "bright_black", "expired": "magenta", "dead": "red",
@@ -28,16 +21,9 @@ ENDS = {
 }  # fmt: skip
 """The colour of each way in which a message ends."""
 
-limit_option = option.count(
-    "-n", "--limit", help=f"The maximum number; {SCREEN} on a terminal, all in a pipe."
-)
 
-
-@click.command()
-@option.queue
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@on_store(option.queue, click.argument("ids", nargs=-1, required=True, metavar="ID..."))
 @option.flag("--body", "only_body", help="Print only the body; text and bytes are unchanged.")
-@on_store
 def get(store: Store, out: Output, queue: str, ids: tuple[str, ...], only_body: bool) -> bool:
     """Show messages by id.
 
@@ -78,11 +64,8 @@ def _gone(out: Output, orders: Queue, id: str) -> str:
     return f"{id} is gone: {ends[0].how} {when}{by}; 'bide history {orders.name} {id}' tells more"
 
 
-@click.command()
-@option.queue
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@on_store(option.queue, click.argument("ids", nargs=-1, required=True, metavar="ID..."))
 @option.choice("--language", ("en", "zh"), "Of the sentence: English or Simplified Chinese.")
-@on_store
 def explain(
     store: Store, out: Output, queue: str, ids: tuple[str, ...], language: str | None
 ) -> bool:
@@ -115,51 +98,6 @@ def explain(
     return all_there
 
 
-@click.command()
-@option.queue
-@option.count("-n", "--count", most=MAX_PAGE, default=10, help="The maximum number.")
-@on_store
-def peek(store: Store, out: Output, queue: str, count: int) -> None:
-    """Show the messages that are delivered next.
-
-    Ready ones come first, then delayed ones. In a pipe, each line is: id, state, due, priority,
-    attempt, group, body.
-
-    \b
-    Example:
-      bide peek orders -n 20
-    """  # fmt: skip
-    print_messages(
-        out, store.existing(queue).peek(count), f"no message is ready or delayed in {queue}"
-    )
-
-
-@click.command()
-@option.queue
-@option.choice("--state", STATES, "Only messages in this state, in its order.")
-@option.rule
-@limit_option
-@on_store
-def scan(
-    store: Store, out: Output, queue: str, state: State | None, limit: int | None, **rule: Any
-) -> None:
-    """List messages by state, group or time.
-
-    The queue can be in use meanwhile. In a pipe, each line is: id, state, due, priority, attempt,
-    group, body.
-
-    \b
-    Example:
-      bide scan orders --state delayed --before 2026-12-01T00:00Z
-      bide scan mail --group order:42 --json | jq -r .id
-    """  # fmt: skip
-    found = store.existing(queue).scan(state, **rule)
-    print_messages(
-        out, found, most=limit or (SCREEN if out.terminal else None),
-        more="" if limit else f"{MORE}, 'bide counts {queue}' counts",
-    )  # fmt: skip
-
-
 def end_json(end: End) -> dict[str, Any]:
     """Return an end for JSON. Times are Unix milliseconds."""
     found: dict[str, Any] = {name: getattr(end, name) for name in ("how", "moment", "by", "due")}
@@ -176,10 +114,7 @@ def end_line(end: End, now: int) -> list[Part]:
     return [(end.how, ENDS[end.how]), f" {local(end.moment, now)}{by}{times}"]
 
 
-@click.command()
-@option.queue
-@click.argument("id")
-@on_store
+@on_store(option.queue, option.id)
 def history(store: Store, out: Output, queue: str, id: str) -> bool:
     """Show how messages with an id have ended, the newest first.
 
@@ -208,11 +143,8 @@ def history(store: Store, out: Output, queue: str, id: str) -> bool:
     return bool(ends)
 
 
-@click.command()
-@option.queue
-@click.argument("id")
+@on_store(option.queue, option.id)
 @option.time("--wait", "How long to wait for the end of the message; by default not at all.")
-@on_store
 def result(store: Store, out: Output, queue: str, id: str, wait: float | None) -> bool:
     """Print the result of a message: what its handler returned, as JSON.
 

@@ -59,7 +59,7 @@ def token() -> None:
     """  # fmt: skip
 
 
-@token.command()
+@on_any_store(group=token)
 @option.text(
     "--namespace", "NAME",
     "The namespace whose queues it gives access to; by default the whole store.",
@@ -82,7 +82,6 @@ def token() -> None:
     help="How long the token is valid, or never.",
 )  # fmt: skip
 @option.text("--name", "TEXT", "What it is used for; rotate and revoke take it.", "")
-@on_any_store
 @logged("createToken")
 def create(
     store: Store, out: Output, namespace: str | None, rights: tuple[str, ...],
@@ -107,14 +106,12 @@ def create(
     _print_token(out, text, made)
 
 
-@token.command()
-@click.argument("name", metavar="NAME")
+@on_store(click.argument("name", metavar="NAME"), group=token)
 @option.time("--overlap", "How long the former token is accepted as well; it ends at once without.")
 @click.option(
     "--expires", type=_lifetime, metavar="TIME",
     help="How long the new token is valid, or never; by default as long as the former was.",
 )  # fmt: skip
-@on_store
 @logged("rotateToken")
 def rotate(
     store: Store, out: Output, name: str, overlap: float | None, expires: float | str | None
@@ -156,8 +153,7 @@ def _print_token(out: Output, text: str, made: "Token") -> None:
         warn(f"it expires {until}; bide token rotate {made.name or made.id} makes the next one")
 
 
-@token.command(name="list")
-@on_store
+@on_store(group=token, name="list")
 def list_(store: Store, out: Output) -> None:
     """List the tokens: what they allow and when they were used, not the tokens themselves.
 
@@ -193,9 +189,7 @@ def _cells(one: "Token") -> list[Cell]:
     return [(one.id, "bold"), namespace, rights, queues, made, used, *until, one.name]
 
 
-@token.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@on_store
+@on_store(click.argument("names", nargs=-1, required=True, metavar="NAME..."), group=token)
 @logged("revokeToken")
 def revoke(store: Store, out: Output, names: tuple[str, ...]) -> dict[str, bool]:
     """Revoke tokens at once, by name or ID; list shows both.

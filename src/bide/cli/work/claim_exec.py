@@ -8,9 +8,9 @@ from asyncio.subprocess import Process
 from types import SimpleNamespace
 from typing import Any
 
-from bide.cli.messages import body_bytes
+from bide.cli.errors import TERMINATION_SIGNALS
+from bide.cli.message_output import body_bytes
 from bide.cli.output import Output
-from bide.cli.termination import TERMINATION_SIGNALS
 from bide.cli.times import iso
 from bide.clock import SYSTEM_CLOCK
 from bide.consuming import settling

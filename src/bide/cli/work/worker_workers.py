@@ -1,4 +1,7 @@
-"""`bide workers`: list worker processes, and have one replaced."""
+"""`bide worker`: run the handlers of an app."""
+
+import os
+from pathlib import Path
 
 import click
 import msgspec
@@ -12,6 +15,109 @@ from bide.cli.tables import ID, TEXT, Cell, Column
 from bide.cli.times import now_ms, rounded
 from bide.observing.workers import WorkerProcess
 from bide.queue.stores import ask_to_stop, read_workers
+
+
+def _no_concurrency(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise click.UsageError(
+            "set the concurrency of a handler where it is registered: "
+            "@app.handler(..., concurrency=N); --processes sets the number of processes",
+            ctx,
+        )
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:APP")
+@option.count("--processes", most=1_000, default=1, help="The number of worker processes.")
+@option.text(
+    "--url", "URL", "The store. By default the one of the app, else BIDE_URL.",
+    callback=option.remember_url,
+)  # fmt: skip
+@option.text(
+    "--queues", "NAMES",
+    "Work on these queues only, separated by commas; by default on all with a handler.", "",
+)  # fmt: skip
+@click.option("--concurrency", hidden=True, expose_value=False, callback=_no_concurrency)
+@option.grace("handlers")
+@option.flag(
+    "--celery",
+    help="MODULE:APP is a Celery app with bide.contrib.celery installed: publish its delayed tasks "
+    "to its broker when they are due.",
+)
+@option.flag("--reload", help="Restart when Python files in this folder change.")
+@click.option(
+    "--health-file", type=click.Path(dir_okay=False, path_type=Path), metavar="PATH",
+    help="A file that exists, and is touched every second, while the worker is healthy.",
+)  # fmt: skip
+@option.port(
+    "--health-port",
+    "Answer HTTP health checks: 200 while the worker is healthy, else 503 and the reason.",
+    8080,
+)
+@option.metrics
+@option.rabbitmq
+@option.outbox
+@option.logs("handled")
+@option.debug
+@click.pass_context
+def worker(
+    ctx: click.Context, target: str, processes: int, url: str | None, queues: str, grace: float,
+    celery: bool, reload: bool, health_file: Path | None, health_port: tuple[str, int] | None,
+    metrics: tuple[str, int] | None, rabbitmq: tuple[str, ...], outbox: str | None,
+    log_json: bool, log_level: str,
+) -> None:  # fmt: skip
+    """Run the handlers of an app.
+
+    MODULE:APP names the app: shop:app is `app = bide.App()` in shop.py, in this folder or
+    installed. The store is the one of --url, else the one that the app names, else BIDE_URL.
+
+    On SIGTERM or Ctrl-C, handlers get the grace time to finish; then the worker returns unfinished
+    messages to the queue, and their attempt does not count. A second signal returns them at once.
+    SIGHUP restarts the processes one by one with the current code. A process that dies is replaced.
+
+    \b
+    Example:
+      bide worker shop:app
+      bide worker shop:app --processes 4 --queues orders,mail --grace 1m
+      bide worker shop:app --url sqlite:////var/lib/shop/bide.db
+      bide worker shop:app --reload
+      bide worker shop:app --metrics 9464
+      bide worker --celery shop:celery_app
+    """  # fmt: skip
+    import asyncio
+
+    from bide.engines.registry import opener
+    from bide.observing.logs import configure
+    from bide.outbox.forwarder import table_of
+    from bide.targets.amqp import intakes
+    from bide.worker.process.child import Orders
+    from bide.worker.process.supervisor import Supervisor, command_of
+
+    if url is not None:
+        opener(url)  # raises if it is not the URL of a store
+        # Not on the command line of the processes, where other users could read a password.
+        os.environ["BIDE_URL"] = url
+    intakes(rabbitmq)  # raises if a URL is not valid
+    os.environ["BIDE_RABBITMQ"] = " ".join(rabbitmq)
+    if outbox is not None:
+        table_of(outbox).close()  # raises if it cannot be opened
+        os.environ["BIDE_OUTBOX"] = outbox
+    names = [name.strip() for name in queues.split(",") if name.strip()]
+    configure(as_json=log_json, level=log_level)
+
+    orders = Orders(
+        target, names, grace, log_json, log_level, processes, url is not None, metrics is not None,
+        -1, celery,
+    )  # fmt: skip
+
+    async def supervise() -> int:
+        return await Supervisor(
+            command_of(orders), processes, grace=grace, reload=Path.cwd() if reload else None,
+            health_file=health_file, health_port=health_port, metrics=metrics,
+        ).run()  # fmt: skip
+
+    ctx.exit(asyncio.run(supervise()))
+
 
 COLUMNS = (
     Column("worker", least=ID), Column("running", right=True),
@@ -42,8 +148,7 @@ def workers() -> None:
     """
 
 
-@workers.command("list")
-@on_store
+@on_store(group=workers, name="list")
 def list_(store: Store, out: Output) -> None:
     """List the worker processes that report that they are alive.
 
@@ -64,10 +169,8 @@ def list_(store: Store, out: Output) -> None:
     )  # fmt: skip
 
 
-@workers.command()
-@click.argument("name")
+@on_store(click.argument("name"), group=workers)
 @option.time("--wait", "How long to wait for its supervisor, which looks every 5 s.", "15s")
-@on_store
 def stop(store: Store, out: Output, name: str, wait: float) -> bool:
     """Have a worker process replaced, such as one that hangs.
 

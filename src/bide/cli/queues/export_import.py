@@ -10,14 +10,13 @@ import click
 import msgspec
 
 from bide.cli import option
-from bide.cli.errors import usage_error
+from bide.cli.errors import raise_on_termination, usage_error
 from bide.cli.output import DONE, NOTHING, Output, plural, warn
 from bide.cli.progress import Bar
 from bide.cli.store import Store, on_any_store, on_store
-from bide.cli.takeover import import_from
-from bide.cli.termination import raise_on_termination
 from bide.engines.registry import mask
 from bide.queue.sorted_set import load_sorted_set
+from bide.queue.takeover import take_over
 
 WOULD = {"stored": "would-store", "rescheduled": "would-reschedule"}
 
@@ -26,13 +25,11 @@ UNSET_OPTIONS = {
 }  # fmt: skip
 
 
-@click.command()
-@option.queue
+@on_store(option.queue)
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, allow_dash=True), default="-", metavar="PATH",
     help="Write to a file, which is created when the export is complete.",
 )  # fmt: skip
-@on_store
 def export(store: Store, out: Output, queue: str, output: str) -> None:
     """Write a queue as lines of JSON.
 
@@ -79,9 +76,7 @@ def opened(output: str) -> Iterator[IO[str]]:
         raise
 
 
-@click.command("import")
-@option.queue
-@click.argument("file", default="-", metavar="[FILE]")
+@on_any_store(option.queue, click.argument("file", default="-", metavar="[FILE]"), name="import")
 @option.text(
     "--redis-zset", "KEY", "Import this sorted set; in place of FILE, give the URL of its Redis."
 )
@@ -114,7 +109,6 @@ def opened(output: str) -> Iterator[IO[str]]:
 )
 @option.flag("--dry-run", help="For a sorted set and with --from: only print what would be put.")
 @option.max_body
-@on_any_store
 def import_(
     store: Store, out: Output, queue: str, file: str, redis_zset: str | None, max_body: int,
     source_queue: str | None, allow_pickle: bool, delayed_only: bool, **options: Any,
@@ -242,3 +236,68 @@ def _import_set(
     if loaded.refused > len(reasons):
         warn(f"{loaded.refused:,} members in all cannot be messages")
     return bool(loaded) and not nothing
+
+
+TAKEOVER_WOULD = {"stored": "would-store", "finished": "would-finish"}
+
+
+def import_from(
+    store: Store, out: Output, queue: str, url: str, library: str, max_body: int, *, dry_run: bool,
+    **options: Any,
+) -> bool:  # fmt: skip
+    """Take over the messages of a library, and print them; return whether nothing is left there.
+
+    Args:
+        store: the store.
+        out: where to print.
+        queue: into which queue.
+        url: of the Redis of the library.
+        library: its name.
+        max_body: the maximum size of a body, in bytes.
+        dry_run: only print what would be done.
+        options: for `take_over`.
+    """
+    target = store.trial(queue, max_body, dry_run=dry_run)
+    with Bar(f"importing from {library}") as bar:
+        done = take_over(
+            target, library, url, dry_run=dry_run, progress=bar.advance, **options  # type: ignore[arg-type]
+        )  # fmt: skip
+    facts: dict[str, Any] = msgspec.structs.asdict(done)
+    details = {key: facts.pop(key) for key in ("reasons", "held_examples", "source_queue")}
+    if out.as_json:
+        facts |= details | {"dry_run": dry_run}
+    verb = "would be moved" if dry_run else "moved"
+    sentence = f"{plural(done.stored, 'message')} of {library} {verb} into {queue}"
+    if done.finished:
+        sentence += f", {done.finished:,} of them from an interrupted run"
+    code = DONE if done.stored else NOTHING
+    out.report(facts, code, sentence, would=TAKEOVER_WOULD if dry_run else None)
+    if done and not (done.stored or done.waiting or done.expired):
+        warn(
+            f"nothing is pending in the queue {done.source_queue!r} of {library}; "
+            "--source-queue names another"
+        )
+    if done.waiting and out.terminal:
+        out.text(f"  {plural(done.waiting, 'message')} without a due time left")
+    if done.expired:
+        warn(
+            f"{plural(done.expired, 'message')} expired in {library} and left; its workers would "
+            "not run them either"
+        )
+    if done.pickled:
+        warn(
+            f"{plural(done.pickled, 'pickled message')} left; to move them, too: --allow-pickle "
+            "(no code in them is run)"
+        )
+    if done.held:
+        warn(
+            f"{plural(done.held, 'message')} held by workers of {library} and left; stop the "
+            "workers, so that they return what they hold, and run this again"
+        )
+    for id, what in done.held_examples.items():
+        warn(f"held: {id}: {what}")
+    for message, reason in done.reasons.items():
+        warn(f"left: {message}: {reason}")
+    if done.refused > len(done.reasons):
+        warn(f"{done.refused:,} messages in all cannot be moved")
+    return bool(done)

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from bide.cli.counts import FLOW, SIZES, facts_of, size_cells
 from bide.cli.output import STYLES, Output, escape, plural, warn
+from bide.cli.queues.queues_counts_audit import FLOW, SIZES, facts_of, size_cells
+from bide.cli.queues.top_polling import BUCKET, BUCKETS, Ahead, View, sparkline
 from bide.cli.tables import ID, TEXT, Cell, Column, table_of, text_of
 from bide.cli.times import iso, rounded
-from bide.cli.top.paced_forecast import BUCKET, BUCKETS, Ahead, sparkline
-from bide.cli.top.polling import View
 from bide.model.times import limits_text
 from bide.observing.sample import Lateness, Rates, Sample, Worker, main_cause, rates
 

@@ -95,25 +95,26 @@ def access_to(store: Store) -> "Access":
     return access
 
 
-def on_subscription(function: Callable[..., bool | None]) -> Callable[..., Any]:
-    """Call the command with the output, access to subscriptions, and which one is meant.
+def on_subscription(*options: option.Decorator) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a command of a function that takes the output, access to subscriptions, and which one.
 
-    The command returns `None` if there is no such subscription; `False` means exit code 1.
+    The function returns `None` if there is no such subscription; `False` means exit code 1.
     """
 
-    @click.argument("name")
-    @namespace_option
-    @on_store
-    @functools.wraps(function)
-    def run(store: Store, out: Output, name: str, namespace: str | None, **options: Any) -> bool:
-        done = function(out, access_to(store), _identity(namespace, name), **options)
-        if done is None:
-            raise CommandError(
-                f"there is no subscription {name!r}; bide subscription list --all lists them"
-            )
-        return done
+    def decorate(function: Callable[..., bool | None]) -> click.Command:
+        @on_store(*options, click.argument("name"), namespace_option, group=subscription)
+        @functools.wraps(function)
+        def run(store: Store, out: Output, name: str, namespace: str | None, **given: Any) -> bool:
+            done = function(out, access_to(store), _identity(namespace, name), **given)
+            if done is None:
+                raise CommandError(
+                    f"there is no subscription {name!r}; bide subscription list --all lists them"
+                )
+            return done
 
-    return run
+        return run
+
+    return decorate
 
 
 def _read_headers(
@@ -134,9 +135,7 @@ def _number(name: str, help: str, kind: type = int) -> Callable[..., Any]:
     return click.option(name, type=kind, metavar="N", help=help)
 
 
-@subscription.command()
-@click.argument("name")
-@click.argument("queue")
+@on_any_store(click.argument("name"), click.argument("queue"), group=subscription)
 @click.argument("receiver", metavar="RECEIVER")
 @namespace_option
 @option.many(
@@ -154,7 +153,6 @@ def _number(name: str, help: str, kind: type = int) -> Callable[..., Any]:
 )
 @option.time("--probe", "How long they stop the first time; 30s.")
 @secret_option
-@on_any_store
 @logged("putSubscription")
 def put(
     store: Store, out: Output, name: str, queue: str, receiver: str, namespace: str | None,
@@ -178,12 +176,10 @@ def put(
     _print_secret(out, which, access_to(store).put(which, given, secret))
 
 
-@subscription.command()
-@click.argument("queue")
+@on_any_store(click.argument("queue"), group=subscription)
 @click.option("--to", required=True, metavar="URL", help="https://... or amqp://...")
 @option.text("--name", "NAME", "The name of the subscription; by default the name of the queue.")
 @namespace_option
-@on_any_store
 @logged("putSubscription")
 def add(
     store: Store, out: Output, queue: str, to: str, name: str | None, namespace: str | None
@@ -201,10 +197,8 @@ def add(
     _print_secret(out, which, access_to(store).put(which, given, None))
 
 
-@subscription.command(name="list")
-@namespace_option
+@on_store(namespace_option, group=subscription, name="list")
 @option.flag("--all", "everywhere", help="List all namespaces.")
-@on_store
 def list_(store: Store, out: Output, namespace: str | None, everywhere: bool) -> None:
     """List subscriptions and whether their receivers answer.
 
@@ -241,9 +235,7 @@ def _cells(one: Named) -> list[Cell]:
     return [(name, "bold"), told.queue, told.url, state, (_why(told), "red")]
 
 
-@subscription.command()
-@option.text("--reason", "TEXT", "Why; shown by list.", "")
-@on_subscription
+@on_subscription(option.text("--reason", "TEXT", "Why; shown by list.", ""))
 @logged("pauseSubscription")
 def pause(out: Output, access: "Access", which: Identity, reason: str) -> bool | None:
     """Stop sending; the messages stay in the queue.
@@ -255,8 +247,7 @@ def pause(out: Output, access: "Access", which: Identity, reason: str) -> bool |
     return _say(out, access.pause(which, reason), which, "state", "paused")
 
 
-@subscription.command()
-@on_subscription
+@on_subscription()
 @logged("resumeSubscription")
 def resume(out: Output, access: "Access", which: Identity) -> bool | None:
     """Start sending again at once, even if it stopped because the receiver failed.
@@ -268,12 +259,11 @@ def resume(out: Output, access: "Access", which: Identity) -> bool | None:
     return _say(out, access.resume(which), which, "state", "active")
 
 
-@subscription.command()
+@on_subscription()
 @option.time(
     "--overlap", "How long requests are also signed with the old secrets; 0: not at all.", "1d"
 )
 @secret_option
-@on_subscription
 @logged("rotateSecret")
 def rotate(
     out: Output, access: "Access", which: Identity, overlap: float, secret: str | None
@@ -292,9 +282,7 @@ def rotate(
     return True
 
 
-@subscription.command()
-@option.networks()
-@on_subscription
+@on_subscription(option.networks())
 def ping(out: Output, access: "Access", which: Identity, networks: tuple[str, ...]) -> bool | None:
     """Send a signed request without a message, and show what the receiver answers.
 
@@ -313,8 +301,7 @@ def ping(out: Output, access: "Access", which: Identity, networks: tuple[str, ..
     return answer.taken
 
 
-@subscription.command()
-@on_subscription
+@on_subscription()
 @logged("deleteSubscription")
 def delete(out: Output, access: "Access", which: Identity) -> bool | None:
     """Delete a subscription. Its messages stay in the queue.
@@ -344,8 +331,7 @@ def new_key() -> None:
     Output().row(make())
 
 
-@subscription.command(name="rotate-key")
-@on_store
+@on_store(group=subscription, name="rotate-key")
 def rotate_key(store: Store, out: Output) -> bool:
     """Encrypt the secrets, headers and URLs of all subscriptions with the first key.
 

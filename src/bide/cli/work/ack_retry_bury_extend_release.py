@@ -11,7 +11,7 @@ import msgspec
 
 from bide.cli import option
 from bide.cli.errors import usage_error
-from bide.cli.messages import print_outcomes
+from bide.cli.message_output import print_outcomes
 from bide.cli.output import Output
 from bide.cli.store import Store, on_store
 from bide.model.commands import Command, Lease
@@ -54,7 +54,9 @@ def _parsed(line: str, number: int) -> Lease:
         ) from error
 
 
-def _settles(verb: str) -> Callable[[Callable[..., Command]], Callable[..., Any]]:
+def _settles(
+    verb: str, *options: option.Decorator
+) -> Callable[[Callable[..., Command]], click.Command]:
     """Settle the given leases, a thousand per command, and print each outcome.
 
     The decorated function takes a builder of commands, leases and its own options, and returns the
@@ -62,20 +64,19 @@ def _settles(verb: str) -> Callable[[Callable[..., Command]], Callable[..., Any]
 
     Args:
         verb: what it does to messages, such as "acked".
+        options: its own.
     """
 
-    def decorate(function: Callable[..., Command]) -> Callable[..., Any]:
-        @option.queue
-        @click.argument("id")
+    def decorate(function: Callable[..., Command]) -> click.Command:
+        @on_store(*options, option.queue, option.id)
         @click.argument("token", required=False, type=_token)
-        @on_store
         @functools.wraps(function)
         def run(
-            store: Store, out: Output, queue: str, id: str, token: str | None, **options: Any
+            store: Store, out: Output, queue: str, id: str, token: str | None, **given: Any
         ) -> bool:
             def outcomes() -> Iterator[Outcome]:
                 for part in in_parts(_leases(id, token)):
-                    command = function(CommandBuilder(queue), part, **options)
+                    command = function(CommandBuilder(queue), part, **given)
                     yield from store.told(queue, store.ask(Outcomes, command).outcomes)
 
             return print_outcomes(out, outcomes(), verb)
@@ -93,9 +94,10 @@ def _result(text: str) -> bytes:
     return text.encode()
 
 
-@click.command()
-@option.text("--result", "JSON", "Its result; see bide set --result-ttl.", type=_result)
-@_settles("acked")
+@_settles(
+    "acked",
+    option.text("--result", "JSON", "Its result; see bide set --result-ttl.", type=_result),
+)
 def ack(builder: CommandBuilder, leases: Sequence[Lease], result: bytes | None) -> Command:
     """Acknowledge a claimed message: it is done.
 
@@ -112,10 +114,11 @@ def ack(builder: CommandBuilder, leases: Sequence[Lease], result: bytes | None) 
     return msgspec.structs.replace(builder.ack(leases), results=results)
 
 
-@click.command()
-@option.time("--delay", "The delay from now; none by default.", 0)
-@option.text("--reason", "TEXT", "What went wrong; stored with the message.", "")
-@_settles("given back")
+@_settles(
+    "given back",
+    option.time("--delay", "The delay from now; none by default.", 0),
+    option.text("--reason", "TEXT", "What went wrong; stored with the message.", ""),
+)
 def retry(builder: CommandBuilder, leases: Sequence[Lease], delay: float, reason: str) -> Command:
     """Return a claimed message for another attempt.
 
@@ -128,9 +131,7 @@ def retry(builder: CommandBuilder, leases: Sequence[Lease], delay: float, reason
     return builder.retry(leases, delay, reason)
 
 
-@click.command()
-@option.text("--reason", "TEXT", "Why; stored with the message.", "")
-@_settles("buried")
+@_settles("buried", option.text("--reason", "TEXT", "Why; stored with the message.", ""))
 def bury(builder: CommandBuilder, leases: Sequence[Lease], reason: str) -> Command:
     """Make a claimed message a dead letter.
 
@@ -141,9 +142,7 @@ def bury(builder: CommandBuilder, leases: Sequence[Lease], reason: str) -> Comma
     return builder.bury(leases, reason)
 
 
-@click.command()
-@option.time("--lease", "The new length of the lease, from now.", "30s")
-@_settles("extended")
+@_settles("extended", option.time("--lease", "The new length of the lease, from now.", "30s"))
 def extend(builder: CommandBuilder, leases: Sequence[Lease], lease: float) -> Command:
     """Extend the lease of a claimed message.
 
@@ -154,11 +153,8 @@ def extend(builder: CommandBuilder, leases: Sequence[Lease], lease: float) -> Co
     return builder.extend(leases, lease)
 
 
-@click.command()
-@option.queue
-@click.argument("id")
+@on_store(option.queue, option.id)
 @option.text("--reason", "TEXT", 'Why; by default "released by" and your name.')
-@on_store
 def release(store: Store, out: Output, queue: str, id: str, reason: str | None) -> bool:
     """End the lease of a message that any worker holds.
 

@@ -1,18 +1,60 @@
-"""`bide search`."""
+"""Lists of messages: `bide peek`, `scan` and `search`."""
 
 from typing import Any
 
-import click
-
 from bide.cli import option
 from bide.cli.errors import usage_error
-from bide.cli.messages import as_json, body_line
+from bide.cli.message_output import as_json, body_line, print_messages
+from bide.cli.option import MORE, SCREEN
 from bide.cli.output import STYLES, Output, first_line, warn
 from bide.cli.store import Store, on_store
 from bide.cli.tables import ID, TEXT, Cell, Column
 from bide.cli.times import iso, local, now_ms, relative
-from bide.model.message import STATES, Message
+from bide.model.limits import MAX_PAGE
+from bide.model.message import STATES, Message, State
 from bide.queue.search import MAX_LIMIT, MAX_READ, query_of, steps_in_store
+
+
+@on_store(option.queue)
+@option.count("-n", "--count", most=MAX_PAGE, default=10, help="The maximum number.")
+def peek(store: Store, out: Output, queue: str, count: int) -> None:
+    """Show the messages that are delivered next.
+
+    Ready ones come first, then delayed ones. In a pipe, each line is: id, state, due, priority,
+    attempt, group, body.
+
+    \b
+    Example:
+      bide peek orders -n 20
+    """  # fmt: skip
+    print_messages(
+        out, store.existing(queue).peek(count), f"no message is ready or delayed in {queue}"
+    )
+
+
+@on_store(option.queue)
+@option.choice("--state", STATES, "Only messages in this state, in its order.")
+@option.rule
+@option.limit
+def scan(
+    store: Store, out: Output, queue: str, state: State | None, limit: int | None, **rule: Any
+) -> None:
+    """List messages by state, group or time.
+
+    The queue can be in use meanwhile. In a pipe, each line is: id, state, due, priority, attempt,
+    group, body.
+
+    \b
+    Example:
+      bide scan orders --state delayed --before 2026-12-01T00:00Z
+      bide scan mail --group order:42 --json | jq -r .id
+    """  # fmt: skip
+    found = store.existing(queue).scan(state, **rule)
+    print_messages(
+        out, found, most=limit or (SCREEN if out.terminal else None),
+        more="" if limit else f"{MORE}, 'bide counts {queue}' counts",
+    )  # fmt: skip
+
 
 COLUMNS = (
     Column("queue", least=ID), Column("id", least=ID), Column("state"), Column("due"),
@@ -21,10 +63,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-@click.command()
-@option.prefix
-@option.text("--id", "TEXT", "Ids that begin so.")
-@option.rule
+@on_store(option.prefix, option.text("--id", "TEXT", "Ids that begin so."), option.rule)
 @option.choice("--state", STATES, "Only messages in this state.")
 @option.text("--error", "TEXT", "Failed last for a reason that contains this text.")
 @option.text("--header", "NAME[=TEXT]", "With this header; with =TEXT, one that contains it.")
@@ -34,7 +73,6 @@ COLUMNS = (
     "--read", most=MAX_READ, default=10_000, help="The maximum number to read."
 )  # fmt: skip
 @option.text("--cursor", "TEXT", "Go on where an earlier search has stopped.")
-@on_store
 def search(
     store: Store, out: Output, prefix: str, limit: int, read: int, cursor: str | None, **given: Any
 ) -> bool:

@@ -8,11 +8,10 @@ import click
 import msgspec
 
 from bide.cli import option
-from bide.cli.errors import NOT_DONE, usage_error
+from bide.cli.errors import NOT_DONE, DeferredInterrupt, raise_on_termination, usage_error
 from bide.cli.output import DONE, NOTHING, WARNING, Output, plural, warn
 from bide.cli.progress import Bar
 from bide.cli.store import Store
-from bide.cli.termination import DeferredInterrupt, raise_on_termination
 from bide.engines.registry import opener
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_PAGE

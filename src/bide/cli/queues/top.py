@@ -5,20 +5,17 @@ from typing import Any
 import click
 
 from bide.cli import option
+from bide.cli.errors import raise_on_termination
 from bide.cli.output import Output, escape, warn
+from bide.cli.queues.top_polling import Poller, poller_of
+from bide.cli.queues.top_screen import as_facts, picture, print_rows
 from bide.cli.store import Store, on_store
-from bide.cli.termination import raise_on_termination
-from bide.cli.top.polling import Poller, poller_of
-from bide.cli.top.screen import as_facts, picture, print_rows
 
 SHORTEST = 0.1
 
 
-@click.command()
-@option.prefix
-@option.time("--interval", "How often to refresh.", "1s")
+@on_store(option.prefix, option.time("--interval", "How often to refresh.", "1s"))
 @option.flag("--once", help="Print once and exit.")
-@on_store
 def top(store: Store, out: Output, prefix: str, interval: float, once: bool) -> None:
     """Watch queues and workers, live.
 

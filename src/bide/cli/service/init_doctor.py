@@ -1,4 +1,4 @@
-"""`bide doctor`."""
+"""`bide init`."""
 
 from math import inf
 
@@ -6,9 +6,29 @@ import click
 
 from bide.cli import option
 from bide.cli.errors import NOT_DONE
-from bide.cli.output import Output, Part
+from bide.cli.output import DONE, Output, Part
+from bide.cli.store import Store, on_any_store
 from bide.engines.findings import LONGEST, Finding, examine
 from bide.engines.registry import DEFAULT_URL, mask
+
+
+@on_any_store()
+def init(store: Store, out: Output) -> None:
+    """Make the store, or bring it up to date.
+
+    Makes the file, or the schema in a PostgreSQL database, if it does not exist. A store that an
+    older bide made is brought up to date. So a user with more rights can prepare the store for
+    programs that have less.
+
+    \b
+    Example:
+      bide init --url postgresql://owner@db.example.com/shop
+    """
+    queues = store.names(own=True)
+    out.report(
+        {"url": store.shown, "queues": len(queues)}, DONE, f"the store at {store.shown} is ready"
+    )
+
 
 _MARKS: dict[str, Part] = {
     "danger": ("✗ danger   ", "bold red"),

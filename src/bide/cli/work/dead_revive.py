@@ -1,28 +1,26 @@
 """`bide dead` and `bide revive`: the dead letters."""
 
-import functools
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import click
 
 from bide.cli import option
-from bide.cli.change import confirm, confirmed_purge
+from bide.cli.bulk import change_many, confirm, purge_state
 from bide.cli.errors import usage_error
-from bide.cli.messages import as_json, print_outcomes, print_sheet
+from bide.cli.message_output import as_json, print_outcomes, print_sheet
+from bide.cli.option import MORE, SCREEN
 from bide.cli.output import Output, first_line, plural, warn
 from bide.cli.program import Group
 from bide.cli.progress import Bar
-from bide.cli.read import MORE, SCREEN, limit_option
 from bide.cli.store import Store, on_store
 from bide.cli.tables import ID, TEXT, Cell, Column
 from bide.cli.times import iso, local, now_ms, relative
-from bide.cli.undo import change, show_some, takes_back, undo_option
 from bide.model.commands import Purge
 from bide.model.message import Message
 from bide.model.replies import Outcome, Outcomes
+from bide.model.undoing import Bulk
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import in_parts
 from bide.queue.sync import Queue
@@ -40,22 +38,17 @@ all_option = option.flag("--all", "everything", help="All dead letters.")
 dry_run_option = option.flag("--dry-run", help="Only count the dead letters, and show the first.")
 
 
-@dataclass
-class DeadFilter:
-    """Which dead letters a command is about: all given conditions must hold.
-
-    Args:
-        ids: only these; any if empty.
-        error: only those whose last error begins so, with or without the module of its type.
-        after: only those that died then or later, in Unix seconds.
-        before: only those that died earlier.
-    """
+class DeadFilter(NamedTuple):
+    """Which dead letters a command is about: all given conditions must hold."""
 
     ids: tuple[str, ...] = ()
-    _: KW_ONLY
+    """Only these; any if empty."""
     error: str | None = None
+    """Only those whose last error begins so, with or without the module of its type."""
     after: float | None = None
+    """Only those that died then or later, in Unix seconds."""
     before: float | None = None
+    """Only those that died earlier."""
 
     @property
     def everything(self) -> bool:
@@ -79,7 +72,7 @@ class DeadFilter:
 
     def of(self, queue: Queue) -> Iterator[Message]:
         """Return the dead letters that match, lazily; oldest first, or in the order of the ids."""
-        named = (queue.get(id) for id in self.ids) if self.ids else queue.dead()
+        named = map(queue.get, self.ids) if self.ids else queue.dead()
         return (message for message in named if message is not None and self._matches(message))
 
     def _matches(self, letter: Message) -> bool:
@@ -99,25 +92,20 @@ def _begins(error: str, wanted: str) -> bool:
     return any(error.startswith(wanted, start) for start in starts)
 
 
-def with_filter(function: Callable[..., bool | None]) -> Callable[..., bool | None]:
-    """Take which dead letters the command is about: ids, `--error`, `--after`, `--before`."""
-
-    @click.argument("ids", nargs=-1, metavar="[ID]...")
-    @option.text(
+filter_options = option.together(
+    click.argument(
+        "ids", nargs=-1, metavar="[ID]...",
+        callback=lambda ctx, param, ids: tuple(dict.fromkeys(ids)),
+    ),
+    option.text(
         "--error", "TYPE",
         "Only those whose last error begins so: ValueError, or shop.errors.OutOfStock, or "
         "OutOfStock without its module.",
-    )  # fmt: skip
-    @option.moment("--after", "Only those that died since then.")
-    @option.moment("--before", "Only those that died before then.")
-    @functools.wraps(function)
-    def run(*args: Any, ids: tuple[str, ...], **options: Any) -> bool | None:
-        conditions = {name: options.pop(name) for name in ("error", "after", "before")}
-        return function(
-            *args, letters=DeadFilter(tuple(dict.fromkeys(ids)), **conditions), **options
-        )
-
-    return run
+    ),
+    option.moment("--after", "Only those that died since then."),
+    option.moment("--before", "Only those that died before then."),
+)  # fmt: skip
+"""Take which dead letters the command is about."""
 
 
 class _DeadGroup(Group):
@@ -155,14 +143,11 @@ def dead(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-@dead.command("list")
+@on_store(group=dead, name="list")
 @click.argument("queue", required=False, shell_complete=option.complete_queue)
-@limit_option
-@on_store
-@with_filter
-def list_(
-    store: Store, out: Output, queue: str | None, limit: int | None, letters: DeadFilter
-) -> None:
+@option.limit
+@filter_options
+def list_(store: Store, out: Output, queue: str | None, limit: int | None, **chosen: Any) -> None:
     """List the dead letters of a queue, oldest first; without QUEUE, those of each queue.
 
     In a pipe, each line is: id, time of death, attempts, the last error. Without QUEUE,
@@ -174,6 +159,7 @@ def list_(
       bide dead list orders
       bide dead list orders --error ConnectionError --after 2026-11-01T00:00Z
     """  # fmt: skip
+    letters = DeadFilter(**chosen)
     named = [] if queue is None else [store.existing(queue)]
     queues = named or [store.queue(name) for name in store.names(own=True)]
     with_queue = queue is None
@@ -211,11 +197,9 @@ def _none(store: Store, queues: list[Queue], queue: str | None, letters: DeadFil
     return f"no match among {plural(total, LETTER)} {where}"
 
 
-@dead.command()
-@option.queue
-@on_store
-@with_filter
-def show(store: Store, out: Output, queue: str, letters: DeadFilter) -> bool:
+@on_store(option.queue, group=dead)
+@filter_options
+def show(store: Store, out: Output, queue: str, **chosen: Any) -> bool:
     """Show dead letters with all their failures, by id, error or time.
 
     In a pipe, each line is a failure: id, time, attempt, worker, reason. The exit code is 1 if one
@@ -226,6 +210,7 @@ def show(store: Store, out: Output, queue: str, letters: DeadFilter) -> bool:
       bide dead show orders order-42
       bide dead show orders --error ConnectionError
     """
+    letters = DeadFilter(**chosen)
     if letters.everything:
         raise usage_error("show takes ids, --error, --after or --before")
     orders = store.existing(queue)
@@ -250,17 +235,12 @@ def show(store: Store, out: Output, queue: str, letters: DeadFilter) -> bool:
     return shown > 0 and not missing
 
 
-@click.command("revive")
-@option.queue
-@dry_run_option
-@all_option
-@undo_option
+@on_store(option.queue, dry_run_option, all_option, option.undo, name="revive")
 @option.time("--delay", "The delay from now until they are due; none by default.", 0)
-@on_store
-@with_filter
+@filter_options
 def revive(
     store: Store, out: Output, queue: str, everything: bool, delay: float, dry_run: bool,
-    undoable: bool, letters: DeadFilter,
+    undoable: bool, **chosen: Any,
 ) -> bool:  # fmt: skip
     """Return dead letters to the queue.
 
@@ -275,32 +255,26 @@ def revive(
       bide revive orders --error ConnectionError --dry-run
       bide revive orders --all --undo
     """
+    letters = DeadFilter(**chosen)
     letters.must_choose("revive", everything)
     orders = store.existing(queue)
-    if takes_back(undoable, dry_run):
-        bulk = reviving(CommandBuilder(queue), _ids(orders, letters), delay)
-        return change(store, out, queue, bulk, "revived", LETTER)
-    if letters.ids and letters == DeadFilter(letters.ids) and not dry_run:
-        return print_outcomes(out, orders.revive(list(letters.ids), delay=delay), "revived")
+    if letters.ids and letters == DeadFilter(letters.ids) and not (dry_run or undoable):
+        return print_outcomes(out, orders.revive(letters.ids, delay=delay), "revived")
     return _change(
-        out, orders, letters, "revived", dry_run, lambda ids: orders.revive(ids, delay=delay)
-    )
+        store, out, queue, letters, "revived", lambda ids: orders.revive(ids, delay=delay),
+        lambda ids: reviving(CommandBuilder(queue), ids, delay), dry_run=dry_run, undoable=undoable,
+    )  # fmt: skip
 
 
 dead.add_command(revive)
 
 
-@dead.command()
-@option.queue
-@all_option
-@dry_run_option
-@undo_option
+@on_store(option.queue, all_option, dry_run_option, option.undo, group=dead)
 @option.flag("-y", "--yes", help="Do not ask.")
-@on_store
-@with_filter
+@filter_options
 def purge(
     store: Store, out: Output, queue: str, everything: bool, dry_run: bool, undoable: bool,
-    yes: bool, letters: DeadFilter,
+    yes: bool, **chosen: Any,
 ) -> bool:  # fmt: skip
     """Delete dead letters permanently.
 
@@ -314,46 +288,47 @@ def purge(
       bide dead purge orders order-42 --yes
       bide dead purge orders --all --yes
     """
+    letters = DeadFilter(**chosen)
     letters.must_choose("purge", everything)
     if not dry_run and letters == DeadFilter(before=letters.before):
-        confirmed_purge(store, out, queue, "dead", letters.before, yes, undoable)
+        purge_state(
+            store, out, queue, "dead", letters.before, dry_run=False, undoable=undoable, yes=yes
+        )
         return True
-    orders = store.existing(queue)
-    if takes_back(undoable, dry_run):
-        command = Purge(queue, "dead", ids=_ids(orders, letters))
-        return change(store, out, queue, bulk_of(command, by_id=True), "purged", LETTER)
 
-    def delete(ids: list[str]) -> list[Outcome]:
-        return store.ask(Outcomes, Purge(queue, "dead", ids=ids)).outcomes
+    def command(ids: list[str]) -> Purge:
+        return Purge(queue, "dead", ids=ids)
 
-    return _change(out, orders, letters, "purged", dry_run, delete, asks=not yes)
-
-
-def _ids(queue: Queue, letters: DeadFilter) -> list[str]:
-    """Return the ids of the letters that match; those of a named one that is none, too."""
-    if letters == DeadFilter(letters.ids) and letters.ids:
-        return list(letters.ids)
-    return [letter.id for letter in letters.of(queue)]
+    return _change(
+        store, out, queue, letters, "purged",
+        lambda ids: store.ask(Outcomes, command(ids)).outcomes,
+        lambda ids: bulk_of(command(ids), by_id=True), dry_run=dry_run, undoable=undoable, yes=yes,
+    )  # fmt: skip
 
 
 def _change(
-    out: Output, queue: Queue, letters: DeadFilter, verb: str, dry_run: bool,
-    command: Callable[[list[str]], list[Outcome]], *, asks: bool = False,
+    store: Store, out: Output, queue: str, letters: DeadFilter, verb: str,
+    command: Callable[[list[str]], Iterable[Outcome]], undoing: Callable[[list[str]], Bulk], *,
+    dry_run: bool, undoable: bool, yes: bool = True,
 ) -> bool:  # fmt: skip
-    """Change dead letters, a thousand per command, or only count them; return whether any was."""
+    """Change dead letters, a thousand per command; return whether any was changed, or would be."""
+    orders = store.existing(queue)
     # Read before any change: a letter that is revived and dies again counts once.
-    ids = [letter.id for letter in letters.of(queue)]
-    if dry_run:
-        things = f"{plural(len(ids), LETTER)} of {queue.name}"
-        out.changed(verb, len(ids), things, dry_run=True)
-        show_some(out, letters.of(queue))
-        return bool(ids)
-    if asks:
-        confirm(f"Delete {plural(len(ids), LETTER)} of {queue.name} permanently?")
-    changed = 0
-    with Bar(f"{verb[:-2]}ing in {queue.name}", len(ids)) as bar:
-        for part in in_parts(ids):
-            changed += sum(outcome.done for outcome in command(list(part)))
-            bar.advance(len(part))
-    out.changed(verb, changed, f"{plural(changed, LETTER)} of {queue.name}")
-    return changed > 0
+    ids = [letter.id for letter in letters.of(orders)]
+    if not (dry_run or undoable or yes):
+        confirm(f"Delete {plural(len(ids), LETTER)} of {queue} permanently?")
+
+    def run() -> int:
+        if dry_run:
+            return len(ids)
+        changed = 0
+        with Bar(f"{verb[:-2]}ing in {queue}", len(ids)) as bar:
+            for part in in_parts(ids):
+                changed += sum(map(bool, command(list(part))))
+                bar.advance(len(part))
+        return changed
+
+    return change_many(
+        store, out, queue, verb, run, undoing(ids) if undoable else None, dry_run=dry_run,
+        some=lambda: letters.of(orders), what=LETTER, where=f" of {queue}",
+    )  # fmt: skip

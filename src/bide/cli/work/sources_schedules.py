@@ -32,12 +32,10 @@ SOURCES = (
 FORM = "%a %Y-%m-%d %H:%M:%S %z"
 
 
-@click.command()
-@click.argument("target", metavar="[MODULE:APP]", required=False)
+@on_store(click.argument("target", metavar="[MODULE:APP]", required=False))
 @option.count(
     "-n", "--count", most=1_000, default=3, help="The number of ticks to show per schedule."
 )
-@on_store
 def schedules(store: Store, out: Output, target: str | None, count: int) -> None:
     """List schedules and their next ticks.
 
@@ -155,8 +153,7 @@ def _remark(one: dict[str, Any]) -> list[Part]:
     return [part for each in parts for part in (", ", each)][1:]
 
 
-@click.command()
-@on_store
+@on_store()
 def sources(store: Store, out: Output) -> None:
     """List sources, their progress and their errors.
 

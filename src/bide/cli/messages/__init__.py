@@ -1,0 +1,1 @@
+"""Commands on messages. A file's name lists its commands."""

@@ -1,0 +1,160 @@
+"""`bide cancel`, `bide reschedule`, and `bide undo`, which takes them back."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import msgspec
+
+from bide.cli import option
+from bide.cli.bulk import change_many, execute, repeat
+from bide.cli.errors import usage_error
+from bide.cli.message_output import print_outcomes
+from bide.cli.output import DONE, NOTHING, Output, plural
+from bide.cli.store import Store, on_store
+from bide.lane.steps import run_steps
+from bide.model.message import Message
+from bide.queue.command_builder import CommandBuilder
+from bide.queue.undoing import bulk_of, whole_undo
+
+
+@on_store(option.queue, click.argument("ids", nargs=-1, metavar="[ID]..."), option.rule)
+@option.if_due("Cancel")
+@option.if_version("One message only: only if")
+@option.flag("--dry-run", help="With a rule: only count, and show the first.")
+@option.undo
+def cancel(
+    store: Store, out: Output, queue: str, ids: tuple[str, ...], if_due: float | None,
+    if_version: str | None, dry_run: bool, undoable: bool, **rule: Any,
+) -> bool:  # fmt: skip
+    """Cancel messages that no worker holds.
+
+    By id, or by a rule. A confirmed cancel is final; one by a rule with --undo can be taken back
+    for ten minutes. The exit code is 1 if one of the messages was not cancelled (a worker holds it,
+    it is dead, it does not exist), or if the rule found nothing.
+
+    In a pipe, each line is: id, "cancelled" or "no", state, why not. With a rule it is: cancelled
+    (in a dry run would-cancel), number; with --undo also: undo, token.
+
+    \b
+    Example:
+      bide cancel orders order-42
+      bide cancel mail --group order:42
+      bide cancel mail --after 2026-12-24T00:00Z --before 2026-12-27T00:00Z --dry-run
+      bide cancel mail --group order:42 --undo
+    """  # fmt: skip
+    ruled = any(value is not None for value in rule.values())
+    as_seen = if_due is not None or if_version is not None
+    if ruled == bool(ids) or (ids and (dry_run or undoable)) or (ruled and as_seen):
+        raise usage_error(
+            "cancel takes ids (with --if-due or --if-version), or a rule of --group, --after and "
+            "--before (with --dry-run or --undo)"
+        )
+    if if_version is not None and len(ids) > 1:
+        raise usage_error("--if-version is the version of one message; cancel them one by one")
+    if ids:
+        orders = store.queue(queue)
+        if as_seen:
+            outcomes = [orders.cancel(id, if_due=if_due, if_version=if_version) for id in ids]
+        else:
+            outcomes = orders.cancel_many(ids)
+        told = store.told(queue, outcomes)
+        return print_outcomes(out, told, "cancelled", as_seen=as_seen)
+    command = CommandBuilder(queue).cancel_where(**rule, dry_run=dry_run)
+    return change_many(
+        store, out, queue, "cancelled", lambda: repeat(store, command, f"cancelling in {queue}"),
+        bulk_of(command) if undoable else None, dry_run=dry_run,
+        some=lambda: _waiting(store, queue, rule),
+    )  # fmt: skip
+
+
+@on_store(option.queue, click.argument("id", required=False), option.when, option.if_due("Move"))
+@option.if_version("Only if")
+@option.rule
+@option.flag("--dry-run", help="With --group: only count, and show the first.")
+@option.undo
+def reschedule(
+    store: Store, out: Output, queue: str, id: str | None, if_due: float | None,
+    if_version: str | None, delay: float | None, at: float | None, dry_run: bool, undoable: bool,
+    **rule: Any,
+) -> bool:  # fmt: skip
+    """Move a message, or all of a group, to another due time, if no worker holds them.
+
+    In a pipe, the line is: id, "moved" or "no", state, why not; with --group: moved (in a dry run
+    would-move), number; with --undo also: undo, token. The exit code is 1 if nothing was moved: a
+    worker holds the message, it is dead, or it does not exist.
+
+    \b
+    Example:
+      bide reschedule orders order-42 --delay 1h
+      bide reschedule orders order-42 --at 2026-12-01T09:00+01:00
+      bide reschedule mail --group order:42 --delay 1d --undo
+    """  # fmt: skip
+    as_seen = if_due is not None or if_version is not None
+    group = rule["group"]
+    spans = rule["after"] is not None or rule["before"] is not None or dry_run or undoable
+    if (id is None) == (group is None) or (group is None and spans) or (group and as_seen):
+        raise usage_error(
+            "reschedule takes an id (with --if-due or --if-version), or --group (with --after, "
+            "--before, --dry-run and --undo)"
+        )
+    if (delay is None) == (at is None):
+        raise usage_error("reschedule needs one new due time: --delay or --at")
+    if id is not None:
+        outcome = store.queue(queue).reschedule(
+            id, delay=delay, at=at, if_due=if_due, if_version=if_version
+        )
+        return print_outcomes(out, store.told(queue, [outcome]), "moved", as_seen=as_seen)
+    builder = CommandBuilder(queue)
+    bulk = bulk_of(builder.reschedule([], delay, at, None), builder.where(**rule))
+    orders = store.queue(queue)
+    return change_many(
+        store, out, queue, "moved",
+        lambda: orders.reschedule(delay=delay, at=at, dry_run=dry_run, **rule),
+        bulk if undoable else None, dry_run=dry_run, some=lambda: _waiting(store, queue, rule),
+    )  # fmt: skip
+
+
+def _waiting(store: Store, queue: str, rule: dict[str, Any]) -> Iterator[Message]:
+    found = store.queue(queue).scan(**rule)
+    return (message for message in found if message.state in ("delayed", "ready"))
+
+
+@on_store(option.queue, click.argument("token"))
+def undo(store: Store, out: Output, queue: str, token: str) -> bool:
+    """Take back a bulk change that was made with --undo, up to ten minutes ago.
+
+    Messages come back as they were. Those whose id was put again since, or that a worker has got
+    since, stay as they are. A second time restores nothing. The exit code is 1 if nothing was
+    restored.
+
+    \b
+    In a pipe and in JSON:
+      restored  as before the change
+      taken     the id was put again, or the message was changed, since then
+      claimed   a worker has got it since then, or it has ended
+      unknown   it is not certain that it was changed: a process died meanwhile
+      again     it was taken back before
+
+    \b
+    Example:
+      bide cancel mail --group order:42 --undo
+      bide undo mail 01kb2n8m7dzz4r6y0t5v9x3h1q
+    """
+    steps = whole_undo(queue, token, store.actor)
+    undone = run_steps(steps, lambda part: execute(store, part))
+    facts = msgspec.structs.asdict(undone)
+    del facts["following"]
+    told = {
+        "whose id was put again or that were changed since": undone.taken,
+        "that a worker has got since, or that have ended": undone.claimed,
+        "of which it is not certain that they were changed": undone.unknown,
+        "that were taken back before": undone.again,
+    }
+    mark = DONE if undone.restored else NOTHING
+    out.report(facts, mark, f"{plural(undone.restored, 'message')} restored")
+    if out.terminal:
+        for why, count in told.items():
+            if count:
+                out.text((f"left as they are: {plural(count, 'message')} {why}", "dim"))
+    return undone.restored > 0

@@ -1,0 +1,1 @@
+"""Commands on queues. A file's name lists its commands."""

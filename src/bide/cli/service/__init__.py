@@ -1,0 +1,1 @@
+"""Commands that run and configure services. A file's name lists its commands."""
