@@ -13,8 +13,7 @@ import pytest
 import bide
 from bide.dashboard.access import ACTIONS, Access
 from bide.dashboard.app import Dashboard
-from bide.dashboard.served import dashboard_of
-from bide.dashboard.session import LASTS
+from bide.dashboard.served import LASTS, dashboard_of
 from bide.lane.shared import close_lane, open_lane
 from bide.server.access import Tokens
 from bide.server.app import App

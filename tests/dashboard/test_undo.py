@@ -9,7 +9,7 @@ import pytest
 
 import bide
 from bide.dashboard.access import Access
-from bide.dashboard.undoing import SHOWN
+from bide.dashboard.actions import SHOWN
 from bide.model.undoing import UNDO_FOR
 from bide.server.action_log import ActionLog
 from tests.dashboard.conftest import Reply, Stage, Visitor, bury

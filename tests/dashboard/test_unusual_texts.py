@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 import bide
-from bide.dashboard.pages.dead import error_kind
+from bide.dashboard.pages.messages import error_kind
 from bide.lane.shared import open_lane
 from bide.model.commands import Put
 from bide.model.limits import MAX_DEPTH

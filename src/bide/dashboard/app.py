@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -11,13 +11,11 @@ from urllib.parse import quote
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.dashboard.access import Access, AccessFunction
 from bide.dashboard.actions import act
-from bide.dashboard.answering import NO_STORE, redirect, send_static, send_whole
 from bide.dashboard.pages import PAGES
 from bide.dashboard.reading import StoreReader
-from bide.dashboard.rendering import LANGUAGES, language_of, render
-from bide.dashboard.request import Request
-from bide.dashboard.session import Sessions
-from bide.dashboard.view import Admit, Page, Redirect, Refused, View
+from bide.dashboard.rendering import LANGUAGES, STATIC, language_of, render, static_file
+from bide.dashboard.served import Sessions
+from bide.dashboard.view import Admit, Page, Redirect, Refused, Request, View
 from bide.model.errors import AccessDenied, BideError, InvalidArgument, StoreError
 from bide.server.action_log import Act, ActionLog
 from bide.server.call import Send
@@ -26,6 +24,21 @@ from bide.server.cross_site import refuse_foreign_forms
 from bide.server.problem import Problem
 from bide.server.receiving import Gone, Receive
 from bide.server.slow_reads import SlowReads
+
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+
+HEADERS = (
+    (b"content-security-policy", CSP.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+
+NO_STORE = ((b"cache-control", b"no-store"),)
 
 LANGUAGE = "bide_language"
 """The cookie with the language that a visitor has chosen."""
@@ -210,6 +223,34 @@ class Dashboard:
             done.act, access.name or "a visitor", client or "?", done.queue, done.messages,
             done.result,
         )  # fmt: skip
+
+
+async def redirect(send: Send, to: Redirect, status: int = 303) -> None:
+    """Send the browser to another page."""
+    more = [(b"location", to.url.encode())]
+    if to.cookie is not None:
+        more.append((b"set-cookie", to.cookie.encode()))
+    await send_whole(send, status, b"", "text/plain", (*NO_STORE, *more))
+
+
+async def send_static(request: Request, send: Send) -> None:
+    """Send a file that the pages need."""
+    name = request.path.removeprefix("/static/")
+    if (kind := STATIC.get(name)) is None:
+        await send_whole(send, 404, b"there is no such file", "text/plain")
+        return
+    await send_whole(send, 200, static_file(name), kind, ((b"cache-control", b"max-age=3600"),))
+
+
+async def send_whole(
+    send: Send, status: int, data: bytes, kind: str, more: Iterable[tuple[bytes, bytes]] = ()
+) -> None:
+    """Send an answer with the headers that every answer of the dashboard has."""
+    headers = [
+        (b"content-type", kind.encode()), (b"content-length", b"%d" % len(data)), *HEADERS, *more,
+    ]  # fmt: skip
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": data})
 
 
 def asgi(

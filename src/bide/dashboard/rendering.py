@@ -1,21 +1,126 @@
 """Pages from templates, in the language of the visitor."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache, partial
+from hashlib import sha256
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from bide.dashboard.answering import edition
-from bide.dashboard.chart import SPANS
+from bide.model.replies import Forecasted
 from bide.model.times import format_duration, to_datetime
 
-LANGUAGES = {"en": "English", "zh": "简体中文"}
+HEIGHT = 100.0
+"""Of a chart, in the units of its SVG."""
 
-MINUTE = 60_000
+WIDTH = 1000.0
+
+GAP = 0.2
+"""What part of its place a bar leaves free."""
+
+LEAST = 1.5
+"""The height of the bar of a single message, so that it is seen."""
+
+MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
+
+
+class Span(NamedTuple):
+    """How far a forecast looks ahead. Times are milliseconds."""
+
+    name: str
+    bucket: int
+    buckets: int
+    step: int
+    """How many bars there are from label to label."""
+
+    @property
+    def in_days(self) -> bool:
+        """Whether the labels are dates."""
+        return self.bucket * self.step >= DAY
+
+
+SPANS = {
+    one.name: one
+    for one in (
+        Span("1h", MINUTE, 60, 10),
+        Span("6h", 5 * MINUTE, 72, 12),
+        Span("24h", HOUR, 24, 4),
+        Span("7d", 6 * HOUR, 28, 4),
+        Span("30d", 24 * HOUR, 30, 5),
+    )
+}
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """One bar of a histogram."""
+
+    x: float
+    width: float
+    y: float
+    height: float
+    count: int
+    after: int
+    """When its time begins, in Unix milliseconds."""
+    before: int
+    """When it ends."""
+
+
+class Histogram(NamedTuple):
+    """A forecast as bars."""
+
+    bars: list[Bar]
+    labels: list[int]
+    """Times below the chart, at equal distances, in Unix milliseconds."""
+    most: int
+    """The highest count."""
+    overdue: int
+    later: int
+    end: int
+    """When the last bar ends."""
+
+
+def histogram(found: Forecasted | None, span: Span) -> Histogram | None:
+    """Return a forecast as bars; `None` for one that is still being counted."""
+    if found is None:
+        return None
+    most = max(found.buckets, default=0)
+    place = WIDTH / len(found.buckets)
+    bars = []
+    for number, count in enumerate(found.buckets):
+        height = max(LEAST, count / most * HEIGHT) if count else 0.0
+        after = found.start + number * span.bucket + 1  # a bucket has its end, not its beginning
+        bars.append(
+            Bar(
+                round(number * place, 2), round(place * (1 - GAP), 2), round(HEIGHT - height, 2),
+                round(height, 2), count, after, after + span.bucket,
+            )
+        )  # fmt: skip
+    last = found.start + span.bucket * span.buckets
+    labels = list(range(found.start, last, span.bucket * span.step))
+    return Histogram(bars, labels, most, found.overdue, found.later, last + 1)
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Return the points of a line of 100 by 20 units; "" for fewer than two values.
+
+    Example:
+        >>> sparkline([0, 5, 10])
+        '0,19 50,10 100,1'
+    """
+    if len(values) < 2:
+        return ""
+    most, step = max(values) or 1, 100 / (len(values) - 1)
+    return " ".join(
+        f"{round(number * step, 1):g},{round(19 - value / most * 18, 1):g}"
+        for number, value in enumerate(values)
+    )
+
+
+LANGUAGES = {"en": "English", "zh": "简体中文"}
 
 
 @lru_cache(maxsize=1)
@@ -124,3 +229,23 @@ def iso(ms: int) -> str:
     """Return a time for programs and form fields: UTC without a zone, to the millisecond."""
     when: datetime = to_datetime(ms)
     return when.replace(tzinfo=None).isoformat(timespec="milliseconds")
+
+
+STATIC = {
+    "style.css": "text/css; charset=utf-8",
+    "live.js": "text/javascript; charset=utf-8",
+    "htmx.min.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+
+
+@lru_cache(maxsize=len(STATIC))
+def static_file(name: str) -> bytes:
+    """Return a file that the pages need."""
+    return files("bide.dashboard").joinpath("static", name).read_bytes()
+
+
+@lru_cache(maxsize=1)
+def edition() -> str:
+    """Return what differs if these files do: browsers keep them for an hour by their URL."""
+    return sha256(b"".join(map(static_file, STATIC))).hexdigest()[:8]

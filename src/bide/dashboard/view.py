@@ -2,17 +2,131 @@
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
+from urllib.parse import parse_qs, quote, urlencode
 
 from bide.dashboard import redaction
 from bide.dashboard.access import Access
 from bide.dashboard.reading import StoreReader
-from bide.dashboard.request import Request
 from bide.engines.registry import mask
 from bide.model.commands import Edit
 from bide.model.ended import End
+from bide.model.errors import InvalidArgument
 from bide.model.identity import check_queue
+from bide.model.limits import MAX_FORM
 from bide.model.message import Item, Message
+from bide.model.times import unix
+from bide.server.receiving import Receive, read_body
+
+PATIENCE = 30.0
+"""Seconds in which a form must have come."""
+
+DIGITS = 18
+"""How many digits a number may have."""
+
+FIELDS = 2_000
+"""How many fields a form may have."""
+
+EXACT = ("id", "group", "kind")
+"""Parameters that name something: spaces at their ends belong to the name."""
+
+
+class Request:
+    """A request.
+
+    Args:
+        scope: its ASGI scope; `root_path` is where the dashboard is mounted.
+        receive: gives its body.
+    """
+
+    def __init__(self, scope: Mapping[str, Any], receive: Receive) -> None:
+        self.scope = scope
+        self._receive = receive
+        self.method: str = scope["method"]
+        self.base: str = scope.get("root_path", "").rstrip("/")
+        self.path: str = scope["path"].removeprefix(self.base) or ""
+        self.query = _fields(scope.get("query_string", b"").decode("latin-1"))
+        self.form: dict[str, list[str]] = {}
+        self._headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+
+    def header(self, name: str) -> str | None:
+        """Return a header by its name in lower case."""
+        return self._headers.get(name.encode())
+
+    def get(self, name: str) -> str:
+        """Return a parameter of the URL or, for a form, a field; "" if it is missing."""
+        text = (self.form.get(name) or self.query.get(name) or [""])[0]
+        return text if name in EXACT else text.strip()
+
+    def number(self, name: str) -> int | None:
+        """Return a parameter that is a whole number, `None` for anything else."""
+        text = self.get(name)
+        return int(text) if text.isdecimal() and len(text) <= DIGITS else None
+
+    def moment(self, name: str) -> int | None:
+        """Return a parameter that is a time, in Unix milliseconds; without a zone it is UTC.
+
+        Raises:
+            InvalidArgument: it is no time.
+        """
+        if not (text := self.get(name)):
+            return None
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise InvalidArgument(
+                f"{name}={text!r} is not a time; write 2026-12-01T08:00 (UTC)"
+            ) from None
+        return unix(moment if moment.tzinfo else moment.replace(tzinfo=UTC), name)
+
+    def cookie(self, name: str) -> str | None:
+        """Return a cookie."""
+        for part in (self.header("cookie") or "").split(";"):
+            given, equals, value = part.strip().partition("=")
+            if equals and given == name:
+                return value
+        return None
+
+    @property
+    def here(self) -> str:
+        """The URL of this page without its host."""
+        query = self.scope.get("query_string", b"").decode("latin-1")
+        return f"{self.base}{quote(self.path)}{'?' * bool(query)}{query}"
+
+    def url(self, page: str, **parameters: Any) -> str:
+        """Return the URL of a page; parameters that are `None` or "" are left out."""
+        given = {name: value for name, value in parameters.items() if value not in (None, "")}
+        return f"{self.base}/{page}{'?' * bool(given)}{urlencode(given)}"
+
+    def inside(self, path: str) -> str:
+        """Return a path of the dashboard to go to; that of the first page for any other URL."""
+        safe = path.startswith(f"{self.base}/") and not path.startswith(("//", "/\\"))
+        return path if safe and path.isprintable() and path.isascii() else f"{self.base}/"
+
+    async def read_form(self) -> None:
+        """Read the fields of a form into `form`.
+
+        Raises:
+            Problem: it is too large, or does not arrive in time.
+            Gone: the client has closed the connection.
+        """
+        data = await read_body(
+            self._receive, self.header("content-length"), MAX_FORM, PATIENCE, lambda *_: None
+        )
+        self.form = _fields(data.decode("latin-1"))
+
+
+def _fields(text: str) -> dict[str, list[str]]:
+    """Return fields of a query or form.
+
+    Raises:
+        InvalidArgument: there are too many.
+    """
+    try:
+        return parse_qs(text, max_num_fields=FIELDS)
+    except ValueError:
+        raise InvalidArgument(f"there are more than {FIELDS:,} fields") from None
 
 
 class Refused(Exception):

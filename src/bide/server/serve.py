@@ -44,7 +44,7 @@ async def serve(settings: Settings) -> int:
     os.environ[SETTINGS] = msgspec.json.encode(settings).decode()
     os.environ[SESSION_KEY] = secrets.token_hex(32)
     # Named, not imported: the dashboard is above the server.
-    child = "bide.dashboard.child" if settings.dashboard else "bide.server.child"
+    child = "bide.dashboard.served" if settings.dashboard else "bide.server.child"
     try:
         where, store = address(listening, settings), mask(absolute(settings.store))
         _log.info("listening on %s, store %s; %s", where, store, how_open(settings, asks=asks))

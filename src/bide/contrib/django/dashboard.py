@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponse
 
 from bide.contrib.django.conf import configuration, store_url
 from bide.dashboard.access import ACTIONS, Access
-from bide.dashboard.threaded import ThreadedDashboard
+from bide.dashboard.wsgi_app import ThreadedDashboard
 
 __all__ = ["access_of", "answer", "close"]
 

@@ -2,16 +2,10 @@
 
 from collections.abc import Awaitable, Callable
 
-from bide.dashboard.pages.audit import audit
-from bide.dashboard.pages.dead import dead
 from bide.dashboard.pages.log import log
-from bide.dashboard.pages.message import message
-from bide.dashboard.pages.overview import overview
-from bide.dashboard.pages.periodic import periodic
-from bide.dashboard.pages.queue import queue
-from bide.dashboard.pages.search import search
-from bide.dashboard.pages.subscriptions import subscriptions
-from bide.dashboard.pages.workers import workers
+from bide.dashboard.pages.messages import dead, message, search
+from bide.dashboard.pages.queues import audit, overview, queue
+from bide.dashboard.pages.work import periodic, subscriptions, workers
 from bide.dashboard.view import Page, View
 
 __all__ = ["PAGES"]

@@ -1,12 +1,75 @@
 """The action log: who did what, from where."""
 
 import asyncio
+import os
+import stat
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
 
 from bide.dashboard.access import Access
-from bide.dashboard.log_file import Entries, last_entries
 from bide.dashboard.reading import SAMPLE_EVERY
 from bide.dashboard.view import Page, Refused, View
 from bide.server.action_log import Entry
+
+READ = 1 << 20
+"""How many bytes of the log are read for one page."""
+
+SHOWN = 100
+"""How many entries a page shows."""
+
+
+class Entries(NamedTuple):
+    """A page of the log."""
+
+    found: list[Entry]
+    """The newest first."""
+    older: int | None
+    """Where in the file the older ones end; `None`: there are none."""
+
+
+def last_entries(path: str, wanted: Callable[[Entry], bool], before: int | None = None) -> Entries:
+    """Return the last entries of an action log. Lines that are no entries are left out.
+
+    Args:
+        path: of the file.
+        wanted: tells which entries are returned.
+        before: where in the file to begin reading backwards; `None`: at its end.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not block
+    try:
+        told = os.fstat(file)
+        if not stat.S_ISREG(told.st_mode):
+            raise OSError(f"{path} is not a regular file")
+        end = told.st_size if before is None else max(0, min(before, told.st_size))
+        start = max(0, end - READ)
+        data = os.pread(file, end - start, start)
+    finally:
+        os.close(file)
+    # The first line has begun before what was read, unless that is the whole file.
+    cut = data.find(b"\n") + 1 if start else 0
+    found = []
+    at = end + 1
+    for line in reversed(data[cut:].split(b"\n")):
+        at -= len(line) + 1
+        if (entry := _entry(line)) is not None and wanted(entry):
+            found.append(entry)
+            if len(found) == SHOWN:
+                return Entries(found, at or None)
+    # A line that is longer than a part is skipped.
+    return Entries(found, (start + cut if start + cut < end else start) or None)
+
+
+def _entry(line: bytes) -> Entry | None:
+    try:
+        return msgspec.json.decode(line, type=Entry)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
 
 FILTERS = ("who", "act", "queue", "target")
 

@@ -1,0 +1,170 @@
+"""One message: its fields, its body, its failures, and what can be done with it."""
+
+import re
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from bide.dashboard.pages.queues import counts_of
+from bide.dashboard.reading import FORECAST_EVERY, READ_BYTES, SEARCHED, StoreReader
+from bide.dashboard.view import Page, Refused, View
+from bide.model.commands import Find, History, Scan
+from bide.model.identity import check_name
+from bide.model.message import Message, size_of
+from bide.model.replies import Ends, Found
+from bide.model.replies import Page as Scanned
+from bide.observing.explain import Explanation
+from bide.queue.search import Query, SearchPage, query_of, search_steps
+
+POSSIBLE = {
+    "delayed": ("reschedule", "edit", "cancel", "copy"),
+    "ready": ("reschedule", "edit", "cancel", "copy"),
+    "leased": ("release", "copy"),
+    "dead": ("edit", "revive", "purge", "copy"),
+    "acked": ("copy",),
+    "expired": ("copy",),
+}
+"""What can be done with a message, by its state."""
+
+
+async def message(view: View) -> Page:
+    """Return the page of a message."""
+    full, id = view.queue(), view.request.get("id")
+    found = await view.store.ask(Found, Find(full, [check_name(id)]))
+    one = found.messages[0]
+    ends = (await view.store.ask(Ends, History(full, id))).ends
+    if one is None and not ends:
+        raise Refused(404, "no-message", id)
+    facts = await view.store.explain(full, id)
+    if one is None:
+        explanation = Explanation(id, view.own(full), facts)
+        gone = {"explanation": explanation, "queue": view.own(full), "id": id, "ends": ends}
+        return Page("ended.html", gone)
+    return Page("message.html", {
+        "explanation": Explanation(id, view.own(full), facts),
+        "queue": view.own(full), "message": one, "body": view.body(one),
+        "editable": view.editable(one), "headers": view.headers(one), "size": size_of(one),
+        "ends": ends,
+        "actions": [action for action in POSSIBLE[one.state] if view.may(action)],
+    })  # fmt: skip
+
+
+ROWS = 100
+"""How many messages a page lists."""
+
+TEXTS = ("group", "error", "header", "body")
+
+
+async def search(view: View) -> Page:
+    """Return the page of a search; without a question, its form alone."""
+    request = view.request
+    filters = {name: request.get(name) for name in ("q", "prefix", *TEXTS, "after", "before")}
+    found = await _found(view, filters) if any(filters.values()) else None
+    return Page("search.html", {
+        "filters": filters, "found": found, "paged": bool(request.get("cursor")),
+    })  # fmt: skip
+
+
+async def _found(view: View, filters: dict[str, str]) -> SearchPage:
+    query = _query(view, filters)
+    if query.reads_bodies and not view.access.bodies:
+        raise Refused(403, "not-allowed", "search in bodies and headers")
+    listed = await view.store.names(view.access, filters["prefix"])
+    names = [(view.own(full), full) for full in listed]
+    page = await view.store.run(
+        search_steps(
+            sorted(names), query, view.request.get("cursor") or None, ROWS, SEARCHED,
+            ids_ordered=view.store.lane.capabilities.ids_ordered, seen=view.redacted,
+        )
+    )  # fmt: skip
+    page.messages.sort(key=lambda message: message.due)
+    return page
+
+
+def _query(view: View, filters: dict[str, str]) -> Query:
+    after, before = view.request.moment("after"), view.request.moment("before")
+    texts = {name: filters[name] for name in TEXTS if filters[name]}
+    return query_of(
+        id=filters["q"] or None, after=None if after is None else after / 1000,
+        before=None if before is None else before / 1000, **texts,
+    )  # fmt: skip
+
+
+READ_OF_EACH = 200
+"""How many dead letters are read of each queue where several are shown."""
+
+READ_OF_ONE = 2_000
+"""How many are read of one queue."""
+
+LONGEST = 160
+"""How many characters of an error make its kind."""
+
+_VARYING = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|\d+")
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Dead letters of a queue whose last errors are alike."""
+
+    kind: str
+    count: int
+    first: Message
+    last: Message
+
+
+async def dead(view: View) -> Page:
+    """Return the page of the dead letters of one queue, or of each that has some."""
+    named = view.request.get("queue")
+    if named:
+        queues = [view.queue()]
+        total = {queues[0]: (await counts_of(view.store, queues[0])).sizes.dead}
+        following = None
+    else:
+        glance = await view.store.glance(view.access, after=view.request.get("after"))
+        counts = glance.sample.queues
+        total = {name: counts[name].sizes.dead for name in glance.names if counts[name].sizes.dead}
+        queues, following = list(total), glance.following
+    most = READ_OF_ONE if named else READ_OF_EACH
+    found = [(name, await _groups(view.store, name, most), total[name]) for name in queues]
+    return Page("dead.html", {
+        "named": named, "found": found, "most": most, "following": following,
+    })  # fmt: skip
+
+
+def error_kind(error: str | None) -> str:
+    """Return what errors that differ in numbers alone have in common.
+
+    Example:
+        >>> error_kind("TimeoutError: no answer after 31 s\\nTraceback ...")
+        'TimeoutError: no answer after # s'
+    """
+    line = " ".join((error or "").partition("\n")[0].split())  # a form changes line ends
+    return _VARYING.sub("#", line)[:LONGEST]
+
+
+async def _groups(store: StoreReader, queue: str, most: int) -> list[Group]:
+    """Return the groups of a queue's oldest dead letters, the largest first."""
+
+    async def read() -> list[Group]:
+        found: dict[str, Group] = {}
+        async for letter in letters(store, queue, most):
+            kind = error_kind(letter.error)
+            letter = msgspec.structs.replace(letter, data=b"null", json=True)  # bodies are large
+            group = found.get(kind, Group(kind, 0, letter, letter))
+            found[kind] = msgspec.structs.replace(group, count=group.count + 1, last=letter)
+        return sorted(found.values(), key=lambda group: -group.count)
+
+    return await store.recent.get(("dead", queue, most), FORECAST_EVERY, read)
+
+
+async def letters(store: StoreReader, queue: str, most: int) -> AsyncIterator[Message]:
+    """Return dead letters, oldest first."""
+    scan = Scan(queue, "dead", limit=min(most, 500), max_bytes=READ_BYTES)
+    read = 0
+    while True:
+        page = await store.ask(Scanned, scan)
+        for letter in page.messages:
+            yield letter
+        read += len(page.messages)
+        if page.cursor is None or read >= most:
+            return
+        scan = msgspec.structs.replace(scan, cursor=page.cursor)

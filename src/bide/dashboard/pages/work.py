@@ -1,0 +1,108 @@
+"""The workers, and the messages that they hold."""
+
+import asyncio
+from typing import Any
+
+from bide.dashboard.reading import FORECAST_EVERY, QUEUES, READ_BYTES, SAMPLE_EVERY, StoreReader
+from bide.dashboard.view import Page, View
+from bide.lane.steps import Steps
+from bide.model.commands import Scan
+from bide.model.errors import InvalidArgument
+from bide.model.message import Message
+from bide.model.replies import Page as Scanned
+from bide.server.subscription_status import SubscriptionOut, all_shown, masked
+from bide.targets.http.records import Records
+from bide.targets.http.subscription import Subscription
+from bide.worker.periodic.chain import moment_of
+from bide.worker.periodic.progress import schedule_progress, source_progress
+from bide.worker.periodic.source import source_of
+
+HELD = 20
+"""How many held messages are listed of each queue."""
+
+
+async def workers(view: View) -> Page:
+    """Return the page of workers."""
+    glance = await view.store.glance(view.access, after=view.request.get("after"))
+    busy = [name for name in glance.names if glance.sample.queues[name].sizes.leased]
+
+    async def read() -> list[Message]:
+        scans = [Scan(name, "leased", limit=HELD, max_bytes=READ_BYTES // 8) for name in busy]
+        pages = await asyncio.gather(*[view.store.ask(Scanned, scan) for scan in scans])
+        return [message for page in pages for message in page.messages]
+
+    held = await view.store.recent.get(("held", *busy), SAMPLE_EVERY, read)
+    leased = sum(glance.sample.queues[name].sizes.leased for name in busy)
+    return Page("workers.html", {"glance": glance, "held": held, "leased": leased})
+
+
+TICKS = 3
+"""How many of its next ticks a schedule shows."""
+
+
+async def periodic(view: View) -> Page:
+    """Return the page of schedules and sources."""
+    names = await view.store.names(view.access, own=True)
+    homes = [name for name in names if source_of(name) is not None][:QUEUES]
+    after = view.access.caller.prefix(view.request.get("after"))
+    plain = [name for name in await view.store.names(view.access) if name > after]
+    queues = plain[:QUEUES]
+
+    async def read() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        run = view.store.run
+        schedules = await asyncio.gather(*[run(_schedule(name)) for name in queues])
+        sources = await asyncio.gather(*[run(source_progress(home)) for home in homes])
+        return [one for one in schedules if one], [one for one in sources if one]
+
+    schedules, sources = await view.store.recent.get(
+        ("periodic", tuple(queues), tuple(homes)), FORECAST_EVERY, read
+    )
+    following = view.own(queues[-1]) if len(plain) > QUEUES else None
+    return Page("periodic.html", {
+        "schedules": schedules, "sources": sources, "following": following,
+    })  # fmt: skip
+
+
+def _schedule(queue: str) -> Steps[dict[str, Any] | None]:
+    """Read the facts about a schedule, if the first message of a queue is a tick."""
+    for state in ("next", "leased"):
+        page: Scanned = yield Scan(queue, state, limit=1)
+        if page.messages:
+            if moment_of(page.messages[0].id) is None:
+                return None
+            break
+    else:
+        return None
+    try:
+        return (yield from schedule_progress(queue, TICKS))
+    except InvalidArgument as error:  # cronsim or the zone is not here, or a newer bide put it
+        return {"queue": queue, "unreadable": str(error)}
+
+
+LISTED = 500
+"""How many subscriptions a page lists."""
+
+
+def records_of(store: StoreReader) -> Records:
+    """Return the subscriptions of a store."""
+    return Records(store.lane, store.clock)
+
+
+async def subscriptions(view: View) -> Page:
+    """Return the page of subscriptions."""
+
+    async def read() -> list[tuple[Subscription, SubscriptionOut]]:
+        records = records_of(view.store)
+        return await all_shown(records, await records.listed(), view.store.clock.now())
+
+    if view.store.remote:  # its server keeps them
+        return Page("subscriptions.html", {"found": [], "more": 0})
+    every = await view.store.recent.get("subscriptions", FORECAST_EVERY, read)
+    caller = view.access.caller
+    mine = [
+        {"name": name, "queue": queue, "told": told, "url": masked(told.url)}
+        for one, told in every
+        if (name := one.known_as(caller.namespace)) is not None
+        and (queue := caller.own(one.source)) is not None
+    ]
+    return Page("subscriptions.html", {"found": mine[:LISTED], "more": len(mine[LISTED:])})
