@@ -15,9 +15,8 @@ from bide.model.commands import Forecast
 from bide.model.errors import BideError, StoreError
 from bide.model.identity import is_listed
 from bide.model.replies import Counts, Forecasted
-from bide.observing.sample import together
 from bide.observing.heartbeat import Busy
-from bide.observing.sample import Lateness, RecentWorkers, Sample, Worker, take_sample
+from bide.observing.sample import Lateness, RecentWorkers, Sample, Worker, take_sample, together
 
 BUCKET = 3_600_000
 """Milliseconds. Stores have counters of whole hours, so the cost does not grow with the days."""

@@ -13,7 +13,7 @@ from bide.model.identity import check_name
 from bide.model.message import Message, size_of
 from bide.model.replies import Ends, Found
 from bide.model.replies import Page as Scanned
-from bide.observing.explain import Explanation
+from bide.observing.explanation import Explanation
 from bide.queue.search import Query, SearchPage, query_of, search_steps
 
 POSSIBLE = {

@@ -9,8 +9,8 @@ from bide.dashboard.view import Page, Refused, View
 from bide.model.commands import Count, Scan, Where
 from bide.model.identity import check_name
 from bide.model.message import Message, State
-from bide.model.times import limits_of
 from bide.model.replies import Counts
+from bide.model.times import limits_of
 from bide.observing.sample import main_cause, rates
 from bide.queue.results import Audit
 
