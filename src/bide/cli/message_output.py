@@ -7,7 +7,7 @@ import msgspec
 
 from bide.cli.output import DONE, NOT_DONE, STYLES, Output, Part, escape
 from bide.cli.tables import ID, TEXT, Cell, Column, grid
-from bide.cli.times import iso, local, now_ms, relative, rounded, span
+from bide.cli.times import iso, local, now_ms, relative, rounded, span, when
 from bide.model.message import ATTEMPTS, Message
 from bide.model.options import options_of
 from bide.model.replies import Outcome
@@ -22,20 +22,20 @@ COLUMNS = (
 
 def as_json(message: Message, **more: Any) -> dict[str, Any]:
     """Return all fields of a message for JSON. Times are Unix milliseconds."""
-    found = msgspec.structs.asdict(message)
+    found = {
+        name: value for name, value in msgspec.structs.asdict(message).items() if value is not None
+    }
     is_json, data = found.pop("json"), found.pop("data")
-    del found["secret"]
-    if (successor := found.pop("successor")) is not None:
-        found["successor"] = successor.due(0)
+    found.pop("secret", None)
+    if message.successor is not None:
+        found["successor"] = message.successor.due(0)
     failures = [msgspec.structs.asdict(failure) for failure in found.pop("failures")]
-    found = {name: value for name, value in found.items() if value is not None}
     found |= {"version": message.version, **more}
     if failures:
         found["failures"] = failures
-    if is_json and not data:
-        return found  # the server withholds the body
-    # JSON goes through as it is; bytes become base64.
-    found["body" if is_json else "bytes"] = msgspec.Raw(data) if is_json else data
+    if data or not is_json:  # a server may withhold the body
+        # JSON goes through as it is; bytes become base64.
+        found["body" if is_json else "bytes"] = msgspec.Raw(data) if is_json else data
     return found
 
 
@@ -50,16 +50,16 @@ def body_bytes(message: Message) -> bytes:
     return body.encode() if isinstance(body, str) else message.data
 
 
-def state_and_due(state: str, due: int, now: int) -> list[Part]:
+def state_and_due(state: str, due: int) -> list[Part]:
     """Return a state and when the message is due, for people."""
-    return [(state, STYLES[state]), f", due {local(due, now)}", (f" ({relative(due, now)})", "dim")]
+    return [(state, STYLES[state]), f", due {local(due)}", (f" ({relative(due)})", "dim")]
 
 
-def row(message: Message) -> tuple[str, ...]:
+def row(message: Message) -> tuple[object, ...]:
     """Return a message as the columns of a line in a pipe."""
     attempts = f"{message.attempt}/{message.attempts}"
     return (
-        message.id, message.state, iso(message.due), str(message.priority), attempts,
+        message.id, message.state, iso(message.due), message.priority, attempts,
         message.group or "", body_line(message),
     )  # fmt: skip
 
@@ -68,16 +68,13 @@ def print_messages(
     out: Output, messages: Iterable[Message], empty: str = "no messages", **limit: Any
 ) -> None:
     """Print messages, in a pipe as they come; `limit` is that of `Output.items`."""
-    out.items(
-        messages, COLUMNS, facts=as_json, line=row, cells=lambda message: _cells(message, now_ms()),
-        empty=lambda: empty, **limit,
-    )  # fmt: skip
+    out.items(messages, COLUMNS, facts=as_json, line=row, cells=_cells, empty=empty, **limit)
 
 
-def _cells(message: Message, now: int) -> Sequence[Cell]:
+def _cells(message: Message) -> Sequence[Cell]:
     return (
-        message.id, (message.state, STYLES[message.state]), local(message.due, now),
-        (relative(message.due, now), "dim"), str(message.priority), _attempts(message, "/"),
+        message.id, (message.state, STYLES[message.state]), local(message.due),
+        (relative(message.due), "dim"), str(message.priority), _attempts(message, "/"),
         message.group or "", body_line(message)[:500],
     )  # fmt: skip
 
@@ -93,45 +90,33 @@ def _attempts(message: Message, of: str) -> str:
 
 def print_sheet(out: Output, message: Message, why: str | None = None) -> None:
     """Print all fields of one message for people, and why it is where it is."""
-    now = now_ms()
 
-    def moment(ms: int) -> Cell:
-        return [local(ms, now), (f"  {relative(ms, now)}", "dim")]
+    def moment(ms: int | None) -> Cell | None:
+        return None if ms is None else [local(ms), (f"  {relative(ms)}", "dim")]
 
-    rows: list[tuple[str, Cell]] = [
-        ("id", (message.id, "bold")),
-        ("state", (message.state, STYLES[message.state])),
-        ("due", moment(message.due)),
-    ]
-    if why is not None:
-        rows.insert(2, ("why", why))
-    if message.created is not None:
-        rows.insert(-1, ("created", moment(message.created)))
-    if message.expires is not None:
-        rows.append(("expires", moment(message.due + message.expires)))
-    rows.append(("attempt", _attempts(message, " of ")))
-    rows += [
-        (name, str(value))
-        for name, value in options_of(message).items()
-        if name != "attempts" and value is not None
-    ]
-    rows.append(("version", message.version))
-    if message.holder is not None:
-        rows.append(("held by", message.holder))
-    if message.until is not None:
-        rows.append(("held until", moment(message.until)))
-    if message.successor is not None:
-        rows.append(("then due", moment(message.successor.due(0))))
-    if message.ended is not None:
-        rows.append((f"{message.state} since", moment(message.ended)))
-    rows += [("header", f"{name}: {text}") for name, text in (message.headers or {}).items()]
+    due, expires, successor = message.due, message.expires, message.successor
+    options = options_of(message)
+    del options["attempts"]
+    sheet: list[tuple[str, Cell | None]] = [
+        ("id", (message.id, "bold")), ("state", (message.state, STYLES[message.state])),
+        ("why", why), ("created", moment(message.created)), ("due", moment(due)),
+        ("expires", None if expires is None else moment(due + expires)),
+        ("attempt", _attempts(message, " of ")),
+        *((name, None if value is None else str(value)) for name, value in options.items()),
+        ("version", message.version), ("held by", message.holder),
+        ("held until", moment(message.until)),
+        ("then due", None if successor is None else moment(successor.due(0))),
+        (f"{message.state} since", moment(message.ended)),
+        *(("header", f"{name}: {text}") for name, text in (message.headers or {}).items()),
+    ]  # fmt: skip
     for failure in message.failures:
-        lasted = span(failure.started, failure.moment, now)
+        lasted = span(failure.started, failure.moment)
         told = f"attempt {failure.attempt}, {lasted}, {failure.holder}: "
         reason = "\n".join(failure.reason.splitlines())
-        rows.append(("failed", [(told, "dim"), (reason, "red")]))
-    rows.append(("body", body_line(message)))
-    out.console.print(grid([[(name, "dim"), cell] for name, cell in rows], "rl"))
+        sheet.append(("failed", [(told, "dim"), (reason, "red")]))
+    sheet.append(("body", body_line(message)))
+    shown = [[(name, "dim"), cell] for name, cell in sheet if cell is not None]
+    out.console.print(grid(shown, "rl"))
 
 
 def outcome_json(outcome: Outcome) -> dict[str, Any]:
@@ -162,26 +147,21 @@ def print_outcomes(
         if not out.terminal:
             columns = verb if outcome.done else "no", outcome.state or "gone", why
             out.line(outcome_json(outcome), outcome.id, *columns)
-        elif outcome.done:
-            out.text(DONE, f"{outcome.id} {verb}", *_then(outcome))
-        else:
+        elif not outcome.done:
             out.text(NOT_DONE, f"{outcome.id} not {verb}: {why}")
+        else:
+            then: list[Part] = []
+            if outcome.state == "leased" and outcome.until is not None:
+                then = [": held until ", when(outcome.until)]
+            elif outcome.state in ("delayed", "ready") and outcome.due is not None:
+                then = [": ", *state_and_due(outcome.state, outcome.due)]
+            out.text(DONE, f"{outcome.id} {verb}", *then)
     return all_done
-
-
-def _then(outcome: Outcome) -> list[Part]:
-    now = now_ms()
-    if outcome.state == "leased" and outcome.until is not None:
-        away = relative(outcome.until, now)
-        return [f": held until {local(outcome.until, now)}", (f" ({away})", "dim")]
-    if outcome.state not in ("delayed", "ready") or outcome.due is None:
-        return []
-    return [": ", *state_and_due(outcome.state, outcome.due, now)]
 
 
 def moment_of(out: Output, ms: int) -> str:
     """Return a time for a sentence: in the local zone on a terminal, else in UTC."""
-    return local(ms, now_ms()) if out.terminal else iso(ms)
+    return local(ms) if out.terminal else iso(ms)
 
 
 def standing(out: Output, outcome: Outcome, name: str = "it", *, as_seen: bool = False) -> str:
@@ -196,8 +176,8 @@ def standing(out: Output, outcome: Outcome, name: str = "it", *, as_seen: bool =
     if outcome.state is None:
         return "there is no such message in the queue (it never was, or is gone)"
     if outcome.state == "leased" and outcome.until is not None:
-        when, left = moment_of(out, outcome.until), rounded(max(0, outcome.until - now_ms()))
-        return f"{outcome.holder} holds {name} until {when} ({left} left)"
+        left = rounded(max(0, outcome.until - now_ms()))
+        return f"{outcome.holder} holds {name} until {moment_of(out, outcome.until)} ({left} left)"
     if outcome.state in ("delayed", "ready") and outcome.due is not None:
         other = ", and no longer as you saw it" if as_seen else ""
         return f"{name} is {outcome.state}, due {moment_of(out, outcome.due)}{other}"

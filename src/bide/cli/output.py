@@ -112,7 +112,7 @@ class Output:
         facts: Callable[[T], Any],
         line: Callable[[T], Iterable[object]],
         cells: "Callable[[T], Sequence[Cell]]",
-        empty: Callable[[], str],
+        empty: str,
         most: int | None = None,
         more: str = "",
     ) -> None:
@@ -124,7 +124,7 @@ class Output:
             facts: returns an item for JSON.
             line: returns the columns of an item for a pipe.
             cells: returns the cells of an item, one for each column.
-            empty: returns what a terminal says when there is no item.
+            empty: what a terminal says when there is no item.
             most: how many items are printed at most.
             more: what stderr says if there are more.
         """
@@ -141,7 +141,7 @@ class Output:
 
             print_table(self, columns, rows)
         else:
-            self.text((empty(), "dim"))
+            self.text((empty, "dim"))
         if more and next(left, None) is not None:
             warn(more)
 

@@ -2,6 +2,7 @@
 
 import re
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 
 import click
@@ -12,6 +13,16 @@ from bide.model.times import LATEST, format_duration, milliseconds, unix
 
 _WITH_NAME = re.compile(r"(.*\d)(?:\s+(\w+/[\w/+-]+)|\s*\[([\w/+-]+)\])")
 """A time and the name of a zone: behind a space, or in brackets as RFC 9557 has it."""
+
+
+def when(ms: int) -> str:
+    """Return a time for people, and how far it is from now.
+
+    Example:
+        >>> when(now_ms()).endswith("(now)")
+        True
+    """
+    return f"{local(ms)} ({relative(ms)})"
 
 
 def read_duration(value: str | float, what: str) -> float:
@@ -130,13 +141,8 @@ def _with_zone(moment: datetime) -> str:
     """Return what to write for a naive time: as this machine's clocks show it, or in UTC."""
     found = _in_zone(moment, None)
     if not found:
-        return (
-            "clocks are put forward at that hour, so the zone of this machine has no such time; "
-            "choose another, or for UTC add a Z"
-        )
-    shown = ", or ".join(map(_iso, found))
-    if len(found) > 1:
-        shown += " after the clocks were put back"
+        return "clocks are put forward at that hour: choose another, or for UTC add a Z"
+    shown = ", or ".join(map(_iso, found)) + " after the clocks were put back" * (len(found) > 1)
     return f"for the zone of this machine write {shown}, for UTC add a Z"
 
 
@@ -146,17 +152,15 @@ def _iso(moment: datetime) -> str:
 
 
 def _is_duration(text: str) -> bool:
-    try:
+    with suppress(InvalidArgument):
         return milliseconds(text) >= 0
-    except InvalidArgument:
-        return False
+    return False
 
 
 def _number(text: str | float) -> str | float:
-    try:
+    with suppress(ValueError):
         return float(text)
-    except ValueError:
-        return text
+    return text
 
 
 def now_ms() -> int:
@@ -172,7 +176,7 @@ def iso(ms: int | None) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def local(ms: int, now: int) -> str:
+def local(ms: int, now: int | None = None) -> str:
     """Return a time in the local zone, without the date if it is today.
 
     Example:
@@ -180,34 +184,34 @@ def local(ms: int, now: int) -> str:
         (8, 16)
     """
     moment = datetime.fromtimestamp(ms / 1000).astimezone()
-    today = datetime.fromtimestamp(now / 1000).astimezone()
+    today = datetime.fromtimestamp((now_ms() if now is None else now) / 1000).astimezone()
     form = "%H:%M:%S" if moment.date() == today.date() else "%Y-%m-%d %H:%M"
     return moment.strftime(form)
 
 
-def relative(ms: int, now: int) -> str:
+def relative(ms: int, now: int | None = None) -> str:
     """Return how far a time is from now.
 
     Example:
         >>> relative(1_800_000, 0), relative(0, 4_200), relative(0, 0)
         ('in 30m', '4.2s ago', 'now')
     """
-    away = ms - now
+    away = ms - (now_ms() if now is None else now)
     if abs(away) < 100:
         return "now"
     return f"in {rounded(away)}" if away > 0 else f"{rounded(-away)} ago"
 
 
-def span(start: int | None, end: int, now: int) -> str:
+def span(start: int | None, end: int) -> str:
     """Return from when until when something lasted, and how long; only its end if that is known.
 
     Example:
-        >>> span(None, 0, 0) == local(0, 0), span(0, 2_000, 0).endswith("(2.0s)")
+        >>> span(None, 0) == local(0), span(0, 2_000).endswith("(2.0s)")
         (True, True)
     """
     if start is None:
-        return local(end, now)
-    return f"{local(start, now)} to {local(end, now)} ({rounded(max(0, end - start))})"
+        return local(end)
+    return f"{local(start)} to {local(end)} ({rounded(max(0, end - start))})"
 
 
 def rounded(ms: float) -> str:

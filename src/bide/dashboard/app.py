@@ -5,7 +5,7 @@ import inspect
 import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from bide.clock import SYSTEM_CLOCK, Clock
@@ -14,7 +14,6 @@ from bide.dashboard.actions import act
 from bide.dashboard.pages import PAGES
 from bide.dashboard.reading import StoreReader
 from bide.dashboard.rendering import LANGUAGES, STATIC, language_of, render, static_file
-from bide.dashboard.served import Sessions
 from bide.dashboard.view import Admit, Page, Redirect, Refused, Request, View
 from bide.model.errors import AccessDenied, BideError, InvalidArgument, StoreError
 from bide.server.action_log import Act, ActionLog
@@ -24,6 +23,9 @@ from bide.server.cross_site import refuse_foreign_forms
 from bide.server.problem import Problem
 from bide.server.receiving import Gone, Receive
 from bide.server.slow_reads import SlowReads
+
+if TYPE_CHECKING:
+    from bide.dashboard.served import Sessions
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -74,7 +76,7 @@ class Dashboard:
     action_log: ActionLog = field(default_factory=lambda: ActionLog(None))
     clock: Clock = SYSTEM_CLOCK
     _: KW_ONLY
-    sessions: Sessions | None = None
+    sessions: "Sessions | None" = None
     admit: Admit | None = None
     address: Callable[[Any], str] = lambda scope: (scope.get("client") or ("",))[0]
     slow_reads: SlowReads | None = None

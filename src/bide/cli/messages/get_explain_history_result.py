@@ -10,7 +10,7 @@ from bide.cli import option
 from bide.cli.message_output import as_json, body_bytes, moment_of, print_sheet, row
 from bide.cli.output import Output, Part, escape, warn
 from bide.cli.store import Store, on_store
-from bide.cli.times import iso, local, now_ms, span
+from bide.cli.times import iso, local, span
 from bide.model.ended import End
 from bide.model.errors import NotAcked, NotEnded, NotRemembered
 from bide.queue.sync import Queue
@@ -107,11 +107,11 @@ def end_json(end: End) -> dict[str, Any]:
     return found
 
 
-def end_line(end: End, now: int) -> list[Part]:
+def end_line(end: End) -> list[Part]:
     """Return an end for people."""
     by = f" by {end.by}" if end.by else ""
     times = f", delivered {end.attempt} time{'s' * (end.attempt != 1)}"
-    return [(end.how, ENDS[end.how]), f" {local(end.moment, now)}{by}{times}"]
+    return [(end.how, ENDS[end.how]), f" {local(end.moment)}{by}{times}"]
 
 
 @on_store(option.queue, option.id)
@@ -127,12 +127,11 @@ def history(store: Store, out: Output, queue: str, id: str) -> bool:
       bide history orders order-42 --json | jq .attempts
     """  # fmt: skip
     ends = store.existing(queue).history(id)
-    now = now_ms()
     for end in ends:
         if out.terminal:
-            out.text(*end_line(end, now))
+            out.text(*end_line(end))
             for attempt in end.attempts:
-                lasted = span(attempt.start, attempt.end, now)
+                lasted = span(attempt.start, attempt.end)
                 told = f"  attempt {attempt.number}, {lasted}, {attempt.holder}: "
                 out.text((told, "dim"), (attempt.error or attempt.outcome).splitlines()[0])
         else:

@@ -9,7 +9,7 @@ from bide.cli.option import MORE, SCREEN
 from bide.cli.output import STYLES, Output, first_line, warn
 from bide.cli.store import Store, on_store
 from bide.cli.tables import ID, TEXT, Cell, Column
-from bide.cli.times import iso, local, now_ms, relative
+from bide.cli.times import iso, local, relative
 from bide.model.limits import MAX_PAGE
 from bide.model.message import STATES, Message, State
 from bide.queue.search import MAX_LIMIT, MAX_READ, query_of, steps_in_store
@@ -101,8 +101,8 @@ def search(
     ordered = store.lane.capabilities.ids_ordered
     page = store.run(steps_in_store(prefix, query, cursor, limit, read, ids_ordered=ordered))
     out.items(
-        page.messages, COLUMNS, facts=as_json, line=_line, cells=lambda one: _cells(one, now_ms()),
-        empty=lambda: "no message matches",
+        page.messages, COLUMNS, facts=as_json, line=_line, cells=_cells,
+        empty="no message matches",
     )  # fmt: skip
     if page.cursor is not None:
         of = "" if page.total is None else f" of {max(page.total, page.searched):,}"
@@ -117,9 +117,9 @@ def _line(message: Message) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _cells(message: Message, now: int) -> list[Cell]:
+def _cells(message: Message) -> list[Cell]:
     return [
         (message.queue, "bold"), message.id, (message.state, STYLES[message.state]),
-        local(message.due, now), (relative(message.due, now), "dim"), message.group or "",
+        local(message.due), (relative(message.due), "dim"), message.group or "",
         first_line(message.error)[:100], body_line(message)[:500],
     ]  # fmt: skip

@@ -16,7 +16,6 @@ from bide.cli.option import Decorator, together
 from bide.cli.output import DONE, NOT_DONE, Output, plural, warn
 from bide.cli.progress import Bar
 from bide.cli.store import Store, on_any_store, on_store, refuse_own
-from bide.cli.times import now_ms
 from bide.model.errors import StoreError
 from bide.model.replies import Outcome
 from bide.queue.sync import Queue
@@ -195,11 +194,11 @@ def _print(out: Output, outcome: Outcome, on_conflict: str, *, as_seen: bool) ->
         if not outcome.done:
             warn(why)
     elif outcome.successor is not None:
-        told = state_and_due("delayed", outcome.successor, now_ms())
+        told = state_and_due("delayed", outcome.successor)
         holds = f"{outcome.holder} holds {outcome.id}; the new one follows it: "
         out.text(DONE, holds, *told)
     elif outcome.done and outcome.state is not None and outcome.due is not None:
-        told = state_and_due(outcome.state, outcome.due, now_ms())
+        told = state_and_due(outcome.state, outcome.due)
         out.text(DONE, (outcome.id, "bold"), " ", *told)
     else:
         out.text(("= ", "yellow") if kept else NOT_DONE, why)

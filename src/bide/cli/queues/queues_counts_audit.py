@@ -65,7 +65,7 @@ def queues(store: Store, out: Output, prefix: str, own: bool) -> None:
             one[0], *[getattr(one[1].sizes, size) for size in SIZES], *["paused"] * one[1].paused,
         ],
         cells=lambda one: _cells(*one),
-        empty=lambda: f"no queues in {store.shown}",
+        empty=f"no queues in {store.shown}",
     )  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def counts(store: Store, out: Output, queue: str) -> None:
     if limits := limits_text(found):
         out.text(("limits: ", "dim"), limits)
     if found.oldest is not None:
-        when = f"{local(found.oldest, now_ms())} ({relative(found.oldest, now_ms())})"
+        when = f"{local(found.oldest)} ({relative(found.oldest)})"
         out.text(("the oldest waiting message was due ", "dim"), when)
 
 

@@ -214,7 +214,7 @@ def list_(store: Store, out: Output, namespace: str | None, everywhere: bool) ->
     out.items(
         access_to(store).listed(namespace, everywhere), COLUMNS,
         facts=_facts, line=_line, cells=_cells,
-        empty=lambda: f"no subscriptions{whose} in {store.shown}{more}",
+        empty=f"no subscriptions{whose} in {store.shown}{more}",
     )  # fmt: skip
 
 

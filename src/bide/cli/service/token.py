@@ -143,13 +143,12 @@ def _print_token(out: Output, text: str, made: "Token") -> None:
         out.json({"token": text, **_shown(made)})
         return
     out.row(text)
-    now = now_ms()
     for one in made.former:
-        warn(f"the former token is accepted until {local(one.until, now)}")
+        warn(f"the former token is accepted until {local(one.until)}")
     if made.expires is None:
         warn("it does not expire")
     else:
-        until = f"{local(made.expires, now)} ({relative(made.expires, now)})"
+        until = f"{local(made.expires)} ({relative(made.expires)})"
         warn(f"it expires {until}; bide token rotate {made.name or made.id} makes the next one")
 
 
@@ -165,7 +164,7 @@ def list_(store: Store, out: Output) -> None:
     """
     out.items(
         _tokens(store).listed(), COLUMNS, facts=_shown, line=_line, cells=_cells,
-        empty=lambda: f"no tokens in {store.shown}",
+        empty=f"no tokens in {store.shown}",
     )  # fmt: skip
 
 
@@ -181,11 +180,11 @@ def _cells(one: "Token") -> list[Cell]:
     until: list[Cell] = [("for ever", "dim"), ""]
     if one.expires is not None:
         style = "red" if one.expires <= now else ""
-        until = [(local(one.expires, now), style), (relative(one.expires, now), "dim")]
+        until = [(local(one.expires), style), (relative(one.expires), "dim")]
     namespace = ("whole store", "dim") if one.namespace is None else one.namespace
     rights, queues = ",".join(one.rights), ",".join(one.queues)
-    used = ("never", "dim") if one.used is None else local(one.used, now)
-    made = local(one.created, now)
+    used = ("never", "dim") if one.used is None else local(one.used)
+    made = local(one.created)
     return [(one.id, "bold"), namespace, rights, queues, made, used, *until, one.name]
 
 

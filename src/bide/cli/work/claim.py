@@ -138,7 +138,7 @@ def _print(out: Output, deliveries: list[Delivery], ack: bool) -> None:
             d.id, d.lease.text, f"{d.attempt}/{d.message.attempts}", rounded(d.lateness * 1000),
             body_line(d.message)[:500],
         ),
-        empty=str,
+        empty="",
     )  # fmt: skip
     first = deliveries[0]
     until, now = first.message.until, first.claimed

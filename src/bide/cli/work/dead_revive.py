@@ -16,7 +16,7 @@ from bide.cli.program import Group
 from bide.cli.progress import Bar
 from bide.cli.store import Store, on_store
 from bide.cli.tables import ID, TEXT, Cell, Column
-from bide.cli.times import iso, local, now_ms, relative
+from bide.cli.times import iso, local, relative
 from bide.model.commands import Purge
 from bide.model.message import Message
 from bide.model.replies import Outcome, Outcomes
@@ -175,15 +175,15 @@ def list_(store: Store, out: Output, queue: str | None, limit: int | None, **cho
             *[one.queue] * with_queue, one.id, iso(one.ended), one.attempt, first_line(one.error),
         ],
         cells=lambda one: _cells(one, with_queue),
-        empty=lambda: _none(store, queues, queue, letters),
+        empty=_none(store, queues, queue, letters),
         most=limit or (SCREEN if out.terminal else None), more="" if limit else MORE,
     )  # fmt: skip
 
 
 def _cells(letter: Message, with_queue: bool) -> list[Cell]:
-    now, died = now_ms(), letter.ended or letter.due
+    died = letter.ended or letter.due
     return [
-        letter.id, *[letter.queue] * with_queue, local(died, now), (relative(died, now), "dim"),
+        letter.id, *[letter.queue] * with_queue, local(died), (relative(died), "dim"),
         str(letter.attempt), (first_line(letter.error), "red"),
     ]  # fmt: skip
 

@@ -59,7 +59,7 @@ def schedules(store: Store, out: Output, target: str | None, count: int) -> None
         found = _of_app(store, target, count)
     out.items(
         found, SCHEDULES, facts=lambda one: one, line=_schedule_line, cells=_schedule_cells,
-        empty=lambda: f"no schedules in {target or store.shown}",
+        empty=f"no schedules in {target or store.shown}",
     )  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def _moments(one: dict[str, Any]) -> list[Any]:
 
 def _schedule_cells(one: dict[str, Any]) -> list[Cell]:
     moments = [moment.strftime(FORM) for moment in _moments(one)]
-    away = [relative(tick, now_ms()) for tick in one["ticks"]]
+    away = [relative(tick) for tick in one["ticks"]]
     when = f"{one['when']}\n{one['timezone']}"
     return [
         (one["queue"], "bold"),
@@ -175,7 +175,7 @@ def sources(store: Store, out: Output) -> None:
     found = [facts for facts in looks if facts is not None]
     out.items(
         found, SOURCES, facts=lambda one: one, line=_source_line, cells=_source_cells,
-        empty=lambda: f"no worker with a source has run on {store.shown}",
+        empty=f"no worker with a source has run on {store.shown}",
     )  # fmt: skip
 
 
@@ -189,13 +189,13 @@ def _source_line(one: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _source_cells(one: dict[str, Any]) -> list[Cell]:
-    now, last = now_ms(), one.get("last")
+    last = one.get("last")
     return [
         [(one["queue"], "bold"), f" {one['name']}"],
         (one["state"], STYLES[one["state"]]),
-        local(one["next"], now),
-        (relative(one["next"], now), "dim"),
-        "" if last is None else local(last["before"], now),
+        local(one["next"]),
+        (relative(one["next"]), "dim"),
+        "" if last is None else local(last["before"]),
         "" if last is None else f"{last['found']:,}",
         f"{one['put']:,}",
         (first_line(one.get("error")), "red"),

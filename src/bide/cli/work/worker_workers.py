@@ -165,7 +165,7 @@ def list_(store: Store, out: Output) -> None:
     out.items(
         read_workers(store.lane), COLUMNS, facts=msgspec.structs.asdict,
         line=lambda one: _line(one, now), cells=lambda one: _cells(one, now),
-        empty=lambda: f"no worker reports that it is alive in {store.shown}",
+        empty=f"no worker reports that it is alive in {store.shown}",
     )  # fmt: skip
 
 
