@@ -18,8 +18,7 @@ from click.testing import Result
 from rich.console import Console
 
 import bide
-from bide.cli.queues.top_polling import View
-from bide.cli.queues.top_screen import picture
+from bide.cli.queues.top_screen import View, picture
 from bide.model.replies import Flow, Sizes
 from bide.observing.heartbeat import REMEMBER, Busy
 from bide.observing.sample import Lateness, Rates, RecentWorkers, Sample, Worker, rates

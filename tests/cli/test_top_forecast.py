@@ -12,17 +12,8 @@ from rich.console import Console
 
 import bide
 from bide.cli.output import Output
-from bide.cli.queues.top_polling import (
-    BUCKET,
-    BUCKETS,
-    EVERY,
-    PAUSE,
-    QUEUES,
-    Ahead,
-    PacedForecast,
-    View,
-)
-from bide.cli.queues.top_screen import as_facts, picture, print_rows
+from bide.cli.queues.top import EVERY, PAUSE, QUEUES, PacedForecast
+from bide.cli.queues.top_screen import BUCKET, BUCKETS, Ahead, View, as_facts, picture, print_rows
 from bide.cli.store import Store
 from bide.model.commands import Forecast
 from bide.model.replies import Flow, Forecasted, Sizes

@@ -25,8 +25,6 @@ from bide.queue.undoing import bulk_of, check_undo, steps_of, whole
 SHOWN = 5
 """How many messages a dry run shows."""
 
-_BARE = {"cancelled": "cancel", "moved": "move", "purged": "purge", "revived": "revive"}
-
 
 def change_many(
     store: Store, out: Output, queue: str, verb: str, run: Callable[[], int], bulk: Bulk | None, *,
@@ -54,10 +52,9 @@ def change_many(
     facts: dict[str, Any] = {verb: count}
     if bulk is not None and count:
         facts["undo"] = bulk.undo
-    would = {verb: f"would-{_BARE[verb]}"} if dry_run else None
     mark = DONE if count and not dry_run else NOTHING
     told = f"{plural(count, what)}{where} {'would be ' * dry_run}{verb}"
-    out.report(facts, mark, told, would=would)
+    out.report(facts, mark, told, would=[verb] if dry_run else None)
     if out.terminal and "undo" in facts:
         told = (
             f"to take it back, within {option.MINUTES} minutes: bide undo {queue} {facts['undo']}"

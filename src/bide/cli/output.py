@@ -4,7 +4,7 @@ import errno
 import json
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,6 +32,11 @@ DONE: Part = ("✓ ", "green")
 NOT_DONE: Part = ("✗ ", "red")
 NOTHING: Part = ("= ", "dim")
 WARNING: Part = ("! ", "yellow")
+
+_BARE = {
+    "cancelled": "cancel", "moved": "move", "dead": "move-dead", "purged": "purge",
+    "revived": "revive", "stored": "store", "rescheduled": "reschedule", "finished": "finish",
+}  # fmt: skip
 
 
 class Output:
@@ -85,15 +90,15 @@ class Output:
         self.console.print(Text.assemble(*escaped), soft_wrap=True)
 
     def report(
-        self, facts: dict[str, Any], *sentence: Part, would: Mapping[str, str] | None = None
+        self, facts: dict[str, Any], *sentence: Part, would: Sequence[str] | None = None
     ) -> None:
         """Print facts as JSON, as a line `name<tab>value` each, or for people as a sentence.
 
         Args:
             facts: names and values.
             sentence: the same for people.
-            would: for a dry run, the names in a pipe of facts that were only counted. JSON keeps
-                the names and says that it was a dry run.
+            would: for a dry run, the names of facts that were only counted, which a pipe shows as
+                "would-...". JSON keeps the names and says that it was a dry run.
         """
         if self.as_json:
             self.json(facts if would is None else {**facts, "dry_run": True})
@@ -101,8 +106,19 @@ class Output:
             self.text(*sentence)
         else:
             for name, value in facts.items():
-                name = name if would is None else would.get(name, name)
+                name = f"would-{_BARE[name]}" if name in (would or ()) else name
                 self.row(name, str(value).lower() if isinstance(value, bool) else value)
+
+    def report_run(
+        self, result: msgspec.Struct, details: Sequence[str], *sentence: Part, dry_run: bool,
+        would: Sequence[str],
+    ) -> None:  # fmt: skip
+        """Print what a long run has done, or in a dry run would do; only JSON has the details."""
+        facts = msgspec.structs.asdict(result)
+        more = {name: facts.pop(name) for name in details}
+        if self.as_json:
+            facts |= more | {"dry_run": dry_run}
+        self.report(facts, *sentence, would=would if dry_run else None)
 
     def items(
         self,

@@ -1,6 +1,7 @@
 """What a visitor can do: each action is one command of the store, or that command in parts."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, urlencode
 
@@ -13,28 +14,20 @@ from bide.dashboard.pages.work import records_of
 from bide.dashboard.view import Page, Redirect, Refused, View
 from bide.lane.steps import arun_steps
 from bide.model import commands as cmd
-from bide.model.commands import Cancel, Command, Find, Put, Scan, Where
+from bide.model import replies
 from bide.model.errors import InvalidArgument
 from bide.model.identity import actor_of, check_name, new_id
 from bide.model.message import Message
 from bide.model.options import options_of
-from bide.model.replies import (
-    Affected,
-    Counts,
-    Deleted,
-    Found,
-    Outcome,
-    Outcomes,
-    Reply,
-    Settings,
-)
-from bide.model.replies import Page as Scanned
-from bide.model.undoing import UNDO_FOR, Bulk, Undo, Undone, Verb, is_records
+from bide.model.replies import Outcome, Outcomes, Reply
+from bide.model.undoing import UNDO_FOR, Bulk, Undo, Verb, is_records
 from bide.observing.workers import request_stop
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import Audit, deleted, in_parts
 from bide.queue.undoing import bulk_of, steps_of, whole, whole_undo
 from bide.server.action_log import DONE, Act
+
+R = TypeVar("R", bound=Reply)
 
 BULK = 10_000
 """How many messages one action changes at most, in whole parts."""
@@ -45,7 +38,7 @@ SHOWN = 10
 READ_BYTES = 1 << 20
 
 
-def rule_of(view: View) -> Where | None:
+def rule_of(view: View) -> cmd.Where | None:
     """Return which messages a form is about: a group, a range of due times; `None` if it names ids.
 
     Raises:
@@ -55,31 +48,13 @@ def rule_of(view: View) -> Where | None:
     if request.get("by") != "rule":
         return None
     group = request.get("group")
-    where = Where(
+    where = cmd.Where(
         check_name(group, "group") if group else None, request.moment("after"),
         request.moment("before"),
     )  # fmt: skip
-    if where == Where():
+    if where == cmd.Where():
         raise Refused(400, "nothing-chosen")
     return where
-
-
-async def count_of(view: View, where: Where) -> int:
-    """Return how many messages match that no worker holds."""
-    command = Cancel(view.queue(), where=where, dry_run=True)
-    return (await view.store.ask(Affected, command)).count
-
-
-async def first_of(view: View, ids: Sequence[str], where: Where | None) -> list[Message]:
-    """Return the first messages that a change is about."""
-    full = view.queue()
-    if where is None:
-        wanted = Find(full, list(ids[:SHOWN]), max_bytes=READ_BYTES)
-        found = (await view.store.ask(Found, wanted)).messages
-        return [message for message in found if message is not None]
-    scan = Scan(full, None, where, limit=SHOWN, max_bytes=READ_BYTES)
-    page = await view.store.ask(Scanned, scan)
-    return [message for message in page.messages if message.state in ("delayed", "ready")]
 
 
 async def change(view: View, bulk: Bulk) -> tuple[int, list[Outcome]]:
@@ -89,29 +64,13 @@ async def change(view: View, bulk: Bulk) -> tuple[int, list[Outcome]]:
         How many were changed; and where the messages are that it names and could not change.
     """
     count, unchanged, parts = 0, list[str](), whole(bulk)
-    part = next(parts)
-    while True:
-        reply = await _execute(view, part)
-        count += reply.count
-        unchanged += reply.unchanged
-        if count >= BULK:
-            break
-        try:
-            part = parts.send(reply)
-        except StopIteration:
-            break
+    reply: Any = None
+    with suppress(StopIteration):
+        while count < BULK:
+            reply = await _execute(view, parts.send(reply))
+            count += reply.count
+            unchanged += reply.unchanged
     return count, await _places(view, bulk.queue, unchanged)
-
-
-async def take_back(view: View, actor: str) -> Undone:
-    """Take back the change that a form names.
-
-    Raises:
-        NothingToUndo: there is no such change, or it is too old.
-        Refused: the visitor may not make such a change.
-    """
-    steps = whole_undo(view.queue(), view.request.get("undo"), actor)
-    return await arun_steps(steps, lambda part: _execute(view, part))
 
 
 async def _execute(view: View, command: Bulk | Undo) -> Any:
@@ -123,8 +82,8 @@ async def _execute(view: View, command: Bulk | Undo) -> Any:
     if takes_back and isinstance(command, Undo):  # the server decides by the token
         allow(cast("Verb", view.request.get("verb")))
 
-    async def ask(step: Command) -> Reply:
-        if isinstance(step, Put) and step.on_conflict == "keep" and not is_records(step.queue):
+    async def ask(step: cmd.Command) -> Reply:
+        if isinstance(step, cmd.Put) and step.on_conflict == "keep" and not is_records(step.queue):
             for item in step.items:
                 await view.admit(step.queue, item)
         return await view.store.lane.acall(step, view.store)
@@ -136,8 +95,8 @@ async def _places(view: View, queue: str, ids: list[str]) -> list[Outcome]:
     """Return where messages are."""
     found: list[Outcome] = []
     while left := ids[len(found) :]:
-        wanted = Find(queue, left[:BULK], max_bytes=READ_BYTES)
-        messages = (await view.store.ask(Found, wanted)).messages
+        wanted = cmd.Find(queue, left[:BULK], max_bytes=READ_BYTES)
+        messages = (await view.store.ask(replies.Found, wanted)).messages
         found += [
             Outcome(id, False) if one is None
             else Outcome(id, False, one.state, one.due, one.until or one.ended, one.holder)
@@ -145,8 +104,6 @@ async def _places(view: View, queue: str, ids: list[str]) -> list[Outcome]:
         ]  # fmt: skip
     return found
 
-
-R = TypeVar("R", bound=Reply)
 
 NAMED = 20
 """How many messages a page names for which something could not be done."""
@@ -239,10 +196,20 @@ def _back(view: View) -> str:
 
 async def _question(view: View, action: str, ids: list[str], where: cmd.Where | None) -> Page:
     """Return the page that asks whether an action is meant, with the first messages."""
-    count = len(ids) if where is None else await count_of(view, where)
-    first = await first_of(view, ids, where)
-    form = view.request.form
-    kept = [(name, value) for name, values in form.items() for value in values]
+    full = view.queue()
+    if where is None:
+        count = len(ids)
+        found = await view.store.ask(
+            replies.Found, cmd.Find(full, ids[:SHOWN], max_bytes=READ_BYTES)
+        )
+        first = [message for message in found.messages if message is not None]
+    else:
+        counting = cmd.Cancel(full, where=where, dry_run=True)
+        count = (await view.store.ask(replies.Affected, counting)).count
+        scan = cmd.Scan(full, None, where, limit=SHOWN, max_bytes=READ_BYTES)
+        page = await view.store.ask(replies.Page, scan)
+        first = [message for message in page.messages if message.state in ("delayed", "ready")]
+    kept = [(name, value) for name, values in view.request.form.items() for value in values]
     if view.request.get("by"):
         kept.append(("until", str(view.now)))
     return Page("confirm.html", {
@@ -282,20 +249,19 @@ async def _each(view: View, ids: list[str], command: Callable[[list[str]], cmd.C
     outcomes: list[Outcome] = []
     for part in in_parts(ids):
         outcomes += (await _ask(view, Outcomes, command(list(part)))).outcomes
-    refused = [outcome for outcome in outcomes if not outcome.done]
+    return _result(outcomes)
+
+
+def _result(outcomes: Sequence[Outcome]) -> Result:
+    refused = [outcome for outcome in outcomes if not outcome]
     return Result(len(outcomes) - len(refused), refused)
 
 
-async def _undoably(
-    view: View,
-    command: cmd.Cancel | cmd.Purge | cmd.Reschedule | cmd.Revive,
-    where: cmd.Where | None,
-) -> Result:
+async def _undoably(view: View, command: Any, where: cmd.Where | None) -> Result:
     """Execute a command for the messages that it names, or for those that a rule selects."""
     command = msgspec.structs.replace(command, actor=_actor(view))
     bulk = bulk_of(command, where, by_id=where is None)
-    count, refused = await change(view, bulk)
-    return Result(count, refused, bulk.undo)
+    return Result(*await change(view, bulk), bulk.undo)
 
 
 async def _cancel(view: View, ids: list[str]) -> Result:
@@ -330,7 +296,7 @@ def _rescheduling(view: View, default: str | None = None) -> cmd.Reschedule:
 
 async def _found(view: View, id: str) -> Message:
     """Return a message that a form names."""
-    (found,) = (await view.store.ask(Found, cmd.Find(view.queue(), [id]))).messages
+    (found,) = (await view.store.ask(replies.Found, cmd.Find(view.queue(), [id]))).messages
     if found is None:
         raise Refused(404, "no-message", id)
     return found
@@ -362,17 +328,14 @@ async def _edit(view: View, ids: list[str]) -> Result:
 
 async def _copy(view: View, ids: list[str]) -> Result:
     """Put a message again, under another id."""
-    full = view.queue()
-    moved = _rescheduling(view, "0s")
-    found = await _found(view, ids[0])
-    new = view.request.get("new")
+    full, new = view.queue(), view.request.get("new")
+    due = _rescheduling(view, "0s")
     item = msgspec.structs.replace(
-        found.as_item((), None), id=check_name(new) if new else new_id(), created=None, at=moved.at,
-        delay=moved.delay, attempt=0,
+        (await _found(view, ids[0])).as_item((), None), id=check_name(new) if new else new_id(),
+        created=None, at=due.at, delay=due.delay, attempt=0,
     )  # fmt: skip
     await view.admit(full, item)
-    outcomes = (await view.store.ask(Outcomes, cmd.Put(full, [item]))).outcomes
-    return Result(sum(map(bool, outcomes)), [one for one in outcomes if not one])
+    return _result((await view.store.ask(Outcomes, cmd.Put(full, [item]))).outcomes)
 
 
 async def _release(view: View, ids: list[str]) -> Result:
@@ -390,13 +353,15 @@ async def _purge(view: View, ids: list[str]) -> Result:
 
 
 async def _pause(view: View, _: list[str]) -> Result:
-    await _ask(view, Settings, cmd.Configure(view.queue(), paused=view.request.get("on") == "1"))
+    await _ask(
+        view, replies.Settings, cmd.Configure(view.queue(), paused=view.request.get("on") == "1")
+    )
     return Result()
 
 
 async def _delete(view: View, _: list[str]) -> Result:
     full = view.queue()
-    deleted(view.own(full), await _ask(view, Deleted, cmd.Delete(full)))
+    deleted(view.own(full), await _ask(view, replies.Deleted, cmd.Delete(full)))
     return Result()
 
 
@@ -418,7 +383,7 @@ async def _subscription(view: View, _: list[str]) -> Result:
 async def _audit(view: View, _: list[str]) -> Result:
     full = view.queue()
     counts = await view.store.recent.get(
-        ("audit", full), 0, lambda: view.store.ask(Counts, cmd.Count(full, recount=True))
+        ("audit", full), 0, lambda: view.store.ask(replies.Counts, cmd.Count(full, recount=True))
     )
     page = Page("audit.html", {
         "found": [Audit.of(view.own(full), counts)], "gone": GONE, "following": None,
@@ -440,7 +405,9 @@ async def _stop(view: View, ids: list[str]) -> Result:
 
 
 async def _undo(view: View, _: list[str]) -> Result:
-    undone = await take_back(view, _actor(view))
+    """Take back the change that a form names, if the visitor may make such a change."""
+    steps = whole_undo(view.queue(), view.request.get("undo"), _actor(view))
+    undone = await arun_steps(steps, lambda part: _execute(view, part))
     facts = msgspec.structs.asdict(undone)
     return Result(undone.restored, said={name: facts[name] for name in facts if name in SAID})
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import click
-import msgspec
 
 from bide.cli import option
 from bide.cli.errors import raise_on_termination, usage_error
@@ -16,9 +15,8 @@ from bide.cli.progress import Bar
 from bide.cli.store import Store, on_any_store, on_store
 from bide.engines.registry import mask
 from bide.queue.sorted_set import load_sorted_set
+from bide.queue.sync import Queue
 from bide.queue.takeover import take_over
-
-WOULD = {"stored": "would-store", "rescheduled": "would-reschedule"}
 
 UNSET_OPTIONS = {
     "scores": "auto", "body": "auto", "id_field": None, "remove": False, "dry_run": False,
@@ -157,19 +155,28 @@ def import_(
     library = options.pop("from")
     if library is None and (source_queue is not None or allow_pickle or delayed_only):
         raise usage_error("--source-queue, --allow-pickle and --delayed-only are for --from")
+    unset = options == UNSET_OPTIONS | {"dry_run": options["dry_run"]}
+    if library is not None and (redis_zset is not None or not unset):
+        raise usage_error("--redis-zset and its options do not go with --from")
+    kind = "--from" if library else "--redis-zset"
+    if file == "-" and (library or redis_zset is not None):
+        raise usage_error(f"{kind} needs the URL of its Redis in place of FILE")
+    dry_run = options["dry_run"]
     if library is not None:
-        if redis_zset is not None or options != UNSET_OPTIONS | {"dry_run": options["dry_run"]}:
-            raise usage_error("--redis-zset and its options do not go with --from")
-        if file == "-":
-            raise usage_error("--from needs the URL of its Redis in place of FILE")
-        return import_from(
-            store, out, queue, file, library, max_body, dry_run=options["dry_run"],
-            source_queue=source_queue, allow_pickle=allow_pickle, delayed_only=delayed_only,
+        trial = store.trial(queue, max_body, dry_run=dry_run)
+        return _import_from(
+            out, trial, file, library, dry_run=dry_run, source_queue=source_queue,
+            allow_pickle=allow_pickle, delayed_only=delayed_only,
         )  # fmt: skip
     if redis_zset is not None:
-        _must_be_redis(file)
-        return _import_set(store, out, queue, file, redis_zset, max_body, **options)
-    if options != UNSET_OPTIONS:
+        if not file.startswith(("redis", "unix")):
+            raise usage_error(
+                f"{mask(file)} is not a Redis URL; --redis-zset needs one in place of FILE: "
+                "redis://, rediss://, unix://, ..."
+            )
+        trial = store.trial(queue, max_body, dry_run=dry_run)
+        return _import_set(out, trial, file, redis_zset, **options)
+    if dry_run or not unset:
         raise usage_error(
             "--scores, --body, --id-field, --remove and --dry-run are for --redis-zset, --dry-run "
             "also for --from"
@@ -193,85 +200,50 @@ def _sentence(stored: int, kept: int, queue: str, verb: str) -> str:
     return f"{plural(stored, 'new message')} {verb} into {queue}{there}"
 
 
-def _must_be_redis(url: str) -> None:
-    if url == "-":
-        raise usage_error("--redis-zset needs the URL of its Redis in place of FILE")
-    if not url.startswith(("redis", "unix")):
-        raise usage_error(
-            f"{mask(url)} is not a Redis URL; --redis-zset needs one in place of FILE: redis://, "
-            "rediss://, unix://, ..."
-        )
-
-
 def _import_set(
-    store: Store, out: Output, queue: str, url: str, key: str, max_body: int, *, dry_run: bool,
-    **options: Any,
-) -> bool:  # fmt: skip
+    out: Output, queue: Queue, url: str, key: str, *, dry_run: bool, **options: Any
+) -> bool:
     """Import a sorted set, and print the result; return whether all members were imported."""
-    target = store.trial(queue, max_body, dry_run=dry_run)
     with Bar(f"importing {key}") as bar:
         loaded = load_sorted_set(
-            target, url, key, dry_run=dry_run, found=bar.expect, progress=bar.advance, **options
+            queue, url, key, dry_run=dry_run, found=bar.expect, progress=bar.advance, **options
         )
-    facts: dict[str, Any] = msgspec.structs.asdict(loaded)
-    reasons = facts.pop("reasons")
-    if out.as_json:
-        facts |= {"reasons": reasons, "dry_run": dry_run}
     found = loaded.stored or loaded.kept
-    moved = f", {loaded.rescheduled:,} of them rescheduled" if loaded.rescheduled else ""
-    sentence = _sentence(
-        loaded.stored, loaded.kept, queue, "would be imported" if dry_run else "imported"
-    )
-    would = WOULD if dry_run else None
-    out.report(facts, DONE if found else NOTHING, sentence + moved, would=would)
+    verb = "would be imported" if dry_run else "imported"
+    sentence = _sentence(loaded.stored, loaded.kept, queue.name, verb)
+    if loaded.rescheduled:
+        sentence += f", {loaded.rescheduled:,} of them rescheduled"
+    out.report_run(
+        loaded, ["reasons"], DONE if found else NOTHING, sentence, dry_run=dry_run,
+        would=["stored", "rescheduled"],
+    )  # fmt: skip
     nothing = not (found or loaded.refused or loaded.left)
     if nothing:
         warn(f"there is no member, or no set {key} at all: is the key right?")
-    if out.terminal and loaded.removed:
-        out.text(f"  {plural(loaded.removed, 'member')} removed from {key}")
-    if out.terminal and loaded.left:
-        out.text(f"  {plural(loaded.left, 'member')} left in {key}")
-    for member, reason in reasons.items():
+    for count, what in ((loaded.removed, "removed from"), (loaded.left, "left in")):
+        if out.terminal and count:
+            out.text(f"  {plural(count, 'member')} {what} {key}")
+    for member, reason in loaded.reasons.items():
         warn(f"{member}: {reason}")
-    if loaded.refused > len(reasons):
+    if loaded.refused > len(loaded.reasons):
         warn(f"{loaded.refused:,} members in all cannot be messages")
     return bool(loaded) and not nothing
 
 
-TAKEOVER_WOULD = {"stored": "would-store", "finished": "would-finish"}
-
-
-def import_from(
-    store: Store, out: Output, queue: str, url: str, library: str, max_body: int, *, dry_run: bool,
-    **options: Any,
-) -> bool:  # fmt: skip
-    """Take over the messages of a library, and print them; return whether nothing is left there.
-
-    Args:
-        store: the store.
-        out: where to print.
-        queue: into which queue.
-        url: of the Redis of the library.
-        library: its name.
-        max_body: the maximum size of a body, in bytes.
-        dry_run: only print what would be done.
-        options: for `take_over`.
-    """
-    target = store.trial(queue, max_body, dry_run=dry_run)
+def _import_from(
+    out: Output, queue: Queue, url: str, library: Any, *, dry_run: bool, **options: Any
+) -> bool:
+    """Take over the messages of a library, and print them; return whether nothing is left there."""
     with Bar(f"importing from {library}") as bar:
-        done = take_over(
-            target, library, url, dry_run=dry_run, progress=bar.advance, **options  # type: ignore[arg-type]
-        )  # fmt: skip
-    facts: dict[str, Any] = msgspec.structs.asdict(done)
-    details = {key: facts.pop(key) for key in ("reasons", "held_examples", "source_queue")}
-    if out.as_json:
-        facts |= details | {"dry_run": dry_run}
+        done = take_over(queue, library, url, dry_run=dry_run, progress=bar.advance, **options)
     verb = "would be moved" if dry_run else "moved"
-    sentence = f"{plural(done.stored, 'message')} of {library} {verb} into {queue}"
+    sentence = f"{plural(done.stored, 'message')} of {library} {verb} into {queue.name}"
     if done.finished:
         sentence += f", {done.finished:,} of them from an interrupted run"
-    code = DONE if done.stored else NOTHING
-    out.report(facts, code, sentence, would=TAKEOVER_WOULD if dry_run else None)
+    out.report_run(
+        done, ["reasons", "held_examples", "source_queue"], DONE if done.stored else NOTHING,
+        sentence, dry_run=dry_run, would=["stored", "finished"],
+    )  # fmt: skip
     if done and not (done.stored or done.waiting or done.expired):
         warn(
             f"nothing is pending in the queue {done.source_queue!r} of {library}; "
@@ -279,21 +251,17 @@ def import_from(
         )
     if done.waiting and out.terminal:
         out.text(f"  {plural(done.waiting, 'message')} without a due time left")
-    if done.expired:
-        warn(
-            f"{plural(done.expired, 'message')} expired in {library} and left; its workers would "
-            "not run them either"
-        )
-    if done.pickled:
-        warn(
-            f"{plural(done.pickled, 'pickled message')} left; to move them, too: --allow-pickle "
-            "(no code in them is run)"
-        )
-    if done.held:
-        warn(
-            f"{plural(done.held, 'message')} held by workers of {library} and left; stop the "
-            "workers, so that they return what they hold, and run this again"
-        )
+    for count, what, told in (
+        (done.expired, "message",
+         f"expired in {library} and left; its workers would not run them either"),
+        (done.pickled, "pickled message",
+         "left; to move them, too: --allow-pickle (no code in them is run)"),
+        (done.held, "message",
+         f"held by workers of {library} and left; stop the workers, so that they return what they "
+         "hold, and run this again"),
+    ):  # fmt: skip
+        if count:
+            warn(f"{plural(count, what)} {told}")
     for id, what in done.held_examples.items():
         warn(f"held: {id}: {what}")
     for message, reason in done.reasons.items():

@@ -2,10 +2,8 @@
 
 import time
 from contextlib import suppress
-from typing import Any
 
 import click
-import msgspec
 
 from bide.cli import option
 from bide.cli.errors import NOT_DONE, DeferredInterrupt, raise_on_termination, usage_error
@@ -20,8 +18,6 @@ from bide.observing.heartbeat import is_register
 from bide.queue.move import Moved, Mover
 from bide.queue.move.ledger import ledger_name
 from bide.queue.move.mover import BATCH
-
-WOULD = {"moved": "would-move", "dead": "would-move-dead"}
 
 SOON, LATER = 0.1, 1.0
 """Seconds that `--follow` waits before it counts the source again: at first, and at most.
@@ -157,37 +153,30 @@ def _follow(there: Store, here: Store, queues: tuple[str, ...], batch: int) -> l
 
 
 def _report(out: Output, moved: Moved, dry_run: bool) -> None:
-    facts: dict[str, Any] = msgspec.structs.asdict(moved)
-    ids = {name: facts.pop(name) for name in ("known_ids", "unreadable_ids")}
-    if out.as_json:
-        facts |= ids | {"dry_run": dry_run}
     will = "would be moved" if dry_run else "moved"
     dead = f" and {plural(moved.dead, 'dead letter')}" if moved.dead else ""
     mark = DONE if moved.moved + moved.dead else NOTHING
     sentence = f"{moved.queue}: {plural(moved.moved, 'message')}{dead} {will}"
-    out.report(facts, mark, sentence, would=WOULD if dry_run else None)
+    out.report_run(
+        moved, ["known_ids", "unreadable_ids"], mark, sentence, dry_run=dry_run,
+        would=["moved", "dead"],
+    )  # fmt: skip
     if moved.unreadable:
         warn(
             f"{moved.queue}: {plural(moved.unreadable, 'message')} not moved, the records cannot "
             f"be read: {_some(moved.unreadable_ids, moved.unreadable)}"
         )
-    if not out.terminal:
-        return
     again = "run it again, or use --follow"
-    stay = moved.held + moved.known + moved.unreadable
-    known = _some(moved.known_ids, moved.known)
+    known = f"not moved, the target has the same id: {_some(moved.known_ids, moved.known)}"
+    put_since = moved.left - moved.held - moved.known - moved.unreadable
     for count, mark, text in (
         (moved.finished, "  ", "of these left in transit by an earlier run"),
         (moved.held, WARNING, f"not moved, held by a worker; {again}"),
-        (
-            moved.known,
-            WARNING,
-            f"not moved, the target has the same id: {known}",
-        ),
-        (moved.left - stay, WARNING, f"put since; {again}"),
+        (moved.known, WARNING, known),
+        (put_since, WARNING, f"put since; {again}"),
         (moved.remembered, "  ", "acked or expired earlier: only the source remembers their ids"),
     ):
-        if count > 0:
+        if out.terminal and count > 0:
             out.text(mark, f"{plural(count, 'message')} {text}")
 
 

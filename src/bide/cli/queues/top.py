@@ -1,17 +1,184 @@
 """`bide top`: a live table of queues and workers."""
 
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlencode, urlsplit
 
 import click
+import msgspec
 
 from bide.cli import option
 from bide.cli.errors import raise_on_termination
 from bide.cli.output import Output, escape, warn
-from bide.cli.queues.top_polling import Poller, poller_of
-from bide.cli.queues.top_screen import as_facts, picture, print_rows
+from bide.cli.queues.top_screen import BUCKET, BUCKETS, Ahead, View, as_facts, picture, print_rows
 from bide.cli.store import Store, on_store
+from bide.cli.times import now_ms
+from bide.clock import SYSTEM_CLOCK, Clock
+from bide.model.commands import Forecast
+from bide.model.errors import BideError, StoreError
+from bide.model.identity import is_listed
+from bide.model.replies import Counts, Forecasted
+from bide.observing.sample import RecentWorkers, Sample, Worker, take_sample, together
 
 SHORTEST = 0.1
+
+QUEUES = 100
+"""How many queues are asked: those with the most delayed messages."""
+
+EVERY = 5.0
+"""Seconds between two forecasts, at least."""
+
+PAUSE = 20
+"""The next forecast waits at least so many times as long as the last one took."""
+
+AGAIN = 1.0
+"""Seconds until a server that is down is tried again."""
+
+SILENCE = 20.0
+"""Seconds beyond the interval without an event after which a server counts as down."""
+
+
+class PacedForecast:
+    """Reads forecasts at a bounded rate, however often it is asked for them.
+
+    Args:
+        ask: executes a command.
+        clock: tells when the next forecast may be read.
+    """
+
+    def __init__(self, ask: Callable[[Forecast], Forecasted], clock: Clock = SYSTEM_CLOCK) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._next = clock.monotonic()
+        self._last: Ahead | None = None
+
+    def of(self, queues: Mapping[str, Counts]) -> Ahead | None:
+        """Return the last forecast, or a new one if it is time; `None`: nothing is delayed.
+
+        Args:
+            queues: the queues with their counts.
+        """
+        delayed = {name: one.sizes.delayed for name, one in queues.items() if one.sizes.delayed}
+        if not delayed:
+            return None
+        began = self._clock.monotonic()
+        if self._last is None or began >= self._next:
+            self._last = self._read(sorted(delayed, key=lambda name: (-delayed[name], name)))
+            ended = self._clock.monotonic()
+            self._next = ended + max(EVERY, PAUSE * (ended - began))
+        return self._last
+
+    def _read(self, names: Sequence[str]) -> Ahead:
+        try:
+            found = [self._ask(Forecast(name, BUCKET, BUCKETS)) for name in names[:QUEUES]]
+        except StoreError as error:  # the table is shown without it
+            return Ahead(None, problem=str(error))
+        return Ahead(together(found), max(0, len(names) - QUEUES))
+
+
+class Poller:
+    """Reads a store again and again; keeps the last sample and the one before."""
+
+    waits = False
+    """Whether to wait for a store that is down, even without a terminal."""
+
+    def __init__(self, store: Store, prefix: str, interval: float) -> None:
+        self.store = store
+        self.prefix = prefix
+        self.interval = interval
+        self.view = View(Sample(0.0, {}), None, [], now_ms())
+        self.trouble: BideError | None = None
+        self._workers = RecentWorkers()
+        self._forecast = PacedForecast(lambda command: store.ask(Forecasted, command))
+
+    def take_sample(self) -> None:
+        """Take a sample.
+
+        Raises:
+            BideError: the store failed.
+        """
+        sample, now = self._sample()
+        before = self.view.sample if self.view.sample.moment else None
+        ahead = self._forecast.of(sample.queues)
+        self.view = View(sample, before, self._workers.see(sample), now, ahead)
+
+    def refresh(self) -> None:
+        """Wait for the interval, then take a sample; if that fails, keep the last one."""
+        self._pause()
+        try:
+            self.take_sample()
+            self.trouble = None
+        except StoreError as error:
+            self.trouble = error
+
+    def picture(self, lines: int | None, width: int) -> Any:
+        """Return what is on a screen of so many lines and columns."""
+        return picture(self.view, self.store.shown, lines, width, self.prefix)
+
+    def _sample(self) -> tuple[Sample, int]:
+        """Return a sample, and the store's clock in Unix milliseconds."""
+        now = now_ms()
+        names, registers = self.store.names(self.prefix), self.store.registers()
+        steps = take_sample(
+            names, registers, time.monotonic(), now, lambda queue: queue.startswith(self.prefix)
+        )
+        return self.store.run(steps), now
+
+    def _pause(self) -> None:
+        time.sleep(self.interval)
+
+
+class EventPoller(Poller):
+    """Reads what changes from the event stream of a server."""
+
+    waits = True
+
+    def __init__(self, store: Store, prefix: str, interval: float) -> None:
+        super().__init__(store, prefix, interval)
+        from bide.engines.http import address_of
+        from bide.engines.http.stream import EventStream
+
+        address, timeout = address_of(urlsplit(store.url))
+        query = urlencode({"counts": f"{interval:g}", "workers": "true", "prefix": prefix})
+        self._events = EventStream(address, query, max(timeout, interval + SILENCE))
+        self._queues: dict[str, Counts] = {}
+        self._at_work: dict[str, Any] = {"workers": []}
+        store.callback(self._events.drop)
+
+    def _sample(self) -> tuple[Sample, int]:
+        try:
+            while True:
+                kind, data = self._events.next()
+                told = msgspec.json.decode(data)
+                if kind == "counts" and is_listed(told["queue"], self.prefix):
+                    self._queues[told["queue"]] = msgspec.convert(told["counts"], Counts)
+                elif kind == "workers":
+                    self._at_work = told
+                elif kind == "problem":
+                    raise StoreError(f"{self.store.shown}: {told['detail']}")
+                elif kind == "tick":
+                    return self._told(told["now"] / 1000), told["now"]
+        except BideError:
+            self._events.drop()
+            self._queues, self._at_work = {}, {"workers": []}  # a new stream begins with everything
+            raise
+
+    def _told(self, moment: float) -> Sample:
+        workers = {}
+        for one in self._at_work["workers"]:
+            worker = msgspec.convert({**one, "held": one["holds"]}, Worker)
+            worker.seen = moment - (worker.silent or 0) / 1000
+            workers[worker.holder] = worker
+        told = {**self._at_work, "moment": moment, "queues": {}, "workers": {}}
+        return msgspec.structs.replace(
+            msgspec.convert(told, Sample), queues=dict(self._queues), workers=workers
+        )
+
+    def _pause(self) -> None:
+        """Wait only if the server is down: otherwise the events set the pace."""
+        if self.trouble is not None:
+            time.sleep(min(AGAIN, self.interval))
 
 
 @on_store(option.prefix, option.time("--interval", "How often to refresh.", "1s"))
@@ -46,7 +213,7 @@ def top(store: Store, out: Output, prefix: str, interval: float, once: bool) -> 
     """
     if interval < SHORTEST:
         raise click.BadParameter("must be 100ms or longer", param_hint="'--interval'")
-    poller = poller_of(store, prefix, interval)
+    poller = (EventPoller if store.remote else Poller)(store, prefix, interval)
     try:
         with raise_on_termination(KeyboardInterrupt):
             poller.take_sample()
@@ -55,15 +222,11 @@ def top(store: Store, out: Output, prefix: str, interval: float, once: bool) -> 
             elif not out.terminal:
                 print_rows(out, poller.view)
             elif once or out.console.is_dumb_terminal:  # it cannot draw over what is there
-                out.console.print(_drawn(poller, None, out.console.width), crop=False)
+                out.console.print(poller.picture(None, out.console.width), crop=False)
             else:
                 _watch(out, poller)
     except KeyboardInterrupt:  # this is how users end it
         return
-
-
-def _drawn(poller: Poller, lines: int | None, width: int) -> Any:
-    return picture(poller.view, poller.store.shown, lines, width, poller.prefix)
 
 
 def _print_objects(out: Output, poller: Poller, once: bool) -> None:
@@ -88,7 +251,7 @@ def _watch(out: Output, poller: Poller) -> None:
 
     def drawn() -> Any:
         width, height = out.console.size
-        image = _drawn(poller, height - 1, width)
+        image = poller.picture(height - 1, width)
         if poller.trouble is None:
             return image
         return Group(Text(escape(f"the store is away: {poller.trouble}"), "bold red"), image)

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bide.cli.output import STYLES, Output, escape, plural, warn
 from bide.cli.queues.queues_counts_audit import FLOW, SIZES, facts_of, size_cells
-from bide.cli.queues.top_polling import BUCKET, BUCKETS, Ahead, View, sparkline
 from bide.cli.tables import ID, TEXT, Cell, Column, table_of, text_of
 from bide.cli.times import iso, rounded
+from bide.model.replies import Forecasted
 from bide.model.times import limits_text
 from bide.observing.sample import Lateness, Rates, Sample, Worker, main_cause, rates
 
@@ -41,6 +41,38 @@ LONG = 600_000
 """Milliseconds of a delivery that is shown in red."""
 
 ABOUT = "p50, p99: how late deliveries of the last minute began, at most"
+
+BUCKET = 3_600_000
+"""Milliseconds. Stores have counters of whole hours, so the cost does not grow with the days."""
+
+BUCKETS = 24
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+class Ahead(NamedTuple):
+    """What falls due in the next hours."""
+
+    found: Forecasted | None
+    """`None`: the store did not answer."""
+    left_out: int = 0
+    """How many queues with delayed messages were not asked."""
+    problem: str = ""
+    """Why the store did not answer."""
+
+
+class View(NamedTuple):
+    """What `bide top` shows."""
+
+    sample: Sample
+    before: Sample | None
+    """The sample before this one, for the rates."""
+    workers: list[Worker]
+    """The workers of this sample and of the last minute, those that hold most first."""
+    now: int
+    """The store's clock, in Unix milliseconds."""
+    ahead: Ahead | None = None
+    """What falls due when; `None`: nothing is delayed."""
 
 
 def as_facts(view: View) -> dict[str, Any]:
@@ -278,3 +310,17 @@ def _pace(value: float, style: str = "") -> Cell:
     """Return a rate, rounded for people."""
     text = f"{value:,.0f}" if value >= 10 or not value else f"{value:.1f}"
     return text, style if value else "dim"
+
+
+def sparkline(counts: Sequence[int]) -> str:
+    """Return counts as a line of blocks; any count above 0 is visible.
+
+    Example:
+        >>> sparkline([0, 1, 500, 1000])
+        '·▁▄█'
+    """
+    most = max(counts, default=0)
+    return "".join(
+        _BLOCKS[max(1, round(count / most * len(_BLOCKS))) - 1] if count else "·"
+        for count in counts
+    )
