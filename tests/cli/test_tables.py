@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from bide.cli.tables import Column, table_of
+from bide.cli.output import Column, table_of
 
 COLUMNS = (
     Column("id", least=6), Column("state"), Column("prio", falls=2, right=True),

@@ -11,8 +11,7 @@ import msgspec
 from bide.cli import option
 from bide.cli.errors import usage_error
 from bide.cli.message_output import print_messages
-from bide.cli.output import DONE, NOTHING, Output, plural, warn
-from bide.cli.progress import Bar
+from bide.cli.output import DONE, NOTHING, Bar, Output, plural, warn
 from bide.cli.store import Store
 from bide.lane.steps import run_steps
 from bide.model.commands import Cancel, Purge

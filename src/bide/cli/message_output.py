@@ -5,8 +5,19 @@ from typing import Any
 
 import msgspec
 
-from bide.cli.output import DONE, NOT_DONE, STYLES, Output, Part, escape
-from bide.cli.tables import ID, TEXT, Cell, Column, grid
+from bide.cli.output import (
+    DONE,
+    ID,
+    NOT_DONE,
+    STYLES,
+    TEXT,
+    Cell,
+    Column,
+    Output,
+    Part,
+    escape,
+    grid,
+)
 from bide.cli.times import iso, local, now_ms, relative, rounded, span, when
 from bide.model.message import ATTEMPTS, Message
 from bide.model.options import options_of

@@ -1,21 +1,23 @@
-"""Print results: tables for people, lines of text for pipes, JSON for programs."""
+"""Print results: tables for people, lines of text for pipes, JSON for programs; progress bars."""
 
 import errno
 import json
 import sys
+import threading
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import click
 import msgspec
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from bide.cli.tables import Cell, Column
+    from rich.progress import Progress
+    from rich.table import Table
+    from rich.text import Text
 
 T = TypeVar("T")
 
@@ -28,6 +30,9 @@ STYLES = {
 Part = str | tuple[str, str]
 """A piece of a sentence: text, or text and style."""
 
+Cell = Part | list[Part]
+"""The content of a cell: a text, a text with a style, or several of them."""
+
 DONE: Part = ("✓ ", "green")
 NOT_DONE: Part = ("✗ ", "red")
 NOTHING: Part = ("= ", "dim")
@@ -37,6 +42,33 @@ _BARE = {
     "cancelled": "cancel", "moved": "move", "dead": "move-dead", "purged": "purge",
     "revived": "revive", "stored": "store", "rescheduled": "reschedule", "finished": "finish",
 }  # fmt: skip
+
+PATIENCE = 1.0
+"""Seconds after which a bar appears."""
+
+ID = 26
+"""The least width of a first column: a generated id stays whole, so that users can copy it."""
+
+TEXT = 8
+"""The least width of a last column with text."""
+
+GAP = 2
+
+
+class Column(NamedTuple):
+    """A column, and what happens to it on a narrow terminal."""
+
+    name: str
+    least: int | None = None
+    """It is cut to this many characters; `None`: it stays whole."""
+    falls: int = 0
+    """If cuts are not enough, columns are left out, the lowest number first; 0: it stays."""
+    right: bool = False
+    """Whether its cells are aligned to the right, as numbers are."""
+    wraps: bool = False
+    """Whether a long cell continues on the next line."""
+    unless: str | None = None
+    """If all its cells have this text, it is not shown."""
 
 
 class Output:
@@ -121,17 +153,10 @@ class Output:
         self.report(facts, *sentence, would=would if dry_run else None)
 
     def items(
-        self,
-        items: Iterable[T],
-        columns: "Sequence[Column]",
-        *,
-        facts: Callable[[T], Any],
-        line: Callable[[T], Iterable[object]],
-        cells: "Callable[[T], Sequence[Cell]]",
-        empty: str,
-        most: int | None = None,
-        more: str = "",
-    ) -> None:
+        self, items: Iterable[T], columns: Sequence[Column], *, facts: Callable[[T], Any],
+        line: Callable[[T], Iterable[object]], cells: Callable[[T], Sequence[Cell]], empty: str,
+        most: int | None = None, more: str = "",
+    ) -> None:  # fmt: skip
         """Print items: a JSON object or a line each, as they come, or all in one table.
 
         Args:
@@ -148,13 +173,8 @@ class Output:
         shown = islice(left, most)
         if not self.terminal:
             for item in shown:
-                if self.as_json:
-                    self.json(facts(item))
-                else:
-                    self.row(*line(item))
+                self.json(facts(item)) if self.as_json else self.row(*line(item))
         elif rows := [cells(item) for item in shown]:
-            from bide.cli.tables import print_table
-
             print_table(self, columns, rows)
         else:
             self.text((empty, "dim"))
@@ -204,3 +224,164 @@ def plural(count: int, what: str) -> str:
         ('1 message', '2,000 messages')
     """
     return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+class Bar:
+    """A bar on stderr, which appears when its block has lasted for a second.
+
+    Args:
+        doing: its label, such as "exporting orders".
+        total: how much there is to do; `None` if that is unknown, or known later: see `expect`.
+        patience: seconds without a bar.
+    """
+
+    def __init__(self, doing: str, total: int | None = None, patience: float = PATIENCE) -> None:
+        self._doing = doing
+        self._total = total
+        self._done = 0
+        self._lock = threading.Lock()
+        self._progress: Progress | None = None
+        self._timer = threading.Timer(patience, self._show)
+        self._timer.daemon = True
+
+    def expect(self, total: int) -> None:
+        """Set how much there is to do."""
+        self._total = total
+        self.advance(0)
+
+    def advance(self, by: int = 1) -> None:
+        """Count what was done; if it is more than was expected, the total grows."""
+        self._done += by
+        if self._total is not None:
+            self._total = max(self._total, self._done)
+        if self._progress is not None:
+            task = self._progress.task_ids[0]
+            self._progress.update(task, completed=self._done, total=self._total)
+
+    def over(self, things: Iterable[T], size: Callable[[T], int] = lambda thing: 1) -> Iterator[T]:
+        """Yield things, and count each, or its size."""
+        for thing in things:
+            yield thing
+            self.advance(size(thing))
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            self._timer.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._timer.cancel()
+        with self._lock:
+            if self._progress is not None:
+                self._progress.stop()
+
+    def _show(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+        remaining = [] if self._total is None else [TimeRemainingColumn()]
+        progress = Progress(
+            "{task.description}", BarColumn(), MofNCompleteColumn(), *remaining,
+            console=Console(stderr=True), transient=True,
+        )  # fmt: skip
+        progress.add_task(self._doing, total=self._total, completed=self._done)
+        with self._lock:
+            if not self._timer.finished.is_set():  # the block goes on
+                progress.start()
+                self._progress = progress
+
+
+def text_of(cell: Cell) -> "Text":
+    """Return a cell as rich takes it, safe for a terminal; its line breaks stay."""
+    from rich.text import Text
+
+    text = Text()
+    for part in cell if isinstance(cell, list) else [cell]:
+        words, style = (part, "") if isinstance(part, str) else part
+        text.append("\n".join(map(escape, words.split("\n"))), style)
+    return text
+
+
+def counted(count: int, style: str = "") -> Part:
+    """Return a number as a cell; zero is dim."""
+    return f"{count:,}", style if count else "dim"
+
+
+def table_of(
+    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None
+) -> "tuple[Table, list[str]]":
+    """Return a table that fits into a width, and the names of the columns that were left out.
+
+    The last column that may be cut is cut first. If that is not enough, columns are left out.
+
+    Args:
+        columns: the columns, in order.
+        rows: the cells of each line, one for each column.
+        width: of the terminal; `None`: as wide as needed.
+    """
+    from rich import box
+    from rich.table import Table
+
+    texts = [[text_of(cell) for cell in row] for row in rows]
+    kept = [
+        place for place, column in enumerate(columns)
+        if column.unless is None or any(row[place].plain != column.unless for row in texts)
+    ]  # fmt: skip
+    wanted, least = [0] * len(columns), [0] * len(columns)
+    for place, column in enumerate(columns):
+        lines = [line for row in texts for line in row[place].split("\n", allow_blank=True)]
+        wide = max([len(column.name), *(line.cell_len for line in lines)])
+        wanted[place] = wide
+        cut = wide if column.least is None else max(column.least, len(column.name))
+        least[place] = min(wide, cut)
+
+    def needed() -> int:
+        return sum(least[place] + GAP for place in kept)
+
+    gone = []
+    falling = sorted((one for one in kept if columns[one].falls), key=lambda n: columns[n].falls)
+    while width is not None and falling and needed() > width:
+        kept.remove(place := falling.pop(0))
+        gone.append(place)
+    spare = sum(wanted) if width is None else width - needed()
+    table = Table(
+        box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0),
+        width=needed() if spare < 0 else None,
+    )  # fmt: skip
+    for place in kept:
+        more = min(max(0, spare), wanted[place] - least[place])
+        spare -= more
+        column = columns[place]
+        table.add_column(
+            column.name, justify="right" if column.right else "left", width=least[place] + more,
+            no_wrap=not column.wraps, overflow="fold" if column.wraps else "ellipsis",
+        )  # fmt: skip
+    for row in texts:
+        table.add_row(*[row[place] for place in kept])
+    return table, [columns[place].name for place in sorted(gone) if columns[place].name]
+
+
+def print_table(out: Output, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
+    """Print a table, and name the columns that did not fit."""
+    table, gone = table_of(columns, rows, out.console.width)
+    out.console.print(table, crop=False)
+    if gone:
+        out.text((f"no room for {', '.join(gone)}; --json shows all", "dim"))
+
+
+def grid(rows: Iterable[Sequence[Cell]], align: str, gap: int = GAP) -> "Table":
+    """Return a table without lines or headings.
+
+    Args:
+        rows: the cells of each line.
+        align: a letter for each column: l, or r for the right.
+        gap: how many spaces are between columns.
+    """
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, gap))
+    for letter in align:
+        table.add_column(justify="right" if letter == "r" else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(text_of, row))
+    return table

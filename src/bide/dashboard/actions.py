@@ -39,11 +39,7 @@ READ_BYTES = 1 << 20
 
 
 def rule_of(view: View) -> cmd.Where | None:
-    """Return which messages a form is about: a group, a range of due times; `None` if it names ids.
-
-    Raises:
-        Refused: it names neither.
-    """
+    """Return the group and range of due times that a form is about; `None` if it names ids."""
     request = view.request
     if request.get("by") != "rule":
         return None
@@ -55,22 +51,6 @@ def rule_of(view: View) -> cmd.Where | None:
     if where == cmd.Where():
         raise Refused(400, "nothing-chosen")
     return where
-
-
-async def change(view: View, bulk: Bulk) -> tuple[int, list[Outcome]]:
-    """Make a change, up to `BULK` messages.
-
-    Returns:
-        How many were changed; and where the messages are that it names and could not change.
-    """
-    count, unchanged, parts = 0, list[str](), whole(bulk)
-    reply: Any = None
-    with suppress(StopIteration):
-        while count < BULK:
-            reply = await _execute(view, parts.send(reply))
-            count += reply.count
-            unchanged += reply.unchanged
-    return count, await _places(view, bulk.queue, unchanged)
 
 
 async def _execute(view: View, command: Bulk | Undo) -> Any:
@@ -130,11 +110,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 async def act(view: View, log: Callable[[Act], None]) -> Page | Redirect:
-    """Do what a form asks for, or ask whether it is meant.
-
-    Args:
-        view: the request.
-        log: takes what was done.
+    """Do what a form asks for, or ask whether it is meant; `log` takes what was done.
 
     Raises:
         Refused: the visitor may not do this.
@@ -244,11 +220,12 @@ async def _ask(view: View, kind: type[R], command: cmd.Command) -> R:
     return await view.store.ask(kind, msgspec.structs.replace(command, actor=_actor(view)))
 
 
-async def _each(view: View, ids: list[str], command: Callable[[list[str]], cmd.Command]) -> Result:
+async def _each(view: View, ids: list[str], command: Any) -> Result:
     """Execute a command for messages, a thousand at a time."""
     outcomes: list[Outcome] = []
     for part in in_parts(ids):
-        outcomes += (await _ask(view, Outcomes, command(list(part)))).outcomes
+        named = msgspec.structs.replace(command, ids=list(part))
+        outcomes += (await _ask(view, Outcomes, named)).outcomes
     return _result(outcomes)
 
 
@@ -258,10 +235,17 @@ def _result(outcomes: Sequence[Outcome]) -> Result:
 
 
 async def _undoably(view: View, command: Any, where: cmd.Where | None) -> Result:
-    """Execute a command for the messages that it names, or for those that a rule selects."""
+    """Execute a command for up to `BULK` messages that it names or that a rule selects."""
     command = msgspec.structs.replace(command, actor=_actor(view))
     bulk = bulk_of(command, where, by_id=where is None)
-    return Result(*await change(view, bulk), bulk.undo)
+    count, unchanged, parts = 0, list[str](), whole(bulk)
+    reply: Any = None
+    with suppress(StopIteration):
+        while count < BULK:
+            reply = await _execute(view, parts.send(reply))
+            count += reply.count
+            unchanged += reply.unchanged
+    return Result(count, await _places(view, bulk.queue, unchanged), bulk.undo)
 
 
 async def _cancel(view: View, ids: list[str]) -> Result:
@@ -271,20 +255,16 @@ async def _cancel(view: View, ids: list[str]) -> Result:
 
 async def _reschedule(view: View, ids: list[str]) -> Result:
     command = _rescheduling(view)
-    full = command.queue
-    await view.admit(full, cmd.Edit(full, ["-"], at=command.at, delay=command.delay))
+    change = cmd.Edit(command.queue, ["-"], at=command.at, delay=command.delay)
+    await view.admit(command.queue, change)
     return await _undoably(view, msgspec.structs.replace(command, ids=ids), rule_of(view))
 
 
 def _rescheduling(view: View, default: str | None = None) -> cmd.Reschedule:
-    """Return the command with the due time that a form gives; its id is "-".
-
-    Args:
-        view: the request.
-        default: the delay if the form gives neither a delay nor a time.
+    """Return the command with the due time of a form, or this delay if it has none; its id is "-".
 
     Raises:
-        InvalidArgument: it gives none, or no valid one.
+        InvalidArgument: there is none, or no valid one.
     """
     at = view.request.moment("at")
     delay = view.request.get("delay") or (default if at is None else None)
@@ -323,7 +303,7 @@ async def _edit(view: View, ids: list[str]) -> Result:
     body, version = changes.pop("body", UNSET), request.get("version")
     command = CommandBuilder(full).edit(ids[:1], body, None, None, version, **changes)
     await view.admit(full, command)
-    return await _each(view, ids[:1], lambda part: msgspec.structs.replace(command, ids=part))
+    return await _each(view, ids[:1], command)
 
 
 async def _copy(view: View, ids: list[str]) -> Result:
@@ -340,16 +320,7 @@ async def _copy(view: View, ids: list[str]) -> Result:
 
 async def _release(view: View, ids: list[str]) -> Result:
     full = view.queue()
-    reason = f"released by {_actor(view)}"
-    return await _each(view, ids, lambda part: cmd.Release(full, part, reason))
-
-
-async def _revive(view: View, ids: list[str]) -> Result:
-    return await _undoably(view, cmd.Revive(view.queue(), ids), None)
-
-
-async def _purge(view: View, ids: list[str]) -> Result:
-    return await _undoably(view, cmd.Purge(view.queue(), "dead", ids=ids), None)
+    return await _each(view, ids, cmd.Release(full, [], f"released by {_actor(view)}"))
 
 
 async def _pause(view: View, _: list[str]) -> Result:
@@ -414,7 +385,9 @@ async def _undo(view: View, _: list[str]) -> Result:
 
 _DO: dict[str, Callable[[View, list[str]], Awaitable[Result]]] = {
     "cancel": _cancel, "reschedule": _reschedule, "edit": _edit, "copy": _copy, "release": _release,
-    "revive": _revive, "purge": _purge, "pause": _pause, "delete": _delete,
+    "revive": lambda view, ids: _undoably(view, cmd.Revive(view.queue(), ids), None),
+    "purge": lambda view, ids: _undoably(view, cmd.Purge(view.queue(), "dead", ids=ids), None),
+    "pause": _pause, "delete": _delete,
     "subscriptions": _subscription, "audit": _audit, "stop": _stop, "undo": _undo,
 }  # fmt: skip
 

@@ -18,9 +18,8 @@ from bide.cli.demo.actors import QUEUE, Plan
 from bide.cli.demo.proof import Check, Records, percentile, prove
 from bide.cli.demo.stage import Stage
 from bide.cli.errors import NOT_DONE, CommandError, raise_on_termination, require_packages
-from bide.cli.output import Output, warn
+from bide.cli.output import Cell, Output, grid, warn
 from bide.cli.queues.forecast import bar
-from bide.cli.tables import Cell, grid
 from bide.queue.sync import Queue
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ def _dashboard(out: Output, store: str) -> Iterator[Callable[[], None]]:
     ) as process:  # fmt: skip
         try:
             assert process.stdout is not None
-            where = process.stdout.readline().rpartition(" ")[2].strip()
+            where = " ".join(process.stdout.readline().split()[-1:])
             if "://" not in where:
                 raise CommandError("the dashboard did not start")
             say(f"the dashboard is at {where}")

@@ -6,9 +6,8 @@ from bide.cli import option
 from bide.cli.errors import usage_error
 from bide.cli.message_output import as_json, body_line, print_messages
 from bide.cli.option import MORE, SCREEN
-from bide.cli.output import STYLES, Output, first_line, warn
+from bide.cli.output import ID, STYLES, TEXT, Cell, Column, Output, first_line, warn
 from bide.cli.store import Store, on_store
-from bide.cli.tables import ID, TEXT, Cell, Column
 from bide.cli.times import iso, local, relative
 from bide.model.limits import MAX_PAGE
 from bide.model.message import STATES, Message, State

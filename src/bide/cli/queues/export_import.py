@@ -10,8 +10,7 @@ import click
 
 from bide.cli import option
 from bide.cli.errors import raise_on_termination, usage_error
-from bide.cli.output import DONE, NOTHING, Output, plural, warn
-from bide.cli.progress import Bar
+from bide.cli.output import DONE, NOTHING, Bar, Output, plural, warn
 from bide.cli.store import Store, on_any_store, on_store
 from bide.engines.registry import mask
 from bide.queue.sorted_set import load_sorted_set

@@ -7,8 +7,7 @@ import click
 
 from bide.cli import option
 from bide.cli.errors import NOT_DONE, DeferredInterrupt, raise_on_termination, usage_error
-from bide.cli.output import DONE, NOTHING, WARNING, Output, plural, warn
-from bide.cli.progress import Bar
+from bide.cli.output import DONE, NOTHING, WARNING, Bar, Output, plural, warn
 from bide.cli.store import Store
 from bide.engines.registry import opener
 from bide.model.errors import InvalidArgument

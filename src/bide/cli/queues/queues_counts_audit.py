@@ -6,10 +6,19 @@ from typing import Any
 import click
 
 from bide.cli import option
-from bide.cli.output import STYLES, Output, plural
-from bide.cli.progress import Bar
+from bide.cli.output import (
+    ID,
+    STYLES,
+    Bar,
+    Cell,
+    Column,
+    Output,
+    counted,
+    grid,
+    plural,
+    print_table,
+)
 from bide.cli.store import NoQueue, Store, on_store
-from bide.cli.tables import ID, Cell, Column, counted, grid, print_table
 from bide.cli.times import local, now_ms, relative, rounded
 from bide.model.commands import Count
 from bide.model.replies import Counts

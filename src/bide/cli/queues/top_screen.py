@@ -4,9 +4,20 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bide.cli.output import STYLES, Output, escape, plural, warn
+from bide.cli.output import (
+    ID,
+    STYLES,
+    TEXT,
+    Cell,
+    Column,
+    Output,
+    escape,
+    plural,
+    table_of,
+    text_of,
+    warn,
+)
 from bide.cli.queues.queues_counts_audit import FLOW, SIZES, facts_of, size_cells
-from bide.cli.tables import ID, TEXT, Cell, Column, table_of, text_of
 from bide.cli.times import iso, rounded
 from bide.model.replies import Forecasted
 from bide.model.times import limits_text

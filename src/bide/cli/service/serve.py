@@ -7,8 +7,7 @@ import click
 
 from bide.cli import option
 from bide.cli.errors import require_packages
-from bide.cli.output import Output
-from bide.cli.tables import grid
+from bide.cli.output import Output, grid
 from bide.cli.times import read_duration
 from bide.server.settings import Settings
 

@@ -12,10 +12,9 @@ import msgspec
 from bide.cli import option
 from bide.cli.action_log import logged
 from bide.cli.errors import CommandError, require_packages
-from bide.cli.output import Output
+from bide.cli.output import ID, TEXT, Cell, Column, Output
 from bide.cli.program import Group
 from bide.cli.store import Store, on_any_store, on_store
-from bide.cli.tables import ID, TEXT, Cell, Column
 from bide.server.subscribe import Identity
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ import click
 from bide.cli import option
 from bide.cli.errors import usage_error
 from bide.cli.message_output import as_json, body_bytes, body_line, standing
-from bide.cli.output import Output, warn
+from bide.cli.output import ID, TEXT, Column, Output, warn
 from bide.cli.store import Store, on_any_store
-from bide.cli.tables import ID, TEXT, Column
 from bide.cli.times import local, relative, rounded
 from bide.model.errors import StoreError
 from bide.model.limits import MAX_COUNT

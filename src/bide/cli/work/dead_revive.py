@@ -11,11 +11,9 @@ from bide.cli.bulk import change_many, confirm, purge_state
 from bide.cli.errors import usage_error
 from bide.cli.message_output import as_json, print_outcomes, print_sheet
 from bide.cli.option import MORE, SCREEN
-from bide.cli.output import Output, first_line, plural, warn
+from bide.cli.output import ID, TEXT, Bar, Cell, Column, Output, first_line, plural, warn
 from bide.cli.program import Group
-from bide.cli.progress import Bar
 from bide.cli.store import Store, on_store
-from bide.cli.tables import ID, TEXT, Cell, Column
 from bide.cli.times import iso, local, relative
 from bide.model.commands import Purge
 from bide.model.message import Message

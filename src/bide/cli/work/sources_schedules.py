@@ -6,9 +6,8 @@ import click
 from click.core import ParameterSource
 
 from bide.cli import option
-from bide.cli.output import STYLES, Output, Part, first_line, warn
+from bide.cli.output import ID, STYLES, TEXT, Cell, Column, Output, Part, first_line, warn
 from bide.cli.store import Store, on_store
-from bide.cli.tables import ID, TEXT, Cell, Column
 from bide.cli.times import iso, local, now_ms, relative
 from bide.model.errors import InvalidArgument, StoreUnavailable
 

@@ -8,10 +8,9 @@ import msgspec
 
 from bide.cli import option
 from bide.cli.errors import CommandError
-from bide.cli.output import DONE, NOT_DONE, Output
+from bide.cli.output import DONE, ID, NOT_DONE, TEXT, Cell, Column, Output
 from bide.cli.program import Group
 from bide.cli.store import Store, on_store
-from bide.cli.tables import ID, TEXT, Cell, Column
 from bide.cli.times import now_ms, rounded
 from bide.observing.workers import WorkerProcess
 from bide.queue.stores import ask_to_stop, read_workers
