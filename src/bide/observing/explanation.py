@@ -1,14 +1,13 @@
-"""From facts to an explanation: what holds a message where it is."""
+"""Explain why a message is where it is: as data, and as a sentence in English or Chinese."""
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib.resources import files
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 
-from bide.model.ended import End
 from bide.model.message import LAPSED, State
 from bide.model.replies import AHEAD, Explained, Limited, Pause
 from bide.model.times import format_duration, rate_text, to_datetime
@@ -21,11 +20,8 @@ Reason = Literal[
 """One cause. A ready message may have several: the first one counts most."""
 
 
-class _Clause(NamedTuple):
-    """A part of the sentence: which one, and its values."""
-
-    name: str
-    values: dict[str, Any]
+Cause = tuple[Reason, str, dict[str, Any]]
+"""A cause, its clause of the sentence, and the values in that."""
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -54,7 +50,7 @@ class Explanation(msgspec.Struct, frozen=True):
     @property
     def reasons(self) -> tuple[Reason, ...]:
         """The causes, the most important one first."""
-        return tuple(reason for reason, _ in self._causes())
+        return tuple(reason for reason, _, _ in self._causes())
 
     @property
     def sentence(self) -> str:
@@ -67,26 +63,28 @@ class Explanation(msgspec.Struct, frozen=True):
         Args:
             language: "en" or "zh" (Simplified Chinese).
         """
-        causes = [clause for _, clause in self._causes()]
-        if self.state == "ready":
-            late = self.facts.now - self.facts.due
-            causes.insert(0, _Clause("ready", {"due": self.facts.due, "late": late}))
-        if self.facts.successor is not None and "lapsed" not in self.reasons:
-            causes.append(_Clause("successor", {"due": self.facts.successor}))
-        common = {"id": self.id, "queue": self.queue}
-        return joined(
-            [render(clause.name, {**common, **clause.values}, language) for clause in causes],
-            language,
-            explained=self.state == "ready",
-        )
-
-    def _causes(self) -> Iterator[tuple[Reason, _Clause]]:
         facts = self.facts
+        parts = [(clause, values) for _, clause, values in self._causes()]
+        if facts.state == "ready":
+            parts.insert(0, ("ready", {"due": facts.due, "late": facts.now - facts.due}))
+        if facts.successor is not None and "lapsed" not in self.reasons:
+            parts.append(("successor", {"due": facts.successor}))
+        common = {"id": self.id, "queue": self.queue}
+        first, *others = [render(clause, common | values, language) for clause, values in parts]
+        colon, semicolon = clauses()["separator"][language]
+        if facts.state == "ready" and others:  # the first one says what the others explain
+            return f"{first}{colon}{semicolon.join(others)}"
+        return str(semicolon.join([first, *others]))
+
+    def _causes(self) -> Iterator[Cause]:
+        facts = self.facts
+        end = facts.end
         match facts.state:
-            case None if facts.end is not None and facts.end.how != "dead":
-                yield self._gone(facts.end)
+            case None if end is not None and end.how != "dead":
+                by = " by" if end.by else ""
+                yield end.how, end.how + by, {"by": end.by, **self._since(end.moment)}
             case None:
-                yield "missing", _Clause("missing", {})
+                yield "missing", "missing", {}
             case "delayed":
                 yield self._delayed()
             case "ready":
@@ -94,96 +92,84 @@ class Explanation(msgspec.Struct, frozen=True):
             case "leased":
                 yield self._leased()
             case "dead":
-                yield "dead", _Clause("dead", {**self._failure(), **self._since(facts.ended)})
-            case "acked":
-                yield "acked", _Clause("acked", self._since(facts.ended))
-            case "expired":
-                yield "expired", _Clause("expired", self._since(facts.ended))
+                yield "dead", "dead", {**self._failure(), **self._since(facts.ended)}
+            case "acked" | "expired":
+                yield facts.state, facts.state, self._since(facts.ended)
 
-    def _gone(self, end: End) -> tuple[Reason, _Clause]:
-        assert end.how != "dead"
-        by = " by" if end.by else ""
-        return end.how, _Clause(end.how + by, {"by": end.by, **self._since(end.moment)})
-
-    def _delayed(self) -> tuple[Reason, _Clause]:
+    def _delayed(self) -> Cause:
         facts = self.facts
         values = {"due": facts.due, "left": facts.due - facts.now}
         if facts.planned is None:
-            return "delayed", _Clause("delayed", values)
+            return "delayed", "delayed", values
         if facts.failure is None:
-            return "returned", _Clause("returned", values)
-        return "retry", _Clause("retry", {**values, **self._failure()})
+            return "returned", "returned", values
+        return "retry", "retry", {**values, **self._failure()}
 
-    def _ready(self) -> Iterator[tuple[Reason, _Clause]]:
+    def _ready(self) -> Iterator[Cause]:
         facts = self.facts
         pause = facts.pauses[-1] if facts.pauses else Pause(0, 0)
-        if pause.until is None:
+        if pause.until is None and pause.since is None:
+            yield "paused", "paused before", {"actor": pause.actor}
+        elif pause.until is None:
             name = "paused by" if pause.actor else "paused"
-            since = {} if pause.since is None else self._since(pause.since)
-            values = {"actor": pause.actor, **since}
-            yield "paused", _Clause(name if since else "paused before", values)
+            yield "paused", name, {"actor": pause.actor, **self._since(pause.since)}
         if facts.limited is not None:
-            yield "limit", self._limit(facts.limited)
+            yield self._limit(facts.limited)
         for one in facts.subscriptions or ():
             name = "subscription paused" if one.paused else "circuit"
-            since = self._since(one.since or facts.now)
+            since = self._since(one.since)
             values = {"name": one.name, "error": one.reason or "-", "until": one.until, **since}
-            yield "subscription", _Clause(name, values)
+            yield "subscription", name, values
         yield from self._workers()
         if facts.failure is not None and facts.attempt:
-            yield "failed", _Clause("failed", self._failure())
+            yield "failed", "failed", self._failure()
         if facts.ahead:
-            many = facts.ahead > AHEAD
-            count = AHEAD if many else facts.ahead
-            name = "ahead more" if many else "ahead"
-            if facts.limited is not None:
-                name += " of its group"
-            yield "ahead", _Clause(name, {"count": count})
+            name = "ahead more" if facts.ahead > AHEAD else "ahead"
+            name += "" if facts.limited is None else " of its group"
+            yield "ahead", name, {"count": min(facts.ahead, AHEAD)}
         elif pause.until is not None and facts.limited is None and self._is_served:
-            yield "next", _Clause("next", {})
+            yield "next", "next", {}
 
     @property
     def _is_served(self) -> bool:
-        return not self.facts.subscriptions and bool(self.facts.workers)
+        return bool(self.facts.workers) and not self.facts.subscriptions
 
-    def _limit(self, limited: Limited) -> _Clause:
-        name, running = limited.by.replace("_", " "), {"running": limited.running}
+    def _limit(self, limited: Limited) -> Cause:
+        name, values = limited.by.replace("_", " "), {"running": limited.running}
         if limited.until is None:
-            return _Clause(name, {"count": limited.value, **running})
+            return "limit", name, {"count": limited.value, **values}
         left = {"until": limited.until, "left": limited.until - self.facts.now}
-        return _Clause(name, {"rate": rate_text(limited.value), **left, **running})
+        return "limit", name, {"rate": rate_text(limited.value), **left, **values}
 
-    def _workers(self) -> Iterator[tuple[Reason, _Clause]]:
+    def _workers(self) -> Iterator[Cause]:
         workers = self.facts.workers
-        if workers is None:
-            return
-        if not workers:
-            yield "no-worker", _Clause("no-worker", {})
-        elif all(one.busy for one in workers):
+        if workers is not None and not workers:
+            yield "no-worker", "no-worker", {}
+        elif workers and all(one.busy for one in workers):
             places = sum(one.places or 0 for one in workers)
             values = {"places": places, "workers": len(workers)}
-            oldest = min(
-                (one for one in workers if one.since is not None),
-                key=lambda one: one.since or 0, default=None,
-            )  # fmt: skip
-            if oldest is None or oldest.since is None:
-                yield "busy", _Clause("busy", values)
+            lasting = [(one.since, one) for one in workers if one.since is not None]
+            if not lasting:
+                yield "busy", "busy", values
                 return
+            since, oldest = min(lasting, key=lambda pair: pair[0])
             longest = {"longest": oldest.longest, "holder": oldest.holder}
-            yield "busy", _Clause("busy with", {**values, **longest, **self._since(oldest.since)})
+            yield "busy", "busy with", {**values, **longest, **self._since(since)}
 
-    def _leased(self) -> tuple[Reason, _Clause]:
+    def _leased(self) -> Cause:
         facts = self.facts
         assert facts.until is not None
-        values = {"holder": facts.holder, "until": facts.until, "left": facts.until - facts.now}
+        values: dict[str, Any] = {
+            "holder": facts.holder, "until": facts.until, "left": facts.until - facts.now,
+        }  # fmt: skip
         if facts.until <= facts.now:
             if facts.successor is None:
-                return "lapsed", _Clause("lapsed", values)
-            return "lapsed", _Clause("lapsed successor", {**values, "due": facts.successor})
+                return "lapsed", "lapsed", values
+            return "lapsed", "lapsed successor", {**values, "due": facts.successor}
         if facts.since is None:
-            return "leased", _Clause("leased before", values)
+            return "leased", "leased before", values
         values |= {"extended": facts.extended, **self._since(facts.since)}
-        return "leased", _Clause("leased extended" if facts.extended else "leased", values)
+        return "leased", "leased extended" if facts.extended else "leased", values
 
     def _since(self, moment: int | None) -> dict[str, Any]:
         """Return a time in the past, and how long ago it was."""
@@ -216,21 +202,6 @@ def render(clause: str, values: Mapping[str, Any], language: str) -> str:
     texts = {name: _text(name, value, language) for name, value in values.items()}
     text: str = clauses()[clause][language].format_map(texts)
     return text
-
-
-def joined(parts: Sequence[str], language: str, *, explained: bool) -> str:
-    """Return clauses as one sentence.
-
-    Args:
-        parts: the clauses, one at least.
-        language: "en" or "zh".
-        explained: whether the first one states what the others explain.
-    """
-    colon, semicolon = clauses()["separator"][language]
-    first, *others = parts
-    if explained and others:
-        return f"{first}{colon}{semicolon.join(others)}"
-    return str(semicolon.join(parts))
 
 
 _MOMENTS = {"due", "since", "until"}

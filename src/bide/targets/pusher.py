@@ -17,7 +17,7 @@ from bide.consuming.store_client import StoreClient
 from bide.lane.lane import Lane
 from bide.model.errors import Closed, StoreError
 from bide.model.message import Message
-from bide.observing.heartbeat import Heartbeat, can_report
+from bide.observing.heartbeat import Heartbeat
 from bide.observing.tally import Tally, total
 from bide.targets.amqp import NOT_INSTALLED, Address, is_amqp, is_installed
 from bide.targets.http.addresses import Gate, Lookup, lookup
@@ -166,7 +166,7 @@ class Pusher:
                 except StoreError as error:
                     _log.warning("the subscriptions could not be looked at: %s", error)
                 self.looked += 1
-                if self.workers and not beats and can_report(lane):
+                if self.workers and not beats and lane.capabilities.shared:
                     beats.append(asyncio.create_task(heartbeat.keep()))
                 await first_of(self._look.wait(), sleep(self._clock, LOOK))
         finally:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from bide.consuming import settling
+from bide.consuming.claiming import CLAIM_MOST
 from bide.consuming.consumer import Consumer
 from bide.consuming.handler import Handler
 from bide.consuming.handling import Handling
@@ -169,7 +169,7 @@ class SubscriptionWorker(Consumer):
             return 0, None
         if moment < self._held_until:
             return 0, self._held_until - moment
-        count = self._pace.room(min(room, settling.CLAIM_MOST), moment)
+        count = self._pace.room(min(room, CLAIM_MOST), moment)
         return count, None if count else self._pace.wait(moment)
 
     async def admits(self, reply: Claimed) -> bool:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from bide.consuming.busy import busy_of
 from bide.consuming.consumer import Consumer
 from bide.consuming.graceful_stop import cancel, first_of, stop
 from bide.consuming.isolation import CrashIsolation
@@ -23,7 +22,7 @@ from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Queues
 from bide.model.errors import InvalidArgument, StoreBusy, StoreUnavailable
 from bide.model.replies import Names
-from bide.observing.heartbeat import Busy, Heartbeat, can_report
+from bide.observing.heartbeat import Busy, Heartbeat
 from bide.observing.tally import Tally
 from bide.observing.workers import read_gaps
 from bide.queue.values import own_name
@@ -167,14 +166,13 @@ class Runner:
 
     def busy(self) -> dict[str, Busy]:
         """Return what is being handled of each queue."""
-        return {
-            queue: busy_of(one.running, one.queue_handlers.concurrency, self._app.clock)
-            for queue, one in self.consumers.items()
-        }
+        return {queue: consumer.busy() for queue, consumer in self.consumers.items()}
 
     def stuck(self) -> list[str]:
         """Return the queues whose places are all taken by handlers that do not return."""
-        return [queue for queue, consumer in self.consumers.items() if consumer.stuck]
+        return [
+            queue for queue, consumer in self.consumers.items() if consumer.stuck_handlers.stuck
+        ]
 
     def trouble(self) -> str | None:
         """Return why messages are not handled now, without addresses; `None` if all is well."""
@@ -246,7 +244,7 @@ class Runner:
                     watch.look, crash_isolation,
                 )  # fmt: skip
             consumers = list(self.consumers.values())
-            if self._present and can_report(store_client.lane):
+            if self._present and store_client.lane.capabilities.shared:
                 heartbeat.began = self._app.clock.now()
                 heartbeat.gaps = await read_gaps(store_client.lane, self._queues, heartbeat.began)
                 for queue, consumer in self.consumers.items():
