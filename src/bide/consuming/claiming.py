@@ -141,8 +141,10 @@ class Claimer(ABC):
             room, pause = self.room()
             if not room:
                 self._vacancy.clear()
-                over = () if pause is None else (sleep(self._clock, max(0.0, pause)),)
-                await first_of(self._vacancy.wait(), *over)
+                if pause is None:
+                    await self._vacancy.wait()
+                else:
+                    await first_of(self._vacancy.wait(), sleep(self._clock, max(0.0, pause)))
             elif (reply := await self._claimed(room)) is not None:
                 admitted = False
                 try:

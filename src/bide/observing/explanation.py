@@ -1,16 +1,31 @@
 """Explain why a message is where it is: as data, and as a sentence in English or Chinese."""
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from bide.lane.steps import Steps, arun_steps, run_steps
+from bide.model.commands import Command, Find, History, Scan
+from bide.model.errors import AccessDenied
+from bide.model.identity import RESERVED
 from bide.model.message import LAPSED, State
-from bide.model.replies import AHEAD, Explained, Limited, Pause
+from bide.model.replies import (
+    AHEAD,
+    Ends,
+    Explained,
+    Found,
+    Limited,
+    Page,
+    Pause,
+    Serving,
+    Subscribed,
+)
 from bide.model.times import format_duration, rate_text, to_datetime
+from bide.observing.heartbeat import QUEUE, read
 
 Reason = Literal[
     "missing", "delayed", "retry", "returned", "paused", "limit", "subscription", "no-worker",
@@ -222,3 +237,126 @@ def _text(name: str, value: Any, language: str) -> str:
         return str(clauses()["lease-lapsed"][language])
     lines = str(value).splitlines() or ["-"]
     return lines[0][:LONGEST] or "-"
+
+
+READ_MOST = 1_000
+"""How many reports of workers, and how many subscriptions, are read."""
+
+T = TypeVar("T")
+
+
+class _Subscription(msgspec.Struct):
+    """What counts of a stored subscription; see `bide.targets.http.subscription`."""
+
+    queue: str
+    name: str
+    namespace: str | None = None
+    paused: bool = False
+    reason: str = ""
+
+
+class _Circuit(msgspec.Struct):
+    """What counts of a stored circuit; see `bide.targets.http.receiver`."""
+
+    since: int | None = None
+    until: int = 0
+    error: str = ""
+
+
+def look_further(
+    queue: str, id: str | None, told: Explained, *, around: bool,
+    present: Mapping[str, Iterable[str]] | None = None,
+) -> Steps[Explained]:  # fmt: skip
+    """Add what the store keeps elsewhere.
+
+    That is how a message that is gone ended, and if `around`, who serves the queue of a ready
+    message, and which subscriptions send nothing.
+
+    Args:
+        queue: its name in the store.
+        id: of the message; `None`: of no message.
+        told: what the store knows.
+        around: whether to look at workers and subscriptions.
+        present: holders that claim through this server, and their queues.
+    """
+    if id is not None and told.state is None and told.end is None:
+        reply: Ends | None = yield History(queue, id, max_bytes=0)
+        if reply is not None and reply.ends:
+            end = msgspec.structs.replace(reply.ends[0], result=None)  # which not all may see
+            told = msgspec.structs.replace(told, end=end)
+    if not around or told.state != "ready" or told.workers is not None:
+        return told
+    home, slash, _ = queue.rpartition("/")
+    found = {holder: Serving(holder) for holder, its in (present or {}).items() if queue in its}
+    known = True
+    for register in {QUEUE, f"{home}{slash}{QUEUE}"}:
+        page: Page | None = yield Scan(register, "delayed", limit=READ_MOST)
+        known = known and page is not None
+        for report in map(read, page.messages if page is not None else ()):
+            for holder, queues in report.workers.items() if report is not None else ():
+                if report is not None and queue in queues:
+                    one: Any = report.busy.get(queue)
+                    busy = () if one is None else (one.places, one.running, one.longest, one.since)
+                    found[holder] = Serving(holder, *busy)
+    return msgspec.structs.replace(
+        told,
+        workers=sorted(found.values(), key=lambda one: one.holder) if known else None,
+        subscriptions=(yield from _subscriptions(queue)),
+    )
+
+
+def _subscriptions(queue: str) -> Steps[list[Subscribed] | None]:
+    """Return the subscriptions of a queue that send nothing."""
+    page: Page | None = yield Scan(f"{RESERVED}/subscriptions", "delayed", limit=READ_MOST)
+    if page is None:
+        return None
+    kept = {message.id: _decoded(message.data, _Subscription) for message in page.messages}
+    mine = {
+        key: one
+        for key, one in kept.items()
+        if one is not None and f"{one.namespace or ''}/{one.queue}".removeprefix("/") == queue
+    }
+    if not mine:
+        return []
+    answer: Found | None = yield Find(f"{RESERVED}/circuits", list(mine))
+    circuits = answer.messages if answer is not None else [None] * len(mine)
+    found = []
+    for one, stored in zip(mine.values(), circuits, strict=False):
+        circuit = None if stored is None else _decoded(stored.data, _Circuit)
+        if one.paused:
+            found.append(Subscribed(one.name, True, one.reason))
+        elif circuit is not None and circuit.since is not None:
+            found.append(Subscribed(one.name, False, circuit.error, circuit.since, circuit.until))
+    return found
+
+
+def _decoded(data: bytes, kind: type[T]) -> T | None:
+    """Decode a record; one that is damaged is left out."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def follow(steps: Steps[T], ask: Callable[[Command], Any]) -> T:
+    """Run some steps; what the caller may not ask is `None` to them."""
+
+    def allowed(command: Command) -> Any:
+        try:
+            return ask(command)
+        except AccessDenied:
+            return None
+
+    return run_steps(steps, allowed)
+
+
+async def afollow(steps: Steps[T], ask: Callable[[Command], Awaitable[Any]]) -> T:
+    """Async form of `follow`."""
+
+    async def allowed(command: Command) -> Any:
+        try:
+            return await ask(command)
+        except AccessDenied:
+            return None
+
+    return await arun_steps(steps, allowed)

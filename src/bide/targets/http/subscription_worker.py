@@ -21,7 +21,7 @@ from bide.model.message import Message
 from bide.model.replies import Claimed
 from bide.targets.http.client import Busy
 from bide.targets.http.receiver import Answer, Circuit, Failed, Pace, verdict
-from bide.targets.http.records import Records
+from bide.targets.http.records import Overtaken, Records
 from bide.targets.http.stats import Deliveries, PushStats
 from bide.targets.http.subscription import Subscription
 
@@ -38,9 +38,6 @@ class Target(Protocol):
 
     async def ping(self, to: Subscription) -> Answer:
         """See whether the receiver is there."""
-
-    async def close(self) -> None:
-        """Close all connections."""
 
 
 AGAIN = 1.0
@@ -288,8 +285,12 @@ class SubscriptionWorker(Consumer):
         if self.subscription.paused or to.url != self.subscription.url:
             return
         _log.error("%s: paused, since %s", self.subscription.key, reason)
+        one = self.subscription
         try:
-            self.subscription = await self._records.pause_this(self.subscription, reason)
+            paused = await self._records.pause(one.namespace, one.name, reason, one.tag)
+            self.subscription = paused or one
+        except Overtaken as error:
+            self.subscription = error.now or one
         except StoreError as error:
             _log.warning("%s: could not be paused: %s", self.subscription.key, error)
         self.recall()
