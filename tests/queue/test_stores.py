@@ -221,7 +221,7 @@ def test_a_store_of_a_newer_bide_is_left_as_it_is(here: Path) -> None:
     with bide.Queue("orders", f"sqlite:///{here}/bide.db") as orders:
         orders.put(1)
     other = sqlite3.connect(here / "bide.db")
-    other.execute("UPDATE bide_store SET version = 99")
+    other.execute("UPDATE bide_store SET schema_version = 99")
     other.commit()
     other.close()
     with bide.Queue("orders", f"sqlite:///{here}/bide.db") as orders:

@@ -121,7 +121,7 @@ def test_a_second_run_at_the_same_time_is_refused(
 ) -> None:
     fill_rq(broker)
     broker.client.set("bide:import:rq:default:run", "another")
-    monkeypatch.setattr("bide.queue.takeover.run._patience", lambda: lambda: False)
+    monkeypatch.setattr("bide.queue.takeover.transit.PATIENCE", 0)
     with pytest.raises(bide.AlreadyMoving, match="another import takes messages out of"):
         bide.take_over(orders, "rq", broker.store_url)
     assert orders.counts().sizes.total == 0

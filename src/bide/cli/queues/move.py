@@ -15,8 +15,8 @@ from bide.model.limits import MAX_PAGE
 from bide.model.undoing import is_records
 from bide.observing.heartbeat import is_register
 from bide.queue.move import Moved, Mover
-from bide.queue.move.ledger import ledger_name
 from bide.queue.move.mover import BATCH
+from bide.queue.move.steps import ledger_name
 
 SOON, LATER = 0.1, 1.0
 """Seconds that `--follow` waits before it counts the source again: at first, and at most.

@@ -12,8 +12,7 @@ from bide.model.limits import MAX_PAGE
 from bide.model.message import Message
 from bide.model.replies import Counts, Settings
 from bide.model.times import LIMITS
-from bide.queue.move.ledger import LEASE, Ledger
-from bide.queue.move.steps import Carried, Steps
+from bide.queue.move.steps import LEASE, Carried, Ledger, Steps
 from bide.queue.sync import Queue, check_blocking
 
 BATCH = 500
@@ -151,9 +150,11 @@ class Mover:
                 self._passes(steps)
         finally:
             ledger.close()
-        counts = self._source._do(Counts, Count(self._source.name))
-        self.moved.ends(counts)
+        self.moved.ends(self._counts())
         return self.moved
+
+    def _counts(self) -> Counts:
+        return self._source._do(Counts, Count(self._source.name))
 
     def has_work(self) -> bool:
         """Tell, by counting, whether there may be messages that the last run did not see.
@@ -161,7 +162,7 @@ class Mover:
         Compares with the counts from before a pass that found nothing to move: a message that is
         put while a pass ends is in all later counts.
         """
-        return _movable(self._source._do(Counts, Count(self._source.name))) != self._seen
+        return _movable(self._counts()) != self._seen
 
     def plan(self) -> Moved:
         """Return what a run would do, without changes."""
@@ -177,7 +178,7 @@ class Mover:
                 else:
                     found.moved += count
                 self._progress(len(page))
-        found.ends(self._source._do(Counts, Count(self._source.name)))
+        found.ends(self._counts())
         found.left = found.known + found.held
         return found
 
@@ -214,19 +215,18 @@ class Mover:
     def _pass(self, steps: Steps, pages: int) -> None:
         """Go through the queue once, and through at most so many pages of each kind."""
         self.moved.fresh()
-        for page in islice(steps.pages("next", self._batch), pages):
-            self.moved.moved += self._surely(steps, steps.carry, page)
-            self._progress(len(page))
-        for page in islice(steps.pages("leased", self._batch), pages):
-            # There may be no worker left that notices that a lease is over.
-            now = self._source._clock.now()
-            lapsed = [m for m in page if m.until is not None and m.until <= now]
-            if lapsed:
-                self.moved.moved += self._surely(steps, steps.carry, lapsed)
-                self._progress(len(lapsed))
-        for page in islice(steps.pages("dead", self._batch), pages):
-            self.moved.dead += self._surely(steps, steps.carry_letters, page)
-            self._progress(len(page))
+        kinds = (("next", steps.carry), ("leased", steps.carry), ("dead", steps.carry_letters))
+        for state, carry in kinds:
+            for found in islice(steps.pages(state, self._batch), pages):
+                page = found
+                if state == "leased":  # there may be no worker left that notices their ends
+                    now = self._source._clock.now()
+                    page = [m for m in found if m.until is not None and m.until <= now]
+                if page:
+                    count = self._surely(steps, carry, page)
+                    self.moved.dead += count if state == "dead" else 0
+                    self.moved.moved += count if state != "dead" else 0
+                    self._progress(len(page))
 
     def _passes(self, steps: Steps) -> None:
         """Go through the queue until it is empty, or until a pass did not make it smaller.
@@ -235,7 +235,7 @@ class Mover:
         """
         before = None
         while True:
-            counts = self._source._do(Counts, Count(self._source.name))
+            counts = self._counts()
             total = counts.sizes.total
             if not total:
                 self._seen = _movable(counts)
@@ -249,30 +249,25 @@ class Mover:
             before = total
 
     def _surely(
-        self,
-        steps: Steps,
-        carry: Callable[[Sequence[Message]], Carried],
-        page: Sequence[Message],
+        self, steps: Steps, carry: Callable[[Sequence[Message]], Carried], page: Sequence[Message]
     ) -> int:
         """Move a page; if a reply was lost, finish what is in transit."""
-        count = 0
-        for attempt in range(1, TRIES + 1):
+        attempt = 1
+        while True:
             try:
                 if attempt > 1:
-                    count = steps.go_on(self._batch)
-                    break  # the rest of the page comes with the next pass
+                    return steps.go_on(self._batch)  # the rest comes with the next pass
                 carried = carry(page)
                 self.moved.stay(carried)
-                count = carried.moved
-                break
+                return carried.moved
             except OutcomeUnknown:
                 if attempt == TRIES:
                     raise
-        return count
+                attempt += 1
 
     def _settings(self) -> None:
         """Give the target the limits of the source and its longer settings; pause a new one."""
-        there = self._source._do(Counts, Count(self._source.name))
+        there = self._counts()
         here = self._target._do(Counts, Count(self._target.name))
         new = here.flow.put == 0 and not here.paused
         paused = True if new and there.paused else None

@@ -1,6 +1,5 @@
 """A takeover from beginning to end."""
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -13,7 +12,7 @@ from bide.engines.registry import mask, opener
 from bide.model.errors import InvalidArgument
 from bide.queue.sync import Queue, check_blocking
 from bide.queue.takeover.source import NOW, Elsewhere, Entry, Gone, Pickled, Place, Refused, Source
-from bide.queue.takeover.transit import LEASE, Ready, Transit
+from bide.queue.takeover.transit import Ready, Transit
 
 Library = Literal["celery", "rq", "arq", "huey", "bullmq"]
 
@@ -121,7 +120,7 @@ def take_over(
         if dry_run:
             run.count()
         else:
-            transit.open(_patience())
+            transit.open()
             try:
                 run.move()
             finally:
@@ -131,27 +130,15 @@ def take_over(
     return run.done
 
 
-def _source_of(library: Library) -> "type[Source]":
+def _source_of(library: Library) -> type[Source]:
     """Return the class that reads a library's queues, imported only now."""
-    from bide.queue.takeover.jobs import ArqSource, BullMQSource, RQSource
-    from bide.queue.takeover.tasks import CelerySource, HueySource
+    from bide.queue.takeover import jobs, tasks
 
     sources: dict[Library, type[Source]] = {
-        "celery": CelerySource, "rq": RQSource, "arq": ArqSource, "huey": HueySource,
-        "bullmq": BullMQSource,
+        "celery": tasks.CelerySource, "rq": jobs.RQSource, "arq": jobs.ArqSource,
+        "huey": tasks.HueySource, "bullmq": jobs.BullMQSource,
     }  # fmt: skip
     return sources[library]
-
-
-def _patience() -> Callable[[], bool]:
-    """Return a function that waits a little, and then says whether to go on waiting."""
-    end = time.monotonic() + LEASE / 1000 + 2
-
-    def wait() -> bool:
-        time.sleep(0.2)
-        return time.monotonic() < end
-
-    return wait
 
 
 @dataclass

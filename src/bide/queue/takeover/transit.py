@@ -1,6 +1,7 @@
 """The steps by which messages leave the source; any of them may be the last one of a run."""
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -17,6 +18,9 @@ from bide.queue.takeover.source import Entry, Place, Source
 
 LEASE = 15_000
 """Milliseconds after which another run may go on with what a dead one left."""
+
+PATIENCE = LEASE / 1000 + 2
+"""Seconds that a run waits for the right to import."""
 
 _GUARD = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
@@ -89,6 +93,12 @@ class _Note(msgspec.Struct, array_like=True):
     score: float
 
 
+def _place_of(entry: Entry) -> list[object]:
+    """Return where an element is, for scripts: key, kind, side of a list, member."""
+    place = entry.place
+    return [place.key, place.kind, -1 if place.oldest_last else 1, entry.member]
+
+
 class Transit:
     """Carries messages from a source to a queue, while it holds the right to.
 
@@ -107,18 +117,20 @@ class Transit:
         self._mark = _MARK + name
         self._run = new_id()
 
-    def open(self, wait: Callable[[], bool]) -> None:
+    def open(self) -> None:
         """Take the right to import from this queue, which a dead run has for `LEASE`.
 
         Raises:
             AlreadyMoving: another run has it.
         """
+        end = time.monotonic() + PATIENCE
         while not self._redis.ask("SET", self._lock, self._run, "NX", "PX", LEASE):
-            if not wait():
+            if time.monotonic() >= end:
                 raise AlreadyMoving(
                     f"another import takes messages out of {self._redis.shown}; wait until it is "
                     "done, or stop it and run this again"
                 )
+            time.sleep(0.2)
 
     def close(self) -> None:
         """Give the right back."""
@@ -146,9 +158,7 @@ class Transit:
             return []
         arguments: list[object] = []
         for one in ready:
-            place, member, _ = one.entry
-            side = -1 if place.oldest_last else 1
-            arguments += [place.key, place.kind, side, member, self._note(one.entry)]
+            arguments += [*_place_of(one.entry), self._note(one.entry)]
         took = self._eval(_TAKE, [], arguments)
         return [one for one, gone in zip(ready, took, strict=True) if gone]
 
@@ -198,10 +208,7 @@ class Transit:
         }
 
     def _back(self, entry: Entry) -> None:
-        place, member, score = entry
-        side = -1 if place.oldest_last else 1
-        note = self._note(entry)
-        self._eval(_BACK, [], [place.key, place.kind, side, member, repr(score), note])
+        self._eval(_BACK, [], [*_place_of(entry), repr(entry.score), self._note(entry)])
 
     def _note(self, entry: Entry) -> bytes:
         place, member, score = entry
