@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock", "Timer", "sleep"]
-
 
 class Timer(Protocol):
     """A callback that `Clock.call_later` has scheduled."""

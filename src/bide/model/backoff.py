@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field
 
 from bide.model.errors import InvalidArgument
+from bide.model.limits import check_whole
 from bide.model.message import ATTEMPTS, MAX_ATTEMPTS
 from bide.model.times import Duration, milliseconds
 
@@ -43,10 +44,7 @@ class Backoff:
     _ceiling: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if type(self.attempts) is not int or not 1 <= self.attempts <= MAX_ATTEMPTS:
-            raise InvalidArgument(
-                f"attempts={self.attempts!r} must be a whole number from 1 to {MAX_ATTEMPTS:,}"
-            )
+        check_whole(self.attempts, "attempts", 1, MAX_ATTEMPTS)
         first = milliseconds(self.first, "first")
         ceiling = milliseconds(self.ceiling, "ceiling")
         if ceiling < first:

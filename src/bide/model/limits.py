@@ -185,6 +185,23 @@ MAX_KEYS = 100
 """Keys that an issuer may have."""
 
 
+def check_whole(value: object, name: str, least: int, most: int) -> int:
+    """Return a whole number after a check.
+
+    Raises:
+        InvalidArgument: it is none, or not within its limits.
+
+    Example:
+        >>> check_whole(0, "batch", 1, 10_000)
+        Traceback (most recent call last):
+          ...
+        bide.model.errors.InvalidArgument: batch=0 must be a whole number from 1 to 10,000
+    """
+    if type(value) is not int or not least <= value <= most:
+        raise InvalidArgument(f"{name}={value!r} must be a whole number from {least:,} to {most:,}")
+    return value
+
+
 def check_range(value: float, name: str, least: float, most: float) -> None:
     """Check that a value is within its limits.
 

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from msgspec import NODEFAULT, inspect
 
-from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
+from bide.model.limits import check_whole
 from bide.model.message import Options
 
 
@@ -35,10 +35,8 @@ class Option(NamedTuple):
             return
         if self.least is None or self.most is None:
             check_name(value, self.name)
-        elif type(value) is not int or not self.least <= value <= self.most:
-            raise InvalidArgument(
-                f"{self.name}={value!r} must be a whole number from {self.least:,} to {self.most:,}"
-            )
+        else:
+            check_whole(value, self.name, self.least, self.most)
 
 
 def _read() -> dict[str, Option]:

@@ -9,12 +9,6 @@ from bide.model.ended import End
 from bide.model.message import Failure, Message, State
 from bide.model.times import to_datetime
 
-__all__ = [
-    "AHEAD", "PAUSES", "Affected", "Claimed", "Counts", "Deleted", "Died", "Ends", "Explained",
-    "Flow", "Forecasted", "Found", "Limited", "Names", "Outcome", "Outcomes", "Page", "Pause",
-    "Reply", "Serving", "Settings", "Sizes", "Subscribed", "expect",
-]  # fmt: skip
-
 
 class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The outcome of a command for one message. True if it was changed as asked.
@@ -364,20 +358,8 @@ class Names(msgspec.Struct, frozen=True, gc=False, tag="names"):
     names: list[str]
 
 
-Reply = (
-    Outcomes
-    | Claimed
-    | Found
-    | Page
-    | Affected
-    | Counts
-    | Forecasted
-    | Explained
-    | Ends
-    | Settings
-    | Deleted
-    | Names
-)
+_Read = Found | Page | Counts | Forecasted | Explained | Ends | Names
+Reply = Outcomes | Claimed | Affected | Settings | Deleted | _Read
 
 
 R = TypeVar("R", bound=Reply)

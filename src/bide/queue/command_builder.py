@@ -12,7 +12,7 @@ from bide.model import body as bodies
 from bide.model import commands as cmd
 from bide.model.errors import InvalidArgument
 from bide.model.identity import actor_of, check_actor, check_name, check_queue, new_id, new_ids
-from bide.model.limits import MAX_BODY, MAX_BUCKETS, MAX_COUNT, MAX_LEASE, MAX_PAGE
+from bide.model.limits import MAX_BODY, MAX_BUCKETS, MAX_COUNT, MAX_LEASE, MAX_PAGE, check_whole
 from bide.model.message import Item, NewMessage, State
 from bide.model.options import DEFAULTS, OPTIONS, check_options, values_of
 from bide.model.times import Duration, Moment, format_duration, milliseconds, unix, when
@@ -245,8 +245,7 @@ class CommandBuilder:
 
     def claim(self, count: int, lease: Duration, holder: str | None) -> cmd.Claim:
         """Return the command that claims."""
-        if type(count) is not int or not 1 <= count <= MAX_COUNT:
-            raise InvalidArgument(f"count={count!r} must be a whole number from 1 to {MAX_COUNT:,}")
+        check_whole(count, "count", 1, MAX_COUNT)
         return cmd.Claim(self.queue, count, self.lease(lease), holder or values.own_name())
 
     def lease(self, lease: Duration) -> int:
@@ -319,8 +318,7 @@ class CommandBuilder:
     ) -> cmd.Scan:
         """Return the command that reads the first page of a scan; callers name `limit` `told`."""
         scanned = state if state is None or state == "next" else values.check_state(state)
-        if type(limit) is not int or not 1 <= limit <= MAX_PAGE:
-            raise InvalidArgument(f"{told}={limit!r} must be a whole number from 1 to {MAX_PAGE:,}")
+        check_whole(limit, told, 1, MAX_PAGE)
         return cmd.Scan(self.queue, scanned, self.where(group, after, before), limit=limit)
 
     def purge(self, state: str, before: Moment | None) -> cmd.Purge:

@@ -10,7 +10,7 @@ from bide.lane.steps import Steps
 from bide.model.commands import Count, Find, Queues, Scan, Where
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, is_listed
-from bide.model.limits import MAX_BYTES
+from bide.model.limits import MAX_BYTES, check_whole
 from bide.model.message import Message, State, size_of
 from bide.model.replies import Counts, Found, Names, Page
 from bide.model.times import unix
@@ -182,8 +182,8 @@ def search_steps(
     Raises:
         InvalidArgument: no search made this cursor, or a number is out of bounds.
     """
-    _within("limit", limit, MAX_LIMIT)
-    _within("read", read, MAX_READ)
+    check_whole(limit, "limit", 1, MAX_LIMIT)
+    check_whole(read, "read", 1, MAX_READ)
     place = _placed(cursor)
     orders = _orders(query, ids_ordered=ids_ordered)
     bounded = any(order.reads_all for order in orders)
@@ -337,11 +337,6 @@ def _total(queues: Sequence[tuple[str, str]], orders: Sequence[_Order]) -> Steps
         total += sum(count for state, count in sizes.items() if None in states or state in states)
         total += reply.kept if None in states or not states.isdisjoint(_ENDS) else 0
     return total
-
-
-def _within(name: str, value: Any, most: int) -> None:
-    if type(value) is not int or not 1 <= value <= most:
-        raise InvalidArgument(f"{name}={value!r} must be a whole number from 1 to {most:,}")
 
 
 def _placed(cursor: str | None) -> _Place:

@@ -14,6 +14,7 @@ from bide.model import body as bodies
 from bide.model.commands import Put, Reschedule
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
+from bide.model.limits import check_whole
 from bide.model.message import Item, Message
 from bide.model.replies import Outcome, Outcomes
 from bide.model.times import LATEST
@@ -140,8 +141,7 @@ def _check(queue: Queue, scores: str, body: str, batch: int) -> None:
     for name, value, known in (("scores", scores, Scores), ("body", body, Bodies)):
         if value not in get_args(known):
             raise InvalidArgument(f"{name}={value!r} must be one of {', '.join(get_args(known))}")
-    if type(batch) is not int or not 1 <= batch <= 10_000:
-        raise InvalidArgument(f"batch={batch!r} must be a whole number from 1 to 10,000")
+    check_whole(batch, "batch", 1, 10_000)
 
 
 def _opened(url: str, key: str) -> "SortedSet":

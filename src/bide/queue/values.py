@@ -3,7 +3,7 @@
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -12,7 +12,7 @@ from bide.model.commands import Command
 from bide.model.ended import encode_result
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
-from bide.model.limits import MAX_COUNT
+from bide.model.limits import MAX_COUNT, check_whole
 from bide.model.message import STATES, Item, NewMessage, State
 from bide.model.times import Duration, interval, milliseconds
 
@@ -88,23 +88,13 @@ def settings_of(**given: Any) -> dict[str, int]:
     Raises:
         InvalidArgument: one is not valid.
     """
-    rules: dict[str, Callable[[Any, str], int]] = {
-        "limit": _at_a_time, "group_limit": _at_a_time, "rate": interval, "group_rate": interval,
-    }  # fmt: skip
-    return {
-        name: rules.get(name, milliseconds)(value, name)
-        for name, value in given.items()
-        if value is not None
-    }
-
-
-def _at_a_time(count: object, what: str) -> int:
-    if type(count) is not int or not 0 <= count <= MAX_COUNT:
-        raise InvalidArgument(
-            f"{what}={count!r} must be a whole number of messages from 0 (no limit) to "
-            f"{MAX_COUNT:,}"
-        )
-    return count
+    found = {}
+    for name, value in given.items():
+        if name.endswith("limit") and value is not None:
+            found[name] = check_whole(value, name, 0, MAX_COUNT)
+        elif value is not None:
+            found[name] = (interval if name.endswith("rate") else milliseconds)(value, name)
+    return found
 
 
 def latest_of(message: NewMessage, *, named: bool) -> int:

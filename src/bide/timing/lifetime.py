@@ -13,18 +13,12 @@ import threading
 import weakref
 from datetime import datetime, timedelta
 from numbers import Real
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from bide.clock import Clock
 
-
-class _Exitable(Protocol):
-    def _at_exit(self) -> None: ...
-
-
 _lock = threading.Lock()
 _owned: "weakref.WeakSet[OwnedByProcess]" = weakref.WeakSet()
-_exitables: weakref.WeakSet[_Exitable] = weakref.WeakSet()
 
 
 class OwnedByProcess:
@@ -49,27 +43,24 @@ class OwnedByProcess:
                 f"make another {kind} in process {os.getpid()}"
             )
 
+    def _at_exit(self) -> None:
+        """End the threads: the interpreter is about to end."""
+
     def _after_fork(self) -> None:
         self._make_lock()
         self._forked = True
-
-
-def guard_exit(owner: _Exitable) -> None:
-    """Call `owner._at_exit()` when the interpreter is about to end."""
-    with _lock:
-        _exitables.add(owner)
 
 
 def _after_fork_in_child() -> None:
     _lock.release()
     for owner in list(_owned):
         owner._after_fork()
-    _exitables.clear()  # their threads are the parent's
 
 
 def _at_exit() -> None:
-    for owner in list(_exitables):
-        owner._at_exit()
+    for owner in list(_owned):
+        if not owner._forked:
+            owner._at_exit()
 
 
 if hasattr(os, "register_at_fork"):

@@ -15,7 +15,6 @@ from bide.timing.lifetime import (
     OwnedByProcess,
     ShutDown,
     WallClock,
-    guard_exit,
     period_ns,
     seconds_of,
 )
@@ -247,7 +246,6 @@ class TimingWheel(OwnedByProcess):
         thread.start()
         self._thread = thread
         self._open = True
-        guard_exit(self)
 
     def _drop(self) -> list[TimerHandle]:
         firing = self._firing

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from bide.clock import Clock
 from bide.timing.base import Delayed
 from bide.timing.delay_queue import DelayQueue
-from bide.timing.lifetime import NS, OwnedByProcess, ShutDown, guard_exit
+from bide.timing.lifetime import NS, OwnedByProcess, ShutDown
 
 T = TypeVar("T")
 
@@ -143,7 +143,6 @@ class WorkerPool(OwnedByProcess):
         self._idle = 0  # threads that wait for a task, or are about to
         self._closed = False
         self._over = threading.Event()  # closed, and nothing is live
-        guard_exit(self)
 
     def add(self, future: ScheduledFuture[T]) -> ScheduledFuture[T]:
         """Add a new future."""

@@ -8,7 +8,7 @@ import msgspec
 
 from bide.model.commands import Count
 from bide.model.errors import BideError, InvalidArgument, OutcomeUnknown
-from bide.model.limits import MAX_PAGE
+from bide.model.limits import MAX_PAGE, check_whole
 from bide.model.message import Message
 from bide.model.replies import Counts, Settings
 from bide.model.times import LIMITS
@@ -127,8 +127,7 @@ class Mover:
         progress: Progress = lambda count: None,
         lease: float = LEASE,
     ) -> None:
-        if type(batch) is not int or not 1 <= batch <= MAX_PAGE:
-            raise InvalidArgument(f"batch={batch!r} must be a whole number from 1 to {MAX_PAGE:,}")
+        check_whole(batch, "batch", 1, MAX_PAGE)
         check_blocking("move takes two", source, target)
         if source.name == target.name and source._url == target._url:
             raise InvalidArgument(f"{source.name} at {source.url} is the source and the target")

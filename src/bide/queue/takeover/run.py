@@ -10,6 +10,7 @@ import msgspec
 
 from bide.engines.registry import mask, opener
 from bide.model.errors import InvalidArgument
+from bide.model.limits import check_whole
 from bide.queue.sync import Queue, check_blocking
 from bide.queue.takeover.source import NOW, Elsewhere, Entry, Gone, Pickled, Place, Refused, Source
 from bide.queue.takeover.transit import Ready, Transit
@@ -101,8 +102,7 @@ def take_over(
     check_blocking("take_over takes a", queue)
     if library not in get_args(Library):
         raise InvalidArgument(f"library={library!r} must be one of {', '.join(get_args(Library))}")
-    if type(batch) is not int or not 1 <= batch <= 1_000:
-        raise InvalidArgument(f"batch={batch!r} must be a whole number from 1 to 1000")
+    check_whole(batch, "batch", 1, 1_000)
     opener(url)  # it says what is wrong with the URL, or that the package for it is missing
     scheme = urlsplit(url).scheme
     if not scheme.startswith(("redis", "unix")) or "cluster" in scheme:
