@@ -35,9 +35,6 @@ class Capabilities(msgspec.Struct, frozen=True):
     """After an interrupt, the next call of `execute` gives back what a claim has brought."""
     takes_back: bool = False
     """It executes `Bulk` and `Undo` itself; for others they are made of other commands."""
-    overlaps: bool = False
-    """A server does the work, so that of many commands one half is better sent after the other:
-    while it is busy with one, this process is with the callers of the other."""
 
 
 class PartlyDone(StoreError):

@@ -63,11 +63,6 @@ class Executor:
         with self._lock:
             return self._opened().capabilities
 
-    @property
-    def overlaps(self) -> bool:
-        """Whether large batches should be halved; false before the first command."""
-        return self._engine is not None and self._engine.capabilities.overlaps
-
     def open(self) -> Engine:
         """Open the engine, if that has not been done."""
         with self._lock:

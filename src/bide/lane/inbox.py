@@ -16,9 +16,6 @@ MAX_COMMANDS = 1_000
 MAX_WEIGHT = 20_000
 """The maximum number of commands, and of messages, in one batch."""
 
-HALVED = 64
-"""Fewer commands are not halved: two batches would cost more than they save."""
-
 
 def is_empty(reply: Reply) -> bool:
     """Tell whether a reply is one to wait after: no message, or one that has not ended."""
@@ -208,24 +205,13 @@ class Inbox:
             self._turns.discard(loop)
             self._notify()
 
-    def take(self, *, halves: bool = False) -> list[Request]:
-        """Remove and return the commands of one batch.
-
-        With `halves`, a large batch has only half of the commands: while the server executes it,
-        the callers of the other half submit their next commands.
-        """
-        most = len(self.requests)
-        if halves and most >= HALVED:
-            most = (most + 1) // 2
-        take = self.requests.popleft
+    def take(self) -> list[Request]:
+        """Remove and return the commands of one batch."""
         batch: list[Request] = []
         weight = 0
-        for _ in range(min(most, MAX_COMMANDS)):
-            request = take()
-            batch.append(request)
-            weight += request.command.weight
-            if weight >= MAX_WEIGHT:
-                break
+        while self.requests and len(batch) < MAX_COMMANDS and weight < MAX_WEIGHT:
+            batch.append(self.requests.popleft())
+            weight += batch[-1].command.weight
         if batch:
             self.wake_callers()
         if self._turns:  # a loop that was closed never calls `_end_turn`

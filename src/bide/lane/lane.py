@@ -285,7 +285,7 @@ class Lane(Executor):
             self._inbox.requests.extend(self._waiting.due(now))  # without regard to the limit
             over = self._waiting.overdue(now)
             if self._inbox or over or self._closing:
-                return self._inbox.take(halves=self.overlaps), over
+                return self._inbox.take(), over
             moment = self._waiting.next_moment()
             if moment is None:
                 self._clock.wait(self._changed, None)

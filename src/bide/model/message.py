@@ -51,8 +51,7 @@ Name = Annotated[str, Meta(min_length=1, description="1 to 512 bytes, no control
 
 
 Priority = Annotated[
-    int,
-    Meta(ge=0, le=255, description="Higher goes first among messages that are due: 0 to 255."),
+    int, Meta(ge=0, le=255, description="Higher goes first among messages that are due: 0 to 255.")
 ]
 Attempts = Annotated[
     int,

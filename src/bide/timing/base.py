@@ -165,12 +165,7 @@ class DelayQueueBase(OwnedByProcess, Generic[T]):
         self._closed = False
 
     def put(
-        self,
-        item: T,
-        delay: Delay | None = None,
-        *,
-        at: Moment | None = None,
-        priority: int = 0,
+        self, item: T, delay: Delay | None = None, *, at: Moment | None = None, priority: int = 0
     ) -> Delayed[T]:
         """Put an item in, to come out when it is due. Never blocks: the queue has no bound.
 

@@ -65,9 +65,7 @@ def _at_exit() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=_lock.acquire,
-        after_in_parent=_lock.release,
-        after_in_child=_after_fork_in_child,
+        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_after_fork_in_child
     )
 atexit.register(_at_exit)
 

@@ -91,11 +91,7 @@ class TimingWheel(OwnedByProcess):
     """
 
     def __init__(
-        self,
-        tick: Delay = 0.001,
-        *,
-        executor: Executor | None = None,
-        clock: Clock = SYSTEM_CLOCK,
+        self, tick: Delay = 0.001, *, executor: Executor | None = None, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         tick_ns = period_ns(tick, "tick")
         if tick_ns < 1_000:

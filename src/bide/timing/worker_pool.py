@@ -126,11 +126,7 @@ class WorkerPool(OwnedByProcess):
     _told_as = "ScheduledExecutor"
 
     def __init__(
-        self,
-        max_workers: int,
-        prefix: str,
-        loop: asyncio.AbstractEventLoop | None,
-        clock: Clock,
+        self, max_workers: int, prefix: str, loop: asyncio.AbstractEventLoop | None, clock: Clock
     ) -> None:
         super().__init__()
         self._max_workers = max_workers

@@ -223,9 +223,7 @@ async def about(call: Call) -> About:
 
     can = call.service.lane.capabilities
     by_caller = call.service.test_clock is not None
-    mine = msgspec.structs.replace(
-        can, caller_time=by_caller, resends=False, overlaps=False, takes_back=True
-    )
+    mine = msgspec.structs.replace(can, caller_time=by_caller, resends=False, takes_back=True)
     caller = call.caller
     rights = [right for right in RIGHTS if caller.may(right)]
     return About(f"bide {version('bide')}", mine, caller.namespace, rights, list(caller.queues))
