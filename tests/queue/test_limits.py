@@ -31,7 +31,7 @@ def test_limits_are_given_with_the_queue_or_set_later(tmp_path: Path, clock: Fak
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        ({"limit": -1}, "limit=-1 must be a whole number of messages from 0"),
+        ({"limit": -1}, "limit=-1 must be a whole number from 0 to 100,000"),
         ({"limit": True}, "limit=True must be a whole number"),
         ({"group_limit": 1.5}, "group_limit=1.5 must be"),
         ({"limit": 100_001}, "to 100,000"),

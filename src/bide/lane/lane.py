@@ -21,7 +21,7 @@ from bide.lane.inbox import AsyncRequest, BlockingRequest, Inbox, Request, call_
 from bide.lane.waiting_claims import LOOK_AGAIN, WaitingClaims, Wakeups
 from bide.model.commands import Claim, Command, Retry
 from bide.model.errors import Closed, OutcomeUnknown, StoreError
-from bide.model.replies import Reply
+from bide.model.replies import Claimed, Reply
 
 _log = logging.getLogger("bide.lane")
 
@@ -92,7 +92,8 @@ class Lane(Executor):
                     self._recover(command.queue)
                 raise
         if reply is not None:
-            self._hint_all([(command, reply)])
+            if self._listeners or self._waiting.queues:
+                self._hint_all([(command, reply)])
             if not wait or not is_empty(reply):
                 return reply
         deadline = None if wait is None else self._clock.monotonic() + wait
@@ -120,14 +121,15 @@ class Lane(Executor):
             return None
         try:
             engine = engine or self._opened()
-            now = self._now(engine)
+            now = None if self._by_store else self._now(engine)
             try:
                 reply = engine.execute((command,), now)[0]
             except OutcomeUnknown:
                 if not command.repeatable or engine.capabilities.resends:
                     raise
                 reply = engine.execute((command,), now)[0]
-            log_died(command, reply)
+            if isinstance(reply, Claimed):
+                log_died(command, reply)
             return reply
         finally:
             self._lock.release()

@@ -1,6 +1,7 @@
 """The queue for event loops. `Queue` says what each method does."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable
 from functools import partial
 from inspect import getmembers, isfunction
@@ -31,7 +32,7 @@ from bide.queue.base import tracer_of_puts
 from bide.queue.changing import Changes
 from bide.queue.delivery import AsyncDelivery, AsyncTake
 from bide.queue.put_and_settle import awaited
-from bide.queue.results import Audit, Forecast, deleted, following, result_in
+from bide.queue.results import Audit, Forecast, deleted, following, must_be_new, result_in
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, commands_of_stream, to_line
 from bide.queue.undoing import Undoable, note_of, steps_of, whole, whole_undo
 from bide.queue.values import wait_seconds
@@ -199,13 +200,17 @@ class AsyncQueue(
         if self._unset is not None and not command.only_reads:
             await self._lane.acall(self._unset, self)
             self._unset = None
-        if type(command) is Put and (tracer := tracer_of_puts()) is not None:
+        if type(command) is Put and spans.API in sys.modules and (tracer := tracer_of_puts()):
             with spans.sending(tracer, command) as traced:
                 reply = await self._lane.acall(traced, self)
         else:
             reply = await self._lane.acall(command, self, wait)
         assert isinstance(reply, kind), f"a store answered {reply!r}"
         return reply
+
+    async def _one(self, command: Command, within: object = None, *, new: bool = False) -> Outcome:
+        (outcome,) = (await self._do(Outcomes, command, None, within)).outcomes
+        return must_be_new(outcome) if new else outcome
 
     def _run(self, steps: Steps[T], within: object = None) -> Async[T]:
         """Run the commands of some steps, and return their result."""

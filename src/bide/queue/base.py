@@ -129,11 +129,15 @@ class BaseQueue:
         commands: list[Command] = []
         if self._unset is not None:  # not told yet; and this may be rolled back
             commands.append(self._unset)
-        if type(command) is Put and (tracer := tracer_of_puts()) is not None:
+        if type(command) is Put and spans.API in sys.modules and (tracer := tracer_of_puts()):
             with spans.sending(tracer, command) as traced:
                 yield [*commands, traced]
         else:
             yield [*commands, command]
+
+    def _one(self, command: Command, within: object = None, *, new: bool = False) -> Any:
+        """Execute a command for one message; return its outcome, which must be `new` if so."""
+        raise NotImplementedError
 
     def _run(self, steps: Steps[Any], within: object = None) -> Any:
         """Run the commands of some steps: return their result, or a coroutine that returns it."""
@@ -158,7 +162,5 @@ class BaseQueue:
 
 
 def tracer_of_puts() -> "Tracer | None":
-    """Return the tracer of a put, if there is one. Each single put asks for it."""
-    if spans.API not in sys.modules or time.monotonic() < spans.none_until:
-        return None
-    return spans.tracer()
+    """Return the tracer of a put, if there is one: only if its API is imported."""
+    return None if time.monotonic() < spans.none_until else spans.tracer()

@@ -23,7 +23,6 @@ from bide.queue.put_and_settle import (
     PutAndSettle,
     SettingsT,
     UndoableT,
-    outcome_of,
     outcomes_of,
 )
 from bide.queue.results import following, in_parts
@@ -150,7 +149,7 @@ class Changes(PutAndSettle[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, Se
             _check_no_rule(group, after, before, dry_run)
             command = self._builder.cancel([id], if_due, if_version)
             check_undo(undo, False, dry_run, within)
-            return self._run(outcome_of(command), within)
+            return self._one(command, within)
         if if_due is not None or if_version is not None:
             raise InvalidArgument("if_due= and if_version= are for one message: name its id")
         command = self._builder.cancel_where(group, after, before, dry_run)
@@ -214,7 +213,7 @@ class Changes(PutAndSettle[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, Se
             _check_no_rule(group, after, before, dry_run)
             command = self._builder.reschedule([id], delay, at, if_due, if_version)
             check_undo(undo, False, dry_run, within)
-            return self._run(outcome_of(command), within)
+            return self._one(command, within)
         if group is None:
             raise InvalidArgument("reschedule needs to know what: an id, or group=")
         if if_due is not None or if_version is not None or within is not None:
@@ -266,7 +265,7 @@ class Changes(PutAndSettle[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, Se
             [id], body, delay, at, if_version, priority=priority, expires=expires,
             attempts=attempts, group=group, headers=headers,
         )  # fmt: skip
-        return self._run(outcome_of(command))
+        return self._one(command)
 
     @overload
     def revive(self, ids: Iterable[str] | None = None, *, delay: Duration = 0) -> OutcomesT: ...

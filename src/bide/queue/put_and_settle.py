@@ -15,7 +15,6 @@ from bide.model.replies import Outcome, Outcomes
 from bide.model.times import Duration, Moment
 from bide.queue.base import BaseQueue
 from bide.queue.delivery import Held, leases
-from bide.queue.results import must_be_new
 from bide.queue.values import OnConflict
 
 DeliveryT = TypeVar("DeliveryT", bound=Held[Any])
@@ -33,12 +32,6 @@ def outcomes_of(*commands: Command) -> Steps[list[Outcome]]:
         reply: Outcomes = yield command
         outcomes += reply.outcomes
     return outcomes
-
-
-def outcome_of(command: Command, *, new: bool = False) -> Steps[Outcome]:
-    """Execute a command for one message; return its outcome, which must be `new` if so."""
-    (outcome,) = yield from outcomes_of(command)
-    return must_be_new(outcome) if new else outcome
 
 
 def settling(deliveries: Sequence[Held[Any]], command: Command) -> Steps[list[Outcome]]:
@@ -121,7 +114,7 @@ class PutAndSettle(
             attempts=attempts, group=group, headers=headers, latest=latest,
         )  # fmt: skip
         command = self._builder.put_one(message, on_conflict, if_version)
-        return self._run(outcome_of(command, new=on_conflict == "raise"), within)
+        return self._one(command, within, new=on_conflict == "raise")
 
     def put_many(
         self,
@@ -186,7 +179,7 @@ class PutAndSettle(
             reason: for an id: stored with the message; "released by NAME" when missing.
         """
         if isinstance(what, str):
-            return self._run(outcome_of(self._builder.end_lease(what, reason)))
+            return self._one(self._builder.end_lease(what, reason))
         return self._run(settling(what, self._builder.release(leases(what))))
 
     def extend(self, deliveries: Sequence[DeliveryT], lease: Duration = 30) -> OutcomesT:

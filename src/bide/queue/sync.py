@@ -1,6 +1,7 @@
 """The queue for threads."""
 
 import asyncio
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -31,7 +32,7 @@ from bide.observing.explanation import Explanation, follow, look_further
 from bide.queue.base import tracer_of_puts
 from bide.queue.changing import Changes
 from bide.queue.delivery import Delivery, Take
-from bide.queue.results import Audit, Forecast, deleted, find_all, following, result_in
+from bide.queue.results import Audit, Forecast, deleted, find_all, following, must_be_new, result_in
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, to_line
 from bide.queue.undoing import Undoable, note_of, steps_of, whole, whole_undo
 from bide.queue.values import wait_seconds
@@ -305,13 +306,17 @@ class Queue(Changes[Delivery, Outcome, list[Outcome], int, Undoable, Settings]):
         if self._unset is not None and not command.only_reads:
             self._lane.call(self._unset, self)
             self._unset = None
-        if type(command) is Put and (tracer := tracer_of_puts()) is not None:
+        if type(command) is Put and spans.API in sys.modules and (tracer := tracer_of_puts()):
             with spans.sending(tracer, command) as traced:
                 reply = self._lane.call(traced, self)
         else:
             reply = self._lane.call(command, self, wait)
         assert isinstance(reply, kind), f"a store answered {reply!r}"
         return reply
+
+    def _one(self, command: Command, within: object = None, *, new: bool = False) -> Outcome:
+        (outcome,) = self._do(Outcomes, command, None, within).outcomes
+        return must_be_new(outcome) if new else outcome
 
     def _run(self, steps: Steps[T], within: object = None) -> T:
         """Run the commands of some steps, and return their result."""
