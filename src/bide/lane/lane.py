@@ -156,7 +156,13 @@ class Lane(Executor):
                 return await self._reads.acall(command, owner)
         deadline = None if wait is None else self._clock.monotonic() + wait
         request = AsyncRequest.of(command, owner, deadline)
-        while not self._hand_in(request):
+        while True:
+            with self._guard:
+                if self._closing:
+                    raise Closed(CLOSED)
+                if not self._inbox.full:
+                    self._submit(request)
+                    break
             await self._inbox.wait_on(request.loop)
         try:
             return await request.future
@@ -198,15 +204,6 @@ class Lane(Executor):
         if reads is not None and reads is not self:
             reads.close()
         super().close()
-
-    def _hand_in(self, request: AsyncRequest) -> bool:
-        """Submit a task's command, if the inbox has room."""
-        with self._guard:
-            if self._closing:
-                raise Closed(CLOSED)
-            if has_room := not self._inbox.full:
-                self._submit(request)
-            return has_room
 
     def _submit(self, request: Request) -> None:
         """Add a command to the inbox. The caller holds the lock."""

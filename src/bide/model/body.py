@@ -190,12 +190,11 @@ def decoder_of(kind: Any) -> Callable[[bytes], Any]:
     if hasattr(kind, "model_validate_json"):  # pydantic, which need not be installed
         decode: Callable[[bytes], Any] = kind.model_validate_json
         return decode
-    return msgspec.json.Decoder(kind, dec_hook=_validate).decode
 
+    def validate(model: Any, value: Any) -> Any:  # a pydantic model inside, as in `list[Order]`
+        return model.model_validate(value)
 
-def _validate(kind: Any, value: Any) -> Any:
-    """Validate a pydantic model inside another type, as in `list[Order]`."""
-    return kind.model_validate(value)
+    return msgspec.json.Decoder(kind, dec_hook=validate).decode
 
 
 def decode(data: bytes, is_json: bool) -> Any:

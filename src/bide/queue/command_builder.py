@@ -59,7 +59,11 @@ class CommandBuilder:
             )
         listed = list(messages)
         if not listed or not _SIMPLE.issuperset(map(type, listed)):
-            return self.put([_as_message(each, shared) for each in listed], on_conflict)
+            whole = [
+                each if isinstance(each, NewMessage) else msgspec.structs.replace(shared, body=each)
+                for each in listed
+            ]
+            return self.put(whole, on_conflict)
         ids = new_ids(len(listed))
         same = _behind_body(self.item(shared, ""))
         encoded, kinds = bodies.encode_all(listed, self.max_body)
@@ -339,11 +343,6 @@ class CommandBuilder:
     def revive(self, ids: Sequence[str], delay: Duration) -> cmd.Revive:
         """Return the command that revives dead letters."""
         return cmd.Revive(self.queue, values.ids_of(ids), when(delay, None)[1], actor=self.actor)
-
-
-def _as_message(given: Any, shared: NewMessage) -> NewMessage:
-    """Return a `NewMessage`: as given, or of a body with the options of `shared`."""
-    return given if isinstance(given, NewMessage) else msgspec.structs.replace(shared, body=given)
 
 
 def _behind_body(item: Item) -> tuple[Any, ...]:

@@ -269,7 +269,9 @@ class _Run:
         item = each.item
         if message is not None and (message.data, message.json) != (item.data, item.json):
             return self._stays(each, f"the queue has another message of the id {item.id!r}")
-        if message is not None and message.due != item.at and not _was_tried(message):
+        # If an attempt has failed, its due time may be that of a retry.
+        tried = message is not None and message.attempt > (message.state == "leased")
+        if message is not None and message.due != item.at and not tried:
             if message.state not in ("delayed", "ready"):
                 return self._stays(each, f"its message is {message.state}, with another due time")
             if not self.dry_run and not self._reschedule(item):
@@ -285,8 +287,3 @@ class _Run:
     def _stays(self, each: _Wanted, reason: str) -> bool:
         self.loaded.refuse(each.entry.member, reason)
         return False
-
-
-def _was_tried(message: Message) -> bool:
-    """Tell whether an attempt has failed, so that its due time may be that of a retry."""
-    return message.attempt > (message.state == "leased")

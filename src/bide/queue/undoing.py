@@ -10,7 +10,6 @@ from bide.model.commands import Cancel, Command, Count, Find, Purge, Reschedule,
 from bide.model.errors import InvalidArgument
 from bide.model.identity import new_id
 from bide.model.limits import MAX_BYTES
-from bide.model.message import Message
 from bide.model.replies import Counts, Found, Page
 from bide.model.times import Duration
 from bide.model.undoing import PART, Bulk, Part, Undo, Undone, Verb
@@ -199,12 +198,10 @@ def purge_part(command: Purge, cursor: str | None = None) -> Steps[Seen]:
         return Seen(getattr(counts.sizes, state))
     due = Where(before=before) if waiting and before is not None else None
     page: Page = yield Scan(command.queue, state, due, cursor, max_bytes=MAX_BYTES // 2)
-    fits = [one for one in page.messages if waiting or _ended_before(one, before)]
-    return Seen(len(fits), page.cursor)
-
-
-def _ended_before(message: Message, before: int | None) -> bool:
-    return before is None or (message.ended is not None and message.ended < before)
+    if waiting or before is None:
+        return Seen(len(page.messages), page.cursor)
+    ends = [one.ended for one in page.messages if one.ended is not None]
+    return Seen(sum(end < before for end in ends), page.cursor)
 
 
 def look_at_dead(queue: str, ids: Sequence[str] | None) -> Steps[int]:

@@ -58,7 +58,9 @@ class DelayQueue(DelayQueueBase[T]):
                 while True:
                     self._check_process()
                     # What was due when the clock was last read is due: a backlog needs no clock.
-                    entry = entries.pop(self._reached) or entries.pop(self._read_clock())
+                    if (entry := entries.pop(self._reached)) is None:
+                        self._reached = self._now()
+                        entry = entries.pop(self._reached)
                     if entry is not None:
                         return entry.item
                     self._check_end()
@@ -67,10 +69,6 @@ class DelayQueue(DelayQueueBase[T]):
                     self._wait(limit)
             finally:
                 self._leave()
-
-    def _read_clock(self) -> int:
-        self._reached = now = self._now()  # under the lock
-        return now
 
     def _new_head(self) -> None:
         self._alarm = -NEVER
