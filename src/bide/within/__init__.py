@@ -4,8 +4,7 @@ One adapter a library. They are told apart by the type of the connection, and im
 that the user does not have.
 """
 
-from bide.within.asynchronous import acarry_out
-from bide.within.blocking import carry_out
-from bide.within.kinds import dialect_of
+from bide.within.adapters import acarry_out, carry_out
+from bide.within.libraries import dialect_of
 
 __all__ = ["acarry_out", "carry_out", "dialect_of"]

@@ -5,13 +5,14 @@ from typing import Any
 from urllib.parse import SplitResult
 
 import psycopg
+from psycopg import sql
 from psycopg.rows import namedtuple_row
 
-from bide.engines.findings import Finding, other_version
+from bide.engines.findings import Finding, of_messages, other_version
 from bide.engines.postgres.faults import translate
+from bide.engines.postgres.reading import is_readable
 from bide.engines.postgres.schema import OLDEST, VERSION, catalog_only
 from bide.engines.postgres.settings import Settings, is_pooled, read_url
-from bide.engines.postgres.soundness import soundness
 
 TESTED = (15, 18)
 """Versions of the server."""
@@ -21,8 +22,16 @@ LONG = 300
 
 MANY_DEAD = 100_000
 
+PAGE = 500
+"""How many rows of messages are fetched at a time."""
+
 Ask = Callable[..., list[Any]]
 """Runs a query with arguments, and returns its rows with named columns."""
+
+
+def _those(*given: tuple[bool, Any, str, str, str]) -> list[Finding]:
+    """Return the findings that are so: a condition stands before each."""
+    return [Finding(*finding) for is_so, *finding in given if is_so]
 
 
 def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
@@ -43,119 +52,115 @@ def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
                 pooled = is_pooled(connection) and settings.listen == settings.url
                 return [
                     *_version(connection.info.server_version // 10_000),
-                    *(_pooler() if pooled else ()),
-                    *_encoding(ask),
+                    *_pooler(pooled),
                     *_writing(ask),
                     *_standbys(ask),
                     *_slots(ask),
                     *_schema(ask, settings),
                     *_transactions(ask),
-                    *soundness(connection, settings, longest),
+                    *_messages(ask, connection, settings, longest),
                 ]
         except psycopg.Error as error:
             raise translate(error, settings.place, sent=False) from error
 
 
-def _version(version: int) -> Iterator[Finding]:
-    if version < OLDEST:
-        yield Finding(
-            "danger", f"the server is PostgreSQL {version}",
+def _version(version: int) -> list[Finding]:
+    return _those(
+        (
+            version < OLDEST, "danger", f"the server is PostgreSQL {version}",
             "the functions of the store cannot be made or fail", f"upgrade to {TESTED[-1]}",
-        )  # fmt: skip
-    elif version not in TESTED:
-        yield Finding(
-            "warning", f"the server is PostgreSQL {version}",
-            "bide was not tested with this version",
+        ),
+        (
+            version >= OLDEST and version not in TESTED, "warning",
+            f"the server is PostgreSQL {version}", "bide was not tested with this version",
             "try your own tests on it, or use " + " or ".join(map(str, TESTED)),
-        )  # fmt: skip
-
-
-def _pooler() -> Iterator[Finding]:
-    yield Finding(
-        "warning", "a pooler is between bide and the server, and the URL names no other way",
-        "messages that other processes put are noticed up to a second late",
-        "name the server's own address with ?listen=",
+        ),
     )  # fmt: skip
 
 
-def _encoding(ask: Ask) -> Iterator[Finding]:
-    ((encoding,),) = ask("SELECT current_setting('server_encoding')")
-    if encoding not in ("UTF8", "SQL_ASCII"):
-        yield Finding(
-            "warning", f"the encoding of the database is {encoding}",
+def _pooler(pooled: bool) -> list[Finding]:
+    return _those((
+        pooled, "warning",
+        "a pooler is between bide and the server, and the URL names no other way",
+        "messages that other processes put are noticed up to a second late",
+        "name the server's own address with ?listen=",
+    ))  # fmt: skip
+
+
+def _writing(ask: Ask) -> list[Finding]:
+    setting = {row.name: row.setting for row in ask("SELECT name, setting FROM pg_settings")}
+    encoding, commit = setting["server_encoding"], setting["synchronous_commit"]
+    broken = "when the machine fails, the database may be broken as a whole"
+    alter, reload = "ALTER SYSTEM SET", "SELECT pg_reload_conf()"
+    return _those(
+        (
+            encoding not in ("UTF8", "SQL_ASCII"), "warning",
+            f"the encoding of the database is {encoding}",
             "ids, headers, results and errors with characters that it lacks cannot be stored",
             "use a database with ENCODING 'UTF8'",
-        )  # fmt: skip
-
-
-def _writing(ask: Ask) -> Iterator[Finding]:
-    told = ask("SELECT name, setting FROM pg_settings")
-    setting = {row.name: row.setting for row in told}
-    for name in ("fsync", "full_page_writes"):
-        if setting[name] != "on":
-            yield Finding(
-                "danger", f"{name} = {setting[name]}",
-                "when the machine fails, the database may be broken as a whole",
-                f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf()",
-            )  # fmt: skip
-    if setting["synchronous_commit"] == "off":
-        yield Finding(
-            "danger", "synchronous_commit = off",
+        ),
+        *(
+            (
+                setting[name] != "on", "danger", f"{name} = {setting[name]}", broken,
+                f"{alter} {name} = on; {reload}",
+            )
+            for name in ("fsync", "full_page_writes")
+        ),
+        (
+            commit == "off", "danger", "synchronous_commit = off",
             "a crash loses what was confirmed within the last second",
-            "ALTER SYSTEM SET synchronous_commit = on; see ALTER ROLE and the URL, too",
-        )  # fmt: skip
-    elif setting["synchronous_commit"] == "local" and setting["synchronous_standby_names"]:
-        yield Finding(
-            "warning", "synchronous_commit = local",
-            "a failover loses what the standby had not received yet",
-            "ALTER SYSTEM SET synchronous_commit = remote_apply",
-        )  # fmt: skip
-    if setting["autovacuum"] != "on":
-        yield Finding(
-            "danger", "autovacuum = off",
+            f"{alter} synchronous_commit = on; see ALTER ROLE and the URL, too",
+        ),
+        (
+            commit == "local" and bool(setting["synchronous_standby_names"]), "warning",
+            "synchronous_commit = local", "a failover loses what the standby had not received yet",
+            f"{alter} synchronous_commit = remote_apply",
+        ),
+        (
+            setting["autovacuum"] != "on", "danger", "autovacuum = off",
             "deleted rows are never removed: claims get slower until the store stands still",
-            "ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf()",
-        )  # fmt: skip
+            f"{alter} autovacuum = on; {reload}",
+        ),
+    )  # fmt: skip
 
 
-def _standbys(ask: Ask) -> Iterator[Finding]:
+def _standbys(ask: Ask) -> list[Finding]:
     ((standby, names, sees),) = ask(
         "SELECT pg_is_in_recovery(), current_setting('synchronous_standby_names'),"
         " pg_has_role('pg_read_all_stats', 'USAGE')"
     )
-    if standby:
-        yield Finding(
-            "danger", "this server is a standby", "it is read-only: nothing can be put or claimed",
+    following = ask("SELECT sync_state FROM pg_stat_replication")
+    synchronous = any(row.sync_state in ("sync", "quorum") for row in following)
+    return _those(
+        (
+            standby, "danger", "this server is a standby",
+            "it is read-only: nothing can be put or claimed",
             "name the primary, or several hosts with ?target_session_attrs=read-write",
-        )  # fmt: skip
-        return
-    if not sees:
-        yield Finding(
-            "warning", "this user may not see standbys, nor transactions of other users",
+        ),
+        (
+            not standby and not sees, "warning",
+            "this user may not see standbys, nor transactions of other users",
             "dangers that come from them are not found",
             "as a superuser: GRANT pg_read_all_stats TO the user; or ask as another user",
-        )  # fmt: skip
-        return
-    following = ask("SELECT sync_state FROM pg_stat_replication")
-    synchronous = [row for row in following if row.sync_state in ("sync", "quorum")]
-    if names and not synchronous:
-        yield Finding(
-            "danger", f"synchronous_standby_names = {names!r}, and none of them is connected",
+        ),
+        (
+            not standby and sees and names and not synchronous, "danger",
+            f"synchronous_standby_names = {names!r}, and none of them is connected",
             "commits wait for ever: nothing is put, claimed or acked",
             "start the standby, or ALTER SYSTEM RESET synchronous_standby_names",
-        )  # fmt: skip
-    elif not following:
-        yield Finding(
-            "warning", "no standby follows this server",
+        ),
+        (
+            not standby and sees and not names and not following, "warning",
+            "no standby follows this server",
             "if its disk is lost, so is what came after the last backup",
             "set up a standby, or archive the WAL",
-        )  # fmt: skip
-    elif not names:
-        yield Finding(
-            "warning", "no standby is synchronous",
-            "a failover loses what was confirmed a moment before",
+        ),
+        (
+            not standby and sees and not names and bool(following), "warning",
+            "no standby is synchronous", "a failover loses what was confirmed a moment before",
             "set synchronous_standby_names, and synchronous_commit = remote_apply",
-        )  # fmt: skip
+        ),
+    )  # fmt: skip
 
 
 def _slots(ask: Ask) -> Iterator[Finding]:
@@ -175,7 +180,7 @@ def _slots(ask: Ask) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _schema(ask: Ask, settings: Settings) -> Iterator[Finding]:
+def _schema(ask: Ask, settings: Settings) -> list[Finding]:
     schema = settings.schema
     ((there, usable, creates),) = ask(
         "SELECT to_regnamespace(quote_ident(%s)) IS NOT NULL,"
@@ -183,23 +188,22 @@ def _schema(ask: Ask, settings: Settings) -> Iterator[Finding]:
         " has_database_privilege(current_database(), 'CREATE')",
         schema, schema,
     )  # fmt: skip
-    if not there:
-        yield Finding(
-            "warning" if creates else "danger", f"there is no schema {schema!r} yet",
-            "the first use creates it" if creates else "this user may not create it",
-            "bide init, as a user who may create schemas in this database",
+    if not (there and usable):
+        return _those(
+            (
+                not there, "warning" if creates else "danger", f"there is no schema {schema!r} yet",
+                "the first use creates it" if creates else "this user may not create it",
+                "bide init, as a user who may create schemas in this database",
+            ),
+            (
+                there, "danger", f"this user may not use the schema {schema!r}",
+                "every command fails", f"as its owner: SELECT {schema}.allow('USER')",
+            ),
         )  # fmt: skip
-        return
-    if not usable:
-        yield Finding(
-            "danger", f"this user may not use the schema {schema!r}", "every command fails",
-            f"as its owner: SELECT {schema}.allow('USER')",
-        )  # fmt: skip
-        return
-    name = '"' + schema.replace('"', '""') + '"'
-    ((version,),) = ask(f"SELECT version FROM {name}.store")
+    found: list[Finding] = []
+    version = _version_of(ask, settings)
     if version != VERSION:
-        yield other_version("", version, VERSION, "its owner opens it with this bide")
+        found.append(other_version("", version, VERSION, "its owner opens it with this bide"))
     for row in ask(
         "SELECT pg_class.relname, relpersistence, coalesce(n_dead_tup, 0) AS dead,"
         " coalesce(n_live_tup, 0) AS live FROM pg_class"
@@ -207,18 +211,25 @@ def _schema(ask: Ask, settings: Settings) -> Iterator[Finding]:
         " WHERE relnamespace = to_regnamespace(quote_ident(%s)) AND relkind = 'r'",
         schema,
     ):
-        if row.relpersistence != "p":
-            yield Finding(
-                "danger", f"the table {schema}.{row.relname} is not logged",
-                "it is empty after a crash, and on a standby",
-                f"ALTER TABLE {schema}.{row.relname} SET LOGGED",
-            )  # fmt: skip
-        if row.dead > max(MANY_DEAD, 5 * row.live):
-            yield Finding(
-                "warning", f"the table {schema}.{row.relname} has {row.dead:,} deleted rows",
+        table = f"{schema}.{row.relname}"
+        found += _those(
+            (
+                row.relpersistence != "p", "danger", f"the table {table} is not logged",
+                "it is empty after a crash, and on a standby", f"ALTER TABLE {table} SET LOGGED",
+            ),
+            (
+                row.dead > max(MANY_DEAD, 5 * row.live), "warning",
+                f"the table {table} has {row.dead:,} deleted rows",
                 "the disk fills, and reads get slower",
                 "end old transactions, and see that autovacuum keeps up",
-            )  # fmt: skip
+            ),
+        )  # fmt: skip
+    return found
+
+
+def _version_of(ask: Ask, settings: Settings) -> int:
+    ((version,),) = ask(f"SELECT version FROM {settings.identifier.as_string()}.store")
+    return int(version)
 
 
 def _transactions(ask: Ask) -> Iterator[Finding]:
@@ -237,3 +248,56 @@ def _transactions(ask: Ask) -> Iterator[Finding]:
             f"end it: SELECT pg_terminate_backend({row.who})" if row.who.isdigit() else
             f"end it: ROLLBACK PREPARED '{row.who.removeprefix('prepared ')}'",
         )  # fmt: skip
+
+
+_MAY = """
+SELECT CASE WHEN has_schema_privilege(oid, 'USAGE')
+  THEN has_table_privilege(to_regclass(format('%%I.store', nspname)), 'SELECT') END AS is_store,
+  CASE WHEN has_schema_privilege(oid, 'USAGE')
+  THEN has_table_privilege(to_regclass(format('%%I.message', nspname)), 'SELECT') END AS reads
+FROM pg_namespace WHERE nspname = %s
+"""
+
+_ROWS = """
+SELECT q.name, m.id, m.headers, m.failures, m.successor
+FROM {schema}.message AS m LEFT JOIN {schema}.queue AS q ON q.id = m.queue
+WHERE m.headers IS NOT NULL OR m.failures IS NOT NULL OR m.successor IS NOT NULL
+"""
+"""All that bide reads of a row and that is not typed: the others can be read."""
+
+
+def _messages(
+    ask: Ask, connection: psycopg.Connection[Any], settings: Settings, longest: float
+) -> Iterator[Finding]:
+    """Look for some seconds for messages whose rows cannot be read."""
+    may = ask(_MAY, settings.schema)
+    if not (may and may[0].is_store) or _version_of(ask, settings) != VERSION:
+        return
+    yield from _those((
+        not may[0].reads, "warning",
+        f"this user may not read the tables of the schema {settings.schema!r}",
+        "messages that cannot be read are not found", "ask as the user who owns the schema",
+    ))  # fmt: skip
+    if may[0].reads:
+        query = sql.SQL(_ROWS).format(schema=settings.identifier)
+        looked_at = _looked_at(connection, query, longest)
+        yield from of_messages(looked_at, longest, settings.place, "rows", "tables")
+
+
+def _looked_at(
+    connection: psycopg.Connection[Any], query: sql.Composed, longest: float
+) -> Iterator[str | None]:
+    """Yield what cannot be read, and `None` after each page of rows."""
+    try:
+        with connection.transaction(), connection.cursor("bide_doctor") as cursor:
+            # A page may take long: most rows have none of these texts.
+            limit = max(1, int(min(longest, 1e6) * 1000))
+            connection.execute("SELECT set_config('statement_timeout', %s, true)", (f"{limit}",))
+            cursor.execute(query)
+            while rows := cursor.fetchmany(PAGE):
+                for queue, id, *texts in rows:
+                    if not is_readable(*texts):
+                        yield f"{id!r} in queue {queue!r}"
+                yield None
+    except psycopg.errors.QueryCanceled as error:
+        raise TimeoutError from error

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from bide.model import commands as cmd
 from bide.model.ended import ENDINGS, KEPT_ENDS, PENDING, End, within_budget
 from bide.model.errors import InvalidArgument
 from bide.model.identity import range_of_ids
-from bide.model.message import STATES, UNREADABLE, Failure, Item, Message, unreadable
+from bide.model.message import STATES, UNREADABLE, Failure, Item, Message, State, unreadable
 from bide.model.rank import PROMOTE, delayed_reach
 from bide.model.replies import (
     AHEAD,
@@ -27,10 +28,8 @@ from bide.model.replies import (
     Flow,
     Forecasted,
     Found,
-    Limited,
     Names,
     Page,
-    Pause,
     Reply,
     Sizes,
 )
@@ -66,15 +65,28 @@ def _message(queue: str, row: Any, now: int) -> Message:
     code = row.state
     if code == 0 and row.due <= now:
         code = 1
-    state = STATES[code]
+    until = row.rank if code == 2 else None
+    ended = row.rank if code > 2 else None
+    successor = _successor(row.id, row.successor) if row.successor else None
+    attempt = row.attempt + (code == 2)
+    return _told(queue, row, STATES[code], attempt, row.holder, until, ended, successor)
+
+
+def _told(
+    queue: str,
+    row: Any,
+    state: State,
+    attempt: int,
+    holder: str | None,
+    until: int | None,
+    ended: int | None = None,
+    successor: Item | None = None,
+) -> Message:
     return Message(
-        row.id, queue, row.data, row.is_json, row.due, row.priority, row.attempt + (code == 2),
-        row.attempts, state, row.expires, row.group, _headers(row.headers) if row.headers else None,
-        _failures(row.failures) if row.failures else (), row.holder,
-        row.rank if code == 2 else None, row.rank if code > 2 else None, row.planned,
-        row.created or None,
-        _successor(row.id, row.successor) if row.successor else None,
-        asked=row.asked,
+        row.id, queue, row.data, row.is_json, row.due, row.priority, attempt, row.attempts, state,
+        row.expires, row.group, _headers(row.headers) if row.headers else None,
+        _failures(row.failures) if row.failures else (), holder, until, ended, row.planned,
+        row.created or None, successor, asked=row.asked,
     )  # fmt: skip
 
 
@@ -150,14 +162,14 @@ def claim(batch: Batch, command: cmd.Claim) -> Reply:
         wait = None if due is None else max(0, due - end.exactly)
         return Claimed([], 0, moment, 0 if behind else wait, died, behind=behind)
     limited = rows[0].floor is not None
-    rows.sort(key=_turn if limited else _rank)
+    rows.sort(key=attrgetter("floor") if limited else _rank)
     until = moment + command.lease
     messages: list[Message] = []
     freed: list[int] = []
     damaged: list[str] = []
     for row in rows:
         try:
-            messages.append(_leased(row, command, until))
+            messages.append(_told(queue, row, "leased", row.attempt, command.holder, until))
         except DAMAGED:
             damaged.append(row.id)
             continue
@@ -168,17 +180,6 @@ def claim(batch: Batch, command: cmd.Claim) -> Reply:
     if not messages:
         return Claimed([], 0, moment, 0, died, behind=behind)
     return Claimed(messages, end.token, moment, None, died, bool(end.expires), freed, behind)
-
-
-def _leased(row: Any, command: cmd.Claim, until: int) -> Message:
-    """Return a message that a claim has just leased."""
-    return Message(
-        row.id, command.queue, row.data, row.is_json, row.due, row.priority, row.attempt,
-        row.attempts, "leased", row.expires, row.group,
-        _headers(row.headers) if row.headers else None,
-        _failures(row.failures) if row.failures else (), command.holder, until,
-        None, row.planned, row.created or None, asked=row.asked,
-    )  # fmt: skip
 
 
 def _bury(batch: Batch, command: cmd.Claim, ids: list[str], token: int) -> None:
@@ -197,10 +198,6 @@ def _bury(batch: Batch, command: cmd.Claim, ids: list[str], token: int) -> None:
 
 def _rank(row: Any) -> tuple[int, int, int]:
     return -row.priority, row.due, row.seq
-
-
-def _turn(row: Any) -> int:
-    return int(row.floor[0])
 
 
 def find(batch: Batch, command: cmd.Find) -> Reply:
@@ -363,24 +360,7 @@ def forecast(batch: Batch, command: cmd.Forecast) -> Reply:
 def explain(batch: Batch, command: cmd.Explain) -> Reply:
     """Look at a message, its lease, its place among others, and the pauses of its queue."""
     ((told,),) = batch.call("_explain", command.queue, batch.now, command.id, AHEAD + 1, PROMOTE)
-    moment = told["now"]
-    pauses = [Pause(*pause) for pause in told["pauses"] or ()]
-    if told["paused"] and not (pauses and pauses[-1].until is None):
-        pauses.append(Pause(None))
-    code = told["state"]
-    if code is None:
-        return Explained(moment, pauses)
-    if code == 0 and told["due"] <= moment:
-        code = 1
-    failure = told["failure"]
-    return Explained(
-        moment, pauses, STATES[code], told["due"], told["planned"], told["priority"],
-        told["attempt"] + (code == 2), told["attempts"],
-        None if failure is None else msgspec.convert(failure, Failure), told["ahead"],
-        told["holder"], told["since"], told["extended"] or 0, told["rank"] if code == 2 else None,
-        told["rank"] if code > 2 else None, told["successor"],
-        limited=None if told["limited"] is None else Limited(*told["limited"]),
-    )  # fmt: skip
+    return msgspec.convert(told, Explained)
 
 
 def queues(batch: Batch, command: cmd.Queues) -> Reply:

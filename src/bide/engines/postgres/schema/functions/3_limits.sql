@@ -167,7 +167,7 @@ BEGIN
   PERFORM _save_limits(l);
 END $$;
 
--- Which limit holds a ready message back, as JSON: [by, value, running, until]; null: none.
+-- Which limit holds a ready message back, as JSON of `Limited`; null: none.
 CREATE FUNCTION bide._limiting(q bide.queue, m bide.message, p_us bigint) RETURNS json
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -188,13 +188,13 @@ BEGIN
   group_opens := _opens_for(l, group_name, coalesce(last, 0));
   RETURN CASE
     WHEN l."limit" > 0 AND l.running >= l."limit" THEN
-      json_build_array('limit', l."limit", l.running, NULL)
+      json_build_object('by', 'limit', 'value', l."limit", 'running', l.running, 'until', NULL)
     WHEN _is_full(l, group_name, running) THEN
-      json_build_array('group_limit', l.group_limit, running, NULL)
+      json_build_object('by', 'group_limit', 'value', l.group_limit, 'running', running, 'until', NULL)
     WHEN opens > greatest(p_us, group_opens) THEN
-      json_build_array('rate', l.rate, l.running, (opens + 999) / 1000)
+      json_build_object('by', 'rate', 'value', l.rate, 'running', l.running, 'until', (opens + 999) / 1000)
     WHEN group_opens > p_us THEN
-      json_build_array('group_rate', l.group_rate, running, (group_opens + 999) / 1000)
+      json_build_object('by', 'group_rate', 'value', l.group_rate, 'running', running, 'until', (group_opens + 999) / 1000)
   END;
 END $$;
 

@@ -80,8 +80,9 @@ DECLARE
   is_full boolean := false;
   late_name text;
   places tid[];
-  groups record;
-  heads record;
+  names text[];
+  head record;
+  heads _head[];
   lining record;
   serving integer;
 BEGIN
@@ -119,57 +120,34 @@ BEGIN
     l := _look_ahead(q, l, moment * 256 + 255, us);
   END IF;
   WHILE room > 0 AND examined < reach AND NOT is_full LOOP
-    -- As many messages of each group as all of them may have; so they are served in the order of turns.
-    SELECT array_agg(t.name ORDER BY t.turn, t.name) AS names,
-           array_agg(t.may ORDER BY t.turn, t.name) AS may, count(*) AS n,
-           array_agg(t.freed ORDER BY t.turn, t.name) AS freed,
-           array_agg(t.last ORDER BY t.turn, t.name) AS last
-    INTO groups FROM (
-      SELECT name, turn, freed, last, CASE WHEN name = '' THEN room ELSE least(
-               CASE WHEN l.group_limit > 0 THEN l.group_limit - running ELSE room END,
-               _allowed(last, l.group_rate, us)) END AS may
-      FROM turn WHERE limited = l.id AND standing = 1
-      ORDER BY turn, name LIMIT least(room, reach - examined)
-    ) AS t;
-    EXIT WHEN groups.n = 0;
-    SELECT array_agg(h.place ORDER BY h.round, h.nth) AS places, count(*) AS n,
-           array_agg(h.name ORDER BY h.round, h.nth) AS names,
-           array_agg(h.round ORDER BY h.round, h.nth) AS rounds,
-           array_agg(h.due ORDER BY h.round, h.nth) AS dues,
-           array_agg(h.bytes ORDER BY h.round, h.nth) AS sizes,
-           array_agg(h.too_late ORDER BY h.round, h.nth) AS lates, bool_or(h.too_late) AS any_late,
-           array_agg(h.freed ORDER BY h.round, h.nth) AS freed,
-           array_agg(h.last ORDER BY h.round, h.nth) AS last, sum(h.bytes) AS bytes
-    INTO heads FROM (
-      SELECT g.name, g.nth, g.freed, g.last, row_number() OVER (PARTITION BY g.nth) AS round, m.*
-      FROM unnest(groups.names, groups.may, groups.freed, groups.last) WITH ORDINALITY
-             AS g(name, may, freed, last, nth),
-      LATERAL (
+    late_name := NULL;
+    heads := '{}';
+    FOR head IN
+      -- As many messages of each group as all of them may have: so they are served in the order of turns.
+      SELECT m.*, g.name, row_number() OVER (PARTITION BY g.nth) AS round, g.freed, g.last
+      FROM (
+        SELECT t.*, row_number() OVER (ORDER BY turn, name) AS nth, count(*) OVER () AS n FROM (
+          SELECT name, turn, freed, last, CASE WHEN name = '' THEN room ELSE least(
+                   CASE WHEN l.group_limit > 0 THEN l.group_limit - running ELSE room END,
+                   _allowed(last, l.group_rate, us)) END AS may
+          FROM turn WHERE limited = l.id AND standing = 1
+          ORDER BY turn, name LIMIT least(room, reach - examined)
+        ) AS t
+      ) AS g, LATERAL (
         SELECT ctid AS place, due, size + coalesce(octet_length(failures), 0) AS bytes,
                coalesce(moment > due + expires, false) AS too_late
         FROM message
         WHERE limited = l.id AND state = 1 AND coalesce("group", '') = g.name
-        ORDER BY rank, seq LIMIT least(g.may, room / groups.n) FOR UPDATE SKIP LOCKED
-      ) AS m
-    ) AS h;
-    serving := heads.n;
-    late_name := NULL;
-    IF heads.any_late OR heads.bytes > left_bytes THEN
-      FOR i IN 1 .. heads.n LOOP
-        IF heads.lates[i] THEN
-          late_name := heads.names[i];
-        ELSIF heads.sizes[i] <= left_bytes OR taken = 0 AND i = 1 THEN
-          left_bytes := left_bytes - heads.sizes[i];
-          CONTINUE;
-        ELSE
-          is_full := true;
-        END IF;
-        serving := i - 1;
-        EXIT;
-      END LOOP;
-    ELSE
-      left_bytes := left_bytes - heads.bytes;
-    END IF;
+        ORDER BY rank, seq LIMIT least(g.may, room / g.n) FOR UPDATE SKIP LOCKED
+      ) AS m ORDER BY round, g.nth
+    LOOP
+      late_name := CASE WHEN head.too_late THEN head.name END;
+      is_full := head.bytes > left_bytes AND (taken > 0 OR cardinality(heads) > 0);
+      EXIT WHEN head.too_late OR is_full;
+      left_bytes := left_bytes - head.bytes;
+      heads := heads || (head.place, head.name, head.round, head.freed, head.last, head.due)::_head;
+    END LOOP;
+    serving := cardinality(heads);
     IF serving > 0 THEN
       claim := coalesce(claim, nextval('token'));
       RETURN QUERY
@@ -179,22 +157,21 @@ BEGIN
           SELECT place, taken + nth AS nth, greatest(l.freed, s.freed, (greatest(
                    _opened(l.last, l.rate, us, nth), CASE WHEN s.name <> '' THEN
                      _opened(s.last, l.group_rate, us, s.round) END) + 999) / 1000) AS freed
-          FROM unnest(heads.places[:serving], heads.names[:serving], heads.rounds[:serving],
-                      heads.freed[:serving], heads.last[:serving]) WITH ORDINALITY
-                 AS s(place, name, round, freed, last, nth)
+          FROM unnest(heads) WITH ORDINALITY AS s(place, name, round, freed, last, due, nth)
         ) AS s WHERE m.ctid = s.place
         RETURNING m.seq, m.id, m.is_json, m.data, m.due, m.priority, m.attempt + 1, m.attempts,
                   m.expires, m."group", m.headers, m.failures, m.planned, m.asked, m.created, p_holder, claim,
                   clock, ARRAY[s.nth, CASE WHEN s.freed > m.due THEN s.freed ELSE 0 END], NULL::bigint;
       INSERT INTO tally
-      SELECT q.id, 'pending', _hour(d), -count(*) FROM unnest(heads.dues[:serving]) AS d GROUP BY 3;
+      SELECT q.id, 'pending', _hour(h.due), -count(*) FROM unnest(heads) AS h GROUP BY 3;
       l.turn := (l.turn / 4096 + 1) * 4096;
       UPDATE turn AS t SET turn = l.turn + s.nth * 4096, running = t.running + s.n,
         last = _served(t.last, l.group_rate, us, s.n),
         standing = _standing(l, t.name, t.running + s.n, _served(t.last, l.group_rate, us, s.n),
                              _has_line(l.id, t.name), us)
       FROM (SELECT name, count(*) AS n, max(nth) AS nth
-            FROM unnest(heads.names[:serving]) WITH ORDINALITY AS s(name, nth) GROUP BY name) AS s
+            FROM unnest(heads) WITH ORDINALITY AS h(place, name, round, freed, last, due, nth)
+            GROUP BY name) AS s
       WHERE t.limited = l.id AND t.name = s.name;
       l.turn := l.turn + (serving - 1) * 4096;
       l.running := l.running + serving;
@@ -207,8 +184,10 @@ BEGIN
       examined := examined + _expire_heads(q, l, late_name, moment, reach - examined);
       PERFORM _stand(l, ARRAY[late_name], us);
     ELSIF serving = 0 AND NOT is_full THEN
-      EXIT WHEN NOT _stand(l, groups.names, us);  -- others have locked what is in line
-      examined := examined + groups.n;
+      names := ARRAY(SELECT name FROM turn WHERE limited = l.id AND standing = 1
+                     ORDER BY turn, name LIMIT least(room, reach - examined));
+      EXIT WHEN NOT _stand(l, names, us);  -- there are none, or others have locked what is in line
+      examined := examined + cardinality(names);
     END IF;
   END LOOP;
   IF l IS DISTINCT FROM before THEN

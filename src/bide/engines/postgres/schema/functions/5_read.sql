@@ -130,7 +130,7 @@ SET enable_mergejoin = on AS $$
            + coalesce((SELECT n FROM limits), 0)
 $$;
 
--- Why a message is where it is, as JSON: the pauses of its queue, its row, its lease, and if it is ready
+-- Why a message is where it is, as JSON of `Explained`: the pauses of its queue, its row, its lease, and if it is ready
 -- how many are delivered before it, up to `p_most`; in a limited queue how many of its group, and what
 -- limit holds it back. A claim makes `p_promote` ready at once.
 CREATE FUNCTION bide._explain(p_queue text, p_now bigint, p_id text, p_most integer,
@@ -168,14 +168,16 @@ BEGIN
     ahead := CASE WHEN m.state = 0 AND due.n = p_promote AND NOT due.here THEN p_most
                   ELSE least(p_most, ahead + due.before) END;
   END IF;
-  RETURN json_build_object(
-    'now', moment, 'paused', q.paused,
-    'pauses', (SELECT json_agg(json_build_array(since, until, actor) ORDER BY seq)
+  RETURN json_strip_nulls(json_build_object(
+    'now', moment,
+    'pauses', (SELECT json_agg(json_build_object('since', since, 'until', until, 'actor', actor) ORDER BY seq)
                FROM pause WHERE queue = q.id),
-    'state', m.state, 'due', m.due, 'planned', m.planned, 'priority', m.priority,
-    'attempt', m.attempt, 'attempts', m.attempts, 'failure', m.failures::json -> -1,
-    'ahead', ahead, 'holder', m.holder, 'since', m.since, 'extended', m.extended, 'rank', m.rank,
-    'limited', limiting, 'successor', (m.successor::json ->> 'due')::bigint);
+    'state', _name((_stands(m, moment)).state), 'due', m.due, 'planned', m.planned,
+    'priority', m.priority, 'attempt', m.attempt + (m.state = 2)::integer, 'attempts', m.attempts,
+    'failure', m.failures::json -> -1, 'ahead', ahead, 'holder', m.holder, 'since', m.since,
+    'extended', m.extended, 'until', CASE WHEN m.state = 2 THEN m.rank END,
+    'ended', CASE WHEN m.state > 2 THEN m.rank END, 'limited', limiting,
+    'successor', (m.successor::json ->> 'due')::bigint));
 END $$;
 
 -- The bytes of all messages of a queue.

@@ -233,6 +233,9 @@ CREATE TYPE bide.outcome AS (
   due   timestamptz
 );
 
+-- A message that a claim of a limited queue serves, by the place of its row.
+CREATE TYPE bide._head AS (place tid, name text, round bigint, freed bigint, last bigint, due bigint);
+
 -- A command of `_within` as Python sends it: what it has not is null. Of a put, arrays as `_put` takes
 -- them, the first due time and the shortest delay.
 CREATE TYPE bide._asked AS (

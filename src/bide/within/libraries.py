@@ -1,6 +1,8 @@
-"""Which library a connection is of, and the errors for those that cannot be used."""
+"""The library of a connection, and the errors for connections that cannot be used."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from bide.engines.port import Guest, RemoteGuest
@@ -9,6 +11,8 @@ from bide.model.errors import BideError, WrongConnection
 Kind = Literal[
     "sqlite3", "psycopg", "django", "sqlalchemy", "psycopg-async", "asyncpg", "sqlalchemy-async"
 ]
+
+ASYNCHRONOUS = ("psycopg-async", "asyncpg", "sqlalchemy-async")
 
 _TYPES: list[tuple[Kind, str, str]] = [
     ("sqlite3", "sqlite3", "Connection"),
@@ -26,11 +30,6 @@ _TYPES: list[tuple[Kind, str, str]] = [
     ("django", "django.utils.connection", "ConnectionProxy"),
 ]
 
-NO_TRANSACTION = (
-    "the connection given as within= is in autocommit and has no open transaction, so that there "
-    "is nothing to be committed with; open one ({fix}), or put without within="
-)
-
 
 def kind_of(connection: object) -> Kind:
     """Return the library of a connection.
@@ -47,6 +46,28 @@ def kind_of(connection: object) -> Kind:
         f"Connection of SQLAlchemy, not a {type(connection).__module__}."
         f"{type(connection).__qualname__}"
     )
+
+
+def kind_for(guest: Guest, connection: object, *, blocks: bool) -> Kind:
+    """Return the library of a connection that a guest can use.
+
+    Raises:
+        WrongConnection: it is of no library that is known, to another kind of database than the
+            store is in, or blocks where it must not, or the other way round.
+    """
+    kind = kind_of(connection)
+    if (kind in ASYNCHRONOUS) == blocks:
+        raise WrongConnection(
+            f"a {type(connection).__name__} is asynchronous: use bide.AsyncQueue, whose methods "
+            "are the same, with await" if blocks else
+            f"a {type(connection).__name__} blocks the event loop: use bide.Queue with it, or an "
+            "asynchronous connection (psycopg, asyncpg, SQLAlchemy) here"
+        )  # fmt: skip
+    if (dialect := dialect_of(connection, kind)) != guest.dialect:
+        raise WrongConnection(
+            f"the connection given as within= is to {dialect}, and the store is in {guest.dialect}"
+        )
+    return kind
 
 
 def dialect_of(connection: Any, kind: Kind | None = None) -> str:
@@ -70,22 +91,12 @@ def dialect_of(connection: Any, kind: Kind | None = None) -> str:
     return "postgresql"
 
 
-def check_dialect(guest: Guest, connection: object, kind: Kind) -> None:
-    """See that a connection is to the same kind of database as the store.
-
-    Raises:
-        WrongConnection: it is not.
-    """
-    dialect = dialect_of(connection, kind)
-    if dialect != guest.dialect:
-        raise WrongConnection(
-            f"the connection given as within= is to {dialect}, and the store is in {guest.dialect}"
-        )
-
-
-def tuples(cursor: object) -> type[tuple[Any, ...]]:
-    """Return what makes rows of psycopg: it may be another by the connection's settings."""
-    return tuple
+def no_transaction(fix: str) -> WrongConnection:
+    """Return the error for a connection that would commit each statement."""
+    return WrongConnection(
+        "the connection given as within= is in autocommit and has no open transaction, so that "
+        f"there is nothing to be committed with; open one ({fix}), or put without within="
+    )
 
 
 def closed() -> WrongConnection:
@@ -101,21 +112,26 @@ def aborted(cause: object = "") -> WrongConnection:
     )
 
 
-def clear_error(error: Exception, guest: RemoteGuest) -> BideError | None:
-    """Return what a driver's error means; `None`: the caller's own handling knows it best.
+@contextmanager
+def clear_errors(guest: RemoteGuest) -> Iterator[None]:
+    """Raise what has a clear meaning as an error of bide.
 
-    Args:
-        error: as the driver, SQLAlchemy or Django raised it.
-        guest: whose statement it was.
+    The others stay as the driver, SQLAlchemy or Django raises them: the caller's own handling knows
+    them best.
     """
-    inner: Any = error
-    for cause in (getattr(error, "orig", None), error.__cause__):  # SQLAlchemy's, Django's
-        inner = cause if cause is not None else inner
-    match getattr(inner, "sqlstate", None) or getattr(inner, "pgcode", None):
-        case "25P02":
-            return aborted()
-        case "42883" | "3F000" | "42P01":  # no such function, schema or table
-            return guest.wrong_database()
-        case "42501":
-            return guest.no_access(str(inner).splitlines()[0])
-    return None
+    try:
+        yield
+    except BideError:
+        raise
+    except Exception as error:
+        inner: Any = error
+        for cause in (getattr(error, "orig", None), error.__cause__):  # SQLAlchemy's, Django's
+            inner = cause if cause is not None else inner
+        match getattr(inner, "sqlstate", None) or getattr(inner, "pgcode", None):
+            case "25P02":
+                raise aborted() from error
+            case "42883" | "3F000" | "42P01":  # no such function, schema or table
+                raise guest.wrong_database() from error
+            case "42501":
+                raise guest.no_access(str(inner).splitlines()[0]) from error
+        raise

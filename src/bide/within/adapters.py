@@ -1,23 +1,21 @@
-"""Connections that block: psycopg, sqlite3, Django, SQLAlchemy."""
+"""Commands on connections of the user's: an adapter for each library."""
 
+import asyncio
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 from bide.engines.port import Guest, RemoteGuest
 from bide.model.commands import Command
-from bide.model.errors import BideError, WrongConnection
+from bide.model.errors import WrongConnection
 from bide.model.replies import Reply
-from bide.within.kinds import (
-    NO_TRANSACTION,
+from bide.within.libraries import (
     Kind,
     aborted,
-    check_dialect,
-    clear_error,
+    clear_errors,
     closed,
-    kind_of,
-    tuples,
+    kind_for,
+    no_transaction,
 )
 
 _IDLE, _IN_ERROR = 0, 3
@@ -40,27 +38,42 @@ def carry_out(
             transaction; or it is asynchronous.
         StoreError: nothing was carried out.
     """
-    kind = kind_of(connection)
-    if kind in ("psycopg-async", "asyncpg", "sqlalchemy-async"):
-        raise WrongConnection(
-            f"a {type(connection).__name__} is asynchronous: use bide.AsyncQueue, whose methods "
-            "are the same, with await"
-        )
-    check_dialect(guest, connection, kind)
+    adapter = _BLOCKING[kind_for(guest, connection, blocks=True)]
     guest.open()
     try:
-        return _ADAPTERS[kind](connection, guest, commands, now)
+        return adapter(connection, guest, commands, now)
     except WrongConnection:
         if guest.is_open:
             raise
     guest.open()  # the database was made anew, or the connection's is another
-    return _ADAPTERS[kind](connection, guest, commands, now)
+    return adapter(connection, guest, commands, now)
 
 
-def remote_guest(guest: Guest) -> RemoteGuest:
+async def acarry_out(
+    connection: Any, guest: Guest, commands: Sequence[Command], now: int | None
+) -> list[Reply]:
+    """Async form of `carry_out`."""
+    adapter = _ASYNCHRONOUS[kind_for(guest, connection, blocks=False)]
+    if not guest.is_open:
+        await asyncio.to_thread(guest.open)
+    try:
+        return await adapter(connection, guest, commands, now)
+    except WrongConnection:
+        if guest.is_open:
+            raise
+    await asyncio.to_thread(guest.open)
+    return await adapter(connection, guest, commands, now)
+
+
+def _remote(guest: Guest) -> RemoteGuest:
     """Return the guest of a store in PostgreSQL, as one that needs a single statement."""
     assert guest.dialect == "postgresql"
     return cast("RemoteGuest", guest)
+
+
+def _tuples(cursor: object) -> type[tuple[Any, ...]]:
+    """Make rows of psycopg tuples: by the connection's settings they may be something else."""
+    return tuple
 
 
 class _Cursors:
@@ -81,42 +94,55 @@ class _Cursors:
         return cursor
 
 
-@contextmanager
-def clear_errors(guest: RemoteGuest) -> Iterator[None]:
-    """Raise what has a clear meaning as an error of bide, and leave the others as they are."""
-    try:
-        yield
-    except BideError:
-        raise
-    except Exception as error:
-        found = clear_error(error, guest)
-        if found is None:
-            raise
-        raise found from error
-
-
 def _psycopg(
     connection: Any, guest: Guest, commands: Sequence[Command], now: int | None
 ) -> list[Reply]:
-    remote = remote_guest(guest)
-    check_psycopg(connection)
+    _check_psycopg(connection)
+    with clear_errors(_remote(guest)):
+        cursors = _Cursors(lambda: connection.cursor(row_factory=_tuples))
+        return guest.execute(cursors, commands, now)
+
+
+async def _apsycopg(
+    connection: Any, guest: Guest, commands: Sequence[Command], now: int | None
+) -> list[Reply]:
+    _check_psycopg(connection)
+    remote = _remote(guest)
     with clear_errors(remote):
-        return guest.execute(_Cursors(lambda: connection.cursor(row_factory=tuples)), commands, now)
+        async with connection.cursor(row_factory=_tuples) as cursor:
+            await cursor.execute(*remote.statement(commands, now, "%s"))
+            (answer,) = await cursor.fetchone()
+        return remote.replies(commands, answer)
 
 
-def check_psycopg(connection: Any) -> None:
-    """See that a connection of psycopg has or begins a transaction.
-
-    Raises:
-        WrongConnection: it has none and begins none.
-    """
+def _check_psycopg(connection: Any) -> None:
+    """See that a connection of psycopg has or begins a transaction."""
     if connection.closed:
         raise closed()
     status = connection.pgconn.transaction_status
     if status == _IN_ERROR:
         raise aborted()
     if connection.autocommit and status == _IDLE:
-        raise WrongConnection(NO_TRANSACTION.format(fix="with connection.transaction():"))
+        raise no_transaction("with connection.transaction():")
+
+
+async def _asyncpg(
+    connection: Any, guest: Guest, commands: Sequence[Command], now: int | None
+) -> list[Reply]:
+    from asyncpg import InterfaceError
+
+    try:
+        gone = connection.is_closed()
+    except InterfaceError as error:  # given back to its pool
+        raise closed() from error
+    if gone:
+        raise closed()
+    if not connection.is_in_transaction():
+        raise no_transaction("async with connection.transaction():")
+    remote = _remote(guest)
+    with clear_errors(remote):
+        statement, values = remote.statement(commands, now, "$1")
+        return remote.replies(commands, await connection.fetchval(statement, *values))
 
 
 def _sqlite3(
@@ -151,7 +177,7 @@ def _begins(driver: Any, fix: str) -> bool:
         return False
     # From Python 3.12 on `autocommit` may be True, and then the level says nothing.
     if driver.isolation_level is None or getattr(driver, "autocommit", None) is True:
-        raise WrongConnection(NO_TRANSACTION.format(fix=fix))
+        raise no_transaction(fix)
     return True
 
 
@@ -161,21 +187,17 @@ def _django(
     if connection.needs_rollback:
         raise aborted()
     if not connection.in_atomic_block and connection.get_autocommit():
-        raise WrongConnection(NO_TRANSACTION.format(fix="with transaction.atomic():"))
+        raise no_transaction("with transaction.atomic():")
     if connection.vendor == "sqlite":
         connection.cursor().close()  # opens it, and sees that this is its thread
         return _sqlite3(connection.connection, guest, commands, now)
-    with clear_errors(remote_guest(guest)):
+    with clear_errors(_remote(guest)):
         return guest.execute(_Cursors(connection.cursor), commands, now)
 
 
-def carry_out_in_sqlalchemy(
+def _sqlalchemy(
     given: Any, guest: Guest, commands: Sequence[Command], now: int | None
 ) -> list[Reply]:
-    """Carry out commands on a `Session` or `Connection` of SQLAlchemy; see `carry_out`.
-
-    Those of its asyncio extension come here by `run_sync`, where drivers look as if they blocked.
-    """
     from sqlalchemy.engine import Connection
     from sqlalchemy.exc import PendingRollbackError
 
@@ -185,12 +207,16 @@ def carry_out_in_sqlalchemy(
             raise closed()
         if not connection.in_transaction():
             connection.exec_driver_sql("SELECT 1")  # begins it, by the rules of the engine
-        driver = connection.connection.dbapi_connection
+        driver: Any = connection.connection.dbapi_connection
         if guest.dialect == "sqlite":
-            return _sqlite_in_sqlalchemy(connection, driver, guest, commands, now)
+            if isinstance(driver, sqlite3.Connection):
+                return _sqlite3(driver, guest, commands, now)
+            inner = connection.connection.driver_connection
+            begins = _begins(inner, "without the level AUTOCOMMIT")
+            return guest.execute(_Cursors(driver.cursor, begins=begins), commands, now)
         if getattr(driver, "autocommit", False):
-            raise WrongConnection(NO_TRANSACTION.format(fix="without the level AUTOCOMMIT"))
-        remote = remote_guest(guest)
+            raise no_transaction("without the level AUTOCOMMIT")
+        remote = _remote(guest)
         mark = "$1" if connection.dialect.paramstyle == "numeric_dollar" else "%s"
         with clear_errors(remote):
             result = connection.exec_driver_sql(*remote.statement(commands, now, mark))
@@ -199,20 +225,22 @@ def carry_out_in_sqlalchemy(
         raise aborted(error) from error
 
 
-def _sqlite_in_sqlalchemy(
-    connection: Any, driver: Any, guest: Guest, commands: Sequence[Command], now: int | None
+async def _asqlalchemy(
+    connection: Any, guest: Guest, commands: Sequence[Command], now: int | None
 ) -> list[Reply]:
-    if isinstance(driver, sqlite3.Connection):
-        return _sqlite3(driver, guest, commands, now)
-    begins = _begins(connection.connection.driver_connection, "without the level AUTOCOMMIT")
-    return guest.execute(_Cursors(driver.cursor, begins=begins), commands, now)
+    """Carry out commands where SQLAlchemy's drivers look as if they blocked."""
+    return cast("list[Reply]", await connection.run_sync(_sqlalchemy, guest, commands, now))
 
 
-_Adapter = Callable[[Any, Guest, Sequence[Command], int | None], list[Reply]]
-
-_ADAPTERS: dict[Kind, _Adapter] = {
+_BLOCKING: dict[Kind, Callable[..., list[Reply]]] = {
     "psycopg": _psycopg,
     "sqlite3": _sqlite3,
     "django": _django,
-    "sqlalchemy": carry_out_in_sqlalchemy,
+    "sqlalchemy": _sqlalchemy,
+}
+
+_ASYNCHRONOUS: dict[Kind, Callable[..., Awaitable[list[Reply]]]] = {
+    "psycopg-async": _apsycopg,
+    "asyncpg": _asyncpg,
+    "sqlalchemy-async": _asqlalchemy,
 }
