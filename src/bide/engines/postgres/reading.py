@@ -25,15 +25,12 @@ from bide.model.replies import (
     Died,
     Ends,
     Explained,
-    Flow,
     Forecasted,
     Found,
     Names,
     Page,
     Reply,
-    Sizes,
 )
-from bide.model.times import LIMITS
 
 DAMAGED = (ValueError, TypeError, msgspec.MsgspecError)
 """What reading a row raises that bide has not written so."""
@@ -284,35 +281,11 @@ def _cursor(phase: int, state: str | None, row: Any) -> str:
 
 def count(batch: Batch, command: cmd.Count) -> Counts:
     """Count by the counters."""
-    ((told,),) = batch.call("_count", command.queue, batch.now, command.recount)
-    batch.deltas = max(batch.deltas, told["deltas"] or 0)
-    counters = told["counters"] or {}
-    due = told["due"]
-
-    def sizes(pending: int, leased: int, dead: int) -> Sizes:
-        return Sizes(pending - due, due, leased, dead)
-
-    recount = None
-    strays = told["strays"]
-    if command.recount:
-        there = {int(state): count for state, count in (told["states"] or {}).items()}
-        pending = there.get(0, 0) + there.get(1, 0)
-        recount = sizes(pending, there.get(2, 0), there.get(3, 0))
-        strays += abs(there.get(4, 0) + there.get(5, 0) - counters.get("kept", 0))
-    return Counts(
-        sizes(*(counters.get(name, 0) for name in ("pending", "leased", "dead"))),
-        Flow(**{name: counters.get(name, 0) for name in Flow.__struct_fields__}),
-        kept=counters.get("kept", 0),
-        paused=told["paused"] or False,
-        keep=told["keep"] or 0,
-        history=told["history"] or 0,
-        result_ttl=told["result_ttl"] or 0,
-        **dict(zip(LIMITS, told["limits"], strict=True)),
-        oldest=told["oldest"],
-        recount=recount,
-        strays=strays,
-        stored=batch.call("_stored", command.queue)[0][0] if command.stored else None,
-    )
+    ((told,),) = batch.call(
+        "_count", command.queue, batch.now, command.recount, command.stored
+    )  # fmt: skip
+    batch.deltas = max(batch.deltas, told["deltas"])
+    return msgspec.convert(told, Counts)
 
 
 def history(batch: Batch, command: cmd.History) -> Reply:
@@ -336,25 +309,10 @@ def is_awaited(command: cmd.History, reply: Reply) -> bool:
 
 def forecast(batch: Batch, command: cmd.Forecast) -> Reply:
     """Count what falls due in each bucket."""
-    buckets = [0] * command.buckets
-    pending = start = due = later = 0
-    for number, count in batch.call(
+    ((told,),) = batch.call(
         "_forecast", command.queue, batch.now, command.bucket, command.buckets
-    ):
-        match number:
-            case -3:
-                start = count
-            case -2:
-                due = count
-            case -1:
-                pending = count
-            case _ if number < command.buckets:
-                buckets[number] += count
-            case _:
-                later += count
-    if command.bucket % 3_600_000 == 0:
-        due = pending - sum(buckets) - later
-    return Forecasted(start, due, buckets, pending - due - sum(buckets))
+    )  # fmt: skip
+    return msgspec.convert(told, Forecasted)
 
 
 def explain(batch: Batch, command: cmd.Explain) -> Reply:

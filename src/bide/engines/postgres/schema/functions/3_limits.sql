@@ -58,16 +58,6 @@ LANGUAGE sql IMMUTABLE AS $$
   SELECT p_name <> '' AND l.group_limit > 0 AND p_running >= l.group_limit
 $$;
 
--- Where a group is to stand: see `turn`.
-CREATE FUNCTION bide._standing(l bide.limited, p_name text, p_running bigint, p_last bigint,
-                               p_has_line boolean, p_us bigint) RETURNS smallint
-LANGUAGE sql IMMUTABLE AS $$
-  SELECT (CASE WHEN NOT p_has_line THEN CASE WHEN p_running > 0 THEN 0 ELSE 2 END
-               WHEN _is_full(l, p_name, p_running) THEN 0
-               WHEN _opens_for(l, p_name, p_last) > p_us THEN 2
-               ELSE 1 END)::smallint
-$$;
-
 -- How many messages a rate allows at once, which the last one left at `p_last`; up to 10 ms count that
 -- were not used.
 CREATE FUNCTION bide._allowed(p_last bigint, p_rate bigint, p_us bigint) RETURNS bigint

@@ -31,18 +31,17 @@ BEGIN
     FROM told GROUP BY name
   ), changed AS (
     INSERT INTO turn AS t (limited, name, standing, turn, running, freed)
-    SELECT l.id, name, CASE WHEN has_line THEN 1 ELSE 2 END, l.turn + coalesce(nth, 0), -ended, freed
-    FROM groups, LATERAL (SELECT _has_line(l.id, name) AS has_line) AS line
+    SELECT l.id, name, 0, l.turn + coalesce(nth, 0), -ended, freed FROM groups
     ON CONFLICT (limited, name) DO UPDATE SET
       turn = CASE WHEN excluded.turn > l.turn THEN excluded.turn ELSE t.turn END,
-      running = t.running + excluded.running, freed = greatest(t.freed, excluded.freed),
-      standing = _standing(l, t.name, t.running + excluded.running, t.last, excluded.standing = 1,
-                           p_us)
+      running = t.running + excluded.running, freed = greatest(t.freed, excluded.freed)
   )
   SELECT coalesce(sum(ended), 0) AS ended, (SELECT count(nth) FROM groups) AS entered,
+         array_agg(name) AS names,
          min(moment) FILTER (WHERE l."limit" > 0 AND l.running >= l."limit"
                              AND before > l.running - l."limit") AS freed
   INTO total FROM told;
+  PERFORM _stand(l, total.names, p_us);
   l.running := l.running - total.ended;
   l.freed := greatest(l.freed, total.freed);
   l.turn := l.turn + total.entered;
@@ -53,29 +52,26 @@ END $$;
 CREATE FUNCTION bide._wake_groups(l bide.limited, p_us bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  rested record;
+  names CONSTANT text[] := ARRAY(
+    SELECT name FROM turn WHERE limited = l.id AND standing = 2 AND last <= p_us - l.group_rate
+    ORDER BY last, name LIMIT 1024);
 BEGIN
-  SELECT array_agg(name) AS names, array_agg(_has_line(l.id, name)) AS lines INTO rested FROM (
-    SELECT name FROM turn
-    WHERE limited = l.id AND standing = 2 AND last <= p_us - l.group_rate
-    ORDER BY last, name LIMIT 1024
-  ) AS r;
-  IF rested.names IS NULL THEN
-    RETURN;
+  IF cardinality(names) > 0 THEN
+    DELETE FROM turn WHERE limited = l.id AND name = ANY (names) AND NOT _has_line(l.id, name)
+      AND _opens_for(l, name, last) + 10000 <= p_us;
+    PERFORM _stand(l, names, p_us);
   END IF;
-  DELETE FROM turn AS t USING unnest(rested.names, rested.lines) AS r(name, has_line)
-  WHERE t.limited = l.id AND t.name = r.name AND NOT r.has_line
-    AND _opens_for(l, t.name, t.last) + 10000 <= p_us;
-  UPDATE turn AS t SET standing = 1 FROM unnest(rested.names, rested.lines) AS r(name, has_line)
-  WHERE t.limited = l.id AND t.name = r.name AND r.has_line;
 END $$;
 
--- Put groups where they are to stand. Answers whether one has moved.
+-- Put groups where they are to stand: see `turn`. Answers whether one has moved.
 CREATE FUNCTION bide._stand(l bide.limited, p_names text[], p_us bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   UPDATE turn AS t SET standing = s.standing FROM (
-    SELECT name, _standing(l, name, running, last, _has_line(l.id, name), p_us) AS standing
+    SELECT name, CASE WHEN NOT _has_line(l.id, name) THEN CASE WHEN running > 0 THEN 0 ELSE 2 END
+                      WHEN _is_full(l, name, running) THEN 0
+                      WHEN _opens_for(l, name, last) > p_us THEN 2
+                      ELSE 1 END AS standing
     FROM turn WHERE limited = l.id AND name = ANY (p_names)
   ) AS s WHERE t.limited = l.id AND t.name = s.name AND t.standing <> s.standing;
   RETURN FOUND;
@@ -103,22 +99,8 @@ BEGIN
   RETURN cardinality(late);
 END $$;
 
--- Let groups in whose lines were empty, and have messages now, in their order. One that was idle begins
--- anew.
-CREATE FUNCTION bide._enter(l bide.limited, p_names text[], p_us bigint) RETURNS void
-LANGUAGE sql VOLATILE AS $$
-  INSERT INTO turn AS t (limited, name, standing, turn)
-  SELECT l.id, name, 1, l.turn + nth FROM unnest(p_names) WITH ORDINALITY AS g(name, nth)
-  ON CONFLICT (limited, name) DO UPDATE SET
-    turn = excluded.turn,
-    last = CASE WHEN t.running > 0 OR _opens_for(l, t.name, t.last) + 10000 > p_us THEN t.last
-                ELSE 0 END,
-    freed = CASE WHEN t.running > 0 OR _opens_for(l, t.name, t.last) + 10000 > p_us THEN t.freed
-                 ELSE 0 END,
-    standing = _standing(l, t.name, t.running, t.last, true, p_us)
-$$;
-
--- Put messages that are ready, or those that are due, into lines. `places` are locked.
+-- Put messages that are ready, or those that are due, into lines. `places` are locked. Groups whose lines
+-- were empty enter in the order of their messages; one that was idle begins anew.
 CREATE FUNCTION bide._into_lines(INOUT l bide.limited, p_places tid[], p_us bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -130,10 +112,13 @@ BEGIN
   ) AS g WHERE NOT _has_line(l.id, name);
   UPDATE message SET state = 1, rank = _rank(1, due, priority), limited = l.id
   WHERE ctid = ANY (p_places);
-  IF entering IS NOT NULL THEN
-    PERFORM _enter(l, entering, p_us);
-    l.turn := l.turn + cardinality(entering);
-  END IF;
+  INSERT INTO turn AS t (limited, name, standing, turn)
+  SELECT l.id, name, 0, l.turn + nth FROM unnest(entering) WITH ORDINALITY AS g(name, nth)
+  ON CONFLICT (limited, name) DO UPDATE SET (turn, last, freed) = (
+    SELECT excluded.turn, CASE WHEN idle THEN 0 ELSE t.last END, CASE WHEN idle THEN 0 ELSE t.freed END
+    FROM (SELECT t.running <= 0 AND _opens_for(l, t.name, t.last) + 10000 <= p_us AS idle) AS i);
+  PERFORM _stand(l, entering, p_us);
+  l.turn := l.turn + coalesce(cardinality(entering), 0);
 END $$;
 
 -- Put the first due message of each group that has no line into one: see bide.model.rank.
@@ -181,6 +166,7 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   seen record;
   places tid[];
+  names text[];
 BEGIN
   WITH leased AS (
     SELECT ctid FROM message
@@ -192,12 +178,10 @@ BEGIN
   ), groups AS (
     INSERT INTO turn AS t (limited, name, standing, turn, running)
     SELECT l.id, name, 0, 0, count(*) FROM counted GROUP BY name
-    ON CONFLICT (limited, name) DO UPDATE SET
-      running = t.running + excluded.running,
-      standing = _standing(l, t.name, t.running + excluded.running, t.last,
-                           _has_line(l.id, t.name), p_us)
+    ON CONFLICT (limited, name) DO UPDATE SET running = t.running + excluded.running
   )
-  SELECT l.running + count(*) INTO l.running FROM counted;
+  SELECT l.running + count(*), array_agg(name) INTO l.running, names FROM counted;
+  PERFORM _stand(l, names, p_us);
   IF l.lined = '{-1,-1}' THEN
     l.horizon := coalesce(l.horizon, pg_snapshot_xmax(pg_current_snapshot())::text::bigint);
     l.settled := pg_snapshot_xmin(pg_current_snapshot())::text::bigint >= l.horizon;

@@ -67,32 +67,45 @@ BEGIN
   END LOOP;
 END $$;
 
--- How many messages are in each state, and what has become of the others, as JSON. `deltas`: how many
--- changes of the counters were added up for that.
-CREATE FUNCTION bide._count(p_queue text, p_now bigint, p_recount boolean) RETURNS json
+-- How many messages are in each state, and what has become of the others, as JSON of `Counts`. `deltas`:
+-- how many changes of the counters were added up for that.
+CREATE FUNCTION bide._count(p_queue text, p_now bigint, p_recount boolean, p_stored boolean) RETURNS json
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 DECLARE
   moment CONSTANT bigint := _moment(p_now);
   q CONSTANT queue := _queue(p_queue);
+  limits CONSTANT bigint[] := _limits(q);
   counters json;
-  deltas bigint;
+  changes bigint;
   due record;
   recount record;
 BEGIN
-  SELECT json_object_agg(c.what, c.n), sum(c.deltas) INTO counters, deltas FROM (
-    SELECT what, sum(n) AS n, sum(_counter.deltas) AS deltas FROM _counter
-    WHERE queue = q.id GROUP BY what
+  SELECT coalesce(json_object_agg(c.what, c.n), '{}'), coalesce(sum(c.deltas), 0) INTO counters, changes FROM (
+    SELECT what, sum(n) AS n, sum(deltas) AS deltas FROM _counter WHERE queue = q.id GROUP BY what
   ) AS c;
   SELECT * INTO due FROM _due_now(q.id, moment);
   SELECT NULL::json AS states, NULL::bigint AS strays INTO recount;
   IF p_recount THEN
     SELECT * INTO recount FROM _recount(q.id);
   END IF;
-  RETURN json_build_object(
-    'paused', q.paused, 'keep', q.keep, 'history', q.history, 'result_ttl', q.result_ttl,
-    'limits', _limits(q), 'counters', counters, 'deltas', deltas,
-    'due', due.n, 'oldest', due.oldest, 'states', recount.states, 'strays', recount.strays);
+  RETURN json_strip_nulls(json_build_object(
+    'sizes', _sizes(due.n, counters ->> 'pending', counters ->> 'leased', counters ->> 'dead'),
+    'flow', counters, 'kept', (counters ->> 'kept')::bigint, 'paused', q.paused, 'keep', q.keep,
+    'history', q.history, 'result_ttl', q.result_ttl, 'limit', limits[1], 'rate', limits[2],
+    'group_limit', limits[3], 'group_rate', limits[4], 'oldest', due.oldest,
+    'recount', CASE WHEN p_recount THEN
+      _sizes(due.n, recount.states ->> 'pending', recount.states ->> 'leased', recount.states ->> 'dead') END,
+    'strays', recount.strays + abs(coalesce((recount.states ->> 'kept')::bigint, 0)
+                                   - coalesce((counters ->> 'kept')::bigint, 0)),
+    'stored', CASE WHEN p_stored THEN _stored(q.id) END, 'deltas', changes));
 END $$;
+
+-- Numbers of messages as JSON of `Sizes`: of those that wait `p_due` are due.
+CREATE FUNCTION bide._sizes(p_due bigint, p_pending text, p_leased text, p_dead text) RETURNS json
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT json_build_object('delayed', coalesce(p_pending::bigint, 0) - p_due, 'ready', p_due,
+    'leased', coalesce(p_leased::bigint, 0), 'dead', coalesce(p_dead::bigint, 0))
+$$;
 
 -- How many messages are due, and since when. `ORDER BY rank`: by no other index than that by rank.
 CREATE FUNCTION bide._due_now(p_queue integer, p_moment bigint, OUT n bigint, OUT oldest bigint)
@@ -112,7 +125,8 @@ LANGUAGE sql STABLE
 SET enable_seqscan = on SET enable_bitmapscan = on SET enable_sort = on SET enable_hashjoin = on
 SET enable_mergejoin = on AS $$
   WITH there AS (
-    SELECT state, count(*) AS n FROM message WHERE queue = p_queue GROUP BY state
+    SELECT ('{pending,pending,leased,dead,kept,kept}'::text[])[state + 1] AS name, count(*) AS n
+    FROM message WHERE queue = p_queue GROUP BY 1
   ),
   hours AS (
     SELECT sum(abs(coalesce(c.n, 0) - coalesce(p.n, 0))) AS wrong
@@ -124,7 +138,7 @@ SET enable_mergejoin = on AS $$
   limits AS (
     SELECT _limit_strays(q) AS n FROM queue AS q WHERE q.id = p_queue AND q.limited IS NOT NULL
   )
-  SELECT (SELECT json_object_agg(state, n) FROM there),
+  SELECT (SELECT coalesce(json_object_agg(name, n), '{}') FROM there),
          (SELECT count(*) FROM message WHERE queue = p_queue AND successor IS NOT NULL AND state <> 2)
            + coalesce((SELECT wrong FROM hours), 0)::bigint
            + coalesce((SELECT n FROM limits), 0)
@@ -181,8 +195,8 @@ BEGIN
 END $$;
 
 -- The bytes of all messages of a queue.
-CREATE FUNCTION bide._stored(p_queue text) RETURNS bigint
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+CREATE FUNCTION bide._stored(p_queue integer) RETURNS bigint LANGUAGE sql STABLE
+SET enable_seqscan = on SET enable_bitmapscan = on AS $$
   SELECT coalesce(sum(size + octet_length(id) - length(id) + coalesce(octet_length("group"), 0)
                       + coalesce(octet_length(failures), 0)
                       + coalesce(octet_length(successor::json ->> 'data') / 2 - 1
@@ -190,8 +204,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
                   0)::bigint
        + (SELECT coalesce(sum(100 + coalesce(octet_length(by), 0) + coalesce(octet_length(failures), 0)
                               + coalesce(octet_length(result), 0)), 0)
-          FROM ended WHERE queue = (SELECT id FROM _queue(p_queue)))::bigint
-  FROM message WHERE queue = (SELECT id FROM _queue(p_queue))
+          FROM ended WHERE queue = p_queue)::bigint
+  FROM message WHERE queue = p_queue
 $$;
 
 -- How messages with an id have ended, the newest first, as JSON: [state or null, [[how, moment, by, due,
@@ -216,38 +230,41 @@ BEGIN
   RETURN json_build_array((_stands(m, right_now)).state, coalesce(ends, '[]'::json));
 END $$;
 
--- How many pending messages fall due in each bucket, as rows (number, count). Buckets of whole hours
--- come from the counters. Number -1 is all that is pending, -2 what is due already (for short buckets),
--- -3 where the first bucket begins; from `p_buckets` on it is later than the last.
+-- How many pending messages fall due in each bucket, as JSON of `Forecasted`. Buckets of whole hours come
+-- from the counters, but for the hour that has begun; others from the messages themselves.
 CREATE FUNCTION bide._forecast(p_queue text, p_now bigint, p_bucket bigint, p_buckets integer)
-RETURNS TABLE (number bigint, count bigint)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
-#variable_conflict use_column
+RETURNS json LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 DECLARE
   moment CONSTANT bigint := _moment(p_now);
-  first CONSTANT bigint := CASE WHEN p_bucket < 3600000 THEN moment
-                                ELSE moment - moment % 3600000 END;
+  first CONSTANT bigint := moment - CASE WHEN p_bucket < 3600000 THEN 0 ELSE moment % 3600000 END;
   q CONSTANT queue := _queue(p_queue);
   by_hour CONSTANT boolean := p_bucket % 3600000 = 0;
   first_hour CONSTANT bigint := first / 3600000 + 1;
   reach CONSTANT bigint := CASE WHEN by_hour THEN first_hour * 3600000
                                 ELSE first + p_bucket * p_buckets END;
+  pending bigint := coalesce((
+    SELECT sum(n) FROM _counter WHERE queue = q.id AND what = 'pending'), 0);
+  counts bigint[];
+  beyond bigint := 0;  -- what the counters say of the time after the last bucket
+  overdue bigint;
 BEGIN
-  RETURN QUERY SELECT -3::bigint, first;
-  RETURN QUERY SELECT -1::bigint, sum(n)::bigint FROM _counter
-    WHERE queue = q.id AND what = 'pending' HAVING sum(n) IS NOT NULL;
-  RETURN QUERY  -- of the hour that has begun, and of short buckets, the messages themselves
-    SELECT (rank / 256 - first - 1) / p_bucket, count(*) FROM (
+  WITH counted AS (
+    SELECT (rank / 256 - first - 1) / p_bucket AS number, count(*) AS n FROM (
       SELECT rank FROM message
       WHERE queue = q.id AND state = 0 AND rank > moment * 256 + 255 AND rank <= reach * 256 + 255
       ORDER BY rank
-    ) AS m GROUP BY 1;
-  IF by_hour THEN
-    RETURN QUERY SELECT (hour - first_hour) * 3600000 / p_bucket, sum(n)::bigint FROM _counter
-      WHERE queue = q.id AND what = 'pending' AND hour > first_hour GROUP BY 1;
-  ELSE
-    RETURN QUERY SELECT -2::bigint, n FROM _due_now(q.id, moment);
-  END IF;
+    ) AS m GROUP BY 1
+    UNION ALL
+    SELECT (hour - first_hour) * 3600000 / p_bucket, n FROM _counter
+    WHERE by_hour AND queue = q.id AND what = 'pending' AND hour > first_hour
+  )
+  SELECT coalesce(array_agg(c.n ORDER BY b), '{}'),
+         (SELECT coalesce(sum(n), 0) FROM counted WHERE number >= p_buckets)
+  INTO counts, beyond FROM generate_series(0, p_buckets - 1) AS b,
+  LATERAL (SELECT coalesce(sum(n), 0) AS n FROM counted WHERE number = b) AS c;
+  pending := pending - (SELECT coalesce(sum(n), 0) FROM unnest(counts) AS n);
+  overdue := CASE WHEN by_hour THEN pending - beyond ELSE (SELECT n FROM _due_now(q.id, moment)) END;
+  RETURN json_build_object('start', first, 'overdue', overdue, 'buckets', counts, 'later', pending - overdue);
 END $$;
 
 -- How many delayed and ready messages a rule names.

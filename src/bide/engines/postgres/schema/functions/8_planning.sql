@@ -13,7 +13,7 @@ BEGIN
   FOR planned IN
     SELECT oid FROM pg_proc
     WHERE pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema()) AND prosecdef
-      AND proname LIKE '\_%' AND proname NOT IN ('_recount', '_stored', '_put_one')
+      AND proname LIKE '\_%' AND proname <> '_put_one'
   LOOP
     EXECUTE format(
       'ALTER FUNCTION %s SET plan_cache_mode = force_generic_plan SET enable_seqscan = off '
