@@ -6,20 +6,18 @@ of records and a few ordered sets; every command moves records between them.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from bide.engines.cursor import position
+from bide.engines.memory import reading
 from bide.engines.memory.claim import claim
-from bide.engines.memory.explain import explain
-from bide.engines.memory.forwarded import once
 from bide.engines.memory.queue_state import QueueState
-from bide.engines.memory.reading import find, history
 from bide.engines.memory.record import Record
-from bide.engines.memory.totals import counts, forecast
+from bide.engines.origins import executed_once
 from bide.engines.port import Capabilities, Engine, Notifier
 from bide.model import commands as cmd
+from bide.model.limits import MAX_FORWARDED
 from bide.model.message import FORGET
 from bide.model.replies import (
     Affected,
@@ -44,6 +42,11 @@ from bide.model.versions import versions_of
 __all__ = ["MemoryEngine"]
 
 
+Change = Callable[[Record, int], Outcome | bool]
+"""Changes a record, the one of a number in its command. True: its outcome tells where it is now;
+False: it may not be changed."""
+
+
 class MemoryEngine:
     """Executes commands on queues that live in this process."""
 
@@ -65,10 +68,19 @@ class MemoryEngine:
                 position(command.cursor)
         return [self._execute(command, moment) for command in commands]
 
-    def _execute(self, command: cmd.Command, now: int) -> Reply:
+    def _execute(self, command: Any, now: int) -> Reply:
         verb = self._verbs[type(command)]
-        queue = partial(self._queue, command.queue, now)
-        return once(queue, command, lambda left: verb(left, now))
+        if (origin := getattr(command, "origin", None)) is None:
+            return verb(command, now)
+        # It comes from an outbox: not for messages whose rows the queue remembers.
+        known = self._queue(command.queue, now).forwarded
+        known -= {row for row in known if row[0] == origin.outbox and row[1] < origin.before}
+        mine = {row for outbox, row in known if outbox == origin.outbox}
+        reply, done = executed_once(command, origin, mine, lambda left: verb(left, now))
+        known = self._queue(command.queue, now).forwarded  # a put may have made the queue
+        known.update((origin.outbox, row) for row in done)
+        known -= set(sorted(known)[:-MAX_FORWARDED])
+        return reply
 
     def reader(self) -> Engine | None:
         """Return `None`: reads need no second engine."""
@@ -106,7 +118,7 @@ class MemoryEngine:
                 if record.state == "leased" and item.follows(policy, command.if_version):
                     outcomes.append(record.follow(item, now))
                     continue
-                if record.is_still(None, command.if_version) and (
+                if record.is_still(command.if_version) and (
                     policy == "replace" or (policy == "revive" and record.state == "dead")
                 ):
                     stored = queue.replace(record, item, now)
@@ -127,102 +139,95 @@ class MemoryEngine:
 
         versions = versions_of(command)
 
-        def cancel(record: Record) -> Outcome | None:
-            version = versions.get(record.id)
-            if record.successor and command.if_due is None and version is None:
+        def cancel(record: Record, number: int) -> Outcome | bool:
+            if record.successor and command.if_due is None and not versions:
                 return record.forsake(now)
-            still = record.is_still(command.if_due, version)
-            if record.state not in ("delayed", "ready") or not still:
-                return None
+            if record.state not in ("delayed", "ready") or command.if_due not in (None, record.due):
+                return False
             queue.finish(record, "cancelled", command.actor, now)
-            return Outcome(record.id, True, due=record.due)
+            return True
 
-        return self._each(queue, command.ids, now, cancel)
+        return self._each(queue, command.ids, now, cancel, versions)
 
     def _reschedule(self, command: cmd.Reschedule, now: int) -> Outcomes:
         queue = self._queue(command.queue, now)
         due = now + command.delay if command.at is None else command.at
-        versions = versions_of(command)
 
-        def reschedule(record: Record) -> Outcome | None:
-            version = versions.get(record.id)
-            still = record.is_still(command.if_due, version)
-            if record.state not in ("delayed", "ready") or not still:
-                return None
+        def reschedule(record: Record, number: int) -> bool:
+            if record.state not in ("delayed", "ready") or command.if_due not in (None, record.due):
+                return False
             queue.plan(record, due)
-            return record.outcome(True, now)
+            return True
 
-        return self._each(queue, command.ids, now, reschedule)
+        return self._each(queue, command.ids, now, reschedule, versions_of(command))
 
     def _edit(self, command: cmd.Edit, now: int) -> Outcomes:
         queue = self._queue(command.queue, now)
         due = command.due(now)
         states = ("delayed", "ready", "dead") if due is None else ("delayed", "ready")
 
-        def edit(record: Record) -> Outcome | None:
-            if record.state not in states or not record.is_still(None, command.if_version):
-                return None
-            if record.state == "dead" and record.in_transit:
-                return None
+        def edit(record: Record, number: int) -> bool:
+            if record.state not in states or (record.state == "dead" and record.in_transit):
+                return False
             queue.edit(record, command, due)
-            return record.outcome(True, now)
+            return True
 
-        return self._each(queue, command.ids, now, edit)
+        return self._each(queue, command.ids, now, edit, versions_of(command))
 
     def _release(self, command: cmd.Release, now: int) -> Outcomes:
         queue = self._queue(command.queue, now)
 
-        def release(record: Record) -> Outcome | None:
+        def release(record: Record, number: int) -> bool:
             if record.state != "leased":
-                return None
+                return False
             if queue.failed(record, command.reason, now, now):
                 queue.tally["retried"] += 1
                 queue.ready(record)
-            return record.outcome(True, now)
+            return True
 
-        return self._each(queue, command.ids, now, release, ends_leases=True)
+        return self._each(queue, command.ids, now, release, versions_of(command))
 
     def _revive(self, command: cmd.Revive, now: int) -> Outcomes:
         queue = self._queue(command.queue, now)
-        versions = versions_of(command)
 
-        def revive(record: Record) -> Outcome | None:
-            if record.state != "dead" or not record.is_still(None, versions.get(record.id)):
-                return None
+        def revive(record: Record, number: int) -> bool:
+            if record.state != "dead":
+                return False
             record.attempt, asked = 0, record.message("", now).as_edited().due
             queue.plan(record, now + command.delay)
             record.asked = asked
             queue.tally["revived"] += 1
-            return record.outcome(True, now)
+            return True
 
-        return self._each(queue, command.ids, now, revive)
+        return self._each(queue, command.ids, now, revive, versions_of(command))
 
     def _each(
         self,
         queue: QueueState,
         ids: Iterable[str],
         now: int,
-        change: Callable[[Record], Outcome | None],
-        *,
-        ends_leases: bool = False,
+        change: Change,
+        versions: Mapping[str, str] | None = None,
     ) -> Outcomes:
-        """Change each message with `change`, which returns `None` if it may not be changed."""
+        """Change each message that has the version it must have; tell where the others are."""
         outcomes, wakes = [], []
         freed = False
-        for id in ids:
+        for number, id in enumerate(ids):
             record = queue.records.get(id)
             if record is None:
                 outcomes.append(Outcome(id, False))
                 continue
             record = queue.settle_lapsed(record, now)
-            outcome = change(record)
-            if ends_leases and outcome is not None and record.successor is not None:
-                record = queue.succeed(record)
-                outcome = record.outcome(True, now)
-            if outcome is not None and outcome.state in ("delayed", "ready"):
+            was_leased = record.state == "leased"
+            done = record.is_still((versions or {}).get(id)) and change(record, number)
+            if was_leased and record.state != "leased":
+                freed = True
+                if record.successor is not None:
+                    record, done = queue.succeed(record), True
+            outcome = record.outcome(done, now) if isinstance(done, bool) else done
+            if outcome.done and outcome.state in ("delayed", "ready"):
                 wakes.append(record.due)
-            freed = freed or (ends_leases and outcome is not None)
-            outcomes.append(record.outcome(False, now) if outcome is None else outcome)
+            outcomes.append(outcome)
         wakes += queue.opens(now) if freed else ()
         return Outcomes(outcomes, min(wakes, default=None))
 
@@ -230,61 +235,45 @@ class MemoryEngine:
         return claim(self._queue(command.queue, now), command, now, self._exactly)
 
     def _held(
-        self,
-        command: cmd.Extend | cmd.Ack | cmd.Retry | cmd.Bury,
-        now: int,
-        change: Callable[[QueueState, Record, int], Outcome],
+        self, queue: QueueState, leases: Sequence[cmd.Lease], now: int, change: Change
     ) -> Outcomes:
-        """Change each message whose lease is valid; return the state of the others.
+        """Change each message whose lease is valid; tell where the others are."""
 
-        `change` also takes the number of the message in the command.
-        """
-        queue = self._queue(command.queue, now)
-        outcomes, wakes = [], []
-        freed = False
-        for number, lease in enumerate(command.leases):
-            record = queue.records.get(lease.id)
-            if record is None:
-                outcomes.append(Outcome(lease.id, False))
-                continue
-            record = queue.settle_lapsed(record, now)
-            if record.state != "leased" or record.token != lease.token:
-                outcomes.append(record.outcome(False, now))
-                continue
-            outcome = change(queue, record, number)
-            if outcome.state != "leased" and record.successor is not None:
-                record = queue.succeed(record)
-                outcome = record.outcome(True, now)
-            if outcome.state in ("delayed", "ready"):
-                wakes.append(record.due)
-            freed = freed or outcome.state != "leased"
-            outcomes.append(outcome)
-        wakes += queue.opens(now) if freed else ()
-        return Outcomes(outcomes, min(wakes, default=None))
+        def change_held(record: Record, number: int) -> Outcome | bool:
+            held = record.state == "leased" and record.token == leases[number].token
+            return held and change(record, number)
+
+        return self._each(queue, [lease.id for lease in leases], now, change_held)
 
     def _extend(self, command: cmd.Extend, now: int) -> Outcomes:
-        def extend(queue: QueueState, record: Record, number: int) -> Outcome:
-            queue.extend(record, now + command.lease)
-            return record.outcome(True, now)
+        queue = self._queue(command.queue, now)
 
-        return self._held(command, now, extend)
+        def extend(record: Record, number: int) -> bool:
+            queue.extend(record, now + command.lease)
+            return True
+
+        return self._held(queue, command.leases, now, extend)
 
     def _ack(self, command: cmd.Ack, now: int) -> Outcomes:
-        def ack(queue: QueueState, record: Record, number: int) -> Outcome:
+        queue = self._queue(command.queue, now)
+
+        def ack(record: Record, number: int) -> Outcome | bool:
             queue.tally["acked"] += 1
             record.attempt += 1
             result = command.results[number] if command.results else None
-            queue.ends.add(record, "acked", record.holder, now, result)
-            if not queue.keep:
-                queue.remove(record)
-                return Outcome(record.id, True)
-            queue.end(record, "acked", now)
-            return record.outcome(True, now)
+            queue.remember_end(record, "acked", record.holder, now, result)
+            if queue.keep:
+                queue.end(record, "acked", now)
+                return True
+            queue.remove(record)
+            return Outcome(record.id, True)
 
-        return self._held(command, now, ack)
+        return self._held(queue, command.leases, now, ack)
 
     def _retry(self, command: cmd.Retry, now: int) -> Outcomes:
-        def retry(queue: QueueState, record: Record, number: int) -> Outcome:
+        queue = self._queue(command.queue, now)
+
+        def retry(record: Record, number: int) -> bool:
             if command.release and not command.delay:
                 queue.ready(record)
             elif command.release or queue.failed(record, command.reason, now, now):
@@ -294,42 +283,44 @@ class MemoryEngine:
                     record.expires -= now + command.delay - record.due
                 queue.delay(record, now + command.delay)
                 record.planned = planned
-            return record.outcome(True, now)
+            return True
 
-        return self._held(command, now, retry)
+        return self._held(queue, command.leases, now, retry)
 
     def _bury(self, command: cmd.Bury, now: int) -> Outcomes:
-        def bury(queue: QueueState, record: Record, number: int) -> Outcome:
-            queue.failed(record, command.reason, now, now, final=True)
-            return record.outcome(True, now)
-
-        def take(record: Record) -> Outcome | None:
-            if record.state not in ("delayed", "ready"):
-                return None
-            queue.set_aside(record, command.reason, now, command.actor)
-            return record.outcome(True, now)
-
-        held = self._held(command, now, bury)
         queue = self._queue(command.queue, now)
+
+        def bury(record: Record, number: int) -> bool:
+            queue.failed(record, command.reason, now, now, final=True)
+            return True
+
+        def take(record: Record, number: int) -> bool:
+            if record.state not in ("delayed", "ready"):
+                return False
+            queue.set_aside(record, command.reason, now, command.actor)
+            return True
+
+        held = self._held(queue, command.leases, now, bury)
         unheld = self._each(queue, command.ids, now, take)
         return Outcomes(held.outcomes + unheld.outcomes, held.wake)
 
     def _find(self, command: cmd.Find, now: int) -> Found:
-        return find(self._read(command.queue), command, now)
+        return reading.find(self._read(command.queue), command, now)
 
     def _scan(self, command: cmd.Scan, now: int) -> Page:
-        queue = self._read(command.queue)
-        records, cursor = queue.page(command, now)
-        return Page([record.message(queue.name, now) for record in records], cursor)
+        return reading.page(self._read(command.queue), command, now)
 
     def _count(self, command: cmd.Count, now: int) -> Counts:
-        return counts(self._read(command.queue), command, now)
+        return reading.counts(self._read(command.queue), command, now)
 
     def _forecast(self, command: cmd.Forecast, now: int) -> Forecasted:
-        return forecast(self._read(command.queue), command, now)
+        return reading.forecast(self._read(command.queue), command, now)
 
     def _explain(self, command: cmd.Explain, now: int) -> Explained:
-        return explain(self._read(command.queue), command.id, now)
+        return reading.explain(self._read(command.queue), command.id, now)
+
+    def _history(self, command: cmd.History, now: int) -> Ends:
+        return reading.history(self._read(command.queue), command, now)
 
     def _configure(self, command: cmd.Configure, now: int) -> Settings:
         queue = self._queue(command.queue, now)
@@ -337,20 +328,17 @@ class MemoryEngine:
         resumed = queue.paused and command.paused is False
         if command.paused is not None:
             queue.pause(command.paused, now, command.actor)
-        if command.keep is not None:
-            queue.keep = command.keep
-        ends = queue.ends
-        for name in ("history", "result_ttl"):
+        for name in ("keep", "history", "result_ttl"):
             if (value := getattr(command, name)) is not None:
-                setattr(ends, name, value)
+                setattr(queue, name, value)
         wake = now if queue.limit(command) or resumed else None
         limits = (getattr(queue.lines, name) for name in LIMITS)
-        return Settings(queue.paused, queue.keep, wake, ends.history, ends.result_ttl, *limits)
+        return Settings(queue.paused, queue.keep, wake, queue.history, queue.result_ttl, *limits)
 
     def _delete(self, command: cmd.Delete, now: int) -> Deleted:
         if command.queue not in self._states:
             return Deleted(False)
-        found = counts(self._queue(command.queue, now), cmd.Count(command.queue), now)
+        found = reading.counts(self._queue(command.queue, now), cmd.Count(command.queue), now)
         if found.sizes != Sizes() or found.kept:
             return Deleted(False, found.sizes, found.kept)
         del self._states[command.queue]
@@ -359,15 +347,14 @@ class MemoryEngine:
     def _purge(self, command: cmd.Purge, now: int) -> Outcomes | Affected:
         queue = self._queue(command.queue, now)
         if command.ids is not None:
-            versions = versions_of(command)
 
-            def purge(record: Record) -> Outcome | None:
-                if record.state != "dead" or not record.is_still(None, versions.get(record.id)):
-                    return None
+            def purge(record: Record, number: int) -> Outcome | bool:
+                if record.state != "dead":
+                    return False
                 queue.finish(record, "purged", command.actor, now)
                 return Outcome(record.id, True, due=record.due)
 
-            return self._each(queue, command.ids, now, purge)
+            return self._each(queue, command.ids, now, purge, versions_of(command))
         found = queue.purgeable(command.state, command.before, now, cmd.BULK + 1)
         for record in found[: cmd.BULK]:
             if record.state in ("acked", "expired"):
@@ -375,9 +362,6 @@ class MemoryEngine:
             else:
                 queue.finish(record, "purged", command.actor, now)
         return Affected(min(len(found), cmd.BULK), more=len(found) > cmd.BULK)
-
-    def _history(self, command: cmd.History, now: int) -> Ends:
-        return history(self._read(command.queue), command, now)
 
     def _queues(self, command: cmd.Queues, now: int) -> Names:
         return Names(sorted(name for name in self._states if name.startswith(command.queue)))

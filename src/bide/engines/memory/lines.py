@@ -8,10 +8,11 @@ group of their own, which has no limit of its own.
 """
 
 from collections.abc import Iterable
-from itertools import islice
+from itertools import groupby, islice
+from operator import itemgetter
 
 import msgspec
-from sortedcontainers import SortedDict, SortedList
+from sortedcontainers import SortedList
 
 from bide.engines.memory.record import Record
 from bide.model.rank import (
@@ -19,7 +20,6 @@ from bide.model.rank import (
     LOOK_GROUPS,
     LOOK_MESSAGES,
     LOOK_MOST,
-    PROMOTE,
     after_service,
     ready_rank,
 )
@@ -61,11 +61,6 @@ class Lines:
         self._turn = 0
         self._looked = ""  # the last group looked ahead at; empty: there were no more
         self._groups: dict[str, Group] = {}
-        # A group with a line that may be served is in the first set, one that waits for its rate in
-        # the second, a full one in none. One without a line and without a lease is in the third.
-        self._turns: SortedList[tuple[int, str]] = SortedList()
-        self._resting: SortedList[tuple[int, str]] = SortedList()
-        self._idle: SortedList[tuple[int, str]] = SortedList()
 
     def __bool__(self) -> bool:
         """Whether the queue is limited."""
@@ -95,37 +90,31 @@ class Lines:
                 self.running += 1
             for record in ready:
                 self.enter(record)
-        else:
-            if was_full and not self._full:
-                self._freed = self.now // 1000
-            if limits.keys() & {"group_limit", "group_rate"}:
-                for group in self._groups.values():
-                    self._withdraw(group)
-                    self._stand(group)
+        elif was_full and not self._full:
+            self._freed = self.now // 1000
         return True
 
     def forget(self) -> None:
         """Forget idle groups whose rate does not hold them any more. A claim does so first."""
-        for last, key in list(islice(self._idle, PROMOTE)):
-            if self._opens_for(self._groups[key]) + CREDIT > self.now:
-                break
-            self._idle.remove((last, key))
-            del self._groups[key]
+        for key, group in list(self._groups.items()):
+            held = self._opens_for(group) + CREDIT > self.now
+            if not (group.line or group.running or held):
+                del self._groups[key]
 
-    def look_ahead(self, groups: "SortedDict[str, dict[int, Record]]") -> list[Record]:
+    def look_ahead(self, grouped: "SortedList[tuple[str, int, Record]]") -> list[Record]:
         """Return the first due record of each group that has no line: see `bide.model.rank`.
 
         Args:
-            groups: the records of the queue that are in a group, by its name, as they were put.
+            grouped: the records of the queue that are in a group, by its name, as they were put.
         """
         found: list[Record] = []
         seen = 0
-        names = groups.irange(self._looked or None, inclusive=(False, True))
+        behind = grouped.irange((f"{self._looked}\0",))
         self._looked = ""
-        for count, name in enumerate(names, 1):
+        for count, (name, entries) in enumerate(groupby(behind, itemgetter(0)), 1):
             group = self._groups.get(f"={name}")
             if group is None or not group.line:
-                records = list(islice(groups[name].values(), LOOK_MOST + 1))
+                records = [record for _, _, record in islice(entries, LOOK_MOST + 1)]
                 seen += len(records)
                 due = [r for r in records if r.state == "delayed" and r.due <= self.now // 1000]
                 if due and len(records) <= LOOK_MOST:
@@ -140,53 +129,48 @@ class Lines:
     def enter(self, record: Record) -> None:
         """Put a record that is ready now into the line of its group."""
         group = self._group(record)
-        self._withdraw(group)
         if not group.line:
             self._turn += 1
             group.turn = self._turn
         group.line.add((record.rank, record.seq, record))
-        self._stand(group)
 
     def leave(self, record: Record) -> None:
         """Remove a record that is not ready any more."""
-        group = self._group(record)
-        self._withdraw(group)
-        group.line.remove((record.rank, record.seq, record))
-        self._stand(group)
+        self._group(record).line.remove((record.rank, record.seq, record))
 
     def start(self, record: Record) -> None:
         """Count a record that is leased now, and give its group the last turn."""
         group = self._group(record)
-        self._withdraw(group)
         self._turn = after_service(self._turn)
         group.turn = self._turn + GAP
         group.running += 1
         self.running += 1
         self._last = served(self._last, self.rate, self.now)
         group.last = served(group.last, self.group_rate, self.now)
-        self._stand(group)
 
     def stop(self, record: Record) -> None:
         """Count a record that is not leased any more."""
         group = self._group(record)
-        self._withdraw(group)
         if self._full:
             self._freed = self.now // 1000
         if self._is_full(group):
             group.freed = self.now // 1000
         group.running -= 1
         self.running -= 1
-        self._stand(group)
 
     # Whose turn it is.
 
     def next(self) -> Record | None:
         """Return the record to serve now, if one may be served."""
-        self._wake()
-        if not self.open or not self._turns:
+        able = [one for one in self._served() if self._opens_for(one) <= self.now]
+        if not self.open or not able:
             return None
-        head: Record = self._groups[self._turns[0][1]].line[0][2]
+        head: Record = min(able, key=lambda group: group.turn).line[0][2]
         return head
+
+    def _served(self) -> list[Group]:
+        """Return the groups that have a line and are not full; the rate may hold them."""
+        return [one for one in self._groups.values() if one.line and not self._is_full(one)]
 
     def freed(self, record: Record) -> int:
         """Return when the last limit let a record go that is to be served, in milliseconds; 0:
@@ -198,15 +182,10 @@ class Lines:
 
     def opens(self) -> int | None:
         """Return when a record may be served, in microseconds; `None`: when a lease has ended."""
-        self._wake()
         if self._full:
             return None
-        if self._turns:
-            return max(self.now, self._opens)
-        if self._resting:
-            first = self._groups[self._resting[0][1]]
-            return max(self._opens_for(first), self._opens)
-        return None
+        moments = [max(self.now, self._opens_for(group), self._opens) for group in self._served()]
+        return min(moments, default=None)
 
     def limited(self, record: Record) -> Limited | None:
         """Return which limit holds a record back."""
@@ -267,33 +246,6 @@ class Lines:
         if group is None:
             group = self._groups[key] = Group(key, SortedList())
         return group
-
-    def _withdraw(self, group: Group) -> None:
-        """Take a group that is going to change out of the sets."""
-        self._turns.discard((group.turn, group.key))
-        self._resting.discard((group.last, group.key))
-        self._idle.discard((group.last, group.key))
-
-    def _stand(self, group: Group) -> None:
-        """Put a group into the set where it is to be."""
-        if group.line:
-            if self._is_full(group):
-                return
-            if self._opens_for(group) > self.now:
-                self._resting.add((group.last, group.key))
-            else:
-                self._turns.add((group.turn, group.key))
-        elif not group.running:
-            self._idle.add((group.last, group.key))
-
-    def _wake(self) -> None:
-        """Let groups take turns whose rate allows it again."""
-        for _, key in list(islice(self._resting, PROMOTE)):
-            group = self._groups[key]
-            if self._opens_for(group) > self.now:
-                break
-            self._withdraw(group)
-            self._stand(group)
 
 
 def _key(record: Record) -> str:

@@ -1,18 +1,18 @@
 """One queue of the memory engine: a table of records and its ordered sets."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET
-from sortedcontainers import SortedDict, SortedList
+from sortedcontainers import SortedList
 
-from bide.engines.cursor import PHASES, Budget, Phase, cursor_after, position
-from bide.engines.memory.ends import RememberedEnds
 from bide.engines.memory.lines import Lines
 from bide.engines.memory.record import Record, matches
-from bide.model.commands import Configure, Edit, Scan, Where
+from bide.model.commands import Configure, Edit, Where
+from bide.model.ended import KEPT_ENDS, End, Ending
 from bide.model.message import (
     EXPIRED_KEEP,
     LAPSED,
@@ -21,16 +21,12 @@ from bide.model.message import (
     Item,
     State,
     remember,
-    size_of,
 )
 from bide.model.rank import delayed_rank, delayed_reach, ready_rank
 from bide.model.replies import PAUSES, Died, Flow, Pause
 from bide.model.times import LIMITS
 
 __all__ = ["QueueState"]
-
-CHUNK = 1024
-"""The number of sequence numbers in a chunk, by which records are found in put order."""
 
 _LINED: tuple[State, State] = ("ready", "leased")
 
@@ -44,16 +40,18 @@ class QueueState:
         self.name = name
         self.paused = False
         self.pauses: list[Pause] = []
-        self.keep = 0
-        self.ends = RememberedEnds()
+        self.keep = self.history = self.result_ttl = 0
+        self.ends: deque[tuple[str, End]] = deque()
+        """What is remembered of messages that have ended, by id, in this order."""
         self.lines = Lines()
-        self.weighted = False
         self.token = now
         self.tally = dict.fromkeys(Flow.__struct_fields__, 0)
         self.forwarded: set[tuple[str, str]] = set()  # outbox and row
         self.records: dict[str, Record] = {}
-        self._chunks: dict[int, dict[int, Record]] = {}
-        self.groups: SortedDict[str, dict[int, Record]] = SortedDict()
+        self.all: SortedList[tuple[int, Record]] = SortedList()
+        """All, as they were put."""
+        self.grouped: SortedList[tuple[str, int, Record]] = SortedList()
+        """Those of groups, by its name, as they were put."""
         self.sets: dict[State, SortedList[Entry]] = {
             "delayed": SortedList(), "ready": SortedList(), "leased": SortedList(),
             "dead": SortedList(), "acked": SortedList(), "expired": SortedList(),
@@ -101,10 +99,9 @@ class QueueState:
 
     def _place(self, record: Record, item: Item) -> None:
         self.records[record.id] = record
-        self._chunks.setdefault(record.seq // CHUNK, {})[record.seq] = record
+        self.all.add((record.seq, record))
         if record.group is not None:
-            self.groups.setdefault(record.group, {})[record.seq] = record
-        self.weighted = self.weighted or record.priority != 0
+            self.grouped.add((record.group, record.seq, record))
         if item.died is None:
             self.delay(record, record.due)
         else:
@@ -139,12 +136,11 @@ class QueueState:
         if moves and state in ("delayed", "ready"):
             self._leave(record)
         if record.group is not None:
-            _discard(self.groups, record.group, record.seq)
+            self.grouped.remove((record.group, record.seq, record))
         for name, value in options.items():
             setattr(record, name, value)
         if record.group is not None:
-            self.groups.setdefault(record.group, {})[record.seq] = record
-        self.weighted = self.weighted or record.priority != 0
+            self.grouped.add((record.group, record.seq, record))
         if moves and state == "delayed":
             self._move(record, "delayed", delayed_rank(record.due, record.priority))
         elif moves and state == "ready":
@@ -162,11 +158,10 @@ class QueueState:
 
     def extend(self, record: Record, until: int) -> None:
         """Extend the lease of the record."""
-        leased = self.sets["leased"]
-        leased.remove((record.rank, record.seq, record))
+        self.sets["leased"].remove((record.rank, record.seq, record))
         record.rank = record.until = until
         record.extended += 1
-        leased.add((until, record.seq, record))
+        self.sets["leased"].add((until, record.seq, record))
 
     def end(self, record: Record, state: State, now: int) -> None:
         """Make the record dead, acked or expired."""
@@ -177,7 +172,7 @@ class QueueState:
         self, record: Record, how: Literal["cancelled", "purged"], by: str | None, now: int
     ) -> None:
         """Delete the record, count it, and remember how it ended."""
-        self.ends.add(record, how, by, now)
+        self.remember_end(record, how, by, now)
         self.remove(record)
         self.tally[how] += 1
 
@@ -185,9 +180,9 @@ class QueueState:
         """Delete the record."""
         self._leave(record)
         del self.records[record.id]
-        _discard(self._chunks, record.seq // CHUNK, record.seq)
+        self.all.remove((record.seq, record))
         if record.group is not None:
-            _discard(self.groups, record.group, record.seq)
+            self.grouped.remove((record.group, record.seq, record))
 
     def _move(self, record: Record, state: State, rank: int) -> None:
         self._leave(record)
@@ -251,7 +246,7 @@ class QueueState:
         self._die(record, actor, now)
 
     def _die(self, record: Record, by: str | None, now: int) -> None:
-        self.ends.add(record, "dead", by, now)
+        self.remember_end(record, "dead", by, now)
         self.end(record, "dead", now)
         self.tally["died"] += 1
 
@@ -278,7 +273,7 @@ class QueueState:
         """Expire a record that is too late; return whether it was."""
         if record.expires is None or now <= record.due + record.expires:
             return False
-        self.ends.add(record, "expired", None, now)
+        self.remember_end(record, "expired", None, now)
         self.end(record, "expired", now)
         self.tally["expired"] += 1
         return True
@@ -302,10 +297,29 @@ class QueueState:
             ("expired", now - max(self.keep, EXPIRED_KEEP)),
         )
         for state, before in ends:
-            if self.sets[state]:  # empty in most queues, and each put calls this
-                for record in list(islice(self.upto(state, before), limit)):
-                    self.remove(record)
-        self.ends.forget(now, limit)
+            for record in list(islice(self.upto(state, before), limit)):
+                self.remove(record)
+        while self.ends and self.ends[0][1].moment <= now - max(self.history, self.result_ttl):
+            self.ends.popleft()
+
+    def remember_end(
+        self, record: Record, how: Ending, by: str | None, now: int, result: bytes | None = None
+    ) -> None:
+        """Remember how a message ended, if the queue does."""
+        if self.history or self.result_ttl:
+            failures = record.failures if self.history else ()
+            kept = result if self.result_ttl else None
+            end = End(how, now, by, record.due, record.attempt, record.since, failures, kept)
+            self.ends.append((record.id, end))
+
+    def ends_of(self, id: str, now: int) -> list[End]:
+        """Return how messages with an id ended, the newest first."""
+        since, fresh = now - max(self.history, self.result_ttl), now - self.result_ttl
+        found = [end for of, end in reversed(self.ends) if of == id and end.moment > since]
+        return [
+            end if end.moment > fresh else msgspec.structs.replace(end, result=None)
+            for end in found[:KEPT_ENDS]
+        ]
 
     # Reading.
 
@@ -324,7 +338,8 @@ class QueueState:
         """Return the delayed and ready records that match a rule."""
         candidates: Iterable[Record]
         if where.group is not None:
-            candidates = self.groups.get(where.group, {}).values()
+            named = self.grouped.irange((where.group,), (f"{where.group}\0",))
+            candidates = (entry[2] for entry in named)
         else:
             candidates = (entry[2] for state in ("ready", "delayed") for entry in self.sets[state])
         return [r for r in candidates if r.state in ("ready", "delayed") and matches(r, where)]
@@ -346,47 +361,3 @@ class QueueState:
         sets: tuple[State, ...] = ("ready", "delayed") if state == "ready" else (state,)
         records = (entry[2] for name in sets for entry in self.sets[name])
         return list(islice(filter(fits, records), limit))
-
-    def page(self, scan: Scan, now: int) -> tuple[list[Record], str | None]:
-        """Return a page of records, and the cursor of the next."""
-        phases = PHASES[scan.state]
-        number, after = position(scan.cursor)
-        budget = Budget(scan.max_bytes)
-        found: list[Record] = []
-        last = number, *after
-        for index in range(number, len(phases)):
-            start = after if index == number else (-1, -1)
-            for rank, seq, record in self._phase(phases[index], start, now):
-                if not matches(record, scan.where) or not record.id.startswith(scan.prefix or ""):
-                    continue
-                if not budget.takes(size_of(record)):
-                    return found, cursor_after(*last)
-                found.append(record)
-                last = index, rank, seq
-                if len(found) == scan.limit:
-                    return found, cursor_after(*last)
-        return found, None
-
-    def _phase(self, phase: Phase, after: tuple[int, int], now: int) -> Iterator[Entry]:
-        if phase.state is None:
-            return self._as_put(after[1])
-        low = (after[0], after[1] + 1)
-        if phase.due is False:
-            low = max(low, (delayed_reach(now) + 1, -1))
-        high = (delayed_reach(now) + 1,) if phase.due else None
-        found: Iterator[Entry] = self.sets[phase.state].irange(low, high, inclusive=(True, False))
-        return found
-
-    def _as_put(self, after: int) -> Iterator[Entry]:
-        for number in sorted(self._chunks):
-            if number >= after // CHUNK:
-                # A replaced record comes after its neighbours, hence the sorting.
-                records = sorted(self._chunks[number].items())
-                yield from ((0, seq, record) for seq, record in records if seq > after)
-
-
-def _discard(chunks: dict[Any, dict[int, Record]], key: int | str, seq: int) -> None:
-    chunk = chunks[key]
-    del chunk[seq]
-    if not chunk:
-        del chunks[key]

@@ -1,16 +1,30 @@
-"""Reads of messages by id, and of how they ended."""
+"""What changes nothing: messages by id, pages of a scan, counts, forecasts, and explanations."""
 
-from bide.engines.cursor import Budget
-from bide.engines.memory.queue_state import QueueState
-from bide.model import commands as cmd
-from bide.model.ended import within_budget
-from bide.model.message import Message, size_of
-from bide.model.replies import Ends, Found
+from collections.abc import Iterator
+from itertools import islice, pairwise
 
-__all__ = ["find", "history"]
+from bide.engines.cursor import PHASES, Budget, Phase, cursor_after, position
+from bide.engines.memory.queue_state import Entry, QueueState
+from bide.engines.memory.record import Record, matches
+from bide.model.commands import Count, Find, Forecast, History, Scan
+from bide.model.ended import size_of_end, within_budget
+from bide.model.message import Message, size_of, stored_size
+from bide.model.rank import PROMOTE, delayed_reach, forecast_start, ready_rank
+from bide.model.replies import (
+    AHEAD,
+    Counts,
+    Ends,
+    Explained,
+    Flow,
+    Forecasted,
+    Found,
+    Page,
+    Sizes,
+)
+from bide.model.times import LIMITS
 
 
-def find(queue: QueueState, command: cmd.Find, now: int) -> Found:
+def find(queue: QueueState, command: Find, now: int) -> Found:
     """Return the messages with some ids, as many as the budget allows."""
     budget = Budget(command.max_bytes)
     found: list[Message | None] = []
@@ -22,10 +36,118 @@ def find(queue: QueueState, command: cmd.Find, now: int) -> Found:
     return Found(found)
 
 
-def history(queue: QueueState, command: cmd.History, now: int) -> Ends:
+def history(queue: QueueState, command: History, now: int) -> Ends:
     """Return how messages with an id have ended."""
     record = queue.records.get(command.id)
-    return Ends(
-        None if record is None else record.seen(now),
-        within_budget(queue.ends.of(command.id, now), command.max_bytes),
+    state = None if record is None else record.seen(now)
+    return Ends(state, within_budget(queue.ends_of(command.id, now), command.max_bytes))
+
+
+def page(queue: QueueState, scan: Scan, now: int) -> Page:
+    """Return a page of messages, and the cursor of the next."""
+    phases = PHASES[scan.state]
+    number, after = position(scan.cursor)
+    budget = Budget(scan.max_bytes)
+    found: list[Message] = []
+    last = number, *after
+    for index in range(number, len(phases)):
+        start = after if index == number else (-1, -1)
+        for rank, seq, record in _phase(queue, phases[index], start, now):
+            if not matches(record, scan.where) or not record.id.startswith(scan.prefix or ""):
+                continue
+            if not budget.takes(size_of(record)):
+                return Page(found, cursor_after(*last))
+            found.append(record.message(queue.name, now))
+            last = index, rank, seq
+            if len(found) == scan.limit:
+                return Page(found, cursor_after(*last))
+    return Page(found, None)
+
+
+def _phase(queue: QueueState, phase: Phase, after: tuple[int, int], now: int) -> Iterator[Entry]:
+    low = (after[0], after[1] + 1)
+    if phase.state is None:  # all, as they were put
+        return ((0, *one) for one in queue.all.irange((low[1],)))
+    if phase.due is False:
+        low = max(low, (delayed_reach(now) + 1, -1))
+    high = (delayed_reach(now) + 1,) if phase.due else None
+    found: Iterator[Entry] = queue.sets[phase.state].irange(low, high, inclusive=(True, False))
+    return found
+
+
+def counts(queue: QueueState, command: Count, now: int) -> Counts:
+    """Return the number of records in each state."""
+    due, sets = queue.due_by(now), queue.sets
+    sizes = Sizes(
+        len(sets["delayed"]) - due, len(sets["ready"]) + due, len(sets["leased"]), len(sets["dead"])
     )
+    waiting = [*sets["ready"], *sets["delayed"][: min(due, 1)]]
+    return Counts(
+        sizes,
+        Flow(**queue.tally),
+        kept=len(sets["acked"]) + len(sets["expired"]),
+        paused=queue.paused,
+        keep=queue.keep,
+        history=queue.history,
+        result_ttl=queue.result_ttl,
+        oldest=min((record.due for _, _, record in waiting), default=None),
+        recount=sizes if command.recount else None,
+        strays=queue.strays() if command.recount else None,
+        stored=_stored(queue) if command.stored else None,
+        **{name: getattr(queue.lines, name) for name in LIMITS},
+    )
+
+
+def _stored(queue: QueueState) -> int:
+    records = queue.records.values()
+    successors = [record.successor for record in records if record.successor is not None]
+    ends = sum(size_of_end(end) for _, end in queue.ends)
+    return ends + sum(map(stored_size, records)) + sum(map(stored_size, successors))
+
+
+def forecast(queue: QueueState, command: Forecast, now: int) -> Forecasted:
+    """Return how many records are due when."""
+    start = forecast_start(now, command.bucket)
+    edges = [start + command.bucket * number for number in range(command.buckets + 1)]
+    edges[0] = now
+    below = [queue.due_by(edge) for edge in edges]
+    buckets = [after - before for before, after in pairwise(below)]
+    overdue = len(queue.sets["ready"]) + below[0]
+    return Forecasted(start, overdue, buckets, len(queue.sets["delayed"]) - below[-1])
+
+
+def explain(queue: QueueState, id: str | None, now: int) -> Explained:
+    """Look at a message, its lease, its place among others, and the pauses of its queue."""
+    record = queue.records.get(id or "")
+    if record is None:
+        return Explained(now, queue.pauses)
+    seen = record.message(queue.name, now)
+    waits = seen.state == "ready"
+    return Explained(
+        now, queue.pauses, seen.state, seen.due, seen.planned, seen.priority, seen.attempt,
+        seen.attempts, seen.failures[-1] if seen.failures else None,
+        _ahead(queue, record, now) if waits else None,
+        seen.holder, record.since, record.extended, seen.until, seen.ended,
+        successor=None if record.successor is None else record.successor.at,
+        limited=queue.lines.limited(record) if queue.lines and waits else None,
+    )  # fmt: skip
+
+
+def _ahead(queue: QueueState, record: Record, now: int) -> int:
+    """Count the messages that are delivered before a ready record, up to `AHEAD` + 1.
+
+    A claim makes the first delayed ones that are due ready, `PROMOTE` of them, and then takes those
+    of the highest priority. So these are looked at. In a limited queue those of the same group
+    count.
+    """
+    mine = ready_rank(record.due, record.priority), record.seq
+    due = list(islice(queue.upto("delayed", delayed_reach(now)), PROMOTE))
+    if record.state == "delayed" and all(one is not record for one in due):
+        return AHEAD + 1
+    if queue.lines:
+        due = [one for one in due if one.group == record.group]
+        before = queue.lines.ahead(record, mine[0])
+    else:
+        before = queue.sets["ready"].bisect_left(mine)
+    before += sum((ready_rank(one.due, one.priority), one.seq) < mine for one in due)
+    return min(before, AHEAD + 1)

@@ -65,10 +65,8 @@ class Record(msgspec.Struct, gc=False):
         due = None if gone is None else gone.at
         return msgspec.structs.replace(self.outcome(False, now), successor=due)
 
-    def is_still(self, if_due: int | None, if_version: str | None) -> bool:
-        """Tell whether the record has the due time and the version that the command names."""
-        if if_due not in (None, self.due):
-            return False
+    def is_still(self, if_version: str | None) -> bool:
+        """Tell whether the record has the version that a command names, if it names one."""
         return if_version is None or self.message("", self.due).version == if_version
 
     @property
