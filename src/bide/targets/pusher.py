@@ -8,7 +8,7 @@ import socket
 import ssl
 from collections.abc import Iterable, Mapping
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from bide.clock import SYSTEM_CLOCK, Clock, sleep
@@ -17,7 +17,7 @@ from bide.consuming.store_client import StoreClient
 from bide.lane.lane import Lane
 from bide.model.errors import Closed, StoreError
 from bide.model.message import Message
-from bide.observing.heartbeat import Heartbeat
+from bide.observing.heartbeat import Heartbeat, can_report
 from bide.observing.tally import Tally, total
 from bide.targets.amqp import NOT_INSTALLED, Address, is_amqp, is_installed
 from bide.targets.http.addresses import Gate, Lookup, lookup
@@ -88,8 +88,8 @@ class Pusher:
         self._gate = gate or Gate()
         self._lease = round(lease * 1000)
         self._hurrying = asyncio.Event()
-        client = HttpClient(clock, self._gate, lookup=lookup, tls=tls, limit=connections)
-        self._sender = Sender(clock, client)
+        self._options: dict[str, Any] = {"lookup": lookup, "tls": tls, "limit": connections}
+        self._sender: Sender | None = None
         self._rabbitmq: RabbitMQ | None = None
         self._addresses = list(intakes)
         self._queue_type = queue_type
@@ -114,16 +114,20 @@ class Pusher:
 
     def target(self, subscription: Subscription) -> Target:
         """Return what sends the messages of a subscription."""
-        if not is_amqp(subscription.url):
-            return self._sender
-        if self._rabbitmq is None:
-            if not is_installed():
-                return _NotInstalled()
-            from bide.targets.rabbitmq.publisher import RabbitMQ
+        if is_amqp(subscription.url):
+            if self._rabbitmq is None:
+                if not is_installed():
+                    return _NotInstalled()
+                from bide.targets.rabbitmq.publisher import RabbitMQ
 
-            trusted = {one.broker for one in self._addresses}
-            self._rabbitmq = RabbitMQ(self._clock, self._gate, trusted)
-        return self._rabbitmq
+                self._rabbitmq = RabbitMQ(
+                    self._clock, self._gate, {one.broker for one in self._addresses}
+                )
+            return self._rabbitmq
+        if self._sender is None:
+            client = HttpClient(self._clock, self._gate, **self._options)
+            self._sender = Sender(self._clock, client)
+        return self._sender
 
     def look(self) -> None:
         """Look for changes at once."""
@@ -151,8 +155,8 @@ class Pusher:
         )
         beats: list[asyncio.Task[None]] = []
         try:
-            if self._addresses:
-                self._take_in()
+            for address in self._addresses:
+                self._take(address)
             while True:
                 self._look.clear()
                 try:
@@ -162,7 +166,7 @@ class Pusher:
                 except StoreError as error:
                     _log.warning("the subscriptions could not be looked at: %s", error)
                 self.looked += 1
-                if self.workers and not beats and lane.capabilities.shared:
+                if self.workers and not beats and can_report(lane):
                     beats.append(asyncio.create_task(heartbeat.keep()))
                 await first_of(self._look.wait(), sleep(self._clock, LOOK))
         finally:
@@ -174,13 +178,12 @@ class Pusher:
         """Return what was done so far, by queue."""
         return total({one.subscription.source: one.current()} for one in self.workers.values())
 
-    def _take_in(self) -> None:
+    def _take(self, address: Address) -> None:
         from bide.targets.rabbitmq.intake import Intake
 
-        for address in self._addresses:
-            intake = Intake(address, self._store_client, queue_type=self._queue_type)
-            self._intakes[intake] = asyncio.create_task(intake.run())
-            self._unsubscribed.append(intake.subscription)
+        intake = Intake(address, self._store_client, queue_type=self._queue_type)
+        self._intakes[intake] = asyncio.create_task(intake.run())
+        self._unsubscribed.append(intake.subscription)
 
     async def _subscribe(
         self, wanted: Subscription, known: Mapping[str, Subscription]
@@ -277,9 +280,10 @@ class Pusher:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._sender.close()
-        if self._rabbitmq is not None:
-            await self._rabbitmq.close()
+        targets: list[Target | None] = [self._sender, self._rabbitmq]
+        for target in targets:
+            if target is not None:
+                await target.close()
 
     async def ping(self, subscription: Subscription) -> Answer:
         """Check whether the receiver answers; send no message."""
@@ -307,3 +311,6 @@ class _NotInstalled:
 
     async def ping(self, to: Subscription) -> Answer:
         return Answer(None, NOT_INSTALLED)
+
+    async def close(self) -> None:
+        pass

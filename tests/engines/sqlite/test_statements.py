@@ -9,7 +9,7 @@ import pytest
 
 from bide.engines.sqlite import SqliteEngine
 from bide.engines.sqlite import engine as engine_module
-from bide.engines.sqlite.statements import SQL
+from bide.engines.sqlite.tables import SQL
 from bide.model.commands import Ack, Cancel, Claim, Lease, Put, Scan, Where
 from bide.model.message import Item
 from bide.model.replies import Affected, Claimed, Page

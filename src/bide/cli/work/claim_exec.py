@@ -96,9 +96,9 @@ class CommandConsumer(Consumer):
             self.over.set()
         return RELEASE
 
-    def hand_back(self, *, interrupt: bool = True) -> None:
+    def hand_back(self) -> None:
         """Stop the command, also one whose lease was lost; then release its message."""
-        super().hand_back(interrupt=interrupt)
+        super().hand_back()
         for one in self.running:
             one.cancel()
 

@@ -5,11 +5,19 @@ from collections.abc import Iterable
 
 import msgspec
 
-from bide.engines.sqlite.rows import DEAD, DELAYED, READY, MessageRow, Place, QueueRow, json_text
+from bide.engines.sqlite.limits import rebuild
 from bide.engines.sqlite.session import Session
-from bide.engines.sqlite.statements import SQL
 from bide.engines.sqlite.successors import followed
-from bide.engines.sqlite.verbs.turns import rebuild
+from bide.engines.sqlite.tables import (
+    DEAD,
+    DELAYED,
+    READY,
+    SQL,
+    MessageRow,
+    Place,
+    QueueRow,
+    json_text,
+)
 from bide.model.message import UNREADABLE, Failure
 from bide.model.rank import EVERYTHING, PROMOTE, delayed_reach
 
@@ -79,4 +87,3 @@ def _write_anew(
 def _end(session: Session, queue: QueueRow, row: MessageRow) -> None:
     session.remember_ends(queue, [row.seq], "dead", None)
     session.end(queue, [row.seq], DEAD)
-    queue.died += 1

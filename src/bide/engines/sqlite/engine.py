@@ -20,12 +20,17 @@ from bide.engines.sqlite.connection import (
     translate,
 )
 from bide.engines.sqlite.damage import DAMAGED, as_text, mend
-from bide.engines.sqlite.files import Files
-from bide.engines.sqlite.forks import opened, refuse_inherited
+from bide.engines.sqlite.files import (
+    RESERVE,
+    Files,
+    bytes_added,
+    free_room,
+    opened,
+    refuse_inherited,
+)
 from bide.engines.sqlite.notifier import SocketNotifier, folder_of, ring_all
-from bide.engines.sqlite.room import RESERVE, bytes_added, free_room
 from bide.engines.sqlite.session import Session
-from bide.engines.sqlite.statements import SQL
+from bide.engines.sqlite.tables import SQL
 from bide.engines.sqlite.verbs import carry_out
 from bide.model.commands import Claim, Command, Put
 from bide.model.errors import BideError, Closed, StoreCorrupt, StoreFull
@@ -187,9 +192,8 @@ class SqliteEngine:
         if len(command.items) != 1 or command.on_conflict == "revive":
             return None
         item = command.items[0]
-        if command.if_version or command.origin is not None or item.headers is not None:
-            return None
-        if item.attempt or item.failures or item.died is not None or item.created is not None:
+        more = command.if_version, command.origin, item.headers, item.died, item.created
+        if more.count(None) < len(more) or item.attempt or item.failures:
             return None
         now = time.time_ns() // 1_000_000 if now is None else now
         due = item.due(now)

@@ -1,11 +1,20 @@
-"""The files of a store in use: whether they are still the same, and what to do if they are not."""
+"""The files of a store: whether they are still the same, after a fork, too; and the disk's room.
+
+SQLite keeps the locks of a file once per process, for all connections to it. The child of a fork
+inherits that list but not the locks: it would write beside other processes and break the file.
+Engines leave their files before a fork; one in the middle of a long transaction cannot.
+"""
 
 import os
+import shutil
 import sqlite3
+import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from bide.engines.sqlite.connection import patiently, translate
+from bide.model.commands import Bury, Command, Edit, Put, Retry
 from bide.model.errors import StoreCorrupt, StoreUnavailable
 
 Identity = tuple[int, int]
@@ -18,6 +27,42 @@ def identity(path: Path) -> Identity | None:
     except OSError:  # gone, or out of reach: opening it says which
         return None
     return found.st_dev, found.st_ino
+
+
+_open: weakref.WeakKeyDictionary[object, Identity] = weakref.WeakKeyDictionary()
+"""The files that engines of this process have open."""
+
+_inherited: set[Identity] = set()
+
+
+def opened(engine: object, file: Identity | None) -> None:
+    """Note which file an engine has open; `None`: it has closed its file."""
+    if file is None:
+        _open.pop(engine, None)
+    else:
+        _open[engine] = file
+
+
+def refuse_inherited(path: Path, file: Identity | None) -> None:
+    """Refuse a file that was open during the fork that made this process.
+
+    Raises:
+        StoreUnavailable: it was.
+    """
+    if file in _inherited:
+        raise StoreUnavailable(
+            f"{path} was in use by another thread while this process was forked: SQLite's locks "
+            "do not work here. Start this process again, or fork before the first command"
+        )
+
+
+def _after_fork_in_child() -> None:
+    _inherited.update(_open.values())
+    _open.clear()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class Files:
@@ -104,3 +149,47 @@ class Files:
                 f"the file before it, cannot be deleted: {error.strerror}. Stop all processes of "
                 "this store, delete the log, and start them again"
             ) from error
+
+
+RESERVE = 32 * 1024 * 1024
+"""How many bytes of the disk are kept free for commands that delete and settle; at most a quarter
+of the disk. SQLite writes to its log before it frees anything."""
+
+PER_MESSAGE = 1_000
+"""About how many bytes a message takes beside its content."""
+
+
+def bytes_added(commands: Sequence[Command]) -> int:
+    """Return about how many bytes commands add to a store; 0 if they read, move or delete."""
+    added = 0
+    for command in commands:
+        if isinstance(command, Put):
+            for item in command.items:
+                added += PER_MESSAGE + 2 * len(item.data)
+                if item.headers is not None or item.failures:
+                    headers = sum(len(k) + len(v) for k, v in (item.headers or {}).items())
+                    added += 2 * (headers + sum(len(failure.reason) for failure in item.failures))
+        elif isinstance(command, Edit):
+            size = len(command.data or b"")
+            size += sum(len(name) + len(text) for name, text in (command.headers or {}).items())
+            added += (PER_MESSAGE + 2 * size) * len(command.ids)
+        elif isinstance(command, Bury) or (isinstance(command, Retry) and not command.release):
+            added += (PER_MESSAGE + 2 * len(command.reason)) * len(command.leases)
+    return added
+
+
+def free_room(path: Path, reserve: float = 1.0) -> int | None:
+    """Return how many bytes a store may grow by, `None` if the file system does not tell.
+
+    Args:
+        path: the store's file.
+        reserve: which part of the room for deleting is to be left.
+    """
+    try:
+        disk = shutil.disk_usage(path)
+        log = os.stat(f"{path}-wal").st_size  # noqa: PTH116
+    except OSError:  # gone, or out of reach: the command tells which
+        return None
+    # The log may hold new pages alone: the file grows by so much at a checkpoint.
+    room = disk.free - log - int(reserve * min(RESERVE, disk.total // 4))
+    return room if disk.total else None

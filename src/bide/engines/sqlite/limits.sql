@@ -1,30 +1,22 @@
 -- Statements of limited queues. See statements.sql for how they are written.
 
 -- name: load_limit
-SELECT {limit} FROM bide_limit WHERE queue = ?;
+SELECT * FROM bide_limit WHERE queue = ?;
 
 -- name: save_limit
-INSERT OR REPLACE INTO bide_limit ({limit}) VALUES ({limit_marks});
-
--- name: drop_limit
-DELETE FROM bide_limit WHERE queue = ?;
-
--- name: drop_groups
-DELETE FROM bide_group WHERE queue = ?;
-
--- name: drop_lines
-DELETE FROM bide_line WHERE queue = ?;
+INSERT OR REPLACE INTO bide_limit VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: load_group
-SELECT {group} FROM bide_group WHERE queue = ? AND key = ?;
+SELECT key, running, waiting, turn, last, freed FROM bide_group WHERE queue = ? AND key = ?;
 
 -- name: save_group
-INSERT INTO bide_group ({group}, queue, standing, rank) VALUES ({group_marks}, ?, ?, ?)
-ON CONFLICT (queue, key) DO UPDATE SET {set_group}, standing = excluded.standing, rank = excluded.rank;
+INSERT OR REPLACE INTO bide_group
+  (key, running, waiting, turn, last, freed, queue, standing, rank)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: groups_standing
 -- The first groups of a standing, up to a rank.
-SELECT {group} FROM bide_group WHERE queue = ? AND standing = ? AND rank <= ?
+SELECT key, running, waiting, turn, last, freed FROM bide_group WHERE queue = ? AND standing = ? AND rank <= ?
 ORDER BY rank, key LIMIT ?;
 
 -- name: forget_groups

@@ -4,7 +4,7 @@
 -- By id: an order that no change of a message changes.
 SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended, 0, m.seq
 FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
-WHERE m.queue = :queue AND m.id >= :first AND m.id < :last ORDER BY m.id LIMIT :limit;
+WHERE m.queue = ? AND m.id >= ? AND m.id < ? ORDER BY m.id LIMIT ?;
 
 -- name: scan_group
 SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended, 0, m.seq

@@ -100,18 +100,11 @@ CREATE TABLE bide_lease (
 CREATE INDEX bide_lease_until ON bide_lease (queue, until);
 
 -- Successors of leased messages: what puts with `latest` have stored meanwhile, which takes the place of
--- the message when its lease ends. Columns as in bide_message.
+-- the message when its lease ends.
 CREATE TABLE bide_successor (
-  queue    INTEGER NOT NULL,
-  id       TEXT    NOT NULL,
-  due      INTEGER NOT NULL,
-  priority INTEGER NOT NULL,
-  attempts INTEGER NOT NULL,
-  expires  INTEGER,
-  "group"  TEXT,
-  headers  TEXT,
-  created  INTEGER NOT NULL,
-  data              NOT NULL,
+  queue INTEGER NOT NULL,
+  id    TEXT    NOT NULL,
+  item  TEXT    NOT NULL,  -- an Item of bide.model.message, as JSON
   PRIMARY KEY (queue, id)
 );
 

@@ -5,22 +5,22 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from bide.engines.sqlite.lines import Lines, key_of
-from bide.engines.sqlite.rows import (
+from bide.engines.sqlite.limits import Lines, key_of
+from bide.engines.sqlite.successors import followed
+from bide.engines.sqlite.tables import (
     ACKED,
     DEAD,
     DELAYED,
     EXPIRED,
     READY,
+    SQL,
     LimitRow,
     MessageRow,
     Place,
     QueueRow,
     as_failures,
     json_text,
-)  # fmt: skip
-from bide.engines.sqlite.statements import SQL
-from bide.engines.sqlite.successors import followed
+)
 from bide.model.ended import ENDINGS, Ending, end_of
 from bide.model.message import (
     EXPIRED_KEEP,
@@ -33,9 +33,10 @@ from bide.model.message import (
 from bide.model.rank import delayed_rank, delayed_reach, ready_rank
 from bide.model.replies import Died
 
-__all__ = ["HOUR", "Session", "json_text"]
-
 HOUR = 3_600_000
+
+Waiting = tuple[int, int, int]
+"""What tells where a delayed or ready message stands: its seq, due and priority."""
 
 
 class Session:
@@ -58,18 +59,17 @@ class Session:
 
     def look(self, name: str) -> QueueRow | None:
         """Return the row of a queue as it is, `None` when there is no such queue."""
-        known = self._queues.get(name)
-        if known is None:
-            row = self.run(SQL.load_queue, (name,)).fetchone()
-            if row is None:
-                return None
-            queue = QueueRow(*row)
-            known = self._queues[name] = queue, queue.values()
-            single = self._single_puts()
-            count = sum([count for (id, _), count in single.items() if id == queue.id])
-            queue.put += count
-            queue.delayed += count
-        return known[0]
+        if name in self._queues:
+            return self._queues[name][0]
+        row = self.run(SQL.load_queue, (name,)).fetchone()
+        if row is None:
+            return None
+        queue = QueueRow(*row)
+        self._queues[name] = queue, queue.values()
+        count = sum(n for (id, _), n in self._single_puts().items() if id == queue.id)
+        queue.put += count
+        queue.delayed += count
+        return queue
 
     def open(self, name: str) -> QueueRow | None:
         """Return a queue that is going to be changed; first forget what was kept long enough."""
@@ -95,16 +95,19 @@ class Session:
         lines = self._lines.get(queue.id)
         if lines is None:
             found = self.run(SQL.load_limit, (queue.id,)).fetchone() or (queue.id,)
-            now = int(self.exactly * 1000)
-            lines = self._lines[queue.id] = Lines(self.run, self.run_many, LimitRow(*found), now)
+            lines = Lines(self, LimitRow(*found), int(self.exactly * 1000))
+            self._lines[queue.id] = lines
         lines.running = queue.leased
         return lines
 
     def drop_lines(self, queue: QueueRow) -> None:
         """Delete what a queue has because it was limited."""
         self._lines.pop(queue.id, None)
-        for statement in (SQL.drop_limit, SQL.drop_groups, SQL.drop_lines):
-            self.run(statement, (queue.id,))
+        self._empty(queue, "limit", "group", "line")
+
+    def _empty(self, queue: QueueRow, *tables: str) -> None:
+        for table in tables:
+            self.run(f"DELETE FROM bide_{table} WHERE queue = ?", (queue.id,))
 
     def groups_of(self, seqs: Sequence[int]) -> dict[int, str | None]:
         """Return the groups of messages."""
@@ -112,14 +115,9 @@ class Session:
 
     def forget_queue(self, queue: QueueRow) -> None:
         """Delete the row of a queue that is empty."""
-        if queue.limited:
-            self.drop_lines(queue)
+        self.drop_lines(queue)
+        self._empty(queue, "due_hour", "pause", "forwarded", "ended")
         self.run(SQL.drop_queue, (queue.id,))
-        self.run(SQL.drop_hours, (queue.id,))
-        self.run(SQL.drop_pauses, (queue.id,))
-        self.run(SQL.drop_forwarded, (queue.id,))
-        if queue.ended:
-            self.run(SQL.drop_ended, (queue.id,))
         del self._queues[queue.name]
         # A queue that is made next may get the same id.
         for counted in (self._hours, self._single_puts()):
@@ -140,23 +138,16 @@ class Session:
         for lines in self._lines.values():
             lines.save()
         single = self._single_puts()
-        looked = set()
         for queue, before in self._queues.values():
-            looked.add(queue.id)
-            values = queue.values()
-            if values != before:
+            if (values := queue.values()) != before:
                 self.run(SQL.save_queue, (*values, queue.id))
-        for (id, _), count in single.items():
-            if id not in looked:
-                self.run(SQL.count_puts, {"queue": id, "count": count})
-        changed = self._hours
-        changed.update(single)
-        rows = [(queue, hour, count) for (queue, hour), count in changed.items() if count]
-        if rows:
-            self.run_many(SQL.count_hour, rows)
-            fewer = [(queue, hour) for queue, hour, count in rows if count < 0]
-            if fewer:
-                self.run_many(SQL.drop_hour, fewer)
+        known = {queue.id for queue, _ in self._queues.values()}
+        others = [(n, n, id) for (id, _), n in single.items() if id not in known]
+        self.run_many(SQL.count_puts, others)
+        self._hours.update(single)
+        rows = [(*key, count) for key, count in self._hours.items() if count]
+        self.run_many(SQL.count_hour, rows)
+        self.run_many(SQL.drop_hour, [row[:2] for row in rows if row[2] < 0])
         self.run(SQL.balance)
 
     def _single_puts(self) -> Counter[tuple[int, int]]:
@@ -168,13 +159,8 @@ class Session:
 
     def count_hours(self, queue: QueueRow, dues: Sequence[int], *, gone: bool = False) -> None:
         """Count delayed and ready messages that came, or have `gone`, in the hours they are due."""
-        if not dues:
-            return
-        first, last = -(-min(dues) // HOUR), -(-max(dues) // HOUR)
-        counts = {first: len(dues)} if first == last else Counter([-(-due // HOUR) for due in dues])
-        sign = -1 if gone else 1
-        for hour, count in counts.items():
-            self._hours[queue.id, hour] += sign * count
+        change = self._hours.subtract if gone else self._hours.update
+        change((queue.id, -(-due // HOUR)) for due in dues)
 
     def hours(self, queue: QueueRow) -> Counter[int]:
         """Return how many delayed and ready messages are due in each hour, rounded up."""
@@ -206,18 +192,21 @@ class Session:
             places.update((row[0], Place(*row)) for row in rows)
         return places
 
-    def versions(self, queue: QueueRow, ids: Sequence[str]) -> dict[str, str]:
-        """Return the versions of the messages that are there, by id."""
-        rows = self.run(SQL.find, {"queue": queue.id, "ids": json_text(ids)})
-        found = (MessageRow(*row).message("", self.now) for row in rows)
-        return {message.id: message.version for message in found}
+    def find(self, queue: QueueRow, id: str) -> MessageRow | None:
+        """Return a whole message."""
+        row = self.run(SQL.find, (queue.id, id)).fetchone()
+        return None if row is None else MessageRow(*row)
 
-    def delay(self, queue: QueueRow, due: int, priority: int, seq: int) -> None:
-        """Let a message that stands nowhere wait for its due moment."""
-        rank = delayed_rank(due, priority)
-        self.run(SQL.insert_pending, (queue.id, DELAYED, rank, seq))
-        queue.delayed += 1
-        self.count_hours(queue, (due,))
+    def version(self, queue: QueueRow, id: str) -> str | None:
+        """Return the version of a message."""
+        row = self.find(queue, id)
+        return None if row is None else row.message("", self.now).version
+
+    def delay(self, queue: QueueRow, rows: Sequence[Waiting]) -> None:
+        """Let messages that stand nowhere wait until they are due."""
+        self.run(SQL.delay, (json_text([seq for seq, _, _ in rows]),))
+        queue.delayed += len(rows)
+        self.count_hours(queue, [due for _, due, _ in rows])
 
     def ready(self, queue: QueueRow, places: Iterable[Place]) -> None:
         """Let messages that stand nowhere be handed out next."""
@@ -235,6 +224,7 @@ class Session:
         self.run_many(SQL.insert_aside, [(seq, queue.id, state, self.now) for seq in seqs])
         if state == DEAD:
             queue.dead += len(seqs)
+            queue.died += len(seqs)
         else:
             queue.kept += len(seqs)
 
@@ -245,8 +235,8 @@ class Session:
             self.end(queue, seqs, EXPIRED)
             queue.expired += len(seqs)
 
-    def leave_pending(self, queue: QueueRow, rows: Sequence[tuple[int, int, int]]) -> None:
-        """Take messages out of delayed or ready, wherever they stand: (seq, due, priority)."""
+    def leave_pending(self, queue: QueueRow, rows: Sequence[Waiting]) -> None:
+        """Take messages out of delayed or ready, wherever they stand."""
         self.count_hours(queue, [due for _, due, _ in rows], gone=True)
         delayed = [(queue.id, DELAYED, delayed_rank(d, p), seq) for seq, d, p in rows]
         found = self.run_many(SQL.drop_pending, delayed).rowcount
@@ -311,16 +301,18 @@ class Session:
         kept = reason[:REASON_LENGTH]
         self._record(place, Failure(attempt, moment, place.holder or "", kept, place.since))
         if final or attempt >= place.attempts:
-            self.remember_ends(queue, [place.seq], "dead", place.holder)
-            self.end(queue, [place.seq], DEAD)
-            queue.died += 1
+            self._die(queue, place, place.holder)
             return False
         return True
 
-    def taken_aside(self, places: Sequence[Place], reason: str) -> None:
-        """Note why messages that nobody held became dead letters; no attempt is counted."""
-        for place in places:
-            self._record(place, Failure(place.attempt, self.now, "", reason[:REASON_LENGTH]))
+    def set_aside(self, queue: QueueRow, place: Place, reason: str, actor: str | None) -> None:
+        """Make a message that nobody held a dead letter; no attempt is counted."""
+        self._record(place, Failure(place.attempt, self.now, "", reason[:REASON_LENGTH]))
+        self._die(queue, place, actor)
+
+    def _die(self, queue: QueueRow, place: Place, by: str | None) -> None:
+        self.remember_ends(queue, [place.seq], "dead", by)
+        self.end(queue, [place.seq], DEAD)
 
     def _record(self, place: Place, failure: Failure) -> None:
         (text,) = self.run(SQL.failures, (place.seq,)).fetchone()

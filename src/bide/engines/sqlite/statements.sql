@@ -14,12 +14,6 @@ INSERT INTO bide_queue (name, token) VALUES (?, ?);
 -- name: drop_queue
 DELETE FROM bide_queue WHERE id = ?;
 
--- name: drop_hours
-DELETE FROM bide_due_hour WHERE queue = ?;
-
--- name: drop_pauses
-DELETE FROM bide_pause WHERE queue = ?;
-
 -- name: pauses
 SELECT since, until, actor FROM bide_pause WHERE queue = ? ORDER BY rowid;
 
@@ -32,9 +26,6 @@ DELETE FROM bide_pause WHERE queue = :queue AND rowid NOT IN
 
 -- name: end_pause
 UPDATE bide_pause SET until = ? WHERE queue = ? AND until IS NULL;
-
--- name: drop_ended
-DELETE FROM bide_ended WHERE queue = ?;
 
 -- name: save_queue
 UPDATE bide_queue SET {set_queue} WHERE id = ?;
@@ -63,7 +54,7 @@ FROM bide_pending WHERE queue = ?;
 SELECT count(*) FROM bide_pending WHERE queue = ? AND state = 0 AND rank > ? AND rank <= ?;
 
 -- name: count_puts
-UPDATE bide_queue SET put = put + :count, delayed = delayed + :count WHERE id = :queue;
+UPDATE bide_queue SET put = put + ?, delayed = delayed + ? WHERE id = ?;
 
 -- name: balance
 -- Every message is counted: those to come have larger numbers.
@@ -83,12 +74,6 @@ INSERT INTO bide_message
   (seq, queue, id, due, priority, attempt, attempts, expires, "group", headers, failures, data,
    created)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (queue, id) DO NOTHING;
-
--- name: insert_plain
--- The same for messages with nothing but the common parts.
-INSERT INTO bide_message (seq, queue, id, due, priority, attempt, attempts, data, created)
-VALUES (?, ?, ?, ?, ?, 0, ?, ?, ?)
 ON CONFLICT (queue, id) DO NOTHING;
 
 -- name: put_one_view
@@ -119,18 +104,13 @@ INSERT INTO put_one VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- Which of the messages just inserted are there: the others met their id.
 SELECT seq FROM bide_message WHERE seq > ?;
 
--- name: delay_new
--- Let all messages after a sequence number wait for their due moment, but those set aside.
+-- name: delay
 INSERT INTO bide_pending (queue, state, rank, seq)
-SELECT queue, 0, due * 256 + 255 - priority, seq FROM bide_message m
-WHERE seq > ? AND NOT EXISTS (SELECT 1 FROM bide_aside a WHERE a.seq = m.seq);
+SELECT queue, 0, due * 256 + 255 - priority, seq
+FROM json_each(?) j CROSS JOIN bide_message ON seq = j.value;
 
 -- name: insert_pending
 INSERT INTO bide_pending (queue, state, rank, seq) VALUES (?, ?, ?, ?);
-
--- name: insert_dead
-INSERT INTO bide_aside (seq, queue, state, ended)
-SELECT seq, queue, 3, ? FROM bide_message WHERE queue = ? AND id = ?;
 
 -- name: insert_aside
 INSERT INTO bide_aside (seq, queue, state, ended) VALUES (?, ?, ?, ?);
@@ -144,11 +124,9 @@ FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside
 WHERE m.queue = ? AND m.id IN (SELECT value FROM json_each(?));
 
 -- name: find
--- In the order of the ids; without those that are not there.
-SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended,
-       0, m.seq
-FROM json_each(:ids) j CROSS JOIN bide_message m ON m.queue = :queue AND m.id = j.value
-  LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq;
+SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended, 0, m.seq
+FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
+WHERE m.queue = ? AND m.id = ?;
 
 -- name: explain_one
 SELECT {place}, l.token, l.until, l.holder, l.since, a.state, a.ended,
@@ -193,11 +171,6 @@ FROM bide_pending p CROSS JOIN bide_message m ON m.seq = p.seq
 WHERE p.queue = ? AND p.state = ? AND p.rank <= ?
 ORDER BY p.rank, p.seq LIMIT ?;
 
--- name: drop_picked
--- A row value, so that of many with the same rank no more are visited than picked.
-DELETE FROM bide_pending
-WHERE queue = :queue AND state = :state AND (rank, seq) <= (:rank, :seq);
-
 -- name: nth_due
 SELECT rank, seq FROM bide_pending WHERE queue = ? AND state = 0 AND rank <= ?
 ORDER BY rank, seq LIMIT 1 OFFSET ?;
@@ -215,14 +188,14 @@ INSERT INTO bide_pending (queue, state, rank, seq)
 SELECT queue, 1, ((rank & 255) << 42) + (rank >> 8), seq FROM bide_pending
 WHERE queue = :queue AND state = 0 AND (rank, seq) <= (:rank, :seq);
 
--- name: lease_picked
--- Lease pending messages up to a place, all to one holder.
-INSERT INTO bide_lease (seq, queue, token, since, until, holder)
-SELECT seq, :queue, :token, :since, :until, :holder FROM bide_pending
+-- name: drop_first
+-- A row value, so that of many with the same rank no more are visited than are to go.
+DELETE FROM bide_pending
 WHERE queue = :queue AND state = :state AND (rank, seq) <= (:rank, :seq);
 
--- name: insert_lease
-INSERT INTO bide_lease (seq, queue, token, since, until, holder) VALUES (?, ?, ?, ?, ?, ?);
+-- name: lease
+INSERT INTO bide_lease (seq, queue, token, since, until, holder)
+SELECT value, :queue, :token, :since, :until, :holder FROM json_each(:seqs);
 
 -- name: next_due
 SELECT rank >> 8 FROM bide_pending WHERE queue = ? AND state = 0 ORDER BY rank LIMIT 1;
@@ -231,13 +204,6 @@ SELECT rank >> 8 FROM bide_pending WHERE queue = ? AND state = 0 ORDER BY rank L
 SELECT min(until) FROM bide_lease WHERE queue = ?;
 
 -- Settling and moving.
-
--- name: held
--- The leases that are good of some messages, in the order of the ids. No content is read.
-SELECT l.seq, l.token
-FROM json_each(:ids) j
-CROSS JOIN bide_message m ON m.queue = :queue AND m.id = j.value
-CROSS JOIN bide_lease l ON l.seq = m.seq AND l.until > :now;
 
 -- name: extend
 UPDATE bide_lease SET until = ?, extended = extended + 1 WHERE seq = ?;
@@ -280,13 +246,13 @@ UPDATE bide_message SET
 WHERE seq = ?;
 
 -- name: store_successor
-INSERT OR REPLACE INTO bide_successor
-  (queue, id, due, priority, attempts, expires, "group", headers, data, created)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT OR REPLACE INTO bide_successor (queue, id, item) VALUES (?, ?, ?);
 
 -- name: successors
-SELECT id, due, priority, attempts, expires, "group", headers, data, created FROM bide_successor
-WHERE queue = ? AND id IN (SELECT value FROM json_each(?));
+SELECT item FROM bide_successor WHERE queue = ? AND id IN (SELECT value FROM json_each(?));
+
+-- name: all_successors
+SELECT item FROM bide_successor WHERE queue = ?;
 
 -- name: drop_successors
 DELETE FROM bide_successor WHERE queue = ? AND id IN (SELECT value FROM json_each(?));
@@ -297,12 +263,6 @@ SELECT count(*), coalesce(sum(NOT EXISTS (
   SELECT 1 FROM bide_message m JOIN bide_lease l ON l.seq = m.seq
   WHERE m.queue = s.queue AND m.id = s.id)), 0)
 FROM bide_successor s WHERE s.queue = ?;
-
--- name: stored_successors
-SELECT coalesce(sum(
-  length(CAST(id AS BLOB)) + length(CAST(data AS BLOB))
-  + coalesce(length(CAST("group" AS BLOB)), 0) + coalesce(length(CAST(headers AS BLOB)), 0)), 0)
-FROM bide_successor WHERE queue = ?;
 
 -- name: forgettable
 SELECT seq FROM bide_aside WHERE queue = ? AND state = ? AND ended <= ?
@@ -361,5 +321,3 @@ DELETE FROM bide_forwarded WHERE queue = :queue AND (outbox, row) <= (
   SELECT outbox, row FROM bide_forwarded WHERE queue = :queue
   ORDER BY outbox DESC, row DESC LIMIT 1 OFFSET :most);
 
--- name: drop_forwarded
-DELETE FROM bide_forwarded WHERE queue = ?;

@@ -5,17 +5,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bide.engines.sqlite.rows import (
+from bide.engines.sqlite.tables import (
     ACKED,
     DEAD,
+    SQL,
     Place,
     QueueRow,
-    as_successor,
+    as_item,
     json_text,
     row_of,
-    successor_row,
 )
-from bide.engines.sqlite.statements import SQL
 from bide.model.message import Item, Message
 from bide.model.replies import Outcome
 
@@ -28,7 +27,7 @@ def successors(session: "Session", queue: QueueRow, ids: Sequence[str]) -> dict[
     if not (queue.successors and ids):
         return {}
     rows = session.run(SQL.successors, (queue.id, json_text(ids)))
-    return {item.id: item for item in map(as_successor, rows)}
+    return {item.id: item for (text,) in rows for item in [as_item(text)]}
 
 
 def with_successors(
@@ -50,7 +49,7 @@ def follow(session: "Session", queue: QueueRow, item: Item, place: Place) -> Out
     before = successors(session, queue, [item.id]).get(item.id)
     new = item.follow(before, session.now)
     queue.successors += before is None
-    session.run(SQL.store_successor, successor_row(queue.id, new))
+    session.run(SQL.store_successor, (queue.id, item.id, json_text(new)))
     return msgspec.structs.replace(place.outcome(True, session.now), successor=new.at)
 
 
@@ -75,15 +74,15 @@ def followed(session: "Session", queue: QueueRow, places: Sequence[Place]) -> di
         if row is None:  # acked
             queue.put += 1
         else:
-            _leave(session, queue, Place(*row))
+            clear(session, queue, Place(*row))
         assert item.at is not None
         outcomes[place.id] = insert(session, queue, item, place.seq, item.at, 0)
     drop(session, queue, list(outcomes))
     return outcomes
 
 
-def _leave(session: "Session", queue: QueueRow, place: Place) -> None:
-    """Delete a message that no worker holds any more."""
+def clear(session: "Session", queue: QueueRow, place: Place) -> None:
+    """Delete a message that no worker holds, whose id gets another one."""
     if place.aside is None:
         session.leave_pending(queue, [(place.seq, place.due, place.priority)])
     else:
@@ -102,12 +101,23 @@ def insert(
 ) -> Outcome:
     """Store an item as the message of a sequence number that is free."""
     session.run(SQL.insert_message, row_of(seq, queue.id, item, due, created))
-    if item.priority:
-        queue.weighted = 1
-    if item.died is not None:
-        session.run(SQL.insert_aside, (seq, queue.id, DEAD, item.died))
-        queue.dead += 1
-        queue.died += 1
-        return Outcome(item.id, True, "dead", due, item.died)
-    session.delay(queue, due, item.priority, seq)
-    return Outcome(item.id, True, "ready" if due <= session.now else "delayed", due)
+    return place_new(session, queue, [(seq, item, due)])[seq]
+
+
+def place_new(
+    session: "Session", queue: QueueRow, rows: Sequence[tuple[int, Item, int]]
+) -> dict[int, Outcome]:
+    """Let messages that were just inserted wait, or be dead letters: (seq, item, due)."""
+    outcomes: dict[int, Outcome] = {}
+    for seq, item, due in rows:
+        if item.died is None:
+            state = "ready" if due <= session.now else "delayed"
+            outcomes[seq] = Outcome(item.id, True, state, due)  # type: ignore[arg-type]
+        else:
+            session.run(SQL.insert_aside, (seq, queue.id, DEAD, item.died))
+            queue.dead += 1
+            queue.died += 1
+            outcomes[seq] = Outcome(item.id, True, "dead", due, item.died)
+    session.delay(queue, [(s, due, item.priority) for s, item, due in rows if item.died is None])
+    queue.weighted = int(queue.weighted or any(item.priority for _, item, _ in rows))
+    return outcomes

@@ -1,11 +1,10 @@
-"""Report the health of the worker: by a file, by an HTTP port, and to systemd."""
+"""Report the health of the worker by a file or an HTTP port."""
 
 import asyncio
 import logging
 import os
 import socket
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
 from pathlib import Path
 
 from bide.model.errors import InvalidArgument
@@ -76,8 +75,7 @@ class HealthPort:
             self._server.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with closing(writer), suppress(OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
-            # Where it is suppressed, the client has gone, or sent no HTTP.
+        try:
             async with asyncio.timeout(5):
                 await reader.readuntil(b"\r\n\r\n")
             trouble = self._trouble()
@@ -87,6 +85,10 @@ class HealthPort:
             head += f"Content-Length: {len(body.encode())}\r\nConnection: close\r\n\r\n"
             writer.write((head + body).encode())
             await writer.drain()
+        except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
+            return  # the client has gone, or sent no HTTP
+        finally:
+            writer.close()
 
 
 def notify(state: str, environment: Mapping[str, str] = os.environ) -> bool:
@@ -100,10 +102,11 @@ def notify(state: str, environment: Mapping[str, str] = os.environ) -> bool:
         return False
     name = "\0" + address[1:] if address[0] == "@" else address
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
-        with suppress(OSError):
+        try:
             channel.sendto(state.encode(), name)
-            return True
-    return False
+        except OSError:
+            return False
+    return True
 
 
 def watchdog_seconds(environment: Mapping[str, str] = os.environ) -> float | None:

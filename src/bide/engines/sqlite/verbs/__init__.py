@@ -1,37 +1,54 @@
 """What each kind of command does: a function of its name in one of these files."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, get_args
 
+from bide.engines.origins import executed_once
 from bide.engines.sqlite.session import Session
-from bide.engines.sqlite.verbs import claim, edit, explain, put, read, settle
-from bide.engines.sqlite.verbs.forwarded import with_origins
-from bide.model import commands as cmd
+from bide.engines.sqlite.tables import SQL, json_text
+from bide.engines.sqlite.verbs import claim, edit, put, read, settle
+from bide.model.commands import Command, Put
+from bide.model.limits import MAX_FORWARDED
 from bide.model.replies import Reply
 
 __all__ = ["carry_out"]
 
-Verb = Callable[[Session, list[Any]], list[Reply]]
+_NAMED = {name: vars(file)[name] for file in (claim, edit, put, read, settle)
+          for name in file.__all__}  # fmt: skip
+_VERBS: dict[type, Any] = {kind: _NAMED[kind.__name__.lower()] for kind in get_args(Command)}
 
 
-def _verb(kind: type) -> Verb:
-    """Return the function for consecutive commands of a kind."""
-    name = kind.__name__.lower()
-    files = claim, edit, explain, put, read, settle
-    (verb,) = (vars(file)[name] for file in files if name in file.__all__)
-    return lambda session, run: [verb(session, command) for command in run]
-
-
-_VERBS: dict[type, Verb] = {kind: _verb(kind) for kind in get_args(cmd.Command)}
-_VERBS[cmd.Put] = put.put  # all at once
-for kind in (cmd.Put, cmd.Cancel, cmd.Reschedule):
-    _VERBS[kind] = with_origins(_VERBS[kind])
-
-
-def carry_out(session: Session, commands: Sequence[cmd.Command]) -> list[Reply]:
+def carry_out(session: Session, commands: Sequence[Command]) -> list[Reply]:
     """Execute commands in an open transaction. The caller saves the session."""
     replies: list[Reply] = []
-    for kind, run in groupby(commands, type):
-        replies += _VERBS[kind](session, list(run))
+    for are_puts, run in groupby(commands, lambda one: type(one) is Put and one.origin is None):
+        if are_puts:
+            replies += put.put(session, [*run])  # type: ignore[list-item]
+        else:
+            replies += [_carry_out_one(session, command) for command in run]
     return replies
+
+
+def _carry_out_one(session: Session, command: Any) -> Reply:
+    """Execute a command, not for messages whose rows of an outbox its queue remembers."""
+    if (origin := getattr(command, "origin", None)) is None:
+        reply: Reply = _VERBS[type(command)](session, command)
+        return reply
+    queue = session.look(command.queue)
+    known: set[str] = set()
+    if queue is not None:
+        if origin.before:
+            session.run(SQL.forget_forwarded, (queue.id, origin.outbox, origin.before))
+        found = session.run(SQL.forwarded, (queue.id, origin.outbox, json_text(origin.rows)))
+        known = {row for (row,) in found}
+    outcomes, done = executed_once(
+        command, origin, known, lambda left: carry_out(session, [left])[0]
+    )
+    if done:
+        queue = session.look(command.queue)  # a put may have made it
+        assert queue is not None
+        rows = [(queue.id, origin.outbox, row) for row in done]
+        session.run_many(SQL.remember_forwarded, rows)
+        session.run(SQL.drop_old_forwarded, {"queue": queue.id, "most": MAX_FORWARDED})
+    return outcomes

@@ -1,138 +1,158 @@
 """Claim: lease the next due messages; on the way take back what lapsed and expire what is late."""
 
+from collections.abc import Generator
+
 from bide.engines.cursor import Budget
-from bide.engines.sqlite.rows import DELAYED, READY, MessageRow, Place, QueueRow, as_row
+from bide.engines.sqlite.limits import is_behind
 from bide.engines.sqlite.session import Session
-from bide.engines.sqlite.statements import SQL
-from bide.engines.sqlite.verbs.turns import Grant, is_behind, promote, take_turns
+from bide.engines.sqlite.tables import DELAYED, READY, SQL, MessageRow, Place, QueueRow, json_text
 from bide.model.commands import Claim
-from bide.model.rank import EVERYTHING, PROMOTE, delayed_reach, ready_rank
-from bide.model.replies import Claimed, Died
+from bide.model.rank import (
+    EVERYTHING,
+    LOOK_GROUPS,
+    LOOK_MESSAGES,
+    LOOK_MOST,
+    PROMOTE,
+    delayed_reach,
+    ready_rank,
+)
+from bide.model.replies import Claimed
 
 __all__ = ["claim"]
 
 
 def claim(session: Session, command: Claim) -> Claimed:
-    """Lease up to `count` messages."""
-    now = session.now
-    queue = session.open(command.queue)
-    if queue is None or queue.paused:
-        return Claimed([], 0, now)
-    if queue.limited:
-        session.lines(queue).forget()
-    reach = max(PROMOTE, command.count)
-    died = _collect_lapsed(session, queue, reach) if queue.leased else []
-    grant = Grant(queue.token + 1, now, now + command.lease, command.holder)
-    freed: list[int] = []
-    if queue.limited:
-        rows, freed = take_turns(session, queue, command, reach, grant)
-    else:
-        rows = _take(session, queue, command, reach, grant)
-    behind = bool(queue.limited) and is_behind(session, queue)
-    if not rows:
-        return Claimed([], 0, now, _next_claim(session, queue), died, behind=behind)
-    queue.token += 1
-    queue.leased += len(rows)
-    if queue.weighted and not queue.limited:
-        rows.sort(key=lambda row: (ready_rank(row.due, row.priority), row.seq))
-    messages = [row.read(command.queue, now, grant.holder, grant.until) for row in rows]
-    return Claimed(messages, queue.token, now, None, died, queue.result_ttl > 0, freed, behind)
-
-
-def _collect_lapsed(session: Session, queue: QueueRow, limit: int) -> list[Died]:
-    rows = session.run(SQL.lapsed, (queue.id, session.now, limit)).fetchall()
-    return session.take_back(queue, [Place(*row) for row in rows]) if rows else []
-
-
-def _take(
-    session: Session, queue: QueueRow, command: Claim, reach: int, grant: Grant
-) -> list[MessageRow]:
     """Lease up to `count` messages in the order of delivery, no more than the reply holds.
 
     Those that are too late are set aside as expired; a claim examines `reach` messages at most, so
     that a flood of them stops nobody for long.
     """
-    taken: list[MessageRow] = []
-    budget = Budget(command.max_bytes)
-    examined = 0
-    full = False
-    while len(taken) < command.count and examined < reach and not full:
-        left = command.count - len(taken)
-        state, limit = _source(session, queue, left, reach)
-        before = budget.left, budget.empty
-        good, late, full = _pick(session, (queue.id, state, limit, left), budget)
-        if full and state == DELAYED and queue.weighted:  # the highest priority goes first
-            promote(session, queue, reach, limit)
-            budget.left, budget.empty = before
-            full = False
-            continue
-        if not good and not late:
-            break
-        examined += len(good) + len(late)
-        _lease(session, queue, state, good, late, grant)
-        taken += good
-    return taken
-
-
-def _pick(
-    session: Session, bounds: tuple[int, ...], budget: Budget
-) -> tuple[list[MessageRow], list[MessageRow], bool]:
-    """Return the next messages of a set, those too late, and whether the reply is full."""
-    now = session.now
-    found = session.run(SQL.pick, bounds)
+    now, until = session.now, session.now + command.lease
+    queue = session.open(command.queue)
+    if queue is None or queue.paused:
+        return Claimed([], 0, now)
+    lines = session.lines(queue) if queue.limited else None
+    if lines is not None:
+        lines.forget()
+    reach = max(PROMOTE, command.count)
+    lapsed = session.run(SQL.lapsed, (queue.id, now, reach)).fetchall() if queue.leased else []
+    died = session.take_back(queue, [Place(*row) for row in lapsed]) if lapsed else []
+    if lines is not None:
+        lines.line_up(PROMOTE)
+    # Messages become ready where their order is another one than that of their due times.
+    state = READY if queue.ready or queue.weighted or lines is not None else DELAYED
+    if state == READY:
+        _promote(session, queue, reach)
+    count = command.count
+    if lines is not None and command.slots is not None:
+        count = min(count, command.slots)
     good: list[MessageRow] = []
     late: list[MessageRow] = []
-    for row in map(as_row, found):
-        if row.expires is not None and now > row.due + row.expires:
+    freed: list[int] = []
+    budget = Budget(command.max_bytes)
+    rows = _in_order(session, queue, state, reach)
+    if lines is not None:
+        rows = _by_turn(session, queue, reach, looks_ahead=count > 0)
+    while len(good) < count and (found := next(rows, None)) is not None:
+        row, group = found
+        if is_late := row.expires is not None and now > row.due + row.expires:
             late.append(row)
-            continue
-        if row.size > budget.left and not (budget.empty and not good):
-            found.close()
-            return good, late, True
-        budget.left -= row.size
-        good.append(row)
-    budget.empty = budget.empty and not good
-    return good, late, False
-
-
-def _lease(
-    session: Session,
-    queue: QueueRow,
-    state: int,
-    good: list[MessageRow],
-    late: list[MessageRow],
-    grant: Grant,
-) -> None:
-    """Lease the first messages of a set; those that are too late become expired.
-
-    They are next to each other, so one statement leases them all and another removes them.
-    """
-    last = max(good[-1:] + late[-1:], key=lambda row: (row.rank, row.seq))
-    bounds = {"queue": queue.id, "state": state, "rank": last.rank, "seq": last.seq}
-    if late:
-        session.expire(queue, [row.seq for row in late])
-        session.run_many(SQL.insert_lease, [(row.seq, queue.id, *grant) for row in good])
-    else:
-        session.run(SQL.lease_picked, {**bounds, **grant._asdict()})
-    session.run(SQL.drop_picked, bounds)
-    session.count_hours(queue, [row.due for row in good + late], gone=True)
+        elif budget.takes(row.size):
+            good.append(row)
+        else:
+            break
+        if lines is not None:
+            freed += [] if is_late else [lines.freed(group, row.due)]
+            lines.leave(group, row.rank, row.seq, leased=not is_late)
+    rows.close()
+    left = good + late
+    session.expire(queue, [row.seq for row in late])
+    grant = {"token": queue.token + 1, "since": now, "until": until, "holder": command.holder}
+    seqs = json_text([row.seq for row in good])
+    session.run(SQL.lease, {"queue": queue.id, "seqs": seqs, **grant})
+    if lines is not None:
+        session.run_many(SQL.drop_pending, [(queue.id, state, row.rank, row.seq) for row in left])
+    elif left:
+        rank, seq = max((row.rank, row.seq) for row in left)
+        session.run(SQL.drop_first, {"queue": queue.id, "state": state, "rank": rank, "seq": seq})
+    session.count_hours(queue, [row.due for row in left], gone=True)
     if state == DELAYED:
-        queue.delayed -= len(good) + len(late)
+        queue.delayed -= len(left)
     else:
-        queue.ready -= len(good) + len(late)
+        queue.ready -= len(left)
+    queue.leased += len(good)
+    behind = lines is not None and is_behind(session, queue)
+    if not good:
+        return Claimed([], 0, now, _next_claim(session, queue), died, behind=behind)
+    queue.token += 1
+    messages = [row.read(command.queue, now, command.holder, until) for row in good]
+    return Claimed(messages, queue.token, now, None, died, queue.result_ttl > 0, freed, behind)
 
 
-def _source(session: Session, queue: QueueRow, count: int, reach: int) -> tuple[int, int]:
-    """Return the set to take from, and how far: ready where weights or a backlog matter."""
+def _promote(session: Session, queue: QueueRow, limit: int) -> None:
+    """Make up to `limit` delayed messages that are due ready."""
     due = delayed_reach(session.now)
-    if not queue.ready and not (queue.weighted and _more_due_than(session, queue, count, due)):
-        return DELAYED, due
-    promote(session, queue, reach, due)
-    return READY, EVERYTHING
+    last = session.run(SQL.nth_due, (queue.id, due, limit - 1)).fetchone() or (due, EVERYTHING)
+    bounds = {"queue": queue.id, "rank": last[0], "seq": last[1]}
+    if queue.limited and queue.delayed:
+        session.lines(queue).enter(session.run(SQL.due_groups, bounds).fetchall())
+    if moved := session.run(SQL.promote, bounds).rowcount:
+        session.run(SQL.drop_first, {**bounds, "state": DELAYED})
+        queue.delayed -= moved
+        queue.ready += moved
 
 
-def _more_due_than(session: Session, queue: QueueRow, count: int, due: int) -> bool:
-    return session.run(SQL.nth_due, (queue.id, due, count)).fetchone() is not None
+Rows = Generator[tuple[MessageRow, str], None, None]
+"""The next messages, and in a limited queue the keys of their groups."""
+
+
+def _in_order(session: Session, queue: QueueRow, state: int, reach: int) -> Rows:
+    due = EVERYTHING if state == READY else delayed_reach(session.now)
+    for row in session.run(SQL.pick, (queue.id, state, due, reach)):
+        yield MessageRow(*row), ""
+
+
+def _by_turn(session: Session, queue: QueueRow, reach: int, *, looks_ahead: bool) -> Rows:
+    """Yield messages as their groups take turns; the caller removes each from its line."""
+    lines = session.lines(queue)
+    if looks_ahead and lines.open and is_behind(session, queue):
+        _look_ahead(session, queue)
+    lines.wake()
+    for _ in range(reach):
+        if (group := lines.next()) is None:
+            return
+        yield MessageRow(*session.run(SQL.head, (queue.id, group.key)).fetchone()), group.key
+
+
+def _look_ahead(session: Session, queue: QueueRow) -> None:
+    """Make the first due message ready of each group that has no line: see `bide.model.rank`."""
+    lines, due = session.lines(queue), delayed_reach(session.now)
+    groups = session.run(SQL.groups_after, {"queue": queue.id, "after": lines.row.looked})
+    found: list[tuple[int, int, int, str]] = []
+    seen = 0
+    lines.row.looked = ""
+    for count, (group, has_line) in enumerate(groups, 1):
+        if not has_line:
+            bounds = queue.id, group, LOOK_MOST + 1
+            messages = session.run(SQL.of_one_group, bounds).fetchall()
+            seen += len(messages)
+            ranks = [
+                (ready_rank(rank >> 8, 255 - (rank & 255)), seq, rank)
+                for rank, seq in messages if rank and rank <= due
+            ]  # fmt: skip
+            if ranks and len(messages) <= LOOK_MOST:
+                ready, seq, rank = min(ranks)
+                found.append((rank, seq, ready, group))
+        if count == LOOK_GROUPS or seen >= LOOK_MESSAGES:
+            lines.row.looked = group
+            break
+    groups.close()
+    found.sort()
+    lines.enter([(group, ready, seq) for _, seq, ready, group in found])
+    session.run_many(SQL.drop_pending, [(queue.id, DELAYED, rank, seq) for rank, seq, *_ in found])
+    session.run_many(SQL.insert_pending, [(queue.id, READY, r, seq) for _, seq, r, _ in found])
+    queue.delayed -= len(found)
+    queue.ready += len(found)
 
 
 def _next_claim(session: Session, queue: QueueRow) -> float | None:

@@ -1,15 +1,22 @@
 """Cancel, reschedule, edit, revive, purge, configure, delete: changes of what no worker holds."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 from msgspec import UNSET, structs
 
-from bide.engines.sqlite.rows import DEAD, Place, QueueRow, as_failures, bounds_of
-from bide.engines.sqlite.session import Session, json_text
-from bide.engines.sqlite.statements import SQL
+from bide.engines.sqlite.limits import set_limits
+from bide.engines.sqlite.session import Session, Waiting
 from bide.engines.sqlite.successors import drop, successors
-from bide.engines.sqlite.verbs.turns import set_limits
+from bide.engines.sqlite.tables import (
+    DEAD,
+    SQL,
+    Place,
+    QueueRow,
+    as_failures,
+    bounds_of,
+    json_text,
+)
 from bide.model.commands import (
     BULK,
     Bury,
@@ -26,46 +33,58 @@ from bide.model.message import IN_TRANSIT, STATES
 from bide.model.rank import EVERYTHING
 from bide.model.replies import PAUSES, Affected, Deleted, Outcome, Outcomes, Settings, Sizes
 from bide.model.times import LIMITS
-from bide.model.versions import ById, versions_of
+from bide.model.versions import versions_of
 
-__all__ = [
-    "cancel", "changed", "configure", "delete", "edit", "edit_each", "purge", "reschedule",
-    "revive", "set_aside",
-]  # fmt: skip
+__all__ = ["cancel", "configure", "delete", "edit", "purge", "reschedule", "revive"]
 
-_Pending = tuple[int, int, int]
-"""seq, due, priority"""
+May = Callable[[Place, int], bool]
+"""Tells whether a message may be changed; it gets the number of the id, too."""
 
-May = Callable[[Place], bool]
 Change = Callable[[QueueRow, list[Place]], list[Outcome]]
 
 
-def edit_each(session: Session, command: ById, may: May, change: Change) -> Outcomes:
-    """Change the messages that may be changed; the outcomes of the others say where they are."""
-    ids, wanted = command.ids or (), versions_of(command)
-    queue = session.open(command.queue)
+def change_each(
+    session: Session,
+    name: str,
+    ids: Sequence[str],
+    may: May,
+    change: Change,
+    versions: Mapping[str, str] | None = None,
+) -> Outcomes:
+    """Change the messages that may be changed; the outcomes of the others say where they are.
+
+    Args:
+        session: of the batch.
+        name: of the queue.
+        ids: of the messages.
+        may: whether a message may be changed.
+        change: changes some, and returns their outcomes.
+        versions: which versions the messages must have, by id.
+    """
+    queue = session.open(name)
     if queue is None:
         return Outcomes([Outcome(id, False) for id in ids])
+    numbers = range(len(ids))
     # An id that is named twice: one after the other, as two commands would.
-    parts = [ids] if len(set(ids)) == len(ids) else [[id] for id in ids]
+    parts = [numbers] if len(set(ids)) == len(ids) else [range(n, n + 1) for n in numbers]
     found: list[Outcome] = []
     for part in parts:
-        places = session.locate(queue, part)
-        versions = session.versions(queue, list(places)) if wanted else {}
+        places = session.locate(queue, [ids[n] for n in part])
         chosen = [
-            place for place in places.values()
-            if may(place) and wanted.get(place.id) in (None, versions.get(place.id))
+            place for n in part
+            if (place := places.get(ids[n])) is not None and may(place, n)
+            and (not versions or versions[place.id] == session.version(queue, place.id))
         ]  # fmt: skip
         outcomes = {outcome.id: outcome for outcome in change(queue, chosen)} if chosen else {}
-        for id in part:
+        for id in (ids[n] for n in part):
             outcome, place = outcomes.get(id), places.get(id)
             if outcome is None:
                 outcome = place.outcome(False, session.now) if place else Outcome(id, False)
             found.append(outcome)
-    return changed(found)
+    return told(found)
 
 
-def changed(found: list[Outcome]) -> Outcomes:
+def told(found: list[Outcome]) -> Outcomes:
     """Return the outcomes of a change, with when the first of its messages is due."""
     wakes = [
         o.due for o in found if o.done and o.state in ("delayed", "ready") and o.due is not None
@@ -73,102 +92,112 @@ def changed(found: list[Outcome]) -> Outcomes:
     return Outcomes(found, min(wakes, default=None))
 
 
-def _still(command: Cancel | Reschedule) -> May:
-    """Return what tells of a message whether it waits, and is due when the caller saw."""
-    return lambda place: _waits(place) and command.if_due in (None, place.due)
+def _waits(place: Place, _number: int = 0) -> bool:
+    return place.token is None and place.aside is None
 
 
-def _is_dead(place: Place) -> bool:
+def _is_dead(place: Place, _number: int = 0) -> bool:
     return place.aside == DEAD
 
 
-def _waits(place: Place) -> bool:
-    return place.token is None and place.aside is None
+def _waiting(places: Sequence[Place]) -> list[Waiting]:
+    return [(place.seq, place.due, place.priority) for place in places]
 
 
 def cancel(session: Session, command: Cancel) -> Outcomes | Affected:
     """Take messages back."""
     if command.where is not None:
-        return _cancel_where(session, command, command.where)
+        queue = session.look(command.queue) if command.dry_run else session.open(command.queue)
+        if queue is None:
+            return Affected(0)
+        if command.dry_run:
+            return Affected(_count_unheld(session, queue, command.where))
+        rows = _unheld(session, queue, command.where)
+        return _remove_all(session, queue, rows, "cancelled", command.actor)
+    versions = versions_of(command)
+
+    def may(place: Place, _number: int) -> bool:
+        if place.token is not None:  # its successor may go
+            return command.if_due is None and not versions
+        return _waits(place) and command.if_due in (None, place.due)
 
     def remove(queue: QueueRow, places: list[Place]) -> list[Outcome]:
         held = [place for place in places if place.token is not None]
         places = [place for place in places if place.token is None]
-        refused = _forsake(session, queue, held)
-        session.remember_ends(queue, [p.seq for p in places], "cancelled", command.actor)
-        _remove(session, queue, [(p.seq, p.due, p.priority) for p in places])
-        queue.cancelled += len(places)
-        return refused + [Outcome(place.id, True, due=place.due) for place in places]
+        gone = successors(session, queue, [place.id for place in held])
+        drop(session, queue, list(gone))
+        _remove(session, queue, _waiting(places), "cancelled", command.actor)
+        return [Outcome(place.id, True, due=place.due) for place in places] + [
+            structs.replace(place.outcome(False, session.now), successor=gone[place.id].at)
+            for place in held if place.id in gone
+        ]  # fmt: skip
 
-    still, wanted = _still(command), versions_of(command)
-
-    def may(place: Place) -> bool:
-        if place.token is None:
-            return still(place)
-        return command.if_due is None and not wanted
-
-    return edit_each(session, command, may, remove)
+    return change_each(session, command.queue, command.ids, may, remove, versions)
 
 
-def _forsake(session: Session, queue: QueueRow, places: list[Place]) -> list[Outcome]:
-    """Delete the successors of leased messages; tell of those that had one."""
-    gone = successors(session, queue, [place.id for place in places])
-    drop(session, queue, list(gone))
-    return [
-        structs.replace(place.outcome(False, session.now), successor=gone[place.id].at)
-        for place in places if place.id in gone
-    ]  # fmt: skip
-
-
-def _cancel_where(session: Session, command: Cancel, where: Where) -> Affected:
-    queue = session.look(command.queue) if command.dry_run else session.open(command.queue)
-    if queue is None:
-        return Affected(0)
-    if command.dry_run:
-        return Affected(_count_unheld(session, queue, where))
-    rows = _unheld(session, queue, where, BULK + 1)
-    session.remember_ends(queue, [seq for seq, _, _ in rows[:BULK]], "cancelled", command.actor)
-    _remove(session, queue, rows[:BULK])
-    queue.cancelled += len(rows[:BULK])
+def _remove_all(
+    session: Session,
+    queue: QueueRow,
+    rows: Sequence[Waiting],
+    how: Literal["cancelled", "purged"],
+    by: str | None,
+) -> Affected:
+    _remove(session, queue, rows[:BULK], how, by)
     return Affected(len(rows[:BULK]), more=len(rows) > BULK)
 
 
-def _bounds(queue: QueueRow, where: Where, limit: int) -> dict[str, Any]:
-    return {"queue": queue.id, "limit": limit, **bounds_of(where)}
+def _remove(
+    session: Session,
+    queue: QueueRow,
+    rows: Sequence[Waiting],
+    how: Literal["cancelled", "purged"],
+    by: str | None,
+) -> None:
+    """Delete messages that wait, and count them."""
+    seqs = [seq for seq, _, _ in rows]
+    session.remember_ends(queue, seqs, how, by)
+    session.leave_pending(queue, rows)
+    session.delete(seqs)
+    setattr(queue, how, getattr(queue, how) + len(rows))
 
 
 def _count_unheld(session: Session, queue: QueueRow, where: Where) -> int:
     lists = [SQL.ready_between, SQL.delayed_between] if where.group is None else [SQL.of_group]
-    bounds = _bounds(queue, where, EVERYTHING)
+    bounds = {"queue": queue.id, "limit": EVERYTHING, **bounds_of(where)}
     return sum(
         session.run(f"SELECT count(*) FROM ({rows})", bounds).fetchone()[0] for rows in lists
     )
 
 
-def _unheld(session: Session, queue: QueueRow, where: Where, limit: int) -> list[_Pending]:
-    bounds = _bounds(queue, where, limit)
+def _unheld(session: Session, queue: QueueRow, where: Where) -> list[Waiting]:
+    """Return the first messages that wait and match a rule, one more than may be changed."""
+    bounds = {"queue": queue.id, "limit": BULK + 1, **bounds_of(where)}
     if where.group is not None:
         return session.run(SQL.of_group, bounds).fetchall()
     ready = session.run(SQL.ready_between, bounds).fetchall() if queue.ready else []
-    bounds["limit"] = limit - len(ready)
+    bounds["limit"] -= len(ready)
     return ready + session.run(SQL.delayed_between, bounds).fetchall()
-
-
-def _remove(session: Session, queue: QueueRow, rows: Sequence[_Pending]) -> None:
-    session.leave_pending(queue, rows)
-    session.delete([seq for seq, _, _ in rows])
 
 
 def reschedule(session: Session, command: Reschedule) -> Outcomes:
     """Move messages to another moment."""
     due = session.now + command.delay if command.at is None else command.at
 
+    def may(place: Place, _number: int) -> bool:
+        return _waits(place) and command.if_due in (None, place.due)
+
     def move(queue: QueueRow, places: list[Place]) -> list[Outcome]:
-        session.leave_pending(queue, [(p.seq, p.due, p.priority) for p in places])
+        session.leave_pending(queue, _waiting(places))
         session.run_many(SQL.reschedule, [(due, p.seq) for p in places])
         return _delayed(session, queue, places, due)
 
-    return edit_each(session, command, _still(command), move)
+    return change_each(session, command.queue, command.ids, may, move, versions_of(command))
+
+
+def _delayed(session: Session, queue: QueueRow, places: Sequence[Place], due: int) -> list[Outcome]:
+    session.delay(queue, [(place.seq, due, place.priority) for place in places])
+    state = "ready" if due <= session.now else "delayed"
+    return [Outcome(place.id, True, state, due) for place in places]  # type: ignore[arg-type]
 
 
 def edit(session: Session, command: Edit) -> Outcomes:
@@ -188,48 +217,45 @@ def edit(session: Session, command: Edit) -> Outcomes:
     if "expires" in values or due is not None:
         changes.append(f"expires = {expires}")
 
-    def may(place: Place) -> bool:
+    def may(place: Place, _number: int) -> bool:
         return _waits(place) or (
             _is_dead(place) and due is None and not _in_transit(session, place)
         )
 
     def change(queue: QueueRow, places: list[Place]) -> list[Outcome]:
         queue.weighted = int(queue.weighted or bool(values.get("priority")))
+        outcomes = []
         for place in places:
-            moves = place.aside is None and _moves(session, queue, place, due, values)
+            new = place._replace(
+                due=place.due if due is None else due,
+                priority=values.get("priority", place.priority),
+            )
+            moves = place.aside is None and (
+                due is not None
+                or new.priority != place.priority
+                or (queue.limited and "group" in values
+                    and session.groups_of([place.seq])[place.seq] != values["group"])
+            )  # fmt: skip
             ready = queue.ready
             if moves:
-                session.leave_pending(queue, [(place.seq, place.due, place.priority)])
+                session.leave_pending(queue, _waiting([place]))
             if changes:
                 row = {**values, "due": due, "seq": place.seq}
                 session.run(f"UPDATE bide_message SET {', '.join(changes)} WHERE seq = :seq", row)
-            if moves:
-                new = place._replace(priority=values.get("priority", place.priority))
-                if due is None and queue.ready < ready:
-                    session.ready(queue, [new])
-                else:
-                    session.delay(queue, place.due if due is None else due, new.priority, new.seq)
-        moved = [place._replace(due=place.due if due is None else due) for place in places]
-        return [place.outcome(True, session.now) for place in moved]
+            if moves and due is None and queue.ready < ready:
+                session.ready(queue, [new])
+            elif moves:
+                session.delay(queue, _waiting([new]))
+            outcomes.append(new.outcome(True, session.now))
+        return outcomes
 
-    return edit_each(session, command, may, change)
+    return change_each(session, command.queue, command.ids, may, change, versions_of(command))
 
 
 def _in_transit(session: Session, place: Place) -> bool:
     """Tell whether a move has made the message a dead letter: a change would be lost."""
     (text,) = session.run(SQL.failures, (place.seq,)).fetchone()
     return text is not None and as_failures(text)[-1].reason.startswith(IN_TRANSIT)
-
-
-def _moves(
-    session: Session, queue: QueueRow, place: Place, due: int | None, values: dict[str, Any]
-) -> bool:
-    """Tell whether a message that waits gets another place among the others."""
-    if due is not None or values.get("priority", place.priority) != place.priority:
-        return True
-    if not queue.limited or "group" not in values:
-        return False
-    return bool(session.groups_of([place.seq])[place.seq] != values["group"])
 
 
 def revive(session: Session, command: Revive) -> Outcomes:
@@ -243,54 +269,43 @@ def revive(session: Session, command: Revive) -> Outcomes:
         queue.revived += len(places)
         return _delayed(session, queue, places, due)
 
-    return edit_each(session, command, _is_dead, back)
-
-
-def _delayed(session: Session, queue: QueueRow, places: Sequence[Place], due: int) -> list[Outcome]:
-    state = "ready" if due <= session.now else "delayed"
-    for place in places:
-        session.delay(queue, due, place.priority, place.seq)
-    return [Outcome(place.id, True, state, due) for place in places]  # type: ignore[arg-type]
+    return change_each(session, command.queue, command.ids, _is_dead, back, versions_of(command))
 
 
 def set_aside(session: Session, command: Bury) -> Outcomes:
     """Make dead letters of messages that nobody holds."""
 
     def aside(queue: QueueRow, places: list[Place]) -> list[Outcome]:
-        session.leave_pending(queue, [(p.seq, p.due, p.priority) for p in places])
-        session.taken_aside(places, command.reason)
-        session.remember_ends(queue, [place.seq for place in places], "dead", command.actor)
-        session.end(queue, [place.seq for place in places], DEAD)
-        queue.died += len(places)
+        session.leave_pending(queue, _waiting(places))
+        for place in places:
+            session.set_aside(queue, place, command.reason, command.actor)
         return [Outcome(p.id, True, "dead", p.due, session.now) for p in places]
 
-    return edit_each(session, command, _waits, aside)
-
-
-def _purge_by_id(session: Session, command: Purge) -> Outcomes:
-    def remove(queue: QueueRow, places: list[Place]) -> list[Outcome]:
-        _purge_aside(session, queue, DEAD, [place.seq for place in places], command.actor)
-        return [Outcome(place.id, True, due=place.due) for place in places]
-
-    return edit_each(session, command, _is_dead, remove)
+    return change_each(session, command.queue, command.ids, _waits, aside, versions_of(command))
 
 
 def purge(session: Session, command: Purge) -> Outcomes | Affected:
     """Delete messages of a state."""
     if command.ids is not None:
-        return _purge_by_id(session, command)
+
+        def remove(queue: QueueRow, places: list[Place]) -> list[Outcome]:
+            _purge_aside(session, queue, DEAD, [place.seq for place in places], command.actor)
+            return [Outcome(place.id, True, due=place.due) for place in places]
+
+        versions = versions_of(command)
+        return change_each(session, command.queue, command.ids, _is_dead, remove, versions)
     queue = session.open(command.queue)
     if queue is None:
         return Affected(0)
     before = EVERYTHING if command.before is None else command.before
-    if command.state in ("delayed", "ready"):
-        rows = _of_state(session, queue, command.state, before)
-        seqs = [seq for seq, _, _ in rows[:BULK]]
-        session.remember_ends(queue, seqs, "purged", command.actor)
-        _remove(session, queue, rows[:BULK])
-        count = len(rows[:BULK])
-        queue.purged += count
-        return Affected(count, more=len(rows) > BULK)
+    if command.state == "delayed":
+        where = Where(after=session.now + 1, before=before)
+        bounds = {"queue": queue.id, "limit": BULK + 1, **bounds_of(where)}
+        rows = session.run(SQL.delayed_between, bounds).fetchall()
+        return _remove_all(session, queue, rows, "purged", command.actor)
+    if command.state == "ready":
+        rows = _unheld(session, queue, Where(before=min(before, session.now + 1)))
+        return _remove_all(session, queue, rows, "purged", command.actor)
     code = STATES.index(command.state)
     found = session.run(SQL.aside_before, (queue.id, code, before, BULK + 1)).fetchall()
     seqs = [seq for (seq,) in found[:BULK]]
@@ -303,37 +318,26 @@ def _purge_aside(
 ) -> None:
     if code == DEAD:
         session.remember_ends(queue, seqs, "purged", actor)
-    session.run(SQL.drop_aside, (json_text(seqs),))
-    session.delete(seqs)
-    if code == DEAD:
         queue.dead -= len(seqs)
         queue.purged += len(seqs)
     else:
         queue.kept -= len(seqs)
-
-
-def _of_state(session: Session, queue: QueueRow, state: str, before: int) -> list[_Pending]:
-    now = session.now
-    if state == "delayed":
-        bounds = _bounds(queue, Where(after=now + 1, before=before), BULK + 1)
-        return session.run(SQL.delayed_between, bounds).fetchall()
-    return _unheld(session, queue, Where(before=min(before, now + 1)), BULK + 1)
+    session.run(SQL.drop_aside, (json_text(seqs),))
+    session.delete(seqs)
 
 
 def configure(session: Session, command: Configure) -> Settings:
     """Set what is given."""
     queue = session.make(command.queue)
     resumed = bool(queue.paused) and command.paused is False
-    if command.paused is not None:
-        if command.paused and not queue.paused:
-            session.run(SQL.begin_pause, (queue.id, session.now, command.actor))
-            session.run(SQL.forget_pauses, {"queue": queue.id, "count": PAUSES})
-        if resumed:
-            session.run(SQL.end_pause, (session.now, queue.id))
-        queue.paused = int(command.paused)
-    for name in ("keep", "history", "result_ttl"):
+    if command.paused and not queue.paused:
+        session.run(SQL.begin_pause, (queue.id, session.now, command.actor))
+        session.run(SQL.forget_pauses, {"queue": queue.id, "count": PAUSES})
+    if resumed:
+        session.run(SQL.end_pause, (session.now, queue.id))
+    for name in ("paused", "keep", "history", "result_ttl"):
         if (value := getattr(command, name)) is not None:
-            setattr(queue, name, value)
+            setattr(queue, name, int(value))
     changed = set_limits(session, queue, command)
     wake = session.now if changed or resumed else None
     limits = [getattr(session.lines(queue).row, name) for name in LIMITS] if queue.limited else ()

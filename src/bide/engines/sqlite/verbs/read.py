@@ -1,24 +1,54 @@
-"""Find, scan, count, forecast, queues: what reads and changes nothing."""
+"""Find, scan, count, forecast, queues, history, explain: what reads and changes nothing."""
 
 import sqlite3
+from collections.abc import Iterator
 from typing import Any
 
 from bide.engines.cursor import BEGIN, Budget, Phase, cursor_after, phases_of, position
-from bide.engines.sqlite.rows import DELAYED, READY, Place, QueueRow, as_failures, as_row, bounds_of
-from bide.engines.sqlite.session import HOUR, Session, json_text
-from bide.engines.sqlite.statements import SQL
-from bide.engines.sqlite.successors import with_successors
-from bide.model.commands import Count, Find, Forecast, History, Queues, Scan, Where
+from bide.engines.sqlite.session import HOUR, Session
+from bide.engines.sqlite.successors import successors, with_successors
+from bide.engines.sqlite.tables import (
+    DELAYED,
+    READY,
+    SQL,
+    MessageRow,
+    Place,
+    QueueRow,
+    as_failures,
+    as_item,
+    bounds_of,
+    json_text,
+)
+from bide.model.commands import Count, Explain, Find, Forecast, History, Queues, Scan
 from bide.model.ended import ENDINGS, KEPT_ENDS, End, within_budget
 from bide.model.errors import InvalidArgument
 from bide.model.identity import range_of_ids
 from bide.model.limits import MAX_NAME
-from bide.model.message import STATES, Message
-from bide.model.rank import EVERYTHING, delayed_reach, forecast_start
-from bide.model.replies import Counts, Ends, Flow, Forecasted, Found, Names, Page, Sizes
+from bide.model.message import STATES, Message, stored_size
+from bide.model.rank import (
+    EVERYTHING,
+    PROMOTE,
+    delayed_rank,
+    delayed_reach,
+    forecast_start,
+    ready_rank,
+)
+from bide.model.replies import (
+    AHEAD,
+    Counts,
+    Ends,
+    Explained,
+    Flow,
+    Forecasted,
+    Found,
+    Names,
+    Page,
+    Pause,
+    Sizes,
+)
 from bide.model.times import LIMITS
 
-__all__ = ["count", "find", "forecast", "history", "queues", "scan"]
+__all__ = ["count", "explain", "find", "forecast", "history", "queues", "scan"]
 
 _BY_ID = "id:"
 _BEHIND_IDS = "\U0010ffff" * MAX_NAME
@@ -30,113 +60,78 @@ def find(session: Session, command: Find) -> Found:
     queue = session.look(command.queue)
     if queue is None:
         return Found([None] * len(command.ids))
-    bounds = {"queue": queue.id, "ids": json_text(command.ids)}
-    rows = map(as_row, session.run(SQL.find, bounds))
     budget = Budget(command.max_bytes)
     found: list[Message | None] = []
-    row = next(rows, None)
     for id in command.ids:
-        if row is None or row.id != id:
+        row = session.find(queue, id)
+        if row is None:
             found.append(None)
-            continue
-        if not budget.takes(row.size):
+        elif budget.takes(row.size):
+            message = row.message(command.queue, session.now)
+            found += with_successors(session, queue, [message])
+        else:
             break
-        found.append(row.message(command.queue, session.now))
-        row = next(rows, None)
-    if queue.successors:
-        there = iter(with_successors(session, queue, [one for one in found if one is not None]))
-        found = [None if one is None else next(there) for one in found]
     return Found(found)
 
 
 def scan(session: Session, command: Scan) -> Page:
     """Look at a page of messages."""
-    page = _page(session, command)
     queue = session.look(command.queue)
-    if queue is None or not queue.successors:
-        return page
-    return Page(with_successors(session, queue, page.messages), page.cursor)
+    budget = Budget(command.max_bytes)
+    found: list[Message] = []
+    more = None
+    for row, cursor in _walk(session, queue, command):
+        if not budget.takes(row.size):
+            break
+        found.append(row.message(command.queue, session.now))
+        more = cursor
+        if len(found) == command.limit:
+            break
+    else:
+        more = None
+    return Page(found if queue is None else with_successors(session, queue, found), more)
 
 
-def _page(session: Session, command: Scan) -> Page:
+def _walk(
+    session: Session, queue: QueueRow | None, command: Scan
+) -> Iterator[tuple[MessageRow, str]]:
+    """Yield messages, each with the cursor of the page that begins behind it."""
     phases = phases_of(command)
     if phases[0].state is None and (command.where is None or command.where.group is None):
-        return _scan_by_id(session, command)
+        begin = _BY_ID if command.cursor in (None, BEGIN) else str(command.cursor)
+        if not begin.startswith(_BY_ID):
+            raise InvalidArgument(f"cursor={begin!r} comes from no scan of all; begin without one")
+        first, last = range_of_ids(command.prefix or "", begin.removeprefix(_BY_ID))
+        if queue is not None:
+            bounds = (queue.id, first, last or _BEHIND_IDS, command.limit)
+            for row in map(MessageRow._make, session.run(SQL.scan_all, bounds)):
+                yield row, _BY_ID + row.id
+        return
     number, after = position(command.cursor)
-    queue = session.look(command.queue)
-    if queue is None:
-        return Page([], None)
-    budget = Budget(command.max_bytes)
-    found: list[Message] = []
-    last = cursor_after(number, *after)
-    for index in range(number, len(phases)):
+    for index in range(number, len(phases) if queue is not None else 0):
+        assert queue is not None
         start = after if index == number else (-1, -1)
-        left = command.limit - len(found)
-        rows = _phase(session, queue, phases[index], start, command.where, left)
-        for row in map(as_row, rows):
-            if not budget.takes(row.size):
-                rows.close()
-                return Page(found, last)
-            found.append(row.message(command.queue, session.now))
-            last = cursor_after(index, row.rank, row.seq)
-        if len(found) == command.limit:
-            return Page(found, last)
-    return Page(found, None)
-
-
-def _scan_by_id(session: Session, command: Scan) -> Page:
-    cursor = _BY_ID if command.cursor in (None, BEGIN) else str(command.cursor)
-    if not cursor.startswith(_BY_ID):
-        raise InvalidArgument(f"cursor={cursor!r} comes from no scan of all; begin without one")
-    queue = session.look(command.queue)
-    if queue is None:
-        return Page([], None)
-    first, last = range_of_ids(command.prefix or "", cursor.removeprefix(_BY_ID))
-    bounds = {
-        "queue": queue.id,
-        "first": first,
-        "last": last or _BEHIND_IDS,
-        "limit": command.limit,
-    }
-    rows = session.run(SQL.scan_all, bounds)
-    budget = Budget(command.max_bytes)
-    found: list[Message] = []
-    for row in map(as_row, rows):
-        if not budget.takes(row.size):
-            rows.close()
-            return Page(found, _BY_ID + found[-1].id)
-        found.append(row.message(command.queue, session.now))
-    return Page(found, _BY_ID + found[-1].id if len(found) == command.limit else None)
+        for row in map(MessageRow._make, _phase(session, queue, phases[index], start, command)):
+            yield row, cursor_after(index, row.rank, row.seq)
 
 
 def _phase(
-    session: Session,
-    queue: QueueRow,
-    phase: Phase,
-    after: tuple[int, int],
-    where: Where | None,
-    limit: int,
+    session: Session, queue: QueueRow, phase: Phase, after: tuple[int, int], command: Scan
 ) -> sqlite3.Cursor:
     bounds: dict[str, Any] = {
-        "queue": queue.id,
-        "rank": after[0],
-        "seq": after[1],
-        "limit": limit,
-        **bounds_of(where),
-    }
-    match phase.state:
-        case None:
-            return session.run(SQL.scan_group, bounds)
-        case "delayed" | "ready":
-            bounds |= {"state": STATES.index(phase.state), "reach": EVERYTHING}
-            if phase.state == "delayed":
-                bounds |= _reach(session, bounds, phase)
-            return session.run(SQL.scan_pending, bounds)
-        case "leased":
-            return session.run(SQL.scan_leased, bounds)
-        case _:
-            bounds["state"] = STATES.index(phase.state)
-            return session.run(SQL.scan_aside, bounds)
+        "queue": queue.id, "rank": after[0], "seq": after[1], "limit": command.limit,
+        "reach": EVERYTHING, **bounds_of(command.where),
+    }  # fmt: skip
+    if phase.state is None:
+        return session.run(SQL.scan_group, bounds)
+    if phase.state == "leased":
+        return session.run(SQL.scan_leased, bounds)
+    bounds["state"] = STATES.index(phase.state)
+    if phase.state not in ("delayed", "ready"):
+        return session.run(SQL.scan_aside, bounds)
+    if phase.state == "delayed":
+        bounds |= _reach(session, bounds, phase)
+    return session.run(SQL.scan_pending, bounds)
 
 
 def _reach(session: Session, bounds: dict[str, Any], phase: Phase) -> dict[str, int]:
@@ -174,14 +169,8 @@ def count(session: Session, command: Count) -> Counts:
         recount=recount,
         strays=strays,
         stored=_stored(session, queue) if command.stored else None,
-        **_limits(session, queue),
+        **{name: getattr(session.lines(queue).row, name) for name in LIMITS if queue.limited},
     )
-
-
-def _limits(session: Session, queue: QueueRow) -> dict[str, int]:
-    """Return the limits of a queue, if it has any."""
-    row = session.lines(queue).row if queue.limited else None
-    return {name: getattr(row, name) for name in LIMITS} if row is not None else {}
 
 
 def _oldest(session: Session, queue: QueueRow, due: int) -> int | None:
@@ -270,8 +259,9 @@ def queues(session: Session, command: Queues) -> Names:
 
 
 def _stored(session: Session, queue: QueueRow) -> int:
-    parts = (SQL.stored, SQL.stored_successors, SQL.stored_ends)
-    return sum(int(session.run(part, (queue.id,)).fetchone()[0]) for part in parts)
+    items = [as_item(text) for (text,) in session.run(SQL.all_successors, (queue.id,))]
+    parts = (session.run(part, (queue.id,)).fetchone()[0] for part in (SQL.stored, SQL.stored_ends))
+    return sum(map(int, parts)) + sum(map(stored_size, items))
 
 
 def history(session: Session, command: History) -> Ends:
@@ -296,3 +286,55 @@ def history(session: Session, command: History) -> Ends:
         for how, moment, by, due, attempt, since, failures, result in session.run(SQL.ends, bounds)
     ]  # fmt: skip
     return Ends(state, within_budget(ends, command.max_bytes))
+
+
+def explain(session: Session, command: Explain) -> Explained:
+    """Look at a message, its lease, its place among others, and the pauses of its queue."""
+    queue = session.look(command.queue)
+    if queue is None:
+        return Explained(session.now)
+    pauses = [Pause(*row) for row in session.run(SQL.pauses, (queue.id,))]
+    if queue.paused and not (pauses and pauses[-1].until is None):
+        pauses.append(Pause(None))
+    row = session.run(SQL.explain_one, (queue.id, command.id)).fetchone()
+    if row is None:
+        return Explained(session.now, pauses)
+    *columns, planned, failures, extended = row
+    place = Place(*columns)
+    state = place.state(session.now)
+    group = session.groups_of([place.seq])[place.seq] if queue.limited else None
+    limited = session.lines(queue).limited(group) if queue.limited and state == "ready" else None
+    successor = successors(session, queue, [place.id]).get(place.id)
+    return Explained(
+        session.now, pauses, state, place.due, planned, place.priority,
+        place.attempt + (state == "leased"), place.attempts,
+        as_failures(failures)[-1] if failures and failures != "[]" else None,
+        _ahead(session, queue, place, group) if state == "ready" else None,
+        place.holder, place.since, extended, place.until, place.ended,
+        successor.at if successor is not None else None, limited=limited,
+    )  # fmt: skip
+
+
+def _ahead(session: Session, queue: QueueRow, place: Place, group: str | None) -> int:
+    """Count the messages that are delivered before a ready one, up to `AHEAD` + 1.
+
+    In a limited queue those of its group.
+    """
+    mine = ready_rank(place.due, place.priority), place.seq
+    if queue.limited:
+        before = session.lines(queue).ahead(group, *mine, AHEAD + 1)
+    else:
+        bounds = {"queue": queue.id, "rank": mine[0], "seq": mine[1], "limit": AHEAD + 1}
+        before = len(session.run(SQL.ready_before, bounds).fetchall())
+    reach = delayed_reach(session.now)
+    due = session.run(SQL.first_due, (queue.id, DELAYED, reach, PROMOTE)).fetchall()
+    here = delayed_rank(place.due, place.priority), place.seq
+    is_far = len(due) == PROMOTE and here > due[-1]
+    if is_far and session.run(SQL.is_pending, (queue.id, READY, *mine)).fetchone() is None:
+        return AHEAD + 1
+    if queue.limited and due:
+        groups = session.groups_of([seq for _, seq in due])
+        due = [(rank, seq) for rank, seq in due if groups[seq] == group]
+    for rank, seq in due:
+        before += (ready_rank(rank >> 8, 255 - (rank & 255)), seq) < mine
+    return min(before, AHEAD + 1)

@@ -1,50 +1,39 @@
 """Extend, ack, retry, bury: what the holder of a lease may say; and release, for operators."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from bide.engines.sqlite.rows import ACKED, Place, QueueRow
-from bide.engines.sqlite.session import Session, json_text
-from bide.engines.sqlite.statements import SQL
+from bide.engines.sqlite.limits import freed
+from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.successors import followed
-from bide.engines.sqlite.verbs.edit import changed, edit_each, set_aside
-from bide.engines.sqlite.verbs.turns import freed
+from bide.engines.sqlite.tables import ACKED, SQL, Place, QueueRow
+from bide.engines.sqlite.verbs.edit import Change, change_each, set_aside
 from bide.model.commands import Ack, Bury, Extend, Lease, Release, Retry
 from bide.model.replies import Outcome, Outcomes
+from bide.model.versions import versions_of
 
 __all__ = ["ack", "bury", "extend", "release", "retry"]
 
-Settle = Callable[[QueueRow, list[Place]], list[Outcome]]
+
+def _held(session: Session, name: str, leases: Sequence[Lease], change: Change) -> Outcomes:
+    """Change the messages whose lease is good; tell of the others where they stand."""
+    ids = [lease.id for lease in leases]
+    return change_each(session, name, ids, lambda p, n: p.token == leases[n].token, change)
 
 
-def _held(session: Session, name: str, leases: Sequence[Lease], settle: Settle) -> Outcomes:
-    """Settle the messages whose lease is good; tell of the others where they stand."""
-    queue = session.open(name)
-    if queue is None:
-        return Outcomes([Outcome(lease.id, False) for lease in leases])
-    if len({lease.id for lease in leases}) == len(leases):
-        found = _settled(session, queue, leases, settle)
-    else:  # a message named twice: one after the other, as two commands would
-        found = [out for lease in leases for out in _settled(session, queue, [lease], settle)]
-    return freed(session, name, changed(found))
+def _settled(session: Session, name: str, leases: Sequence[Lease], end: Change) -> Outcomes:
+    """End the leases that are good."""
+    return freed(session, name, _held(session, name, leases, _then(session, end)))
 
 
-def _settled(
-    session: Session, queue: QueueRow, leases: Sequence[Lease], settle: Settle
-) -> list[Outcome]:
-    places = session.locate(queue, [lease.id for lease in leases])
-    answers: list[Outcome | None] = []
-    good: list[Place] = []
-    for lease in leases:
-        place = places.get(lease.id)
-        if place is None:
-            answers.append(Outcome(lease.id, False))
-        elif place.token != lease.token:
-            answers.append(place.outcome(False, session.now))
-        else:
-            answers.append(None)
-            good.append(place)
-    settled = iter(settle(queue, good) if good else ())
-    return [next(settled) if answer is None else answer for answer in answers]
+def _then(session: Session, end: Change) -> Change:
+    """Return a change that ends leases, and lets successors follow."""
+
+    def change(queue: QueueRow, places: list[Place]) -> list[Outcome]:
+        outcomes = end(queue, places)
+        now = followed(session, queue, places)
+        return [now.get(outcome.id, outcome) for outcome in outcomes]
+
+    return change
 
 
 def extend(session: Session, command: Extend) -> Outcomes:
@@ -60,15 +49,6 @@ def extend(session: Session, command: Extend) -> Outcomes:
 
 def ack(session: Session, command: Ack) -> Outcomes:
     """Let messages leave the queue, or remember them where the queue keeps."""
-
-    queue = session.open(command.queue)
-    seqs = _all_held(session, queue, command.leases) if queue is not None else None
-    if queue is not None and seqs is not None and not _looks_back(queue):
-        _gone(session, queue, seqs)
-        return freed(
-            session, command.queue, Outcomes([Outcome(lease.id, True) for lease in command.leases])
-        )
-
     results: dict[tuple[str, int | None], bytes | None] = {}
     for lease, result in zip(command.leases, command.results, strict=False):
         results.setdefault((lease.id, lease.token), result)
@@ -77,48 +57,16 @@ def ack(session: Session, command: Ack) -> Outcomes:
         seqs = [place.seq for place in places]
         mine = [results.get((place.id, place.token)) for place in places] if results else ()
         session.remember_ends(queue, seqs, "acked", None, mine)
-        if not queue.keep:
-            _gone(session, queue, seqs)
-            return _then(session, queue, places, [Outcome(place.id, True) for place in places])
         session.leave_lease(queue, seqs)
         queue.acked += len(seqs)
+        if not queue.keep:
+            session.delete(seqs)
+            return [Outcome(place.id, True) for place in places]
         session.end(queue, seqs, ACKED)
         session.run_many(SQL.count_attempt, [(p.attempt + 1, p.seq) for p in places])
-        outcomes = [Outcome(p.id, True, "acked", p.due, session.now) for p in places]
-        return _then(session, queue, places, outcomes)
+        return [Outcome(p.id, True, "acked", p.due, session.now) for p in places]
 
-    return _held(session, command.queue, command.leases, leave)
-
-
-def _all_held(session: Session, queue: QueueRow, leases: Sequence[Lease]) -> list[int] | None:
-    """Return the messages of leases that are all good, as they mostly are; `None` if one is not."""
-    ids = [lease.id for lease in leases]
-    if len(set(ids)) < len(ids):
-        return None
-    bounds = {"ids": json_text(ids), "queue": queue.id, "now": session.now}
-    rows = session.run(SQL.held, bounds).fetchall()
-    if [token for _, token in rows] != [lease.token for lease in leases]:
-        return None
-    return [seq for seq, _ in rows]
-
-
-def _looks_back(queue: QueueRow) -> bool:
-    """Whether an ack leaves something of a message, or has a successor follow."""
-    return bool(queue.keep or queue.remembers or queue.successors)
-
-
-def _then(
-    session: Session, queue: QueueRow, places: list[Place], outcomes: list[Outcome]
-) -> list[Outcome]:
-    """Let successors follow messages whose leases have ended; return how it is then."""
-    now = followed(session, queue, places) if queue.successors else {}
-    return [now.get(outcome.id, outcome) for outcome in outcomes]
-
-
-def _gone(session: Session, queue: QueueRow, seqs: Sequence[int]) -> None:
-    session.leave_lease(queue, seqs)
-    session.delete(seqs)
-    queue.acked += len(seqs)
+    return _settled(session, command.queue, command.leases, leave)
 
 
 def retry(session: Session, command: Retry) -> Outcomes:
@@ -127,8 +75,7 @@ def retry(session: Session, command: Retry) -> Outcomes:
 
     def again(queue: QueueRow, places: list[Place]) -> list[Outcome]:
         session.leave_lease(queue, [place.seq for place in places])
-        outcomes = [one(queue, place._replace(token=None, until=None)) for place in places]
-        return _then(session, queue, places, outcomes)
+        return [one(queue, place._replace(token=None, until=None)) for place in places]
 
     def one(queue: QueueRow, place: Place) -> Outcome:
         if command.release and not command.delay:
@@ -141,10 +88,10 @@ def retry(session: Session, command: Retry) -> Outcomes:
         # The moment from which on it is too late stays where it is.
         expires = place.expires if place.expires is None else place.expires - (due - place.due)
         session.run(SQL.move_due, (due, expires, place.seq))
-        session.delay(queue, due, place.priority, place.seq)
+        session.delay(queue, [(place.seq, due, place.priority)])
         return place._replace(due=due, holder=None).outcome(True, session.now)
 
-    return _held(session, command.queue, command.leases, again)
+    return _settled(session, command.queue, command.leases, again)
 
 
 def release(session: Session, command: Release) -> Outcomes:
@@ -161,12 +108,13 @@ def release(session: Session, command: Release) -> Outcomes:
                 outcomes.append(free.outcome(True, session.now))
             else:
                 outcomes.append(Outcome(place.id, True, "dead", place.due, session.now))
-        return _then(session, queue, places, outcomes)
+        return outcomes
 
-    def is_held(place: Place) -> bool:
-        return place.token is not None
-
-    return freed(session, command.queue, edit_each(session, command, is_held, end))
+    held = change_each(
+        session, command.queue, command.ids, lambda place, _: place.token is not None,
+        _then(session, end), versions_of(command),
+    )  # fmt: skip
+    return freed(session, command.queue, held)
 
 
 def bury(session: Session, command: Bury) -> Outcomes:
@@ -176,11 +124,8 @@ def bury(session: Session, command: Bury) -> Outcomes:
         session.leave_lease(queue, [place.seq for place in places])
         for place in places:
             session.failed(queue, place, command.reason, session.now, final=True)
-        dead = [Outcome(p.id, True, "dead", p.due, session.now) for p in places]
-        return _then(session, queue, places, dead)
+        return [Outcome(p.id, True, "dead", p.due, session.now) for p in places]
 
-    held = _held(session, command.queue, command.leases, aside)
-    if not command.ids:
-        return held
+    held = _settled(session, command.queue, command.leases, aside)
     unheld = set_aside(session, command)
     return Outcomes(held.outcomes + unheld.outcomes, held.wake)

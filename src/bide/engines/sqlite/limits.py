@@ -1,24 +1,24 @@
-"""A limited queue: the lines of its groups, and whose turn it is.
+"""A limited queue: its limits, the lines of its groups, and whose turn it is.
 
-`bide.engines.memory.lines` says what is done here, and why. What changes in a transaction is kept
-in rows here, and written before the tables are asked for the next turn, and at the end.
+`bide.engines.memory.lines` says what is done here, and why.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from bide.engines.sqlite.rows import GroupRow, LimitRow
-from bide.engines.sqlite.statements import SQL
-from bide.model.rank import EVERYTHING, GAP, PROMOTE, after_service
-from bide.model.replies import Limited
-from bide.model.times import CREDIT, served
+from bide.engines.sqlite.tables import SQL, GroupRow, LimitRow, QueueRow
+from bide.model.commands import Configure
+from bide.model.rank import EVERYTHING, GAP, PROMOTE, after_service, delayed_reach
+from bide.model.replies import Limited, Outcomes
+from bide.model.times import CREDIT, LIMITS, served
+
+if TYPE_CHECKING:
+    from bide.engines.sqlite.session import Session
 
 NONE, TURNS, RESTING, IDLE = range(4)
-
-Run = Callable[..., Any]
 
 
 def key_of(group: str | None) -> str:
@@ -30,26 +30,26 @@ class Lines:
     """The lines of one limited queue, in one transaction.
 
     Args:
-        run: executes a statement.
-        run_many: executes one several times.
+        session: of the transaction.
         row: the limits of the queue.
         now: the time in microseconds.
     """
 
-    def __init__(self, run: Run, run_many: Run, row: LimitRow, now: int) -> None:
-        self._run, self._run_many = run, run_many
+    def __init__(self, session: "Session", row: LimitRow, now: int) -> None:
+        self._run, self._run_many = session.run, session.run_many
         self.row = row
         self.now = now
         self.running = 0
         """How many messages of the queue are leased; the caller sets it before it asks."""
         self._groups: dict[str, GroupRow] = {}
-        self._changed: set[str] = set()
         self._saved = msgspec.structs.astuple(row)
 
     def begin(self, leased: Iterable[tuple[str | None, int]]) -> None:
         """Count how many messages of each group are leased, and line up the first ready ones."""
-        for group, count in leased:
-            self._changing(key_of(group)).running += count
+        for name, count in leased:
+            group = self._group(key_of(name))
+            group.running += count
+            self._save(group)
         self.row.rank = self.row.seq = -1
         self.line_up(PROMOTE)
 
@@ -58,15 +58,14 @@ class Lines:
     def enter(self, places: Sequence[tuple[str | None, int, int]]) -> None:
         """Put messages that are ready now into the lines of their groups: (group, rank, seq)."""
         rows = [(self.row.queue, key_of(group), rank, seq) for group, rank, seq in places]
-        if not rows:
-            return
         self._run_many(SQL.insert_line, rows)
         for key, count in Counter(row[1] for row in rows).items():
-            group = self._changing(key)
+            group = self._group(key)
             if not group.waiting:
                 self.row.turn += 1
                 group.turn = self.row.turn
             group.waiting += count
+            self._save(group)
 
     def line_up(self, limit: int) -> None:
         """Put up to `limit` messages into lines that were ready before the queue was limited."""
@@ -77,37 +76,40 @@ class Lines:
         self.enter([(group, rank, seq) for group, rank, seq, lined in found if not lined])
         row.rank, row.seq = found[-1][1:3] if len(found) == limit else (None, None)
 
-    def leave(self, key: str, rank: int, seq: int) -> None:
-        """Remove a message that is not ready any more, if it stood in the line of this group."""
-        if self._run(SQL.drop_line, (self.row.queue, key, rank, seq)).rowcount:
-            self._changing(key).waiting -= 1
+    def leave(self, key: str, rank: int, seq: int, *, leased: bool = False) -> None:
+        """Remove a message that is not ready any more, if it stood in the line of this group.
 
-    def start(self, key: str) -> None:
-        """Count a message that is leased now, and give its group the last turn."""
-        row, mine = self.row, self._changing(key)
-        row.turn = after_service(row.turn)
-        mine.turn = row.turn + GAP
-        mine.running += 1
-        self.running += 1
-        row.last = served(row.last, row.rate, self.now)
-        mine.last = served(mine.last, row.group_rate, self.now)
+        If it is `leased` now, its group gets the last turn.
+        """
+        row, group = self.row, self._group(key)
+        found = self._run(SQL.drop_line, (row.queue, key, rank, seq)).rowcount
+        group.waiting -= found
+        if leased:
+            row.turn = after_service(row.turn)
+            group.turn = row.turn + GAP
+            group.running += 1
+            self.running += 1
+            row.last = served(row.last, row.rate, self.now)
+            group.last = served(group.last, row.group_rate, self.now)
+        if found or leased:
+            self._save(group)
 
     def stop(self, groups: Iterable[str | None]) -> None:
         """Count messages that are not leased any more, by their groups."""
         if self.full:
             self.row.freed = self.now // 1000
         for key, count in Counter(map(key_of, groups)).items():
-            group = self._changing(key)
+            group = self._group(key)
             if self._is_full(group):
                 group.freed = self.now // 1000
             group.running -= count
             self.running -= count
+            self._save(group)
 
     # Whose turn it is.
 
     def forget(self) -> None:
         """Forget idle groups whose rate does not hold them any more."""
-        self.write()
         rate = self.row.group_rate
         rank = self.now - CREDIT - rate if rate else EVERYTHING
         bounds = {"queue": self.row.queue, "rank": rank, "limit": PROMOTE}
@@ -116,11 +118,9 @@ class Lines:
 
     def wake(self) -> None:
         """Let groups take turns whose rate allows it again."""
-        self.write()
         rate = self.row.group_rate
         for group in self._standing(RESTING, self.now - rate if rate else EVERYTHING, PROMOTE):
-            self._changing(group.key)
-        self.write()
+            self._save(group)
 
     def next(self) -> GroupRow | None:
         """Return the group whose first message may be served now."""
@@ -169,7 +169,6 @@ class Lines:
             ready: how many messages are ready.
             leased: how many messages of each group are.
         """
-        self.write()
         groups = self._run(SQL.recount_groups, (self.row.queue,)).fetchall()
         lines = self._run(SQL.recount_lines, (self.row.queue,)).fetchall()
         in_line = {key: count for key, count, _ in lines}
@@ -187,32 +186,16 @@ class Lines:
 
         Groups that it holds now are found when their turn has come.
         """
-        self.write()
         for group in self._standing(NONE, limit=EVERYTHING):
-            self._changing(group.key)
+            self._save(group)
 
     # The tables.
 
-    def write(self) -> None:
-        """Write the groups that have changed."""
-        rows = []
-        for key in self._changed:
-            group = self._groups[key]
-            standing = self._standing_of(group)
-            rank = group.turn if standing == TURNS else group.last
-            columns = msgspec.structs.astuple(group)
-            rows.append((*columns, self.row.queue, standing, rank))
-        self._changed.clear()
-        if rows:
-            self._run_many(SQL.save_group, rows)
-
     def save(self) -> None:
-        """Write all that has changed."""
-        self.write()
+        """Write the limits, if they have changed; groups are written with each change."""
         values = msgspec.structs.astuple(self.row)
         if values != self._saved:
             self._run(SQL.save_limit, values)
-            self._saved = values
 
     @property
     def open(self) -> bool:
@@ -248,19 +231,19 @@ class Lines:
             group = self._groups[key] = GroupRow(*row) if row is not None else GroupRow(key)
         return group
 
-    def _changing(self, key: str) -> GroupRow:
-        self._changed.add(key)
-        return self._group(key)
+    def _save(self, group: GroupRow) -> None:
+        standing = self._standing_of(group)
+        rank = group.turn if standing == TURNS else group.last
+        values = msgspec.structs.astuple(group)
+        self._run(SQL.save_group, (*values, self.row.queue, standing, rank))
 
     def _first(self, standing: int) -> GroupRow | None:
         """Return the first group of a standing; those that stand there no more are put right."""
-        self.write()
         for _ in range(PROMOTE):
             group = next(iter(self._standing(standing)), None)
             if group is None or self._standing_of(group) == standing:
                 return group
-            self._changing(group.key)
-            self.write()
+            self._save(group)
         return None
 
     def _standing(self, standing: int, reach: int = EVERYTHING, limit: int = 1) -> list[GroupRow]:
@@ -268,3 +251,63 @@ class Lines:
         bounds = (self.row.queue, standing, reach, limit)
         rows = self._run(SQL.groups_standing, bounds).fetchall()
         return [self._groups.setdefault(row[0], GroupRow(*row)) for row in rows]
+
+
+def is_behind(session: "Session", queue: QueueRow) -> bool:
+    """Tell whether due messages of a limited queue stand in no line yet."""
+    if session.lines(queue).row.rank is not None:
+        return True
+    due = delayed_reach(session.now)
+    return session.run(SQL.nth_due, (queue.id, due, 0)).fetchone() is not None
+
+
+def freed(session: "Session", name: str, found: Outcomes) -> Outcomes:
+    """Return the outcomes of what ends leases; in a limited queue others may be claimed now."""
+    queue = session.look(name)
+    if queue is None or not queue.limited or queue.paused:
+        return found
+    if not any(outcome.done and outcome.state != "leased" for outcome in found.outcomes):
+        return found
+    lines = session.lines(queue)
+    opens = lines.opens()
+    if opens is None:
+        return found
+    moment = -(-opens // 1000) if opens > lines.now else session.now
+    return Outcomes(found.outcomes, moment if found.wake is None else min(found.wake, moment))
+
+
+def set_limits(session: "Session", queue: QueueRow, command: Configure) -> bool:
+    """Change the limits that are given; return whether one has changed."""
+    given = {name: value for name in LIMITS if (value := getattr(command, name)) is not None}
+    if not (queue.limited or any(given.values())):
+        return False
+    lines = session.lines(queue)
+    row = lines.row
+    before, was_full = [getattr(row, name) for name in LIMITS], lines.full
+    for name, value in given.items():
+        setattr(row, name, value)
+    if [getattr(row, name) for name in LIMITS] == before:
+        return False
+    if not any(getattr(row, name) for name in LIMITS):
+        session.drop_lines(queue)
+        queue.limited = 0
+        return True
+    if queue.limited:
+        if was_full and not lines.full:
+            row.freed = lines.now // 1000
+        if "group_limit" in given:
+            lines.restand()
+        return True
+    queue.limited = 1
+    lines.begin(session.run(SQL.leased_by_group, (queue.id,)))
+    return True
+
+
+def rebuild(session: "Session", queue: QueueRow) -> None:
+    """Make the lines of a limited queue again, from its messages; its groups take new turns."""
+    before = session.lines(queue).row
+    session.drop_lines(queue)
+    lines = session.lines(queue)
+    for name in (*LIMITS, "last"):
+        setattr(lines.row, name, getattr(before, name))
+    lines.begin(session.run(SQL.leased_by_group, (queue.id,)))

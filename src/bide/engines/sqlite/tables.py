@@ -1,8 +1,8 @@
-"""The rows of the tables, by name: what the statements select, and the messages they describe."""
+"""The rows of the tables as the engine has them, and the named statements that select them."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, NamedTuple, cast
+import re
+from importlib import resources
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -15,6 +15,7 @@ DELAYED, READY, LEASED, DEAD, ACKED, EXPIRED = range(6)
 
 as_headers = msgspec.json.Decoder(dict[str, str]).decode
 as_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
+as_item = msgspec.json.Decoder(Item).decode
 
 
 class QueueRow(msgspec.Struct, gc=False):
@@ -27,10 +28,10 @@ class QueueRow(msgspec.Struct, gc=False):
     history: int
     result_ttl: int
     limited: int
-    ended: int
-    successors: int
     weighted: int
     token: int
+    ended: int
+    successors: int
     delayed: int
     ready: int
     leased: int
@@ -173,25 +174,20 @@ class MessageRow(NamedTuple):
         Raises:
             Exception: one of `damage.DAMAGED`: something else has written to the row.
         """
-        # Unpacked, since each message of a claim comes by here.
-        (
-            id, data, due, priority, attempt, attempts, expires, group, headers, failures, planned,
-            asked, created, _size, code, held_by, held_until, ended, _rank, _seq,
-        ) = self  # fmt: skip
-        if code == DELAYED and due <= now:
-            code = READY
-        is_json = isinstance(data, str)
+        is_json = isinstance(self.data, str)
         # What is no number, or no text, is refused.
-        id.encode()
-        _ = len(data) + due + priority + attempt + attempts + (expires or 0)
-        if group is not None:
-            group.encode()
+        self.id.encode()
+        if self.group is not None:
+            self.group.encode()
+        _ = len(self.data) + self.due + self.priority + self.attempt + self.attempts
+        _ += self.expires or 0
         return Message(
-            id, queue, data.encode() if is_json else data, is_json, due, priority,
-            attempt + (code == LEASED), attempts, STATES[code], expires, group,
-            as_headers(headers) if headers else None,
-            as_failures(failures) if failures else (), holder or held_by, until or held_until,
-            ended, planned, created or None, asked=asked,
+            self.id, queue, self.data.encode() if is_json else self.data, is_json, self.due,
+            self.priority, self.attempt + (self.code == LEASED), self.attempts,
+            STATES[READY if self.code == DELAYED and self.due <= now else self.code],
+            self.expires, self.group, as_headers(self.headers) if self.headers else None,
+            as_failures(self.failures) if self.failures else (), holder or self.holder,
+            until or self.until, self.ended, self.planned, self.created or None, asked=self.asked,
         )  # fmt: skip
 
 
@@ -221,57 +217,32 @@ def row_of(seq: int, queue: int, item: Item, due: int, created: int) -> tuple[An
     )  # fmt: skip
 
 
-def plain_row(seq: int, queue: int, item: Item, due: int, created: int) -> tuple[Any, ...]:
-    """Return a plain item as the statement `insert_plain` takes it."""
-    data = item.data.decode() if item.json else item.data
-    return seq, queue, item.id, due, item.priority, item.attempts, data, created
+class _Statements:
+    """The statements of the SQL files in this folder as attributes, such as `SQL.pick`.
+
+    Names in braces stand for the columns of a row.
+    """
+
+    def __init__(self, *files: str) -> None:
+        message = MessageRow._fields[: MessageRow._fields.index("size")]
+        size = "length(m.id) + length(CAST(m.data AS BLOB))"
+        size += " + coalesce(length(m.headers), 0) + coalesce(length(m.failures), 0)"
+        columns = {
+            "message": ", ".join([*(f'm."{name}"' for name in message), size]),
+            "place": ", ".join(f"m.{name}" for name in Place._fields[:8]),
+            "queue": ", ".join(QueueRow.__struct_fields__),
+            "set_queue": ", ".join(f"{name} = ?" for name in QueueRow.__struct_fields__[2:]),
+        }
+        folder = resources.files("bide.engines.sqlite")
+        text = "".join(folder.joinpath(file).read_text("utf-8") for file in files)
+        parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
+        for name, body in zip(parts[1::2], parts[2::2], strict=True):
+            statement = " ".join(re.sub(r"--.*", "", body).split()).rstrip("; ")
+            named = re.sub(r"\{(\w+)\}", lambda found: columns[found[1]], statement)
+            setattr(self, name, named)
+
+    def __getattr__(self, name: str) -> str:
+        raise AttributeError(f"the SQL files have no statement of the name {name!r}")
 
 
-def is_plain(item: Item) -> bool:
-    """Tell whether an item has nothing but what `plain_row` takes of it."""
-    return (
-        item.group is None and item.expires is None and item.headers is None
-        and item.died is None and item.created is None and not item.attempt and not item.failures
-    )  # fmt: skip
-
-
-def successor_row(queue: int, item: Item) -> tuple[Any, ...]:
-    """Return a successor as the statement `store_successor` takes it."""
-    return (
-        queue, item.id, item.at, item.priority, item.attempts, item.expires, item.group,
-        json_text(item.headers) if item.headers is not None else None,
-        item.data.decode() if item.json else item.data, item.created,
-    )  # fmt: skip
-
-
-def as_successor(row: Sequence[Any]) -> Item:
-    """Return the successor in a row of the statement `successors`."""
-    id, due, priority, attempts, expires, group, headers, data, created = row
-    is_json = isinstance(data, str)
-    return Item(
-        id, data.encode() if is_json else data, is_json, due, 0, priority, expires, attempts, group,
-        as_headers(headers) if headers else None, created=created,
-    )  # fmt: skip
-
-
-as_row = cast("Callable[[Any], MessageRow]", partial(tuple.__new__, MessageRow))
-"""Returns a row of a statement by name: `MessageRow._make` in half the time."""
-
-
-def columns() -> dict[str, str]:
-    """Return what the names in braces stand for in the SQL files."""
-    message = MessageRow._fields[: MessageRow._fields.index("size")]
-    size = "length(m.id) + length(CAST(m.data AS BLOB))"
-    for name in ("headers", "failures"):
-        size += f" + coalesce(length(m.{name}), 0)"
-    return {
-        "message": ", ".join([*(f'm."{name}"' for name in message), size]),
-        "place": ", ".join(f"m.{name}" for name in Place._fields[:8]),
-        "limit": ", ".join(f'"{name}"' for name in LimitRow.__struct_fields__),
-        "limit_marks": ", ".join("?" * len(LimitRow.__struct_fields__)),
-        "group": ", ".join(GroupRow.__struct_fields__),
-        "set_group": ", ".join(f"{n} = excluded.{n}" for n in GroupRow.__struct_fields__[1:]),
-        "group_marks": ", ".join("?" * len(GroupRow.__struct_fields__)),
-        "queue": ", ".join(QueueRow.__struct_fields__),
-        "set_queue": ", ".join(f"{name} = ?" for name in QueueRow.__struct_fields__[2:]),
-    }
+SQL = _Statements("statements.sql", "reading.sql", "limits.sql")
