@@ -9,8 +9,8 @@ import msgspec
 
 from bide.clock import SYSTEM_CLOCK
 from bide.engines.http import address_of
+from bide.engines.http.answers import request
 from bide.engines.http.connection import Connection
-from bide.engines.http.request import request
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
 from bide.model.errors import InvalidArgument

@@ -12,11 +12,10 @@ import msgspec
 import pytest
 
 import bide
-from bide.engines.http import address_of, connection, stream
+from bide.engines.http import address_of, connection
 from bide.engines.http.connection import Address
 from bide.engines.http.engine import HttpEngine
-from bide.engines.http.notifier import AGAIN, DENIED, HttpNotifier
-from bide.engines.http.stream import EventStream
+from bide.engines.http.events import AGAIN, DENIED, EventStream, HttpNotifier
 from bide.engines.port import Engine, PartlyDone
 from bide.engines.registry import mask, opener
 from bide.model.commands import Count, Find, Put
@@ -348,7 +347,7 @@ def test_a_server_that_refuses_the_token_is_asked_less_often(
 
 
 def test_a_line_of_events_without_end_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "MAX_EVENT_LINE", 1_000)
+    monkeypatch.setattr("bide.engines.http.events.MAX_EVENT_LINE", 1_000)
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
     url = answering(head + b"x" * 10_000 + b"\nevent: put\ndata: 1\n", b"\n", 1)
     events = EventStream(Address(False, "127.0.0.1", urlsplit(url).port, "", ""), "counts=0")

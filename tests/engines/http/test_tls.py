@@ -9,7 +9,7 @@ import pytest
 import trustme
 
 from bide.engines.http.connection import Address
-from bide.engines.http.stream import EventStream
+from bide.engines.http.events import EventStream
 from bide.engines.registry import opener
 from bide.model.errors import OutcomeUnknown, StoreError, StoreUnavailable
 

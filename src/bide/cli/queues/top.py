@@ -137,7 +137,7 @@ class EventPoller(Poller):
     def __init__(self, store: Store, prefix: str, interval: float) -> None:
         super().__init__(store, prefix, interval)
         from bide.engines.http import address_of
-        from bide.engines.http.stream import EventStream
+        from bide.engines.http.events import EventStream
 
         address, timeout = address_of(urlsplit(store.url))
         query = urlencode({"counts": f"{interval:g}", "workers": "true", "prefix": prefix})

@@ -2,13 +2,8 @@
 
 import socket
 import ssl
-from http.client import (
-    HTTPConnection,
-    HTTPException,
-    HTTPResponse,
-    HTTPSConnection,
-    IncompleteRead,
-)
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
 from typing import NamedTuple
 
 from bide.engines.waiting import readable
@@ -140,10 +135,8 @@ class Connection:
         """Have whoever reads in another thread read the end."""
         sock = self._http.sock
         if sock is not None:
-            try:
-                sock.shutdown(2)
-            except OSError:
-                pass  # it has ended already
+            with suppress(OSError):  # it has ended already
+                sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close it; the next request opens another."""

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
+from bide.engines.http.answers import error_named, refusal
 from bide.engines.http.connection import Address, Connection
-from bide.engines.http.notifier import HttpNotifier
-from bide.engines.http.refusals import error_named, refusal
+from bide.engines.http.events import HttpNotifier
 from bide.engines.port import Capabilities, Notifier, PartlyDone
 from bide.model import errors
 from bide.model.commands import Command, Find

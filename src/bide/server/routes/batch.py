@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from bide.engines.http.refusals import error_of
+from bide.engines.http.answers import error_of
 from bide.engines.port import Capabilities
 from bide.model import commands as cmd
 from bide.model.ended import PENDING

@@ -1,10 +1,11 @@
-"""What an answer stands for that is no success."""
+"""Requests that are no commands, and what an answer stands for that is no success."""
 
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
 
-from bide.engines.http.connection import Address
+from bide.engines.http.connection import Address, Connection
 from bide.model import errors
 from bide.model.errors import BideError, OutcomeUnknown, StoreError, StoreUnavailable
 
@@ -43,3 +44,20 @@ def refusal(address: Address, status: int, answer: bytes) -> BideError:
         problem = _Problem()
     detail = problem.detail or f"it answered with status {status}"
     return error_of(status, problem.error)(f"{address.shown}: {detail}")
+
+
+def request(
+    connection: Connection, address: Address, method: str, path: str, content: Any = None
+) -> dict[str, Any] | None:
+    """Return what a server answers; `None` if it does not have what the path names.
+
+    Raises:
+        BideError: what the server refused it with, or a `StoreError` if it is away.
+    """
+    data = None if content is None else msgspec.json.encode(content)
+    status, answer = connection.ask(method, path, data, "application/json")
+    if status == HTTPStatus.NOT_FOUND and b"/docs#problem-not-found" in answer:
+        return None
+    if not 200 <= status < 300:
+        raise refusal(address, status, answer)
+    return msgspec.json.decode(answer or b"{}", type=dict[str, Any])
