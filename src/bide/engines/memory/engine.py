@@ -22,16 +22,10 @@ from bide.model.message import FORGET
 from bide.model.replies import (
     Affected,
     Claimed,
-    Counts,
     Deleted,
-    Ends,
-    Explained,
-    Forecasted,
-    Found,
     Names,
     Outcome,
     Outcomes,
-    Page,
     Reply,
     Settings,
     Sizes,
@@ -55,9 +49,14 @@ class MemoryEngine:
     def __init__(self) -> None:
         self._states: dict[str, QueueState] = {}
         self._exactly = 0.0  # the time of the batch, with fractions of a millisecond
-        self._verbs: dict[type, Callable[[Any, int], Reply]] = {
-            kind: getattr(self, f"_{kind.__name__.lower()}") for kind in get_args(cmd.Command)
-        }
+        self._verbs = {kind: self._verb(kind.__name__.lower()) for kind in get_args(cmd.Command)}
+
+    def _verb(self, name: str) -> Callable[[Any, int], Reply]:
+        """Return what executes the commands of a kind: a method here, or a function that reads."""
+        if read := getattr(reading, name, None):
+            return lambda command, now: read(self._read(command.queue), command, now)
+        verb: Callable[[Any, int], Reply] = getattr(self, f"_{name}")
+        return verb
 
     def execute(self, commands: Sequence[cmd.Command], now: int | None = None) -> list[Reply]:
         """Execute the commands in order. Invalid ones are refused before anything is changed."""
@@ -304,24 +303,6 @@ class MemoryEngine:
         unheld = self._each(queue, command.ids, now, take)
         return Outcomes(held.outcomes + unheld.outcomes, held.wake)
 
-    def _find(self, command: cmd.Find, now: int) -> Found:
-        return reading.find(self._read(command.queue), command, now)
-
-    def _scan(self, command: cmd.Scan, now: int) -> Page:
-        return reading.page(self._read(command.queue), command, now)
-
-    def _count(self, command: cmd.Count, now: int) -> Counts:
-        return reading.counts(self._read(command.queue), command, now)
-
-    def _forecast(self, command: cmd.Forecast, now: int) -> Forecasted:
-        return reading.forecast(self._read(command.queue), command, now)
-
-    def _explain(self, command: cmd.Explain, now: int) -> Explained:
-        return reading.explain(self._read(command.queue), command.id, now)
-
-    def _history(self, command: cmd.History, now: int) -> Ends:
-        return reading.history(self._read(command.queue), command, now)
-
     def _configure(self, command: cmd.Configure, now: int) -> Settings:
         queue = self._queue(command.queue, now)
         self._states[command.queue] = queue
@@ -338,7 +319,7 @@ class MemoryEngine:
     def _delete(self, command: cmd.Delete, now: int) -> Deleted:
         if command.queue not in self._states:
             return Deleted(False)
-        found = reading.counts(self._queue(command.queue, now), cmd.Count(command.queue), now)
+        found = reading.count(self._queue(command.queue, now), cmd.Count(command.queue), now)
         if found.sizes != Sizes() or found.kept:
             return Deleted(False, found.sizes, found.kept)
         del self._states[command.queue]

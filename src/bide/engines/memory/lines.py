@@ -15,14 +15,7 @@ import msgspec
 from sortedcontainers import SortedList
 
 from bide.engines.memory.record import Record
-from bide.model.rank import (
-    GAP,
-    LOOK_GROUPS,
-    LOOK_MESSAGES,
-    LOOK_MOST,
-    after_service,
-    ready_rank,
-)
+from bide.model.rank import GAP, LOOK_GROUPS, LOOK_MESSAGES, LOOK_MOST, after_service, ready_rank
 from bide.model.replies import Limited
 from bide.model.times import CREDIT, LIMITS, served
 

@@ -13,15 +13,7 @@ from bide.engines.memory.lines import Lines
 from bide.engines.memory.record import Record, matches
 from bide.model.commands import Configure, Edit, Where
 from bide.model.ended import KEPT_ENDS, End, Ending
-from bide.model.message import (
-    EXPIRED_KEEP,
-    LAPSED,
-    REASON_LENGTH,
-    Failure,
-    Item,
-    State,
-    remember,
-)
+from bide.model.message import EXPIRED_KEEP, LAPSED, REASON_LENGTH, Failure, Item, State, remember
 from bide.model.rank import delayed_rank, delayed_reach, ready_rank
 from bide.model.replies import PAUSES, Died, Flow, Pause
 from bide.model.times import LIMITS

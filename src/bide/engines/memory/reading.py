@@ -6,21 +6,11 @@ from itertools import islice, pairwise
 from bide.engines.cursor import PHASES, Budget, Phase, cursor_after, position
 from bide.engines.memory.queue_state import Entry, QueueState
 from bide.engines.memory.record import Record, matches
-from bide.model.commands import Count, Find, Forecast, History, Scan
+from bide.model.commands import Count, Explain, Find, Forecast, History, Scan
 from bide.model.ended import size_of_end, within_budget
 from bide.model.message import Message, size_of, stored_size
 from bide.model.rank import PROMOTE, delayed_reach, forecast_start, ready_rank
-from bide.model.replies import (
-    AHEAD,
-    Counts,
-    Ends,
-    Explained,
-    Flow,
-    Forecasted,
-    Found,
-    Page,
-    Sizes,
-)
+from bide.model.replies import AHEAD, Counts, Ends, Explained, Flow, Forecasted, Found, Page, Sizes
 from bide.model.times import LIMITS
 
 
@@ -43,23 +33,23 @@ def history(queue: QueueState, command: History, now: int) -> Ends:
     return Ends(state, within_budget(queue.ends_of(command.id, now), command.max_bytes))
 
 
-def page(queue: QueueState, scan: Scan, now: int) -> Page:
+def scan(queue: QueueState, command: Scan, now: int) -> Page:
     """Return a page of messages, and the cursor of the next."""
-    phases = PHASES[scan.state]
-    number, after = position(scan.cursor)
-    budget = Budget(scan.max_bytes)
+    phases = PHASES[command.state]
+    number, after = position(command.cursor)
+    budget = Budget(command.max_bytes)
     found: list[Message] = []
     last = number, *after
     for index in range(number, len(phases)):
         start = after if index == number else (-1, -1)
         for rank, seq, record in _phase(queue, phases[index], start, now):
-            if not matches(record, scan.where) or not record.id.startswith(scan.prefix or ""):
+            if not matches(record, command.where) or not record.id.startswith(command.prefix or ""):
                 continue
             if not budget.takes(size_of(record)):
                 return Page(found, cursor_after(*last))
             found.append(record.message(queue.name, now))
             last = index, rank, seq
-            if len(found) == scan.limit:
+            if len(found) == command.limit:
                 return Page(found, cursor_after(*last))
     return Page(found, None)
 
@@ -75,7 +65,7 @@ def _phase(queue: QueueState, phase: Phase, after: tuple[int, int], now: int) ->
     return found
 
 
-def counts(queue: QueueState, command: Count, now: int) -> Counts:
+def count(queue: QueueState, command: Count, now: int) -> Counts:
     """Return the number of records in each state."""
     due, sets = queue.due_by(now), queue.sets
     sizes = Sizes(
@@ -116,9 +106,9 @@ def forecast(queue: QueueState, command: Forecast, now: int) -> Forecasted:
     return Forecasted(start, overdue, buckets, len(queue.sets["delayed"]) - below[-1])
 
 
-def explain(queue: QueueState, id: str | None, now: int) -> Explained:
+def explain(queue: QueueState, command: Explain, now: int) -> Explained:
     """Look at a message, its lease, its place among others, and the pauses of its queue."""
-    record = queue.records.get(id or "")
+    record = queue.records.get(command.id or "")
     if record is None:
         return Explained(now, queue.pauses)
     seen = record.message(queue.name, now)

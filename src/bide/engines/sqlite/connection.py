@@ -11,15 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bide.engines.sqlite.schema import is_current, migrate
-from bide.model.errors import (
-    NotAStore,
-    StoreBusy,
-    StoreCorrupt,
-    StoreError,
-    StoreFull,
-    StoreReadOnly,
-    StoreUnavailable,
-)
+from bide.model import errors
+from bide.model.errors import StoreError, StoreFull, StoreUnavailable
 
 Durability = Literal["full", "normal"]
 
@@ -103,7 +96,7 @@ def _refuse_bad_place(path: Path) -> None:
             f"{path.parent}) or name another place"
         )
     if not path.exists() and not os.access(path.parent, os.W_OK | os.X_OK):
-        raise StoreReadOnly(
+        raise errors.StoreReadOnly(
             f"no file can be made in {path.parent}: permission denied; let this user write there, "
             "or name another place"
         )
@@ -168,28 +161,16 @@ def patiently(
                 raise
 
 
-def forget_statistics(connection: sqlite3.Connection, known: int | None) -> int | None:
+def forget_statistics(connection: sqlite3.Connection) -> None:
     """Let SQLite plan for many messages, though somebody ran ANALYZE when there were one or two.
 
     It would read all of them, later, where it should go by an index.
-
-    Args:
-        connection: one that may write.
-        known: the version of the schema at the last call.
-
-    Returns:
-        The version now; `None` if the store was busy.
     """
-    with suppress(sqlite3.OperationalError):
-        (version,) = connection.execute("PRAGMA schema_version").fetchone()
+    with suppress(sqlite3.OperationalError):  # the store is busy: the next time is soon
         tables = "SELECT 1 FROM sqlite_master WHERE name = 'sqlite_stat1'"
-        if version != known and connection.execute(tables).fetchone():
-            ours = "FROM sqlite_stat1 WHERE tbl GLOB 'bide_*'"
-            if connection.execute(f"SELECT 1 {ours} LIMIT 1").fetchone():
-                connection.execute(f"DELETE {ours}")
-                connection.execute("ANALYZE sqlite_master")
-        return int(version)
-    return None
+        ours = "DELETE FROM sqlite_stat1 WHERE tbl GLOB 'bide_*'"
+        if connection.execute(tables).fetchone() and connection.execute(ours).rowcount:
+            connection.execute("ANALYZE sqlite_master")
 
 
 def is_busy(error: sqlite3.OperationalError) -> bool:
@@ -202,13 +183,13 @@ def translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
     code = getattr(error, "sqlite_errorcode", 0) or 0
     match code & 0xFF:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return StoreBusy(
+            return errors.StoreBusy(
                 f"another process kept {path} locked for {timeout:g} s; nothing was changed. Find "
                 f"it with: fuser {path} (a backup or an open sqlite3 shell?), or wait longer with "
                 f"?timeout={timeout * 2:g}s in the URL"
             )
         case sqlite3.SQLITE_READONLY:
-            return StoreReadOnly(
+            return errors.StoreReadOnly(
                 f"{path} cannot be written to: check the permissions of the file and of its "
                 "directory, and that the file system is not mounted read-only"
             )
@@ -218,12 +199,12 @@ def translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
                 "confirmed before is safe. Free some space and try again"
             )
         case sqlite3.SQLITE_NOTADB:
-            return NotAStore(
+            return errors.NotAStore(
                 f"{path} is not a SQLite database; it was left as it is. Name another file, bide "
                 "makes it"
             )
         case sqlite3.SQLITE_CORRUPT:
-            return StoreCorrupt(
+            return errors.StoreCorrupt(
                 f"{path} is damaged ({error}). Stop all workers and copy the file; then put a "
                 "backup in its place, or save what can be read, as the page on operations tells"
             )
@@ -234,7 +215,7 @@ def translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
                 f"that made them ends in ?mode=0660{_file_limit()}"
             )
         case sqlite3.SQLITE_IOERR if code == sqlite3.SQLITE_IOERR_SHORT_READ:
-            return StoreCorrupt(
+            return errors.StoreCorrupt(
                 f"{path}, or its log {path.name}-wal, is cut or was deleted while it was in use "
                 f"({error}, SQLITE_IOERR_SHORT_READ). Stop all workers and copy the files; if the "
                 "log was deleted, start them again, else put a backup in place of the file"

@@ -1,6 +1,7 @@
 """Messages whose rows cannot be read, because something else has written to bide's tables."""
 
 import logging
+import sqlite3
 from collections.abc import Iterable
 
 import msgspec
@@ -18,6 +19,7 @@ from bide.engines.sqlite.tables import (
     QueueRow,
     json_text,
 )
+from bide.model.errors import BideError
 from bide.model.message import UNREADABLE, Failure
 from bide.model.rank import EVERYTHING, PROMOTE, delayed_reach
 
@@ -27,6 +29,13 @@ DAMAGED = (ValueError, TypeError, AttributeError, msgspec.MsgspecError)
 _STRIPE = 1 << 42
 
 _log = logging.getLogger("bide.sqlite")
+
+
+def is_damage(error: BaseException) -> bool:
+    """Tell whether an error is of a row that bide has not written so."""
+    if isinstance(error, sqlite3.OperationalError):
+        return "decode to UTF-8" in str(error)
+    return isinstance(error, DAMAGED) and not isinstance(error, BideError)
 
 
 def as_text(data: bytes) -> str:

@@ -4,9 +4,8 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from bide.engines.port import Capabilities, Notifier
@@ -19,7 +18,7 @@ from bide.engines.sqlite.connection import (
     patiently,
     translate,
 )
-from bide.engines.sqlite.damage import DAMAGED, as_text, mend
+from bide.engines.sqlite.damage import as_text, is_damage, mend
 from bide.engines.sqlite.files import (
     RESERVE,
     Files,
@@ -33,7 +32,7 @@ from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.tables import SQL
 from bide.engines.sqlite.verbs import carry_out
 from bide.model.commands import Claim, Command, Put
-from bide.model.errors import BideError, Closed, StoreCorrupt, StoreFull
+from bide.model.errors import Closed, StoreCorrupt, StoreFull
 from bide.model.replies import Outcome, Outcomes, Reply, Settings
 
 __all__ = ["SqliteEngine"]
@@ -127,58 +126,47 @@ class SqliteEngine:
         return replies
 
     def _transact(
-        self, connection: sqlite3.Connection, commands: Sequence[Command], now: int | None
-    ) -> list[Reply]:
-        """Execute the commands in one transaction, once more if claims met what cannot be read."""
-        try:
-            return self._transact_once(connection, commands, now)
-        except sqlite3.OperationalError as error:
-            if "decode to UTF-8" not in str(error):
-                raise
-        except DAMAGED as error:
-            if isinstance(error, BideError):
-                raise
-        connection.text_factory = as_text
-        try:
-            for queue in {command.queue for command in commands if isinstance(command, Claim)}:
-                self._transact_once(connection, [], now, partial(mend, name=queue))
-            return self._transact_once(connection, commands, now)
-        except DAMAGED as error:
-            if isinstance(error, BideError):
-                raise
-            raise StoreCorrupt(
-                f"{self._path}: the row of a message cannot be read ({error}): something else has "
-                "written to bide's tables. Nothing was changed; look with bide scan, and export "
-                "what is there"
-            ) from error
-        finally:
-            connection.text_factory = str
-
-    def _transact_once(
         self,
         connection: sqlite3.Connection,
         commands: Sequence[Command],
         now: int | None,
-        first: Callable[[Session], None] | None = None,
+        *,
+        mends: bool = False,
     ) -> list[Reply]:
-        """Execute the commands in one transaction, after what is to be done `first`."""
+        """Execute the commands in one transaction, once more if claims met what cannot be read.
+
+        Args:
+            connection: to the file.
+            commands: to be executed.
+            now: as for `execute`.
+            mends: first make dead letters of what claims could not read.
+        """
+        connection.text_factory = as_text if mends else str
         try:
             # An interrupt during BEGIN is raised when the transaction has begun.
             patiently(connection.execute, self._timeout, self._begin)
             # The clock is read under the lock: a lease must not be shorter by the wait for it.
             session = Session(connection, time.time_ns() / 1e6 if now is None else now)
-            if first is not None:
-                first(session)
+            for name in {one.queue for one in commands if mends and isinstance(one, Claim)}:
+                mend(session, name)
             replies = carry_out(session, commands)
             if not self._read_only:
                 session.save()
             connection.execute("COMMIT")
             self._ends = session.ends
-        except BaseException:
+            return replies
+        except BaseException as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            raise
-        return replies
+            if not is_damage(error):
+                raise
+            if mends:
+                raise StoreCorrupt(
+                    f"{self._path}: the row of a message cannot be read ({error}): something else "
+                    "has written to bide's tables. Nothing was changed; look with bide scan, and "
+                    "export what is there"
+                ) from error
+        return self._transact(connection, commands, now, mends=True)
 
     def _put_one(
         self, connection: sqlite3.Connection, command: Put, now: int | None
@@ -302,7 +290,7 @@ class SqliteEngine:
         if not self._read_only:
             connection.execute(SQL.put_one_view)
             connection.execute(SQL.put_one_trigger)
-            self._schema = forget_statistics(connection, None)
+            forget_statistics(connection)
             if before.file not in (None, files.file):  # the one who writes tells
                 _log.warning(
                     "%s was deleted, moved away or replaced while it was in use; from now on the "
@@ -340,7 +328,7 @@ class SqliteEngine:
             self.leave()
             connection = self._open()
         if not self._read_only:
-            self._schema = forget_statistics(connection, self._schema)
+            forget_statistics(connection)
         if self._notifier is not None:
             self._notifier.renew(self._files.real)
         return connection

@@ -22,14 +22,7 @@ from bide.engines.sqlite.tables import (
     json_text,
 )
 from bide.model.ended import ENDINGS, Ending, end_of
-from bide.model.message import (
-    EXPIRED_KEEP,
-    FORGET,
-    LAPSED,
-    REASON_LENGTH,
-    Failure,
-    remember,
-)
+from bide.model.message import EXPIRED_KEEP, FORGET, LAPSED, REASON_LENGTH, Failure, remember
 from bide.model.rank import delayed_rank, delayed_reach, ready_rank
 from bide.model.replies import Died
 

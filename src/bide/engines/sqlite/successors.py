@@ -5,16 +5,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bide.engines.sqlite.tables import (
-    ACKED,
-    DEAD,
-    SQL,
-    Place,
-    QueueRow,
-    as_item,
-    json_text,
-    row_of,
-)
+from bide.engines.sqlite.tables import ACKED, DEAD, SQL, Place, QueueRow, as_item, json_text, row_of
 from bide.model.message import Item, Message
 from bide.model.replies import Outcome
 

@@ -8,27 +8,9 @@ from msgspec import UNSET, structs
 from bide.engines.sqlite.limits import set_limits
 from bide.engines.sqlite.session import Session, Waiting
 from bide.engines.sqlite.successors import drop, successors
-from bide.engines.sqlite.tables import (
-    DEAD,
-    SQL,
-    Place,
-    QueueRow,
-    as_failures,
-    bounds_of,
-    json_text,
-)
-from bide.model.commands import (
-    BULK,
-    Bury,
-    Cancel,
-    Configure,
-    Delete,
-    Edit,
-    Purge,
-    Reschedule,
-    Revive,
-    Where,
-)
+from bide.engines.sqlite.tables import DEAD, SQL, Place, QueueRow, as_failures, bounds_of, json_text
+from bide.model import commands as cmd
+from bide.model.command_parts import Where
 from bide.model.message import IN_TRANSIT, STATES
 from bide.model.rank import EVERYTHING
 from bide.model.replies import PAUSES, Affected, Deleted, Outcome, Outcomes, Settings, Sizes
@@ -104,7 +86,7 @@ def _waiting(places: Sequence[Place]) -> list[Waiting]:
     return [(place.seq, place.due, place.priority) for place in places]
 
 
-def cancel(session: Session, command: Cancel) -> Outcomes | Affected:
+def cancel(session: Session, command: cmd.Cancel) -> Outcomes | Affected:
     """Take messages back."""
     if command.where is not None:
         queue = session.look(command.queue) if command.dry_run else session.open(command.queue)
@@ -142,8 +124,8 @@ def _remove_all(
     how: Literal["cancelled", "purged"],
     by: str | None,
 ) -> Affected:
-    _remove(session, queue, rows[:BULK], how, by)
-    return Affected(len(rows[:BULK]), more=len(rows) > BULK)
+    _remove(session, queue, rows[: cmd.BULK], how, by)
+    return Affected(len(rows[: cmd.BULK]), more=len(rows) > cmd.BULK)
 
 
 def _remove(
@@ -171,7 +153,7 @@ def _count_unheld(session: Session, queue: QueueRow, where: Where) -> int:
 
 def _unheld(session: Session, queue: QueueRow, where: Where) -> list[Waiting]:
     """Return the first messages that wait and match a rule, one more than may be changed."""
-    bounds = {"queue": queue.id, "limit": BULK + 1, **bounds_of(where)}
+    bounds = {"queue": queue.id, "limit": cmd.BULK + 1, **bounds_of(where)}
     if where.group is not None:
         return session.run(SQL.of_group, bounds).fetchall()
     ready = session.run(SQL.ready_between, bounds).fetchall() if queue.ready else []
@@ -179,7 +161,7 @@ def _unheld(session: Session, queue: QueueRow, where: Where) -> list[Waiting]:
     return ready + session.run(SQL.delayed_between, bounds).fetchall()
 
 
-def reschedule(session: Session, command: Reschedule) -> Outcomes:
+def reschedule(session: Session, command: cmd.Reschedule) -> Outcomes:
     """Move messages to another moment."""
     due = session.now + command.delay if command.at is None else command.at
 
@@ -200,7 +182,7 @@ def _delayed(session: Session, queue: QueueRow, places: Sequence[Place], due: in
     return [Outcome(place.id, True, state, due) for place in places]  # type: ignore[arg-type]
 
 
-def edit(session: Session, command: Edit) -> Outcomes:
+def edit(session: Session, command: cmd.Edit) -> Outcomes:
     """Change what is named of messages."""
     due = command.due(session.now)
     values: dict[str, Any] = command.options
@@ -258,7 +240,7 @@ def _in_transit(session: Session, place: Place) -> bool:
     return text is not None and as_failures(text)[-1].reason.startswith(IN_TRANSIT)
 
 
-def revive(session: Session, command: Revive) -> Outcomes:
+def revive(session: Session, command: cmd.Revive) -> Outcomes:
     """Let dead letters be handed out again."""
     due = session.now + command.delay
 
@@ -272,7 +254,7 @@ def revive(session: Session, command: Revive) -> Outcomes:
     return change_each(session, command.queue, command.ids, _is_dead, back, versions_of(command))
 
 
-def set_aside(session: Session, command: Bury) -> Outcomes:
+def set_aside(session: Session, command: cmd.Bury) -> Outcomes:
     """Make dead letters of messages that nobody holds."""
 
     def aside(queue: QueueRow, places: list[Place]) -> list[Outcome]:
@@ -284,7 +266,7 @@ def set_aside(session: Session, command: Bury) -> Outcomes:
     return change_each(session, command.queue, command.ids, _waits, aside, versions_of(command))
 
 
-def purge(session: Session, command: Purge) -> Outcomes | Affected:
+def purge(session: Session, command: cmd.Purge) -> Outcomes | Affected:
     """Delete messages of a state."""
     if command.ids is not None:
 
@@ -300,17 +282,17 @@ def purge(session: Session, command: Purge) -> Outcomes | Affected:
     before = EVERYTHING if command.before is None else command.before
     if command.state == "delayed":
         where = Where(after=session.now + 1, before=before)
-        bounds = {"queue": queue.id, "limit": BULK + 1, **bounds_of(where)}
+        bounds = {"queue": queue.id, "limit": cmd.BULK + 1, **bounds_of(where)}
         rows = session.run(SQL.delayed_between, bounds).fetchall()
         return _remove_all(session, queue, rows, "purged", command.actor)
     if command.state == "ready":
         rows = _unheld(session, queue, Where(before=min(before, session.now + 1)))
         return _remove_all(session, queue, rows, "purged", command.actor)
     code = STATES.index(command.state)
-    found = session.run(SQL.aside_before, (queue.id, code, before, BULK + 1)).fetchall()
-    seqs = [seq for (seq,) in found[:BULK]]
+    found = session.run(SQL.aside_before, (queue.id, code, before, cmd.BULK + 1)).fetchall()
+    seqs = [seq for (seq,) in found[: cmd.BULK]]
     _purge_aside(session, queue, code, seqs, command.actor)
-    return Affected(len(seqs), more=len(found) > BULK)
+    return Affected(len(seqs), more=len(found) > cmd.BULK)
 
 
 def _purge_aside(
@@ -326,7 +308,7 @@ def _purge_aside(
     session.delete(seqs)
 
 
-def configure(session: Session, command: Configure) -> Settings:
+def configure(session: Session, command: cmd.Configure) -> Settings:
     """Set what is given."""
     queue = session.make(command.queue)
     resumed = bool(queue.paused) and command.paused is False
@@ -344,7 +326,7 @@ def configure(session: Session, command: Configure) -> Settings:
     return Settings(bool(queue.paused), queue.keep, wake, queue.history, queue.result_ttl, *limits)
 
 
-def delete(session: Session, command: Delete) -> Deleted:
+def delete(session: Session, command: cmd.Delete) -> Deleted:
     """Delete a queue if it is empty."""
     queue = session.open(command.queue)
     if queue is None:
