@@ -81,8 +81,7 @@ class SystemClock:
 
     def wait_until(self, condition: threading.Condition, moment: float) -> bool:
         """Wait on the condition in real time, until `time.monotonic()` reaches `moment`."""
-        timeout = moment - time.monotonic()
-        return condition.wait(min(timeout, threading.TIMEOUT_MAX)) if timeout > 0 else False
+        return self.wait(condition, moment - time.monotonic())
 
     def call_later(
         self, loop: asyncio.AbstractEventLoop, delay: float, callback: Callable[[], object]

@@ -10,6 +10,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from bide.engines.port import Notifier
 from bide.lane.inbox import FOREVER, Request
@@ -26,19 +27,17 @@ CALM = 2.5
 """The same, where the store says that no change can be missed meanwhile."""
 
 
+@dataclass(slots=True, eq=False)
 class _Waiting:
     """The claims that wait for one queue."""
 
-    __slots__ = ("asked", "asking", "interested", "leader", "look_again", "requests", "wake")
-
-    def __init__(self) -> None:
-        self.requests: deque[Request] = deque()
-        self.leader: Request | None = None
-        self.interested = 0
-        self.asking = 0
-        self.asked = 0.0
-        self.look_again = LOOK_AGAIN
-        self.wake: float | None = None
+    requests: deque[Request] = field(default_factory=deque)
+    leader: Request | None = None
+    interested: int = 0
+    asking: int = 0
+    asked: float = 0.0
+    look_again: float = LOOK_AGAIN
+    wake: float | None = None
 
     def moment(self) -> float | None:
         """Return when the first request should ask; `None` while one asks, and without requests."""
@@ -136,8 +135,10 @@ class WaitingClaims:
 
     def withdraw(self, request: Request, now: float) -> bool:
         """Remove a waiting claim; return False if it does not wait: it asks, or is settled."""
-        if not request.entered or not self._take(request):
+        waiting = self.queues.get(request.awaits)
+        if not request.entered or waiting is None or request not in waiting.requests:
             return False
+        waiting.requests.remove(request)
         self.leave(request, now, asked=False)
         return True
 
@@ -166,13 +167,6 @@ class WaitingClaims:
         if self._deadlines:
             moments.append(self._deadlines[0][0])
         return min(moments, default=None)
-
-    def _take(self, request: Request) -> bool:
-        waiting = self.queues.get(request.awaits)
-        if waiting is None or request not in waiting.requests:
-            return False
-        waiting.requests.remove(request)
-        return True
 
 
 class Wakeups:

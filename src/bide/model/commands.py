@@ -35,19 +35,19 @@ class _Command(_OnQueue, frozen=True, kw_only=True):
     repeatable: ClassVar[bool] = True
     """Whether it may be executed twice."""
 
+    named_by: ClassVar[str | None] = None
+    """The field with one element for each message that it names."""
+
     @property
     def weight(self) -> int:
-        """The number of messages that it names, which bounds batches."""
-        return 1
+        """The number of messages that it names or may change, which bounds batches."""
+        return 1 if self.named_by is None else len(getattr(self, self.named_by))
 
 
 class _ById(_Command, frozen=True):
     ids: list[str]
 
-    @property
-    def weight(self) -> int:
-        """The number of its messages."""
-        return len(self.ids)
+    named_by: ClassVar[str | None] = "ids"
 
 
 class Put(_Command, frozen=True, tag="put"):
@@ -65,10 +65,7 @@ class Put(_Command, frozen=True, tag="put"):
     if_version: str | None = None
     origin: Origin | None = None
 
-    @property
-    def weight(self) -> int:
-        """The number of its messages."""
-        return len(self.items)
+    named_by: ClassVar[str | None] = "items"
 
 
 class Cancel(_Command, frozen=True, tag="cancel"):
@@ -176,12 +173,8 @@ class Claim(_Command, frozen=True, tag="claim"):
 class _Settle(_Command, frozen=True):
     leases: list[Lease]
 
+    named_by: ClassVar[str | None] = "leases"
     repeatable: ClassVar[bool] = False
-
-    @property
-    def weight(self) -> int:
-        """The number of its messages."""
-        return len(self.leases)
 
 
 class Extend(_Settle, frozen=True, tag="extend"):

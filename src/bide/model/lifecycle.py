@@ -7,6 +7,7 @@ what ended the lease), and "forget" deletes a message that was remembered long e
 next command that changes its queue).
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from bide.model.message import State
@@ -25,36 +26,33 @@ class Transition(NamedTuple):
     """The counters of `Flow` that grow by one."""
 
 
+def _by_due(
+    cause: str, before: State | None, counts: tuple[str, ...] = (), due: str = "the new due"
+) -> Iterator[Transition]:
+    """Return the changes of which the due time decides between delayed and ready."""
+    still = "" if before == "delayed" else f"{due} is still to come"
+    yield Transition(cause, before, "delayed", still, counts)
+    yield Transition(cause, before, "ready", "" if before == "ready" else f"{due} has come", counts)
+
+
 TRANSITIONS: tuple[Transition, ...] = (
-    Transition("put", None, "delayed", "due is still to come", ("put",)),
-    Transition("put", None, "ready", "due has come", ("put",)),
+    *_by_due("put", None, ("put",), "due"),
     Transition("put", None, "dead", "an import brings a dead letter", ("put", "died")),
-    Transition("replace", "delayed", "delayed"),
-    Transition("replace", "delayed", "ready", "the new due has come"),
+    *_by_due("replace", "delayed"),
     Transition("replace", "delayed", "dead", "an import brings a dead letter", ("died",)),
-    Transition("replace", "ready", "delayed", "the new due is still to come"),
-    Transition("replace", "ready", "ready"),
+    *_by_due("replace", "ready"),
     Transition("replace", "ready", "dead", "an import brings a dead letter", ("died",)),
-    Transition("replace", "dead", "delayed", "the new due is still to come", ("revived",)),
-    Transition("replace", "dead", "ready", "the new due has come", ("revived",)),
+    *_by_due("replace", "dead", ("revived",)),
     Transition("replace", "dead", "dead", "an import brings a dead letter", ("revived", "died")),
     Transition("replace", "leased", "leased", "with `latest`: it is stored as the successor"),
-    Transition("succeed", None, "delayed", "after an ack; its due is still to come", ("put",)),
-    Transition("succeed", None, "ready", "after an ack; its due has come", ("put",)),
-    Transition("succeed", "delayed", "delayed", "its due is still to come"),
-    Transition("succeed", "delayed", "ready", "its due has come"),
-    Transition("succeed", "ready", "delayed", "its due is still to come"),
-    Transition("succeed", "ready", "ready", "its due has come"),
-    Transition("succeed", "dead", "delayed", "its due is still to come", ("revived",)),
-    Transition("succeed", "dead", "ready", "its due has come", ("revived",)),
-    Transition("reschedule", "delayed", "delayed"),
-    Transition("reschedule", "delayed", "ready", "the new due has come"),
-    Transition("reschedule", "ready", "delayed", "the new due is still to come"),
-    Transition("reschedule", "ready", "ready"),
-    Transition("edit", "delayed", "delayed"),
-    Transition("edit", "delayed", "ready", "the new due has come"),
-    Transition("edit", "ready", "delayed", "the new due is still to come"),
-    Transition("edit", "ready", "ready"),
+    *_by_due("succeed", None, ("put",), "after an ack; its due"),
+    *_by_due("succeed", "delayed", due="its due"),
+    *_by_due("succeed", "ready", due="its due"),
+    *_by_due("succeed", "dead", ("revived",), "its due"),
+    *_by_due("reschedule", "delayed"),
+    *_by_due("reschedule", "ready"),
+    *_by_due("edit", "delayed"),
+    *_by_due("edit", "ready"),
     Transition("edit", "dead", "dead"),
     Transition("time", "delayed", "ready", "due has come"),
     Transition("cancel", "delayed", None, "", ("cancelled",)),

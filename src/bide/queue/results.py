@@ -49,14 +49,12 @@ def held(outcome: Outcome, verb: str) -> Outcome:
         LeaseLost: the lease was over.
     """
     if not outcome.done:
-        if outcome.state == "leased":
-            where = f"it went to {outcome.holder}"
-        elif outcome.state is None:
+        again = " again" if outcome.state in ("delayed", "ready") else ""
+        where = f"the message is {outcome.state}{again}"
+        if outcome.state is None:
             where = "the message was settled already"
-        else:
-            where = f"the message is {outcome.state} again"
-            if outcome.state in ("dead", "acked", "expired"):
-                where = f"the message is {outcome.state}"
+        elif outcome.state == "leased":
+            where = f"it went to {outcome.holder}"
         raise LeaseLost(
             f"{outcome.id} could not be {verb}: the lease is over, {where}. If it lapsed, take a "
             "longer lease, or extend it while you work"
