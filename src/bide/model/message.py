@@ -213,7 +213,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     planned: int | None = None
     """The due time of the put, if a retry or a release with a delay has changed `due`."""
     created: int | None = None
-    """When it was first put; `None`: an older version of bide did not note it. Whatever changes the
+    """When it was first put; `None`: it is not known, as of some imports. Whatever changes the
     message keeps this time. Once it has left the queue, a put of its id begins anew."""
     successor: Item | None = None
     """What a put with `latest` has stored while the message was leased: it takes its place when the

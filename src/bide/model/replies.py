@@ -220,7 +220,7 @@ class Pause(msgspec.Struct, frozen=True, gc=False):
     """A time in which nothing could be claimed from a queue."""
 
     since: int | None
-    """Its start in Unix milliseconds; `None`: an older version of bide did not note it."""
+    """Its start in Unix milliseconds; `None`: it is not known."""
     until: int | None = None
     """Its end; `None`: the queue is still paused."""
     actor: str | None = None
@@ -299,7 +299,7 @@ class Explained(msgspec.Struct, frozen=True, gc=False, tag="explained", omit_def
     holder: str | None = None
     """The worker that holds it, if it is leased."""
     since: int | None = None
-    """When that worker got it; `None`: an older version of bide did not note it."""
+    """When that worker got it; `None`: it is not known."""
     extended: int = 0
     """How often the worker has extended its lease."""
     until: int | None = None

@@ -42,7 +42,7 @@ class _Line(Options, kw_only=True, omit_defaults=True, forbid_unknown_fields=Tru
     failures: tuple[Failure, ...] = ()
     died: Time | None = None
     created: Time | None = None
-    """0: unknown, of messages that an older version of bide has put. Missing: now."""
+    """0: not known. Missing: now."""
 
 
 _decode = msgspec.json.Decoder(_Line).decode

@@ -240,9 +240,9 @@ class WorkerPool(OwnedByProcess):
                 self._run_on_loop(future, result)
                 return
         except BaseException as error:  # noqa: BLE001 - it goes to the future and the log
-            self._fail(future, error)
+            self._settle(future, error)
         else:
-            self._succeed(future, result)
+            self._settle(future, None, result)
         finally:
             del future  # the error's traceback holds this frame, and the future holds the error
 
@@ -263,28 +263,32 @@ class WorkerPool(OwnedByProcess):
 
     def _loop_done(self, future: ScheduledFuture[Any], on_loop: Future[Any]) -> None:
         future._on_loop = None
-        if on_loop.cancelled():
-            if future.cancel():
-                self._finish_cancelled(future)
-            else:
-                self._fail(future, asyncio.CancelledError())
-            return
-        error = on_loop.exception()
-        if error is None:
-            self._succeed(future, on_loop.result())
+        if not on_loop.cancelled():
+            error = on_loop.exception()
+            self._settle(future, error, None if error else on_loop.result())
+        elif future.cancel():
+            self._finish_cancelled(future)
         else:
-            self._fail(future, error)
+            self._settle(future, asyncio.CancelledError())
 
-    def _succeed(self, future: ScheduledFuture[Any], result: Any) -> None:
+    def _settle(
+        self, future: ScheduledFuture[Any], error: BaseException | None, result: Any = None
+    ) -> None:
+        """After a run, repeat the task, or let its future have the result or the error."""
         future._busy = False
-        future.runs += 1
-        repeat = future._repeat
-        if repeat is not None:
-            future._due = repeat.next_due(future._due, self.now())
-            self._put_again(future)
-            return
+        if error is None:
+            future.runs += 1
+            if future._repeat is not None:
+                future._due = future._repeat.next_due(future._due, self.now())
+                self._put_again(future)
+                return
+        elif not future._submitted:
+            logger.error("task %r failed", future._fn, exc_info=error)
         try:
-            future.set_result(result)
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
         except InvalidStateError:
             self._finish_cancelled(future)
         else:
@@ -301,17 +305,6 @@ class WorkerPool(OwnedByProcess):
             self._finish_cancelled(future)
         elif future.cancelled():  # meanwhile; the one that gets it out of the queue finishes it
             self.withdraw(future)
-
-    def _fail(self, future: ScheduledFuture[Any], error: BaseException) -> None:
-        future._busy = False
-        if not future._submitted:
-            logger.error("task %r failed", future._fn, exc_info=error)
-        try:
-            future.set_exception(error)
-        except InvalidStateError:
-            self._finish_cancelled(future)
-        else:
-            future._forget_task()
 
     def _finish_cancelled(self, future: ScheduledFuture[Any]) -> None:
         """Notify the waiters of a cancelled future. Called exactly once for each future."""
