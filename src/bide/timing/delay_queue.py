@@ -163,7 +163,7 @@ class AsyncDelayQueue(DelayQueueBase[T]):
         if self._loop is not loop:
             if self._waiters:
                 raise RuntimeError("tasks of another event loop wait in this queue; make one each")
-            self._drop_timer()
+            self._set_timer()  # without waiters there is none
             self._loop = loop
         waiter = loop.create_future()
         self._waiters[waiter] = None
@@ -200,23 +200,15 @@ class AsyncDelayQueue(DelayQueueBase[T]):
 
     def _set_timer(self) -> None:
         """Have the loop call `_ring` when the head is due, if a task waits for it."""
-        if not self._waiters or self._loop is None:
-            self._drop_timer()
+        alarm = self._entries.next_due() if self._waiters else NEVER
+        if alarm == self._alarm or self._loop is None:
             return
-        alarm = self._entries.next_due()
-        if alarm == self._alarm:
-            return
-        self._drop_timer()
-        if alarm < NEVER:
-            self._alarm = alarm
-            seconds = max(0.0, (alarm - self._now()) / NS)
-            self._timer = self._clock.call_later(self._loop, seconds, self._ring)
-
-    def _drop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        self._alarm = NEVER
+        self._timer, self._alarm = None, alarm
+        if alarm < NEVER:
+            seconds = max(0.0, (alarm - self._now()) / NS)
+            self._timer = self._clock.call_later(self._loop, seconds, self._ring)
 
     def _leave(self) -> None:
         if self._forked:
