@@ -36,6 +36,19 @@ MILLISECONDS = 1e11
 EXAMPLES = 100
 
 
+def check_redis(url: str, *, cluster: bool = True) -> None:
+    """Check that a URL names a Redis, before the package for it is imported.
+
+    Raises:
+        InvalidArgument: it does not; or it names a cluster, where that cannot be.
+    """
+    opener(url)  # it says what is wrong with the URL, or that the package for it is missing
+    scheme = urlsplit(url).scheme
+    if not scheme.startswith(("redis", "unix")) or ("cluster" in scheme and not cluster):
+        kind = "Redis" if cluster else "single Redis"
+        raise InvalidArgument(f"url={mask(url)!r} is no {kind}: redis://, rediss://, unix://, ...")
+
+
 class LoadedSet(msgspec.Struct):
     """What an import from a sorted set did. True if no member was refused."""
 
@@ -117,9 +130,16 @@ def load_sorted_set(
         bide.model.errors.StoreUnavailable: redis://localhost:1?reconnect=1ms: no connection ...
         >>> orders.close()
     """
-    _check(queue, scores, body, batch)
+    check_blocking("load_sorted_set takes a", queue)
+    for name, value, known in (("scores", scores, Scores), ("body", body, Bodies)):
+        if value not in get_args(known):
+            raise InvalidArgument(f"{name}={value!r} must be one of {', '.join(get_args(known))}")
+    check_whole(batch, "batch", 1, 10_000)
+    check_redis(url)
+    from bide.queue.foreign_redis import SortedSet
+
     read = _Reader(key, scores, body, id_field, queue._builder.max_body)
-    with _opened(url, key) as source:
+    with SortedSet(url, key) as source:
         if found is not None:
             found(source.size())
         run = _Run(queue, source, read, remove and not dry_run, dry_run)
@@ -134,23 +154,6 @@ def load_sorted_set(
                 progress(len(page))
         run.loaded.left = source.size()
     return run.loaded
-
-
-def _check(queue: Queue, scores: str, body: str, batch: int) -> None:
-    check_blocking("load_sorted_set takes a", queue)
-    for name, value, known in (("scores", scores, Scores), ("body", body, Bodies)):
-        if value not in get_args(known):
-            raise InvalidArgument(f"{name}={value!r} must be one of {', '.join(get_args(known))}")
-    check_whole(batch, "batch", 1, 10_000)
-
-
-def _opened(url: str, key: str) -> "SortedSet":
-    opener(url)  # it says what is wrong with the URL, or that the package for it is missing
-    if not urlsplit(url).scheme.startswith(("redis", "unix")):
-        raise InvalidArgument(f"url={mask(url)!r} is no Redis: redis://, rediss://, unix://, ...")
-    from bide.queue.foreign_redis import SortedSet
-
-    return SortedSet(url, key)
 
 
 class _Reader(NamedTuple):

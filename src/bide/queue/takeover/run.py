@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal, get_args
-from urllib.parse import urlsplit
 
 import msgspec
 
-from bide.engines.registry import mask, opener
 from bide.model.errors import InvalidArgument
 from bide.model.limits import check_whole
+from bide.queue.sorted_set import check_redis
 from bide.queue.sync import Queue, check_blocking
 from bide.queue.takeover.source import NOW, Elsewhere, Entry, Gone, Pickled, Place, Refused, Source
 from bide.queue.takeover.transit import Ready, Transit
@@ -103,10 +102,7 @@ def take_over(
     if library not in get_args(Library):
         raise InvalidArgument(f"library={library!r} must be one of {', '.join(get_args(Library))}")
     check_whole(batch, "batch", 1, 1_000)
-    opener(url)  # it says what is wrong with the URL, or that the package for it is missing
-    scheme = urlsplit(url).scheme
-    if not scheme.startswith(("redis", "unix")) or "cluster" in scheme:
-        raise InvalidArgument(f"url={mask(url)!r} is no single Redis: redis://, rediss://, unix://")
+    check_redis(url, cluster=False)
     kind = _source_of(library)
     name = source_queue or kind.default
     if not name:
