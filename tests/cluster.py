@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from bide.engines.redis.keys import SLOTS
+from bide.engines.redis.layout import SLOTS
 from tests.servers import PATIENCE, RedisServer, free_port
 
 __all__ = ["RedisCluster"]

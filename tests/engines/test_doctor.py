@@ -16,7 +16,7 @@ import redis
 import bide
 from bide.engines.findings import EXAMPLES, LONGEST, examine
 from bide.engines.postgres.settings import read_url
-from bide.engines.redis.keys import records_key, shard_of, slot_of
+from bide.engines.redis.layout import records_key, shard_of, slot_of
 from bide.engines.sqlite import doctor as sqlite_doctor
 from bide.model.errors import InvalidArgument, NotAStore, StoreUnavailable, Unsupported
 from tests.cluster import RedisCluster

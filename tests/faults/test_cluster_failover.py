@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bide.engines.redis.keys import meta_key, slot_of
+from bide.engines.redis.layout import meta_key, slot_of
 from tests.cluster import RedisCluster, ask, eventually
 from tests.conformance.shards import conforms
 from tests.faults.workload import Crew

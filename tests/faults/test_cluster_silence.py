@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import bide
-from bide.engines.redis.keys import meta_key, shard_of, slot_of
+from bide.engines.redis.layout import meta_key, shard_of, slot_of
 from tests.cluster import RedisCluster, ask, eventually
 from tests.faults.checker import check
 from tests.faults.journal import Journal, read

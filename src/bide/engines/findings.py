@@ -24,6 +24,13 @@ class Finding(msgspec.Struct, frozen=True):
     fix: str
 
 
+def findings(
+    *checks: tuple[bool, Literal["danger", "warning"], str, str, str],
+) -> list[Finding]:
+    """Return the findings of those checks that begin with `True`."""
+    return [Finding(*finding) for found, *finding in checks if found]  # type: ignore[arg-type]
+
+
 LONGEST = 20.0
 """For how many seconds at most messages are looked at, unless all are to be."""
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from bide.engines.redis import RedisEngine
-from bide.engines.redis.keys import meta_key, slot_of
+from bide.engines.redis.layout import meta_key, slot_of
 from bide.model.commands import Command, Put
 from bide.model.message import Item
 from tests.cluster import RedisCluster, ask

@@ -16,7 +16,7 @@ import pytest
 import bide
 from bide.engines.port import PartlyDone
 from bide.engines.redis import RedisEngine, from_url
-from bide.engines.redis.keys import LAYOUT, QUEUES, VERSION, copies, shard_of, slot_of
+from bide.engines.redis.layout import LAYOUT, QUEUES, VERSION, copies, shard_of, slot_of
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
 from bide.model.commands import Ack, Claim, Command, Configure, Count, Find, Lease, Queues
@@ -165,14 +165,14 @@ def test_slots_that_move_while_they_are_used(
             to = next(server for server in redis_cluster.masters if server is not owner)
             caplog.clear()
             carry, end = redis_cluster.move(number, to)
-            eventually(partial(is_told, caplog, f"slot {number} is on its way", "(TRYAGAIN)"))
+            eventually(partial(is_told, caplog, f"slot {number}: TRYAGAIN", ""))
             carry()  # now the old node sends everybody on to the new one
-            eventually(partial(is_told, caplog, f"slot {number} is moving to", f"{to.port} (ASK)"))
+            eventually(partial(is_told, caplog, f"slot {number}: ASK", f"{to.port}"))
             end()
         caplog.clear()
         one(late, Count(queue))  # its map is that from before
         for shard in range(SHARDS):
-            assert is_told(caplog, f"slot {slot(queue, shard)} has moved to", "(MOVED)")
+            assert is_told(caplog, f"slot {slot(queue, shard)}: MOVED", "")
     finally:
         stop.set()
         for thread in threads:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from bide.engines.redis import from_url, notifier
-from bide.engines.redis.keys import shard_of
+from bide.engines.redis.layout import shard_of
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
 from bide.model.commands import Claim, Configure, Queues

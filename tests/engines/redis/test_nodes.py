@@ -33,7 +33,7 @@ def nodes(address: Address) -> Iterator[Nodes]:
 
 
 def seekers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "bide-seeker"]
+    return [thread for thread in threading.enumerate() if thread.name == "bide-watcher"]
 
 
 def refused(nodes: Nodes, address: Address) -> StoreUnavailable:
@@ -52,7 +52,7 @@ def test_the_error_of_a_node_that_is_away_does_not_grow(nodes: Nodes, address: A
 def test_a_node_that_is_back_is_found(
     nodes: Nodes, address: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "REST", 0.02)
+    monkeypatch.setattr(module, "CHECK", 0.02)
     refused(nodes, address)
     config = {"cluster-enabled": "yes", "cluster-port": str(free_port())}
     server = RedisServer(tmp_path, port=address[1], **config)

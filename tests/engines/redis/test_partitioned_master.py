@@ -1,6 +1,5 @@
 """A master that is cut off from its group, and goes on answering us: we leave it by ourselves."""
 
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -8,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bide.engines.redis import RedisEngine, sentinel
-from bide.engines.redis.sentinel import Watch
+from bide.engines.redis import RedisEngine, nodes, sentinel
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
 from bide.model.commands import Claim, Put
@@ -166,7 +164,7 @@ def test_sentinels_that_are_all_gone_are_missed(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sentinel, "CHECK", 0.01)
+    monkeypatch.setattr(nodes, "CHECK", 0.01)
     monkeypatch.setattr(sentinel, "SILENT", 2)
     engine = open_engine(url(group))
     for number in range(3):
@@ -177,37 +175,3 @@ def test_sentinels_that_are_all_gone_are_missed(
         time.sleep(0.01)
     put(engine, "a")  # the master itself is there
     assert PASSWORD not in caplog.text
-
-
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_nobody_asks_for_those_who_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sentinel, "CHECK", 0.001)
-    heard = threading.Event()
-    watching = Watch(lambda kept: frozenset({("here", 1)}))
-
-    def hear(masters: frozenset[tuple[str, int]]) -> None:
-        assert masters == {("here", 1)}
-        heard.set()
-
-    def is_told() -> bool:
-        heard.clear()
-        return heard.wait(PATIENCE)
-
-    watching.add(hear)
-    assert is_told()
-    threads = threading.active_count()
-    watching.add(print)
-    watching.remove(print)
-    assert threading.active_count() == threads
-    assert is_told()
-    child = os.fork()
-    if child == 0:  # it has no thread, until somebody there wants to be told
-        heard.clear()
-        watching.add(hear)
-        os._exit(0 if is_told() else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    watching.remove(hear)
-    deadline = time.monotonic() + PATIENCE
-    while threading.active_count() == threads:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)

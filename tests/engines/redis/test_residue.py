@@ -57,19 +57,6 @@ def test_what_is_replaced_keeps_its_place(engine: RedisEngine) -> None:
     sound(engine)
 
 
-def test_the_leases_of_a_large_claim_are_a_table(
-    engine: RedisEngine, server: "client_library.Redis"
-) -> None:
-    """Redis keeps a small hash as a list, and searches it field by field."""
-    put(engine, 100)
-    claimed = claim(engine, 50)
-    assert server.object("encoding", key("leased")) == b"skiplist"
-    assert server.object("encoding", key("leases")) == b"hashtable"
-    assert all(settle(engine, Ack("q", of(claimed))))
-    claim(engine, 50)
-    assert server.object("encoding", key("leases")) == b"hashtable"
-
-
 def test_a_scan_by_due_time_reads_nothing_else(
     engine: RedisEngine, server: "client_library.Redis"
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bide.engines.redis import RedisEngine, sentinel
+from bide.engines.redis import RedisEngine, nodes
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
 from bide.model.commands import Claim, Count, Put
@@ -171,7 +171,7 @@ def test_a_planned_fail_over_loses_no_caller(group: SentinelGroup, open_engine: 
 def test_a_master_that_does_not_know_that_it_is_none_is_left(
     tmp_path: Path, group: SentinelGroup, open_engine: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sentinel, "CHECK", 0.05)
+    monkeypatch.setattr(nodes, "CHECK", 0.05)
     (tmp_path / "elsewhere").mkdir()
     elsewhere = RedisServer(tmp_path / "elsewhere", port=group.free_port())
     group.servers.append(elsewhere)

@@ -16,8 +16,8 @@ import bide.engines.redis
 from bide.engines.findings import examine
 from bide.engines.port import PartlyDone
 from bide.engines.redis import RedisEngine
-from bide.engines.redis.keys import LAYOUT
-from bide.engines.redis.scripts import load_library
+from bide.engines.redis.calls import load_library
+from bide.engines.redis.layout import LAYOUT
 from bide.model.commands import Ack, Cancel, Claim, Count, Lease, Put, Queues, Scan
 from bide.model.errors import (
     NotAStore,
@@ -211,7 +211,7 @@ def test_a_store_of_the_previous_layout_is_refused_and_left_alone(
     server = start()
     server.client().set("bide:version", LAYOUT - 1)
     server.client().zadd("bide:{q}:delayed", {"a": 1})
-    with pytest.raises(SchemaTooNew, match=r"older bide .*layout 1.*bide export.*bide import"):
+    with pytest.raises(SchemaTooNew, match=r"older bide .*layout 2.*bide export.*bide import"):
         open_engine(server.url)
     assert sorted(server.client().keys("*")) == [b"bide:version", b"bide:{q}:delayed"]
     assert server.client().get("bide:version") == b"%d" % (LAYOUT - 1)

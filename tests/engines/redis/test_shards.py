@@ -7,7 +7,7 @@ import pytest
 
 from bide.engines.redis import RedisEngine
 from bide.engines.redis.claim import _Claiming
-from bide.engines.redis.keys import shard_of
+from bide.engines.redis.layout import shard_of
 from bide.model.commands import (
     Ack,
     Cancel,
@@ -309,6 +309,6 @@ def test_a_claim_is_of_the_latest_moment_of_its_shards() -> None:
     """Else a message would seem to be claimed before the lease of its last holder was over."""
     claiming = _Claiming(Claim("q", 2, HOUR, "w"))
     for moment in (997, 996):
-        head: list[object] = [moment, 1, 8, HOUR, False, None, False, 0, 0, 0, False, [], [], False]
+        head: list[object] = [moment, 1, 8, HOUR, False, None, False, [], [], False]
         claiming.take((head, [], []))
     assert claiming.reply(None).now == 997

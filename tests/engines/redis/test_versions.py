@@ -1,16 +1,15 @@
 """Two versions of bide beside each other: each calls its own functions, and both agree."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import redis as client_library
 
 from bide.engines.redis import RedisEngine, connection, sender
-from bide.engines.redis.scripts import Library, as_library, load_library
-from bide.model.commands import Ack, Cancel, Claim, Count, Find, Lease, Put, Retry
+from bide.engines.redis.calls import Library, as_library, load_library
+from bide.model.commands import Ack, Cancel, Claim, Count, Lease, Put
 from bide.model.message import Item
-from bide.model.replies import Claimed, Counts, Found, Outcomes
+from bide.model.replies import Claimed, Counts, Outcomes
 from tests.engines.redis.conftest import Open
 from tests.servers import RedisServer
 
@@ -95,29 +94,3 @@ def test_functions_that_are_flushed_come_back_for_both(
     server.client().function_flush()
     put(mine, "c")
     assert len(claim(mine, 5).messages) == 3
-
-
-def test_records_of_an_older_version_are_read_and_changed(
-    open_engine: Open, server: "client_library.Redis"
-) -> None:
-    mine = open_engine()
-    put(mine, "plain", "rich")
-    key = "bide:{q#0}:records"
-    for id, parts in (("plain", b"0 0 0\n1"), ("rich", b'1 9 0\ng{"a":"b"}1')):
-        record: Any = server.hget(key, id)
-        order, due, _created, rest = record.split(b" ", 3)
-        line = rest.partition(b"\n")[0]
-        server.hset(key, id, b" ".join((order, due, line, parts)))
-    server.zadd("bide:{q#0}:groups", {b"g\1" + order + b"rich": 0})
-    server.hset("bide:{q#0}:meta", "flags", "g")
-    ids = ["plain", "rich"]
-    claimed = claim(mine, 2)
-    assert [m.created for m in claimed.messages] == [None, None]
-    assert (claimed.messages[1].group, claimed.messages[1].headers) == ("g", {"a": "b"})
-    leases = [Lease(id, claimed.token) for id in ids]
-    mine.execute([Retry("q", leases), Put("q", [Item("rich", b"2")], "replace")], NOW + 2)
-    (found, counts) = mine.execute([Find("q", ids), Count("q", recount=True)], NOW + 3)
-    assert isinstance(found, Found)
-    assert [m and (m.created, m.data) for m in found.messages] == [(None, b"1"), (None, b"2")]
-    assert isinstance(counts, Counts)
-    assert (counts.strays, counts.recount) == (0, counts.sizes)

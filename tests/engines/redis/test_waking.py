@@ -9,7 +9,7 @@ import pytest
 import redis as client_library
 
 from bide.engines.redis import RedisEngine
-from bide.engines.redis.keys import shard_of
+from bide.engines.redis.layout import shard_of
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
 from bide.model.commands import (

@@ -2,11 +2,9 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from redis import exceptions as raised
 
 from bide.engines.redis.calls import ShardMismatch
 from bide.engines.redis.connection import Connection, Lost, is_away, pack
@@ -48,28 +46,31 @@ class Carrier:
 
     Args:
         settings: what the URL says.
-        nodes: the servers, and connections to them.
     """
 
-    def __init__(self, settings: Settings, nodes: Nodes) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._nodes = nodes
+        self.nodes = Nodes(settings)
+        self._replaceable = settings.sentinels is not None or settings.cluster is not None
+        """Whether a server that is a replica was the master, or another one is it now."""
         self._short: set[Address] = set()
         self._given_up: set[int] = set()
-        self.wrote = False
-        """Whether a change was carried out: the server was the master then."""
         self.on_loss: Callable[[], None] | None = None
         """Called when a connection was lost, or another server has a slot."""
 
-    def carry(self, sent: Sequence[Sent]) -> None:
-        """Send to all servers at once, and again what was lost or sent to the wrong one."""
+    def carry(self, sent: Sequence[Sent]) -> list[Any]:
+        """Send to all servers at once, and again what was lost or sent to the wrong one.
+
+        Returns:
+            What each answered, errors as values.
+        """
         deadline: float | None = None
         pause = 0.005
         while True:
-            self._attempt(sent)
+            self._attempt([each for each in sent if not each.done])
             left = _left(sent)
             if not left:
-                break
+                return [self._answer(each) for each in sent]
             now = time.monotonic()
             deadline = deadline or now + self._settings.reconnect
             moved = self._refresh()
@@ -77,41 +78,38 @@ class Carrier:
                 each.tries += 1
                 if now > deadline:
                     self._given_up.add(each.slot)
-                    each.done = True
-                elif self._is_hopeless(each) and (each.tries > 2 or (each.away and not moved)):
-                    each.done = True
+                each.done = now > deadline or (
+                    self._is_hopeless(each) and (each.tries > 2 or (each.away and not moved))
+                )
             if not moved and any(not each.done and each.asking is None for each in left):
                 time.sleep(pause)
                 pause = min(2 * pause, 0.2)
-        for each in sent:
-            if isinstance(each.answer, (Refusal, StoreError)):
-                self._give_up(each)
 
-    def _attempt(self, sent: Sequence[Sent]) -> None:
-        """Send what is not done to the servers that have it, and read what they answer."""
+    def _attempt(self, left: Sequence[Sent]) -> None:
+        """Send commands to the servers that have them, and take in what those answer."""
         groups: dict[Address, list[Sent]] = {}
-        for each in sent:
-            if not each.done and (address := self._place(each)) is not None:
+        for each in left:
+            if (address := self._place(each)) is not None:
                 groups.setdefault(address, []).append(each)
         posted = []
         for address, group in groups.items():
-            connection = self._ready(address, group)
+            connection = self._connect(address, group)
             if connection is not None and (due := self._post(connection, group)):
                 posted.append((connection, due))
         reached = [self._receive(*posting) for posting in posted]
         for (connection, due), replicas in zip(posted, reached, strict=True):
             if replicas is not None:  # all has been read: connections can be used
-                self._confirm(connection.address, due[:-1], replicas)
+                self._confirm(connection.address, due, replicas)
 
     def _place(self, each: Sent) -> Address | None:
         """Return which server to ask, or note why there is none."""
         if each.asking is not None:
             return each.asking
         try:
-            address = self._nodes.topology.owner(each.slot)
+            address = self.nodes.owner(each.slot)
         except StoreError as error:
-            each.answer, each.away, each.done = error, True, not is_away(error)
-            self._nodes.topology.doubt()
+            self.nodes.doubt()
+            _fail([each], error)
             return None
         if address is None:
             each.answer = StoreUnavailable(
@@ -120,44 +118,17 @@ class Carrier:
             )
         return address
 
-    def _is_hopeless(self, each: Sent) -> bool:
-        """Tell whether no server is there to do it, and it is not to wait for one."""
-        word = each.answer.word if isinstance(each.answer, Refusal) else ""
-        away = isinstance(each.answer, StoreError) or word == "CLUSTERDOWN"
-        if each.hurried:
-            return away or passes(each.answer) or word == "TRYAGAIN"
-        loading = isinstance(getattr(each.answer, "__cause__", None), raised.BusyLoadingError)
-        return away and each.slot in self._given_up and not loading
-
-    def _give_up(self, each: Sent) -> None:
-        """Make an error of what was not done, or is not known to be done."""
-        if isinstance(each.answer, Refusal):
-            refusal = each.answer
-            if refusal.word == "SHARDS":
-                each.answer = ShardMismatch(int(str(refusal).split(" ")[1]))
-            else:
-                each.answer = translate(refusal, self._settings.shown)
-            each.answer.__cause__ = refusal
-        if each.again and each.writes and not isinstance(each.answer, OutcomeUnknown):
-            cause = each.answer
-            each.answer = OutcomeUnknown(
-                f"{self._settings.shown}: the connection was lost after the command was sent, and "
-                f"it may have been carried out or not ({cause})"
-            )
-            each.answer.__cause__ = cause
-
-    def _ready(self, address: Address, group: Sequence[Sent]) -> Connection | None:
+    def _connect(self, address: Address, group: Sequence[Sent]) -> Connection | None:
         """Return a connection, or note why there is none."""
         try:
-            connection = self._nodes.connection(address)
+            connection = self.nodes.connection(address)
         except StoreError as error:
-            for each in group:
-                each.answer, each.asking, each.away = error, None, True
-                each.done = not is_away(error)
+            _fail(group, error)
             return None
-        if address in self._short and (missing := self._missing(connection, group)) is not None:
-            for each in group:
-                if each.writes and not each.again:
+        writing = [each for each in group if each.writes]
+        if writing and address in self._short and (missing := self._missing(connection)):
+            for each in writing:
+                if not each.again:
                     each.answer, each.done = missing, True
         return connection
 
@@ -198,67 +169,46 @@ class Carrier:
         except Lost as error:
             # What a server has said that has died since, and no replica has, is not so.
             lost, told = error, [] if waits else error.answers
-        self.hear(connection, due, told, lost)
-        return told[-1] if waits and lost is None else None
-
-    def hear(
-        self,
-        connection: Connection,
-        due: Sequence[Sent | None],
-        told: Sequence[Any],
-        lost: Lost | None,
-    ) -> None:
-        """Take in what a server has answered; the rest was lost with the connection."""
         for each, answer in zip(due, told, strict=False):
             if each is not None:
-                each.asking = None
-                self._judge(each, connection, answer)
+                each.answer, each.asking = answer, None
+                self._judge(each, connection)
         if lost is not None:
             self._lose(connection, due[len(told) :], lost)
+            return None
+        return told[-1] if waits else None
 
-    def _judge(self, each: Sent, connection: Connection, answer: Any) -> None:
+    def _judge(self, each: Sent, connection: Connection) -> None:
         """See whether an answer is one, or says where or when to ask again."""
+        answer = each.answer
         if isinstance(answer, Refusal) and answer.word == "NOFUNCTION":
-            self._nodes.lose(connection.address)  # the next connection loads the library
-            answer = connection.refusal or answer
-        each.answer = answer
+            self.nodes.lose(connection.address)  # the next connection loads the library
+            each.answer = answer = connection.refusal or answer
         if not isinstance(answer, Refusal):
             each.done = True
-            self.wrote = self.wrote or each.writes
+            self._replaceable = self._replaceable or each.writes
             self._given_up.discard(each.slot)
             return
-        word = answer.word
+        word, text = answer.word, str(answer)
+        _log.debug("slot %d: %s", each.slot, text)
         if word in ("MOVED", "ASK") and self._settings.cluster is not None:
-            _, _, place = str(answer).split(" ")[:3]
-            host, _, port = place.rpartition(":")
+            host, _, port = text.split(" ")[2].rpartition(":")
             to = (host or connection.address[0], int(port))
             if word == "MOVED":
-                _log.debug("slot %d has moved to %s:%d (MOVED)", each.slot, *to)
-                self._nodes.topology.moved(each.slot, to)
+                self.nodes.moved(each.slot, to)
             else:
-                _log.debug("slot %d is moving to %s:%d (ASK)", each.slot, *to)
                 each.asking = to
-        elif word == "TRYAGAIN":
-            _log.debug("slot %d is on its way to another node (TRYAGAIN)", each.slot)
-        elif word == "CLUSTERDOWN" or word == "NOFUNCTION" or passes(answer):
-            _log.debug("slot %d: %s", each.slot, answer)
-        elif word == "READONLY" and self._may_be_replaced():
-            self._nodes.lose(connection.address)
-        else:
+        elif word == "READONLY" and self._replaceable:
+            self.nodes.lose(connection.address)
+        elif word not in ("TRYAGAIN", "CLUSTERDOWN", "NOFUNCTION") and not passes(answer):
             each.done, each.again = True, False  # it would have told of the first time
             self._given_up.discard(each.slot)
 
-    def _may_be_replaced(self) -> bool:
-        """Tell whether a server that is a replica was the master, or another one is it now."""
-        settings = self._settings
-        return self.wrote or settings.sentinels is not None or settings.cluster is not None
-
-    def _lose(self, connection: Connection, due: Sequence[Sent | None], lost: Lost) -> None:
-        address = connection.address
-        self._nodes.lose(address)
+    def _lose(self, connection: Connection, due: Iterable[Sent | None], lost: Lost) -> None:
+        self.nodes.lose(connection.address)
         error = StoreUnavailable(
-            f"{self._settings.shown}: the connection to {shown_address(address)} was lost "
-            f"({lost.cause}); is the server running, and has it a replica to take its place?"
+            f"{self._settings.shown}: the connection to {shown_address(connection.address)} was "
+            f"lost ({lost.cause}); is the server running, and has it a replica to take its place?"
         )
         error.__cause__ = lost.cause
         for each in due:
@@ -270,7 +220,7 @@ class Carrier:
     def _refresh(self) -> bool:
         """Find out which server has what; return whether that has changed."""
         try:
-            changed = self._nodes.refresh()
+            changed = self.nodes.refresh()
         except StoreError as error:
             _log.debug("no server tells which one has which slot (%s)", error)
             return False
@@ -278,9 +228,38 @@ class Carrier:
             self.on_loss()
         return changed
 
+    # Giving up.
+
+    def _is_hopeless(self, each: Sent) -> bool:
+        """Tell whether nothing can do it now, and it is not to wait."""
+        if not each.hurried and each.slot not in self._given_up:
+            return False
+        if not isinstance(each.answer, Refusal):
+            return True
+        return each.answer.word in ("CLUSTERDOWN", "TRYAGAIN") or passes(each.answer)
+
+    def _answer(self, each: Sent) -> Any:
+        """Return an answer, or the error of what was not done, or is not known to be done."""
+        answer = each.answer
+        if isinstance(answer, Refusal):
+            if answer.word == "SHARDS":
+                answer = ShardMismatch(int(str(answer).split(" ")[1]))
+            else:
+                answer = translate(answer, self._settings.shown)
+            answer.__cause__ = each.answer
+        maybe = each.again and each.writes and isinstance(answer, StoreError)
+        if maybe and not isinstance(answer, OutcomeUnknown):
+            cause = answer
+            answer = OutcomeUnknown(
+                f"{self._settings.shown}: the connection was lost after the command was sent, and "
+                f"it may have been carried out or not ({cause})"
+            )
+            answer.__cause__ = cause
+        return answer
+
     # Replicas.
 
-    def _confirm(self, address: Address, due: Sequence[Sent | None], reached: Any) -> None:
+    def _confirm(self, address: Address, due: Iterable[Sent | None], reached: Any) -> None:
         """See that enough replicas have what was changed."""
         wanted = self._settings.wait_replicas
         if isinstance(reached, int) and reached >= wanted:
@@ -289,9 +268,8 @@ class Carrier:
             each for each in due
             if each and each.writes and each.done and not isinstance(each.answer, Exception)
         ]  # fmt: skip
-        if not changed:
-            return
-        self._refresh()
+        if changed:
+            self._refresh()
         for each in changed:
             if self._place(each) != address:  # another server has taken its place meanwhile
                 each.done, each.again = False, True
@@ -303,11 +281,9 @@ class Carrier:
                 f"({shown_address(address)}); a fail-over now may lose it"
             )
 
-    def _missing(self, connection: Connection, group: Sequence[Sent]) -> StoreError | None:
+    def _missing(self, connection: Connection) -> StoreError | None:
         """Return what to say if replicas that were missing are not back; nothing is done then."""
         wanted, address = self._settings.wait_replicas, connection.address
-        if not any(each.writes for each in group):
-            return None
         longest = int(min(BACK_MS, self._settings.timeout * 500))  # else the server seems silent
         try:  # they are to have all that the server had when it was asked last on this connection
             reached = connection.ask("WAIT", wanted, longest)
@@ -325,13 +301,19 @@ class Carrier:
         )
 
 
+def _fail(group: Iterable[Sent], error: StoreError) -> None:
+    """Note that there is no connection to a server."""
+    for each in group:
+        each.answer, each.asking, each.away = error, None, True
+        each.done = not is_away(error)
+
+
 def _left(sent: Sequence[Sent]) -> list[Sent]:
     """Return what is not done; give up what was refused for a while and overtaken in its shard."""
     left: list[Sent] = []
     done_behind: set[int] = set()
     for each in reversed(sent):
-        if not each.done and each.slot in done_behind and passes(each.answer):
-            each.done = True
+        each.done = each.done or (each.slot in done_behind and passes(each.answer))
         if each.done:
             done_behind.add(each.slot)
         else:

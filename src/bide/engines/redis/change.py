@@ -6,62 +6,51 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from bide.engines.redis.calls import Call, Step, everywhere, origin_of, share_out, spread
-from bide.engines.redis.calls import Outcome as Result
-from bide.engines.redis.records import Arg, refuse
+from bide.engines.redis.calls import SLICE, Call, Step, everywhere, in_lots, raised, share_out
+from bide.engines.redis.layout import Arg, as_outcome, blank
 from bide.model import commands as cmd
-from bide.model.errors import StoreError, Unsupported
+from bide.model.commands import BULK, Cancel, Purge, Where
+from bide.model.errors import Unsupported
 from bide.model.message import REASON_LENGTH
-from bide.model.replies import PAUSES, Deleted, Outcome, Outcomes, Settings, Sizes
+from bide.model.replies import PAUSES, Affected, Deleted, Settings, Sizes
 from bide.model.times import LIMITS
 
 
 def script_of(command: Any) -> tuple[str, tuple[Arg, ...]]:
     """Return the script of a command, and the arguments before the ids; see change.lua."""
-    verb, when, still, reason = type(command).__name__.lower(), "", "", ""
-    match command:
-        case cmd.Ack():
-            return "ack", (3 if command.results else 2,)
-        case cmd.Cancel() | cmd.Reschedule():
-            due = "" if command.if_due is None else command.if_due
-            still = f"{due}v{command.if_version}" if command.if_version is not None else f"{due}"
-            if isinstance(command, cmd.Reschedule):
-                when = f"+{command.delay}" if command.at is None else f"{command.at}"
-        case cmd.Edit():
-            return "edit", _edit(command)
-        case cmd.Revive():
-            when = f"+{command.delay}"
-        case cmd.Extend():
-            when = f"+{command.lease}"
-        case cmd.Retry():
-            verb = "untouched" if command.release else verb
-            when, reason = f"+{command.delay}", command.reason[:REASON_LENGTH]
-        case cmd.Bury() | cmd.Release():
-            reason = command.reason[:REASON_LENGTH]
-    return "change", (verb, when, still, reason, command.actor or "", "")
+    if isinstance(command, cmd.Ack):
+        return "ack", (3 if command.results else 2,)
+    if isinstance(command, cmd.Edit):
+        return "edit", _edit(command)
+    verb = "untouched" if getattr(command, "release", False) else type(command).__name__.lower()
+    still = f"{blank(getattr(command, 'if_due', None))}"
+    if (version := getattr(command, "if_version", None)) is not None:
+        still += f"v{version}"
+    reason = getattr(command, "reason", "")[:REASON_LENGTH]
+    return "change", (verb, _when(command), still, reason, command.actor or "")
+
+
+def _when(command: Any) -> str:
+    """Return the moment that a command names, as scripts take it; empty if it names none."""
+    at = getattr(command, "at", None)
+    after = getattr(command, "delay", getattr(command, "lease", None))
+    return f"{at}" if at is not None else "" if after is None else f"+{after}"
 
 
 def _edit(command: cmd.Edit) -> tuple[Arg, ...]:
     """Return the arguments of an edit before the ids; see change.lua."""
     still = "" if command.if_version is None else f"v{command.if_version}"
-    when = "" if command.delay is None else f"+{command.delay}"
-    if command.at is not None:
-        when = f"{command.at}"
     body = b"" if command.data is UNSET else (b"j" if command.json else b"b") + command.data
     options = command.options
-    flags = "".join(letter for letter, name in _FLAGS.items() if options.get(name))
     expires = options.get("expires", "")
     group, headers = options.get("group", UNSET), options.get("headers", UNSET)
     return (
-        still, when, flags, body, options.get("priority", ""), options.get("attempts", ""),
+        still, _when(command), body, options.get("priority", ""), options.get("attempts", ""),
         "-" if expires is None else expires,
         "" if group is UNSET else f"={group or ''}",
         b"" if headers is UNSET else b"=" + (b"" if headers is None else _encode(headers)),
     )  # fmt: skip
 
-
-_FLAGS = {"w": "priority", "g": "group", "e": "expires"}
-"""The flags of a queue, by the option that sets them."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -78,72 +67,26 @@ def _named(command: Any) -> list[tuple[Arg, ...]]:
         (lease.id, lease.token) for lease in getattr(command, "leases", ())
     ]
     if versions := getattr(command, "versions", None):
-        due = getattr(command, "if_due", None)
-        wanted = "" if due is None else f"{due}"
-        return [(id, f"{wanted}v{v}") for id, v in zip(command.ids, versions, strict=True)]
+        due = blank(getattr(command, "if_due", None))
+        return [(id, f"{due}v{v}") for id, v in zip(command.ids, versions, strict=True)]
     return [*leases, *((id, "") for id in getattr(command, "ids", None) or ())]
 
 
 def change(run: Sequence[Any], shards: int) -> Step:
     """Change messages of consecutive commands on one queue that say the same."""
     script, head = script_of(run[0])
-    queue = run[0].queue
     named = [_named(command) for command in run]
     rows = named[0] if len(run) == 1 else [row for mine in named for row in mine]
-    lots = spread([str(row[0]) for row in rows], shards)
-    calls = []
-    for shard, lot in lots:
-        args = list(head)
-        if (origin := getattr(run[0], "origin", None)) is not None:
-            args[-1] = origin_of(origin, lot)
-        for index in lot:
-            args += rows[index]
-        calls.append(Call(script, queue, args, shard, shards))
-    answers = yield calls
-
-    outcomes: list[Any] = [None] * len(rows)
-    nexts: dict[int, int | None] = {}
-    for (_, lot), answer in zip(lots, answers, strict=True):
-        if isinstance(answer, StoreError):
-            if not rows:
-                return [answer] * len(run)
-            for index in lot:
-                outcomes[index] = answer
-            continue
-        _now, _change, told, opens = answer
-        nexts.update(zip(lot, opens, strict=False))
+    outcomes, answered, failed = yield from in_lots(
+        script, run[0], rows, lambda _lot: list(head), shards
+    )
+    nexts: list[int | None] = [None] * len(rows)
+    for lot, (_now, _change, told, opens) in answered:
         for place, index in enumerate(lot):
-            done, *rest = told[place] if told else (True,)
-            id = str(rows[index][0])
-            damaged = rest[:1] == ["unreadable"]
-            outcomes[index] = refuse(queue, id) if damaged else Outcome(id, done, *rest)
-    replies = share_out([len(mine) for mine in named], outcomes, shards)
-    if nexts and isinstance(run[0], _ENDING):
-        _tell_next(run, replies, [nexts.get(index) for index in range(len(rows))])
-    return replies
-
-
-_ENDING = (cmd.Ack, cmd.Retry, cmd.Bury, cmd.Release)
-"""Commands that end leases."""
-
-
-def _tell_next(run: Sequence[Any], replies: list[Result], nexts: Sequence[int | None]) -> None:
-    """Add to replies when a limited queue allows the next message, if a lease has ended.
-
-    Args:
-        run: the commands.
-        replies: to each of them.
-        nexts: Unix milliseconds, after each of the changes.
-    """
-    first = 0
-    for number, (command, reply) in enumerate(zip(run, replies, strict=True)):
-        named = len(command.ids) if isinstance(command, cmd.Release) else len(command.leases)
-        if isinstance(reply, Outcomes):
-            wake = nexts[first + named - 1] if any(reply.outcomes[:named]) else None
-            if wake is not None:
-                wake = wake if reply.wake is None else min(wake, reply.wake)
-                replies[number] = msgspec.structs.replace(reply, wake=wake)
-        first += len(_named(command))
+            outcome = told[place] if told else (True,)
+            outcomes[index] = as_outcome(run[0].queue, str(rows[index][0]), *outcome)
+            nexts[index] = opens[place] if opens else None
+    return share_out([len(mine) for mine in named], outcomes, failed, nexts)
 
 
 def configure(command: cmd.Configure, shards: int) -> Step:
@@ -159,9 +102,8 @@ def configure(command: cmd.Configure, shards: int) -> Step:
             )
         ]
     paused = "" if command.paused is None else int(command.paused)
-    keep = "" if command.keep is None else command.keep
-    rest = ["" if n is None else n for n in (command.history, command.result_ttl, *limits)]
-    args = (paused, keep, command.actor or "", PAUSES, *rest)
+    rest = (blank(n) for n in (command.history, command.result_ttl, *limits))
+    args = (paused, blank(command.keep), command.actor or "", PAUSES, *rest)
     told = yield from everywhere("configure", command.queue, args, shards)
     return [
         Settings(
@@ -184,3 +126,42 @@ def delete(command: cmd.Delete, shards: int) -> Step:
         if sizes != Sizes() or kept:
             return [Deleted(False, sizes, kept)]
     return [Deleted(existed)]
+
+
+def sweep(command: Cancel | Purge, shards: int) -> Step:
+    """Delete, or count, the messages that a rule names."""
+    if isinstance(command, Purge):
+        # A worker holds those that are leased.
+        states = {"ready": "ready due", "delayed": "waiting", "leased": ""}
+        which = states.get(command.state, command.state)
+        where, deletes = Where(before=command.before), True
+        counted = "" if which in ("acked", "expired") else "purged"
+    else:
+        where, deletes, counted = command.where or Where(), not command.dry_run, "cancelled"
+        which = "ready delayed" if where.group is None else "group"
+    head = which, blank(where.after), blank(where.before), where.group or ""
+    total = 0
+    cursors: dict[int, str] = dict.fromkeys(range(shards), "")
+    while cursors:
+        room = BULK - total if deletes else SLICE
+        chosen = list(cursors)[: max(room, 1)]
+        now_deletes = deletes and room > 0  # else: is anything left?
+        share = min(SLICE, max(1, room // len(chosen)))
+        tail = counted if now_deletes else "", int(now_deletes), command.actor or ""
+        answers = yield [
+            Call(
+                "sweep", command.queue, (*head, share, cursors[shard], *tail), shard, shards,
+                reads=not now_deletes,
+            )
+            for shard in chosen
+        ]  # fmt: skip
+        for shard, answer in zip(chosen, raised(answers), strict=True):
+            _now, _change, found, cursor = answer
+            if deletes and not now_deletes and found > 0:
+                return [Affected(total, more=True)]
+            total += found
+            if cursor is not None or (now_deletes and which != "group" and found == share):
+                cursors[shard] = cursor or ""
+            else:
+                del cursors[shard]
+    return [Affected(total)]

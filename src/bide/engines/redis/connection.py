@@ -2,16 +2,17 @@
 
 import logging
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import hiredis
 from redis import exceptions as raised
 
-from bide.engines.redis.dangers import SETTINGS, cut_off, is_too_old, of_disk, of_memory, warn
+from bide.engines.redis.calls import load_library
+from bide.engines.redis.dangers import SETTINGS, cut_off, is_too_old, of_server, warn
 from bide.engines.redis.faults import Refusal, no_connection, origin
-from bide.engines.redis.keys import CHANNEL, LAYOUT, VERSION
-from bide.engines.redis.records import Arg
-from bide.engines.redis.scripts import load_library
+from bide.engines.redis.layout import CHANNEL, LAYOUT, VERSION, Arg
 from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import Settings, shown_address
 from bide.model.errors import SchemaTooNew, StoreError, StoreUnavailable
@@ -50,16 +51,18 @@ def check_layout(version: bytes | None, shown: str) -> None:
     """
     if version is None or version == b"%d" % LAYOUT:
         return
+    age, fix = "a newer", "upgrade bide here"
     if version.isdigit() and int(version) < LAYOUT:
-        raise SchemaTooNew(
-            f"{shown}: an older bide stores its messages there (layout {version.decode()}; this "
-            f"one reads layout {LAYOUT}): export each queue with the older version (bide export), "
-            "delete the keys that begin with bide:, and import the files with this one (bide "
-            "import)"
+        age, fix = (
+            "an older",
+            (
+                "export each queue with that version (bide export), delete the keys that begin "
+                "with bide:, and import the files with this one (bide import)"
+            ),
         )
     raise SchemaTooNew(
-        f"{shown}: a newer bide stores its messages there (layout "
-        f"{version.decode(errors='replace')}, this one reads {LAYOUT}): upgrade bide here"
+        f"{shown}: {age} bide stores its messages there (layout "
+        f"{version.decode(errors='replace')}, this one reads {LAYOUT}): {fix}"
     )
 
 
@@ -104,15 +107,12 @@ class Connection:
             self._examine(shown)
             if lost is not None:
                 self._end(lost)
-        except (raised.RedisError, Refusal, OSError) as error:
+        except BaseException as error:
             self.close()
-            raise no_connection(error, shown, shown_address(address)) from error
-        except Lost as broken:
-            self.close()
-            raise no_connection(broken.cause, shown, shown_address(address)) from broken.cause
-        except BaseException:
-            self.close()
-            raise
+            cause = error.cause if isinstance(error, Lost) else error
+            if not isinstance(cause, (raised.RedisError, Refusal, OSError)):
+                raise
+            raise no_connection(cause, shown, shown_address(address)) from cause
 
     def ask(self, *command: Arg) -> Any:
         """Send one command and return what comes back, a refusal as a value.
@@ -129,14 +129,8 @@ class Connection:
         Raises:
             Lost: the connection broke.
         """
-        try:
+        with self._breaking([]):
             self.socket.sendall(packed)
-        except _BROKEN as error:
-            self.close()
-            raise Lost(error, []) from error
-        except BaseException:  # an interrupt: half a command may be on its way
-            self.close()
-            raise
 
     def receive(self, count: int) -> list[Any]:
         """Return what comes back of so many commands, refusals as values.
@@ -145,7 +139,7 @@ class Connection:
             Lost: the connection broke, or the server was silent for too long.
         """
         answers: list[Any] = []
-        try:
+        with self._breaking(answers):
             while len(answers) < count:
                 answer = self._reader.gets()
                 if answer is False:
@@ -154,12 +148,6 @@ class Connection:
                 if type(answer) is Refusal and answer.word == "LOADING":
                     raise raised.BusyLoadingError(str(answer))
                 answers.append(answer)
-        except _BROKEN as error:
-            self.close()
-            raise Lost(error, answers) from error
-        except BaseException:  # what is still on its way must not be taken for the next answer
-            self.close()
-            raise
         return answers
 
     def heard(self) -> list[Any]:
@@ -168,21 +156,25 @@ class Connection:
         Raises:
             Lost: the connection broke.
         """
-        try:
+        with self._breaking([]):
             self._read()
-        except _BROKEN as error:
-            self.close()
-            raise Lost(error, []) from error
         return list(iter(self._reader.gets, False))
-
-    def settle(self, seconds: float) -> None:
-        """From now on wait so long for answers, however long the server had."""
-        self.socket.settimeout(seconds)
 
     def close(self) -> None:
         """Close the connection."""
         self.open = False
         self._client.disconnect()
+
+    @contextmanager
+    def _breaking(self, answers: list[Any]) -> Iterator[None]:
+        """Close the connection after an error or interrupt: half a command may be on its way."""
+        try:
+            yield
+        except BaseException as error:
+            self.close()
+            if isinstance(error, _BROKEN):
+                raise Lost(error, answers) from error
+            raise
 
     def _read(self) -> None:
         data = self.socket.recv(65536)
@@ -196,25 +188,21 @@ class Connection:
         packed = [pack("INFO", "default"), pack("GET", VERSION) if alone else pack("PING", "0")]
         # Whether waiting lanes may be woken is to show here, not in the middle of a change.
         packed += [pack("PUBLISH", CHANNEL, ""), pack("CLIENT", "ID")]
-        try:
-            self.post(b"".join(packed))
-            info, version, told, number = self.receive(len(packed))
-        except Lost as lost:
-            raise lost.cause from None
+        self.post(b"".join(packed))
+        info, version, told, number = self.receive(len(packed))
         if isinstance(info, Refusal):
             raise info
         facts = dict(
             line.split(":", 1) for line in info.decode(errors="replace").splitlines() if ":" in line
         )
         self._check_kind(facts, shown, alone=alone)
-        if isinstance(version, Refusal):
-            raise version
+        for answer in (version, told):
+            if isinstance(answer, Refusal):
+                raise answer
         if alone:
             check_layout(version, shown)
             if version is None:
                 self.ask("SET", VERSION, LAYOUT, "NX")
-        if isinstance(told, Refusal):
-            raise told
         self._load()
         self._run = facts.get("run_id", "")
         self._number = number if isinstance(number, int) else None
@@ -229,33 +217,26 @@ class Connection:
             self.refusal = answer
 
     def _check_kind(self, facts: dict[str, str], shown: str, *, alone: bool) -> None:
-        if facts.get("redis_mode") == "sentinel":
-            raise StoreUnavailable(
-                f"{shown}: this is a sentinel: write redis+sentinel:// (or rediss+sentinel://), "
-                "and behind the address the name of the master, as in "
-                "redis+sentinel://host:26379/mymaster"
-            )
-        found = facts.get("redis_version", "0")
-        if is_too_old(found):
-            raise StoreUnavailable(
-                f"{shown}: this is Redis {found}; bide needs 7.0 or newer, or Valkey"
-            )
-        role = facts.get("role", "master")
+        version, role = facts.get("redis_version", "0"), facts.get("role", "master")
         if self._settings.sentinels is not None and role != "master":
             raise raised.ConnectionError(
                 f"{shown_address(self.address)} is named as the master by a sentinel, and says "
                 f"that it is a {role}"
             )
-        if alone and facts.get("cluster_enabled") == "1":
-            raise StoreUnavailable(
-                f"{shown}: this server is a node of a cluster: write redis+cluster:// (or "
-                "rediss+cluster://) and some nodes, host:port,host:port"
-            )
-        if not alone and facts.get("cluster_enabled") != "1":
-            raise StoreUnavailable(
-                f"{shown}: this server is part of no cluster: write redis:// (or rediss://) and "
-                "this server alone"
-            )
+        in_cluster = facts.get("cluster_enabled") == "1"
+        wrong = {
+            "a sentinel: write redis+sentinel:// (or rediss+sentinel://), and behind the address "
+            "the name of the master, as in redis+sentinel://host:26379/mymaster":
+                facts.get("redis_mode") == "sentinel",
+            f"Redis {version}; bide needs 7.0 or newer, or Valkey": is_too_old(version),
+            "a node of a cluster: write redis+cluster:// (or rediss+cluster://) and some nodes, "
+            "host:port,host:port": alone and in_cluster,
+            "a server that is part of no cluster: write redis:// (or rediss://) and this server "
+            "alone": not (alone or in_cluster),
+        }  # fmt: skip
+        for what, found in wrong.items():
+            if found:
+                raise StoreUnavailable(f"{shown}: this is {what}")
 
     def _end(self, lost: "Connection") -> None:
         """Have the server end a connection that was to this very run of it."""
@@ -274,7 +255,7 @@ class Connection:
         told = self.ask("CONFIG", "GET", *SETTINGS)
         words = [] if isinstance(told, Refusal) else [word.decode() for word in told]
         config = dict(zip(words[::2], words[1::2], strict=True))
-        found = [*of_memory(info), *of_disk(info, config)]
+        found = of_server(info, config)
         warn(shown, [each for each in found if each.level == "danger"])
         if self._settings.sentinels is not None and self._settings.wait_replicas:
             warn(shown, cut_off(config))

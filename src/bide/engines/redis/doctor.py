@@ -1,6 +1,6 @@
 """What endangers a store on Redis: eviction, persistence, replicas, sentinels, rights."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import SplitResult
 
@@ -8,21 +8,15 @@ import redis
 from redis.cluster import ClusterNode
 from redis.connection import SSLConnection
 
-from bide.engines.findings import Finding
-from bide.engines.redis.dangers import (
-    SETTINGS,
-    cut_off,
-    is_too_old,
-    of_disk,
-    of_memory,
-    of_sentinels,
-)
+from bide.engines.findings import Finding, findings, of_messages
+from bide.engines.redis import layout
+from bide.engines.redis.dangers import SETTINGS, cut_off, is_too_old, of_sentinels, of_server
 from bide.engines.redis.faults import no_connection
+from bide.engines.redis.queues import read_names
 from bide.engines.redis.sentinel import Address, Sentinels
 from bide.engines.redis.settings import Settings, read_url, shown_address
-from bide.engines.redis.soundness import soundness
 
-_STOPS = 'the server refuses commands: nothing is put, claimed or acked ("MISCONF")'
+_STATUSES = ("aof_last_write_status", "rdb_last_bgsave_status")
 
 
 def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
@@ -76,12 +70,21 @@ def _servers(client: Any, settings: Settings) -> Iterator[Finding]:
 
 def _node(client: redis.Redis, settings: Settings) -> Iterator[Finding]:
     info = {name: str(told) for name, told in client.info().items()}
-    if is_too_old(version := info["redis_version"]):
-        yield Finding(
-            "danger", f"the server is Redis {version}", "bide's functions fail",
-            "upgrade to Redis 7.0 or Valkey",
+    yield from findings(
+        (is_too_old(info["redis_version"]), "danger",
+         f"the server is Redis {info['redis_version']}", "bide's functions fail",
+         "upgrade to Redis 7.0 or Valkey"),
+    )  # fmt: skip
+    try:
+        client.fcall("bide", 0)
+    except redis.ResponseError as error:
+        yield from findings(
+            ("Function not found" not in str(error), "danger",
+             f"functions are not allowed ({error})",
+             "bide works by functions on the server: every command fails",
+             "allow FCALL and FUNCTION LOAD: no rename-command, and in the ACL +@scripting"),
         )  # fmt: skip
-    yield from _rights(client)
+    config: dict[str, str] = {}
     try:
         config = {name: str(client.config_get(name).get(name, "")) for name in SETTINGS}
     except redis.ResponseError as error:
@@ -90,63 +93,96 @@ def _node(client: redis.Redis, settings: Settings) -> Iterator[Finding]:
             "nobody knows here whether messages are evicted, or lost at a restart",
             "ask your provider for maxmemory-policy noeviction and for an append-only file",
         )  # fmt: skip
-        config = {}
-    yield from of_memory(info)
-    yield from of_disk(info, config)
-    for status in ("aof_last_write_status", "rdb_last_bgsave_status"):
-        if info.get(status, "ok") != "ok":
-            yield Finding(
-                "danger", f"the server could not write to its disk ({status}: {info[status]})",
-                _STOPS, "look into the server's log; free some space",
-            )  # fmt: skip
-    yield from _replicas(info, config, settings)
-
-
-def _rights(client: redis.Redis) -> Iterator[Finding]:
-    try:
-        client.fcall("bide", 0)
-    except redis.ResponseError as error:
-        if "Function not found" not in str(error):
-            yield Finding(
-                "danger", f"functions are not allowed ({error})",
-                "bide works by functions on the server: every command fails",
-                "allow FCALL and FUNCTION LOAD: no rename-command, and in the ACL +@scripting",
-            )  # fmt: skip
-
-
-def _replicas(
-    info: dict[str, str], config: dict[str, str], settings: Settings
-) -> Iterator[Finding]:
-    if info["role"] != "master":
-        yield Finding(
-            "danger", f"this server is a replica of {info.get('master_host')}",
-            "it is read-only, and what is written to it is lost",
-            "name the master in the URL, or the sentinels with redis+sentinel://",
-        )  # fmt: skip
-    elif info["connected_slaves"] == "0":
-        yield Finding(
-            "warning", "the server has no replica",
-            "if its machine or disk is lost, so are all messages",
-            "add a replica, and ?wait_replicas=1 to the URL",
-        )  # fmt: skip
-    else:
-        if not settings.wait_replicas:
-            yield Finding(
-                "warning", "puts do not wait for the replicas (wait_replicas=0)",
-                "a failover loses what was confirmed a moment before",
-                "add ?wait_replicas=1 to the URL",
-            )  # fmt: skip
+    yield from of_server(info, config)
+    statuses = {name: info.get(name, "ok") for name in _STATUSES}
+    is_replica, alone = info["role"] != "master", info.get("connected_slaves") == "0"
+    yield from findings(
+        *((told != "ok", "danger", f"the server could not write to its disk ({name}: {told})",
+           'the server refuses commands: nothing is put, claimed or acked ("MISCONF")',
+           "look into the server's log; free some space") for name, told in statuses.items()),
+        (is_replica, "danger", f"this server is a replica of {info.get('master_host')}",
+         "it is read-only, and what is written to it is lost",
+         "name the master in the URL, or the sentinels with redis+sentinel://"),
+        (not is_replica and alone, "warning", "the server has no replica",
+         "if its machine or disk is lost, so are all messages",
+         "add a replica, and ?wait_replicas=1 to the URL"),
+        (not (is_replica or alone or settings.wait_replicas), "warning",
+         "puts do not wait for the replicas (wait_replicas=0)",
+         "a failover loses what was confirmed a moment before",
+         "add ?wait_replicas=1 to the URL"),
+    )  # fmt: skip
+    if not (is_replica or alone):
         yield from cut_off(config)
 
 
-def _sentinels(settings: Settings, sentinels: Sentinels) -> Iterator[Finding]:
+def _sentinels(settings: Settings, sentinels: Sentinels) -> list[Finding]:
     facts = sentinels.facts()
-    yield from of_sentinels(facts, sentinels.name)
     down = int(facts["down-after-milliseconds"]) / 1000
-    if settings.reconnect < down + 1:
+    return of_sentinels(facts, sentinels.name) + findings(
+        (settings.reconnect < down + 1, "warning",
+         f"reconnect={settings.reconnect:g}s in the URL, and the sentinels give the master up "
+         f"after {down:g} s",
+         "during a failover commands fail that could have waited",
+         f"add ?reconnect={down + 5:.0f}s to the URL"),
+    )  # fmt: skip
+
+
+FEWEST, MOST = 16, 1_000
+"""How many records are asked for at a time, the first time and at most."""
+
+ROOM = 1 << 20
+"""Bytes of records that are asked for at a time, about."""
+
+
+def soundness(client: Any, settings: Settings, longest: float) -> Iterator[Finding]:
+    """Look at messages for some seconds.
+
+    Args:
+        client: of redis-py, for the server or the cluster.
+        settings: of the store.
+        longest: for how many seconds.
+    """
+    looked_at = _looked_at(client.execute_command, clustered=settings.cluster is not None)
+    try:
+        yield from of_messages(looked_at, longest, settings.shown, "records", "keys")
+    except redis.RedisError as error:
         yield Finding(
-            "warning", f"reconnect={settings.reconnect:g}s in the URL, and the sentinels give the "
-            f"master up after {down:g} s",
-            "during a failover commands fail that could have waited",
-            f"add ?reconnect={down + 5:.0f}s to the URL",
-        )  # fmt: skip
+            "warning",
+            f"the messages could not be looked at ({error})",
+            "those that cannot be read are not found",
+            "ask as a user who may use the commands that the access rights of bide list",
+        )
+
+
+Send = Callable[..., Any]
+"""Sends a command, and returns what comes back."""
+
+
+def _looked_at(send: Send, *, clustered: bool) -> Iterator[str | None]:
+    """Yield what cannot be read, and `None` after each page of records."""
+    keys = layout.VERSION, layout.QUEUES
+    versions, names = (layout.copies(key) if clustered else (key,) for key in keys)
+    if {send("GET", key) for key in versions} - {None} != {b"%d" % layout.LAYOUT}:
+        return  # there is no store, or one that this bide cannot read
+    for queue in sorted(set().union(*(read_names(send, key) for key in names))):
+        for shard in range(layout.SHARDS):
+            if not send("EXISTS", layout.meta_key(queue, shard)):
+                break
+            yield from _records(send, queue, layout.records_key(queue, shard))
+
+
+def _records(send: Send, queue: str, key: bytes) -> Iterator[str | None]:
+    cursor, count = 0, FEWEST
+    while True:
+        cursor, records = send("HSCAN", key, cursor, "COUNT", count)
+        for id, record in records.items():
+            name = id.decode(errors="backslashreplace")
+            try:
+                layout.read_record(queue, name, record, 0)
+            except layout.DAMAGED:
+                yield f"{name!r} in queue {queue!r}"
+        yield None
+        if not cursor:
+            return
+        size = sum(map(len, records.values())) // (len(records) or 1) + 1
+        count = min(max(ROOM // size, FEWEST), MOST)

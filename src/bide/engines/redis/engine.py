@@ -2,7 +2,6 @@
 
 import secrets
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import groupby, islice
 from operator import attrgetter
 from typing import Any
@@ -10,20 +9,18 @@ from typing import Any
 from bide.engines import losses
 from bide.engines.port import Capabilities, Notifier, PartlyDone
 from bide.engines.redis.calls import SLICE, Call, Outcome, ShardMismatch, Step
-from bide.engines.redis.change import change, configure, delete, script_of
+from bide.engines.redis.carrier import Sent
+from bide.engines.redis.change import change, configure, delete, script_of, sweep
 from bide.engines.redis.claim import claim, claim_shards
-from bide.engines.redis.ends import history
-from bide.engines.redis.explain import explain
 from bide.engines.redis.notifier import RedisNotifier
 from bide.engines.redis.put import put
-from bide.engines.redis.queue_names import QueueNames
-from bide.engines.redis.reads import count, find, forecast
-from bide.engines.redis.rules import sweep
+from bide.engines.redis.queues import QueueNames, ShardedQueue, ShardMap
+from bide.engines.redis.reads import count, explain, find, forecast, history
 from bide.engines.redis.scan import check_cursor, scan
 from bide.engines.redis.sender import Sender
 from bide.engines.redis.settings import Settings
-from bide.engines.redis.shards import ShardMap
 from bide.model import commands as cmd
+from bide.model.commands import Where
 from bide.model.errors import BideError, Closed, StoreError
 from bide.model.replies import Names, Reply
 
@@ -41,17 +38,20 @@ _TOGETHER: dict[type, Callable[[Any], object]] = {
 """Consecutive commands that agree in this are executed as one."""
 
 
-_SINGLE: dict[type, tuple[Callable[[Any, int], Step], bool]] = {
-    cmd.History: (history, False),
-    cmd.Find: (find, False),
-    cmd.Configure: (configure, False),
-    cmd.Scan: (scan, True),
-    cmd.Forecast: (forecast, True),
-    cmd.Explain: (explain, True),
-    cmd.Delete: (delete, True),
+_SINGLE: dict[type, Callable[[Any, int], Step]] = {
+    cmd.History: history,
+    cmd.Find: find,
+    cmd.Configure: configure,
+    cmd.Count: count,
+    cmd.Scan: scan,
+    cmd.Forecast: forecast,
+    cmd.Explain: explain,
+    cmd.Delete: delete,
 }
-"""How a command is executed of which each is executed as one, and whether nothing else may be
-executed meanwhile."""
+"""How a command is executed of which each is executed as one."""
+
+_ALONE = (cmd.Scan, cmd.Forecast, cmd.Explain, cmd.Delete, cmd.Queues)
+"""Commands of several rounds: nothing else may be executed meanwhile."""
 
 
 def _alike(command: cmd.Command) -> object:
@@ -77,12 +77,14 @@ class RedisEngine:
         self._settings = settings
         self._lane = secrets.token_hex(6)
         self._named: set[str] = set()
-        self._shards = ShardMap(settings.shards)
         self._notifier: RedisNotifier | None = None
         self._closed = False
         self._sender = Sender(settings, self._lane)
         self._sender.on_lost = self._lose
         self._sender.open()
+        self._shards = ShardMap(settings.shards, self._sender.send)
+        self._interrupted: list[tuple[Call, Sent]] = []
+        """Claims of which nobody has heard what they brought, because of an interrupt."""
         self._names = QueueNames(self._sender, clustered=settings.cluster is not None)
 
     def execute(self, commands: Sequence[cmd.Command], now: int | None = None) -> list[Reply]:
@@ -94,20 +96,18 @@ class RedisEngine:
                 check_cursor(command)
         try:
             self._sender.claims.clear()
-            if self._sender.interrupted:
-                self._give_back(now)
+            self._give_back(now)
             outcomes = self._execute(commands, now)
         except Exception:
             raise
         except BaseException:
-            self._sender.interrupt()
+            # What is still on its way must not answer the next call.
+            self._sender.nodes.lose_all()
+            self._interrupted += self._sender.claims
             raise
-        for outcome in outcomes:  # without a frame more, since each single put passes through here
-            if isinstance(outcome, BideError):
-                break
-        else:
-            return outcomes  # type: ignore[return-value]
         errors = [outcome for outcome in outcomes if isinstance(outcome, BideError)]
+        if not errors:
+            return outcomes  # type: ignore[return-value]
         if len(errors) == len(outcomes) and len({(type(e), str(e)) for e in errors}) == 1:
             raise errors[0]
         raise PartlyDone(outcomes)
@@ -120,7 +120,7 @@ class RedisEngine:
         """Start to listen for what other processes put."""
         if self._notifier is None:
             self._notifier = RedisNotifier(self._settings, self._lane)
-            self._sender.listen(self._notifier.doubt)
+            self._sender.on_loss = self._notifier.doubt
         return self._notifier
 
     def close(self) -> None:
@@ -129,45 +129,40 @@ class RedisEngine:
         if self._notifier is not None:
             self._notifier.close()
             self._notifier = None
-        self._sender.close()
+        self._sender.nodes.close()
 
     # Executing.
 
     def _give_back(self, now: int | None) -> None:
         """Return what was claimed while nobody could hear of it; what fails to comes back later."""
-        interrupted = self._sender.interrupted
-        while interrupted:
-            call, sent = interrupted[0]
+        while self._interrupted:
+            call, sent = self._interrupted[0]
             answer = self._sender.again(call, sent)
             if not isinstance(answer, StoreError):
                 head, ids, _ = answer
                 rows = [part for id in ids for part in (id, head[2])]
                 script, args = script_of(cmd.Retry(call.queue, [], release=True))
-                self._sender.send([call._replace(script=script, args=(*args, *rows))], now)
-            del interrupted[0]
+                self._sender.send([call._replace(script=script, args=(*args, "", *rows))], now)
+            del self._interrupted[0]
 
     def _execute(self, commands: Sequence[cmd.Command], now: int | None) -> list[Outcome]:
         """Execute commands, in one pipeline what can be; return what came of each."""
         self._note_queues(commands)
         outcomes: list[Outcome] = []
         together: list[Step] = []
-        runs = [commands] if len(commands) == 1 else [list(r) for _, r in groupby(commands, _alike)]
-        for run in runs:
-            step, alone = self._step(run, now)
-            if not alone and len(runs) > 1:
-                together.append(step)
-                continue
-            if together:
+        for _, run in groupby(commands, _alike):
+            step, alone = self._step(list(run), now)
+            if alone:
                 outcomes += self._advance(together, now)
+                outcomes += self._advance([step], now)
                 together = []
-            outcomes += self._finish(step, None, now)
-        if together:
-            outcomes += self._advance(together, now)
+            else:
+                together.append(step)
+        outcomes += self._advance(together, now)
         for i, outcome in enumerate(outcomes):
             if isinstance(outcome, ShardMismatch):  # nothing was done; now the number is known
                 if outcome.shards > 0:
-                    send = partial(self._sender.send, now=now)
-                    self._shards.learn(commands[i].queue, outcome.shards, send)
+                    self._shards.learn(commands[i].queue, outcome.shards, now)
                 (outcomes[i],) = self._execute([commands[i]], now)
         return outcomes
 
@@ -187,36 +182,35 @@ class RedisEngine:
         """Return what commands become, and whether nothing else may be executed meanwhile."""
         command = run[0]
         if self._settings.shards > 1 and not isinstance(command, cmd.Queues):
-            self._shards.meet(command, partial(self._sender.send, now=now))
-        sharded = self._shards.known.get(command.queue)
-        shards = 1 if sharded is None else sharded.count
+            self._shards.meet(command, now)
+        sharded = self._shards.known.get(command.queue) or ShardedQueue(command.queue, 1)
+        shards = sharded.count
         match command:
             case cmd.Put():
                 return put(run, sharded), False
             case cmd.Claim():
-                if sharded is not None:
-                    return claim_shards(command, sharded), True
-                return claim(command), command.count > SLICE
-            case cmd.Cancel(where=where) if where is not None:
+                step = claim(command) if shards == 1 else claim_shards(command, sharded)
+                return step, shards > 1 or command.count > SLICE
+            case cmd.Cancel(where=Where()) | cmd.Purge(ids=None):
                 return sweep(command, shards), True
-            case cmd.Purge(ids=None):
-                return sweep(command, shards), True
-            case cmd.Count():
-                return count(command, shards), command.recount or command.stored
             case cmd.Queues():
                 return self._list(command), True
             case _ if type(command) in _SINGLE:
-                step, alone = _SINGLE[type(command)]
-                return step(command, shards), alone
+                alone = isinstance(command, _ALONE) or (
+                    isinstance(command, cmd.Count) and (command.recount or command.stored)
+                )
+                return _SINGLE[type(command)](command, shards), alone
             case _:
                 return change(run, shards), False
 
     def _list(self, command: cmd.Queues) -> Step:
-        yield from ()
+        yield ()
         return [Names(self._names.names(command.queue))]
 
     def _advance(self, steps: Sequence[Step], now: int | None) -> list[Outcome]:
         """Execute steps, the first round of all of them in one pipeline."""
+        if not steps:
+            return []
         rounds = [next(step) for step in steps]
         answers = iter(self._send([call for each in rounds for call in each], now))
         outcomes: list[Outcome] = []
@@ -224,12 +218,11 @@ class RedisEngine:
             outcomes += self._finish(step, list(islice(answers, len(each))), now)
         return outcomes
 
-    def _finish(self, step: Step, answers: list[Any] | None, now: int | None) -> list[Outcome]:
-        """Execute a step from its first round on, or from the answers to that one."""
+    def _finish(self, step: Step, answers: list[Any], now: int | None) -> list[Outcome]:
+        """Execute a step from the answers to its first round on."""
         try:
             while True:
-                calls = next(step) if answers is None else step.send(answers)
-                answers = self._send(calls, now)
+                answers = self._send(step.send(answers), now)
         except StopIteration as end:
             outcomes: list[Outcome] = end.value
             return outcomes
@@ -239,7 +232,7 @@ class RedisEngine:
     def _send(self, calls: Sequence[Call], now: int | None) -> list[Any]:
         answers = self._sender.send(calls, now)
         if self._shards.known:
-            self._shards.settle(calls, answers, partial(self._sender.send, now=now))
+            self._shards.settle(calls, answers, now)
         return answers
 
     def _lose(self, queue: str, count: int) -> None:

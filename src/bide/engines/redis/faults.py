@@ -1,5 +1,6 @@
 """What a server's errors mean to the users of bide: the cause, and the fix."""
 
+import re
 import ssl
 
 from redis import exceptions as raised
@@ -26,47 +27,51 @@ class Refusal(Exception):
 
 
 _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
-    ("OOM", StoreFull,
+    ("^OOM ", StoreFull,
      "the server is at its maxmemory: raise it, or let workers drain the queues (claims and acks "
      "go on)"),
-    ("MISCONF", StoreReadOnly,
+    ("^MISCONF ", StoreReadOnly,
      "the server cannot write its snapshot or its append-only file to disk and refuses changes: "
      "look into its log, mostly the disk is full or the folder may not be written to"),
-    ("READONLY", StoreReadOnly,
-     "this server is a replica: name the master in the URL"),
-    ("NOREPLICAS", StoreReadOnly,
+    ("^READONLY ", StoreReadOnly, "this server is a replica: name the master in the URL"),
+    ("^NOREPLICAS ", StoreReadOnly,
      "the server has fewer replicas than its min-replicas-to-write asks for: bring them back"),
-    ("NOAUTH", StoreUnavailable, "the server wants a password: redis://user:password@host"),
-    ("WRONGPASS", StoreUnavailable, "the user or the password in the URL is wrong, or the user is "
-     "off"),
-    ("NOPERM", StoreUnavailable,
+    ("^NOAUTH |Authentication required", StoreUnavailable,
+     "the server wants a password: redis://user:password@host"),
+    ("^WRONGPASS |invalid username-password", StoreUnavailable,
+     "the user or the password in the URL is wrong, or the user is off"),
+    ("^NOPERM |has no permissions|The user executing the script", StoreUnavailable,
      "this user may not do that: its ACL needs what bide's documentation lists under Redis"),
-    ("AUTH", StoreUnavailable,
+    ("^AUTH ", StoreUnavailable,
      "the server has no password for this user: leave the password out of the URL"),
-    ("DB", StoreUnavailable,
+    ("^DB ", StoreUnavailable,
      "the server has no database of this number: see its setting `databases`, which is 16 by "
      "default, so that numbers go from 0 to 15"),
-    ("DENIED", StoreUnavailable, "the server is in protected mode: give it a password"),
-    ("WRONGTYPE", NotAStore,
+    ("^DENIED ", StoreUnavailable, "the server is in protected mode: give it a password"),
+    ("^WRONGTYPE ", NotAStore,
      "a key of bide's holds something that bide did not store: another program uses keys that "
      "begin with bide:"),
-    ("CORRUPT", StoreCorrupt,
+    ("^CORRUPT ", StoreCorrupt,
      "the counters and settings of a queue cannot be read: something else has written to this key. "
      "Delete it (redis-cli DEL): the next change makes it anew from the messages, without settings"
      ),
-    ("BUSY", StoreBusy, "a script of another program keeps the server busy: see SCRIPT KILL"),
-    ("LOADING", StoreUnavailable, "the server is still loading its data: try again in a while"),
-    ("MASTERDOWN", StoreUnavailable, "this replica has lost its master: name the master"),
-    ("CLUSTERDOWN", StoreUnavailable,
+    ("^BUSY ", StoreBusy, "a script of another program keeps the server busy: see SCRIPT KILL"),
+    ("^LOADING |is loading the dataset", StoreUnavailable,
+     "the server is still loading its data: try again in a while"),
+    ("^MASTERDOWN ", StoreUnavailable, "this replica has lost its master: name the master"),
+    ("^CLUSTERDOWN ", StoreUnavailable,
      "no node serves some slots of the cluster: see `redis-cli --cluster check`; with "
      "cluster-require-full-coverage no the other slots work meanwhile"),
-    ("TRYAGAIN", StoreUnavailable,
+    ("^(TRYAGAIN|ASK) ", StoreUnavailable,
      "the slot is moving from node to node: try again in a while, or wait longer with ?reconnect="),
-    ("MOVED", StoreUnavailable, "this server is a node of a cluster: write redis+cluster://"),
-    ("ASK", StoreUnavailable,
-     "the slot is moving from node to node: try again in a while, or wait longer with ?reconnect="),
-    ("CROSSSLOT", StoreUnavailable, "this server is a node of a cluster: write redis+cluster://"),
+    ("^(MOVED|CROSSSLOT) ", StoreUnavailable,
+     "this server is a node of a cluster: write redis+cluster://"),
+    ("@user_function", StoreCorrupt,
+     "what is stored for this queue cannot be read: something else has written to the keys of "
+     "bide"),
+    ("unknown command", StoreUnavailable, "this is no Redis of version 7.0 or newer"),
 )  # fmt: skip
+"""What errors mean, by a pattern of their text. redis-py leaves out the first word of some."""
 
 
 def translate(error: Exception, shown: str) -> StoreError:
@@ -77,38 +82,17 @@ def translate(error: Exception, shown: str) -> StoreError:
         shown: the URL without its password.
     """
     text = str(error)
-    for word, kind, fix in _KNOWN:
-        if word in text.split(" ")[:1] or _is(error, word):
+    for pattern, kind, fix in _KNOWN:
+        if re.search(pattern, text):
             return kind(f"{shown}: {fix} ({text})")
     if isinstance(error, raised.AuthenticationError):
         return StoreUnavailable(f"{shown}: the user or the password is wrong or missing ({text})")
-    if "@user_function" in text:
-        return StoreCorrupt(
-            f"{shown}: what is stored for this queue cannot be read: something else has written to "
-            f"the keys of bide ({text})"
-        )
-    if "unknown command" in text:
-        return StoreUnavailable(f"{shown}: this is no Redis of version 7.0 or newer ({text})")
     return StoreError(f"{shown}: {text}")
 
 
 def passes(answer: object) -> bool:
     """Tell whether an answer means that nothing was done, for a reason that may soon be over."""
     return isinstance(answer, Refusal) and answer.word in ("BUSY", "MASTERDOWN", "NOREPLICAS")
-
-
-def _is(error: Exception, word: str) -> bool:
-    """Tell whether redis-py, which leaves out the word, raised this kind of error on connecting."""
-    text = str(error)
-    if word == "LOADING":
-        return isinstance(error, raised.BusyLoadingError)
-    if word == "NOPERM":
-        return (
-            isinstance(error, raised.NoPermissionError) or "The user executing the script" in text
-        )
-    return (word == "NOAUTH" and "Authentication required" in text) or (
-        word == "WRONGPASS" and "invalid username-password" in text
-    )
 
 
 def no_connection(error: Exception, shown: str, place: str) -> StoreError:
@@ -140,42 +124,34 @@ def fix_of(error: Exception, *, encrypted: bool) -> str | None:
     """
     first = origin(error)
     text = str(first)
-    if isinstance(first, raised.InvalidResponse):
-        return "nobody speaks the protocol of Redis there: is it the right port?"
-    if "max number of clients" in str(error):
-        return "it has as many clients as its maxclients lets in: raise that, or end some"
-    if isinstance(first, ssl.SSLCertVerificationError):
-        if "mismatch" in text:
-            return (
-                "its certificate is for another name: connect by the name that it is for, or have "
-                "only its issuer checked (?verify=ca)"
-            )
-        return (
-            "its certificate is not trusted here: name the file with the certificate of whoever "
-            "issued it (?ca=/path/ca.pem)"
-        )
-    if isinstance(first, ssl.SSLError) and "MISMATCH" in text:
-        return "the files of cert and cert_key do not belong together"
-    if isinstance(first, ssl.SSLError) or (
-        encrypted
-        and (
-            isinstance(first, (ConnectionResetError, BrokenPipeError)) or "closed by server" in text
-        )
-    ):
-        return (
-            "it broke off: does it want a certificate of this client (?cert=...&cert_key=...), and "
-            "trust who issued that?"
-        )
-    if encrypted and "handshake" in text:
-        return "nobody speaks TLS there: is it a port without encryption?"
-    if encrypted and isinstance(first, (FileNotFoundError, PermissionError)):
-        return "a file that ca, cert or cert_key names cannot be read"
-    if not encrypted and isinstance(first, (ConnectionResetError, BrokenPipeError)):
-        return (
-            "it broke off: has it as many clients as its maxclients lets in, or is it a port for "
-            "TLS (rediss://)?"
-        )
-    return None
+    broke = isinstance(first, (ConnectionResetError, BrokenPipeError))
+    untrusted = isinstance(first, ssl.SSLCertVerificationError)
+    files = (FileNotFoundError, PermissionError)
+    known = (
+        (isinstance(first, raised.InvalidResponse),
+         "nobody speaks the protocol of Redis there: is it the right port?"),
+        ("max number of clients" in str(error),
+         "it has as many clients as its maxclients lets in: raise that, or end some"),
+        (untrusted and "mismatch" in text,
+         "its certificate is for another name: connect by the name that it is for, or have only "
+         "its issuer checked (?verify=ca)"),
+        (untrusted,
+         "its certificate is not trusted here: name the file with the certificate of whoever "
+         "issued it (?ca=/path/ca.pem)"),
+        (isinstance(first, ssl.SSLError) and "MISMATCH" in text,
+         "the files of cert and cert_key do not belong together"),
+        (isinstance(first, ssl.SSLError) or (encrypted and (broke or "closed by server" in text)),
+         "it broke off: does it want a certificate of this client (?cert=...&cert_key=...), and "
+         "trust who issued that?"),
+        (encrypted and "handshake" in text,
+         "nobody speaks TLS there: is it a port without encryption?"),
+        (encrypted and isinstance(first, files),
+         "a file that ca, cert or cert_key names cannot be read"),
+        (broke,
+         "it broke off: has it as many clients as its maxclients lets in, or is it a port for TLS "
+         "(rediss://)?"),
+    )  # fmt: skip
+    return next((fix for is_so, fix in known if is_so), None)
 
 
 def origin(error: BaseException) -> BaseException:

@@ -1,36 +1,36 @@
-"""Connections to the servers of a store, one to each, and those servers that are away."""
+"""The servers of a store: which one has which slot, and a connection to each.
+
+A single server, and the master that sentinels name, have all slots.
+"""
 
 import threading
 import time
+from typing import Any
+
+from redis import exceptions as raised
 
 from bide.engines.redis.connection import Connection, Lost, is_away
 from bide.engines.redis.faults import Refusal, translate
-from bide.engines.redis.sentinel import Address
-from bide.engines.redis.settings import Settings, shown_address
-from bide.engines.redis.topology import topology_of
+from bide.engines.redis.layout import SLOTS
+from bide.engines.redis.sentinel import Address, Kept
+from bide.engines.redis.settings import Settings
 from bide.model.errors import StoreError, StoreUnavailable
 
 QUICK = 1.0
 """Seconds that a node of a cluster has to answer after its connection was lost."""
 
-REST = 1.0
-"""Seconds after which a node of a cluster that did not answer is tried again."""
+CHECK = 1.0
+"""How often, in seconds, sentinels are asked, and nodes of a cluster that did not answer."""
 
 PAUSE = 0.1
-"""Seconds within which the map is asked for once."""
-
-
-class _Away:
-    """A node of a cluster that does not answer, while a thread seeks it."""
-
-    def __init__(self, error: StoreError) -> None:
-        self.error = error
-        self.found: Connection | None = None
-        """The connection, once it answers again."""
+"""Seconds within which it is asked once which server has which slot."""
 
 
 class Nodes:
-    """Connections to the servers of a store, made when they are needed.
+    """Which server has which slot, and connections, made when they are needed.
+
+    A thread watches the sentinels, and the nodes of a cluster that are away: a master that was cut
+    off goes on answering, and no caller is to wait for a node that does not.
 
     Args:
         settings: what the URL says.
@@ -39,25 +39,130 @@ class Nodes:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._many = settings.cluster is not None
+        alone = not self._many and settings.sentinels is None
+        self._owners: list[Address | None] = [settings.address if alone else None] * SLOTS
+        self.masters: frozenset[Address] = frozenset([settings.address] if alone else [])
+        """The servers that have slots, as far as is known."""
+        self._replicas: set[Address] = set()
         self._open: dict[Address, Connection] = {}
-        self.latest: Connection | None = None
-        """The connection that was asked for last."""
         self._lost: dict[Address, Connection] = {}
-        self._away: dict[Address, _Away] = {}
+        self._away: dict[Address, StoreError | Connection] = {}
+        """Nodes of a cluster that did not answer: why, or a connection, once one answers again."""
+        self._doubtful = False
+        self._asked = 0.0
         self._closed = threading.Event()
         self._lock = threading.Lock()
-        self._asked = 0.0
-        self.topology = topology_of(settings)
+        self._watcher: threading.Thread | None = None
+        if settings.sentinels is not None:
+            self._watch()
 
     def close(self) -> None:
         """Close all connections."""
         self._closed.set()
-        self.topology.close()
-        for address in list(self._away):
-            self._forget(address)
-        for connection in self._open.values():
-            connection.close()
-        self._open.clear()
+        for address in {*self._open, *self._away}:
+            self._drop(address)
+
+    def open(self) -> None:
+        """Reach the store.
+
+        Raises:
+            StoreError: no server answers, or it is not what bide needs.
+        """
+        if self._many:
+            self.refresh()
+        else:
+            self.connection(self.owner(0) or self._settings.address)
+
+    def owner(self, slot: int) -> Address | None:
+        """Return which server has a slot; `None` if none has it.
+
+        Raises:
+            StoreUnavailable: no sentinel names the master.
+        """
+        if self._settings.sentinels is not None and (self._doubtful or not self.masters):
+            self._learn()
+        return self._owners[slot]
+
+    def moved(self, slot: int, to: Address) -> None:
+        """Note that a node of a cluster says where a slot is now."""
+        self._owners[slot] = to
+
+    def doubt(self) -> None:
+        """Ask the sentinels before the next command: what they told last was of no use."""
+        self._doubtful = True
+        if self._settings.sentinels is not None:
+            self._settings.sentinels.doubt()
+
+    def refresh(self) -> bool:
+        """Find out which server has which slot, not too often; return whether that has changed.
+
+        Raises:
+            StoreError: none tells it.
+        """
+        now = time.monotonic()
+        if now < self._asked + PAUSE:
+            return False
+        self._asked = now
+        return self._learn()
+
+    def _learn(self) -> bool:
+        before = self._owners
+        if self._many:
+            self._owners = self._ask_nodes()
+        elif self._settings.sentinels is not None:
+            self._owners = [self._settings.sentinels.master()] * SLOTS
+        self._doubtful = False
+        self.masters = frozenset(owner for owner in self._owners if owner is not None)
+        for address in {*self._open, *self._lost, *self._away} - self.masters:
+            self._drop(address)
+        return self._owners != before
+
+    def _ask_nodes(self) -> list[Address | None]:
+        """Ask one node after the other for the map of the cluster."""
+        trouble: StoreError = StoreUnavailable("the cluster has no nodes")
+        known = dict.fromkeys((*(self._settings.cluster or ()), *sorted(self._replicas)))
+        # Those are asked first to which there is a connection, and last those that are away.
+        for address in sorted(known, key=lambda a: (a in self._away, a not in self._open)):
+            try:
+                return self._read(address, self.ask(address, "CLUSTER", "SLOTS"))
+            except StoreError as error:
+                trouble = error
+        raise trouble
+
+    def _read(self, asked: Address, answer: Any) -> list[Address | None]:
+        owners: list[Address | None] = [None] * SLOTS
+        self._replicas = set()
+        for first, last, *servers in answer:
+            for host, port, *_ in reversed(servers):  # the first one is the master
+                # A node that does not know its own name is where it was asked.
+                name = (host or b"").decode().replace("?", "") or asked[0]
+                owner = (name, int(port))
+                self._replicas.add(owner)
+            owners[first : last + 1] = [owner] * (last + 1 - first)
+        if not self._replicas:
+            raise StoreUnavailable(
+                f"{self._settings.shown}: no node of this cluster has any slot: see "
+                "`redis-cli --cluster create`"
+            ) from raised.ConnectionError("no slots")
+        return owners
+
+    # Connections.
+
+    def ask(self, address: Address, *command: str) -> Any:
+        """Send a command to a server, and return what it answers.
+
+        Raises:
+            StoreError: it does not answer, or refuses.
+        """
+        shown = self._settings.shown_at(address)
+        try:
+            answer = self.connection(address).ask(*command)
+        except Lost as lost:
+            self.lose(address)
+            raise StoreUnavailable(f"{shown}: {lost.cause}") from lost.cause
+        if isinstance(answer, Refusal):
+            raise translate(answer, shown)
+        return answer
 
     def connection(self, address: Address) -> Connection:
         """Return a connection to a server.
@@ -70,52 +175,27 @@ class Nodes:
         if found is None or not found.open:
             found = self._open[address] = self._connect(address)
             self._lost.pop(address, None)
-        self.latest = found
         return found
 
     def _connect(self, address: Address) -> Connection:
-        away, lost, settings = self._away.get(address), self._lost.get(address), self._settings
+        away, lost = self._away.get(address), self._lost.get(address)
+        if isinstance(away, StoreError):
+            raise away.with_traceback(None)  # else each one would add to it
         if away is not None:
-            if away.found is None:
-                raise away.error.with_traceback(None)  # else each one would add to it
             del self._away[address]
-            return away.found
+            return away
+        quick = self._many and lost is not None
+        settings = self._settings.hurried(QUICK) if quick else self._settings
         try:
-            if not self._many or lost is None:
-                return Connection(settings, address, lost)
-            found = Connection(settings.hurried(QUICK), address, lost)
+            found = Connection(settings, address, lost)
         except StoreError as error:
-            if not self._many:
-                self.topology.doubt()
-            elif is_away(error):
-                away = self._away[address] = _Away(error)
-                seek = threading.Thread(target=self._seek, args=(address, away, lost), daemon=True)
-                seek.name = "bide-seeker"
-                seek.start()
+            self.doubt()
+            if self._many and is_away(error):
+                self._away[address] = error
+                self._watch()
             raise
-        found.settle(settings.arguments["socket_timeout"])  # it answers: now it may take its time
+        found.socket.settimeout(self._settings.arguments["socket_timeout"])
         return found
-
-    def _seek(self, address: Address, away: _Away, lost: Connection | None) -> None:
-        """Try again and again, until the node answers or nobody wants it."""
-        while not self._closed.wait(REST) and self._away.get(address) is away:
-            try:
-                found = Connection(self._settings, address, lost)
-            except StoreError as error:
-                away.error = error
-                continue
-            with self._lock:
-                if self._away.get(address) is away:
-                    away.found = found
-                    return
-            found.close()
-
-    def _forget(self, address: Address) -> None:
-        """Seek a node no longer."""
-        with self._lock:
-            away = self._away.pop(address, None)
-        if away is not None and away.found is not None:
-            away.found.close()
 
     def lose(self, address: Address) -> None:
         """Note that a connection broke; whether the server is away shows at the next one."""
@@ -129,37 +209,45 @@ class Nodes:
         for address in list(self._open):
             self.lose(address)
 
-    def refresh(self) -> bool:
-        """Find out which server has which slot, not too often; return whether that has changed.
+    def _drop(self, address: Address) -> None:
+        """Forget a server."""
+        self.lose(address)
+        self._lost.pop(address, None)
+        with self._lock:
+            away = self._away.pop(address, None)
+        if isinstance(away, Connection):
+            away.close()
 
-        Raises:
-            StoreError: none tells it.
-        """
-        now = time.monotonic()
-        if now < self._asked + PAUSE:
-            return False
-        self._asked = now
-        # Those are asked first to which there is a connection, and last those that are away.
-        open_ = {address for address, found in self._open.items() if found.open}
-        changed = self.topology.refresh(self._ask, lambda a: (a in self._away, a not in open_))
-        if changed:
-            masters = self.topology.masters
-            for address in set(self._open) - masters:
-                self.lose(address)
-            for address in set(self._lost) - masters:
-                del self._lost[address]
-            for address in set(self._away) - masters:
-                self._forget(address)
-        return changed
+    # The thread.
 
-    def _ask(self, address: Address) -> object:
-        shown = self._settings.shown
+    def _watch(self) -> None:
+        if self._watcher is None:
+            self._watcher = threading.Thread(target=self._run, name="bide-watcher", daemon=True)
+            self._watcher.start()
+
+    def _run(self) -> None:
+        kept: Kept = {}
+        sentinels = self._settings.sentinels
+        while not self._closed.wait(CHECK):
+            if sentinels is not None:
+                told = sentinels.look(kept)
+                self._doubtful = self._doubtful or bool(told and self.masters - told)
+            for address, error in list(self._away.items()):
+                if isinstance(error, StoreError):
+                    self._seek(address, self._lost.get(address))
+        for connection in kept.values():
+            connection.disconnect()
+
+    def _seek(self, address: Address, lost: Connection | None) -> None:
+        """Try to reach a node that is away, unless nobody wants it any more."""
+        found: Connection | StoreError
         try:
-            answer = self.connection(address).ask("CLUSTER", "SLOTS")
-        except Lost as lost:
-            self.lose(address)
-            error = StoreUnavailable(f"{shown} ({shown_address(address)}): {lost.cause}")
-            raise error from lost.cause
-        if isinstance(answer, Refusal):
-            raise translate(answer, shown)
-        return answer
+            found = Connection(self._settings, address, lost)
+        except StoreError as error:
+            found = error
+        with self._lock:
+            if address in self._away:
+                self._away[address] = found
+                return
+        if isinstance(found, Connection):
+            found.close()

@@ -11,14 +11,13 @@ import os
 import selectors
 import threading
 import time
-from collections import deque
 from contextlib import suppress
 from typing import Any
 
 from bide.engines.redis.calls import Call
 from bide.engines.redis.connection import Connection, Lost, pack
 from bide.engines.redis.faults import Refusal
-from bide.engines.redis.keys import CHANNEL
+from bide.engines.redis.layout import CHANNEL
 from bide.engines.redis.nodes import QUICK
 from bide.engines.redis.sender import Sender
 from bide.engines.redis.sentinel import Address
@@ -38,9 +37,6 @@ HEARTBEAT = 10.0
 ECHO = 1.0
 """Seconds for which the same hint from another node is taken for its echo."""
 
-Where = tuple[int, int]
-"""Which shard a hint is about, and of how many."""
-
 _log = logging.getLogger("bide.redis")
 _deaf: set[str] = set()
 
@@ -57,37 +53,37 @@ class RedisNotifier:
     """
 
     def __init__(self, settings: Settings, lane: str) -> None:
+        self._clustered = settings.cluster is not None
         # While one server is waited for, nothing is heard of the others.
-        self._settings = settings if settings.cluster is None else settings.hurried(QUICK)
+        self._settings = settings.hurried(QUICK) if self._clustered else settings
         self._lane = lane
         self._sender = Sender(settings.hurried(QUICK), lane)
-        self._sender.listen(self.doubt)
+        self._sender.on_loss = self.doubt
         self._nodes = self._sender.nodes
         self._watched: set[str] = set()
-        self._told: dict[str, set[Where]] = {}
+        self._told: dict[str, set[tuple[int, int]]] = {}
+        """By queue, the shards that hints were about, each with the number of all."""
         self._heard: dict[bytes, tuple[Address, float]] = {}
-        self._hints: deque[tuple[str, int]] = deque()
         self._at: dict[Address, Connection] = {}
         self._alive: dict[Address, float] = {}
         self._checked = 0.0
-        self._doubtful = self._closed = self._hung_up = False
+        self._doubtful = self._closed = False
         self._hearing = threading.Lock()
         self._wake_out, self._wake_in = os.pipe()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_out, selectors.EVENT_READ)
         try:
-            if self._settings.cluster is not None:
+            if self._clustered:
                 self._nodes.refresh()
             self._check()
-            if not self._at and self._settings.cluster is None:
-                for address in self._nodes.topology.masters:
-                    self._subscribe(address)
+            if not self._at and (address := self._nodes.owner(0)) and not self._clustered:
+                self._subscribe(address)
         except BaseException:
             self.close()
             raise
 
     def listen(self) -> list[tuple[str, int]]:
-        """Block until a hint comes, and return it; an empty list once this was closed."""
+        """Block until hints come, and return them; an empty list once this was closed."""
         with self._hearing:
             pause = 0.05
             while not self._closed:
@@ -104,9 +100,8 @@ class RedisNotifier:
         told = self._told.pop(queue, {(0, 1)})
         with self._hearing, suppress(StoreError):  # time makes up for it
             if not self._closed:
-                self._sender.send(
-                    [Call("decline", queue, (), *where, reads=True) for where in told], None
-                )
+                calls = [Call("decline", queue, (), *where, reads=True) for where in told]
+                self._sender.send(calls, None)
 
     def watch(self, queue: str) -> None:
         """Note that a claim may wait for this queue: hints for it count."""
@@ -127,12 +122,11 @@ class RedisNotifier:
             self._hearing.release()
 
     def _hang_up(self) -> None:
-        if self._hung_up:
+        if self._selector.get_map() is None:
             return
-        self._hung_up = True
         for address in list(self._at):
             self._leave(address)
-        self._sender.close()
+        self._nodes.close()
         self._selector.close()
         os.close(self._wake_out)
         os.close(self._wake_in)
@@ -142,22 +136,22 @@ class RedisNotifier:
         if self._check():  # what was published meanwhile was lost: look into each queue
             now = time.time_ns() // 1_000_000
             return [(queue, now) for queue in tuple(self._watched)] or [("", now)]
-        if not self._hints:
-            for key, _ in self._selector.select(seconds):
-                if key.data is not None:
-                    self._read(key.data)
-        return [self._hints.popleft()] if self._hints else []
+        hints: list[tuple[str, int]] = []
+        for key, _ in self._selector.select(seconds):
+            if key.data is not None:
+                hints += self._read(key.data)
+        return hints
 
-    def _read(self, connection: Connection) -> None:
+    def _read(self, connection: Connection) -> list[tuple[str, int]]:
         """Read what a server has published."""
         address = connection.address
         try:
             answers = connection.heard()
         except Lost:
             self._leave(address)
-            return
+            return []
         self._alive[address] = time.monotonic()
-        self._hints += filter(None, [self._take(address, answer) for answer in answers])
+        return [hint for answer in answers if (hint := self._take(address, answer))]
 
     def _take(self, address: Address, answer: Any) -> tuple[str, int] | None:
         now = time.monotonic()
@@ -174,56 +168,45 @@ class RedisNotifier:
         if kind == "end":
             return end_of(label, moment), 0
         queue, _, place = label.partition("#")
-        shard, _, shards = place.partition("/")
-        self._told.setdefault(queue, set()).add((int(shard), int(shards)) if place else (0, 1))
+        shard, _, shards = (place or "0/1").partition("/")
+        self._told.setdefault(queue, set()).add((int(shard), int(shards)))
         return queue, int(moment) if kind == "at" else time.time_ns() // 1_000_000 + int(moment)
 
     def _check(self) -> bool:
         """Listen at all masters and nowhere else; return whether one of them is new."""
         now = time.monotonic()
-        clustered = self._settings.cluster is not None
         try:
-            if clustered and (now > self._checked + CHECK or self._doubtful):
+            if self._clustered and (now > self._checked + CHECK or self._doubtful):
                 self._checked = now
                 self._nodes.refresh()
-            masters = self._nodes.topology.masters
+            self._nodes.owner(0)
         except StoreError:
             return False
+        masters = self._nodes.masters
         for address in set(self._at) - masters:
             self._leave(address)
         new = False
         for address in masters - set(self._at):
             try:
-                if clustered and not self._answers(address):
-                    continue
+                if self._clustered:
+                    self._nodes.connection(address)  # one that is away is waited for in a thread
                 self._subscribe(address)
                 new = True
             except StoreError:
+                self._nodes.lose(address)
                 with suppress(StoreError):
                     self._nodes.refresh()
         for address, connection in list(self._at.items()):
-            if self._doubtful:
-                self._alive[address] = min(self._alive[address], now - HEARTBEAT)
             silent = now - self._alive[address]
             if silent > HEARTBEAT + self._settings.timeout:
                 self._leave(address)
-            elif silent >= HEARTBEAT:
+            elif silent >= HEARTBEAT or self._doubtful:
                 try:
                     connection.post(pack("PING"))
                 except Lost:
                     self._leave(address)
         self._doubtful = False
         return new
-
-    def _answers(self, address: Address) -> bool:
-        """Tell whether a node answers; one that is silent is waited for in another thread."""
-        with suppress(StoreError):
-            try:
-                self._nodes.connection(address).ask("PING")
-                return True
-            except Lost:
-                self._nodes.lose(address)
-        return False
 
     def _subscribe(self, address: Address) -> None:
         shown = self._settings.shown_at(address)

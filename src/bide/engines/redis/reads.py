@@ -1,14 +1,14 @@
-"""Find, count, forecast: one round over all shards, or several."""
+"""Commands that only read, but for scans: one round over all shards, or several."""
 
 from bide.engines.redis.calls import Call, Step, everywhere, raised, spread
-from bide.engines.redis.records import Arg, as_message
-from bide.model.commands import Count, Find, Forecast
+from bide.engines.redis.layout import DAMAGED, Arg, as_failures, as_message, number, shard_of
+from bide.model import replies
+from bide.model.commands import Count, Explain, Find, Forecast, History
+from bide.model.ended import End, within_budget
+from bide.model.errors import StoreCorrupt
 from bide.model.message import Message
-from bide.model.replies import Counts, Flow, Forecasted, Found, Sizes
+from bide.model.rank import ready_rank
 from bide.model.times import LIMITS
-
-EDGES = 1_000
-"""How many buckets one call counts."""
 
 
 def find(command: Find, shards: int) -> Step:
@@ -36,7 +36,7 @@ def find(command: Find, shards: int) -> Step:
         if size < 0 or (left < 0 and size and any(messages)):
             break
         messages.append(message)
-    return [Found(messages)]
+    return [replies.Found(messages)]
 
 
 def count(command: Count, shards: int) -> Step:
@@ -60,37 +60,92 @@ def count(command: Count, shards: int) -> Step:
                 del places[shard]
     (_now, _change, *sizes, kept, paused, keep, oldest, astray, flows, history, ttl,
      limits) = zip(*told, strict=True)  # fmt: skip
-    total = Sizes(*map(sum, sizes))
-    return [
-        Counts(
-            total,
-            Flow(*map(sum, zip(*flows, strict=True))),
-            sum(kept),
-            any(paused),
-            max(keep),
-            max(history),
-            max(ttl),
-            oldest=min([moment for moment in oldest if moment is not None], default=None),
-            recount=total if command.recount else None,
-            strays=strays + sum(astray) if command.recount else None,
-            stored=stored if command.stored else None,
-            **dict(zip(LIMITS, limits[0], strict=True)),  # a queue of several shards has none
-        )
-    ]
+    total = replies.Sizes(*map(sum, sizes))
+    first = min([moment for moment in oldest if moment is not None], default=None)
+    found = dict(zip(LIMITS, limits[0], strict=True))  # a queue of several shards has none
+    if command.recount:
+        found |= {"recount": total, "strays": strays + sum(astray)}
+    if command.stored:
+        found["stored"] = stored
+    flow = replies.Flow(*map(sum, zip(*flows, strict=True)))
+    settings = sum(kept), any(paused), max(keep), max(history), max(ttl)
+    return [replies.Counts(total, flow, *settings, oldest=first, **found)]
 
 
 def forecast(command: Forecast, shards: int) -> Step:
     """Count what falls due in each bucket."""
-    start: int | None = None
-    overdue, later = 0, 0
-    counts: list[int] = []
-    at: Arg = ""
-    while start is None or len(counts) < command.buckets:
-        span = min(command.buckets - len(counts), EDGES)
-        told = yield from everywhere("forecast", command.queue, (command.bucket, span, at), shards)
-        if start is None:
-            start, overdue = min(part[2] for part in told), sum(part[3] for part in told)
-        counts += [sum(bucket) for bucket in zip(*(part[4] for part in told), strict=True)]
-        later = sum(part[5] for part in told)
-        at = start + len(counts) * command.bucket
-    return [Forecasted(start, overdue, counts, later)]
+    args = command.bucket, command.buckets
+    told = yield from everywhere("forecast", command.queue, args, shards)
+    _now, _change, starts, overdue, counts, later = zip(*told, strict=True)
+    buckets = [sum(bucket) for bucket in zip(*counts, strict=True)]
+    return [replies.Forecasted(min(starts), sum(overdue), buckets, sum(later))]
+
+
+def explain(command: Explain, shards: int) -> Step:
+    """Look at a message, its lease, its place among others, and the pauses of its queue."""
+    id = command.id or ""
+    home = shard_of(id, shards)
+    answers = yield [Call("explain", command.queue, (id,), home, shards)]
+    ((head, record, lease),) = raised(answers)
+    now, _change, paused, told, ahead, order, limited = head
+    pauses = [replies.Pause(*pause) for pause in told]
+    if paused and not (pauses and pauses[-1].until is None):
+        pauses.append(replies.Pause(None))
+    if record is None:
+        return [replies.Explained(now, pauses)]
+    seen = as_message(command.queue, id, record, now, lease=lease or None)
+    if ahead is not None and shards > 1:
+        place = ready_rank(seen.due, seen.priority), order
+        others = [shard for shard in range(shards) if shard != home]
+        answers = yield [Call("ahead", command.queue, place, shard, shards) for shard in others]
+        ahead = min(replies.AHEAD + 1, ahead + sum(answer[2] for answer in raised(answers)))
+    since, _, extended = lease.partition(b"\n")[0].partition(b"\t")[2].partition(b" ")
+    return [
+        replies.Explained(
+            now, pauses, seen.state, seen.due, seen.planned, seen.priority, seen.attempt,
+            seen.attempts, seen.failures[-1] if seen.failures else None, ahead,
+            seen.holder, int(since) if since else None, int(extended or 0), seen.until, seen.ended,
+            None if seen.successor is None else seen.successor.at,
+            limited=replies.Limited(*limited) if limited else None,
+        )
+    ]  # fmt: skip
+
+
+def history(command: History, shards: int) -> Step:
+    """Look at how messages with an id have ended."""
+    shard = shard_of(command.id, shards)
+    script = "watch" if command.watch else "history"
+    answers = yield [Call(script, command.queue, (command.id,), shard, shards, reads=True)]
+    ((head, text),) = raised(answers)
+    now, _change, state, history, result_ttl = head
+    try:
+        ends = _ends_of(text or b"", now - max(history, result_ttl), now - result_ttl)
+    except DAMAGED:
+        raise StoreCorrupt(
+            f"what queue {command.queue!r} remembers of {command.id!r} cannot be read: something "
+            "else has written to the keys of bide"
+        ) from None
+    return [replies.Ends(state, within_budget(ends, command.max_bytes))]
+
+
+def _ends_of(text: bytes, since: int, fresh: int) -> list[End]:
+    """Return the ends after a moment; of those after `fresh` with their results."""
+    ends: list[End] = []
+    while text:
+        line, _, text = text.partition(b"\n")
+        moment, how, due, attempt, began, *sizes = line.split(b" ")
+        parts: list[bytes | None] = []
+        for size in map(number, sizes):
+            parts.append(None if size is None else text[:size])
+            text = text[size or 0 :]
+        by, failures, result = parts
+        if int(moment) > since:
+            ends.append(
+                End(
+                    how.decode(), int(moment), None if by is None else by.decode(),  # type: ignore[arg-type]
+                    int(due), int(attempt), number(began),
+                    as_failures(failures) if failures else (),
+                    result if int(moment) > fresh else None,
+                )
+            )  # fmt: skip
+    return ends

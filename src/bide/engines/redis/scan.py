@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from bide.engines.cursor import BEGIN
 from bide.engines.redis.calls import SLICE, Call, Round, Step, raised
-from bide.engines.redis.records import ORDER, as_message
+from bide.engines.redis.layout import ORDER, as_message, blank
 from bide.model.commands import Scan, Where
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
@@ -35,10 +35,6 @@ class _Place(NamedTuple):
     order: str = ""
     """Of all messages: the orders that were told of the first bucket, joined by -."""
     shard: int = 0
-
-    @property
-    def key(self) -> tuple[int, int, int]:
-        return (int(self.rank), int(self.order, 16), self.shard) if self.rank else (-1, -1, -1)
 
 
 def _phases(command: Scan) -> tuple[str, ...]:
@@ -82,9 +78,14 @@ def scan(command: Scan, shards: int) -> Step:
     page = _Page(command, shards)
     while place.phase < len(phases):
         phase = phases[place.phase]
-        ordered = shards > 1 and phase not in ("all", "group")
-        behind = yield from (page.walk_ranks if ordered else page.walk_shards)(phase, place)
-        place = behind or _Place(place.phase + 1)
+        one_by_one = phase in ("all", "group")  # else all shards together, in rank order
+        behind = yield from page.walk(phase, place, [place.shard] if one_by_one else range(shards))
+        if behind is not None:
+            place = behind
+        elif one_by_one and place.shard + 1 < shards:
+            place = _Place(place.phase, shard=place.shard + 1)
+        else:
+            place = _Place(place.phase + 1)
         if place.phase < len(phases) and (behind is not None or page.full):
             return [Page(page.messages, ".".join(map(str, place)))]
     return [Page(page.messages, None)]
@@ -93,7 +94,7 @@ def scan(command: Scan, shards: int) -> Step:
 class _Entry(NamedTuple):
     """A message that a shard told of."""
 
-    key: tuple[int, int, int]
+    key: tuple[int, str, int]
     """Its place in the order of all shards: rank, order of putting, shard."""
     behind: _Place
     message: Message
@@ -122,72 +123,40 @@ class _Page:
         self._command = command
         self._shards = shards
         self._room = command.max_bytes
-        self._out_of_room = False
 
     @property
     def full(self) -> bool:
         """Whether there is room for nothing more."""
-        return (
-            self._out_of_room
-            or len(self.messages) >= self._command.limit
-            or (self._room <= 0 and bool(self.messages))
-        )
+        left = self._command.limit - len(self.messages)
+        return left <= 0 or (self._room <= 0 and bool(self.messages))
 
-    def _add(self, entry: _Entry) -> None:
-        self.messages.append(entry.message)
-        self._room -= entry.size
-
-    def walk_shards(self, phase: str, place: _Place) -> Round:
-        """Add what one shard after the other has; return the place where there is no more room."""
-        for shard in range(place.shard, self._shards):
-            stream = _Stream(shard, place if shard == place.shard else _Place())
-            while not stream.ended:
-                if self.full:
-                    return _Place(place.phase, stream.rank, stream.order, shard)
-                left = self._command.limit - len(self.messages)
-                begun = bool(self.messages)
-                yield from self._ask([stream], phase, place.phase, left, may_be_empty=begun)
-                for entry in stream.ahead:
-                    self._add(entry)
-                stream.ahead.clear()
-            if self.full and shard + 1 < self._shards:
-                return _Place(place.phase, shard=shard + 1)
-        return None
-
-    def walk_ranks(self, phase: str, place: _Place) -> Round:
-        """Add what all shards have, in rank order; return the place where there is no more room."""
-        streams = [_Stream(shard, place) for shard in range(self._shards)]
-        after = place
-        while any(stream.ahead or not stream.ended for stream in streams):
-            if self.full:
-                return after
+    def walk(self, phase: str, place: _Place, shards: Sequence[int]) -> Round:
+        """Add what shards have, in rank order; return the place where there is no more room."""
+        streams = [_Stream(shard, place) for shard in shards]
+        while True:
+            ahead = [stream.ahead for stream in streams if stream.ahead]
             dry = [stream for stream in streams if not (stream.ahead or stream.ended)]
+            if not (ahead or dry):
+                return None
+            if self.full:
+                return place
             if dry:
-                share = (self._command.limit - len(self.messages)) // self._shards * 5 // 4 + 4
-                yield from self._ask(dry, phase, place.phase, share)
+                yield from self._ask(dry, phase, place.phase, len(streams))
                 continue
-            first = min((stream for stream in streams if stream.ahead), key=lambda s: s.ahead[0])
-            entry = first.ahead[0]
-            if self.messages and entry.size > self._room:
-                return after
-            self._add(first.ahead.popleft())
-            after = entry.behind
-        return None
+            first = min(ahead)
+            if self.messages and first[0].size > self._room:
+                return place
+            _key, place, message, size = first.popleft()
+            self.messages.append(message)
+            self._room -= size
 
-    def _ask(
-        self,
-        streams: Sequence[_Stream],
-        phase: str,
-        number: int,
-        limit: int,
-        *,
-        may_be_empty: bool = False,
-    ) -> Round:
-        """Ask shards what comes next."""
+    def _ask(self, streams: Sequence[_Stream], phase: str, number: int, of: int) -> Round:
+        """Ask shards what comes next; `of`: among how many it is sorted."""
         command, where = self._command, self._command.where or Where()
-        bounds = ["" if moment is None else moment for moment in (where.after, where.before)]
-        room = f"{'-' if may_be_empty else ''}{max(self._room, 1)}"
-        head = (phase, *bounds, where.group or "", max(1, min(limit, SLICE)), room)
+        bounds = blank(where.after), blank(where.before)
+        left = command.limit - len(self.messages)
+        limit = min(left if of == 1 else left // of * 5 // 4 + 4, SLICE)
+        head = (phase, *bounds, where.group or "", limit, max(self._room, 1))
         prefix = command.prefix or ""
         answers = yield [
             Call(
@@ -196,25 +165,17 @@ class _Page:
             )
             for each in streams
         ]  # fmt: skip
-        for stream, (first, place, full, *listed) in zip(streams, raised(answers), strict=True):
-            now = first[0]
-            self._out_of_room = may_be_empty and full == b"1"
-            stream.ended = not place
-            if place:
-                stream.rank, stream.order = (text.decode() for text in place)
-            for id, record, rank, lease in zip(*listed, strict=True):
-                message = as_message(
-                    command.queue,
-                    id.decode(),
-                    record,
-                    now,
-                    ready=phase == "ready",
-                    lease=lease,
-                )
-                rank, _, order = rank.partition(b" ")
-                order = order or record[:ORDER]
-                if phase in ("all", "group"):  # nothing goes by it
-                    order = b"0"
-                behind = _Place(number, rank.decode(), order.decode(), stream.shard)
-                size = len(record) + len(id)
-                stream.ahead.append(_Entry(behind.key, behind, message, size))
+        for stream, ((now, _change), end, *listed) in zip(streams, raised(answers), strict=True):
+            stream.ended = not end
+            if end:
+                stream.rank, stream.order = (text.decode() for text in end)
+            for id, record, place, lease in zip(*listed, strict=True):
+                name = id.decode()
+                ready = phase == "ready"
+                message = as_message(command.queue, name, record, now, ready=ready, lease=lease)
+                rank, _, order = place.decode().partition(" ")
+                key = (int(rank), order, stream.shard)
+                if phase in ("all", "group"):  # all that is told fits, and nothing is in order
+                    rank, order = stream.rank, stream.order
+                behind = _Place(number, rank, order, stream.shard)
+                stream.ahead.append(_Entry(key, behind, message, len(record) + len(id)))

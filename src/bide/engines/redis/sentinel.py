@@ -1,9 +1,7 @@
 """Sentinels: servers that watch a group of others, and know which of them is the master now."""
 
 import logging
-import os
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from redis import exceptions as raised
@@ -21,67 +19,10 @@ SILENT = 10
 
 Address = tuple[str, int]
 
-CHECK = 1.0
-"""How often, in seconds, the sentinels are asked."""
-
 Kept = dict[Address, Any]
 """By host and port of a sentinel: the connection to it, kept from round to round."""
 
-Told = Callable[[frozenset[Address]], None]
-"""Told in each round where the master is: host and port, mostly one."""
-
 _log = logging.getLogger("bide.redis")
-
-
-class Watch:
-    """A thread that asks every so often where the master is, as long as anybody wants to be told.
-
-    A master that was cut off from the others goes on answering whoever reaches it. A process that
-    waits for nothing would work there for ever: no connection breaks, and nobody tells it anything.
-
-    Args:
-        look: asks once, on connections that are kept; returns where the master is, as far as that
-            is known. It raises nothing.
-    """
-
-    def __init__(self, look: Callable[[Kept], frozenset[Address]]) -> None:
-        self._look = look
-        self._fresh()
-
-    def _fresh(self) -> None:
-        self._process = os.getpid()
-        self._lock = threading.Lock()
-        self._listeners: tuple[Told, ...] = ()
-        self._ended = threading.Event()
-
-    def add(self, told: Told) -> None:
-        """Call `told` after each round from now on, in a thread of its own."""
-        if self._process != os.getpid():  # a fork has no thread, and who listened is the parent's
-            self._fresh()
-        with self._lock:
-            if not self._listeners:
-                self._ended = threading.Event()
-                thread = threading.Thread(
-                    target=self._run, args=(self._ended,), name="bide-sentinel", daemon=True
-                )
-                thread.start()
-            self._listeners = (*self._listeners, told)
-
-    def remove(self, told: Told) -> None:
-        """Call it no longer, but for a round that is under way."""
-        with self._lock:
-            self._listeners = tuple(each for each in self._listeners if each != told)
-            if not self._listeners:
-                self._ended.set()
-
-    def _run(self, ended: threading.Event) -> None:
-        kept: Kept = {}
-        while not ended.wait(CHECK):
-            if masters := self._look(kept):
-                for told in self._listeners:
-                    told(masters)
-        for connection in kept.values():
-            connection.disconnect()
 
 
 class Sentinels:
@@ -105,50 +46,36 @@ class Sentinels:
     ) -> None:
         self._shown = shown
         self.name = name
-        self._addresses = tuple(addresses)
+        self._addresses = addresses
         self._kind = kind
         self._arguments = arguments
-        self._epoch = 0
-        self._silent = 0
+        self._epoch = self._silent = 0
         self._warned = False
-        self.watch = Watch(self._look)
-        """Tells in which place the master is, again and again."""
 
     def master(self) -> Address:
-        """Return the host and port of the master, as the first that knows one says.
+        """Return the host and port of the master.
 
         Raises:
             StoreUnavailable: none knows; its cause is a `ConnectionError` where that may pass.
         """
-        troubles: list[str] = []
-        refusal: StoreError | None = None
-        behind: list[dict[str, str]] = []
-        for address in self._addresses:
-            shown = f"{address[0]}:{address[1]}"
-            try:
-                facts = self._ask(address)
-            except (raised.RedisError, OSError) as error:
-                refusal = refusal or self._refusal(shown, error)
-                troubles.append(f"{shown}: {str(error).rstrip('.')}")
-                continue
-            if _is_down(facts):
-                troubles.append(f"{shown}: the master {_place(facts)} is down")
-                continue
-            if _epoch(facts) < self._epoch:  # it may be cut off together with an old master
-                behind.append(facts)
-                troubles.append(f"{shown}: it has not heard of the last fail-over")
-                continue
-            self._epoch = _epoch(facts)
-            if not self._warned:
-                self._warned = True
-                warn(self._shown, of_sentinels(facts, self.name))
-            self._addresses = (address, *(each for each in self._addresses if each != address))
-            return facts["ip"], int(facts["port"])
-        if len(behind) == len(self._addresses):  # they were set up anew
-            facts = max(behind, key=_epoch)
-            self._epoch = _epoch(facts)
-            return facts["ip"], int(facts["port"])
-        if refusal is not None:
+        facts = self.facts()
+        if not self._warned:
+            self._warned = True
+            warn(self._shown, of_sentinels(facts, self.name))
+        return _address(facts)
+
+    def facts(self) -> dict[str, str]:
+        """Return what sentinels that know of the last fail-over say of the group.
+
+        Raises:
+            StoreUnavailable: see `master`.
+        """
+        newest, troubles, refusal = self._ask_all({})
+        for facts in newest:
+            if not _is_down(facts):
+                return facts
+            troubles.append("the master {ip}:{port} is down".format_map(facts))
+        if refusal is not None and not newest:
             raise refusal
         told = "; ".join(troubles)
         raise StoreUnavailable(
@@ -156,53 +83,65 @@ class Sentinels:
             "addresses right, is a fail-over under way, are enough of them left to agree on one?"
         ) from raised.ConnectionError(told)
 
-    def facts(self) -> dict[str, str]:
-        """Return what the sentinel that named the master says of the group: its settings."""
-        return self._ask(self._addresses[0])
-
     def doubt(self) -> None:
-        """Ask another one first the next time: what was said last was of no use."""
-        first, *others = self._addresses
-        self._addresses = (*others, first)
+        """Believe another one first the next time: what was said last was of no use."""
+        self._addresses = [*self._addresses[1:], self._addresses[0]]
 
-    def _look(self, kept: Kept) -> frozenset[Address]:
-        """Ask all of them; return where the master is by those who know of the last fail-over.
+    def look(self, kept: Kept) -> frozenset[Address]:
+        """Return where the master is, as far as sentinels know.
 
-        One that is cut off together with an old master believes in it, so the first is not enough.
+        Args:
+            kept: connections, which are used again in the next round.
         """
-        told: list[dict[str, str]] = []
-        for address in self._addresses:
-            try:
-                told.append(self._ask(address, kept))
-            except (raised.RedisError, OSError):
-                kept.pop(address, None)
-        self._silent = 0 if told else self._silent + 1
+        newest, _, _ = self._ask_all(kept, keep=True)
+        self._silent = 0 if newest else self._silent + 1
         if self._silent == SILENT:
             _log.warning(
                 "%s: no sentinel answers, so that a fail-over to a master which is not asked yet "
                 "would go unnoticed", self._shown,
             )  # fmt: skip
-        epoch = max((_epoch(facts) for facts in told), default=0)
-        if epoch < self._epoch and len(told) < len(self._addresses):
-            return frozenset()  # who knows more is away; if all agree, they were set up anew
-        self._epoch = epoch
-        newest = [facts for facts in told if _epoch(facts) == epoch]
         sound = [facts for facts in newest if not _is_down(facts)]
-        return frozenset((facts["ip"], int(facts["port"])) for facts in sound or newest)
+        return frozenset(map(_address, sound or newest))
 
-    def _ask(self, address: Address, kept: Kept | None = None) -> dict[str, str]:
-        """Ask one of them; keep the connection if it is said where."""
-        connection = kept.get(address) if kept is not None else None
-        connection = connection or self._kind(host=address[0], port=address[1], **self._arguments)
-        answer = None
+    def _ask_all(
+        self, kept: Kept, *, keep: bool = False
+    ) -> tuple[list[dict[str, str]], list[str], StoreError | None]:
+        """Ask all of them, because one that is cut off with an old master believes in it.
+
+        Returns:
+            What those say who know of the last fail-over, why others say nothing, and why not in
+            words for the user, unless that may pass by itself.
+        """
+        told: list[dict[str, str]] = []
+        troubles: list[str] = []
+        refusal: StoreError | None = None
+        for host, port in self._addresses:
+            try:
+                told.append(self._ask((host, port), kept))
+            except (raised.RedisError, OSError) as error:
+                refusal = refusal or self._refusal(f"{host}:{port}", error)
+                troubles.append(f"{host}:{port}: {str(error).rstrip('.')}")
+        if not keep:
+            for connection in kept.values():
+                connection.disconnect()
+        epoch = max(map(_epoch, told), default=0)
+        if epoch < self._epoch and len(told) < len(self._addresses):
+            return [], [*troubles, "the others have not heard of the last fail-over"], refusal
+        self._epoch = epoch  # if all agree on a lower one, they were set up anew
+        return [facts for facts in told if _epoch(facts) == epoch], troubles, refusal
+
+    def _ask(self, address: Address, kept: Kept) -> dict[str, str]:
+        """Ask one of them, and keep the connection if it answers."""
+        host, port = address
+        connection = kept.pop(address, None)
+        connection = connection or self._kind(host=host, port=port, **self._arguments)
         try:
             connection.send_command("SENTINEL", "MASTER", self.name)
             answer = connection.read_response(disable_decoding=True)
-        finally:
-            if kept is None or answer is None:
-                connection.disconnect()
-            else:
-                kept[address] = connection
+        except BaseException:
+            connection.disconnect()
+            raise
+        kept[address] = connection
         words = [word.decode(errors="replace") for word in answer]
         return dict(zip(words[::2], words[1::2], strict=True))
 
@@ -210,34 +149,41 @@ class Sentinels:
         """Return why a sentinel does not tell, unless that may pass by itself."""
         text = str(error)
         fix = fix_of(error, encrypted=issubclass(self._kind, SSLConnection))
-        if fix is not None:
-            pass
-        elif "No such master" in text:
-            fix = f"the sentinels watch nothing by the name of {self.name!r}"
-        elif "unknown command" in text:
-            fix = "this is no sentinel, but perhaps a server: sentinels mostly listen on 26379"
-        elif "Authentication required" in text or "NOAUTH" in text:
-            fix = (
-                "the sentinels want a password of their own: ?sentinel_password=... (and "
-                "sentinel_user=...); what stands before the @ is for the servers"
-            )
-        elif isinstance(error, raised.AuthenticationError):
-            fix = "sentinel_user or sentinel_password is wrong"
-        elif isinstance(error, raised.NoPermissionError) or "NOPERM" in text:
-            fix = "this user may not ask the sentinels: its ACL there needs +sentinel|master"
-        elif "protected mode" in text:
-            fix = "this sentinel is in protected mode: give it a password or a bind address"
-        elif isinstance(error, raised.ResponseError) or _refused(error):
-            fix = "this sentinel refuses to answer"
-        else:
+        known = next((fix for word, fix in _REFUSALS.items() if word in text), None)
+        if isinstance(error, raised.AuthenticationError) and not known:
+            known = _REFUSALS["WRONGPASS"]
+        refused = isinstance(error, raised.ResponseError) or "DENIED" in text
+        if refused or isinstance(error.__cause__, raised.ResponseError):
+            known = known or "this sentinel refuses to answer"
+        fix = fix or known
+        if fix is None:
             return None
-        refusal = StoreUnavailable(f"{self._shown}: {shown}: {fix} ({text})")
+        refusal = StoreUnavailable(f"{self._shown}: {shown}: {fix.format(name=self.name)} ({text})")
         refusal.__cause__ = error if isinstance(error, raised.ResponseError) else None
         return refusal
 
 
-def _place(facts: Mapping[str, str]) -> str:
-    return f"{facts['ip']}:{facts['port']}"
+_REFUSALS = {
+    "No such master": "the sentinels watch nothing by the name of {name!r}",
+    "unknown command":
+        "this is no sentinel, but perhaps a server: sentinels mostly listen on 26379",
+    "Authentication required": (_PASSWORD := (
+        "the sentinels want a password of their own: ?sentinel_password=... (and "
+        "sentinel_user=...); what stands before the @ is for the servers"
+    )),
+    "NOAUTH": _PASSWORD,
+    "WRONGPASS": "sentinel_user or sentinel_password is wrong",
+    "NOPERM": (_RIGHTS := (
+        "this user may not ask the sentinels: its ACL there needs +sentinel|master"
+    )),
+    "permissions": _RIGHTS,
+    "protected mode": "this sentinel is in protected mode: give it a password or a bind address",
+}  # fmt: skip
+"""What helps, by a word of what a sentinel says instead of an answer."""
+
+
+def _address(facts: Mapping[str, str]) -> Address:
+    return facts["ip"], int(facts["port"])
 
 
 def _is_down(facts: Mapping[str, str]) -> bool:
@@ -247,8 +193,3 @@ def _is_down(facts: Mapping[str, str]) -> bool:
 def _epoch(facts: Mapping[str, str]) -> int:
     """Return which fail-over was the last that a sentinel has heard of."""
     return int(facts.get("config-epoch", 0))
-
-
-def _refused(error: Exception) -> bool:
-    """Tell whether the other side gave a reason why it hung up."""
-    return isinstance(error.__cause__, raised.ResponseError) or "DENIED" in str(error)

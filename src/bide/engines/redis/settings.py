@@ -6,11 +6,12 @@ from urllib.parse import SplitResult, unquote
 import msgspec
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
-from bide.engines.redis.keys import SHARDS
+from bide.engines.redis.layout import SHARDS
 from bide.engines.redis.sentinel import PATIENCE, Address, Sentinels
 from bide.engines.registry import mask, options, seconds
 from bide.model.errors import InvalidArgument
 
+_TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
 _TLS_OPTIONS = ("ca", "cert", "cert_key", "verify")
 _SENTINEL_OPTIONS = ("sentinel_user", "sentinel_password", "sentinel_tls")
 _OPTIONS = ("timeout", "reconnect", "wait_replicas", "shards", "db", *_TLS_OPTIONS)
@@ -38,15 +39,13 @@ class Settings(msgspec.Struct, frozen=True):
     @property
     def address(self) -> Address:
         """Where the server is that the URL names; of a socket, its path."""
-        if "path" in self.arguments:
-            return self.arguments["path"], 0
-        return self.arguments["host"], self.arguments["port"]
+        arguments = self.arguments
+        return arguments.get("path") or arguments["host"], arguments.get("port", 0)
 
     def arguments_at(self, address: Address) -> dict[str, Any]:
         """Return how to connect to an address, in the words of redis-py."""
-        if "path" in self.arguments:
-            return self.arguments
-        return {**self.arguments, "host": address[0], "port": address[1]}
+        at = {} if "path" in self.arguments else {"host": address[0], "port": address[1]}
+        return self.arguments | at
 
     def shown_at(self, address: Address) -> str:
         """Return the URL without its password, and in a cluster which node is meant."""
@@ -54,11 +53,8 @@ class Settings(msgspec.Struct, frozen=True):
 
     def hurried(self, seconds: float) -> "Settings":
         """Return how to connect to somebody who is not waited for."""
-        soon = min(self.timeout, seconds)
-        return msgspec.structs.replace(
-            self,
-            arguments={**self.arguments, "socket_timeout": soon, "socket_connect_timeout": soon},
-        )
+        soon = dict.fromkeys(_TIMEOUTS, min(self.timeout, seconds))
+        return msgspec.structs.replace(self, arguments=self.arguments | soon)
 
 
 def shown_address(address: Address) -> str:
@@ -80,34 +76,30 @@ def read_url(parts: SplitResult) -> Settings:
         raise InvalidArgument(f"the option {min(tls)!r} is for rediss://, which encrypts")
     timeout = _seconds(chosen.get("timeout", "5s"), "timeout", parts)
     usual: dict[str, Any] = {"protocol": 2, "client_name": "bide"}
-    arguments: dict[str, Any] = {
-        **usual, "socket_timeout": timeout, "socket_connect_timeout": timeout,
-    }  # fmt: skip
-    if parts.username:
-        arguments["username"] = unquote(parts.username)
-    if parts.password:
-        arguments["password"] = unquote(parts.password)
+    arguments = usual | dict.fromkeys(_TIMEOUTS, timeout)
+    for name, secret in (("username", parts.username), ("password", parts.password)):
+        if secret:
+            arguments[name] = unquote(secret)
     kind: type[Any] = SSLConnection if encrypted else Connection
     db = parts.path.strip("/")
     sentinels = cluster = None
+    if form != "unix":
+        arguments |= {"socket_keepalive": True, **(_tls(chosen) if encrypted else {})}
     if form == "unix":
         if not db:
             raise InvalidArgument("unix:// needs the path of a socket: unix:///run/redis.sock")
         kind, db = UnixDomainSocketConnection, ""
         arguments["path"] = unquote(parts.path)
-    else:
-        arguments |= {"socket_keepalive": True, **(_tls(chosen) if encrypted else {})}
-    if form == "cluster":
+    elif form == "cluster":
         cluster = tuple(_hosts(parts, 6379, "some nodes as {}://host:6379,host:6379"))
         if (chosen.get("db") or db or "0") != "0":
             raise InvalidArgument("a cluster has one database only, so the URL names none")
     elif form == "sentinel":
-        sentinels, db = _sentinels(parts, chosen, usual, min(timeout, PATIENCE))
-    elif form != "unix":
-        if "/" in db or db.endswith(".sock"):
-            raise InvalidArgument(
-                f"db={db!r} must be a number; for a socket write unix://{parts.path}"
-            )
+        usual |= dict.fromkeys(_TIMEOUTS, min(timeout, PATIENCE))
+        sentinels, db = _sentinels(parts, chosen, usual)
+    elif "/" in db or db.endswith(".sock"):
+        raise InvalidArgument(f"db={db!r} must be a number; for a socket write unix://{parts.path}")
+    else:
         if not parts.hostname:
             parts = parts._replace(netloc=f"localhost{parts.netloc.rpartition('@')[2]}")
         (host, port), *others = _hosts(parts, 6379, "{}://host:6379")
@@ -121,17 +113,12 @@ def read_url(parts: SplitResult) -> Settings:
     shards = _count(chosen.get("shards", "8" if form == "cluster" else "1"), "shards")
     if not 0 < shards <= SHARDS:
         raise InvalidArgument(f"shards={shards} must be from 1 to {SHARDS}")
+    reconnect = chosen.get("reconnect", f"{timeout}")
+    wait_replicas = _count(chosen.get("wait_replicas", "0"), "wait_replicas")
     return Settings(
-        shown,
-        kind,
-        arguments,
-        timeout,
-        _seconds(chosen["reconnect"], "reconnect", parts) if "reconnect" in chosen else timeout,
-        _count(chosen.get("wait_replicas", "0"), "wait_replicas"),
-        sentinels,
-        shards,
-        cluster,
-    )
+        shown, kind, arguments, timeout, _seconds(reconnect, "reconnect", parts), wait_replicas,
+        sentinels, shards, cluster,
+    )  # fmt: skip
 
 
 def _shown(parts: SplitResult) -> str:
@@ -141,7 +128,7 @@ def _shown(parts: SplitResult) -> str:
 
 
 def _sentinels(
-    parts: SplitResult, chosen: dict[str, str], usual: dict[str, Any], patience: float
+    parts: SplitResult, chosen: dict[str, str], usual: dict[str, Any]
 ) -> tuple[Sentinels, str]:
     """Return the sentinels of a URL, and the database that its path names."""
     shown = _shown(parts)
@@ -158,11 +145,9 @@ def _sentinels(
             f"sentinel_tls={asked!r} must be yes or no, and yes is for rediss+sentinel://"
         )
     arguments = {
-        **usual, "socket_timeout": patience, "socket_connect_timeout": patience,
+        **usual, **(_tls(chosen) if asked == "yes" else {}),
         "username": chosen.get("sentinel_user"), "password": chosen.get("sentinel_password"),
     }  # fmt: skip
-    if asked == "yes":
-        arguments |= _tls(chosen)
     hosts = _hosts(parts, 26379, "the sentinels as {}://host:26379,host:26379/master-name")
     kind = SSLConnection if asked == "yes" else Connection
     return Sentinels(shown, unquote(name), hosts, kind, arguments), db

@@ -12,7 +12,7 @@
 -- Entries that are set twice, or removed twice, are the same: no count can go wrong.
 --
 -- In META: limits "limit rate group_limit group_rate", rates as microseconds from one message to the
--- next; service "turns turn last freed" of the queue, of which `turn` is the number of the group that
+-- next; service "turn last freed" of the queue, of which `turn` is the number of the group that
 -- entered last, see bide.model.rank; lining: up to where messages have been lined up that were there
 -- before the limits; looked: how far a look ahead came, see claim.lua; unsettled: a change has begun. A
 -- server that dies within one leaves `unsettled`, and a claim lines up everything anew.
@@ -53,7 +53,6 @@ function read_limits()
   local found = call('HMGET', META, 'limits', 'service', 'lining', 'unsettled')
   limit, rate, group_limit, group_rate = numbers(found[1] or '0 0 0 0')
   turn, last, freed = numbers(found[2] or '0 0 0')
-  if found[2] and sub(found[2], 1, 1) ~= 't' then turn = 2 * turn end  -- an older version counted services
   lining, unsettled, touched, entered, marked, entries = found[3], found[4] ~= false, {}, {}, false, 0
   now_us = now * 1000 + floor(part * 1000 + 0.5)
 end
@@ -65,7 +64,7 @@ end
 
 function write_service()
   entries = 0
-  call('HSET', META, 'service', concat({'turns', int(turn), int(last), int(freed)}, ' '))
+  call('HSET', META, 'service', concat({int(turn), int(last), int(freed)}, ' '))
 end
 
 -- A change of lines begins. `end_change` ends it, unless lines are lost: then a claim lines up everything anew.
@@ -326,12 +325,9 @@ end
 -- Returns the groups of members, in their order; false: there is no record.
 function groups_of(members)
   local groups = {}
-  for first = 1, #members, 64 do
-    local ids = {}
-    for i = first, min(first + 63, #members) do ids[#ids + 1] = sub(members[i], ORDER + 1) end
-    for _, text in ipairs(call('HMGET', RECORDS, unpack(ids))) do
-      groups[#groups + 1] = text and group_of(text)
-    end
+  for i, member in ipairs(members) do
+    local text = call('HGET', RECORDS, sub(member, ORDER + 1))
+    groups[i] = text and group_of(text)
   end
   return groups
 end

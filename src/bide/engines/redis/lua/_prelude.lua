@@ -10,10 +10,10 @@
 --   8 leased   sorted set: until -> order .. id
 --   9 groups   sorted set, every score is 0: group, \1, order .. id
 --  10 waiters  sorted set: since when -> lane, a client that waits for messages
---  11 ended    hash: id -> how messages of this id ended, see _ends.lua
+--  11 ended    hash: id -> how messages of this id ended, see _records.lua
 --  12 endings  sorted set: when the last of them ended -> id
 --  13 lines  14 turns: sorted sets, 15 shares: hash; of a limited queue, see _limits.lua
---  16 forwarded  sorted set, every score is 0: outbox, /, row; see _forwarded.lua
+--  16 forwarded  sorted set, every score is 0: outbox, /, row; see the end of this file
 --  17 try      string: mark and reply of the last change of the calling lane at this place of a pipeline
 -- ARGV, the first ones of every function:
 --   1 now      Unix milliseconds, or empty: the clock of the server
@@ -41,13 +41,14 @@ local LINES, TURNS, SHARES, FORWARDED, TRY
 local MARK, LANE, QUEUE, SHARDS, SHARD
 local now, part  -- milliseconds, and the part of one that has passed
 local exists, flags, token, seq, keep, change, leader, lead_at
-local counters, tally  -- those that `advance` writes, and those that `finish` adds to
+local tally  -- counters of the queue: what `finish` adds to each
 local replayed
 local died  -- [id, attempts, last holder] of each message whose lease was over once too often
-local forget, forget_ends, mend  -- see _records.lua and _ends.lua
+local forget, forget_ends, mend  -- see _records.lua
 local limited  -- whether the queue has limits; what they need to know, see _limits.lua
 local read_limits, find_line, enter_line, leave_line, end_lease, drop_line, begin_change, end_change
 local actor  -- who gave the command, if it says so
+local rows   -- of the call at hand, the member of each message in FORWARDED; nil: it is not from an outbox
 
 -- Looks up what is not there yet while the library is loaded.
 local function prepare()
@@ -82,27 +83,23 @@ local function make()
   local there = call('HLEN', LEASES)
   for _, set in ipairs({DELAYED, READY, DEAD}) do there = there + call('ZCARD', set) end
   for letter in string.gmatch('wge', '%a') do flag(letter, true) end
-  call('HSET', META, 'put', int(there), 'seq', int(now))
-  counters.put, seq = there, now
+  seq = now
+  call('HSET', META, 'put', int(there), 'seq', int(seq))
 end
 
--- Gives this change its number; sets a field of meta, and adds to a counter, with it.
-local function advance(field, value, counter, times)
+-- Gives this change its number, and sets a field of meta with it.
+local function advance(...)
   if not exists then return end
   change = change + 1
-  field, value = field or 'change', value or int(change)
-  if not counter then return call('HSET', META, 'change', int(change), field, value) end
-  local total = int(counters[counter] + times)
-  call('HSET', META, 'change', int(change), field, value, counter, total)
+  call('HSET', META, 'change', int(change), ...)
 end
 
 local function count(name, times)
-  tally = tally or {}
   tally[name] = (tally[name] or 0) + (times or 1)
 end
 
 local function write_counts()
-  for name, times in pairs(tally or {}) do call('HINCRBY', META, name, times) end
+  for name, times in pairs(tally) do call('HINCRBY', META, name, times) end
 end
 
 -- Stores a reply under the mark of this call, and returns it. WAIT behind a replay waits for this.
@@ -130,7 +127,7 @@ local function begin(keys, args)
   META, RECORDS, DELAYED, READY, DEAD, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS,
     LINES, TURNS, SHARES, FORWARDED, TRY = unpack(keys)
   MARK, LANE, QUEUE, SHARDS, SHARD = args[2], args[4], args[5], tonumber(args[6]), tonumber(args[7])
-  tally, replayed, died, now, part, actor = nil, nil, {}, tonumber(args[1]), 0, nil
+  tally, replayed, died, now, part, actor = {}, nil, {}, tonumber(args[1]), 0, nil
   local known = MARK ~= '' and call('GET', TRY)
   if known and sub(known, 1, #MARK + 1) == MARK .. ' ' then
     replayed = remember(sub(known, #MARK + 2))
@@ -145,10 +142,9 @@ local function begin(keys, args)
   exists, flags, leader = meta[1] ~= false, meta[2] or '', meta[7]
   token, seq = tonumber(meta[1] or 0), tonumber(meta[3] or 0)
   keep, change = tonumber(meta[4] or 0), tonumber(meta[6] or 0)
-  counters = {put = meta[8] or 0, acked = meta[9] or 0}
   if leader then lead_at, leader = match(leader, '^(%d+) (.*)$') end
   lead_at = leader and tonumber(lead_at)
-  if not (token and seq and keep and change and tonumber(counters.put) and tonumber(counters.acked)) then
+  if not (token and seq and keep and change and tonumber(meta[8] or 0) and tonumber(meta[9] or 0)) then
     return redis.error_reply('CORRUPT ' .. META)
   end
   if exists and SHARDS and meta[5] ~= args[6] then
@@ -170,4 +166,31 @@ local function define(name, flags, body)
     function_name = NAME .. '_' .. name, flags = flags,
     callback = function(keys, args) return begin(keys, args) or body() end,
   }
+end
+
+-- Rows of outboxes: this shard remembers those whose commands it has executed, in FORWARDED.
+
+-- Reads the origin of a call: "outbox before row row ...", or empty; `before` may be empty. First forgets
+-- the rows of the outbox that are smaller than `before`.
+local function read_origin(text)
+  rows = nil
+  if text == '' then return end
+  local outbox, before, names = match(text, '^(%S+) (%S*) (.*)$')
+  if before ~= '' then
+    call('ZREMRANGEBYLEX', FORWARDED, '[' .. outbox .. '/', '(' .. outbox .. '/' .. before)
+  end
+  rows = {}
+  for name in string.gmatch(names, '%S+') do rows[#rows + 1] = outbox .. '/' .. name end
+end
+
+local function is_forwarded(i)
+  return call('ZSCORE', FORWARDED, rows[i])
+end
+
+-- Remembers rows, whose numbers in the call are the keys of `done`.
+local function remember_rows(done)
+  if not rows then return end
+  for i in pairs(done) do call('ZADD', FORWARDED, 0, rows[i]) end
+  local most = 10000  -- of bide.model.limits
+  call('ZREMRANGEBYRANK', FORWARDED, 0, -most - 1)
 end

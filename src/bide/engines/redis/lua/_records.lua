@@ -1,12 +1,60 @@
+-- Ends: what a queue with `history` or `result_ttl` remembers of messages that have ended.
+--
+-- Of each id the last ends, the newest first, end to end. An end is a line, and behind it who ended the
+-- message, its failures and its result:
+--   moment how due attempt since |by| |failures| |result|
+-- A length is - where there is no such thing.
+local history, results  -- milliseconds
+
+local function read_ends_settings()
+  local found = call('HMGET', META, 'history', 'result_ttl')
+  history, results = tonumber(found[1] or 0), tonumber(found[2] or 0)
+end
+
+-- Remembers how a message ends, if the queue does, and tells the lanes that wait for results; `by` and
+-- `result` may be nil.
+local function remember_end(r, how, by, result)
+  if not has('h') or max(history, results) == 0 then return end
+  local failures = history > 0 and r.failures ~= '' and r.failures or nil
+  result = results > 0 and result or nil
+  local parts = {concat({int(now), how, int(r.due), int(r.attempt),
+    how == 'acked' and r.since ~= '' and r.since or '-', by and #by or '-',
+    failures and #failures or '-', result and #result or '-'}, ' ') .. '\n',
+    by or '', failures or '', result or ''}
+  local known, at, n, most = call('HGET', ENDED, r.id), 1, 1, 20
+  while known and n < most and at <= #known do
+    local b, f, s, after = match(known, '^%d+ %a+ %d+ %d+ %S+ (%S+) (%S+) (%S+)\n()', at)
+    if not after then break end
+    at = after + tonumber(b ~= '-' and b or 0) + tonumber(f ~= '-' and f or 0) + tonumber(s ~= '-' and s or 0)
+    n = n + 1
+  end
+  if known then parts[#parts + 1] = sub(known, 1, at - 1) end
+  call('HSET', ENDED, r.id, concat(parts))
+  call('ZADD', ENDINGS, int(now), r.id)
+  for lane, until_ in string.gmatch(results > 0 and call('HGET', META, 'watchers') or '', '(%S+) (%d+)') do
+    if tonumber(until_) > now then call('PUBLISH', 'bide:wake:' .. lane, QUEUE .. ' end ' .. r.id) end
+  end
+end
+
+-- Forgets what was remembered long enough, 1000 ids at most.
+function forget_ends()
+  read_ends_settings()
+  local old = call('ZRANGEBYSCORE', ENDINGS, '-inf', int(now - max(history, results)), 'LIMIT', 0, 1000)
+  if #old > 0 then
+    call('HDEL', ENDED, unpack(old))
+    call('ZREM', ENDINGS, unpack(old))
+  end
+  if max(history, results) == 0 and call('EXISTS', ENDINGS) == 0 then flag('h', false) end
+end
+
 -- Records, and the way of a message from set to set.
 --
 -- A record is a line, and behind it group, headers, failures and body, end to end:
 --   order due created kind priority attempt attempts expires state ended planned |group| |headers| |failures|
 -- `order` is 12 hexadecimal digits, `due` and `created` 13 decimal ones, `kind` j (JSON) or b (bytes).
--- `created` is when the message was first put: 0 if an import does not know, and missing in records of an
--- older bide. The three lengths are left out where all are 0. `state` is dead,
--- acked or expired, and `ended` since when; both are - for all other messages, as is `expires` where
--- there is none. `planned` is the due moment that was asked for, if a retry has moved `due`, or -; behind
+-- `created` is when the message was first put: 0 if an import does not know. The three lengths are left
+-- out where all are 0. `state` is dead, acked or expired, and `ended` since when; both are - for all other
+-- messages, as is `expires` where there is none. `planned` is the due moment that was asked for, if a retry has moved `due`, or -; behind
 -- it and a colon stands the one that was asked for before a revival, if there was one.
 --
 -- Writes go in an order that survives a server which dies between two of them: first the new place,
@@ -15,6 +63,9 @@
 local BASE = {dead = 0, acked = 0, expired = STRIPE}  -- kept: first what was acked, then what expired
 
 local function ready_rank(r) return (255 - r.priority) * STRIPE + r.due end
+
+-- Returns the moment that a caller gives: Unix milliseconds, or + and milliseconds from now.
+local function moment_of(text) return sub(text, 1, 1) == '+' and now + text or tonumber(text) end
 
 -- Returns the set of messages that ended in a state.
 local function ended_in(state)
@@ -25,7 +76,7 @@ end
 -- Returns what a record says; nil: it cannot be read, since something else has changed it.
 local function parse(id, text)
   local order, due, created, kind, priority, attempt, attempts, expires, state, ended, planned, asked, g, h, f, at =
-    match(text, '^(%x+) (%d+) ?(%d*) (%a) (%d+) (%d+) (%d+) (%S+) (%S+) (%S+) ([%d-]+):?(%d*) ?(%d*) ?(%d*) ?(%d*)\n()')
+    match(text, '^(%x+) (%d+) (%d+ )(%a) (%d+) (%d+) (%d+) (%S+) (%S+) (%S+) ([%d-]+):?(%d*) ?(%d*) ?(%d*) ?(%d*)\n()')
   if not order or #order ~= ORDER or state ~= '-' and not BASE[state] then return nil end
   if g == '' then g, h, f = 0, 0, 0 end
   local headers, failures = at + g, at + g + h
@@ -35,13 +86,15 @@ local function parse(id, text)
     id = id, order = order, member = order .. id, due = tonumber(due), kind = kind,
     priority = tonumber(priority), attempt = tonumber(attempt), attempts = tonumber(attempts),
     expires = tonumber(expires), state = state, was = state, ended = tonumber(ended),
-    planned = tonumber(planned), asked = tonumber(asked), created = created ~= '' and created .. ' ' or '',
+    planned = tonumber(planned), asked = tonumber(asked), created = created,
     group = sub(text, at, headers - 1), headers = sub(text, headers, failures - 1),
     failures = sub(text, failures, failures + f - 1), body = sub(text, failures + f),
   }
 end
 
 local function save(r)
+  if r.priority > 0 then flag('w', true) end
+  if r.expires then flag('e', true) end
   local line = concat({r.order, format('%013d', r.due), r.created .. r.kind, r.priority, r.attempt,
     r.attempts, r.expires and int(r.expires) or '-', r.state or '-', r.ended and int(r.ended) or '-',
     (r.planned and int(r.planned) or '-') .. (r.asked and ':' .. int(r.asked) or '')}, ' ')
@@ -117,7 +170,10 @@ end
 
 local function set_group(r, group)
   if group == r.group then return end
-  if group ~= '' then call('ZADD', GROUPS, 0, group .. '\1' .. r.member) end
+  if group ~= '' then
+    flag('g', true)
+    call('ZADD', GROUPS, 0, group .. '\1' .. r.member)
+  end
   if r.group ~= '' then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
   r.group = group
 end
@@ -180,11 +236,11 @@ local function locate(id, text)
     local order = match(lease or '', '^%x+')
     if not order or #order ~= ORDER then return nil, true end
     r = {id = id, order = order, member = order .. id, due = now, priority = 0, attempt = 0, attempts = 10,
-      created = '', group = ''}
+      created = format('%013d ', 0), group = ''}
   end
   if lease and sub(lease, 1, ORDER) == r.order then
     r.lease, r.token, r.until_, r.holder, r.since, r.extended, r.successor = match(lease,
-      '^(%x+ (%d+) (%d+) ([^\t\n]*)\t?(%d*) ?(%d*))\n?(.*)$')  -- nothing from the tab on: of an older bide
+      '^(%x+ (%d+) (%d+) ([^\t\n]*)\t(%d+) ?(%d*))\n?(.*)$')
     r.until_, r.successor = tonumber(r.until_), r.successor ~= '' and r.successor or nil
   end
   if limited then find_line(r) end
@@ -253,4 +309,48 @@ function forget()
     drop(ids_of(members))
     if #members > 0 then call('ZREM', KEPT, unpack(members)) end
   end
+end
+
+-- Where the messages of a state stand: ranges of the ordered sets, in rank order.
+
+local OF_DELAYED = {delayed = true, due = true, waiting = true}
+
+-- Returns a list of {set, lowest rank, highest rank}.
+--   which          ready (as it was promoted), delayed (due or not), of these due or waiting, leased, dead,
+--                  acked or expired
+--   after, before  bounds of due; of dead, acked and expired messages: of the moment of their end
+local function ranges(which, after, before)
+  local LAST = 9007199254740992 / 256 - 1
+  if which == 'due' then before = min(before or now + 1, now + 1) end
+  if which == 'waiting' then after = max(after or 0, now + 1) end
+  local low, high = max(after or 0, 0), min(before or LAST, LAST) - 1
+  if high < low then return {} end
+  if OF_DELAYED[which] then return {{DELAYED, low * 256, high * 256 + 255}} end
+  if which == 'leased' then return {{LEASED, low, high}} end
+  if ended_in(which) then
+    return {{ended_in(which), BASE[which] + min(low, STRIPE), BASE[which] + min(high, STRIPE - 1)}}
+  end
+  local found, rank = {}, 0
+  while true do  -- a stripe for each priority: in it, messages stand by due
+    local first = call('ZRANGEBYSCORE', READY, int(rank), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    if not first then return found end
+    local stripe = floor(first / STRIPE) * STRIPE
+    found[#found + 1] = {READY, stripe + min(low, STRIPE), stripe + min(high, STRIPE - 1)}
+    rank = stripe + STRIPE
+  end
+end
+
+-- Returns the index of the first member of a set behind a rank, and an order of putting there.
+local function behind(set, rank, order)
+  local low = call('ZCOUNT', set, '-inf', '(' .. int(rank))
+  local high = call('ZCOUNT', set, '-inf', int(rank))
+  while low < high do
+    local middle = floor((low + high) / 2)
+    if sub(call('ZRANGE', set, middle, middle)[1], 1, ORDER) > order then
+      high = middle
+    else
+      low = middle + 1
+    end
+  end
+  return low
 end

@@ -1,3 +1,47 @@
+-- What claims share: taking back leases that are over, and moving what is due to ready.
+
+local function due_by_now() return int(now * 256 + 255) end  -- the highest rank of a message that is due
+
+local function is_late(r)
+  return r.expires and now > r.due + r.expires
+end
+
+local PROMOTE = 1024  -- see bide.model.rank
+
+-- Takes back messages whose lease is over, PROMOTE at most.
+local function take_back()
+  local members = call('ZRANGEBYSCORE', LEASED, '-inf', int(now), 'LIMIT', 0, PROMOTE)
+  for _, member in ipairs(members) do
+    local id = sub(member, ORDER + 1)
+    local r = locate(id)  -- takes it back
+    if r and r.token then  -- this and the next: half a change, left by a server that died
+      call('ZADD', LEASED, int(r.until_), r.member)
+    elseif call('ZREM', LEASED, member) == 1 then
+      call('HDEL', LEASES, id)
+      if r and not r.state and not call('ZSCORE', DELAYED, r.member) then  -- its lease could not be read
+        to_ready(r)
+      end
+    end
+    if r and r.held_by and r.state == 'dead' then
+      died[#died + 1] = {id, r.attempt, r.held_by}
+    end
+  end
+end
+
+-- Moves up to `limit` due messages to ready.
+local function promote(limit)
+  local found = call('ZRANGEBYSCORE', DELAYED, '-inf', due_by_now(), 'WITHSCORES', 'LIMIT', 0, limit)
+  if #found == 0 then return end
+  local ranks = {}
+  for i = 1, #found, 2 do
+    local rank = tonumber(found[i + 1])
+    ranks[i], ranks[i + 1] = int(rank % 256 * STRIPE + floor(rank / 256)), found[i]
+  end
+  if limited then line_up(ranks) end
+  call('ZADD', READY, unpack(ranks))
+  call('ZREMRANGEBYRANK', DELAYED, 0, #found / 2 - 1)
+end
+
 -- Waking. Of all lanes that wait for the same head of the queue, one leads: it claims at that moment. A
 -- second one, its deputy, claims a beat later, in case the leader has died. The others sleep until a
 -- change makes it their turn. A lane that does not hear its channel is passed over.
@@ -84,4 +128,10 @@ end
 local function enroll()
   call('ZADD', WAITERS, 'NX', int(now), LANE)
   flag('l', true)
+end
+
+-- Returns how many messages are where; the last of these numbers: how many of DELAYED are due.
+local function sizes()
+  return call('ZCARD', DELAYED), call('ZCARD', READY), call('HLEN', LEASES), call('ZCARD', DEAD),
+    call('ZCARD', KEPT), call('ZCOUNT', DELAYED, '-inf', due_by_now())
 end

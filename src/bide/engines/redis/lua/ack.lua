@@ -44,17 +44,15 @@ define('ack', {'allow-oom'}, function()
         end
       end
       outcomes[i] = done and r.gone and {true} or outcome(r, done)
-      -- An ack closes nothing: what was open before it is open still.
-      if limited then nexts[i] = nexts[i - 1] == now and nexts[i - 1] or opens_next() end
+      if limited then nexts[i] = done and opens_next() or null end
     end
   end
+  advance()
   if n > 0 then
-    advance(nil, nil, 'acked', n)
+    count('acked', n)
     if has('g') then drop(acked) else call('HDEL', RECORDS, unpack(acked)) end
     call('HDEL', LEASES, unpack(acked))
     call('ZREM', LEASED, unpack(members))
-  else
-    advance()
   end
   if limited or earliest then wake(earliest and max(earliest, now)) end
   return finish(n == total and {} or outcomes, nexts)

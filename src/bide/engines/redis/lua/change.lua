@@ -1,7 +1,7 @@
 -- change: do one thing to each of some messages.
 -- ARGV 8 verb; of those that know it 9 when: a moment, or + and milliseconds from now; 10 still: what
 --      the caller saw (see is_still), or empty; 11 reason; 12 actor: who gives the command, or empty;
---      13 origin: see _forwarded.lua; from 14 on, two for each: id, and token of the lease, or what the
+--      13 origin: see `read_origin`; from 14 on, two for each: id, and token of the lease, or what the
 --      caller saw of this one, or empty
 --   cancel      delete messages that nobody holds, if they are still what the caller saw
 --   reschedule  let them be due at another moment, likewise
@@ -14,8 +14,8 @@
 --   release     end the lease, whoever holds it: a failed attempt, ready again at once
 --   mend        make a dead letter of what a claim has leased and its client cannot read
 -- Reply: [now, change, [outcome of each], nexts]; the state of a message that nobody holds and whose record
---   cannot be read is `unreadable`; nexts: of a limited queue, after each change, when a claim
---   gets something of what is ready, or null if that is not before a lease ends
+--   cannot be read is `unreadable`; nexts: of a limited queue, after each that ended a lease, when a
+--   claim gets something of what is ready, or null if that is not before a lease ends
 local verb, moment, still, reason
 
 local function do_it(r, token)
@@ -80,21 +80,24 @@ end
 -- Does `act` to each message that is named from `first` on, at the moment that `when` says; replies.
 local function change_each(when, first, act, origin)
   local outcomes, nexts, changed, earliest = {}, {}, {}, nil
-  moment = when ~= '' and (sub(when, 1, 1) == '+' and now + when or tonumber(when))
+  moment = when ~= '' and moment_of(when)
   advance()
   read_origin(origin)
   for i = first, #ARGV, 2 do
-    local number = #outcomes + 1
+    local number, ended = #outcomes + 1, false
     if rows and is_forwarded(number) then
       outcomes[number] = {false, 'forwarded'}
     else
       local r, unreadable = locate(ARGV[i])
+      local held = r and r.token
       local done = r ~= nil and act(r, ARGV[i + 1])
       if done and not (r.gone or r.state or r.token) then earliest = min(earliest or r.due, r.due) end
       if done and rows then changed[number] = true end
       outcomes[number] = unreadable and {false, 'unreadable'} or outcome(r, done)
+      ended = held and not r.token
     end
-    if limited then nexts[#nexts + 1] = opens_next() end
+    local opens = limited and opens_next()
+    if limited then nexts[number] = ended and opens or null end
   end
   remember_rows(changed)
   wake(earliest and max(earliest, now))
@@ -109,13 +112,13 @@ end)
 
 -- edit: change what is named of messages that nobody holds, dead letters included.
 -- ARGV 8 still: what the caller saw (see is_still), or empty; 9 due: a moment, or + and milliseconds from
---      now; empty: it stays, and only then dead letters are changed; 10 flags, as of put
---      Of the next ones, empty: it stays. 11 body, behind its kind; 12 priority; 13 attempts; 14 expires, or
---      -; 15 group and 16 headers, behind a =, and nothing behind it: without; from 17 on, two for each:
+--      now; empty: it stays, and only then dead letters are changed
+--      Of the next ones, empty: it stays. 10 body, behind its kind; 11 priority; 12 attempts; 13 expires, or
+--      -; 14 group and 15 headers, behind a =, and nothing behind it: without; from 16 on, two for each:
 --      id, and empty
 -- Reply: [now, change, [outcome of each], []]
 local function edit(r)
-  local still, body, expires, group, headers = ARGV[8], ARGV[11], ARGV[14], ARGV[15], ARGV[16]
+  local still, body, expires, group, headers = ARGV[8], ARGV[10], ARGV[13], ARGV[14], ARGV[15]
   if r.token or r.state and (r.state ~= 'dead' or moment) then return false end
   if r.state and find(r.failures, '"in transit by bide [^"]*"[^"]*%]%]$') then
     return false  -- a move or import has it under way: the change would be lost
@@ -124,8 +127,8 @@ local function edit(r)
   local is_ready = not r.state and not moment and not call('ZSCORE', DELAYED, r.member)
   if moment then plan(r, moment) end
   if body ~= '' then r.kind, r.body = sub(body, 1, 1), sub(body, 2) end
-  if ARGV[12] ~= '' then r.priority = tonumber(ARGV[12]) end
-  if ARGV[13] ~= '' then r.attempts = tonumber(ARGV[13]) end
+  r.priority = tonumber(ARGV[11]) or r.priority
+  r.attempts = tonumber(ARGV[12]) or r.attempts
   if expires == '-' then
     r.expires = nil
   elseif expires ~= '' then  -- a retry keeps the time at which it expires
@@ -140,8 +143,73 @@ local function edit(r)
   else
     to_delayed(r)
   end
-  for letter in string.gmatch(ARGV[10], '%a') do flag(letter, true) end
   return true
 end
 
-define('edit', {}, function() return change_each(ARGV[9], 17, edit, '') end)
+define('edit', {}, function() return change_each(ARGV[9], 16, edit, '') end)
+
+-- sweep: delete, or count, messages that a rule names, a slice at a time.
+-- ARGV 8 which, one or several: see ranges; or group
+--     9 after, 10 before: bounds of due (of the end, for what has ended), or empty
+--     11 group, or empty; 12 limit; 13 cursor: of the slice before (of a group), or empty
+--     14 count: what the deleted ones are counted as, or empty; 15 delete: 1, else only count
+--     16 actor: who gives the command, or empty
+-- Reply: [now, change, how many, cursor or null]
+define('sweep', {'allow-oom'}, function()
+  local which, group, cursor = ARGV[8], ARGV[11], ARGV[13]
+  local after, before = tonumber(ARGV[9]), tonumber(ARGV[10])
+  local limit, deletes = tonumber(ARGV[12]), ARGV[15] == '1'
+  local found, counted = 0, ARGV[14] ~= '' and ARGV[14] or nil
+  actor = ARGV[16] ~= '' and ARGV[16] or nil
+  if deletes then advance() end
+
+  local function delete_all(members)
+    drop(ids_of(members), counted)
+    if counted then count(counted, #members) end
+  end
+
+  local function sweep(which)
+    for _, range in ipairs(ranges(which, after, before)) do
+      local set, low, high = range[1], int(range[2]), int(range[3])
+      if not deletes then
+        found = found + call('ZCOUNT', set, low, high)
+      elseif found < limit then
+        local members = call('ZRANGEBYSCORE', set, low, high, 'LIMIT', 0, limit - found)
+        if #members > 0 then
+          delete_all(members)
+          call('ZREM', set, unpack(members))
+          found = found + #members
+        end
+      end
+    end
+  end
+
+  local following
+  if which == 'group' then
+    local prefix = group .. '\1'
+    local low = cursor == '' and '[' .. prefix or '(' .. prefix .. cursor
+    local entries = call('ZRANGEBYLEX', GROUPS, low, '(' .. group .. '\2', 'LIMIT', 0, 300)
+    local chosen = {}
+    for _, entry in ipairs(entries) do
+      if found >= limit then break end
+      local member = sub(entry, #prefix + 1)
+      local id = sub(member, ORDER + 1)
+      local text = call('HGET', RECORDS, id)
+      local r = text and parse(id, text)
+      if r and not r.state and (not after or r.due >= after) and (not before or r.due < before)
+        and call('HEXISTS', LEASES, id) == 0 then
+        found = found + 1
+        chosen[found] = member
+      end
+      following = member
+    end
+    if deletes and #chosen > 0 then
+      delete_all(chosen)
+      if call('ZREM', DELAYED, unpack(chosen)) < #chosen then call('ZREM', READY, unpack(chosen)) end
+    end
+    if #entries < 300 and found < limit then following = nil end
+  else
+    for each in string.gmatch(which, '%a+') do sweep(each) end
+  end
+  return (deletes and finish or answer)(found, following or null)
+end)

@@ -1,19 +1,16 @@
 -- claim: lease the next due messages. Takes back leases that are over, and expires what is too late.
 -- A claim of many comes in slices, so that no slice holds the server for long.
 -- ARGV 8 count: how many are still wanted; 9 lease: milliseconds; 10 holder
---     11 token: of the slice before, or empty; how many may still be 12 taken back, 13 moved to ready,
---     14 examined; 15 bytes: how large the reply may become
---     16 1 over several shards: lease the first ready ones, and nothing else; else empty
---     17 floor: over several shards, the highest token that is known; 18 slots: how many the caller can
+--     11 token: of the slice before, or empty; 12 bytes: how large the reply may become
+--     13 1 over several shards: lease the first ready ones, and nothing else; else empty
+--     14 floor: over several shards, the highest token that is known; 15 slots: how many the caller can
 --     start at once, which counts in a limited queue, or empty
 -- Reply: [head, ids, records]; head is:
---   [now, change, token, until, whether the queue keeps results, next or null, whether the client is to sort, taken back, moved, examined,
+--   [now, change, token, until, whether the queue keeps results, next or null,
 --   more slices to come, [[id, attempts, last holder] of each that is dead now, since its lease ended],
 --   of a limited queue: [when the last limit let each message go, or 0], whether due messages are in no line]
 local SLICE = 500
-local TABLE = 32  -- from so many on, Redis is quicker if its set and its hash of leases are no lists
-local LONG = '                                                                 '  -- longer than what Redis keeps in a list
-local lease_token, until_, ids, texts, left, lapsed, promoted, examined, let_go
+local lease_token, until_, wanted, ids, texts, left, examined, let_go
 local held, ends, mark, score  -- what is leased at once: of LEASES, of LEASED, and what all have in common
 
 -- Replies; `next` is when to claim again, `more` whether more slices are to come.
@@ -26,8 +23,7 @@ local function reply(next, more)
   write_counts()
   if #ids > 0 then remember('lease ' .. lease_token .. ' ' .. int(until_)) end
   return {answer(tonumber(lease_token or 0), until_, has('h') and results > 0,
-    next and max(0, next - part) or null, replayed ~= nil or has('w') and not limited, lapsed, promoted, examined,
-    more == true, died, limited and let_go or {}, behind and true or false), ids, texts}
+    next and max(0, next - part) or null, more == true, died, limited and let_go or {}, behind and true or false), ids, texts}
 end
 
 local function tell_again()
@@ -48,15 +44,11 @@ end
 local function give_token()
   local given = lease_token and tonumber(lease_token) or token + 1
   if not lease_token and SHARDS > 1 then  -- each shard gives numbers of its own, above all that it has met (Lamport)
-    given = (floor(max(token, tonumber(ARGV[17])) / SHARDS) + 1) * SHARDS + SHARD
+    given = (floor(max(token, tonumber(ARGV[14])) / SHARDS) + 1) * SHARDS + SHARD
   end
   lease_token = int(given)
-  if given > token then
-    token = given
-    advance('token', lease_token)
-  else
-    advance()
-  end
+  token = max(token, given)
+  advance('token', int(token))
 end
 
 -- Sets aside a message that is too late. It stands where it was found, even if half a change, left by a
@@ -81,43 +73,35 @@ local function hold(member, id, text)
   ids[n], texts[n] = id, text
 end
 
+local function write_leases()
+  if #held == 0 then return end
+  call('HSET', LEASES, unpack(held))
+  call('ZADD', LEASED, unpack(ends))
+end
+
 -- Leases the first members of a set; returns whether there is room for more in the reply.
 local function lease(set, members)
-  local READ, looked, expired, expires = 64, 0, 0, has('e')
+  local looked, expired, expires, full = 0, 0, has('e'), false
   held, ends, mark = {}, {}, nil
-  for first = 1, #members, READ do
-    local found = {}
-    for i = first, min(first + READ - 1, #members) do
-      found[i - first + 1] = sub(members[i], ORDER + 1)
+  for _, member in ipairs(members) do
+    local id = sub(member, ORDER + 1)
+    local text = call('HGET', RECORDS, id)
+    local r = text and expires and parse(id, text)
+    if r and is_late(r) then
+      expire(r)
+      expired = expired + 1
+    elseif text then  -- what cannot be read is mended then, see claim.py; else it is half a change
+      left = left - #text - #id
+      full = left < 0 and #ids > 0
+      if full then break end
+      hold(member, id, text)
     end
-    local records = call('HMGET', RECORDS, unpack(found))
-    for i = 1, #found do
-      local id, text = found[i], records[i]
-      local r = text and expires and parse(id, text)
-      if r and is_late(r) then
-        expire(r)
-        expired = expired + 1
-      elseif text then  -- what cannot be read is mended then, see claim.py; else it is half a change
-        left = left - #text - #id
-        if left < 0 and #ids > 0 then break end
-        hold(members[first + i - 1], id, text)
-      end
-      looked = looked + 1
-    end
-    if left < 0 and looked < first + #found - 1 then break end
+    looked = looked + 1
   end
   examined = examined + looked
-  if #held >= 2 * TABLE then
-    call('HSET', LEASES, held[1], held[2] .. LONG)
-    call('ZADD', LEASED, 0, LONG)
-  end
-  if #held > 0 then
-    call('HSET', LEASES, unpack(held))
-    call('ZADD', LEASED, unpack(ends))
-  end
-  if #held >= 2 * TABLE then call('ZREM', LEASED, LONG) end
+  write_leases()
   if looked > expired then call('ZREMRANGEBYRANK', set, 0, looked - expired - 1) end
-  return looked == #members
+  return not full
 end
 
 local function due_of(set, most)
@@ -125,41 +109,27 @@ local function due_of(set, most)
   return call('ZRANGEBYSCORE', DELAYED, '-inf', due_by_now(), 'LIMIT', 0, most)
 end
 
--- Makes what is due ready; returns true if more calls are to do so.
-local function promote_up_to(weigh)
-  while weigh > promoted do
-    local moved = promote(weigh - promoted)
-    promoted = promoted + moved
-    if moved < 1000 then return false end
-    if weigh - promoted > 100 then return true end
-  end
-end
-
--- Leases what is due, and replies if it got something or more slices are to come.
+-- Leases what is due.
 local function take_due()
-  local PROMOTE, wanted, weigh, examine = 1024, tonumber(ARGV[8]), tonumber(ARGV[13]), tonumber(ARGV[14])
-  lapsed = take_back(tonumber(ARGV[12]))
-  if lapsed == 200 then return reply(nil, true) end
   local limit, full = min(wanted, SLICE), false
-  while #ids < limit and examined < examine and not full do
+  while #ids < limit and examined < PROMOTE and not full do
     local set = DELAYED
     if has('w') or call('EXISTS', READY) == 1 then
       set = READY
-      if promote_up_to(weigh) then return reply(nil, true) end
+      promote(PROMOTE)
     end
     local members = due_of(set, limit - #ids)
-    if #members == 0 then break end
+    if #members == 0 then return true end
     full = not lease(set, members)
-    if #ids < limit then weigh, promoted = max(PROMOTE, wanted), 0 end  -- some expired: look further
   end
-  if #ids == SLICE and wanted > SLICE and not full then return reply(nil, true) end
+  return not full
 end
 
 -- Finds the next message of a group that is not too late; returns its entry in line, member, id and
 -- record; nothing if there is none.
 local function find_next(g)
   local entry = head_of(g)
-  while entry and examined < tonumber(ARGV[14]) do
+  while entry and examined < PROMOTE do
     local member = sub(entry, #g.name + 17)
     local id = sub(member, ORDER + 1)
     local text = call('ZSCORE', READY, member) and call('HGET', RECORDS, id)
@@ -208,8 +178,7 @@ local function serve(most)
   end
   if n > 0 then
     begin_change()
-    call('HSET', LEASES, unpack(held))
-    call('ZADD', LEASED, unpack(ends))
+    write_leases()
     call('ZADD', LINES, unpack(runs))
     write_service()
   end
@@ -270,25 +239,22 @@ end
 
 -- The same of a limited queue.
 function take_turns()
-  local wanted, examine = tonumber(ARGV[8]), tonumber(ARGV[14])
   if unsettled then begin_lines() end
   open_groups()
-  lapsed = take_back(tonumber(ARGV[12]))
-  if lapsed == 200 then return reply(nil, true) end
-  if lining and line_up_step() then return reply(nil, true) end  -- what is leased counts first
-  if not lining and promote_up_to(tonumber(ARGV[13])) then return reply(nil, true) end
-  local most = min(wanted, SLICE, tonumber(ARGV[18]) or wanted)
+  if lining and line_up_step() then return true, true end  -- what is leased counts first
+  if not lining then promote(PROMOTE) end
+  local most = min(wanted, SLICE, tonumber(ARGV[15]) or wanted)
   if limit > 0 then most = min(most, limit - call('HLEN', LEASES)) end
   local open = most > 0 and rate_allows() and not lining
   if open and call('ZCOUNT', DELAYED, '-inf', due_by_now()) > 0 then look_ahead() end
   settle_all()
   local goes_on = true
-  while goes_on and #ids < most and examined < examine and rate_allows() do goes_on = serve(most - #ids) end
-  if #ids == SLICE and wanted > SLICE and goes_on then return reply(nil, true) end
+  while goes_on and #ids < most and examined < PROMOTE and rate_allows() do goes_on = serve(most - #ids) end
   if #ids == 0 and count_lines(call('ZCARD', READY), call('HLEN', LEASES)) > 0 then
-    begin_lines()  -- a client of an older version has changed messages
-    return reply(0)
+    begin_lines()  -- half a change, left by a server that died
+    return true, true
   end
+  return goes_on
 end
 end
 
@@ -322,19 +288,20 @@ local function sleep(moment)
 end
 
 define('claim', {'allow-oom'}, function()
-  lease_token, until_, left = ARGV[11] ~= '' and ARGV[11] or nil, now + ARGV[9], tonumber(ARGV[15])
-  ids, texts, lapsed, promoted, examined, let_go = {}, {}, 0, 0, 0, {}
-  local before, shared = lease_token, ARGV[16] == '1'
+  lease_token, until_, left = ARGV[11] ~= '' and ARGV[11] or nil, now + ARGV[9], tonumber(ARGV[12])
+  wanted, ids, texts, examined, let_go = tonumber(ARGV[8]), {}, {}, 0, {}
+  local before, shared = lease_token, ARGV[13] == '1'
   if replayed then return tell_again() end
   if shared then
     local stale = before and tonumber(call('HGET', META, 'returned') or 0) >= tonumber(before)
-    if exists and not has('p') and not stale then lease(READY, due_of(READY, tonumber(ARGV[8]))) end
+    if exists and not has('p') and not stale then lease(READY, due_of(READY, wanted)) end
   elseif not exists or has('p') then
     wait()
     return reply()
   else
-    local done = (limited and take_turns or take_due)()
-    if done then return done end
+    take_back()
+    local goes_on, again = (limited and take_turns or take_due)()
+    if again or #ids == SLICE and wanted > SLICE and goes_on then return reply(nil, true) end
   end
   if #ids > 0 and LANE ~= '' and has('l') then  -- this lane waits no longer: another one does
     call('ZREM', WAITERS, LANE)
@@ -349,4 +316,37 @@ define('claim', {'allow-oom'}, function()
     return reply(moment and moment - now)
   end
   return sleep(moment)
+end)
+
+-- peek: what a claim over several shards would find in this one. Takes back leases that are over, and
+-- moves what is due to ready.
+-- ARGV 8 how many messages to tell of
+-- Reply: [now, change, highest token, how many are ready, [rank, order, 1 if it has expired] of the first
+--   ones, flat, and as `claim` which are dead now]
+define('peek', {'allow-oom'}, function()
+  local most, listed, ready = tonumber(ARGV[8]), {}, 0
+  advance()
+  if exists and not has('p') then
+    take_back()
+    promote(has('w') and PROMOTE or most)
+    local found = call('ZRANGE', READY, 0, most - 1, 'WITHSCORES')
+    for i = 1, #found, 2 do
+      local id = sub(found[i], ORDER + 1)
+      local text = has('e') and call('HGET', RECORDS, id)
+      local r = text and parse(id, text)
+      local n = #listed
+      listed[n + 1], listed[n + 2] = tonumber(found[i + 1]), tonumber(sub(found[i], 1, ORDER), 16)
+      listed[n + 3] = r and is_late(r) and 1 or 0
+    end
+    ready = call('ZCARD', READY)
+  end
+  return finish(token, ready, listed, died)
+end)
+
+-- decline: a lane was told of something and does not wait there any more: tell another one.
+-- Reply: nothing
+define('decline', {'allow-oom'}, function()
+  call('ZREM', WAITERS, LANE)
+  if leader == LANE and has('l') then elect(lead_at) end
+  return false
 end)

@@ -83,3 +83,42 @@ define('configure', {}, function()
   if resumed or changed then wake(now) end
   return finish(has('p'), keep, resumed or changed, history, results, limits_now())
 end)
+
+-- delete: delete this shard of a queue if nothing is in it.
+-- ARGV 8 really: 1, or 0 to only look
+-- Reply: [now, change, exists, delayed, ready, leased, dead, kept]; the last five are 0 if it was deleted
+define('delete', {'allow-oom'}, function()
+  local delayed, ready, leased, dead, kept, due = sizes()
+  local existed = exists
+  if exists and ARGV[8] == '1' and delayed + ready + leased + dead + kept == 0 then
+    advance()
+    call('DEL', META)
+    call('UNLINK', ENDED, ENDINGS, LINES, TURNS, SHARES, FORWARDED)
+    limited = false
+    -- For a week, clients see that nothing was lost: the number of changes goes on.
+    call('HSET', META, 'change', int(change))
+    call('EXPIRE', META, 604800)
+    if has('l') then  -- lanes wait: the next put makes the queue again and wakes one of them
+      call('HSET', META, 'flags', 'l')
+      if leader then call('HSET', META, 'leader', int(lead_at) .. ' ' .. leader) end
+    end
+  end
+  return finish(existed, delayed - due, ready + due, leased, dead, kept)
+end)
+
+-- shards: tell of how many shards a queue is made.
+-- ARGV 8 wanted: of how many to make it if it is not there; the first shard decides, the others follow; empty:
+--      only look
+-- Reply: [now, change, how many or 0, next number of a message here]
+define('shards', {}, function()
+  local wanted = tonumber(ARGV[8])
+  if wanted and not exists then
+    SHARDS = wanted
+    make()
+    advance()
+  elseif wanted and SHARD > 0 and SHARDS ~= wanted then  -- left of a queue that was deleted
+    SHARDS = wanted
+    advance('shards', ARGV[8])
+  end
+  return finish(exists and SHARDS or 0, seq)
+end)

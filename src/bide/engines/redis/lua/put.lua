@@ -1,10 +1,9 @@
 -- put: store messages. No id is named twice.
 -- ARGV 8 conflict: what becomes of a message that is there: keep, replace, or revive (dead ones only)
 --     9 version: replace only messages that still are of it, and store nothing new; or empty
---     10 flags: w some have a priority, g a group, e an expiry
---     11 numbers: in a queue of several shards, the place of each among those of all shards
---     12 origin: see _forwarded.lua
---     from 13 on, three for each: id; record from `kind` on; plan: "when priority", or "when priority died
+--     10 numbers: in a queue of several shards, the place of each among those of all shards
+--     11 origin: see `read_origin`
+--     from 12 on, three for each: id; record from `kind` on; plan: "when priority", or "when priority died
 --     created group" with - for no death, and for a message that is new. `when` is a moment, or + and a
 --     delay; behind it, if there is one, < and how long after the first put of the id at most
 -- Reply: [now, change, next number, [index, outcome] of each message that is not stored]
@@ -12,17 +11,18 @@ local ranks, texts, groups, told, left, earliest, stored
 local last_plan, due, due_text, priority, died_at, created, group, rank  -- of the message at hand
 local new_created, asked, latest
 
+local function due_at(moment)
+  due, due_text, rank = moment, format(' %013d ', moment), int(moment * 256 + 255 - priority)
+end
+
 local function read(plan)
   if plan == last_plan then return end
   last_plan = plan
   local when
   when, latest, priority, died_at, created, group = match(plan, '^([+%d]+)<?(%d*) (%d+) ?(%S*) ?(%S*) ?(.*)$')
-  due, latest = tonumber(when), tonumber(latest)
-  if sub(when, 1, 1) == '+' then due = now + due end
-  asked = due
-  if latest then due = min(asked, now + latest) end
+  asked, latest, died_at = moment_of(when), tonumber(latest), tonumber(died_at)
   created = tonumber(created) and format('%013d ', created)
-  due_text, died_at, rank = format(' %013d ', due), tonumber(died_at), int(due * 256 + 255 - priority)
+  due_at(latest and min(asked, now + latest) or asked)
 end
 
 -- Stores a message in the order `order`. Returns the set where it now stands. `since` is when it was
@@ -31,7 +31,10 @@ local function store(order, id, text, since)
   local member = order .. id
   stored = stored + 2
   texts[stored - 1], texts[stored] = id, order .. due_text .. (created or since) .. text
+  if priority ~= '0' then flag('w', true) end
+  if find(text, '^%a %d+ %d+ %d+ %d') then flag('e', true) end
   if group ~= '' then
+    flag('g', true)
     groups[#groups + 1], groups[#groups + 2] = 0, group .. '\1' .. member
   end
   if died_at then
@@ -49,8 +52,8 @@ end
 local function bound(created)
   local first = tonumber(created) or 0
   if first == 0 then created = new_created end
-  due = min(asked, (first == 0 and now or first) + latest)
-  due_text, rank, last_plan = format(' %013d ', due), int(due * 256 + 255 - priority), nil
+  due_at(min(asked, (first == 0 and now or first) + latest))
+  last_plan = nil
   return created
 end
 
@@ -89,17 +92,17 @@ end
 
 define('put', {}, function()
   last_plan, new_created = nil, format('%013d ', now)
-  local total = (#ARGV - 12) / 3
+  local total = (#ARGV - 11) / 3
   ranks, texts, groups, told, left, earliest, stored = {}, {}, {}, {}, {}, nil, 0
   make()
   local numbers, ids, known, new, done = {}, {}, {}, 0, {}
-  read_origin(ARGV[12])
-  for number in string.gmatch(ARGV[11], '%d+') do numbers[#numbers + 1] = tonumber(number) end
-  for i = 1, total do ids[i] = ARGV[10 + 3 * i] end
+  read_origin(ARGV[11])
+  for number in string.gmatch(ARGV[10], '%d+') do numbers[#numbers + 1] = tonumber(number) end
+  for i = 1, total do ids[i] = ARGV[9 + 3 * i] end
   if total > 0 then known = call('HMGET', RECORDS, unpack(ids)) end
   for i = 1, total do
-    local text, told_before = ARGV[11 + 3 * i], #told
-    read(ARGV[12 + 3 * i])
+    local text, told_before = ARGV[10 + 3 * i], #told
+    read(ARGV[11 + 3 * i])
     if rows and is_forwarded(i) then
       add(i, {false, 'forwarded'})
     elseif known[i] then
@@ -114,8 +117,8 @@ define('put', {}, function()
     if rows and (#told == told_before or told[#told][2]) then done[i] = true end
   end
   remember_rows(done)
-  for letter in string.gmatch(ARGV[10], '%a') do flag(letter, true) end
-  advance('seq', int(seq), 'put', new)
+  count('put', new)
+  advance('seq', int(seq))
   if #ranks > 0 then call('ZADD', DELAYED, unpack(ranks)) end
   if #texts > 0 then call('HSET', RECORDS, unpack(texts)) end
   if #groups > 0 then call('ZADD', GROUPS, unpack(groups)) end

@@ -1,20 +1,19 @@
 -- scan: look at messages, a slice at a time.
 -- ARGV 8 which: see ranges; or group, or all
 --     9 after, 10 before, 11 group: what all must have in common, or empty
---     12 limit; 13 bytes: how large the reply may become; - in front: it may be empty
+--     12 limit; 13 bytes: how large the reply may become
 --     14, 15 place behind which to go on: rank and order; of all: cursor of HSCAN, and the orders that
 --            were told of its first bucket. Empty at the beginning
 --     16 prefix: how the ids begin, or empty
--- Reply: [head, place or empty, 1 if there was no room for more, ids, records, ranks, leases]; place is two texts;
---   behind a rank stands the order if the record does not begin with it
+-- Reply: [head, place or empty, ids, records, ranks, leases]; place is two texts; a rank
+--   and behind it the order
 define('scan', {'no-writes'}, function()
   local which, group = ARGV[8], ARGV[11]
   local after, before = tonumber(ARGV[9]), tonumber(ARGV[10])
-  local limit, left = min(tonumber(ARGV[12]), 500), math.abs(tonumber(ARGV[13]))
-  local may_be_empty = sub(ARGV[13], 1, 1) == '-'
+  local limit, left = min(tonumber(ARGV[12]), 500), tonumber(ARGV[13])
   local rank, order, prefix = tonumber(ARGV[14]), ARGV[15], ARGV[16]
   local READ, VISITS = 32, 2000
-  local ids, texts, ranks, visits, full = {}, {}, {}, 0, '0'
+  local ids, texts, ranks, visits = {}, {}, {}, 0
   local place = {ARGV[14], ARGV[15]}
 
   -- Adds a message if it is wanted; returns false if there is no room for it.
@@ -26,13 +25,9 @@ define('scan', {'no-writes'}, function()
       if r and ((after and r.due < after) or (before and r.due >= before)
         or (group ~= '' and r.group ~= group)) then return true end
     end
-    if #ids >= limit or ((#ids > 0 or may_be_empty) and #text + #id > left) then
-      full = '1'
-      return false
-    end
+    if #ids >= limit or #ids > 0 and #text + #id > left then return false end
     left = left - #text - #id
-    if order and sub(text, 1, ORDER) ~= order then at = at .. ' ' .. order end
-    ids[#ids + 1], texts[#texts + 1], ranks[#ranks + 1] = id, text, at
+    ids[#ids + 1], texts[#texts + 1], ranks[#ranks + 1] = id, text, at .. ' ' .. order
     return true
   end
 
@@ -123,7 +118,7 @@ define('scan', {'no-writes'}, function()
         local at = match(text, '^(%x+) ') or ''
         if #at ~= ORDER then at = sub(redis.sha1hex(id), 1, ORDER) end  -- it cannot be read
         if not told[at] then
-          if not add(id, text, '0') then
+          if not add(id, text, '0', '0') then
             place = {cursor, concat(mine, '-')}
             return
           end
@@ -140,5 +135,5 @@ define('scan', {'no-writes'}, function()
   elseif which == 'group' then scan_group()
   else scan_state() end
   local leases = #ids > 0 and call('HMGET', LEASES, unpack(ids)) or {}
-  return {answer(), place or '', full, ids, texts, ranks, leases}
+  return {answer(), place or '', ids, texts, ranks, leases}
 end)

@@ -1,0 +1,199 @@
+-- find: look at messages by id.
+-- ARGV 8 bytes: how large the reply may become; from 9 on: ids
+-- Reply: [head, records, leases]: of the first ids, for which there is room; false where there is none
+define('find', {'no-writes'}, function()
+  local texts, leases, left, some = {}, {}, tonumber(ARGV[8]), false
+  for i = 9, #ARGV do
+    local text = call('HGET', RECORDS, ARGV[i])
+    left = left - (text and #text or 0)
+    if text and some and left < 0 then break end
+    some = some or text ~= false
+    texts[i - 8], leases[i - 8] = text, call('HGET', LEASES, ARGV[i])
+  end
+  return {answer(), texts, leases}
+end)
+
+-- count: how many messages are where, and what has become of all others.
+-- Reply: [now, change, delayed, ready, leased, dead, kept, paused, keep, oldest or null, strays, counters,
+--   history, result_ttl, [limit, rate, group_limit, group_rate]]
+
+define('count', {'no-writes'}, function()
+  local delayed, ready, leased, dead, kept, due = sizes()
+  local oldest
+  if due > 0 then oldest = floor(call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')[2] / 256) end
+  for _, range in ipairs(ready > 0 and ranges('ready') or {}) do  -- the first of each is its oldest
+    local first = call('ZRANGEBYSCORE', READY, int(range[2]), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    local moment = first % STRIPE
+    if not oldest or moment < oldest then oldest = moment end
+  end
+  local strays = math.abs(call('HLEN', RECORDS) - delayed - ready - leased - dead - kept)
+    + math.abs(leased - call('ZCARD', LEASED)) + (limited and count_lines(ready, leased) or 0)
+  local counters = call('HMGET', META, 'put', 'acked', 'cancelled', 'expired', 'purged', 'died',
+    'revived', 'retried', 'lapsed')
+  for i, value in ipairs(counters) do counters[i] = tonumber(value or 0) end
+  read_ends_settings()
+  return answer(delayed - due, ready + due, leased, dead, kept, has('p'), keep, oldest or null, strays,
+    counters, history, results, {limits_now()})
+end)
+
+-- audit: check the places of messages, a slice at a time: each has a record that agrees with where it
+-- stands, and stands nowhere else. Adds up their bytes.
+-- ARGV 8 set: its number, from 1 on; 6: ends; 9 offset in it
+-- Reply: [now, change, strays, set or null, offset, bytes]
+local bytes
+
+local function is_sound(sets, set, member)
+  local id = sub(member, ORDER + 1)
+  local text = call('HGET', RECORDS, id)
+  if not text then return false end
+  bytes = bytes + #id + #text
+  local r = parse(id, text)
+  local lease = call('HGET', LEASES, id)
+  local held = lease ~= false
+  if held then bytes = bytes + #(match(lease, '\n(.*)') or '') end
+  if not r or r.member ~= member or held ~= (set == 3) or ended_in(r.state) ~= (set > 3 and sets[set] or nil) then
+    return false
+  end
+  for other, key in ipairs(sets) do
+    if other ~= set and call('ZSCORE', key, member) then return false end
+  end
+  if limited and set < 4 and set > 1 and not is_in_line(r, held) then return false end
+  return r.group == '' or call('ZSCORE', GROUPS, r.group .. '\1' .. member) ~= false
+end
+
+-- Adds up the bytes of what is remembered of ended messages, of up to 200 ids from an offset on.
+local function weigh_ends(offset)
+  local ids = call('ZRANGE', ENDINGS, offset, offset + 199)
+  for _, id in ipairs(ids) do bytes = bytes + #id + call('HSTRLEN', ENDED, id) end
+  return #ids
+end
+
+define('audit', {'no-writes'}, function()
+  local sets = {DELAYED, READY, LEASED, DEAD, KEPT}
+  local set, offset, strays, left = tonumber(ARGV[8]), tonumber(ARGV[9]), 0, 200
+  bytes = 0
+  if set == 6 then
+    local n = weigh_ends(offset)
+    return answer(0, n == 200 and 6 or null, offset + n, bytes)
+  end
+  while sets[set] and left > 0 do
+    local members = call('ZRANGE', sets[set], offset, offset + left - 1)
+    for _, member in ipairs(members) do
+      if not is_sound(sets, set, member) then strays = strays + 1 end
+    end
+    if #members < left then set, offset = set + 1, 0 else offset = offset + #members end
+    left = left - #members
+  end
+  return answer(strays, sets[set] and set or has('h') and 6 or null, offset, bytes)
+end)
+
+-- forecast: how many messages fall due when.
+-- ARGV 8 bucket: milliseconds; 9 buckets
+-- Reply: [now, change, start, due before it, [how many in each], due after]
+-- Buckets of an hour or more begin on whole hours; the first one counts only what is not yet due.
+define('forecast', {'no-writes'}, function()
+  local bucket = tonumber(ARGV[8])
+  local start = bucket < 3600000 and now or now - now % 3600000
+  local function by(moment) return call('ZCOUNT', DELAYED, '-inf', int(moment * 256 + 255)) end
+  local first = by(now)
+  local last, counts = first, {}
+  for i = 1, tonumber(ARGV[9]) do
+    local reached = by(start + bucket * i)
+    counts[i], last = reached - last, reached
+  end
+  return answer(start, call('ZCARD', READY) + first, counts, call('ZCARD', DELAYED) - last)
+end)
+
+-- explain: why a message is where it is.
+-- ARGV 8 id, or empty
+-- Reply: [head, record without its body or nothing, lease or empty]; head is:
+--   [now, change, paused, pauses, how many messages of this shard are delivered before it or null, its
+--   order in this shard or null, the limit that holds it back or null: see _limits.lua]
+local MOST, PROMOTE = 1001, 1024  -- more are not counted; a claim makes so many ready at once
+
+-- Counts the messages of this shard that are delivered before a place in the order of delivery.
+-- `member` stands at that place, if it is of this shard. In a limited queue those of its group count.
+local function before(rank, order, member, group)
+  local count
+  if limited then
+    count = call('ZLEXCOUNT', LINES, '[' .. line_at(group, 0, ''), '(' .. line_at(group, rank, member))
+  else
+    count = call('ZCOUNT', READY, '-inf', '(' .. int(rank))
+    for _, tie in ipairs(call('ZRANGEBYSCORE', READY, int(rank), int(rank), 'LIMIT', 0, MOST)) do
+      if sub(tie, 1, ORDER) < order then count = count + 1 end
+    end
+  end
+  local found = call('ZRANGEBYSCORE', DELAYED, '-inf', due_by_now(), 'WITHSCORES', 'LIMIT', 0, PROMOTE)
+  local seen = member == nil or #found < 2 * PROMOTE or call('ZSCORE', READY, member) ~= false
+  local members = {}
+  for i = 1, #found, 2 do members[#members + 1] = found[i] end
+  local groups = limited and groups_of(members)
+  for i = 1, #found, 2 do
+    local delayed = tonumber(found[i + 1])
+    local one = delayed % 256 * STRIPE + floor(delayed / 256)
+    local counts = not groups or groups[(i + 1) / 2] == group
+    if counts and (one < rank or one == rank and sub(found[i], 1, ORDER) < order) then count = count + 1 end
+    seen = seen or found[i] == member
+  end
+  return seen and min(count, MOST) or MOST
+end
+
+define('explain', {'no-writes'}, function()
+  local id = ARGV[8]
+  local text, lease = call('HGET', RECORDS, id), call('HGET', LEASES, id)
+  local ahead, order, limit
+  if text then
+    local r = parse(id, text)
+    text = r and sub(text, 1, #text - #r.body) or text
+    if r and not (r.state or lease) and r.due <= now then
+      ahead = before(ready_rank(r), r.order, r.member, r.group)
+      order, limit = r.order, limited and held_by(r.group)
+    end
+  end
+  local pauses = cjson.decode(call('HGET', META, 'pauses') or '[]')
+  return {answer(has('p'), pauses, ahead or null, order or null, limit or null), text, lease or ''}
+end)
+
+-- ahead: how many messages of this shard are delivered before a place in the order of delivery.
+-- ARGV 8 rank, 9 order
+-- Reply: [now, change, count]
+define('ahead', {'no-writes'}, function()
+  return answer(before(tonumber(ARGV[8]), ARGV[9]))
+end)
+
+-- history: look at how messages with an id have ended.
+-- watch: the same; and for a minute, tell the calling lane of every end in this queue.
+-- ARGV 8 id
+-- Reply: [head, ends or nothing]; head is [now, change, state or null, history, result_ttl]
+local WATCHED = 60000
+
+local function look()
+  local id, state = ARGV[8], null
+  local text = call('HGET', RECORDS, id)
+  if text then
+    local r = parse(id, text) or {state = 'dead'}
+    local lease = call('HGET', LEASES, id)
+    local held = lease and sub(lease, 1, ORDER) == r.order
+    state = r.state or held and 'leased' or (r.due <= now or call('ZSCORE', READY, r.member)) and 'ready'
+      or 'delayed'
+  end
+  local ends = false
+  if has('h') then
+    read_ends_settings()
+    ends = call('HGET', ENDED, id)
+  end
+  return {answer(state, history or 0, results or 0), ends}
+end
+
+define('history', {'no-writes'}, look)
+
+define('watch', {'allow-oom'}, function()
+  if exists and LANE ~= '' then
+    local watchers = {LANE .. ' ' .. int(now + WATCHED)}
+    for lane, until_ in string.gmatch(call('HGET', META, 'watchers') or '', '(%S+) (%d+)') do
+      if lane ~= LANE and tonumber(until_) > now then watchers[#watchers + 1] = lane .. ' ' .. until_ end
+    end
+    call('HSET', META, 'watchers', concat(watchers, ' '))
+  end
+  return look()
+end)

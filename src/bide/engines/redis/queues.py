@@ -1,0 +1,204 @@
+"""Shards: in which one a message is, and of how many each queue is made."""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from bide.engines.redis.calls import CREATING, Call, ShardMismatch, raised
+from bide.engines.redis.layout import QUEUES, copies, meta_key
+from bide.engines.redis.sender import Sender
+from bide.model.commands import Command, Configure
+from bide.model.errors import StoreError
+from bide.model.times import LIMITS
+
+Send = Callable[[Sequence[Call], int | None], list[Any]]
+
+_log = logging.getLogger("bide.redis")
+
+
+@dataclass
+class ShardedQueue:
+    """What an engine knows of a queue of several shards."""
+
+    queue: str
+    count: int
+    """Of how many shards it is made."""
+    next: int = 0
+    """The place of the next message that is put, among those of all shards."""
+    token: int = 0
+    """The highest token that is known."""
+    enrolled: bool = False
+    """Whether the shards may believe that this lane waits."""
+    out: set[int] = field(default_factory=set)
+    """Shards without which claims go on."""
+
+    def leave_out(self, shard: int, error: StoreError) -> None:
+        """Note that a claim goes on without a shard; log it once."""
+        if shard not in self.out:
+            self.out.add(shard)
+            _log.warning(
+                "queue %s: shard %d of %d is left out by claims until it is back (%s)",
+                self.queue, shard, self.count, error,
+            )  # fmt: skip
+
+    def take_in(self, shard: int) -> None:
+        """Note that a shard answers; log it if it was left out."""
+        if shard in self.out:
+            self.out.discard(shard)
+            _log.warning("queue %s: shard %d of %d is back", self.queue, shard, self.count)
+
+
+class ShardMap:
+    """Of how many shards the queues are made that an engine has met.
+
+    Args:
+        wanted: of how many to make queues that are not there yet.
+        send: sends calls in one round, and returns what each answered, errors as values.
+    """
+
+    def __init__(self, wanted: int, send: Send) -> None:
+        self._wanted = wanted
+        self._send = send
+        self.known: dict[str, ShardedQueue] = {}
+
+    def meet(self, command: Command, now: int | None) -> None:
+        """Find out about the queue of a command; make one that is to have limits, of one shard."""
+        # Limits need all groups of the queue in one shard.
+        if isinstance(command, Configure) and any(getattr(command, name) for name in LIMITS):
+            for found, _ in self._ask(command.queue, 1, 1, now) or [(1, 0)]:
+                self.learn(command.queue, found, now)
+        if command.queue not in self.known:
+            self.learn(command.queue, self._wanted, now)
+
+    def learn(self, queue: str, shards: int, now: int | None) -> None:
+        """Note of how many shards a queue is made."""
+        if shards == self.known.setdefault(queue, ShardedQueue(queue, 1)).count:
+            return
+        self.known[queue] = ShardedQueue(queue, 1)
+        if shards > 1:
+            told = self._ask(queue, shards, "", now)
+            self.known[queue] = ShardedQueue(queue, shards, max((n for _, n in told), default=0))
+            self.learn(queue, next((found for found, _ in told if found), shards), now)
+
+    def settle(self, calls: Sequence[Call], answers: list[Any], now: int | None) -> None:
+        """Send calls again whose shards are not there, or left over; the first one decides.
+
+        Args:
+            calls: what was sent.
+            answers: what came back, which this corrects.
+            now: see `Sender.send`.
+        """
+        left = [at for at, call in enumerate(calls) if _is_open(call, answers[at])]
+        while left:
+            queue, shards = calls[left[0]].queue, calls[left[0]].shards
+            places = [at for at in left if calls[at].queue == queue]
+            left = [at for at in left if calls[at].queue != queue]
+            creating = any(calls[at].script in CREATING for at in places)
+            (first,) = self._send(
+                [Call("shards", queue, (shards if creating else "",), 0, "")], now
+            )
+            if not isinstance(first, StoreError) and first[2] not in (0, shards):
+                first = ShardMismatch(first[2])
+            if isinstance(first, StoreError):
+                corrected = [first] * len(places)
+            else:
+                if first[2] > 0:
+                    self._ask(queue, first[2], shards, now)
+                again = [
+                    calls[at]._replace(shards=shards if calls[at].script in CREATING else "")
+                    for at in places
+                ]
+                corrected = self._send(again, now)
+                both = zip(places, corrected, strict=True)
+                left += [at for at, answer in both if _is_open(calls[at], answer)]
+            for at, answer in zip(places, corrected, strict=True):
+                answers[at] = answer
+
+    def _ask(
+        self, queue: str, shards: int, wanted: int | str, now: int | None
+    ) -> list[tuple[int, int]]:
+        """Ask shards of how many there are, and for their next number, as far as they answer.
+
+        Those that are not there are made if `wanted` says of how many.
+        """
+        calls = [Call("shards", queue, (wanted,), shard, "") for shard in range(shards)]
+        told = [a for a in self._send(calls, now) if not isinstance(a, StoreError)]
+        return [(found, following) for _now, _change, found, following in told]
+
+
+def _is_open(call: Call, answer: object) -> bool:
+    """Tell whether it is for the first shard to say of how many the queue is made."""
+    return isinstance(answer, ShardMismatch) and (call.shard > 0 or answer.shards == 0)
+
+
+PAGE = 500
+"""How many names are read, and queues asked for, at a time."""
+
+
+def read_names(send: Callable[..., Any], key: bytes, prefix: bytes = b"") -> list[str]:
+    """Return the names at a key that begin so, sorted."""
+    names: list[str] = []
+    low = b"[" + prefix if prefix else b"-"
+    while True:
+        found = send("ZRANGEBYLEX", key, low, b"+", "LIMIT", 0, PAGE)
+        mine = [name for name in found if name.startswith(prefix)]
+        names += [name.decode() for name in mine]
+        if len(mine) < PAGE:
+            return names
+        low = b"(" + mine[-1]
+
+
+class QueueNames:
+    """The names of the queues of a store; a cluster keeps copies, of which some may be away.
+
+    Args:
+        sender: sends commands.
+        clustered: whether the store is a cluster.
+    """
+
+    def __init__(self, sender: Sender, *, clustered: bool) -> None:
+        self._sender = sender
+        self._clustered = clustered
+
+    def add(self, queues: Iterable[str]) -> None:
+        """Add names.
+
+        Raises:
+            StoreError: none of the copies took them.
+        """
+        members = [part for queue in queues for part in (0, queue)]
+        self._each(lambda send, key: send("ZADD", key, *members))
+
+    def names(self, prefix: str) -> list[str]:
+        """Return the names of the queues that exist, sorted.
+
+        Raises:
+            StoreError: none of the copies tells them.
+        """
+        told = self._each(lambda send, key: read_names(send, key, prefix.encode()))
+        names = sorted(set().union(*told))
+        there: list[Any] = []
+        for first in range(0, len(names), PAGE):
+            asked = [("HEXISTS", meta_key(name), "token") for name in names[first : first + PAGE]]
+            there += self._sender.plain_all(asked, hurried=self._clustered)
+        if not self._clustered:
+            raised(there)  # else a queue whose node is away is believed to exist
+        return [name for name, exists in zip(names, there, strict=True) if exists]
+
+    def _each(self, do: Callable[[Callable[..., Any], bytes], Any]) -> list[Any]:
+        """Do something with each copy that is there; wait for one only if none is."""
+        done: list[Any] = []
+        trouble: StoreError | None = None
+        for hurried in (True, False) if self._clustered else (False,):
+            send = partial(self._sender.plain, hurried=hurried)
+            for key in copies(QUEUES) if self._clustered else (QUEUES,):
+                try:
+                    done.append(do(send, key))
+                except StoreError as error:
+                    trouble = error
+            if done:
+                return done
+        assert trouble is not None
+        raise trouble
