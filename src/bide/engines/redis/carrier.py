@@ -125,10 +125,10 @@ class Carrier:
         except StoreError as error:
             _fail(group, error)
             return None
-        writing = [each for each in group if each.writes]
-        if writing and address in self._short and (missing := self._missing(connection)):
-            for each in writing:
-                if not each.again:
+        writes = address in self._short and any(each.writes for each in group)
+        if writes and (missing := self._missing(connection)):
+            for each in group:
+                if each.writes and not each.again:
                     each.answer, each.done = missing, True
         return connection
 

@@ -86,7 +86,7 @@ class _Claiming:
             following = 0 if found or self._damaged else following
             return Claimed([], 0, self.now, following, self.died, behind=self.behind)
         freed = [moment for *_, let_go in held for moment in let_go]
-        if not freed:
+        if not freed and len(held) > 1:
             held.sort(key=lambda each: claim_rank(each[0], each[1]))
         messages = [message for message, *_ in held]
         return Claimed(

@@ -2,8 +2,6 @@
 
 import logging
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import hiredis
@@ -129,7 +127,7 @@ class Connection:
         Raises:
             Lost: the connection broke.
         """
-        with self._breaking([]):
+        with self:
             self.socket.sendall(packed)
 
     def receive(self, count: int) -> list[Any]:
@@ -138,17 +136,16 @@ class Connection:
         Raises:
             Lost: the connection broke, or the server was silent for too long.
         """
-        answers: list[Any] = []
-        with self._breaking(answers):
-            while len(answers) < count:
+        with self:
+            while len(self._answers) < count:
                 answer = self._reader.gets()
                 if answer is False:
                     self._read()
                     continue
                 if type(answer) is Refusal and answer.word == "LOADING":
                     raise raised.BusyLoadingError(str(answer))
-                answers.append(answer)
-        return answers
+                self._answers.append(answer)
+        return self._answers
 
     def heard(self) -> list[Any]:
         """Return what the server says unasked; wait until it says something.
@@ -156,7 +153,7 @@ class Connection:
         Raises:
             Lost: the connection broke.
         """
-        with self._breaking([]):
+        with self:
             self._read()
         return list(iter(self._reader.gets, False))
 
@@ -165,16 +162,16 @@ class Connection:
         self.open = False
         self._client.disconnect()
 
-    @contextmanager
-    def _breaking(self, answers: list[Any]) -> Iterator[None]:
+    def __enter__(self) -> None:
+        """Begin to send or to receive."""
+        self._answers: list[Any] = []
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Close the connection after an error or interrupt: half a command may be on its way."""
-        try:
-            yield
-        except BaseException as error:
+        if error is not None:
             self.close()
-            if isinstance(error, _BROKEN):
-                raise Lost(error, answers) from error
-            raise
+        if isinstance(error, _BROKEN):
+            raise Lost(error, self._answers) from error
 
     def _read(self) -> None:
         data = self.socket.recv(65536)
