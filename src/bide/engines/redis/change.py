@@ -105,14 +105,9 @@ def configure(command: cmd.Configure, shards: int) -> Step:
     rest = (blank(n) for n in (command.history, command.result_ttl, *limits))
     args = (paused, blank(command.keep), command.actor or "", PAUSES, *rest)
     told = yield from everywhere("configure", command.queue, args, shards)
-    return [
-        Settings(
-            any(part[2] for part in told),
-            max(part[3] for part in told),
-            min((part[0] for part in told if part[4]), default=None),
-            *(max(part[field] for part in told) for field in range(5, 11)),
-        )
-    ]
+    nows, _changes, is_paused, keep, claimable, *numbers = zip(*told, strict=True)
+    wake = min((now for now, some in zip(nows, claimable, strict=True) if some), default=None)
+    return [Settings(any(is_paused), max(keep), wake, *map(max, numbers))]
 
 
 def delete(command: cmd.Delete, shards: int) -> Step:
@@ -120,11 +115,11 @@ def delete(command: cmd.Delete, shards: int) -> Step:
     existed = False
     for really in (0, 1) if shards > 1 else (1,):
         told = yield from everywhere("delete", command.queue, (really,), shards)
-        sizes = Sizes(*(sum(part[field] for part in told) for field in range(3, 7)))
-        kept = sum(part[7] for part in told)
-        existed = existed or any(part[2] for part in told)
-        if sizes != Sizes() or kept:
-            return [Deleted(False, sizes, kept)]
+        _nows, _changes, there, *parts, kept = zip(*told, strict=True)
+        sizes = Sizes(*map(sum, parts))
+        existed = existed or any(there)
+        if sizes != Sizes() or sum(kept):
+            return [Deleted(False, sizes, sum(kept))]
     return [Deleted(existed)]
 
 

@@ -5,15 +5,8 @@ import ssl
 
 from redis import exceptions as raised
 
-from bide.model.errors import (
-    NotAStore,
-    StoreBusy,
-    StoreCorrupt,
-    StoreError,
-    StoreFull,
-    StoreReadOnly,
-    StoreUnavailable,
-)
+from bide.model import errors
+from bide.model.errors import StoreCorrupt, StoreError, StoreReadOnly, StoreUnavailable
 
 
 class Refusal(Exception):
@@ -27,7 +20,7 @@ class Refusal(Exception):
 
 
 _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
-    ("^OOM ", StoreFull,
+    ("^OOM ", errors.StoreFull,
      "the server is at its maxmemory: raise it, or let workers drain the queues (claims and acks "
      "go on)"),
     ("^MISCONF ", StoreReadOnly,
@@ -48,14 +41,15 @@ _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
      "the server has no database of this number: see its setting `databases`, which is 16 by "
      "default, so that numbers go from 0 to 15"),
     ("^DENIED ", StoreUnavailable, "the server is in protected mode: give it a password"),
-    ("^WRONGTYPE ", NotAStore,
+    ("^WRONGTYPE ", errors.NotAStore,
      "a key of bide's holds something that bide did not store: another program uses keys that "
      "begin with bide:"),
     ("^CORRUPT ", StoreCorrupt,
      "the counters and settings of a queue cannot be read: something else has written to this key. "
      "Delete it (redis-cli DEL): the next change makes it anew from the messages, without settings"
      ),
-    ("^BUSY ", StoreBusy, "a script of another program keeps the server busy: see SCRIPT KILL"),
+    ("^BUSY ", errors.StoreBusy,
+     "a script of another program keeps the server busy: see SCRIPT KILL"),
     ("^LOADING |is loading the dataset", StoreUnavailable,
      "the server is still loading its data: try again in a while"),
     ("^MASTERDOWN ", StoreUnavailable, "this replica has lost its master: name the master"),

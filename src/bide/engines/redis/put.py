@@ -73,7 +73,5 @@ def _plan_of(item: Item) -> str:
     when = f"+{item.delay}" if item.at is None else f"{item.at}"
     if item.latest is not None:
         when = f"{when}<{item.latest}"
-    if item.group is None and item.died is None and item.created is None:
-        return f"{when} {item.priority}"
     died, created = ("-" if ms is None else ms for ms in (item.died, item.created))
     return f"{when} {item.priority} {died} {created} {item.group or ''}"

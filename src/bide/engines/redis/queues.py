@@ -134,7 +134,7 @@ def _is_open(call: Call, answer: object) -> bool:
 
 
 PAGE = 500
-"""How many names are read, and queues asked for, at a time."""
+"""How many names are read at a time."""
 
 
 def read_names(send: Callable[..., Any], key: bytes, prefix: bytes = b"") -> list[str]:
@@ -179,10 +179,8 @@ class QueueNames:
         """
         told = self._each(lambda send, key: read_names(send, key, prefix.encode()))
         names = sorted(set().union(*told))
-        there: list[Any] = []
-        for first in range(0, len(names), PAGE):
-            asked = [("HEXISTS", meta_key(name), "token") for name in names[first : first + PAGE]]
-            there += self._sender.plain_all(asked, hurried=self._clustered)
+        asked = [("HEXISTS", meta_key(name), "token") for name in names]
+        there = self._sender.plain_all(asked, hurried=self._clustered)
         if not self._clustered:
             raised(there)  # else a queue whose node is away is believed to exist
         return [name for name, exists in zip(names, there, strict=True) if exists]

@@ -3,8 +3,8 @@
 --     9 version: replace only messages that still are of it, and store nothing new; or empty
 --     10 numbers: in a queue of several shards, the place of each among those of all shards
 --     11 origin: see `read_origin`
---     from 12 on, three for each: id; record from `kind` on; plan: "when priority", or "when priority died
---     created group" with - for no death, and for a message that is new. `when` is a moment, or + and a
+--     from 12 on, three for each: id; record from `kind` on; plan: "when priority died created
+--     group" with - for no death, and for a message that is new. `when` is a moment, or + and a
 --     delay; behind it, if there is one, < and how long after the first put of the id at most
 -- Reply: [now, change, next number, [index, outcome] of each message that is not stored]
 local ranks, texts, groups, told, left, earliest, stored
@@ -19,7 +19,7 @@ local function read(plan)
   if plan == last_plan then return end
   last_plan = plan
   local when
-  when, latest, priority, died_at, created, group = match(plan, '^([+%d]+)<?(%d*) (%d+) ?(%S*) ?(%S*) ?(.*)$')
+  when, latest, priority, died_at, created, group = match(plan, '^([+%d]+)<?(%d*) (%d+) (%S+) (%S+) (.*)$')
   asked, latest, died_at = moment_of(when), tonumber(latest), tonumber(died_at)
   created = tonumber(created) and format('%013d ', created)
   due_at(latest and min(asked, now + latest) or asked)
