@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bide.cli.errors import DeferredInterrupt
+from bide.cli.errors import stop_requests
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
@@ -24,54 +24,30 @@ def default_handlers() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_interrupts_at_once_what_is_not_deferred(number: signal.Signals) -> None:
-    with pytest.raises(KeyboardInterrupt), DeferredInterrupt().listening():
+def test_a_signal_waits_for_the_end_of_the_step(number: signal.Signals) -> None:
+    with stop_requests() as stop:
+        assert not stop.is_set()
         os.kill(os.getpid(), number)
+        assert stop.wait(60)
 
 
-def two_steps(
-    done: list[str], number: signal.Signals, *, checks: bool, twice: bool = False
-) -> None:
-    interrupt = DeferredInterrupt()
-    with interrupt.listening():
-        with interrupt.deferred():
-            os.kill(os.getpid(), number)
-            done.append("first")
-            if twice:
-                os.kill(os.getpid(), number)
-            if checks:
-                interrupt.check()
-            done.append("second")
-        done.append("after")
-
-
-@pytest.mark.parametrize("number", SIGNALS)
-def test_a_deferred_signal_waits_for_the_end_of_the_step(number: signal.Signals) -> None:
-    done: list[str] = []
-    with pytest.raises(KeyboardInterrupt):
-        two_steps(done, number, checks=True)
-    assert done == ["first"]
-
-
-@pytest.mark.parametrize("number", SIGNALS)
-def test_a_deferred_signal_ends_a_block_that_never_checks(number: signal.Signals) -> None:
-    done: list[str] = []
-    with pytest.raises(KeyboardInterrupt):
-        two_steps(done, number, checks=False)
-    assert done == ["first", "second"]
+def signalled_twice(number: signal.Signals) -> None:
+    with stop_requests() as stop:
+        os.kill(os.getpid(), number)
+        assert stop.wait(60)
+        os.kill(os.getpid(), number)
+        stop.clear()
 
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_second_signal_does_not_wait(number: signal.Signals) -> None:
-    done: list[str] = []
     with pytest.raises(KeyboardInterrupt):
-        two_steps(done, number, checks=False, twice=True)
-    assert done == ["first"]
+        signalled_twice(number)
 
 
 def test_handlers_are_as_before_and_ignored_signals_stay_ignored() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with DeferredInterrupt().listening():
+    with stop_requests():
         os.kill(os.getpid(), signal.SIGHUP)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

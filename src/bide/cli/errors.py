@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -175,46 +176,21 @@ def raise_on_termination(error: Callable[[int], BaseException] = _end) -> Iterat
         yield
 
 
-class DeferredInterrupt:
-    """Lets a step of work end before Ctrl-C, SIGTERM or SIGHUP is obeyed; a second one is at once.
+@contextmanager
+def stop_requests() -> Iterator[threading.Event]:
+    """Provide an event that Ctrl-C, SIGTERM or SIGHUP sets in the block; a second one interrupts.
 
-    Example:
-        >>> interrupt = DeferredInterrupt()
-        >>> with interrupt.listening(), interrupt.deferred():
-        ...     for batch in ([1, 2], [3]):
-        ...         interrupt.check()
+    So a step of work can end before the signal is obeyed.
     """
+    stop = threading.Event()
 
-    def __init__(self) -> None:
-        self._deferring = False
-        self._requested = False
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Raise KeyboardInterrupt in the block on a signal, or later if it is deferred."""
-
-        def receive(number: int, frame: FrameType | None) -> None:
-            if self._requested or not self._deferring:
-                raise KeyboardInterrupt
-            self._requested = True
-
-        with _handled((signal.SIGINT, *TERMINATION_SIGNALS), receive):
-            yield
-
-    @contextmanager
-    def deferred(self) -> Iterator[None]:
-        """Hold a signal back until the block ends or calls `check`."""
-        self._deferring = True
-        try:
-            yield
-        finally:
-            self._deferring = False
-        self.check()
-
-    def check(self) -> None:
-        """Raise KeyboardInterrupt if a signal has come."""
-        if self._requested:
+    def receive(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
             raise KeyboardInterrupt
+        stop.set()
+
+    with _handled((signal.SIGINT, *TERMINATION_SIGNALS), receive):
+        yield stop
 
 
 @contextmanager

@@ -1,34 +1,52 @@
 """How messages and outcomes are shown: to programs, in pipes, and to people."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
-from bide.cli.output import (
-    DONE,
-    ID,
-    NOT_DONE,
-    STYLES,
-    TEXT,
-    Cell,
-    Column,
-    Output,
-    Part,
-    escape,
-    grid,
-)
+from bide.cli import output
+from bide.cli.output import ID, STYLES, Cell, Column, Output, Part, escape, first_line
 from bide.cli.times import iso, local, now_ms, relative, rounded, span, when
 from bide.model.message import ATTEMPTS, Message
 from bide.model.options import options_of
 from bide.model.replies import Outcome
 
-COLUMNS = (
-    Column("id", least=ID), Column("state"), Column("due"), Column("", falls=5, right=True),
-    Column("prio", falls=3, right=True, unless="0"),
-    Column("attempt", falls=4, right=True, unless=f"0/{ATTEMPTS}"),
-    Column("group", falls=2, unless=""), Column("body", least=TEXT, falls=1),
-)  # fmt: skip
+PIPE: dict[str, Callable[[Message], object]] = {
+    "queue": lambda one: one.queue, "id": lambda one: one.id, "state": lambda one: one.state,
+    "due": lambda one: iso(one.due), "died": lambda one: iso(one.ended),
+    "priority": lambda one: one.priority, "attempt": lambda one: one.attempt,
+    "attempts": lambda one: f"{one.attempt}/{one.attempts}",
+    "group": lambda one: one.group or "", "error": lambda one: first_line(one.error),
+    "body": lambda one: body_line(one),
+}  # fmt: skip
+"""What a line in a pipe can have of a message."""
+
+ROW = "id state due priority attempts group body"
+
+SCREEN: dict[str, tuple[Column, Callable[[Message], Cell]]] = {
+    "queue": (Column("queue", least=ID), lambda one: (one.queue, "bold")),
+    "id": (Column("id", least=ID), lambda one: one.id),
+    "state": (Column("state"), lambda one: (one.state, STYLES[one.state])),
+    "due": (Column("due"), lambda one: local(one.due)),
+    "away": (Column("", falls=5, right=True), lambda one: (relative(one.due), "dim")),
+    "died": (Column("died", falls=3), lambda one: local(one.ended or one.due)),
+    "ago": (Column("", falls=2, right=True), lambda one: (relative(one.ended or one.due), "dim")),
+    "prio": (Column("prio", falls=3, right=True, unless="0"), lambda one: str(one.priority)),
+    "attempt": (
+        Column("attempt", falls=4, right=True, unless=f"0/{ATTEMPTS}"),
+        lambda one: _attempts(one, "/"),
+    ),
+    "attempts": (Column("attempts", falls=1, right=True), lambda one: str(one.attempt)),
+    "group": (Column("group", falls=2, unless=""), lambda one: one.group or ""),
+    "error": (Column("error", falls=3, unless=""), lambda one: first_line(one.error)[:100]),
+    "last-error": (
+        Column("last error", least=output.TEXT),
+        lambda one: (first_line(one.error), "red"),
+    ),
+    "body": (Column("body", least=output.TEXT, falls=1), lambda one: body_line(one)[:500]),
+}
+"""What a table on a terminal can have of a message."""
 
 
 def as_json(message: Message, **more: Any) -> dict[str, Any]:
@@ -66,27 +84,29 @@ def state_and_due(state: str, due: int) -> list[Part]:
     return [(state, STYLES[state]), f", due {local(due)}", (f" ({relative(due)})", "dim")]
 
 
-def row(message: Message) -> tuple[object, ...]:
+def row(message: Message, names: str = ROW) -> list[object]:
     """Return a message as the columns of a line in a pipe."""
-    attempts = f"{message.attempt}/{message.attempts}"
-    return (
-        message.id, message.state, iso(message.due), message.priority, attempts,
-        message.group or "", body_line(message),
-    )  # fmt: skip
+    return [PIPE[name](message) for name in names.split()]
 
 
 def print_messages(
-    out: Output, messages: Iterable[Message], empty: str = "no messages", **limit: Any
-) -> None:
-    """Print messages, in a pipe as they come; `limit` is that of `Output.items`."""
-    out.items(messages, COLUMNS, facts=as_json, line=row, cells=_cells, empty=empty, **limit)
+    out: Output, messages: Iterable[Message], empty: str = "no messages", *, pipe: str = ROW,
+    screen: str = "id state due away prio attempt group body", **limit: Any,
+) -> None:  # fmt: skip
+    """Print messages, in a pipe as they come.
 
-
-def _cells(message: Message) -> Sequence[Cell]:
-    return (
-        message.id, (message.state, STYLES[message.state]), local(message.due),
-        (relative(message.due), "dim"), str(message.priority), _attempts(message, "/"),
-        message.group or "", body_line(message)[:500],
+    Args:
+        out: where to print.
+        messages: what to print.
+        empty: what a terminal says when there is none.
+        pipe: what of `PIPE` a line has.
+        screen: what of `SCREEN` the table has.
+        limit: that of `Output.items`.
+    """
+    columns, cells = zip(*[SCREEN[name] for name in screen.split()], strict=True)
+    out.items(
+        messages, columns, facts=as_json, line=lambda one: row(one, pipe),
+        cells=lambda one: [cell(one) for cell in cells], empty=empty, **limit,
     )  # fmt: skip
 
 
@@ -127,7 +147,7 @@ def print_sheet(out: Output, message: Message, why: str | None = None) -> None:
         sheet.append(("failed", [(told, "dim"), (reason, "red")]))
     sheet.append(("body", body_line(message)))
     shown = [[(name, "dim"), cell] for name, cell in sheet if cell is not None]
-    out.console.print(grid(shown, "rl"))
+    out.console.print(output.grid(shown, "rl"))
 
 
 def outcome_json(outcome: Outcome) -> dict[str, Any]:
@@ -159,14 +179,14 @@ def print_outcomes(
             columns = verb if outcome.done else "no", outcome.state or "gone", why
             out.line(outcome_json(outcome), outcome.id, *columns)
         elif not outcome.done:
-            out.text(NOT_DONE, f"{outcome.id} not {verb}: {why}")
+            out.text(output.NOT_DONE, f"{outcome.id} not {verb}: {why}")
         else:
             then: list[Part] = []
             if outcome.state == "leased" and outcome.until is not None:
                 then = [": held until ", when(outcome.until)]
             elif outcome.state in ("delayed", "ready") and outcome.due is not None:
                 then = [": ", *state_and_due(outcome.state, outcome.due)]
-            out.text(DONE, f"{outcome.id} {verb}", *then)
+            out.text(output.DONE, f"{outcome.id} {verb}", *then)
     return all_done
 
 

@@ -175,11 +175,18 @@ class Output:
             for item in shown:
                 self.json(facts(item)) if self.as_json else self.row(*line(item))
         elif rows := [cells(item) for item in shown]:
-            print_table(self, columns, rows)
+            self.table(columns, rows)
         else:
             self.text((empty, "dim"))
         if more and next(left, None) is not None:
             warn(more)
+
+    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
+        """Print a table on the terminal, and name the columns that did not fit."""
+        table, gone = table_of(columns, rows, self.console.width)
+        self.console.print(table, crop=False)
+        if gone:
+            self.text((f"no room for {', '.join(gone)}; --json shows all", "dim"))
 
     def flush(self) -> None:
         """Send everything that was printed."""
@@ -359,14 +366,6 @@ def table_of(
     for row in texts:
         table.add_row(*[row[place] for place in kept])
     return table, [columns[place].name for place in sorted(gone) if columns[place].name]
-
-
-def print_table(out: Output, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
-    """Print a table, and name the columns that did not fit."""
-    table, gone = table_of(columns, rows, out.console.width)
-    out.console.print(table, crop=False)
-    if gone:
-        out.text((f"no room for {', '.join(gone)}; --json shows all", "dim"))
 
 
 def grid(rows: Iterable[Sequence[Cell]], align: str, gap: int = GAP) -> "Table":

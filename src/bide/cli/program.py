@@ -105,19 +105,17 @@ class Group(click.Group):
             command.context_class = _Context
         return name, command, rest
 
+    def sections(self, ctx: click.Context) -> dict[str, list[str]]:
+        """Return the names of the commands by the section of the help."""
+        return {"Commands": self.list_commands(ctx)}
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands."""
-        self.format_section(ctx, formatter, "Commands", self.list_commands(ctx))
-
-    def format_section(
-        self, ctx: click.Context, formatter: click.HelpFormatter, title: str, names: list[str]
-    ) -> None:
-        """Write some of the commands under a title."""
-        found = [(name, self.get_command(ctx, name)) for name in names]
-        with formatter.section(title):
-            formatter.write_dl(
-                [(name, command.get_short_help_str(1_000)) for name, command in found if command]
-            )
+        for title, names in self.sections(ctx).items():
+            found = [(name, self.get_command(ctx, name)) for name in names]
+            told = [(name, one.get_short_help_str(1_000)) for name, one in found if one]
+            with formatter.section(title):
+                formatter.write_dl(told)
 
 
 class Program(Group):
@@ -159,12 +157,12 @@ class Program(Group):
             )
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands, a section each."""
-        for title, files in SECTIONS.items():
-            self.format_section(
-                ctx, formatter, title, [name for name in FILES if FILES[name] in files]
-            )
+    def sections(self, ctx: click.Context) -> dict[str, list[str]]:
+        """Return the names of the commands by the section of the help."""
+        return {
+            title: [name for name in FILES if FILES[name] in files]
+            for title, files in SECTIONS.items()
+        }
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; an error becomes an exit code and a line of text."""

@@ -55,7 +55,7 @@ def rule_of(view: View) -> cmd.Where | None:
 
 async def _execute(view: View, command: Bulk | Undo) -> Any:
     def allow(verb: Verb) -> None:
-        if not view.may(verb):
+        if not view.access.may(verb):
             raise Refused(403, "not-allowed", verb)
 
     takes_back = view.store.lane.capabilities.takes_back
@@ -122,7 +122,9 @@ async def act(view: View, log: Callable[[Act], None]) -> Page | Redirect:
         raise Refused(404, "not-found")
     ids = [check_name(id) for id in request.form.get("id", [])]
     queue, target = request.get("queue"), ids[0] if len(ids) == 1 else request.get("name") or None
-    if action != "undo" and not view.may(action):  # an undo needs the right of what it takes back
+    if action != "undo" and not view.access.may(
+        action
+    ):  # an undo needs the right of what it takes back
         log(Act(action, queue or None, 0, "forbidden", target))
         raise Refused(403, "not-allowed", action)
     result = "failed"

@@ -21,7 +21,7 @@ from bide.server.call import Send
 from bide.server.client_text import ClientText
 from bide.server.cross_site import refuse_foreign_forms
 from bide.server.problem import Problem
-from bide.server.receiving import Gone, Receive
+from bide.server.receiving import Gone
 from bide.server.slow_reads import SlowReads
 
 if TYPE_CHECKING:
@@ -93,7 +93,11 @@ class Dashboard:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request; ASGI calls this."""
         if scope["type"] == "lifespan":
-            await _live(self, receive, send)
+            await receive()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await self.close()
+            await send({"type": "lifespan.shutdown.complete"})
             return
         if scope["type"] != "http":
             raise RuntimeError(f"the dashboard serves HTTP alone, and this is {scope['type']!r}")
@@ -112,16 +116,14 @@ class Dashboard:
     async def _answer(self, request: Request, send: Send) -> None:
         """Answer a request for a page or an action."""
         view: View | None = None
-        answer: Page | Redirect
         try:
             async with asyncio.timeout(None if request.path == "/do" else LONGEST):
                 if request.method not in ("GET", "HEAD", "POST"):
                     raise Refused(405, "not-found")
                 if request.method == "POST":
                     refuse_foreign_forms(*map(request.header, ("host", "origin", "sec-fetch-site")))
-                if (told := await self._at_the_door(request)) is not None:
-                    answer = told
-                else:
+                answer: Page | Redirect | None = await self._at_the_door(request)
+                if answer is None:
                     access, session = await self._visitor(request)
                     view = View(
                         request, access, self.store, self.hide, self.admit, session,
@@ -131,12 +133,8 @@ class Dashboard:
             page = self._rendered(request, view, answer)
         except Gone:
             return
-        except (Refused, Problem, BideError, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001  (it is logged, and other requests go on)
             answer = self._refusal(request, error)
-            page = self._rendered(request, view, answer)
-        except Exception:  # noqa: BLE001  (it is logged, and other requests go on)
-            _log.exception("%s %s failed", request.method, request.path)
-            answer = _error(500, "internal")
             page = self._rendered(request, view, answer)
         if isinstance(answer, Redirect):
             await redirect(send, answer)
@@ -202,16 +200,22 @@ class Dashboard:
                 back = request.here if request.method == "GET" else request.get("back")
                 return Page("login.html", {"detail": error.detail, "back": back}, error.status)
             case Refused():
-                return _error(error.status, error.title, error.detail)
+                status, title, detail = error.status, error.title, error.detail
             case Problem():
-                return _error(error.kind.status, "refused", str(error))
+                status, title, detail = error.kind.status, "refused", str(error)
             case TimeoutError():
-                return _error(504, "store", f"the store does not answer within {LONGEST:g} s")
+                detail = f"the store does not answer within {LONGEST:g} s"
+                status, title = 504, "store"
             case AccessDenied():
-                return _error(403, "refused", self._text.of(error))
+                status, title, detail = 403, "refused", self._text.of(error)
             case StoreError():
-                return _error(503, "store", self._text.of(error))
-        return _error(400, "refused", str(error))
+                status, title, detail = 503, "store", self._text.of(error)
+            case BideError():
+                status, title, detail = 400, "refused", str(error)
+            case _:
+                _log.exception("%s %s failed", request.method, request.path, exc_info=error)
+                status, title, detail = 500, "internal", ""
+        return Page("error.html", {"status": status, "title": title, "detail": detail}, status)
 
     def _note(self, view: View, done: Act) -> None:
         """Log an action with its author."""
@@ -279,19 +283,6 @@ def asgi(
         >>> dashboard = asgi("memory://", access=lambda scope: Access(name="ann"), hide=["card"])
     """
     return Dashboard(store, access, hide, ActionLog(action_log))
-
-
-async def _live(dashboard: Dashboard, receive: Receive, send: Send) -> None:
-    """Close the store with the server, where the dashboard is an application of its own."""
-    await receive()
-    await send({"type": "lifespan.startup.complete"})
-    await receive()
-    await dashboard.close()
-    await send({"type": "lifespan.shutdown.complete"})
-
-
-def _error(status: int, title: str, detail: str = "") -> Page:
-    return Page("error.html", {"status": status, "title": title, "detail": detail}, status)
 
 
 def _chosen(request: Request) -> Redirect:

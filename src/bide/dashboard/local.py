@@ -49,14 +49,9 @@ class _LocalApp(App):
 
 
 def run(
-    store: str,
-    port: int,
-    announce: Callable[[str], None],
-    *,
-    read_only: bool = False,
-    hide: Collection[str] = (),
-    action_log: str | None = None,
-) -> None:
+    store: str, port: int, announce: Callable[[str], None], *, read_only: bool = False,
+    hide: Collection[str] = (), action_log: str | None = None,
+) -> None:  # fmt: skip
     """Serve the dashboard on 127.0.0.1 until SIGTERM or Ctrl-C.
 
     Args:
@@ -80,12 +75,9 @@ def run(
 
 
 async def _serve(
-    settings: Settings,
-    listening: socket.socket,
-    announce: Callable[[str], None],
-    actions: Collection[str],
-    hide: Collection[str],
-) -> None:
+    settings: Settings, listening: socket.socket, announce: Callable[[str], None],
+    actions: Collection[str], hide: Collection[str],
+) -> None:  # fmt: skip
     dashboard = Dashboard(settings.store, open_access(actions), hide)
     app = _LocalApp(settings, dashboard)
     dashboard.action_log = app.service.action_log

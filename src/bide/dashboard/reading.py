@@ -3,6 +3,7 @@
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from math import inf
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -52,7 +53,8 @@ class Recent:
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
-        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+        self._entries: OrderedDict[Hashable, tuple[float, asyncio.Future[Any]]] = OrderedDict()
+        """Until when a result is good, endless while it is read; and the task that reads it."""
 
     async def get(self, key: Hashable, seconds: float, read: Callable[[], Awaitable[T]]) -> T:
         """Return a result that is at most so old, or read it.
@@ -62,36 +64,29 @@ class Recent:
             seconds: how long the result is good.
             read: reads it; callers that come meanwhile wait for the same result.
         """
+        began = self._clock.monotonic()
         entry = self._entries.get(key)
-        if entry is None or entry.until <= self._clock.monotonic():
-            entry = self._entries[key] = _Entry(self._clock, seconds, read)
+        if entry is None or entry[0] <= began:
+            entry = self._entries[key] = inf, asyncio.ensure_future(read())
+            entry[1].add_done_callback(lambda task: self._keep(key, task, seconds, began))
             while len(self._entries) > MOST:
                 self._entries.popitem(last=False)
         self._entries.move_to_end(key)
-        result: T = await asyncio.shield(entry.task)
+        result: T = await asyncio.shield(entry[1])
         return result
+
+    def _keep(
+        self, key: Hashable, task: "asyncio.Future[Any]", seconds: float, began: float
+    ) -> None:
+        now = self._clock.monotonic()
+        failed = task.cancelled() or task.exception() is not None
+        if (inf, task) == self._entries.get(key):  # it was not forgotten
+            good = 0 if failed else max(seconds, SHARE * (now - began))
+            self._entries[key] = now + good, task
 
     def forget(self) -> None:
         """Read everything again: something was changed."""
         self._entries.clear()
-
-
-class _Entry:
-    """A result, or the task that reads it."""
-
-    def __init__(self, clock: Clock, seconds: float, read: Callable[[], Awaitable[Any]]) -> None:
-        self.until = float("inf")
-        """Until when it is good; endless while it is read."""
-        self._clock = clock
-        self._seconds = seconds
-        self._began = clock.monotonic()
-        self.task = asyncio.ensure_future(read())
-        self.task.add_done_callback(self._done)
-
-    def _done(self, task: "asyncio.Future[Any]") -> None:
-        now = self._clock.monotonic()
-        failed = task.cancelled() or task.exception() is not None
-        self.until = now if failed else now + max(self._seconds, SHARE * (now - self._began))
 
 
 QUEUES = 100

@@ -198,14 +198,6 @@ class View:
         """The URL of the store without its password."""
         return mask(self.store.url)
 
-    def may(self, action: str) -> bool:
-        """Tell whether the visitor may do something."""
-        return self.access.may(action)
-
-    def url(self, page: str, **parameters: Any) -> str:
-        """Return the URL of a page."""
-        return self.request.url(page, **parameters)
-
     def own(self, queue: str) -> str:
         """Return the visitor's name of a queue."""
         return self.access.caller.own(queue) or queue

@@ -56,7 +56,7 @@ class ThreadedDashboard:
         self._hide = tuple(hide)
         self._action_log = ActionLog(action_log)
         self._lock = threading.Lock()
-        self._thread: _Thread | None = None
+        self._running: _Running | None = None
 
     def answer(self, scope: Mapping[str, Any], access: Access | None, body: bytes | None) -> Answer:
         """Return the answer to a request.
@@ -69,74 +69,66 @@ class ThreadedDashboard:
         Raises:
             TimeoutError: it takes longer than `PATIENCE`.
         """
-        return self._own_thread().answer({"type": "http", **scope, ACCESS: access}, body)
-
-    def close(self) -> None:
-        """Close the connections to the store; the next request opens them again."""
-        with self._lock:
-            thread, self._thread = self._thread, None
-        if thread is not None and thread.is_here:
-            thread.close()
-
-    def _own_thread(self) -> "_Thread":
-        """Return the thread of this process; that of a parent has not come along."""
-        with self._lock:
-            if self._thread is None or not self._thread.is_here:
-                dashboard = Dashboard(self._store, itemgetter(ACCESS), self._hide, self._action_log)
-                self._thread = _Thread(dashboard)
-            return self._thread
-
-
-class _Thread:
-    """A thread with an event loop, in which a dashboard answers."""
-
-    def __init__(self, dashboard: Dashboard) -> None:
-        self._dashboard = dashboard
-        self._process = os.getpid()
-        self._loop = asyncio.new_event_loop()
-        self._running = threading.Thread(
-            target=self._loop.run_forever, name="bide-dashboard", daemon=True
-        )
-        self._running.start()
-
-    @property
-    def is_here(self) -> bool:
-        """Whether it runs in this process."""
-        return self._process == os.getpid()
-
-    def close(self) -> None:
-        """Let go of the store, and end the thread."""
-        asyncio.run_coroutine_threadsafe(self._dashboard.close(), self._loop).result(PATIENCE)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._running.join()
-        self._loop.close()
-
-    def answer(self, scope: dict[str, Any], body: bytes | None) -> Answer:
-        """Return the answer to one request."""
-        future = asyncio.run_coroutine_threadsafe(self._answer(scope, body), self._loop)
+        here = self._own()
+        answering = _answer(here.dashboard, {"type": "http", **scope, ACCESS: access}, body)
+        future = asyncio.run_coroutine_threadsafe(answering, here.loop)
         try:
             return future.result(PATIENCE)
         except BaseException:
             future.cancel()
             raise
 
-    async def _answer(self, scope: dict[str, Any], body: bytes | None) -> Answer:
-        sent: list[dict[str, Any]] = []
+    def close(self) -> None:
+        """Close the connections to the store; the next request opens them again."""
+        with self._lock:
+            here, self._running = self._running, None
+        if here is not None and here.process == os.getpid():
+            closing = here.dashboard.close()
+            asyncio.run_coroutine_threadsafe(closing, here.loop).result(PATIENCE)
+            here.loop.call_soon_threadsafe(here.loop.stop)
+            here.thread.join()
+            here.loop.close()
 
-        async def receive() -> dict[str, Any]:
-            if body is None:
-                return {"type": "http.disconnect"}
-            return {"type": "http.request", "body": body, "more_body": False}
+    def _own(self) -> "_Running":
+        """Return the thread of this process; that of a parent has not come along."""
+        with self._lock:
+            if self._running is None or self._running.process != os.getpid():
+                dashboard = Dashboard(self._store, itemgetter(ACCESS), self._hide, self._action_log)
+                loop = asyncio.new_event_loop()
+                thread = threading.Thread(
+                    target=loop.run_forever, name="bide-dashboard", daemon=True
+                )
+                thread.start()
+                self._running = _Running(os.getpid(), dashboard, loop, thread)
+            return self._running
 
-        async def send(message: dict[str, Any]) -> None:
-            sent.append(message)
 
-        await self._dashboard(scope, receive, send)
-        if not sent:
-            return CUT_SHORT
-        start, *parts = sent
-        headers = [(name.decode(), value.decode("latin-1")) for name, value in start["headers"]]
-        return Answer(start["status"], headers, b"".join(part["body"] for part in parts))
+class _Running(NamedTuple):
+    """A thread with an event loop, in which a dashboard answers."""
+
+    process: int
+    dashboard: Dashboard
+    loop: asyncio.AbstractEventLoop
+    thread: threading.Thread
+
+
+async def _answer(dashboard: Dashboard, scope: dict[str, Any], body: bytes | None) -> Answer:
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        if body is None:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    await dashboard(scope, receive, send)
+    if not sent:
+        return CUT_SHORT
+    start, *parts = sent
+    headers = [(name.decode(), value.decode("latin-1")) for name, value in start["headers"]]
+    return Answer(start["status"], headers, b"".join(part["body"] for part in parts))
 
 
 WsgiAccessFunction = Callable[[WSGIEnvironment], Access | None]

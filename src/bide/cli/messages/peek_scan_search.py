@@ -4,13 +4,12 @@ from typing import Any
 
 from bide.cli import option
 from bide.cli.errors import usage_error
-from bide.cli.message_output import as_json, body_line, print_messages
+from bide.cli.message_output import print_messages
 from bide.cli.option import MORE, SCREEN
-from bide.cli.output import ID, STYLES, TEXT, Cell, Column, Output, first_line, warn
+from bide.cli.output import Output, warn
 from bide.cli.store import Store, on_store
-from bide.cli.times import iso, local, relative
 from bide.model.limits import MAX_PAGE
-from bide.model.message import STATES, Message, State
+from bide.model.message import STATES, State
 from bide.queue.search import MAX_LIMIT, MAX_READ, query_of, steps_in_store
 
 
@@ -55,13 +54,6 @@ def scan(
     )  # fmt: skip
 
 
-COLUMNS = (
-    Column("queue", least=ID), Column("id", least=ID), Column("state"), Column("due"),
-    Column("", falls=5, right=True), Column("group", falls=2, unless=""),
-    Column("error", falls=3, unless=""), Column("body", least=TEXT, falls=1),
-)  # fmt: skip
-
-
 @on_store(option.prefix, option.text("--id", "TEXT", "Ids that begin so."), option.rule)
 @option.choice("--state", STATES, "Only messages in this state.")
 @option.text("--error", "TEXT", "Failed last for a reason that contains this text.")
@@ -99,26 +91,12 @@ def search(
     query = query_of(**given)
     ordered = store.lane.capabilities.ids_ordered
     page = store.run(steps_in_store(prefix, query, cursor, limit, read, ids_ordered=ordered))
-    out.items(
-        page.messages, COLUMNS, facts=as_json, line=_line, cells=_cells,
-        empty="no message matches",
+    print_messages(
+        out, page.messages, "no message matches",
+        pipe="queue id state due priority group error body",
+        screen="queue id state due away group error body",
     )  # fmt: skip
     if page.cursor is not None:
         of = "" if page.total is None else f" of {max(page.total, page.searched):,}"
         warn(f"searched {page.searched:,}{of} messages; go on with --cursor {page.cursor}")
     return bool(page.messages)
-
-
-def _line(message: Message) -> tuple[str, ...]:
-    return (
-        message.queue, message.id, message.state, iso(message.due), str(message.priority),
-        message.group or "", first_line(message.error), body_line(message),
-    )  # fmt: skip
-
-
-def _cells(message: Message) -> list[Cell]:
-    return [
-        (message.queue, "bold"), message.id, (message.state, STYLES[message.state]),
-        local(message.due), (relative(message.due), "dim"), message.group or "",
-        first_line(message.error)[:100], body_line(message)[:500],
-    ]  # fmt: skip

@@ -1,12 +1,11 @@
 """`bide move`: queues from one store to another, while they are in use."""
 
-import time
 from contextlib import suppress
 
 import click
 
 from bide.cli import option
-from bide.cli.errors import NOT_DONE, DeferredInterrupt, raise_on_termination, usage_error
+from bide.cli.errors import NOT_DONE, raise_on_termination, stop_requests, usage_error
 from bide.cli.output import DONE, NOTHING, WARNING, Bar, Output, plural, warn
 from bide.cli.store import Store
 from bide.engines.registry import opener
@@ -126,28 +125,26 @@ def _follow(there: Store, here: Store, queues: tuple[str, ...], batch: int) -> l
     """Move until Ctrl-C or SIGTERM, which is not an error here and ends no batch half-way."""
     movers: dict[str, Mover] = {}
     pause = SOON
-    interrupt = DeferredInterrupt()
-    with Bar("moving new messages") as bar, suppress(KeyboardInterrupt), interrupt.listening():
+    with Bar("moving new messages") as bar, suppress(KeyboardInterrupt), stop_requests() as stop:
 
         def progress(count: int) -> None:
             bar.advance(count)
-            interrupt.check()
+            if stop.is_set():
+                raise KeyboardInterrupt
 
-        while True:
+        while not stop.is_set():
             worked = False
             for name in _names(there, queues):
                 if name not in movers:
-                    movers[name] = Mover(
-                        there.queue(name), here.queue(name), batch=batch, progress=progress
-                    )
+                    orders, target = there.queue(name), here.queue(name)
+                    movers[name] = Mover(orders, target, batch=batch, progress=progress)
                 if movers[name].has_work():
                     moved = movers[name].moved
                     before = moved.moved + moved.dead
-                    with interrupt.deferred():
-                        movers[name].run()
+                    movers[name].run()
                     worked = worked or moved.moved + moved.dead > before
             pause = SOON if worked else min(LATER, pause * 2)
-            time.sleep(pause)
+            stop.wait(pause)
     return [mover.moved for mover in movers.values()]
 
 

@@ -6,18 +6,7 @@ from typing import Any
 import click
 
 from bide.cli import option
-from bide.cli.output import (
-    ID,
-    STYLES,
-    Bar,
-    Cell,
-    Column,
-    Output,
-    counted,
-    grid,
-    plural,
-    print_table,
-)
+from bide.cli.output import ID, STYLES, Bar, Cell, Column, Output, counted, grid, plural
 from bide.cli.store import NoQueue, Store, on_store
 from bide.cli.times import local, now_ms, relative, rounded
 from bide.model.commands import Count
@@ -202,9 +191,7 @@ def _print_audits(out: Output, found: list[Audit]) -> None:
         Column(name, falls=1 + any(_parts_of(one)[name] for one in found), right=True)
         for name in (*GONE, *SIZES)
     ]
-    print_table(
-        out, [Column("queue", least=ID), Column("put", right=True), *columns, Column("")], rows
-    )
+    out.table([Column("queue", least=ID), Column("put", right=True), *columns, Column("")], rows)
 
 
 def _print_verdict(out: Output, store: Store, found: list[Audit]) -> None:

@@ -4,19 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bide.cli.output import (
-    ID,
-    STYLES,
-    TEXT,
-    Cell,
-    Column,
-    Output,
-    escape,
-    plural,
-    table_of,
-    text_of,
-    warn,
-)
+from bide.cli import output
+from bide.cli.output import ID, STYLES, Cell, Column, Output, plural, table_of, text_of, warn
 from bide.cli.queues.queues_counts_audit import FLOW, SIZES, facts_of, size_cells
 from bide.cli.times import iso, rounded
 from bide.model.replies import Forecasted
@@ -43,7 +32,7 @@ QUEUES = (
 WORKERS = (
     Column("worker", least=ID), Column("holds", right=True),
     Column("first lease ends", falls=1, right=True),
-    Column("longest", falls=2, right=True, unless=""), Column("of", least=TEXT),
+    Column("longest", falls=2, right=True, unless=""), Column("of", least=output.TEXT),
 )  # fmt: skip
 NARROW = 70
 """Columns: on a narrower terminal the store has a line of its own."""
@@ -206,7 +195,7 @@ def _ahead(ahead: Ahead) -> "Text":
     line = Text(f"due in {BUCKETS}h  ", no_wrap=True, overflow="ellipsis")
     found = ahead.found
     if found is None:
-        return line.append(escape(f"unknown: {ahead.problem}"), "yellow")
+        return line.append(output.escape(f"unknown: {ahead.problem}"), "yellow")
     total, most = sum(found.buckets), max(found.buckets)
     line.append(sparkline(found.buckets), STYLES["delayed"])
     line.append(f"  {total:,}", "bold" if total else "dim")

@@ -9,12 +9,12 @@ import click
 from bide.cli import option
 from bide.cli.bulk import change_many, confirm, purge_state
 from bide.cli.errors import usage_error
-from bide.cli.message_output import as_json, print_outcomes, print_sheet
+from bide.cli.message_output import as_json, print_messages, print_outcomes, print_sheet
 from bide.cli.option import MORE, SCREEN
-from bide.cli.output import ID, TEXT, Bar, Cell, Column, Output, first_line, plural, warn
+from bide.cli.output import Bar, Output, plural, warn
 from bide.cli.program import Group
 from bide.cli.store import Store, on_store
-from bide.cli.times import iso, local, relative
+from bide.cli.times import iso
 from bide.model.commands import Purge
 from bide.model.message import Message
 from bide.model.replies import Outcome, Outcomes
@@ -160,30 +160,13 @@ def list_(store: Store, out: Output, queue: str | None, limit: int | None, **cho
     letters = DeadFilter(**chosen)
     named = [] if queue is None else [store.existing(queue)]
     queues = named or [store.queue(name) for name in store.names(own=True)]
-    with_queue = queue is None
-    columns = (
-        Column("id", least=ID), *[Column("queue")] * with_queue, Column("died", falls=3),
-        Column("", falls=2, right=True), Column("attempts", falls=1, right=True),
-        Column("last error", least=TEXT),
-    )  # fmt: skip
-    out.items(
-        (letter for one in queues for letter in letters.of(one)), columns,
-        facts=as_json,
-        line=lambda one: [
-            *[one.queue] * with_queue, one.id, iso(one.ended), one.attempt, first_line(one.error),
-        ],
-        cells=lambda one: _cells(one, with_queue),
-        empty=_none(store, queues, queue, letters),
+    print_messages(
+        out, (letter for one in queues for letter in letters.of(one)),
+        _none(store, queues, queue, letters) if out.terminal else "",
+        pipe="queue " * (queue is None) + "id died attempt error",
+        screen=f"id {'queue ' * (queue is None)}died ago attempts last-error",
         most=limit or (SCREEN if out.terminal else None), more="" if limit else MORE,
     )  # fmt: skip
-
-
-def _cells(letter: Message, with_queue: bool) -> list[Cell]:
-    died = letter.ended or letter.due
-    return [
-        letter.id, *[letter.queue] * with_queue, local(died), (relative(died), "dim"),
-        str(letter.attempt), (first_line(letter.error), "red"),
-    ]  # fmt: skip
 
 
 def _none(store: Store, queues: list[Queue], queue: str | None, letters: DeadFilter) -> str:

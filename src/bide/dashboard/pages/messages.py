@@ -1,4 +1,4 @@
-"""One message: its fields, its body, its failures, and what can be done with it."""
+"""One message, the search over all queues, and the dead letters by their last error."""
 
 import re
 from collections.abc import AsyncIterator
@@ -45,7 +45,7 @@ async def message(view: View) -> Page:
         "queue": view.own(full), "message": one, "body": view.body(one),
         "editable": view.editable(one), "headers": view.headers(one), "size": size_of(one),
         "ends": ends,
-        "actions": [action for action in POSSIBLE[one.state] if view.may(action)],
+        "actions": [action for action in POSSIBLE[one.state] if view.access.may(action)],
     })  # fmt: skip
 
 

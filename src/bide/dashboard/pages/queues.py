@@ -1,4 +1,4 @@
-"""One queue: its counters, its forecast, and its messages by state, due time, group or id."""
+"""All queues, the audit, and one queue with its messages by state, due time, group or id."""
 
 from collections.abc import Callable
 from typing import Any, get_args

@@ -1,4 +1,4 @@
-"""The workers, and the messages that they hold."""
+"""Workers and what they hold, schedules, sources and subscriptions."""
 
 import asyncio
 from typing import Any
