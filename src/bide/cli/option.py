@@ -104,6 +104,30 @@ def many(name: str, dest: str, metavar: str, help: str, **more: Any) -> Decorato
     )
 
 
+def headers(help: str, sign: str = "=") -> Decorator:
+    """Take headers, NAME=VALUE, or NAME: VALUE as HTTP has them; `None` without one."""
+    of_http = sign == ":"
+
+    def read(
+        ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+    ) -> dict[str, str] | None:
+        found: dict[str, tuple[str, str]] = {}
+        for value in values:
+            name, given, text = value.partition(sign)
+            if of_http:
+                name, text = name.strip(), text.strip()
+            if not given or not name:
+                form = "NAME: VALUE" if of_http else "NAME=VALUE"
+                raise click.BadParameter(f"{value!r} must be {form}", ctx, param)
+            key = name.lower() if of_http else name
+            if key in found:
+                raise click.BadParameter(f"{name!r} is given twice", ctx, param)
+            found[key] = name, text
+        return dict(found.values()) or None
+
+    return many("--header", "headers", "'NAME: VALUE'" if of_http else "K=V", help, callback=read)
+
+
 def together(*options: Decorator) -> Decorator:
     """Take several options, in the order of the help."""
 

@@ -28,16 +28,14 @@ def _form(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     ctx.params["form"] = param.name if value else ctx.params.get("form")
 
 
+def _form_option(name: str, help: str) -> Decorator:
+    return click.option(name, is_flag=True, expose_value=False, callback=_form, help=help)
+
+
 option_form = together(
-    click.option(
-        "--text", is_flag=True, expose_value=False, callback=_form,
-        help="The body is text, not JSON.",
-    ),
-    click.option(
-        "--bytes", is_flag=True, expose_value=False, callback=_form,
-        help="The body is bytes, stored unchanged.",
-    ),
-)  # fmt: skip
+    _form_option("--text", "The body is text, not JSON."),
+    _form_option("--bytes", "The body is bytes, stored unchanged."),
+)
 """Take what a body is, if it is not JSON."""
 
 
@@ -47,21 +45,6 @@ def option_file(what: str) -> Decorator:
         "--file", type=click.Path(exists=True, dir_okay=False), metavar="PATH",
         help=f"Read the {what} from a file.",
     )  # fmt: skip
-
-
-def read_headers(
-    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
-) -> dict[str, str] | None:
-    """Return the headers of `--header`, `None` without one."""
-    headers = {}
-    for value in values:
-        name, equals, text = value.partition("=")
-        if not equals or not name:
-            raise click.BadParameter(f"{value!r} must be NAME=VALUE", ctx, param)
-        if name in headers:
-            raise click.BadParameter(f"{name!r} is given twice", ctx, param)
-        headers[name] = text
-    return headers or None
 
 
 def read_body(body: str | None, file: str | None, command: str = "put") -> bytes:
@@ -127,9 +110,7 @@ CLEARED = ("expires", "group", "headers")
 )
 @option.expires
 @option.message
-@option.many(
-    "--header", "headers", "K=V", "A header, stored with the message", callback=read_headers
-)  # fmt: skip
+@option.headers("A header, stored with the message")
 @option.choice(
     "--on-conflict", ["keep", "replace", "raise"], "What to do if the id exists already.", "keep",
     show_default=True,
@@ -267,10 +248,7 @@ def _batches(stream: IO[bytes]) -> Iterator[list[tuple[int, bytes]]]:
 @option_file("new body")
 @option.changed
 @option.expires
-@option.many(
-    "--header", "headers", "K=V", "A header; all together replace those there are",
-    callback=read_headers,
-)  # fmt: skip
+@option.headers("A header; all together replace those there are")
 @option.flag("--no-expires", help="Without a limit of time.")
 @option.flag("--no-group", help="Of no group.")
 @option.flag("--no-headers", help="Without headers.")

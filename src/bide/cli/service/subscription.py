@@ -116,20 +116,6 @@ def on_subscription(*options: option.Decorator) -> Callable[[Callable[..., Any]]
     return decorate
 
 
-def _read_headers(
-    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
-) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    for value in values:
-        name, colon, text = (part.strip() for part in value.partition(":"))
-        if not colon:
-            raise click.BadParameter("write it as NAME: VALUE", ctx, param)
-        if name.lower() in map(str.lower, headers):
-            raise click.BadParameter(f"{name!r} is given twice", ctx, param)
-        headers[name] = text
-    return headers
-
-
 def _number(name: str, help: str, kind: type = int) -> Callable[..., Any]:
     return click.option(name, type=kind, metavar="N", help=help)
 
@@ -137,9 +123,7 @@ def _number(name: str, help: str, kind: type = int) -> Callable[..., Any]:
 @on_any_store(click.argument("name"), click.argument("queue"), group=subscription)
 @click.argument("receiver", metavar="RECEIVER")
 @namespace_option
-@option.many(
-    "--header", "headers", "'NAME: VALUE'", "A header for every request", callback=_read_headers
-)  # fmt: skip
+@option.headers("A header for every request", ":")
 @_number("--concurrency", "The maximum number of concurrent requests; 10, or 500 for RabbitMQ.")
 @_number("--rate", "Requests per second; not limited by default.", float)
 @option.time("--timeout", "How long the receiver may take to answer; 15s.")
@@ -155,7 +139,7 @@ def _number(name: str, help: str, kind: type = int) -> Callable[..., Any]:
 @logged("putSubscription")
 def put(
     store: Store, out: Output, name: str, queue: str, receiver: str, namespace: str | None,
-    headers: dict[str, str], secret: str | None, **options: Any,
+    headers: dict[str, str] | None, secret: str | None, **options: Any,
 ) -> None:  # fmt: skip
     """Create a subscription, or replace the one of this name.
 
@@ -168,7 +152,7 @@ def put(
       bide subscription put shop orders https://shop.example/hooks/bide --rate 50 --timeout 5s
     """  # fmt: skip
     given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
-    given |= {"queue": queue, "url": receiver, "headers": headers}
+    given |= {"queue": queue, "url": receiver, "headers": headers or {}}
     which = _identity(namespace, name)
     if which.namespace is not None:
         given["queue"] = queue.removeprefix(f"{which.namespace}/")
