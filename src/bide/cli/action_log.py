@@ -5,8 +5,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-import click
-
+from bide.cli import option
 from bide.model.errors import BideError
 from bide.queue.values import user_name
 from bide.server.subscribe import Identity
@@ -23,10 +22,7 @@ def logged(act: str) -> Callable[[Callable[..., Done]], Callable[..., bool | Non
     """
 
     def decorate(function: Callable[..., Done]) -> Callable[..., bool | None]:
-        @click.option(
-            "--action-log", envvar="BIDE_ACTION_LOG", show_envvar=True, metavar="FILE",
-            help="A file to which a JSON line about this is appended.",
-        )  # fmt: skip
+        @option.action_log("A file to which a JSON line about this is appended.")
         @functools.wraps(function)
         def run(*given: Any, action_log: str | None, **options: Any) -> bool | None:
             from bide.server.action_log import DONE, Act, ActionLog

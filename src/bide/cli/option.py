@@ -93,7 +93,7 @@ def choice(
 ) -> Decorator:
     """Take one of several words."""
     if default is not None:  # None would be a value: a required option could be left out
-        more["default"] = default
+        more |= {"default": default, "show_default": True}
     return click.option(name, type=click.Choice(values), help=help, **more)
 
 
@@ -291,7 +291,7 @@ def logs(each: str) -> Decorator:
             "--log-level", ["debug", "info", "warning", "error"],
             f"debug logs each message that was {each}; info logs failures, and a summary of the "
             "rest every 10 s.",
-            "info", show_default=True,
+            "info",
         ),
     )  # fmt: skip
 
@@ -331,6 +331,11 @@ def networks(dest: str = "networks", **more: Any) -> Decorator:
         "--allow-network", dest, "NETWORK",
         "A private network that push may send to, such as 10.1.0.0/16", type=_network, **more,
     )  # fmt: skip
+
+
+def action_log(help: str) -> Decorator:
+    """Take the file of the action log."""
+    return text("--action-log", "FILE", help, envvar="BIDE_ACTION_LOG", show_envvar=True)
 
 
 outbox = text(

@@ -39,14 +39,8 @@ STEPS = (1, 2, 5, 10, 20, 50, 100)
     "--seconds", type=click.FloatRange(1, 600), default=8, show_default=True, metavar="S",
     help="How long orders arrive; the last ones time out 4 s later.",
 )  # fmt: skip
-@option.count(
-    "--workers", least=2, most=16, default=3,
-    help="The number of workers; one of them is killed.",
-)  # fmt: skip
-@option.flag(
-    "--dashboard",
-    help="Show the dashboard in a browser, and keep it open until Ctrl-C.",
-)
+@option.count("--workers", least=2, most=16, default=3, help="Workers; one of them is killed.")
+@option.flag("--dashboard", help="Show the dashboard in a browser, and keep it open until Ctrl-C.")
 @option.flag("--keep", help="Keep the folder with the store and the records.")
 @option.output
 @click.pass_context

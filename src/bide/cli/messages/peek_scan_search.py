@@ -60,9 +60,7 @@ def scan(
 @option.text("--header", "NAME[=TEXT]", "With this header; with =TEXT, one that contains it.")
 @option.text("--body", "TEXT", "With this text in the body.")
 @option.count("-n", "--limit", most=MAX_LIMIT, default=100, help="The maximum number to show.")
-@option.count(
-    "--read", most=MAX_READ, default=10_000, help="The maximum number to read."
-)  # fmt: skip
+@option.count("--read", most=MAX_READ, default=10_000, help="The maximum number to read.")
 @option.text("--cursor", "TEXT", "Go on where an earlier search has stopped.")
 def search(
     store: Store, out: Output, prefix: str, limit: int, read: int, cursor: str | None, **given: Any

@@ -111,10 +111,7 @@ CLEARED = ("expires", "group", "headers")
 @option.expires
 @option.message
 @option.headers("A header, stored with the message")
-@option.choice(
-    "--on-conflict", ["keep", "replace", "raise"], "What to do if the id exists already.", "keep",
-    show_default=True,
-)  # fmt: skip
+@option.choice("--on-conflict", ["keep", "replace", "raise"], "If the id exists already.", "keep")
 @option.if_version("With --on-conflict replace: only if")
 @option_form
 @option_file("body (or, with --lines, the lines)")

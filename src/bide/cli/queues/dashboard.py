@@ -16,13 +16,8 @@ from bide.cli.store import Store, refuse_memory
     help="The port to listen on; 0 takes a free port.",
 )  # fmt: skip
 @option.flag("--read-only", help="Show everything, allow no actions.")
-@option.many(
-    "--hide", "hide", "NAME", "A part of bodies, or a header, whose value is not shown",
-)  # fmt: skip
-@option.text(
-    "--action-log", "FILE", "A file for a JSON line per action.", envvar="BIDE_ACTION_LOG",
-    show_envvar=True,
-)  # fmt: skip
+@option.many("--hide", "hide", "NAME", "A part of bodies, or a header, that is not shown")
+@option.action_log("A file for a JSON line per action.")
 @option.output
 def dashboard(
     store: str | None, url: str | None, port: int, read_only: bool, hide: tuple[str, ...],

@@ -74,36 +74,18 @@ def opened(output: str) -> Iterator[IO[str]]:
 
 
 @on_any_store(option.queue, click.argument("file", default="-", metavar="[FILE]"), name="import")
-@option.text(
-    "--redis-zset", "KEY", "Import this sorted set; in place of FILE, give the URL of its Redis."
-)
-@option.choice(
-    "--scores", ["auto", "s", "ms"],
-    "For a sorted set: whether scores are Unix seconds or milliseconds.", "auto",
-)  # fmt: skip
-@option.choice(
-    "--body", ["auto", "json", "text", "bytes"], "For a sorted set: the format of its members.",
-    "auto",
-)  # fmt: skip
-@option.text(
-    "--id-field", "NAME", "For a sorted set of JSON objects: the field that becomes the id."
-)
-@option.flag(
-    "--remove",
-    help="For a sorted set: remove the imported members, except those whose score has changed.",
-)
+@option.text("--redis-zset", "KEY", "Import this sorted set; FILE is the URL of its Redis.")
+@option.choice("--scores", ["auto", "s", "ms"], "For a sorted set: the unit of its scores.", "auto")
+@option.choice("--body", ["auto", "json", "text", "bytes"], "For a sorted set: its format.", "auto")
+@option.text("--id-field", "NAME", "For a sorted set of JSON objects: the field with the id.")
+@option.flag("--remove", help="For a sorted set: remove imported members whose score is the same.")
 @option.choice(
     "--from", ["celery", "rq", "arq", "huey", "bullmq"],
     "Move the pending messages of this library; in place of FILE, give the URL of its Redis.",
 )  # fmt: skip
-@option.text(
-    "--source-queue", "NAME", "With --from: the queue in the library; by default its own default."
-)
+@option.text("--source-queue", "NAME", "With --from: the queue there; by default the usual one.")
 @option.flag("--allow-pickle", help="With --from: move pickled messages too; no code in them runs.")
-@option.flag(
-    "--delayed-only",
-    help="With --from: move only messages with a due time, for instance if you keep Celery.",
-)
+@option.flag("--delayed-only", help="With --from: move only messages with a due time.")
 @option.flag("--dry-run", help="For a sorted set and with --from: only print what would be put.")
 @option.max_body
 def import_(

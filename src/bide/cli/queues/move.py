@@ -40,9 +40,7 @@ def _a_store(url: str) -> str:
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
 @option.flag("--follow", help="Keep moving new messages until Ctrl-C.")
 @option.flag("--dry-run", help="Only print what would be moved.")
-@option.count(
-    "--batch", most=MAX_PAGE, default=BATCH, help="The number of messages in transit at a time."
-)
+@option.count("--batch", most=MAX_PAGE, default=BATCH, help="How many messages move at a time.")
 @option.output
 def move(
     source: str, target: str, queues: tuple[str, ...], follow: bool, dry_run: bool, batch: int,

@@ -49,9 +49,7 @@ def resume(store: Store, out: Output, queue: str) -> None:
     "--state", ["delayed", "ready", "dead", "acked", "expired"],
     "The state. For acked and expired: forget these messages and their ids.", required=True,
 )  # fmt: skip
-@option.moment(
-    "--before", "Only messages that entered the state (delayed, ready: fall due) before then."
-)
+@option.moment("--before", "Only what entered the state (delayed, ready: is due) before then.")
 @option.flag("--dry-run", help="Only count, and show the first.")
 @option.undo
 @option.flag("-y", "--yes", help="Do not ask.")

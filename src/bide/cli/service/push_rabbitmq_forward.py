@@ -75,7 +75,6 @@ def push(
 @option.choice(
     "--queue-type", ["quorum", "classic"],
     "The type of the queues that it declares; queues that exist must have it.", "quorum",
-    show_default=True,
 )  # fmt: skip
 @option.networks()
 @option.grace("messages under way")

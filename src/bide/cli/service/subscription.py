@@ -130,10 +130,7 @@ def _number(name: str, help: str, kind: type = int) -> Callable[..., Any]:
 @_number("--attempts", "The maximum number of attempts per message; 10.")
 @option.time("--first", "The delay after the first failed attempt; doubles each time; 10s.")
 @option.time("--ceiling", "The longest of these delays; 1h.")
-@_number(
-    "--failures",
-    "After so many failures in a row, requests to the receiver stop for a while; 5.",
-)
+@_number("--failures", "After so many failures in a row, requests stop for a while; 5.")
 @option.time("--probe", "How long they stop the first time; 30s.")
 @secret_option
 @logged("putSubscription")
@@ -243,9 +240,7 @@ def resume(out: Output, access: "Access", which: Identity) -> bool | None:
 
 
 @on_subscription()
-@option.time(
-    "--overlap", "How long requests are also signed with the old secrets; 0: not at all.", "1d"
-)
+@option.time("--overlap", "How long the old secrets sign as well; 0: not at all.", "1d")
 @secret_option
 @logged("rotateSecret")
 def rotate(

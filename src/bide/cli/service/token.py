@@ -43,6 +43,10 @@ def _lifetime(value: str | float) -> float | str:
     return seconds
 
 
+def _expires(help: str, **more: Any) -> option.Decorator:
+    return click.option("--expires", type=_lifetime, metavar="TIME", help=help, **more)
+
+
 @click.group(cls=Group)
 def token() -> None:
     """Create, list, rotate or revoke the tokens of the server.
@@ -59,10 +63,7 @@ def token() -> None:
 
 
 @on_any_store(group=token)
-@option.text(
-    "--namespace", "NAME",
-    "The namespace whose queues it gives access to; by default the whole store.",
-)  # fmt: skip
+@option.text("--namespace", "NAME", "The namespace that it is for; by default the whole store.")
 @click.option(
     "--rights", multiple=True, metavar="RIGHT,...",
     help="What it allows: put, change (replace, reschedule, cancel), consume, read, bodies (see "
@@ -76,10 +77,7 @@ def token() -> None:
     "--queues", multiple=True, default=["*"], metavar="PATTERN",
     help="The queues that it is for, such as 'orders.*'; all by default. Can be repeated.",
 )  # fmt: skip
-@click.option(
-    "--expires", type=_lifetime, default="90d", show_default=True, metavar="TIME",
-    help="How long the token is valid, or never.",
-)  # fmt: skip
+@_expires("How long the token is valid, or never.", default="90d", show_default=True)
 @option.text("--name", "TEXT", "What it is used for; rotate and revoke take it.", "")
 @logged("createToken")
 def create(
@@ -107,10 +105,7 @@ def create(
 
 @on_store(click.argument("name", metavar="NAME"), group=token)
 @option.time("--overlap", "How long the former token is accepted as well; it ends at once without.")
-@click.option(
-    "--expires", type=_lifetime, metavar="TIME",
-    help="How long the new token is valid, or never; by default as long as the former was.",
-)  # fmt: skip
+@_expires("How long the new token is valid, or never; by default as the former was.")
 @logged("rotateToken")
 def rotate(
     store: Store, out: Output, name: str, overlap: float | None, expires: float | str | None

@@ -25,23 +25,13 @@ COLUMNS = (
 
 
 @on_any_store(option.queue)
-@option.count(
-    "-n", "--count", most=MAX_COUNT, help="The maximum number of messages; 1 by default."
-)  # fmt: skip
+@option.count("-n", "--count", most=MAX_COUNT, help="The maximum number; 1 by default.")
 @option.time("--wait", "How long to wait for a due message; by default not at all.")
-@option.time(
-    "--lease",
-    "How long the message is leased; without an ack by then, it is delivered again.",
-    "30s",
-)
+@option.time("--lease", "How long the lease lasts; without an ack, the message comes again.", "30s")
 @option.flag("--ack", help="Ack after the messages are printed and the output is flushed.")
-@option.flag(
-    "--body", "only_body", help="With --ack: print only the bodies, text and bytes unchanged."
-)
+@option.flag("--body", "only_body", help="With --ack: print only bodies; text and bytes unchanged.")
 @click.option("--exec", "command", metavar="CMD", help="Run a shell command for each message.")
-@option.time(
-    "--retry", "With --exec: the delay before a failed message is retried; 10s by default."
-)
+@option.time("--retry", "With --exec: the delay before a failed message is retried; 10s.")
 @option.flag("--loop", help="With --exec: repeat until interrupted.")
 def claim(
     store: Store, out: Output, queue: str, count: int | None, wait: float | None, lease: float,

@@ -32,9 +32,7 @@ FORM = "%a %Y-%m-%d %H:%M:%S %z"
 
 
 @on_store(click.argument("target", metavar="[MODULE:APP]", required=False))
-@option.count(
-    "-n", "--count", most=1_000, default=3, help="The number of ticks to show per schedule."
-)
+@option.count("-n", "--count", most=1_000, default=3, help="The number of ticks per schedule.")
 def schedules(store: Store, out: Output, target: str | None, count: int) -> None:
     """List schedules and their next ticks.
 

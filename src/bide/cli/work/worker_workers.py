@@ -32,10 +32,7 @@ def _no_concurrency(ctx: click.Context, param: click.Parameter, value: str | Non
     "--url", "URL", "The store. By default the one of the app, else BIDE_URL.",
     callback=option.remember_url,
 )  # fmt: skip
-@option.text(
-    "--queues", "NAMES",
-    "Work on these queues only, separated by commas; by default on all with a handler.", "",
-)  # fmt: skip
+@option.text("--queues", "NAMES", "These queues only, with commas; by default all that it can.", "")
 @click.option("--concurrency", hidden=True, expose_value=False, callback=_no_concurrency)
 @option.grace("handlers")
 @option.flag(
