@@ -1,8 +1,8 @@
 """The proof: compares the records of the processes with the store."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -84,77 +84,50 @@ def prove(records: Records, audit: Audit, orders: int) -> list[Check]:
         audit: of the store, after all processes have ended.
         orders: how many orders there should be.
     """
-    paid = set(records.paid)
-    unpaid = set(records.put) - paid
-    handled = {handling.id for handling in records.handled}
-    again = len(records.handled) - len(handled)
-    flow = audit.counts.flow
-    return [
-        Check(
-            "every order was put", _differ("orders were put", len(records.put), orders),
-            f"{len(records.put):,}",
-        ),
-        Check(
-            "every unpaid order timed out",
-            _some("never timed out", unpaid - handled)
-            + _some("timed out, but were never put", handled - set(records.put)),
-            f"{len(unpaid):,}, {len(records.too_late):,} of them paid too late",
-        ),
-        Check(
-            "no order that was paid in time was touched",
-            _some("were paid in time, and timed out all the same", paid & handled),
-            f"{len(paid):,}",
-        ),
-        Check(
-            "the store counts what the processes counted",
-            list(_miscounted(records, audit, len(unpaid))),
-            f"{flow.put:,} put = {flow.cancelled:,} cancelled + {flow.acked:,} acked",
-        ),
-        Check(
-            "every second handling is explained by a lapsed lease",
-            list(_unexplained(records, flow.lapsed + flow.retried)),
-            f"{flow.lapsed:,} lapsed, {again:,} handled twice",
-        ),
-        Check(
-            "none was early", _some("were early", {h.id for h in records.handled if h.late < 0}),
-            "",
-        ),
-        Check("the audit balances", list(audit.problems), "nothing is left in the queue"),
-    ]  # fmt: skip
+    put, paid, flow = set(records.put), set(records.paid), audit.counts.flow
+    unpaid = put - paid
+    attempts: dict[str, list[int]] = defaultdict(list)
+    for handling in records.handled:
+        attempts[handling.id].append(handling.attempt)
+    handled, lapses = set(attempts), flow.lapsed + flow.retried
+    # Each delivery has its number: no number comes twice, and those above 1 are the lapses.
+    doubled = {id for id, numbers in attempts.items() if len(set(numbers)) < len(numbers)}
+    redelivered = sum(max(numbers) - 1 for numbers in attempts.values())
+    acked_twice = {id for id, times in Counter(records.acked).items() if times > 1}
+    checks = (
+        ("every order was put", f"{len(records.put):,}",
+         _differ("orders were put", len(records.put), orders)),
+        ("every unpaid order timed out",
+         f"{len(unpaid):,}, {len(records.too_late):,} of them paid too late",
+         _some("never timed out", unpaid - handled),
+         _some("timed out, but were never put", handled - put)),
+        ("no order that was paid in time was touched", f"{len(paid):,}",
+         _some("were paid in time, and timed out all the same", paid & handled)),
+        ("the store counts what the processes counted",
+         f"{flow.put:,} put = {flow.cancelled:,} cancelled + {flow.acked:,} acked",
+         _differ("puts are counted by the store", flow.put, len(records.put)),
+         _differ("cancels are counted by the store", flow.cancelled, len(records.paid)),
+         _differ("acks are counted by the store", flow.acked, len(unpaid)),
+         _differ("messages are left in the queue", audit.counts.sizes.total, 0),
+         _differ("died", flow.died, 0), _some("were acked twice", acked_twice)),
+        ("every second handling is explained by a lapsed lease",
+         f"{flow.lapsed:,} lapsed, {len(records.handled) - len(handled):,} handled twice",
+         _some("were handed out twice as the same attempt", doubled),
+         _differ("redeliveries were seen by the workers", redelivered, lapses)),
+        ("none was early", "",
+         _some("were early", {one.id for one in records.handled if one.late < 0})),
+        ("the audit balances", "nothing is left in the queue", list(audit.problems)),
+    )  # fmt: skip
+    return [Check(claim, list(chain(*problems)), detail) for claim, detail, *problems in checks]
 
 
 def _differ(what: str, found: int, wanted: int) -> list[str]:
     return [] if found == wanted else [f"{found:,} {what}, it should be {wanted:,}"]
 
 
-def _some(what: str, ids: Iterable[str]) -> list[str]:
-    listed = sorted(ids)
-    if not listed:
-        return []
-    more = ", ..." if len(listed) > 3 else ""
-    return [f"{len(listed):,} {what}: {', '.join(listed[:3])}{more}"]
-
-
-def _miscounted(records: Records, audit: Audit, unpaid: int) -> Iterator[str]:
-    flow, sizes = audit.counts.flow, audit.counts.sizes
-    yield from _differ("puts are counted by the store", flow.put, len(records.put))
-    yield from _differ("cancels are counted by the store", flow.cancelled, len(records.paid))
-    yield from _differ("acks are counted by the store", flow.acked, unpaid)
-    yield from _differ("messages are left in the queue", sizes.total, 0)
-    yield from _differ("died", flow.died, 0)
-    twice = [id for id, times in Counter(records.acked).items() if times > 1]
-    yield from _some("were acked twice", twice)
-
-
-def _unexplained(records: Records, lapses: int) -> Iterator[str]:
-    """Each delivery has its number: no number comes twice, and those above 1 are the lapses."""
-    attempts: dict[str, list[int]] = defaultdict(list)
-    for handling in records.handled:
-        attempts[handling.id].append(handling.attempt)
-    twice = [id for id, numbers in attempts.items() if len(set(numbers)) < len(numbers)]
-    yield from _some("were handed out twice as the same attempt", twice)
-    redelivered = sum(max(numbers) - 1 for numbers in attempts.values())
-    yield from _differ("redeliveries were seen by the workers", redelivered, lapses)
+def _some(what: str, ids: set[str]) -> list[str]:
+    more = ", ..." if len(ids) > 3 else ""
+    return [f"{len(ids):,} {what}: {', '.join(sorted(ids)[:3])}{more}"] if ids else []
 
 
 def percentile(values: list[int], part: float) -> int:
