@@ -260,11 +260,7 @@ async def send_whole(
 
 
 def asgi(
-    store: str,
-    *,
-    access: AccessFunction,
-    hide: Collection[str] = (),
-    action_log: str | None = None,
+    store: str, *, access: AccessFunction, hide: Collection[str] = (), action_log: str | None = None
 ) -> Dashboard:
     """Return the dashboard as an ASGI application, to mount in an application of yours.
 

@@ -40,10 +40,7 @@ def export(store: Store, out: Output, queue: str, output: str) -> None:
     """  # fmt: skip
     orders = store.existing(queue)
     count = 0
-    with (
-        Bar(f"exporting {queue}", orders.counts().sizes.total) as bar,
-        opened(output) as file,
-    ):
+    with Bar(f"exporting {queue}", orders.counts().sizes.total) as bar, opened(output) as file:
         for count, line in enumerate(bar.over(orders.export()), 1):  # noqa: B007
             file.write(line + "\n")
     if output != "-":

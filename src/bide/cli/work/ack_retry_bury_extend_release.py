@@ -95,8 +95,7 @@ def _result(text: str) -> bytes:
 
 
 @_settles(
-    "acked",
-    option.text("--result", "JSON", "Its result; see bide set --result-ttl.", type=_result),
+    "acked", option.text("--result", "JSON", "Its result; see bide set --result-ttl.", type=_result)
 )
 def ack(builder: CommandBuilder, leases: Sequence[Lease], result: bytes | None) -> Command:
     """Acknowledge a claimed message: it is done.
