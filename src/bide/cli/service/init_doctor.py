@@ -14,11 +14,10 @@ from bide.engines.registry import DEFAULT_URL, mask
 
 @on_any_store()
 def init(store: Store, out: Output) -> None:
-    """Make the store, or bring it up to date.
+    """Make the store.
 
-    Makes the file, or the schema in a PostgreSQL database, if it does not exist. A store that an
-    older bide made is brought up to date. So a user with more rights can prepare the store for
-    programs that have less.
+    Makes the file, or the schema in a PostgreSQL database, if it does not exist. So a user with
+    more rights can prepare the store for programs that have less.
 
     \b
     Example:

@@ -227,8 +227,8 @@ def _signal(process: Process, number: int) -> bool:
         os.killpg(process.pid, number)
     except ProcessLookupError:
         return False
-    except PermissionError:  # what is left runs as another user, as by sudo
-        return True
+    except PermissionError:
+        pass  # what is left runs as another user, as by sudo
     return True
 
 

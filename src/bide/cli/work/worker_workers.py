@@ -157,10 +157,9 @@ def list_(store: Store, out: Output) -> None:
     Example:
       bide workers list --json | jq 'select(.silent)'
     """
-    now = now_ms()
     out.items(
         read_workers(store.lane), COLUMNS, facts=msgspec.structs.asdict,
-        line=lambda one: _line(one, now), cells=lambda one: _cells(one, now),
+        line=_line, cells=_cells,
         empty=f"no worker reports that it is alive in {store.shown}",
     )  # fmt: skip
 
@@ -190,31 +189,28 @@ def stop(store: Store, out: Output, name: str, wait: float) -> bool:
     else:
         out.report(
             {"worker": name, "taken": False}, NOT_DONE,
-            f"no supervisor of {name} has answered within {rounded(wait * 1000)}: it is dead, "
-            "cannot reach the store, or is older than this command; the request was withdrawn",
+            f"no supervisor of {name} has answered within {rounded(wait * 1000)}: it is dead, or "
+            "cannot reach the store; the request was withdrawn",
         )  # fmt: skip
     return taken
 
 
-def _longest(one: WorkerProcess, now: int) -> tuple[str, float | None]:
+def _longest(one: WorkerProcess) -> tuple[str, float | None]:
     """Return the message that it has handled for the longest time, and the milliseconds."""
     lasting = [(busy.since, busy.longest) for busy in one.busy.values() if busy.since is not None]
-    if not lasting:
-        return "", None
-    since, id = min(lasting)
-    return id or "", max(0, now - since)
+    since, id = min(lasting, default=(None, ""))
+    return id or "", None if since is None else max(0, now_ms() - since)
 
 
-def _line(one: WorkerProcess, now: int) -> tuple[object, ...]:
-    id, lasting = _longest(one, now)
+def _line(one: WorkerProcess) -> tuple[object, ...]:
+    id, lasting = _longest(one)
     running = sum(busy.running for busy in one.busy.values())
-    seconds = "" if lasting is None else f"{lasting / 1000:g}"
-    silent = "" if one.silent is None else f"{one.silent / 1000:g}"
-    return one.holder, running, id, seconds, silent, ",".join(one.queues)
+    times = ("" if ms is None else f"{ms / 1000:g}" for ms in (lasting, one.silent))
+    return one.holder, running, id, *times, ",".join(one.queues)
 
 
-def _cells(one: WorkerProcess, now: int) -> list[Cell]:
-    id, lasting = _longest(one, now)
+def _cells(one: WorkerProcess) -> list[Cell]:
+    id, lasting = _longest(one)
     running = sum(busy.running for busy in one.busy.values())
     places = sum(busy.places for busy in one.busy.values())
     silent = "" if one.silent is None else f"silent for {rounded(one.silent)}"
