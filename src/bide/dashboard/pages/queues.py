@@ -13,6 +13,7 @@ from bide.model.replies import Counts
 from bide.model.times import limits_of
 from bide.observing.sample import main_cause, rates
 from bide.queue.results import Audit
+from bide.queue.search import Query
 
 GONE = ("acked", "cancelled", "expired", "purged")
 
@@ -134,27 +135,20 @@ def _scan_of(
     its share: due times of delayed messages, and groups.
     """
     request = view.request
-    after, before = request.moment("after"), request.moment("before")
     group = check_name(filters["group"], "group") if filters["group"] else None
+    query = Query(
+        id=filters["prefix"] or None, group=group, after=request.moment("after"),
+        before=request.moment("before"), error=filters["error"] or None,
+    )  # fmt: skip
+    states = get_args(State) if tab == "all" else WAITING if tab == "next" else (tab,)
+    given = {name for name, value in filters.items() if value}
     state: Any = None if tab == "all" else tab
-    tests: list[Callable[[Message], bool]] = []
-    where = None
+    where, ordered = None, set[str]()
     if group is not None:
-        where = Where(group)
-        if state is not None:
-            wanted = WAITING if state == "next" else (state,)
-            tests.append(lambda message: message.state in wanted)
-        state = None
-    elif state == "delayed" and (after is not None or before is not None):
-        where, after, before = Where(after=after, before=before), None, None
-    if after is not None:
-        tests.append(lambda message: message.due >= after)
-    if before is not None:
-        tests.append(lambda message: message.due < before)
-    if filters["prefix"]:
-        tests.append(lambda message: message.id.startswith(filters["prefix"]))
-    if filters["error"]:
-        tests.append(lambda message: filters["error"] in (message.error or ""))
-    assert state in (None, "next", *get_args(State))
+        state, where, ordered = None, Where(group), {"group"} if tab == "all" else set()
+    elif state == "delayed" and given & {"after", "before"}:
+        where, ordered = Where(after=query.after, before=query.before), {"after", "before"}
     scan = Scan(queue, state, where, request.get("cursor") or None)
-    return scan, (lambda message: all(test(message) for test in tests)) if tests else None
+    if given <= ordered:
+        return scan, None
+    return scan, lambda one: one.state in states and query.matches(one, lambda seen: seen)
