@@ -120,7 +120,7 @@ def test_a_body_that_is_no_json_is_refused_with_the_mend(run: Bide, orders: bide
         (["orders", "1", "--text", "--bytes"], "--text and --bytes cannot be used together"),
         (["orders", "1", "--id", ""], "0 bytes"),
         (["no queue", "1"], "is not a valid name of a queue"),
-        (["orders", "-", "--lines", "--id", "x"], "ids are generated"),
+        (["orders", "-", "--lines", "--id", "x"], "--id cannot be used with --lines"),
         (["orders", "1", "--lines"], "stdin or --file"),
         (["orders", "\udcff", "--text"], "not UTF-8 text"),
         (["orders", "1", "--if-version", "7"], "'7' is not a version; 'bide get' shows"),

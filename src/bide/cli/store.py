@@ -36,20 +36,6 @@ NAMED = 8
 ELSEWHERE = "put a message first, or name another store with --url or BIDE_URL"
 
 
-class NoQueue(CommandError):
-    """There is no such queue; says which queues exist, similar names first."""
-
-    def __init__(self, text: str, store: "Store", name: str) -> None:
-        from difflib import get_close_matches
-
-        names = store.names()
-        near = get_close_matches(name, names, NAMED)
-        listed = [*near, *(other for other in names if other not in near)]
-        more = ", ..." if len(listed) > NAMED else ""
-        there = f"; there are: {', '.join(listed[:NAMED])}{more}" if listed else ", nor any other"
-        super().__init__(f"{text} in {store.shown}{there}")
-
-
 class Store(ExitStack):
     """The store that a command names; its queues are closed with it.
 
@@ -99,13 +85,24 @@ class Store(ExitStack):
         """Open a queue that must exist.
 
         Raises:
-            NoQueue: there is no such queue.
+            CommandError: there is no such queue.
             StoreUnavailable: the store is a file, and there is none.
         """
         queue = self.queue(name)
         if not self.has(name):
-            raise NoQueue(f"there is no queue {name!r}", self, name)
+            raise self.no_queue(name)
         return queue
+
+    def no_queue(self, name: str, text: str = "there is no queue") -> CommandError:
+        """Return the error for a missing queue: it says which there are, similar names first."""
+        from difflib import get_close_matches
+
+        names = self.names()
+        near = get_close_matches(name, names, NAMED)
+        listed = [*near, *(other for other in names if other not in near)]
+        more = ", ..." if len(listed) > NAMED else ""
+        there = f"; there are: {', '.join(listed[:NAMED])}{more}" if listed else ", nor any other"
+        return CommandError(f"{text} {name!r} in {self.shown}{there}")
 
     def told(self, queue: str, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
         """Yield outcomes; at the first message that does not exist, check that the queue exists.
@@ -113,7 +110,7 @@ class Store(ExitStack):
         So a command that finds its messages needs no extra request.
 
         Raises:
-            NoQueue: there is no such queue.
+            CommandError: there is no such queue.
         """
         looked = False
         for outcome in outcomes:
@@ -126,12 +123,12 @@ class Store(ExitStack):
         """Check that a queue exists, if the token allows it to be read.
 
         Raises:
-            NoQueue: there is no such queue.
+            CommandError: there is no such queue.
         """
         # A token that may only produce gets the outcomes of the messages instead.
         with suppress(StoreError):
             if not self.has(queue):
-                raise NoQueue(f"there is no queue {queue!r}", self, queue)
+                raise self.no_queue(queue)
 
     def names(self, prefix: str = "", *, own: bool = False) -> list[str]:
         """Return the names of the queues that begin with `prefix`.

@@ -88,7 +88,9 @@ def decode_body(data: bytes, form: Form, where: str = "the body") -> Any:
         ) from error
 
 
-APART = ("id", "headers", "if_version", "latest")
+APART = {
+    "id": "--id", "headers": "--header", "if_version": "--if-version", "latest": "--latest",
+}  # fmt: skip
 """The options that cannot be shared by many messages."""
 
 CHUNK = 1 << 20
@@ -184,16 +186,10 @@ def _print(out: Output, outcome: Outcome, on_conflict: str, *, as_seen: bool) ->
 def _refuse_with_lines(body: str | None, options: dict[str, Any]) -> None:
     if body not in (None, "-"):
         raise usage_error("with --lines the bodies come from stdin or --file")
-    if options["id"] is not None:
-        raise usage_error("--id names one message; with --lines, ids are generated")
-    for name, given in (
-        ("--header", options["headers"] is not None),
-        ("--if-version", options["if_version"] is not None),
-        ("--latest", options["latest"] is not None),
-        ("--on-conflict raise", options["on_conflict"] == "raise"),
-    ):
-        if given:
-            raise usage_error(f"{name} cannot be used with --lines")
+    given = [name for field, name in APART.items() if options[field] is not None]
+    given += ["--on-conflict raise"] * (options["on_conflict"] == "raise")
+    if given:
+        raise usage_error(f"{given[0]} cannot be used with --lines")
 
 
 def _put_lines(

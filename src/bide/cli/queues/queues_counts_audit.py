@@ -7,7 +7,7 @@ import click
 
 from bide.cli import option
 from bide.cli.output import ID, STYLES, Bar, Cell, Column, Output, counted, grid, plural
-from bide.cli.store import NoQueue, Store, on_store
+from bide.cli.store import Store, on_store
 from bide.cli.times import local, now_ms, relative, rounded
 from bide.model.commands import Count
 from bide.model.replies import Counts
@@ -55,7 +55,7 @@ def queues(store: Store, out: Output, prefix: str, own: bool) -> None:
     """
     found = [(name, store.ask(Counts, Count(name))) for name in store.names(prefix, own=own)]
     if prefix and not found:
-        raise NoQueue(f"no queue begins with {prefix!r}", store, prefix)
+        raise store.no_queue(prefix, "no queue begins with")
     out.items(
         found, COLUMNS,
         facts=lambda one: {"queue": one[0], **facts_of(one[1])},
