@@ -295,7 +295,7 @@ async def _edit(view: View, ids: list[str]) -> Result:
         if new != value:
             changes[name] = (new.strip() or None) if isinstance(new, str) else new
     text = request.get("body").replace("\r\n", "\n")
-    if view.editable(found) not in (None, text):
+    if view.shown.editable(found) not in (None, text):
         try:
             changes["body"] = msgspec.json.decode(text)
         except msgspec.DecodeError as error:

@@ -1,12 +1,14 @@
 """Bodies and headers as text: hidden parts replaced, laid out to be read, cut where too long."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
 
+from bide.model.ended import End
 from bide.model.errors import AccessDenied
 from bide.model.message import Message
 
@@ -79,36 +81,78 @@ def _redacted(data: bytes, hide: Collection[str], is_json: bool = True) -> bytes
         return msgspec.json.encode(HIDDEN)
 
 
-def body_of(message: Message, hide: Collection[str]) -> Shown | None:
-    """Return a body as a page shows it; `None` if a server withholds it."""
-    try:
-        data = message.seen_data
-    except AccessDenied:
-        return None
-    if not message.json:
-        return _of_bytes(_redacted(data, hide, is_json=False))
-    text = _laid_out(_redacted(data, hide))
-    return Shown(text[:LONGEST], max(0, len(text) - LONGEST))
+class Redaction:
+    """Shows messages to a visitor.
 
-
-def result_of(data: bytes, hide: Collection[str]) -> str:
-    """Return a result as a page shows it.
-
-    Example:
-        >>> result_of(b'{"card":4711}', {"card"})
-        '{\\n  "card": "•••"\\n}'
+    Args:
+        hide: names in lower case of the parts of bodies, and of the headers, that are not shown.
+        bodies: whether bodies and headers are shown at all.
     """
-    if not data:
-        return ""
-    return _laid_out(_redacted(data, hide))
+
+    def __init__(self, hide: Collection[str], bodies: bool) -> None:
+        self._hide = hide
+        self._bodies = bodies
+
+    def body(self, message: Message) -> Shown | None:
+        """Return a body to be read; `None` if it is withheld, here or by a server."""
+        try:
+            data = message.seen_data if self._bodies else None
+        except AccessDenied:
+            data = None
+        if data is None:
+            return None
+        return _shown(_redacted(data, self._hide, message.json), message.json)
+
+    def editable(self, message: Message) -> str | None:
+        """Return a body to be edited, `None` unless it is JSON that the visitor sees all of."""
+        shown = self.body(message)
+        if shown is None or shown.cut or not message.json:
+            return None
+        return shown.text if shown == _shown(message.data, True) else None
+
+    def preview(self, message: Message) -> str:
+        """Return the beginning of a body on one line, "" for one that is withheld or large."""
+        if not self._bodies or len(message.data) > PREVIEWED or not message.data:
+            return ""
+        data = _redacted(message.data, self._hide, message.json)
+        if not message.json:
+            return " ".join(_shown(data, False).text.split())[:PREVIEW]
+        text = _laid_out(data, 0) if len(data) > PREVIEW else _readable(data)
+        return text if len(text) <= PREVIEW else f"{text[:PREVIEW]}…"
+
+    def result(self, end: End) -> str:
+        """Return a result to be read, as far as the visitor may see it.
+
+        Example:
+            >>> end = End("acked", 0, None, 0, 1, result=b'{"card":4711}')
+            >>> Redaction({"card"}, True).result(end)
+            '{\\n  "card": "•••"\\n}'
+        """
+        return _laid_out(_redacted(end.result, self._hide)) if end.result else ""
+
+    def headers(self, message: Message) -> dict[str, str]:
+        """Return the headers that the visitor may see."""
+        return self._headers(message) if self._bodies else {}
+
+    def redacted(self, message: Message) -> Message:
+        """Return a message without the parts that nobody is shown."""
+        if not self._hide:
+            return message
+        headers = None if message.headers is None else self._headers(message)
+        shown = _redacted(message.seen_data, self._hide, message.json)
+        return msgspec.structs.replace(message, data=shown, headers=headers)
+
+    def _headers(self, message: Message) -> dict[str, str]:
+        return {
+            name: HIDDEN if name.lower() in self._hide else redact(value, self._hide)
+            for name, value in (message.headers or {}).items()
+        }
 
 
 def _laid_out(data: bytes, indent: int = 2) -> str:
     """Return JSON as text to be read; what is not JSON, as something else wrote it, as it is."""
-    try:
+    with suppress(msgspec.DecodeError):
         data = msgspec.json.format(data, indent=indent)
-    except msgspec.DecodeError:
-        pass
     return _readable(data)
 
 
@@ -116,35 +160,9 @@ def _readable(data: bytes) -> str:
     return data.decode(errors="replace").translate(_TURNING)
 
 
-def preview_of(message: Message, hide: Collection[str]) -> str:
-    """Return the beginning of a body on one line, "" for one that is withheld or large."""
-    if len(message.data) > PREVIEWED or not message.data:
-        return ""
-    data = _redacted(message.data, hide, message.json)
-    if not message.json:
-        return " ".join(_of_bytes(data).text.split())[:PREVIEW]
-    text = _laid_out(data, 0) if len(data) > PREVIEW else _readable(data)
-    return text if len(text) <= PREVIEW else f"{text[:PREVIEW]}…"
-
-
-def redacted(message: Message, hide: Collection[str]) -> Message:
-    """Return a message without the hidden parts of its body and headers."""
-    headers = None if message.headers is None else dict(headers_of(message, hide))
-    shown = _redacted(message.seen_data, hide, message.json)
-    return msgspec.structs.replace(message, data=shown, headers=headers)
-
-
-def headers_of(message: Message, hide: Collection[str]) -> Mapping[str, str]:
-    """Return headers as a page shows them."""
-    return {
-        name: HIDDEN if name.lower() in hide else redact(value, hide)
-        for name, value in (message.headers or {}).items()
-    }
-
-
-def _of_bytes(data: bytes) -> Shown:
+def _shown(data: bytes, is_json: bool) -> Shown:
     try:
-        text = data.decode().translate(_TURNING)
+        text = _laid_out(data) if is_json else data.decode().translate(_TURNING)
     except UnicodeDecodeError:
         part = data[:DUMPED]
         lines = (part[start : start + 16].hex(" ") for start in range(0, len(part), 16))

@@ -6,16 +6,15 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, quote, urlencode
 
-from bide.dashboard import redaction
 from bide.dashboard.access import Access
 from bide.dashboard.reading import StoreReader
+from bide.dashboard.redaction import Redaction
 from bide.engines.registry import mask
 from bide.model.commands import Edit
-from bide.model.ended import End
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_queue
 from bide.model.limits import MAX_FORM
-from bide.model.message import Item, Message
+from bide.model.message import Item
 from bide.model.times import unix
 from bide.server.receiving import Receive, read_body
 
@@ -190,6 +189,7 @@ class View:
 
     def __post_init__(self) -> None:
         self.now = self.store.clock.now()
+        self.shown = Redaction(self.hide, self.access.bodies)
 
     # For templates.
 
@@ -201,33 +201,6 @@ class View:
     def own(self, queue: str) -> str:
         """Return the visitor's name of a queue."""
         return self.access.caller.own(queue) or queue
-
-    def preview(self, message: Message) -> str:
-        """Return the beginning of a body, as far as the visitor may see it."""
-        return redaction.preview_of(message, self.hide) if self.access.bodies else ""
-
-    def body(self, message: Message) -> redaction.Shown | None:
-        """Return a body to be read, `None` if the visitor may not see it."""
-        return redaction.body_of(message, self.hide) if self.access.bodies else None
-
-    def editable(self, message: Message) -> str | None:
-        """Return a body to be edited, `None` unless it is JSON that the visitor sees all of."""
-        shown = self.body(message)
-        if shown is None or shown.cut or not message.json:
-            return None
-        return shown.text if shown == redaction.body_of(message, ()) else None
-
-    def result(self, end: End) -> str:
-        """Return a result to be read, as far as the visitor may see it."""
-        return redaction.result_of(end.result or b"", self.hide)
-
-    def redacted(self, message: Message) -> Message:
-        """Return a message without the parts that nobody is shown."""
-        return redaction.redacted(message, self.hide) if self.hide else message
-
-    def headers(self, message: Message) -> Mapping[str, str]:
-        """Return the headers that the visitor may see."""
-        return redaction.headers_of(message, self.hide) if self.access.bodies else {}
 
     # For pages.
 

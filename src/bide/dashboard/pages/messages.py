@@ -42,9 +42,9 @@ async def message(view: View) -> Page:
         return Page("ended.html", gone)
     return Page("message.html", {
         "explanation": Explanation(id, view.own(full), facts),
-        "queue": view.own(full), "message": one, "body": view.body(one),
-        "editable": view.editable(one), "headers": view.headers(one), "size": size_of(one),
-        "ends": ends,
+        "queue": view.own(full), "message": one, "body": view.shown.body(one),
+        "editable": view.shown.editable(one), "headers": view.shown.headers(one),
+        "size": size_of(one), "ends": ends,
         "actions": [action for action in POSSIBLE[one.state] if view.access.may(action)],
     })  # fmt: skip
 
@@ -74,7 +74,7 @@ async def _found(view: View, filters: dict[str, str]) -> SearchPage:
     page = await view.store.run(
         search_steps(
             sorted(names), query, view.request.get("cursor") or None, ROWS, SEARCHED,
-            ids_ordered=view.store.lane.capabilities.ids_ordered, seen=view.redacted,
+            ids_ordered=view.store.lane.capabilities.ids_ordered, seen=view.shown.redacted,
         )
     )  # fmt: skip
     page.messages.sort(key=lambda message: message.due)
