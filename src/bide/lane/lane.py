@@ -49,6 +49,7 @@ class Lane(Executor):
         reads: bool = False,
     ) -> None:
         self._limit, self._only_reads = inbox, reads
+        self.users = 0  # see `bide.lane.shared`
         self._closing = self._ended = False
         self._released: weakref.WeakSet[object] = weakref.WeakSet()
         super().__init__(open_engine, clock)

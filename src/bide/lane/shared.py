@@ -10,7 +10,7 @@ from bide.lane.executor import EXECUTORS
 from bide.lane.lane import Lane
 
 _lock = threading.Lock()
-_open: dict[tuple[str, int, int], tuple[Lane, Clock, int]] = {}
+_open: dict[tuple[str, int, int], Lane] = {}
 """By store, clock and process: the child of a fork shares no lane with its parent."""
 
 
@@ -22,20 +22,20 @@ def open_lane(url: str, clock: Clock = SYSTEM_CLOCK) -> Lane:
     """
     key = absolute(url), id(clock), os.getpid()
     with _lock:
-        lane, clock, users = _open.get(key) or (Lane(opener(url), clock), clock, 0)
-        _open[key] = lane, clock, users + 1
-    return lane
+        if key not in _open:
+            _open[key] = Lane(opener(url), clock)
+        _open[key].users += 1
+        return _open[key]
 
 
 def close_lane(lane: Lane) -> None:
     """Close a lane once its last user has closed it."""
     with _lock:
-        for key, (known, clock, users) in list(_open.items()):
-            if known is lane:
-                if users > 1:
-                    _open[key] = lane, clock, users - 1
-                    return
-                del _open[key]
+        lane.users -= 1
+        if lane.users > 0:
+            return
+        for key in [key for key, known in _open.items() if known is lane]:
+            del _open[key]
     lane.close()
 
 
@@ -43,7 +43,7 @@ def close_lanes(url: str) -> None:
     """Close this process's lanes to a store, whoever uses them."""
     with _lock:
         keys = [key for key in _open if key[0] == absolute(url)]
-        lanes = [_open.pop(key)[0] for key in keys]
+        lanes = [_open.pop(key) for key in keys]
     for lane in lanes:
         lane.close()
 

@@ -29,49 +29,36 @@ end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 """
 
-_TAKE = (
-    _GUARD
-    + """
+# Each of the scripts below comes behind the guard.
+
+_TAKE = """
 local took = {}
 for i = 3, #ARGV, 5 do
   local key, kind, side, member, entry = unpack(ARGV, i, i + 4)
-  local gone
-  if kind == 'zset' then
-    gone = redis.call('ZREM', key, member)
-  else
-    gone = redis.call('LREM', key, side, member)
-  end
+  local gone = kind == 'zset' and redis.call('ZREM', key, member)
+    or kind == 'list' and redis.call('LREM', key, side, member)
   if gone == 1 then redis.call('HSET', KEYS[2], entry, '') end
   took[#took + 1] = gone
 end
 return took
 """
-)
 
-_DONE = (
-    _GUARD
-    + """
+_DONE = """
 for i = 3, #ARGV do redis.call('HDEL', KEYS[2], ARGV[i]) end
 for i = 3, #KEYS do redis.call('DEL', KEYS[i]) end
 return 1
 """
-)
 
-_BACK = (
-    _GUARD
-    + """
+_BACK = """
 local key, kind, side, member, score, entry = unpack(ARGV, 3, 8)
 if redis.call('HDEL', KEYS[2], entry) == 0 then return 0 end
 if kind == 'zset' then
   redis.call('ZADD', key, score, member)
-elseif side == '-1' then
-  redis.call('RPUSH', key, member)
 else
-  redis.call('LPUSH', key, member)
+  redis.call(side == '-1' and 'RPUSH' or 'LPUSH', key, member)
 end
 return 1
 """
-)
 
 _MARK = f"{IN_TRANSIT}import "
 
@@ -225,7 +212,7 @@ class Transit:
         named = [self._lock, self._side, *keys]
         try:
             reply: list[int] = self._redis.ask(
-                "EVAL", script, len(named), *named, self._run, LEASE, *arguments
+                "EVAL", _GUARD + script, len(named), *named, self._run, LEASE, *arguments
             )
         except StoreError as error:
             if "another import has taken over" in str(error):
