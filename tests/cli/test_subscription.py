@@ -10,7 +10,7 @@ from click.testing import Result
 
 from bide.server.app import App
 from bide.server.settings import Settings
-from bide.targets.http.signing import new_secret
+from bide.targets.http.subscription import new_secret
 from tests.server.conftest import running
 
 Bide = Callable[..., Result]

@@ -2,7 +2,7 @@
 
 from bide.engines.memory import MemoryEngine
 from bide.lane.steps import run_steps
-from bide.model.commands import Claim, Put
+from bide.model.commands import Claim, Purge, Put
 from bide.model.message import Item
 from bide.model.replies import Counts, Outcomes
 from bide.model.undoing import records_of
@@ -15,7 +15,6 @@ from bide.observing.heartbeat import (
     Report,
     delete_report,
     forget_changes,
-    purge_silent,
     put_report,
 )
 from bide.observing.sample import Lateness, Sample, Worker, take_sample
@@ -67,7 +66,7 @@ def test_one_that_falls_silent_is_told_and_forgotten_after_a_while() -> None:
     assert sample.workers["web1:7"].seen == sample.moment - 3
     store.now += round(REMEMBER * 1000)
     assert store.look("orders").workers == {}
-    store.do(purge_silent())
+    store.do(Purge(QUEUE, "ready"))
     assert store.look(QUEUE).queues[QUEUE].sizes.total == 0
 
 

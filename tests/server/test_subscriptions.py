@@ -8,7 +8,7 @@ import pytest
 from standardwebhooks import Webhook
 
 from bide.server.settings import Quota
-from bide.targets.http.signing import new_secret
+from bide.targets.http.subscription import new_secret
 from tests.server.client import Client, Reply
 from tests.server.conftest import Serve
 

@@ -7,7 +7,7 @@ import bide
 from bide.model.commands import Scan
 from bide.model.message import Message
 from bide.model.replies import Page
-from bide.worker.periodic.recurrence import told
+from bide.model.times import to_datetime
 from bide.worker.periodic.schedule import TickBody, read
 from tests.worker.worker_app import Scene
 
@@ -54,7 +54,10 @@ class Diary:
 
     async def next_times(self, queue: str = "reports") -> list[str]:
         zone = self.scene.app.schedules[queue].recurrence.zone
-        return [f"{told(tick.due, zone):%H:%M}" for _, tick in await self.pending(queue)]
+        return [
+            f"{to_datetime(tick.due).astimezone(zone):%H:%M}"
+            for _, tick in await self.pending(queue)
+        ]
 
 
 def _time(moment: datetime | None) -> Any:

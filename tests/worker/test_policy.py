@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import bide
-from bide.consuming import settling
+from bide.consuming import claiming, settling
 from bide.consuming.handler import Unfit
 from bide.consuming.handling import Handling
 from bide.consuming.settling import ACK, Verdict
@@ -36,11 +36,11 @@ def judge(error: BaseException, attempt: int = 1, attempts: int = 10) -> Verdict
     ("concurrency", "running", "free"), [(10, 0, 10), (10, 7, 3), (10, 10, 0), (10, 12, 0)]
 )
 def test_no_more_is_claimed_than_can_be_started(concurrency: int, running: int, free: int) -> None:
-    assert settling.room(concurrency, running) == free
+    assert claiming.room(concurrency, running) == free
 
 
 def test_one_claim_does_not_take_everything_there_is() -> None:
-    assert settling.room(10_000, 0) == settling.CLAIM_MOST
+    assert claiming.room(10_000, 0) == claiming.CLAIM_MOST
 
 
 def test_an_error_that_is_worth_it_is_tried_again_after_the_pause_of_its_attempt() -> None:

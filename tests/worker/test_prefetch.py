@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bide.consuming import settling
+from bide.consuming import claiming
 from bide.consuming.claiming import HOLD, MOST, Prefetch
 from bide.consuming.handling import Handling
 from bide.model.commands import Claim
@@ -69,7 +69,7 @@ def test_what_waits_too_long_is_taken_out_and_the_pace_is_learnt_anew() -> None:
 def test_half_of_what_waits_is_gone_before_more_is_claimed(
     running: int, waiting: int, ahead: int, room: int
 ) -> None:
-    assert settling.room(10, running, waiting, ahead) == room
+    assert claiming.room(10, running, waiting, ahead) == room
 
 
 class Stuck:

@@ -10,7 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import bide
-from bide.worker.periodic.recurrence import Cron, Every, Recurrence, parse, recurrence, told
+from bide.model.times import to_datetime
+from bide.worker.periodic.recurrence import Cron, Every, Recurrence, parse, recurrence
 from tests.effort import effort
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
@@ -39,6 +40,10 @@ HOURS = {
     "2": (2,), "3": (3,), "1-3": (1, 2, 3), "2,14": (2, 14), "23": (23,), "0-23": range(24),
 }  # fmt: skip
 DAYS = {"*": range(8), "SUN": (0, 7), "MON-FRI": range(1, 6), "6": (6,), "1,7": (0, 1, 7)}
+
+
+def told(moment: int, zone: ZoneInfo) -> datetime:
+    return to_datetime(moment).astimezone(zone)
 
 
 @lru_cache(maxsize=64)

@@ -1,9 +1,11 @@
-"""Claim messages of one queue, for as long as there is room for them."""
+"""Claim messages of one queue while there is room for them, and those that will start soon."""
 
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 
+from bide.clock import sleep
+from bide.consuming.graceful_stop import first_of
 from bide.consuming.handling import Handling
 from bide.consuming.queue_handlers import QueueHandlers
 from bide.consuming.store_client import StoreClient
@@ -11,121 +13,8 @@ from bide.lane.inbox import FOREVER
 from bide.model.commands import Claim
 from bide.model.replies import Claimed
 
-
-class Claimer(ABC):
-    """The part of a consumer that claims. A subclass says how much, and what to do with it.
-
-    Args:
-        queue_handlers: the queue and its handlers.
-        store_client: runs its commands on the store.
-        holder: the name of the holder in its claims.
-    """
-
-    def __init__(
-        self, queue_handlers: QueueHandlers, store_client: StoreClient, holder: str
-    ) -> None:
-        self.queue_handlers = queue_handlers
-        self._store_client = store_client
-        self._clock = store_client.clock
-        self._holder = holder
-        self._loop = asyncio.get_running_loop()
-        self._claim: asyncio.Task[Claimed] | None = None
-        self._recalled = False
-        self._limited = False  # whether the last claim found a limited queue
-        self._asked = 0.0  # when the last claim began, by the monotonic clock
-        self._vacancy = asyncio.Event()  # set when a place has become free
-
-    @abstractmethod
-    def room(self) -> tuple[int, float | None]:
-        """Return how many messages to claim now, and if none, how many seconds to wait.
-
-        `None` waits until `recall` is called or a place becomes free.
-        """
-
-    def slots(self) -> int | None:
-        """Return how many of them can be started at once; `None`: all."""
-        return None
-
-    @abstractmethod
-    def start(self, reply: Claimed) -> None:
-        """Start the messages of a claim."""
-
-    @abstractmethod
-    def give_back(self, reply: Claimed) -> None:
-        """Release the messages of a claim; their attempt does not count."""
-
-    async def admits(self, reply: Claimed) -> bool:
-        """Tell whether to start what a claim brought; if not, it is released."""
-        return True
-
-    async def claim(self) -> None:
-        """Claim messages while there is room, and start them."""
-        while True:
-            self._recalled = False
-            room, pause = self.room()
-            if not room:
-                await self._until_vacancy(pause)
-            elif (reply := await self._claimed(room)) is not None:
-                admitted = False
-                try:
-                    admitted = not reply.messages or await self.admits(reply)
-                finally:
-                    if not admitted:
-                        self.give_back(reply)
-                if admitted:
-                    self._limited = bool(reply.freed)
-                    self.start(reply)
-                while reply.behind and not self.room()[0]:
-                    # The time that handlers run is used to put what is due into lines.
-                    command = self._claim_of(0)
-                    reply = await self._store_client.patiently(Claimed, command, self)
-                    self.start(reply)  # it may tell of messages that died
-
-    def recall(self) -> None:
-        """End the waiting claim, and look again how many messages to claim."""
-        self._recalled = True
-        self._vacancy.set()
-        if self._claim is not None:
-            self._claim.cancel()
-
-    async def _claimed(self, count: int) -> Claimed | None:
-        """Return what a claim brought; `None` if it was recalled."""
-        self._asked = self._clock.monotonic()
-        self._claim = claim = self._loop.create_task(self.ask(self._claim_of(count)))
-        try:
-            return await claim
-        except asyncio.CancelledError:
-            if not _cancelled():
-                return None
-            if not claim.cancelled() and claim.exception() is None:
-                self.give_back(claim.result())  # it came with the cancellation
-            raise
-
-    def _claim_of(self, count: int) -> Claim:
-        queue, lease = self.queue_handlers.queue, self.queue_handlers.lease
-        return Claim(queue, count, lease, self._holder, slots=self.slots())
-
-    async def ask(self, command: Claim) -> Claimed:
-        """Wait for messages, also while the store is unavailable."""
-        return await self._store_client.patiently(Claimed, command, self, FOREVER)
-
-    async def _until_vacancy(self, seconds: float | None) -> None:
-        self._vacancy.clear()
-        timer = None
-        if seconds is not None:
-            timer = self._clock.call_later(self._loop, max(0.0, seconds), self._vacancy.set)
-        try:
-            await self._vacancy.wait()
-        finally:
-            if timer is not None:
-                timer.cancel()
-
-
-def _cancelled() -> bool:
-    """Tell whether the task that runs is cancelled, and not only what it waits for."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
-
+CLAIM_MOST = 1_000
+"""The maximum of one claim: more would delay the other queues of the store."""
 
 SOON = 0.02
 """Seconds within which prefetched messages should start, by the recent pace."""
@@ -182,8 +71,123 @@ class Prefetch:
             self._pace = SLOW
         return over
 
-    def take_all(self) -> list[Handling]:
-        """Remove and return all prefetched messages."""
-        everything = list(self.waiting)
-        self.waiting.clear()
-        return everything
+
+def room(concurrency: int, running: int, waiting: int = 0, prefetch: int = 0) -> int:
+    """Return how many to claim: no more than can start now or soon.
+
+    Args:
+        concurrency: how many places there are.
+        running: how many of them are taken.
+        waiting: how many messages wait for one here.
+        prefetch: how many may wait. Half of them must start before more are claimed, so that a
+            claim is worth its commit.
+    """
+    if waiting > prefetch // 2:
+        return 0
+    return max(0, min(concurrency + prefetch - running - waiting, CLAIM_MOST))
+
+
+class Claimer(ABC):
+    """The part of a consumer that claims.
+
+    Args:
+        queue_handlers: the queue and its handlers.
+        store_client: runs its commands on the store.
+        holder: the name of the holder in its claims.
+    """
+
+    def __init__(
+        self, queue_handlers: QueueHandlers, store_client: StoreClient, holder: str
+    ) -> None:
+        self.queue_handlers = queue_handlers
+        self.running: dict[Handling, None] = {}
+        """Deliveries whose handlers run, in the order in which they were started."""
+        self._store_client = store_client
+        self._clock = store_client.clock
+        self._holder = holder
+        self._loop = asyncio.get_running_loop()
+        self._prefetch = Prefetch(queue_handlers.concurrency, queue_handlers.lease / 1000)
+        self._claim: asyncio.Task[Claimed] | None = None
+        self._recalled = False
+        self._limited = False  # whether the last claim found a limited queue
+        self._asked = 0.0  # when the last claim began, by the monotonic clock
+        self._vacancy = asyncio.Event()  # set when a place has become free
+
+    def room(self) -> tuple[int, float | None]:
+        """Return how many messages to claim now, and if none, how many seconds to wait.
+
+        `None` waits until `recall` is called or a place becomes free.
+        """
+        waiting = len(self._prefetch.waiting)
+        most = 0 if self._limited else self._prefetch.most  # others could start what waits here
+        return room(self.queue_handlers.concurrency, len(self.running), waiting, most), None
+
+    @abstractmethod
+    def start(self, reply: Claimed) -> None:
+        """Start the messages of a claim."""
+
+    @abstractmethod
+    def give_back(self, reply: Claimed) -> None:
+        """Release the messages of a claim; their attempt does not count."""
+
+    async def admits(self, reply: Claimed) -> bool:
+        """Tell whether to start what a claim brought; if not, it is released."""
+        return True
+
+    async def claim(self) -> None:
+        """Claim messages while there is room, and start them."""
+        while True:
+            self._recalled = False
+            room, pause = self.room()
+            if not room:
+                self._vacancy.clear()
+                if pause is None:
+                    await self._vacancy.wait()
+                else:
+                    await first_of(self._vacancy.wait(), sleep(self._clock, max(0.0, pause)))
+            elif (reply := await self._claimed(room)) is not None:
+                admitted = False
+                try:
+                    admitted = not reply.messages or await self.admits(reply)
+                finally:
+                    if not admitted:
+                        self.give_back(reply)
+                if admitted:
+                    self._limited = bool(reply.freed)
+                    self.start(reply)
+                while reply.behind and not self.room()[0]:
+                    # The time that handlers run is used to put what is due into lines.
+                    command = self._claim_of(0)
+                    reply = await self._store_client.patiently(Claimed, command, self)
+                    self.start(reply)  # it may tell of messages that died
+
+    def recall(self) -> None:
+        """End the waiting claim, and look again how many messages to claim."""
+        self._recalled = True
+        self._vacancy.set()
+        if self._claim is not None:
+            self._claim.cancel()
+
+    async def _claimed(self, count: int) -> Claimed | None:
+        """Return what a claim brought; `None` if it was recalled."""
+        self._asked = self._clock.monotonic()
+        self._claim = claim = self._loop.create_task(self.ask(self._claim_of(count)))
+        try:
+            return await claim
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and not task.cancelling():
+                return None
+            if not claim.cancelled() and claim.exception() is None:
+                self.give_back(claim.result())  # it came with the cancellation
+            raise
+
+    def _claim_of(self, count: int) -> Claim:
+        one = self.queue_handlers
+        # One place at least: else the claim waits for nothing.
+        slots = max(1, one.concurrency - len(self.running))
+        return Claim(one.queue, count, one.lease, self._holder, slots=slots)
+
+    async def ask(self, command: Claim) -> Claimed:
+        """Wait for messages, also while the store is unavailable."""
+        return await self._store_client.patiently(Claimed, command, self, FOREVER)

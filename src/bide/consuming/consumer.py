@@ -11,8 +11,7 @@ from types import SimpleNamespace
 
 from bide.clock import Timer, sleep
 from bide.consuming import delivery_log, settling
-from bide.consuming.busy import longest_of
-from bide.consuming.claiming import Claimer, Prefetch
+from bide.consuming.claiming import Claimer
 from bide.consuming.graceful_stop import cancel
 from bide.consuming.handler import Middleware
 from bide.consuming.handling import Handling
@@ -25,7 +24,9 @@ from bide.consuming.store_client import StoreClient
 from bide.model.commands import Extend
 from bide.model.errors import StoreError
 from bide.model.replies import Claimed, Outcome, Outcomes
-from bide.observing.tally import Tally
+from bide.model.times import format_duration
+from bide.observing.heartbeat import Busy
+from bide.observing.tally import Longest, Tally
 
 CLEANUP = 5.0
 """Seconds that an async handler gets to end after its timeout interrupted it."""
@@ -66,22 +67,18 @@ class Consumer(Claimer):
         super().__init__(queue_handlers, store_client, holder)
         self.tally = Tally()
         """What was done so far."""
-        self.running: dict[Handling, None] = {}
-        """Deliveries whose handlers run, in the order in which they were started."""
         self.chores: list[asyncio.Task[None]] = []
         """The other tasks: they settle, extend leases, and log."""
         self._state = state
         self._crash_isolation = crash_isolation or CrashIsolation()
-        self._stuck_handlers = StuckHandlers(queue_handlers.queue, store_client.clock)
+        self.stuck_handlers = StuckHandlers(queue_handlers.queue, store_client.clock)
         self._summary = delivery_log.Summary(queue_handlers.queue, store_client.clock.monotonic())
         self._started = started
         self._run = Run(around, queue_handlers.concurrency, self._ended)
         self._lease = queue_handlers.lease / 1000
-        self._prefetch = Prefetch(queue_handlers.concurrency, self._lease)
         self._settling = Settling(queue_handlers.queue, store_client, self._tell)
         self.late_causes = LateCauses(queue_handlers.queue, store_client)
         self._timer: Timer | None = None
-        self._durations: list[float] = []
         self._quiet = asyncio.Event()
         self._leaving = False
         self._chance = random.random
@@ -98,7 +95,7 @@ class Consumer(Claimer):
         self._summary.tell(self.current(), self._clock.monotonic())
         if self._timer is not None:
             self._timer.cancel()
-        self._stuck_handlers.close()
+        self.stuck_handlers.close()
         self._run.close()
 
     @property
@@ -143,17 +140,26 @@ class Consumer(Claimer):
                 elif one in self.running and not one.gone:  # else it has ended meanwhile
                     self._lose([one], str(outcome))
 
-    @property
-    def stuck(self) -> bool:
-        """Whether handlers past their timeout occupy all its places."""
-        return self._stuck_handlers.stuck
-
     def current(self) -> Tally:
         """Return the totals so far, and how much is running."""
         self.tally.running, self.tally.waiting = len(self.running), len(self._prefetch.waiting)
-        self.tally.longest = longest_of(self.running, self._clock.monotonic())
-        self._add_up()
+        self.tally.longest = Longest(round(self._lasting, 3))
+        self.late_causes.add_to(self.tally)
         return self.tally
+
+    def busy(self) -> Busy:
+        """Return what it handles now, for heartbeats."""
+        found = Busy(self.queue_handlers.concurrency, len(self.running))
+        if self.running:
+            found.longest = next(iter(self.running)).id
+            found.since = round(self._clock.now() - self._lasting * 1000)
+        return found
+
+    @property
+    def _lasting(self) -> float:
+        """For how many seconds the handler has run that was started first."""
+        first = next(iter(self.running), None)
+        return 0.0 if first is None else self._clock.monotonic() - first.began
 
     async def report(self) -> None:
         """Log a summary every `delivery_log.SUMMARY` seconds."""
@@ -171,7 +177,9 @@ class Consumer(Claimer):
 
     def leave(self) -> None:
         """Start nothing more; return prefetched messages to the queue."""
-        self._hand_back(self._prefetch.take_all())
+        unstarted = list(self._prefetch.waiting)
+        self._prefetch.waiting.clear()
+        self._hand_back(unstarted)
 
     async def until_quiet(self) -> None:
         """Wait until all messages are settled. Cancel `claim` first."""
@@ -179,39 +187,22 @@ class Consumer(Claimer):
             self._quiet.clear()
             await self._quiet.wait()
 
-    def hand_back(self) -> None:
-        """Interrupt handlers, and release their messages; the attempt does not count."""
+    def hand_back(self, *, interrupt: bool = True) -> None:
+        """Release the messages of handlers that run; the attempt does not count.
+
+        Args:
+            interrupt: let async handlers end first; their messages are released then.
+        """
         self._leaving = True
         for one in self._held():
-            if one.handler.is_async:
+            if interrupt and one.handler.is_async:
                 one.cancel()
             else:
-                self._give_up(one)
+                one.lose()
+                self._settling.add(one, settling.RELEASE)
         self._settling.look()
-
-    def abandon(self) -> None:
-        """Release the messages of handlers that still run after the interruption."""
-        for one in self._held():
-            self._give_up(one)
-        self._settling.look()
-
-    def _give_up(self, one: Handling) -> None:
-        one.lose()
-        self._settling.add(one, settling.RELEASE)
 
     # One delivery.
-
-    def room(self) -> tuple[int, float | None]:
-        """Return how many messages can be started soon."""
-        waiting, most = len(self._prefetch.waiting), self._prefetch.most
-        most = 0 if self._limited else most  # what would wait here, others could start
-        return settling.room(
-            self.queue_handlers.concurrency, len(self.running), waiting, most
-        ), None
-
-    def slots(self) -> int:
-        """Return how many places are free, and one at least: else the claim waits for nothing."""
-        return max(1, self.queue_handlers.concurrency - len(self.running))
 
     def judge(self, one: Handling, error: BaseException) -> Verdict | None:
         """Return how to settle a message whose handler raised; `None` leaves it to `policy`."""
@@ -278,7 +269,11 @@ class Consumer(Claimer):
             late = partial(self._out_of_time, one)
             one.timer = self._clock.call_later(self._loop, handler.timeout, late)
         if handler.warn_after is not None:
-            warn = partial(delivery_log.lasting, one, handler.warn_after)
+            warn = partial(
+                delivery_log.tell, logging.WARNING, one, "running",
+                "%s has run for %s, and goes on",
+                handler.name, format_duration(handler.warn_after * 1000),
+            )  # fmt: skip
             one.warning = self._clock.call_later(self._loop, handler.warn_after, warn)
         self._run.start(one, self._crash_isolation.before(one))
 
@@ -310,12 +305,12 @@ class Consumer(Claimer):
         now = self._clock.monotonic()
         one.took = took = now - one.began
         self._prefetch.ended(took)
-        self._durations.append(took)
+        self.tally.duration.observe(took)
         if self._prefetch.waiting:
             self._begin(self._prefetch.waiting.popleft(), now)
         one.stop_timers()
         if one.gone:
-            self._stuck_handlers.look(self.running, self.queue_handlers.concurrency)
+            self.stuck_handlers.look(self.running, self.queue_handlers.concurrency)
             how = one.handler.name, "well" if error is None else type(error).__name__
             text = "%s has ended (%s), which no longer counts"
             delivery_log.tell(logging.INFO, one, "late", text, *how)
@@ -328,18 +323,9 @@ class Consumer(Claimer):
     def _judge(self, one: Handling, error: BaseException) -> Verdict:
         if (verdict := self.judge(one, error)) is not None:
             return verdict
-        if isinstance(error, asyncio.CancelledError):
-            if one.timed_out:
-                error = settling.overtime(one.handler)
-            elif self._leaving:
-                return settling.RELEASE
-        elif not isinstance(error, Exception):
-            delivery_log.raised(one, error)
-        try:
-            return settling.judge(one.message, error, one.handler.retry, self._chance())
-        except Exception as mistake:  # noqa: BLE001  (code of a user's exception)
-            delivery_log.misjudged(one, error, mistake)
-            return settling.misjudged(one.message, error, mistake, one.handler.retry)
+        if self._leaving and isinstance(error, asyncio.CancelledError) and not one.timed_out:
+            return settling.RELEASE
+        return settling.judge_delivery(one, error, self._chance())
 
     def _out_of_time(self, one: Handling) -> None:
         if one.gone or one not in self.running:
@@ -356,14 +342,19 @@ class Consumer(Claimer):
         """Fail the attempt of a handler that continues past its timeout."""
         if one.gone or one not in self.running:
             return
-        verdict = settling.judge(
-            one.message, settling.overtime(one.handler), one.handler.retry, self._chance()
-        )
+        handler, places = one.handler, self.queue_handlers.concurrency
         one.took = self._clock.monotonic() - one.began
+        verdict = settling.judge_delivery(one, asyncio.CancelledError(), self._chance())
         self._settling.add(one, verdict)
         one.lose()
-        stuck = self._stuck_handlers.look(self.running, self.queue_handlers.concurrency)
-        delivery_log.overrun(one, stuck, self.queue_handlers.concurrency)
+        what, fix = "keeps its thread", "Let it look at delivery.lost, or make it async"
+        if handler.is_async:
+            what, fix = "swallows its cancellation", "Let it raise asyncio.CancelledError again"
+        delivery_log.tell(
+            logging.ERROR, one, "timeout",
+            "%s goes on past its timeout and %s; %d of %d places are taken like that. %s",
+            handler.name, what, self.stuck_handlers.look(self.running, places), places, fix,
+        )  # fmt: skip
 
     def _lose(self, lost: Iterable[Handling], why: str) -> None:
         now = self._clock.monotonic()
@@ -381,14 +372,9 @@ class Consumer(Claimer):
 
     def _tell(self, pairs: Pairs, outcomes: list[Outcome]) -> None:
         self._crash_isolation.settled(one for one, _ in pairs)
-        results = settling.results([verdict for _, verdict in pairs], outcomes)
-        for result, count in Counter(results).items():
-            self.tally.ended(result, count)
-        self._add_up()
-        delivery_log.settled(pairs, outcomes, results)
-
-    def _add_up(self) -> None:
-        """Count what was measured since the last time: all together costs less than one by one."""
+        both = zip(pairs, outcomes, strict=True)
+        results = [settling.result(verdict, outcome) for (_, verdict), outcome in both]
+        for how, count in Counter(results).items():
+            self.tally.ended(how, count)
         self.late_causes.add_to(self.tally)
-        self.tally.duration.observe_all(self._durations)
-        self._durations.clear()
+        delivery_log.settled(pairs, outcomes, results)

@@ -46,7 +46,7 @@ async def stop(
         for interrupt, seconds in ((True, INTERRUPTED), (False, FAREWELL)):
             if not quiet.done():
                 for consumer in consumers:
-                    consumer.hand_back() if interrupt else consumer.abandon()
+                    consumer.hand_back(interrupt=interrupt)
                 await first_of(quiet, sleep(clock, seconds), *tasks)
         if not quiet.done():
             _log.error("the store could not be told of the last messages; their leases expire")

@@ -132,20 +132,18 @@ class Handler:
             return self.function(one)
         body, order = self.decode(one), self.order
         arguments = (body,) if order == "b" else (body, one) if order == "bd" else (one, body)
-        if self.still_wanted is None:
-            return self.function(*arguments)
-        run = self._async_if if self.is_async else self._if
-        return run(self.still_wanted(body, one), arguments)
+        if self.still_wanted is not None:
+            wanted = self.still_wanted(body, one)
+            if self.is_async:
+                return self._if(wanted, arguments)
+            if not done(wanted, "still_wanted of " + self.name):
+                raise Unwanted
+        return self.function(*arguments)
 
-    async def _async_if(self, wanted: Awaitable[Any], arguments: tuple[Any, ...]) -> Any:
+    async def _if(self, wanted: Awaitable[Any], arguments: tuple[Any, ...]) -> Any:
         if not await wanted:
             raise Unwanted
         return await self.function(*arguments)
-
-    def _if(self, wanted: Any, arguments: tuple[Any, ...]) -> Any:
-        if not done(wanted, "still_wanted of " + self.name):
-            raise Unwanted
-        return self.function(*arguments)
 
 
 def make_handler(
@@ -249,27 +247,21 @@ def checked_wanted(still_wanted: Any, name: str) -> Callable[[Any, Handling], An
     asked = name_of(still_wanted)
     if inspect.isgeneratorfunction(still_wanted) or inspect.isasyncgenfunction(still_wanted):
         raise InvalidArgument(f"{asked} is a generator, which is always true; let it return")
-    takes_delivery = _takes_delivery(still_wanted)
     try:
-        inspect.signature(still_wanted).bind(*(None, None)[: 1 + takes_delivery])
+        signature = inspect.signature(still_wanted)
+    except ValueError:  # a function written in C may have no signature
+        return lambda body, one: still_wanted(body)
+    second = [*signature.parameters.values(), None, None][1]
+    takes_delivery = second is not None and (
+        second.name == "delivery" or (second.default is second.empty and second.kind in POSITIONAL)
+    )
+    try:
+        signature.bind(*(None, None)[: 1 + takes_delivery])
     except TypeError as error:
         raise InvalidArgument(
             f"{asked}, as still_wanted of {name}, must be {WANTED}: {error}"
         ) from None
-    except ValueError:  # a function written in C may have no signature
-        pass
     return still_wanted if takes_delivery else lambda body, one: still_wanted(body)
-
-
-def _takes_delivery(still_wanted: Callable[..., Any]) -> bool:
-    try:
-        parameters = list(inspect.signature(still_wanted).parameters.values())
-    except ValueError:  # a function written in C may have no signature
-        parameters = []
-    second = parameters[1] if len(parameters) > 1 else None
-    return second is not None and (
-        second.name == "delivery" or (second.default is second.empty and second.kind in POSITIONAL)
-    )
 
 
 def seconds_of(timeout: Duration | None, what: str = "timeout") -> float | None:

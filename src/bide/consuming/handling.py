@@ -8,16 +8,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from bide.clock import Timer
 from bide.model.errors import Unsupported
 from bide.model.message import Message
-from bide.model.times import Duration
 from bide.queue.delivery import Delivery
 
 if TYPE_CHECKING:
     from bide.consuming.handler import Handler
-
-BY_RETURNING = (
-    "the worker settles what its handlers are given: return for an ack, or raise bide.Retry(), "
-    "bide.Discard() or bide.Bury()"
-)
 
 
 class Handling(Delivery):
@@ -120,22 +114,11 @@ class Handling(Delivery):
         if self.handler.is_async and self.task is not None:
             self.task.cancel()
 
-    def ack(self, result: Any = None) -> NoReturn:
-        """Not here: return instead."""
-        raise Unsupported(BY_RETURNING)
+    def _settled_by_worker(self, *_: Any, **__: Any) -> NoReturn:
+        """Not here: return for an ack, or raise `bide.Retry`, `bide.Discard` or `bide.Bury`."""
+        raise Unsupported(
+            "the worker extends the leases of its handlers, and settles what they are given: "
+            "return for an ack, or raise bide.Retry(), bide.Discard() or bide.Bury()"
+        )
 
-    def retry(self, delay: Duration = 0, reason: str = "") -> NoReturn:
-        """Not here: raise `bide.Retry` instead."""
-        raise Unsupported(BY_RETURNING)
-
-    def bury(self, reason: str = "") -> NoReturn:
-        """Not here: raise `bide.Bury` instead."""
-        raise Unsupported(BY_RETURNING)
-
-    def release(self) -> NoReturn:
-        """Not here: raise `bide.Retry` instead."""
-        raise Unsupported(BY_RETURNING)
-
-    def extend(self, lease: Duration = 30) -> NoReturn:
-        """Not here: the worker extends the lease for as long as the handler runs."""
-        raise Unsupported("the worker extends the leases of its handlers by itself")
+    ack = retry = bury = release = extend = _settled_by_worker

@@ -1,4 +1,4 @@
-"""Run messages that may have killed a process one at a time."""
+"""Run messages that may kill a process one at a time, and notice handlers that never end."""
 
 import asyncio
 import logging
@@ -30,10 +30,8 @@ def is_suspect(message: Message) -> bool:
         >>> is_suspect(third)
         True
     """
-    failures = message.failures
-    if not failures or not _lapsed_before(message, 1):
-        return False
-    return message.attempt >= message.attempts or _lapsed_before(message, 2)
+    last = message.attempt >= message.attempts
+    return _lapsed_before(message, 1) and (last or _lapsed_before(message, 2))
 
 
 def _lapsed_before(message: Message, back: int) -> bool:

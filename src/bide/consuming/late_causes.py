@@ -1,4 +1,4 @@
-"""How late deliveries of a queue begin, and why."""
+"""How late deliveries of a queue begin, and why: each millisecond of lateness has one cause."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -134,20 +134,8 @@ class LateCauses:
 
     def add_to(self, tally: Tally) -> None:
         """Add how late deliveries began, and what was found to be the cause."""
-        lateness, prompt = self._sort()
-        tally.lateness.observe_all(lateness)
-        if prompt:
-            tally.causes.setdefault("timer", Histogram()).observe_all(prompt)
-        for cause, found in self._found.items():
-            if found:
-                tally.causes.setdefault(cause, Histogram()).observe_all(found)
-        self._found.clear()
-
-    def _sort(self) -> tuple[list[float], list[float]]:
-        """Return how late deliveries began, all and those on time; gather the others."""
         lateness: list[float] = []
-        prompt: list[float] = []
-        before = len(self._waited)
+        timer = self._found.setdefault("timer", [])
         for one in self.begun:
             message, claimed = one.message, one.claimed
             due, ran = message.due, one.began - one.arrived
@@ -155,7 +143,7 @@ class LateCauses:
             lateness.append(late)
             planned = message.planned
             if planned is None and late <= PROMPT:
-                prompt.append(late)
+                timer.append(late)
                 continue
             failures = message.failures
             retried = min(max(due, failures[-1].moment), claimed) if failures else due
@@ -164,12 +152,15 @@ class LateCauses:
                  claimed - (one.arrived - one.asked) * 1000, claimed, claimed + ran * 1000,
                  one.freed)
             )  # fmt: skip
-        self.begun.clear()
-        if len(self._waited) > before:
             self._late.set()
+        self.begun.clear()
         if len(self._waited) >= MOST:
             self._find()
-        return lateness, prompt
+        tally.lateness.observe_all(lateness)
+        for cause, found in self._found.items():
+            if found:
+                tally.causes.setdefault(cause, Histogram()).observe_all(found)
+        self._found.clear()
 
     async def _read_pauses(self) -> None:
         try:

@@ -1,11 +1,14 @@
-"""Run the handlers of one queue: async ones as tasks, plain ones in threads."""
+"""Run the handlers of one queue: async ones as tasks, plain ones in threads.
+
+Around each delivery runs the middleware of integrations and of the app, in a span if spans are
+collected.
+"""
 
 import asyncio
-import contextvars
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import Context
+from contextvars import Context, copy_context
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,8 +28,6 @@ threads; more would only compete for the interpreter's lock."""
 Ended = Callable[[Handling, BaseException | None], None]
 """Called on the loop with a delivery whose handler has ended, and what that raised."""
 
-Result = tuple[Handling, BaseException | None, Ended]
-
 
 class Threads:
     """Calls handlers in threads, and reports to the event loop once for all that have ended.
@@ -44,7 +45,7 @@ class Threads:
         self._executor = ThreadPoolExecutor(limit, "bide-handler")
         self._jobs = 0
         self._waiting: deque[tuple[Handling, Context, Ended]] = deque()
-        self._results: deque[Result | None] = deque()
+        self._results: deque[tuple[Ended, Handling, BaseException | None] | None] = deque()
         self._called = 0
         self._growing = self._told = self._closed = False
 
@@ -52,31 +53,33 @@ class Threads:
         """Call the handler of a delivery in a thread and a context; then call `ended`."""
         self._waiting.append((one, context, ended))
         self._called += 1
-        if not self._jobs:
-            self._use(1)
-        elif not self._growing:
-            self._grow_later()
+        self._use_threads()
 
     def close(self) -> None:
         """End the threads that are idle; the others end with their handlers."""
         self._closed = True
         self._executor.shutdown(wait=False)
 
-    def _grow_later(self) -> None:
-        if self._jobs < self._limit:
+    def _use_threads(self) -> None:
+        """Use a thread for the calls that wait, and more if they still wait after a moment."""
+        if not self._waiting:
+            return
+        if not self._jobs:
+            self._begin(1)
+        elif not self._growing and self._jobs < self._limit:
             self._growing = True
             self._loop.call_later(PATIENCE, self._grow, self._called)
 
     def _grow(self, called: int) -> None:
         """Use more threads for those of the first `called` calls that still wait."""
         self._growing = False
-        if self._waiting and not self._closed:
+        if not self._closed:
             late = called - (self._called - len(self._waiting))
-            self._use(min(late, self._limit - self._jobs))
-            self._grow_later()
+            self._begin(min(late, self._limit - self._jobs))
+            self._use_threads()
 
-    def _use(self, threads: int) -> None:
-        for _ in range(threads):
+    def _begin(self, jobs: int) -> None:
+        for _ in range(jobs):
             self._jobs += 1
             self._executor.submit(self._work)
 
@@ -92,11 +95,11 @@ class Threads:
                 context.run(_call, one)
             except BaseException as raised:  # noqa: BLE001  (it is judged on the loop)
                 error = raised
-            self._report((one, error, ended))
+            self._report((ended, one, error))
             del one, context, ended, error
         self._report(None)
 
-    def _report(self, result: Result | None) -> None:
+    def _report(self, result: tuple[Ended, Handling, BaseException | None] | None) -> None:
         """Report the end of a call, or with `None` that of a job."""
         self._results.append(result)
         if not self._told:
@@ -112,13 +115,10 @@ class Threads:
             if (result := self._results.popleft()) is None:
                 self._jobs -= 1
             else:
-                one, error, ended = result
+                ended, one, error = result
                 ended(one, error)
-        if self._waiting and not self._closed:  # they came after the last look of a job that ended
-            if not self._jobs:
-                self._use(1)
-            elif not self._growing:
-                self._grow_later()
+        if not self._closed:  # calls may have come after the last look of a job that ended
+            self._use_threads()
 
 
 def _call(one: Handling) -> None:
@@ -195,7 +195,7 @@ class Run:
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._threads = Threads(concurrency)
-        self._context = contextvars.copy_context()
+        self._context = copy_context()
 
     def start(self, one: Handling, before: Callable[[], Awaitable[None]] | None = None) -> None:
         """Start a delivery, once `before` has returned if that is given."""
@@ -240,7 +240,7 @@ class Run:
             if not over.done():
                 over.set_result(error)
 
-        self._threads.call(one, contextvars.copy_context(), ended)
+        self._threads.call(one, copy_context(), ended)
         if (error := await over) is not None:
             raise error
 

@@ -1,9 +1,12 @@
-"""Settle messages in batches: all that ended since the last batch."""
+"""Settle messages: how each one ends, and in batches all that ended since the last batch.
+
+Only `Settling` waits and uses the store.
+"""
 
 import asyncio
 import logging
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -19,9 +22,6 @@ from bide.model.ended import encode_result
 from bide.model.message import REASON_LENGTH, Message
 from bide.model.replies import Outcome, Outcomes
 from bide.model.times import format_duration
-
-CLAIM_MOST = 1_000
-"""The maximum of one claim: more would delay the other queues of the store."""
 
 FIRST_LINE = 1_000
 HERE = str(Path(__file__).parent)
@@ -41,6 +41,9 @@ class Verdict(NamedTuple):
     reason: str = ""
 
 
+Pairs = list[tuple[Handling, Verdict]]
+"""Deliveries, and how to settle their messages."""
+
 ACK = Verdict("ack")
 RELEASE = Verdict("release")
 
@@ -48,21 +51,6 @@ RESULTS: dict[str, Result] = {
     "ack": "acked", "discard": "discarded", "retry": "retried", "bury": "dead",
     "release": "released",
 }  # fmt: skip
-
-
-def room(concurrency: int, running: int, waiting: int = 0, prefetch: int = 0) -> int:
-    """Return how many to claim: no more than can start now or soon.
-
-    Args:
-        concurrency: how many places there are.
-        running: how many of them are taken.
-        waiting: how many messages wait for one here.
-        prefetch: how many may wait. Half of them must start before more are claimed, so that a
-            claim is worth its commit.
-    """
-    if waiting > prefetch // 2:
-        return 0
-    return max(0, min(concurrency + prefetch - running - waiting, CLAIM_MOST))
 
 
 def to_extend(held: Iterable[Handling], now: float, beat: float) -> list[Handling]:
@@ -91,14 +79,14 @@ def judge(message: Message, error: BaseException, retry: Backoff, chance: float)
     last = message.attempt >= min(retry.attempts, message.attempts)
     match error:
         case signals.Discard() | Unwanted():
-            return Verdict("discard", reason=signals.text_of(error) or "no longer wanted")
+            return Verdict("discard", reason=text_of(error) or "no longer wanted")
         case signals.Bury():
-            return Verdict("bury", reason=signals.text_of(error.reason or "buried by its handler"))
+            return Verdict("bury", reason=text_of(error.reason or "buried by its handler"))
         case signals.Retry():
-            reason = signals.text_of(error.reason or "its handler asked for another attempt")
-            pause = (
-                retry.delay(message.attempt, chance) if error.delay is None else int(error.delay)
-            )
+            reason = text_of(error.reason or "its handler asked for another attempt")
+            pause = retry.delay(message.attempt, chance)
+            if error.delay is not None:
+                pause = int(error.delay)
         case Unfit():
             return Verdict("bury", reason=f"Unfit: {error}"[:REASON_LENGTH])
         case _:
@@ -107,6 +95,24 @@ def judge(message: Message, error: BaseException, retry: Backoff, chance: float)
                 return Verdict("bury", reason=reason)
             pause = retry.delay(message.attempt, chance)
     return Verdict("bury", reason=reason) if last else Verdict("retry", pause, reason)
+
+
+def judge_delivery(one: Handling, error: BaseException, chance: float) -> Verdict:
+    """Return how to settle a delivery whose handler raised, even if the error itself fails."""
+    retry, name, kind = one.handler.retry, one.handler.name, type(error).__name__
+    if isinstance(error, asyncio.CancelledError):
+        error = overtime(one.handler) if one.timed_out else error
+    elif not isinstance(error, Exception):
+        text = "%s raised %s; the worker goes on, and the attempt has failed"
+        delivery_log.tell(logging.ERROR, one, "failed", text, name, kind)
+    try:
+        return judge(one.message, error, retry, chance)
+    except Exception as mistake:  # noqa: BLE001  (code of a user's exception)
+        text = "%s raised a %s whose own code failed"
+        delivery_log.tell(logging.ERROR, one, "failed", text, name, kind, exc_info=mistake)
+        reason = f"{kind} was raised, and its own code failed: {type(mistake).__name__}: "
+        failed = signals.Retry((reason + text_of(mistake))[:REASON_LENGTH])
+        return judge(one.message, failed, retry, 0.5)
 
 
 def overtime(handler: Handler) -> TimeoutError:
@@ -145,17 +151,6 @@ def _innermost(error: BaseException) -> tuple[BaseException, str]:
     return cause, f" (in an {type(error).__name__} of {groups})"
 
 
-def misjudged(
-    message: Message, error: BaseException, mistake: Exception, retry: Backoff
-) -> Verdict:
-    """Return how to settle a message whose handler raised an error that itself fails."""
-    reason = (
-        f"{type(error).__name__} was raised, and its own code failed: "
-        f"{type(mistake).__name__}: {signals.text_of(mistake)}"
-    )
-    return judge(message, signals.Retry(reason[:REASON_LENGTH]), retry, 0.5)
-
-
 def result(verdict: Verdict, outcome: Outcome) -> Result:
     """Return how a delivery ended, in one word of `tally.OUTCOMES`."""
     if not outcome.done:
@@ -163,46 +158,25 @@ def result(verdict: Verdict, outcome: Outcome) -> Result:
     return "dead" if outcome.state == "dead" else RESULTS[verdict.verb]
 
 
-def results(verdicts: Sequence[Verdict], outcomes: Sequence[Outcome]) -> list[Result]:
-    """Return how deliveries ended; see `result`."""
-    return [
-        "acked" if verdict is ACK and outcome.done else result(verdict, outcome)
-        for verdict, outcome in zip(verdicts, outcomes, strict=True)
-    ]
-
-
-def commands(
-    queue: str, settled: Sequence[tuple[Handling, Verdict]]
-) -> list[tuple[Command, list[tuple[Handling, Verdict]]]]:
+def commands(queue: str, settled: Pairs) -> list[tuple[Command, Pairs]]:
     """Return the fewest commands that settle these messages, each with its messages."""
-    if all(verdict is ACK for _, verdict in settled):  # as it mostly is
-        return [(_ack(queue, settled), list(settled))]
-    alike: dict[Verdict, list[tuple[Handling, Verdict]]] = {}
+    alike: dict[Verdict, Pairs] = {}
     for one, verdict in settled:
         alike.setdefault(ACK if verdict.verb == "discard" else verdict, []).append((one, verdict))
     return [(_command(queue, verdict, pairs), pairs) for verdict, pairs in alike.items()]
 
 
-def _command(queue: str, verdict: Verdict, pairs: list[tuple[Handling, Verdict]]) -> Command:
+def _command(queue: str, verdict: Verdict, pairs: Pairs) -> Command:
     leases = [one.lease for one, _ in pairs]
     reason = verdict.reason.encode(errors="backslashreplace").decode()  # may have half a character
     match verdict.verb:
-        case "retry":
-            return Retry(queue, leases, verdict.delay, reason)
+        case "retry" | "release":
+            return Retry(queue, leases, verdict.delay, reason, release=verdict.verb == "release")
         case "bury":
             return Bury(queue, leases, reason)
-        case "release":
-            return Retry(queue, leases, verdict.delay, release=True)
         case _:
-            return _ack(queue, pairs)
-
-
-def _ack(queue: str, pairs: Sequence[tuple[Handling, Verdict]]) -> Ack:
-    leases, results = [one.lease for one, _ in pairs], [one.result for one, _ in pairs]
-    return Ack(queue, leases, results if any(results) else [])
-
-
-Pairs = list[tuple[Handling, Verdict]]
+            results = [one.result for one, _ in pairs]
+            return Ack(queue, leases, results if any(results) else [])
 
 
 class Settling:

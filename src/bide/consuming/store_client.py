@@ -58,26 +58,16 @@ class StoreClient:
         Raises:
             StoreError: the store failed or is unavailable.
         """
+        now = self.clock.monotonic
         try:
             reply = await self.lane.acall(command, owner, wait)
         except StoreError as error:
-            self._missed(error)
+            if self._away is None or now() - self._said >= REMIND:
+                self._said = now()
+                _log.error("the store is away, and is waited for: %s", error)
+            self._away = now() if self._away is None else self._away
             raise
         if self._away is not None:
-            self._found()
+            _log.warning("the store is back after %.1f s", now() - self._away)
+            self._away = None
         return expect(kind, reply)
-
-    def _missed(self, error: StoreError) -> None:
-        now = self.clock.monotonic()
-        if self._away is None:
-            self._away = now
-        elif now - self._said < REMIND:
-            return
-        self._said = now
-        _log.error("the store is away, and is waited for: %s", error)
-
-    def _found(self) -> None:
-        assert self._away is not None
-        seconds = self.clock.monotonic() - self._away
-        self._away = None
-        _log.warning("the store is back after %.1f s", seconds)

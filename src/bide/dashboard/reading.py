@@ -18,7 +18,7 @@ from bide.model.commands import Command, Explain, Forecast, Queues, Scan
 from bide.model.identity import is_listed
 from bide.model.message import Message, size_of
 from bide.model.replies import Explained, Forecasted, Names, Page, Reply
-from bide.observing.explain_facts import afollow, look_further
+from bide.observing.explanation import afollow, look_further
 from bide.observing.sample import RecentWorkers, Sample, Worker, take_sample, together
 from bide.server.slow_reads import SlowReads, is_slow
 

@@ -1,17 +1,31 @@
-"""From facts to an explanation: what holds a message where it is."""
+"""Explain why a message is where it is: as data, and as a sentence in English or Chinese."""
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib.resources import files
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from bide.model.ended import End
+from bide.lane.steps import Steps, arun_steps, run_steps
+from bide.model.commands import Command, Find, History, Scan
+from bide.model.errors import AccessDenied
+from bide.model.identity import RESERVED
 from bide.model.message import LAPSED, State
-from bide.model.replies import AHEAD, Explained, Limited, Pause
+from bide.model.replies import (
+    AHEAD,
+    Ends,
+    Explained,
+    Found,
+    Limited,
+    Page,
+    Pause,
+    Serving,
+    Subscribed,
+)
 from bide.model.times import format_duration, rate_text, to_datetime
+from bide.observing.heartbeat import QUEUE, read
 
 Reason = Literal[
     "missing", "delayed", "retry", "returned", "paused", "limit", "subscription", "no-worker",
@@ -21,11 +35,8 @@ Reason = Literal[
 """One cause. A ready message may have several: the first one counts most."""
 
 
-class _Clause(NamedTuple):
-    """A part of the sentence: which one, and its values."""
-
-    name: str
-    values: dict[str, Any]
+Cause = tuple[Reason, str, dict[str, Any]]
+"""A cause, its clause of the sentence, and the values in that."""
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -54,7 +65,7 @@ class Explanation(msgspec.Struct, frozen=True):
     @property
     def reasons(self) -> tuple[Reason, ...]:
         """The causes, the most important one first."""
-        return tuple(reason for reason, _ in self._causes())
+        return tuple(reason for reason, _, _ in self._causes())
 
     @property
     def sentence(self) -> str:
@@ -67,26 +78,28 @@ class Explanation(msgspec.Struct, frozen=True):
         Args:
             language: "en" or "zh" (Simplified Chinese).
         """
-        causes = [clause for _, clause in self._causes()]
-        if self.state == "ready":
-            late = self.facts.now - self.facts.due
-            causes.insert(0, _Clause("ready", {"due": self.facts.due, "late": late}))
-        if self.facts.successor is not None and "lapsed" not in self.reasons:
-            causes.append(_Clause("successor", {"due": self.facts.successor}))
-        common = {"id": self.id, "queue": self.queue}
-        return joined(
-            [render(clause.name, {**common, **clause.values}, language) for clause in causes],
-            language,
-            explained=self.state == "ready",
-        )
-
-    def _causes(self) -> Iterator[tuple[Reason, _Clause]]:
         facts = self.facts
+        parts = [(clause, values) for _, clause, values in self._causes()]
+        if facts.state == "ready":
+            parts.insert(0, ("ready", {"due": facts.due, "late": facts.now - facts.due}))
+        if facts.successor is not None and "lapsed" not in self.reasons:
+            parts.append(("successor", {"due": facts.successor}))
+        common = {"id": self.id, "queue": self.queue}
+        first, *others = [render(clause, common | values, language) for clause, values in parts]
+        colon, semicolon = clauses()["separator"][language]
+        if facts.state == "ready" and others:  # the first one says what the others explain
+            return f"{first}{colon}{semicolon.join(others)}"
+        return str(semicolon.join([first, *others]))
+
+    def _causes(self) -> Iterator[Cause]:
+        facts = self.facts
+        end = facts.end
         match facts.state:
-            case None if facts.end is not None and facts.end.how != "dead":
-                yield self._gone(facts.end)
+            case None if end is not None and end.how != "dead":
+                by = " by" if end.by else ""
+                yield end.how, end.how + by, {"by": end.by, **self._since(end.moment)}
             case None:
-                yield "missing", _Clause("missing", {})
+                yield "missing", "missing", {}
             case "delayed":
                 yield self._delayed()
             case "ready":
@@ -94,96 +107,84 @@ class Explanation(msgspec.Struct, frozen=True):
             case "leased":
                 yield self._leased()
             case "dead":
-                yield "dead", _Clause("dead", {**self._failure(), **self._since(facts.ended)})
-            case "acked":
-                yield "acked", _Clause("acked", self._since(facts.ended))
-            case "expired":
-                yield "expired", _Clause("expired", self._since(facts.ended))
+                yield "dead", "dead", {**self._failure(), **self._since(facts.ended)}
+            case "acked" | "expired":
+                yield facts.state, facts.state, self._since(facts.ended)
 
-    def _gone(self, end: End) -> tuple[Reason, _Clause]:
-        assert end.how != "dead"
-        by = " by" if end.by else ""
-        return end.how, _Clause(end.how + by, {"by": end.by, **self._since(end.moment)})
-
-    def _delayed(self) -> tuple[Reason, _Clause]:
+    def _delayed(self) -> Cause:
         facts = self.facts
         values = {"due": facts.due, "left": facts.due - facts.now}
         if facts.planned is None:
-            return "delayed", _Clause("delayed", values)
+            return "delayed", "delayed", values
         if facts.failure is None:
-            return "returned", _Clause("returned", values)
-        return "retry", _Clause("retry", {**values, **self._failure()})
+            return "returned", "returned", values
+        return "retry", "retry", {**values, **self._failure()}
 
-    def _ready(self) -> Iterator[tuple[Reason, _Clause]]:
+    def _ready(self) -> Iterator[Cause]:
         facts = self.facts
         pause = facts.pauses[-1] if facts.pauses else Pause(0, 0)
-        if pause.until is None:
+        if pause.until is None and pause.since is None:
+            yield "paused", "paused before", {"actor": pause.actor}
+        elif pause.until is None:
             name = "paused by" if pause.actor else "paused"
-            since = {} if pause.since is None else self._since(pause.since)
-            values = {"actor": pause.actor, **since}
-            yield "paused", _Clause(name if since else "paused before", values)
+            yield "paused", name, {"actor": pause.actor, **self._since(pause.since)}
         if facts.limited is not None:
-            yield "limit", self._limit(facts.limited)
+            yield self._limit(facts.limited)
         for one in facts.subscriptions or ():
             name = "subscription paused" if one.paused else "circuit"
-            since = self._since(one.since or facts.now)
+            since = self._since(one.since)
             values = {"name": one.name, "error": one.reason or "-", "until": one.until, **since}
-            yield "subscription", _Clause(name, values)
+            yield "subscription", name, values
         yield from self._workers()
         if facts.failure is not None and facts.attempt:
-            yield "failed", _Clause("failed", self._failure())
+            yield "failed", "failed", self._failure()
         if facts.ahead:
-            many = facts.ahead > AHEAD
-            count = AHEAD if many else facts.ahead
-            name = "ahead more" if many else "ahead"
-            if facts.limited is not None:
-                name += " of its group"
-            yield "ahead", _Clause(name, {"count": count})
+            name = "ahead more" if facts.ahead > AHEAD else "ahead"
+            name += "" if facts.limited is None else " of its group"
+            yield "ahead", name, {"count": min(facts.ahead, AHEAD)}
         elif pause.until is not None and facts.limited is None and self._is_served:
-            yield "next", _Clause("next", {})
+            yield "next", "next", {}
 
     @property
     def _is_served(self) -> bool:
-        return not self.facts.subscriptions and bool(self.facts.workers)
+        return bool(self.facts.workers) and not self.facts.subscriptions
 
-    def _limit(self, limited: Limited) -> _Clause:
-        name, running = limited.by.replace("_", " "), {"running": limited.running}
+    def _limit(self, limited: Limited) -> Cause:
+        name, values = limited.by.replace("_", " "), {"running": limited.running}
         if limited.until is None:
-            return _Clause(name, {"count": limited.value, **running})
+            return "limit", name, {"count": limited.value, **values}
         left = {"until": limited.until, "left": limited.until - self.facts.now}
-        return _Clause(name, {"rate": rate_text(limited.value), **left, **running})
+        return "limit", name, {"rate": rate_text(limited.value), **left, **values}
 
-    def _workers(self) -> Iterator[tuple[Reason, _Clause]]:
+    def _workers(self) -> Iterator[Cause]:
         workers = self.facts.workers
-        if workers is None:
-            return
-        if not workers:
-            yield "no-worker", _Clause("no-worker", {})
-        elif all(one.busy for one in workers):
+        if workers is not None and not workers:
+            yield "no-worker", "no-worker", {}
+        elif workers and all(one.busy for one in workers):
             places = sum(one.places or 0 for one in workers)
             values = {"places": places, "workers": len(workers)}
-            oldest = min(
-                (one for one in workers if one.since is not None),
-                key=lambda one: one.since or 0, default=None,
-            )  # fmt: skip
-            if oldest is None or oldest.since is None:
-                yield "busy", _Clause("busy", values)
+            lasting = [(one.since, one) for one in workers if one.since is not None]
+            if not lasting:
+                yield "busy", "busy", values
                 return
+            since, oldest = min(lasting, key=lambda pair: pair[0])
             longest = {"longest": oldest.longest, "holder": oldest.holder}
-            yield "busy", _Clause("busy with", {**values, **longest, **self._since(oldest.since)})
+            yield "busy", "busy with", {**values, **longest, **self._since(since)}
 
-    def _leased(self) -> tuple[Reason, _Clause]:
+    def _leased(self) -> Cause:
         facts = self.facts
         assert facts.until is not None
-        values = {"holder": facts.holder, "until": facts.until, "left": facts.until - facts.now}
+        values: dict[str, Any] = {
+            "holder": facts.holder, "until": facts.until, "left": facts.until - facts.now,
+        }  # fmt: skip
         if facts.until <= facts.now:
             if facts.successor is None:
-                return "lapsed", _Clause("lapsed", values)
-            return "lapsed", _Clause("lapsed successor", {**values, "due": facts.successor})
+                return "lapsed", "lapsed", values
+            return "lapsed", "lapsed successor", {**values, "due": facts.successor}
         if facts.since is None:
-            return "leased", _Clause("leased before", values)
+            return "leased", "leased before", values
         values |= {"extended": facts.extended, **self._since(facts.since)}
-        return "leased", _Clause("leased extended" if facts.extended else "leased", values)
+        return "leased", "leased extended" if facts.extended else "leased", values
 
     def _since(self, moment: int | None) -> dict[str, Any]:
         """Return a time in the past, and how long ago it was."""
@@ -218,21 +219,6 @@ def render(clause: str, values: Mapping[str, Any], language: str) -> str:
     return text
 
 
-def joined(parts: Sequence[str], language: str, *, explained: bool) -> str:
-    """Return clauses as one sentence.
-
-    Args:
-        parts: the clauses, one at least.
-        language: "en" or "zh".
-        explained: whether the first one states what the others explain.
-    """
-    colon, semicolon = clauses()["separator"][language]
-    first, *others = parts
-    if explained and others:
-        return f"{first}{colon}{semicolon.join(others)}"
-    return str(semicolon.join(parts))
-
-
 _MOMENTS = {"due", "since", "until"}
 _SPANS = {"left", "late", "lasting"}
 _COUNTS = {"count", "places", "running", "workers", "extended", "attempt", "attempts"}
@@ -251,3 +237,126 @@ def _text(name: str, value: Any, language: str) -> str:
         return str(clauses()["lease-lapsed"][language])
     lines = str(value).splitlines() or ["-"]
     return lines[0][:LONGEST] or "-"
+
+
+READ_MOST = 1_000
+"""How many reports of workers, and how many subscriptions, are read."""
+
+T = TypeVar("T")
+
+
+class _Subscription(msgspec.Struct):
+    """What counts of a stored subscription; see `bide.targets.http.subscription`."""
+
+    queue: str
+    name: str
+    namespace: str | None = None
+    paused: bool = False
+    reason: str = ""
+
+
+class _Circuit(msgspec.Struct):
+    """What counts of a stored circuit; see `bide.targets.http.receiver`."""
+
+    since: int | None = None
+    until: int = 0
+    error: str = ""
+
+
+def look_further(
+    queue: str, id: str | None, told: Explained, *, around: bool,
+    present: Mapping[str, Iterable[str]] | None = None,
+) -> Steps[Explained]:  # fmt: skip
+    """Add what the store keeps elsewhere.
+
+    That is how a message that is gone ended, and if `around`, who serves the queue of a ready
+    message, and which subscriptions send nothing.
+
+    Args:
+        queue: its name in the store.
+        id: of the message; `None`: of no message.
+        told: what the store knows.
+        around: whether to look at workers and subscriptions.
+        present: holders that claim through this server, and their queues.
+    """
+    if id is not None and told.state is None and told.end is None:
+        reply: Ends | None = yield History(queue, id, max_bytes=0)
+        if reply is not None and reply.ends:
+            end = msgspec.structs.replace(reply.ends[0], result=None)  # which not all may see
+            told = msgspec.structs.replace(told, end=end)
+    if not around or told.state != "ready" or told.workers is not None:
+        return told
+    home, slash, _ = queue.rpartition("/")
+    found = {holder: Serving(holder) for holder, its in (present or {}).items() if queue in its}
+    known = True
+    for register in {QUEUE, f"{home}{slash}{QUEUE}"}:
+        page: Page | None = yield Scan(register, "delayed", limit=READ_MOST)
+        known = known and page is not None
+        for report in map(read, page.messages if page is not None else ()):
+            for holder, queues in report.workers.items() if report is not None else ():
+                if report is not None and queue in queues:
+                    one: Any = report.busy.get(queue)
+                    busy = () if one is None else (one.places, one.running, one.longest, one.since)
+                    found[holder] = Serving(holder, *busy)
+    return msgspec.structs.replace(
+        told,
+        workers=sorted(found.values(), key=lambda one: one.holder) if known else None,
+        subscriptions=(yield from _subscriptions(queue)),
+    )
+
+
+def _subscriptions(queue: str) -> Steps[list[Subscribed] | None]:
+    """Return the subscriptions of a queue that send nothing."""
+    page: Page | None = yield Scan(f"{RESERVED}/subscriptions", "delayed", limit=READ_MOST)
+    if page is None:
+        return None
+    kept = {message.id: _decoded(message.data, _Subscription) for message in page.messages}
+    mine = {
+        key: one
+        for key, one in kept.items()
+        if one is not None and f"{one.namespace or ''}/{one.queue}".removeprefix("/") == queue
+    }
+    if not mine:
+        return []
+    answer: Found | None = yield Find(f"{RESERVED}/circuits", list(mine))
+    circuits = answer.messages if answer is not None else [None] * len(mine)
+    found = []
+    for one, stored in zip(mine.values(), circuits, strict=False):
+        circuit = None if stored is None else _decoded(stored.data, _Circuit)
+        if one.paused:
+            found.append(Subscribed(one.name, True, one.reason))
+        elif circuit is not None and circuit.since is not None:
+            found.append(Subscribed(one.name, False, circuit.error, circuit.since, circuit.until))
+    return found
+
+
+def _decoded(data: bytes, kind: type[T]) -> T | None:
+    """Decode a record; one that is damaged is left out."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def follow(steps: Steps[T], ask: Callable[[Command], Any]) -> T:
+    """Run some steps; what the caller may not ask is `None` to them."""
+
+    def allowed(command: Command) -> Any:
+        try:
+            return ask(command)
+        except AccessDenied:
+            return None
+
+    return run_steps(steps, allowed)
+
+
+async def afollow(steps: Steps[T], ask: Callable[[Command], Awaitable[Any]]) -> T:
+    """Async form of `follow`."""
+
+    async def allowed(command: Command) -> Any:
+        try:
+            return await ask(command)
+        except AccessDenied:
+            return None
+
+    return await arun_steps(steps, allowed)

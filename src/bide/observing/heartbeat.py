@@ -9,8 +9,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
-from types import MappingProxyType
+from itertools import chain
+from typing import Annotated
 
 import msgspec
 
@@ -40,9 +42,6 @@ SILENT = 20_000
 WINDOW = 60.0
 """Seconds of deliveries whose lateness is in a report."""
 
-MOST_NUMBERS = 100_000
-"""How many times a report may have."""
-
 PATIENCE = 2.0
 """The maximum time to delete a report at the end, in seconds."""
 
@@ -61,29 +60,21 @@ LONGEST_REASON = 300
 _log = logging.getLogger("bide.worker")
 
 
+Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1 << 53)]
+
+
 class Busy(msgspec.Struct, omit_defaults=True):
     """How busy a process is on one queue."""
 
-    places: int
+    places: Number
     """How many messages it handles at a time."""
-    running: int = 0
+    running: Number = 0
     """How many it handles now."""
     longest: str | None = None
     """The id of the message that it has handled for the longest time."""
-    since: int | None = None
+    since: Number | None = None
     """Since when, in Unix milliseconds of its own clock."""
-
-    def check(self) -> None:
-        """Check what another process reports.
-
-        Raises:
-            InvalidArgument: a value is impossible.
-        """
-        if self.longest is not None:
-            check_name(self.longest)
-        for number in (self.places, self.running, self.since or 0):
-            if not 0 <= number <= 1 << 53:
-                raise InvalidArgument(f"a worker reports {number:,}, which is impossible")
 
 
 class Report(msgspec.Struct, omit_defaults=True):
@@ -97,11 +88,11 @@ class Report(msgspec.Struct, omit_defaults=True):
     """What it handles, by queue."""
     supervised: bool = False
     """Whether a supervisor replaces the process when it is asked to."""
-    causes: dict[str, dict[str, float]] = {}
+    causes: dict[str, dict[str, Seconds]] = {}
     """Why recent deliveries began late, in seconds by cause, by queue."""
-    began: int = 0
+    began: Number = 0
     """When the process began to work, in Unix milliseconds of its own clock."""
-    gaps: dict[str, list[tuple[float, float]]] = {}
+    gaps: dict[str, list[tuple[Seconds, Seconds]]] = {}
     """When no worker served a queue before that, as far as the process knows."""
 
 
@@ -129,11 +120,6 @@ def delete_report(process: str) -> Cancel:
     return Cancel(QUEUE, [process])
 
 
-def purge_silent() -> Purge:
-    """Return the command that deletes the reports of dead processes."""
-    return Purge(QUEUE, "ready")
-
-
 def forget_changes() -> Steps[None]:
     """Delete what was noted of bulk changes that can no longer be taken back."""
     reply: Names = yield Queues("")
@@ -152,30 +138,26 @@ def read(message: Message) -> Report | None:
     """
     try:
         roll = _decode(message.data)
-        for holder, queues in roll.workers.items():
-            check_name(holder, "holder")
-            for queue in queues:
-                check_queue(queue)
-        for queue, histogram in roll.lateness.items():
+        names = [one.longest for one in roll.busy.values() if one.longest is not None]
+        for name in (
+            *roll.workers,
+            *names,
+            *(name for one in roll.causes.values() for name in one),
+        ):
+            check_name(name)
+        figures = roll.lateness, roll.busy, roll.causes, roll.gaps
+        for queue in chain(*roll.workers.values(), *figures):
             check_queue(queue)
-            histogram.check()
-        for queue, busy in roll.busy.items():
-            check_queue(queue)
-            busy.check()
-        _check_numbers(roll)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, InvalidArgument) as error:
         _log_wrong(message.queue, message.id, str(error)[:LONGEST_REASON])
         return None
     home = message.queue.removesuffix(QUEUE)
-    return Report(
-        {holder: [home + queue for queue in queues] for holder, queues in roll.workers.items()},
-        {home + queue: histogram for queue, histogram in roll.lateness.items()},
-        {home + queue: busy for queue, busy in roll.busy.items()},
-        roll.supervised,
-        {home + queue: causes for queue, causes in roll.causes.items()},
-        roll.began,
-        {home + queue: gaps for queue, gaps in roll.gaps.items()},
-    )
+    named = {
+        field: {home + queue: one for queue, one in getattr(roll, field).items()}
+        for field in ("lateness", "busy", "causes", "gaps")
+    }
+    workers = {one: [home + queue for queue in queues] for one, queues in roll.workers.items()}
+    return msgspec.structs.replace(roll, workers=workers, **named)
 
 
 def recent_reports(register: str, now: int) -> Steps[list[tuple[Report, int | None]]]:
@@ -196,23 +178,6 @@ def recent_reports(register: str, now: int) -> Steps[list[tuple[Report, int | No
         if report is not None and (silent is None or silent <= REMEMBER * 1000):
             found.append((report, silent))
     return found
-
-
-def _check_numbers(roll: Report) -> None:
-    """Check the times of a report.
-
-    Raises:
-        InvalidArgument: one is impossible, or there are too many.
-    """
-    numbers = [float(roll.began)]
-    for queue, causes in roll.causes.items():
-        check_queue(queue)
-        numbers += [seconds for name, seconds in causes.items() if check_name(name, "cause")]
-    for queue, gaps in roll.gaps.items():
-        check_queue(queue)
-        numbers += [moment for gap in gaps for moment in gap]
-    if len(numbers) > MOST_NUMBERS or not all(0 <= number <= 1 << 53 for number in numbers):
-        raise InvalidArgument("a worker reports a time that is impossible, or too many")
 
 
 @lru_cache(maxsize=1_000)
@@ -256,52 +221,33 @@ class RecentLateness:
         return {name: one for name, one in new.items() if one.count}
 
 
-def can_report(lane: Lane) -> bool:
-    """Tell whether a store can have a register that other processes see."""
-    return lane.capabilities.shared
-
-
+@dataclass(eq=False)
 class Heartbeat:
     """Reports every few seconds which workers run, on which queues, and their recent lateness.
 
     Nothing depends on it: if the store is down, or does not let this worker put, work goes on.
-
-    Args:
-        lane: the lane to the store.
-        clock: measures the time between reports.
-        process: the id of the report.
-        workers: returns the workers, and the queues of each.
-        tallies: returns what was done so far, by queue.
-        busy: returns what is being handled, by queue.
-        supervised: whether a supervisor replaces this process when it is asked to.
     """
 
-    began = 0
+    lane: Lane
+    clock: Clock
+    process: str
+    """The id of the report."""
+    workers: Callable[[], Mapping[str, list[str]]]
+    """Returns the workers, and the queues of each."""
+    tallies: Callable[[], Mapping[str, Tally]]
+    """Returns what was done so far, by queue."""
+    busy: Callable[[], dict[str, Busy]] = dict
+    """Returns what is being handled, by queue."""
+    supervised: bool = False
+    """Whether a supervisor replaces this process when it is asked to."""
+    began: int = 0
     """When the process began to work, in Unix milliseconds."""
-    gaps: Mapping[str, list[tuple[float, float]]] = MappingProxyType({})
+    gaps: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """When no worker served a queue before that."""
-
-    def __init__(
-        self,
-        lane: Lane,
-        clock: Clock,
-        process: str,
-        workers: Callable[[], Mapping[str, list[str]]],
-        tallies: Callable[[], Mapping[str, Tally]],
-        busy: Callable[[], dict[str, Busy]] = dict,
-        supervised: bool = False,
-    ) -> None:
-        self._lane = lane
-        self._clock = clock
-        self._process = process
-        self._workers = workers
-        self._tallies = tallies
-        self._busy = busy
-        self._supervised = supervised
-        self._recent_causes = RecentLateness()
-        self._lately = RecentLateness()
-        self._listed = False
-        self._complained = False
+    _recent_causes: RecentLateness = field(default_factory=RecentLateness)
+    _lately: RecentLateness = field(default_factory=RecentLateness)
+    _listed: bool = False
+    _complained: bool = False
 
     async def keep(self) -> None:
         """Report until this is cancelled."""
@@ -310,16 +256,16 @@ class Heartbeat:
             try:
                 await self._say()
                 if beats % SWEEP_EVERY == 0 and self._listed:
-                    await self._lane.acall(purge_silent())
-                if beats % SWEEP_EVERY == 0 and not self._lane.capabilities.takes_back:
-                    await arun_steps(forget_changes(), self._lane.acall)
+                    await self.lane.acall(Purge(QUEUE, "ready"))  # of processes that are dead
+                if beats % SWEEP_EVERY == 0 and not self.lane.capabilities.takes_back:
+                    await arun_steps(forget_changes(), self.lane.acall)
                 self._complained = False
             except BideError as error:
                 if not self._complained:
                     _log.info("this process cannot report that it is alive: %s", error)
                 self._complained = True
             beats += 1
-            await sleep(self._clock, BEAT)
+            await sleep(self.clock, BEAT)
 
     async def leave(self) -> None:
         """Delete the report."""
@@ -327,7 +273,7 @@ class Heartbeat:
             return
         try:
             async with asyncio.timeout(PATIENCE):
-                await self._lane.acall(delete_report(self._process))
+                await self.lane.acall(delete_report(self.process))
         except (BideError, TimeoutError) as error:
             _log.debug("the report of this process stays until it is overdue: %s", error)
 
@@ -335,26 +281,26 @@ class Heartbeat:
         """Return why deliveries of the last minute began late, in seconds."""
         now = {
             f"{queue} {cause}": histogram
-            for queue, tally in self._tallies().items()
+            for queue, tally in self.tallies().items()
             for cause, histogram in tally.causes.items()
         }
         found: dict[str, dict[str, float]] = {}
-        for name, histogram in self._recent_causes.of(now, self._clock.monotonic()).items():
+        for name, histogram in self._recent_causes.of(now, self.clock.monotonic()).items():
             queue, _, cause = name.partition(" ")
             found.setdefault(queue, {})[cause] = round(max(0.0, histogram.sum), 3)
         return found
 
     async def _say(self) -> None:
-        lateness = {queue: tally.lateness for queue, tally in self._tallies().items()}
-        lately = self._lately.of(lateness, self._clock.monotonic())
-        workers = {holder: sorted(queues) for holder, queues in self._workers().items()}
+        lateness = {queue: tally.lateness for queue, tally in self.tallies().items()}
+        lately = self._lately.of(lateness, self.clock.monotonic())
+        workers = {holder: sorted(queues) for holder, queues in self.workers().items()}
         if workers or lately:
             report = Report(
-                workers, lately, self._busy(), self._supervised, self._causes(), self.began,
-                dict(self.gaps),
+                workers, lately, self.busy(), self.supervised, self._causes(), self.began,
+                self.gaps,
             )  # fmt: skip
-            await self._lane.acall(put_report(self._process, report))
+            await self.lane.acall(put_report(self.process, report))
             self._listed = True
         elif self._listed:
-            await self._lane.acall(delete_report(self._process))
+            await self.lane.acall(delete_report(self.process))
             self._listed = False

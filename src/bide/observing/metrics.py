@@ -171,12 +171,10 @@ def registry_of(
             "metrics need prometheus_client, which is not installed: pip install 'bide[metrics]'"
         ) from error
 
-    gathers: list[Callable[[], Iterable[Metric]]] = [partial(_of_queues, counts, now)]
-    if more is not None:
-        gathers.append(more)
     registry = CollectorRegistry()
-    for gather in gathers:
-        registry.register(_Collector(gather))
+    registry.register(_Collector(partial(_of_queues, counts, now)))
+    if more is not None:
+        registry.register(_Collector(more))
     return registry
 
 
@@ -184,11 +182,7 @@ class _Collector:
     """Gives a registry the metrics that a function returns."""
 
     def __init__(self, gather: "Callable[[], Iterable[Metric]]") -> None:
-        self._gather = gather
-
-    def collect(self) -> "Iterable[Metric]":
-        """Return the metrics."""
-        return self._gather()
+        self.collect = gather
 
 
 def _of_queues(
@@ -296,10 +290,9 @@ def unlistenable(what: str, error: OSError) -> InvalidArgument:
         port=80 is no port to listen on: Permission denied; take a port from 1024 on
     """
     why = os.strerror(error.errno) if error.errno else str(error)
-    if error.errno == errno.EADDRINUSE:
-        fix = "another program uses it; take another port"
-    elif error.errno in (errno.EACCES, errno.EPERM):
-        fix = "take a port from 1024 on"
-    else:
-        fix = "the address must belong to this machine"
+    fix = {
+        errno.EADDRINUSE: "another program uses it; take another port",
+        errno.EACCES: "take a port from 1024 on",
+        errno.EPERM: "take a port from 1024 on",
+    }.get(error.errno or 0, "the address must belong to this machine")
     return InvalidArgument(f"{what}: {why}; {fix}")

@@ -1,14 +1,12 @@
 """Samples of a store: counts of its queues, its workers, and how late deliveries are."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from bide.lane.steps import Steps
 from bide.model.commands import Count, Scan
-from bide.model.message import Message
 from bide.model.replies import Counts, Forecasted, Page
 from bide.observing.heartbeat import QUEUE, REMEMBER, STOPS, Busy, recent_reports
 from bide.observing.tally import Histogram, total
@@ -67,8 +65,9 @@ class Lateness(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, histogram: Histogram) -> "Lateness":
         """Return the quantiles of a histogram."""
-        median, most = (histogram.quantile(share) for share in (0.5, 0.99))
-        return cls(_finite(median), _finite(most), histogram.count)
+        found = (histogram.quantile(share) for share in (0.5, 0.99))
+        median, most = (None if one == float("inf") else one for one in found)
+        return cls(median, most, histogram.count)
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -166,21 +165,37 @@ def take_sample(
     found: dict[str, Counts] = {}
     workers: dict[str, Worker] = {}
     partly = False
+
+    def see(
+        holder: str, works_on: Iterable[str], silent: int | None, busy: Mapping[str, Busy]
+    ) -> None:
+        if not (named := sorted(filter(wanted, works_on))):
+            return  # it works on other queues
+        worker = workers.setdefault(holder, Worker(holder, seen=moment - (silent or 0) / 1000))
+        worker.silent = silent if worker.seen < moment else None
+        worker.held = dict.fromkeys(named, 0) | worker.held
+        worker.busy |= {name: busy[name] for name in named if name in busy}
+
     for queue in queues:
         counts = found[queue] = yield Count(queue)
         if counts.sizes.leased:
             page: Page = yield Scan(queue, "leased", limit=HELD_MOST)
             partly = partly or page.cursor is not None
-            _held(page.messages, workers, moment)
+            for message in page.messages:
+                name = message.holder or ""
+                worker = workers.setdefault(name, Worker(name, seen=moment))
+                worker.held[message.queue] = worker.held.get(message.queue, 0) + 1
+                if message.until is not None:
+                    worker.until = min(message.until, worker.until or message.until)
     for holder, works_on in (present or {}).items():
-        _present(holder, filter(wanted, works_on), None, workers, moment)
+        see(holder, works_on, None, {})
     rolls = []
     for register in registers:
         for roll, silent in (yield from recent_reports(register, now)):
             if silent is None:
                 rolls.append(roll)
             for holder, works_on in roll.workers.items():
-                _present(holder, filter(wanted, works_on), silent, workers, moment, roll.busy)
+                see(holder, works_on, silent, roll.busy)
                 if roll.supervised and holder in workers:
                     workers[holder].stops = register.removesuffix(QUEUE) + STOPS
     lateness = {
@@ -191,36 +206,6 @@ def take_sample(
     causes = total(roll.causes for roll in rolls)
     causes = {queue: one for queue, one in causes.items() if wanted(queue)}
     return Sample(moment, found, workers, lateness, partly, causes)
-
-
-def _held(messages: Iterable[Message], workers: dict[str, Worker], moment: float) -> None:
-    for message in messages:
-        name = message.holder or ""
-        worker = workers.setdefault(name, Worker(name, seen=moment))
-        worker.held[message.queue] = worker.held.get(message.queue, 0) + 1
-        if message.until is not None:
-            worker.until = min(message.until, worker.until or message.until)
-
-
-def _present(
-    holder: str,
-    queues: Iterable[str],
-    silent: int | None,
-    workers: dict[str, Worker],
-    moment: float,
-    busy: Mapping[str, Busy] = MappingProxyType({}),
-) -> None:
-    named = sorted(queues)
-    if not named:
-        return  # it works on other queues
-    worker = workers.setdefault(holder, Worker(holder, seen=moment - (silent or 0) / 1000))
-    worker.silent = silent if worker.seen < moment else None
-    worker.held = dict.fromkeys(named, 0) | worker.held
-    worker.busy |= {name: busy[name] for name in named if name in busy}
-
-
-def _finite(value: float | None) -> float | None:
-    return None if value == float("inf") else value
 
 
 def together(found: Sequence[Forecasted]) -> Forecasted:

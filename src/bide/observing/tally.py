@@ -1,13 +1,11 @@
 """What one process did on one queue, in numbers that can be added."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import reduce
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import msgspec
-
-from bide.model.errors import InvalidArgument
 
 BOUNDS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
@@ -72,37 +70,21 @@ class Histogram(Stats, gc=False, array_like=True):
         (2, 0.005)
     """
 
-    buckets: list[int] = msgspec.field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
-    sum: float = 0.0
+    buckets: Annotated[
+        list[Annotated[int, msgspec.Meta(ge=0, le=MOST)]],
+        msgspec.Meta(min_length=len(BOUNDS) + 1, max_length=len(BOUNDS) + 1),
+    ] = msgspec.field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    sum: Annotated[float, msgspec.Meta(ge=-MOST, le=MOST)] = 0.0
 
     def observe(self, value: float) -> None:
         """Count a value, in seconds."""
         self.buckets[bisect_left(BOUNDS, value)] += 1
         self.sum += value
 
-    def observe_all(self, values: Sequence[float]) -> None:
+    def observe_all(self, values: Iterable[float]) -> None:
         """Count values, in seconds."""
-        buckets, first, low = self.buckets, BOUNDS[0], 0
         for value in values:
-            if value <= first:
-                low += 1
-            else:
-                buckets[bisect_left(BOUNDS, value)] += 1
-        buckets[0] += low
-        self.sum += sum(values)
-
-    def check(self) -> None:
-        """Check a histogram of another process.
-
-        Raises:
-            InvalidArgument: it has other buckets than this version, or an impossible number.
-        """
-        if len(self.buckets) != len(BOUNDS) + 1:
-            raise InvalidArgument(
-                f"a histogram has {len(self.buckets):,} buckets, not {len(BOUNDS) + 1}"
-            )
-        if not all(0 <= count <= MOST for count in self.buckets) or not abs(self.sum) <= MOST:
-            raise InvalidArgument(f"a histogram has a number below 0 or above {MOST:,}")
+            self.observe(value)
 
     @property
     def count(self) -> int:

@@ -18,7 +18,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import actor_of, is_listed
 from bide.model.replies import Counts, Found, Names, Outcomes, expect
 from bide.model.times import Duration, Moment, milliseconds
-from bide.observing.explain_facts import follow
+from bide.observing.explanation import follow
 from bide.observing.heartbeat import QUEUE, is_register
 from bide.observing.workers import (
     WorkerProcess,

@@ -28,8 +28,7 @@ from bide.model.replies import (
 from bide.model.times import Duration, Moment
 from bide.model.undoing import Bulk, Undo, Undone
 from bide.observing import spans
-from bide.observing.explain_facts import follow, look_further
-from bide.observing.explanation import Explanation
+from bide.observing.explanation import Explanation, follow, look_further
 from bide.queue.base import tracer_of_puts
 from bide.queue.changing import Changes
 from bide.queue.delivery import Delivery, Take

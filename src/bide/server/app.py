@@ -9,7 +9,6 @@ from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
 from bide.model.errors import BideError
-from bide.observing.heartbeat import can_report
 from bide.server.accesslog import log_request
 from bide.server.action_log import DONE, Act, count_of
 from bide.server.call import Call, Scope, Send, send_whole
@@ -186,7 +185,7 @@ class App:
         await self.service.begin()
         self.service.pushing.begin()
         self._ready()
-        attendance = self.service.attendance() if can_report(self.service.lane) else None
+        attendance = self.service.attendance() if self.service.lane.capabilities.shared else None
         keeping = [asyncio.create_task(self.service.keep_tokens())]
         if attendance is not None:
             keeping.append(asyncio.create_task(attendance.keep()))

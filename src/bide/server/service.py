@@ -17,7 +17,7 @@ from bide.model.errors import BideError, StoreBusy, StoreError
 from bide.model.identity import is_listed
 from bide.model.replies import Claimed, Counts, Explained, Names, Reply, expect
 from bide.model.undoing import is_records
-from bide.observing.explain_facts import afollow, look_further
+from bide.observing.explanation import afollow, look_further
 from bide.observing.heartbeat import Heartbeat
 from bide.observing.tally import Tally
 from bide.server.access import Tokens

@@ -140,40 +140,31 @@ def parse(url: str) -> Address:
         )
     except ValueError as error:
         raise InvalidArgument(f"url={told!r} is not a valid URL: {error}") from None
-    if parts.scheme not in SCHEMES or not host or port == 0:
-        raise InvalidArgument(
-            f"url={told!r} must be amqp://user:password@host/vhost?exchange=NAME&key=KEY, or "
-            "begin with amqps:// for TLS"
-        )
-    if parts.password == "***":
-        raise InvalidArgument(f"url={told!r} has *** where the password is; write the password")
-    if parts.fragment or len(url) > 2_048 or not url.isascii() or not url.isprintable():
-        raise InvalidArgument(
-            f"url={told!r} must be up to 2,048 printable ASCII characters, without a fragment; "
-            "encode other characters: # is %23"
-        )
-    if unknown := options.keys() - set(OPTIONS):
-        raise InvalidArgument(
-            f"url={told!r} has the unknown option {min(unknown)!r}; known are {', '.join(OPTIONS)}"
-        )
     exchange, key = options.get("exchange", ""), options.get("key", "")
-    if not exchange and not key:
-        raise InvalidArgument(
-            f"url={told!r} names no exchange; add ?exchange=NAME (or ?key=QUEUE for the default "
-            "exchange)"
-        )
-    if not _EXCHANGE.fullmatch(exchange) or len(exchange) > LONGEST_EXCHANGE:
-        raise InvalidArgument(
-            f"exchange={exchange!r} must be up to {LONGEST_EXCHANGE} of A-Z a-z 0-9 - _ . : @ # , "
-            "/ + and space"
-        )
-    if len(key.encode()) > LONGEST:
-        raise InvalidArgument(f"key in url is longer than the {LONGEST} bytes of AMQP")
-    if parts.scheme == "amqp" and options.keys() & {"cafile", "certfile", "keyfile"}:
-        raise InvalidArgument(f"url={told!r} has options of TLS; write amqps://")
-    heartbeat = options.get("heartbeat", str(HEARTBEAT))
-    if not heartbeat.isdecimal() or not 1 <= int(heartbeat[:9]) <= 600:
-        raise InvalidArgument(f"heartbeat={heartbeat!r} must be 1 to 600 seconds")
+    heartbeat, unknown = options.get("heartbeat", str(HEARTBEAT)), options.keys() - set(OPTIONS)
+    fits = len(url) <= 2_048 and url.isascii() and url.isprintable()
+    checks = {
+        f"url={told!r} must be amqp://user:password@host/vhost?exchange=NAME&key=KEY, or begin "
+        "with amqps:// for TLS": parts.scheme in SCHEMES and host and port != 0,
+        f"url={told!r} has *** where the password is; write the password": parts.password != "***",
+        f"url={told!r} must be up to 2,048 printable ASCII characters, without a fragment; "
+        "encode other characters: # is %23": fits and not parts.fragment,
+        f"url={told!r} has the unknown option {min(unknown, default='')!r}; known are "
+        f"{', '.join(OPTIONS)}": not unknown,
+        f"url={told!r} names no exchange; add ?exchange=NAME (or ?key=QUEUE for the default "
+        "exchange)": exchange or key,
+        f"exchange={exchange!r} must be up to {LONGEST_EXCHANGE} of A-Z a-z 0-9 - _ . : @ # , "
+        "/ + and space": _EXCHANGE.fullmatch(exchange) and len(exchange) <= LONGEST_EXCHANGE,
+        f"key in url is longer than the {LONGEST} bytes of AMQP":
+            not fits or len(key.encode()) <= LONGEST,
+        f"url={told!r} has options of TLS; write amqps://":
+            parts.scheme == "amqps" or not options.keys() & {"cafile", "certfile", "keyfile"},
+        f"heartbeat={heartbeat!r} must be 1 to 600 seconds":
+            heartbeat.isdecimal() and 1 <= int(heartbeat[:9]) <= 600,
+    }  # fmt: skip
+    for text, holds in checks.items():
+        if not holds:
+            raise InvalidArgument(text)
     vhost = unquote(parts.path.removeprefix("/")) or "/"
     return Address(
         parts._replace(path="/" + quote(vhost, safe=""), query="").geturl(), exchange, key,

@@ -8,7 +8,7 @@ import socket
 import ssl
 from collections.abc import Iterable, Mapping
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from bide.clock import SYSTEM_CLOCK, Clock, sleep
@@ -17,7 +17,7 @@ from bide.consuming.store_client import StoreClient
 from bide.lane.lane import Lane
 from bide.model.errors import Closed, StoreError
 from bide.model.message import Message
-from bide.observing.heartbeat import Heartbeat, can_report
+from bide.observing.heartbeat import Heartbeat
 from bide.observing.tally import Tally, total
 from bide.targets.amqp import NOT_INSTALLED, Address, is_amqp, is_installed
 from bide.targets.http.addresses import Gate, Lookup, lookup
@@ -88,8 +88,8 @@ class Pusher:
         self._gate = gate or Gate()
         self._lease = round(lease * 1000)
         self._hurrying = asyncio.Event()
-        self._options: dict[str, Any] = {"lookup": lookup, "tls": tls, "limit": connections}
-        self._sender: Sender | None = None
+        client = HttpClient(clock, self._gate, lookup=lookup, tls=tls, limit=connections)
+        self._sender = Sender(clock, client)
         self._rabbitmq: RabbitMQ | None = None
         self._addresses = list(intakes)
         self._queue_type = queue_type
@@ -114,20 +114,16 @@ class Pusher:
 
     def target(self, subscription: Subscription) -> Target:
         """Return what sends the messages of a subscription."""
-        if is_amqp(subscription.url):
-            if self._rabbitmq is None:
-                if not is_installed():
-                    return _NotInstalled()
-                from bide.targets.rabbitmq.publisher import RabbitMQ
+        if not is_amqp(subscription.url):
+            return self._sender
+        if self._rabbitmq is None:
+            if not is_installed():
+                return _NotInstalled()
+            from bide.targets.rabbitmq.publisher import RabbitMQ
 
-                self._rabbitmq = RabbitMQ(
-                    self._clock, self._gate, {one.broker for one in self._addresses}
-                )
-            return self._rabbitmq
-        if self._sender is None:
-            client = HttpClient(self._clock, self._gate, **self._options)
-            self._sender = Sender(self._clock, client)
-        return self._sender
+            trusted = {one.broker for one in self._addresses}
+            self._rabbitmq = RabbitMQ(self._clock, self._gate, trusted)
+        return self._rabbitmq
 
     def look(self) -> None:
         """Look for changes at once."""
@@ -155,8 +151,8 @@ class Pusher:
         )
         beats: list[asyncio.Task[None]] = []
         try:
-            for address in self._addresses:
-                self._take(address)
+            if self._addresses:
+                self._take_in()
             while True:
                 self._look.clear()
                 try:
@@ -166,7 +162,7 @@ class Pusher:
                 except StoreError as error:
                     _log.warning("the subscriptions could not be looked at: %s", error)
                 self.looked += 1
-                if self.workers and not beats and can_report(lane):
+                if self.workers and not beats and lane.capabilities.shared:
                     beats.append(asyncio.create_task(heartbeat.keep()))
                 await first_of(self._look.wait(), sleep(self._clock, LOOK))
         finally:
@@ -178,12 +174,13 @@ class Pusher:
         """Return what was done so far, by queue."""
         return total({one.subscription.source: one.current()} for one in self.workers.values())
 
-    def _take(self, address: Address) -> None:
+    def _take_in(self) -> None:
         from bide.targets.rabbitmq.intake import Intake
 
-        intake = Intake(address, self._store_client, queue_type=self._queue_type)
-        self._intakes[intake] = asyncio.create_task(intake.run())
-        self._unsubscribed.append(intake.subscription)
+        for address in self._addresses:
+            intake = Intake(address, self._store_client, queue_type=self._queue_type)
+            self._intakes[intake] = asyncio.create_task(intake.run())
+            self._unsubscribed.append(intake.subscription)
 
     async def _subscribe(
         self, wanted: Subscription, known: Mapping[str, Subscription]
@@ -280,10 +277,9 @@ class Pusher:
 
     async def close(self) -> None:
         """Close all connections."""
-        targets: list[Target | None] = [self._sender, self._rabbitmq]
-        for target in targets:
-            if target is not None:
-                await target.close()
+        await self._sender.close()
+        if self._rabbitmq is not None:
+            await self._rabbitmq.close()
 
     async def ping(self, subscription: Subscription) -> Answer:
         """Check whether the receiver answers; send no message."""
@@ -311,6 +307,3 @@ class _NotInstalled:
 
     async def ping(self, to: Subscription) -> Answer:
         return Answer(None, NOT_INSTALLED)
-
-    async def close(self) -> None:
-        pass

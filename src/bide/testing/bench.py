@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bide.consuming import settling
 from bide.consuming.consumer import Consumer
 from bide.consuming.handler import Middleware, Unwanted
 from bide.consuming.handling import Handling
 from bide.consuming.outcomes import Signal
 from bide.consuming.queue_handlers import QueueHandlers
-from bide.consuming.settling import Pairs
+from bide.consuming.settling import Pairs, overtime, result
 from bide.consuming.store_client import StoreClient
 from bide.model.commands import Claim, Scan
 from bide.model.message import Message
@@ -133,7 +132,7 @@ class Bench(Consumer):
         for (one, verdict), outcome in zip(pairs, outcomes, strict=True):
             error = self._raised.pop(one, None)
             if one.timed_out:
-                error = settling.overtime(one.handler)
+                error = overtime(one.handler)
             self._handled.append(
-                Handled(one.message, settling.result(verdict, outcome), error, verdict.reason)
+                Handled(one.message, result(verdict, outcome), error, verdict.reason)
             )

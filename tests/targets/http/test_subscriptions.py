@@ -12,8 +12,7 @@ from bide.server.subscription_status import shown
 from bide.targets.http import records
 from bide.targets.http.receiver import Circuit
 from bide.targets.http.records import SUBSCRIPTIONS, Overtaken, Survey
-from bide.targets.http.signing import new_secret
-from bide.targets.http.subscription import Subscription
+from bide.targets.http.subscription import Subscription, new_secret
 from tests.targets.http.environment import Stage, until
 from tests.targets.http.receiver import Got, answer, receiver
 

@@ -96,9 +96,9 @@ class CommandConsumer(Consumer):
             self.over.set()
         return RELEASE
 
-    def hand_back(self) -> None:
+    def hand_back(self, *, interrupt: bool = True) -> None:
         """Stop the command, also one whose lease was lost; then release its message."""
-        super().hand_back()
+        super().hand_back(interrupt=interrupt)
         for one in self.running:
             one.cancel()
 

@@ -10,6 +10,7 @@ from bide.cli.output import ID, STYLES, TEXT, Cell, Column, Output, Part, first_
 from bide.cli.store import Store, on_store
 from bide.cli.times import iso, local, now_ms, relative
 from bide.model.errors import InvalidArgument, StoreUnavailable
+from bide.model.times import to_datetime
 
 if TYPE_CHECKING:
     from bide.worker.app.app import App
@@ -111,10 +112,8 @@ def _stored(store: Store, queue: str, count: int) -> dict[str, Any] | None:
 def _moments(one: dict[str, Any]) -> list[Any]:
     from zoneinfo import ZoneInfo
 
-    from bide.worker.periodic.recurrence import told
-
     zone = ZoneInfo(one["timezone"])
-    return [told(moment, zone) for moment in one["ticks"]]
+    return [to_datetime(moment).astimezone(zone) for moment in one["ticks"]]
 
 
 def _schedule_cells(one: dict[str, Any]) -> list[Cell]:

@@ -5,7 +5,7 @@ import msgspec
 from bide.model.errors import AccessDenied
 from bide.model.identity import check_name
 from bide.model.replies import Outcomes
-from bide.observing.explain_facts import afollow
+from bide.observing.explanation import afollow
 from bide.observing.workers import WorkerProcess, list_workers, request_stop
 from bide.server import wire
 from bide.server.call import Call

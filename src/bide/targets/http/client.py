@@ -9,9 +9,8 @@ import asyncio
 import os
 import resource
 import ssl
-from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import h11
@@ -48,16 +47,17 @@ class Reply(NamedTuple):
     body: bytes
 
 
-class _Origin(NamedTuple):
-    scheme: str
-    host: str
-    port: int
+_Origin = tuple[str, str, int]
+"""Scheme, host and port."""
 
 
 class _Connection:
     """One open connection and its state in the protocol."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, origin: _Origin, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.origin = origin
         self.reader = reader
         self.writer = writer
         self.http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_RECEIVER_HEAD)
@@ -115,8 +115,7 @@ class HttpClient:
         self._lookup = lookup
         self._tls = tls or ssl.create_default_context()
         self._busy = 0
-        self._kept: dict[_Origin, list[_Connection]] = {}  # per origin, the longest idle first
-        self._idle = 0
+        self._idle: dict[_Connection, None] = {}  # the longest idle first
 
     @property
     def free(self) -> int:
@@ -132,7 +131,7 @@ class HttpClient:
         """
         parts = urlsplit(url)
         host, secure = parts.hostname or "", parts.scheme == "https"
-        origin = _Origin(parts.scheme, host, parts.port or (443 if secure else 80))
+        origin = parts.scheme, host, parts.port or (443 if secure else 80)
         request = h11.Request(
             method="POST",
             target=(parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
@@ -155,35 +154,32 @@ class HttpClient:
             self._busy -= 1
 
     async def _post(self, origin: _Origin, request: h11.Request, body: bytes) -> Reply:
-        kept = self._take(origin)
+        kept = next((one for one in reversed(self._idle) if one.origin == origin), None)
         if kept is not None:
+            self._forget(kept)
             try:
-                return await self._exchange(origin, kept, request, body)
+                return await self._exchange(kept, request, body)
             except NoAnswer:
                 if kept.heard:
                     raise
                 # The receiver closed the idle connection meanwhile: that says nothing about it.
-        return await self._exchange(origin, await self._connect(origin), request, body)
+        return await self._exchange(await self._connect(origin), request, body)
 
-    async def _exchange(
-        self, origin: _Origin, connection: _Connection, request: h11.Request, body: bytes
-    ) -> Reply:
+    async def _exchange(self, connection: _Connection, request: h11.Request, body: bytes) -> Reply:
         http, keep = connection.http, False
         connection.heard = False
         try:
             if connection.expiry is not None and not await connection.quiet():
                 raise NoAnswer("the receiver closed the idle connection")  # or said 408 before that
-            head, data, end = (
-                http.send(request), http.send(h11.Data(body)), http.send(h11.EndOfMessage())
-            )  # fmt: skip
-            connection.writer.write((head or b"") + (data or b"") + (end or b""))
+            parts = request, h11.Data(body), h11.EndOfMessage()
+            connection.writer.write(b"".join(http.send(part) or b"" for part in parts))
             await connection.writer.drain()
             response = await self._head(connection)
             start = await self._body(connection)
             over = http.our_state is h11.DONE and http.their_state is h11.DONE
             if keep := over and http.trailing_data == (b"", False):
                 http.start_next_cycle()
-                self._keep(origin, connection)
+                self._keep(connection)
         except OSError:
             raise NoAnswer("the receiver closed the connection without an answer") from None
         finally:
@@ -224,36 +220,17 @@ class HttpClient:
             linger.cancel()
         return bytes(start[:MAX_RECEIVER_BODY])
 
-    def _take(self, origin: _Origin) -> _Connection | None:
-        """Return the kept connection that was used last."""
-        kept = self._kept.get(origin)
-        if not kept:
-            return None
-        connection = kept[-1]
-        self._forget(origin, connection)
-        return connection
+    def _keep(self, connection: _Connection) -> None:
+        self._idle[connection] = None
+        loop = asyncio.get_running_loop()
+        connection.expiry = self._clock.call_later(loop, KEEP, lambda: self._drop(connection))
 
-    def _keep(self, origin: _Origin, connection: _Connection) -> None:
-        self._kept.setdefault(origin, []).append(connection)
-        self._idle += 1
-        connection.expiry = self._clock.call_later(
-            asyncio.get_running_loop(), KEEP, lambda: self._drop(origin, connection)
-        )
-
-    def _drop(self, origin: _Origin, connection: _Connection) -> None:
-        self._forget(origin, connection)
+    def _drop(self, connection: _Connection) -> None:
+        self._forget(connection)
         connection.abort()
 
-    def _drop_one(self) -> None:
-        origin, kept = next(iter(self._kept.items()))
-        self._drop(origin, kept[0])
-
-    def _forget(self, origin: _Origin, connection: _Connection) -> None:
-        kept = self._kept[origin]
-        kept.remove(connection)
-        self._idle -= 1
-        if not kept:
-            del self._kept[origin]
+    def _forget(self, connection: _Connection) -> None:
+        del self._idle[connection]
         if connection.expiry is not None:
             connection.expiry.cancel()
 
@@ -263,41 +240,40 @@ class HttpClient:
         Raises:
             NoAnswer: there is none.
         """
-        while self._idle and self._busy + self._idle > self.limit:
-            self._drop_one()
+        while self._idle and self._busy + len(self._idle) > self.limit:
+            self._drop(next(iter(self._idle)))
         try:
-            addresses = deque(await self._lookup(origin.host))
+            addresses = await self._lookup(origin[1])
         except (OSError, UnicodeError):
-            addresses = deque()
+            addresses = []
         failure: Exception = self._gate.refusal()  # an unknown host looks the same as a private one
-        while addresses:
-            address = addresses.popleft()
+        for address in addresses:
             try:
-                async with asyncio.timeout(TRY if addresses else None):
+                async with asyncio.timeout(TRY if address != addresses[-1] else None):
                     return await self._connect_to(origin, address)
             except OSError as error:
                 failure = error
         raise NoAnswer(f"no connection: {_reason(failure)}") from failure
 
     async def _connect_to(self, origin: _Origin, address: str) -> _Connection:
+        scheme, host, port = origin
         sock = self._gate.socket(address)
+        tls: dict[str, Any] = (
+            {"ssl": self._tls, "server_hostname": host} if scheme == "https" else {}
+        )
         try:
             sock.setblocking(False)
-            await asyncio.get_running_loop().sock_connect(sock, (address, origin.port))
-            secure = origin.scheme == "https"
-            reader, writer = await asyncio.open_connection(
-                sock=sock, limit=MAX_RECEIVER_HEAD, ssl=self._tls if secure else None,
-                server_hostname=origin.host if secure else None,
-            )  # fmt: skip
+            await asyncio.get_running_loop().sock_connect(sock, (address, port))
+            streams = await asyncio.open_connection(sock=sock, limit=MAX_RECEIVER_HEAD, **tls)
         except BaseException:
             sock.close()
             raise
-        return _Connection(reader, writer)
+        return _Connection(origin, *streams)
 
     async def close(self) -> None:
         """Close all connections that are idle; the others close with their requests."""
         while self._idle:
-            self._drop_one()
+            self._drop(next(iter(self._idle)))
 
 
 def connection_limit() -> int:
@@ -321,7 +297,5 @@ def _reason(error: Exception) -> str:
             return "TLS could not be agreed on"
         case TimeoutError():
             return "the host does not answer"
-        case OSError() if error.errno:
-            return os.strerror(error.errno)
-        case _:
-            return "all addresses failed"
+    number = getattr(error, "errno", None)
+    return os.strerror(number) if number else "all addresses failed"

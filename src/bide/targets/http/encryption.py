@@ -6,17 +6,17 @@ nobody can send as a subscription does.
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
 
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
-from bide.targets.http.signing import Secret
-from bide.targets.http.subscription import Subscription
+from bide.targets.http.subscription import Secret, Subscription
 
 if TYPE_CHECKING:
     from cryptography.fernet import MultiFernet
@@ -58,7 +58,16 @@ class SecretKeys:
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
         texts = list(keys)
-        self._fernet = _fernet(texts) if texts else None
+        self._fernet: MultiFernet | None = None
+        if texts:
+            library = _library()
+            try:
+                self._fernet = library.MultiFernet([library.Fernet(text) for text in texts])
+            except ValueError:
+                raise InvalidArgument(
+                    f"{KEY} or {KEY_FILE} has something that is no key; bide subscription new-key "
+                    "makes one"
+                ) from None
         # All subscriptions are read every second; what one text holds does not change.
         self._decrypted = lru_cache(maxsize=REMEMBERED)(partial(_decrypted, self._fernet))
 
@@ -114,10 +123,8 @@ def new_key() -> str:
     Raises:
         InvalidArgument: the package for it is missing.
     """
-    _require_extra()
-    from cryptography.fernet import Fernet
-
-    return Fernet.generate_key().decode()
+    key: bytes = _library().Fernet.generate_key()
+    return key.decode()
 
 
 def stored(message: Message) -> Subscription:
@@ -152,27 +159,11 @@ def change_of_lost(last: Subscription, known: Subscription, wanted: Subscription
     return msgspec.structs.replace(wanted, paused=last.paused, reason=last.reason)
 
 
-def _fernet(texts: list[str]) -> "MultiFernet":
-    _require_extra()
-    from cryptography.fernet import Fernet, MultiFernet
-
-    try:
-        return MultiFernet([Fernet(text) for text in texts])
-    except ValueError:
-        raise InvalidArgument(
-            f"{KEY} or {KEY_FILE} has something that is no key; bide subscription new-key makes one"
-        ) from None
-
-
 def _decrypted(fernet: "MultiFernet | None", text: str) -> bytes | None:
-    if fernet is None:
-        return None
-    from cryptography.fernet import InvalidToken
-
-    try:
-        return fernet.decrypt(text)
-    except InvalidToken:
-        return None
+    if fernet is not None:
+        with suppress(_library().InvalidToken):
+            return fernet.decrypt(text)
+    return None
 
 
 def _shown(url: str) -> str:
@@ -183,11 +174,12 @@ def _shown(url: str) -> str:
     return f"{parts.scheme}://{host}{port}{parts.path}"
 
 
-def _require_extra() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("cryptography") is None:
+def _library() -> Any:
+    try:
+        from cryptography import fernet
+    except ModuleNotFoundError:
         raise InvalidArgument(
             f"{KEY} needs the package cryptography, which is not installed: "
             "pip install 'bide[secrets]'"
-        )
+        ) from None
+    return fernet

@@ -30,8 +30,8 @@ T = TypeVar("T")
 Told = dict[str, Deliveries]
 
 
-class Peers:
-    """The servers that push from a store, and what they know of receivers.
+class Shared:
+    """What is kept in the store, for all servers.
 
     Args:
         lane: the lane to the store.
@@ -39,6 +39,13 @@ class Peers:
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
+
+    async def _ask(self, kind: type[R], command: Command) -> R:
+        return expect(kind, await self._lane.acall(command))
+
+
+class Peers(Shared):
+    """The servers that push from a store, and what they know of receivers."""
 
     async def circuits(self) -> dict[str, Circuit]:
         """Return the circuits that are or were open, by the keys of their subscriptions."""
@@ -84,9 +91,6 @@ class Peers:
         """Return the figures of the running servers."""
         page = await self._ask(Page, Scan(PRESENCE, limit=MOST))
         return total(_decoded(one, Told) for one in page.messages if one.state == "delayed")
-
-    async def _ask(self, kind: type[R], command: Command) -> R:
-        return expect(kind, await self._lane.acall(command))
 
 
 def share(total: int, place: int, among: int, turn: int) -> int:

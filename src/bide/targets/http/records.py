@@ -5,35 +5,31 @@ So all servers on a store know the same subscriptions, without a database beside
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
 from bide.clock import Clock
 from bide.lane.lane import Lane
-from bide.model.commands import Cancel, Command, Find, Put, Scan
+from bide.model.commands import Cancel, Find, Put, Scan
 from bide.model.errors import InvalidArgument
 from bide.model.identity import RESERVED
 from bide.model.limits import MAX_SUBSCRIPTIONS
 from bide.model.message import Item, Message
-from bide.model.replies import Found, Outcomes, Page, Reply, expect
+from bide.model.replies import Found, Outcomes, Page
 from bide.model.times import LATEST
 from bide.targets.http.encryption import KEY, KEY_FILE, SecretKeys, change_of_lost, stored
-from bide.targets.http.peers import Peers
+from bide.targets.http.peers import Peers, Shared
 from bide.targets.http.receiver import Circuit
-from bide.targets.http.signing import Secret, check_secret, new_secret
 from bide.targets.http.stats import Known
-from bide.targets.http.subscription import Subscription, key_of
+from bide.targets.http.subscription import Secret, Subscription, check_secret, key_of, new_secret
 
 SUBSCRIPTIONS = f"{RESERVED}/subscriptions"
 
-STANDING = ("paused", "reason")
 STAMPS = ("version", "changed", "created")
 
 PAGE = 5_000
 """How many subscriptions are read at a time."""
-
-R = TypeVar("R", bound=Reply)
 
 Edit = Callable[[Subscription | None], Subscription | None]
 """Takes a subscription and returns it changed; `None`: there is none, or no change."""
@@ -61,7 +57,7 @@ class Kept(NamedTuple):
     """Whether there was no subscription of its name."""
 
 
-class Records:
+class Records(Shared):
     """The subscriptions of a store, each in one message whose id is its key.
 
     A change replaces the message only if it has not changed since it was read.
@@ -76,7 +72,7 @@ class Records:
     """
 
     def __init__(self, lane: Lane, clock: Clock, keys: SecretKeys | None = None) -> None:
-        self._lane = lane
+        super().__init__(lane)
         self._clock = clock
         self.keys = SecretKeys.of_environment() if keys is None else keys
         self.peers = Peers(lane)
@@ -130,8 +126,10 @@ class Records:
             other = bool(secrets and mine) and secrets[0].text != mine
             if given.signed and (other or not secrets):
                 secrets = (Secret(mine or made, self._clock.now()),)
-            state = {} if known is None else {name: getattr(known, name) for name in STANDING}
-            return msgspec.structs.replace(given, secrets=secrets, **state)
+            standing = known or given
+            return msgspec.structs.replace(
+                given, secrets=secrets, paused=standing.paused, reason=standing.reason
+            )
 
         others = [one for one in await self.listed() if one.key != given.key]
         if len(others) >= MAX_SUBSCRIPTIONS:
@@ -181,16 +179,6 @@ class Records:
     ) -> Subscription | None:
         """Send nothing until `resume`; return it as stored, `None` if there is none."""
         return await self.change(namespace, name, tag, paused=True, reason=reason)
-
-    async def pause_this(self, subscription: Subscription, reason: str) -> Subscription:
-        """Pause a subscription if it has not changed; return it as stored."""
-        try:
-            paused = await self.pause(
-                subscription.namespace, subscription.name, reason, subscription.tag
-            )
-        except Overtaken as error:
-            paused = error.now
-        return paused or subscription
 
     async def resume(
         self, namespace: str | None, name: str, tag: str | None = None
@@ -243,13 +231,13 @@ class Records:
             if not known.signed:
                 raise InvalidArgument("messages to RabbitMQ are not signed; there is no secret")
             now = self._clock.now()
-            old = tuple(
+            old = (
                 msgspec.structs.replace(one, until=min(now + overlap, one.until or LATEST))
                 for one in known.secrets
-                if one.until is None or now < one.until
+                if overlap and (one.until is None or now < one.until)
             )
             # Each request carries a signature for each secret.
-            secrets = (Secret(text, now), *(one for one in old if overlap))[:5]
+            secrets = (Secret(text, now), *old)[:5]
             return msgspec.structs.replace(known, secrets=secrets)
 
         _, kept = await self._change(key_of(namespace, name), edit, tag)
@@ -289,14 +277,10 @@ class Records:
                 f"there is no key to encrypt with; set {KEY} or {KEY_FILE}, and make one with bide "
                 "subscription new-key"
             )
-        done = lost = 0
-        for one in await self.listed():
-            _, kept = await self._change(one.key, lambda known: known, always=True)
-            if kept is not None and kept.encrypted:
-                lost += 1
-            elif kept is not None:
-                done += 1
-        return done, lost
+        known = [one.key for one in await self.listed()]
+        changed = [(await self._change(key, lambda one: one, always=True))[1] for key in known]
+        lost = [bool(one.encrypted) for one in changed if one is not None]
+        return lost.count(False), lost.count(True)
 
     async def still(self, subscription: Subscription) -> bool:
         """Tell whether a subscription has not changed."""
@@ -339,12 +323,9 @@ class Records:
                 changed=changed,
                 created=changed if known is None else known.created,
             )
-            data = msgspec.json.encode(self.keys.encrypt(kept))
-            items = [Item(key, data, at=LATEST)]
-            put = Put(SUBSCRIPTIONS, items)
-            if message is not None:
-                put = Put(SUBSCRIPTIONS, items, "replace", message.version)
-            if (await self._ask(Outcomes, put)).outcomes[0].done:
+            items = [Item(key, msgspec.json.encode(self.keys.encrypt(kept)), at=LATEST)]
+            mode = () if message is None else ("replace", message.version)
+            if (await self._ask(Outcomes, Put(SUBSCRIPTIONS, items, *mode))).outcomes[0].done:
                 return known, self.keys.decrypt(kept)
 
     async def _reset_circuit(self, known: Subscription | None, kept: Subscription) -> None:
@@ -354,9 +335,6 @@ class Records:
 
     async def _find(self, key: str) -> Message | None:
         return (await self._ask(Found, Find(SUBSCRIPTIONS, [key]))).messages[0]
-
-    async def _ask(self, kind: type[R], command: Command) -> R:
-        return expect(kind, await self._lane.acall(command))
 
 
 def _is_other(known: Subscription | None, tag: str | None) -> bool:

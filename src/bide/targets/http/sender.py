@@ -12,8 +12,7 @@ from bide.clock import Clock
 from bide.model.message import Message
 from bide.targets.http.client import HttpClient, NoAnswer
 from bide.targets.http.receiver import Answer, retry_after
-from bide.targets.http.signing import signed
-from bide.targets.http.subscription import Subscription
+from bide.targets.http.subscription import Subscription, signed
 
 EXCERPT = 500
 """How many characters of an answer are stored with a failure."""

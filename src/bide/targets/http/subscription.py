@@ -1,8 +1,12 @@
-"""A subscription: the queue, the receiver, the limits, and the retries."""
+"""A subscription: the queue, the receiver, the limits, the retries, and the secrets that sign."""
 
+import base64
+import binascii
 import hashlib
+import hmac
 import re
-from collections.abc import Mapping
+import secrets
+from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
 import msgspec
@@ -13,7 +17,75 @@ from bide.model.identity import check_queue
 from bide.model.limits import check_range
 from bide.model.message import ATTEMPTS
 from bide.targets.amqp import is_amqp, parse
-from bide.targets.http.signing import Secret
+
+PREFIX = "whsec_"
+LEAST, MOST = 24, 64
+"""The least and the most bytes of a secret."""
+
+
+class Secret(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One secret of a subscription, in clear text: the server signs with it."""
+
+    text: str
+    created: int
+    until: int | None = None
+    """The end of its use in Unix milliseconds; set when it is replaced."""
+
+    def __repr__(self) -> str:
+        return f"Secret(created={self.created}, until={self.until})"
+
+
+def new_secret() -> str:
+    """Return a new secret: `whsec_` and 32 bytes in base64."""
+    return PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
+
+
+def check_secret(text: str) -> str:
+    """Return a secret of the user after a check.
+
+    Raises:
+        InvalidArgument: it is not a secret; the text does not repeat it.
+    """
+    try:
+        size = len(_bytes(text)) if text.startswith(PREFIX) else 0
+    except (binascii.Error, ValueError):
+        size = 0
+    if not LEAST <= size <= MOST:
+        raise InvalidArgument(
+            f"secret must be {PREFIX} and {LEAST} to {MOST} bytes in base64; without one, bide "
+            "makes one"
+        )
+    return text
+
+
+def signed(texts: Iterable[str], id: str, timestamp: int, body: bytes) -> dict[str, str]:
+    """Return the headers that prove the sender of a request, with a signature for each secret.
+
+    As Standard Webhooks has it: HMAC-SHA256 over id, timestamp and body. See
+    https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md
+
+    Args:
+        texts: the secrets.
+        id: of the message; the same at each attempt.
+        timestamp: when it is sent, in Unix seconds.
+        body: as it is sent.
+
+    Example:
+        >>> signed(["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"], "msg", 1, b"{}")["webhook-signature"]
+        'v1,JV10oUOb4Ge3hyDXQV+NgLAqirzfPknzw+iKUoxRs40='
+    """
+    content = b"%b.%d.%b" % (id.encode(), timestamp, body)
+    signatures = [hmac.digest(_bytes(text), content, hashlib.sha256) for text in texts]
+    return {
+        "webhook-id": id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": " ".join(f"v1,{base64.b64encode(s).decode()}" for s in signatures),
+    }
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text.removeprefix(PREFIX), validate=True)
+
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 
@@ -168,18 +240,18 @@ def check_url(url: str) -> None:
         port, host = parts.port, parts.hostname
     except ValueError as error:
         raise InvalidArgument(f"url is not valid: {error}") from None
-    if parts.scheme not in ("http", "https") or not host:
-        raise InvalidArgument(
-            "url must begin with https:// (or http://, amqp://, amqps://) and name a host"
-        )
-    if parts.username is not None or parts.password is not None:
-        raise InvalidArgument(
-            "url has a user or password in it; send an authorization header instead (headers)"
-        )
-    if parts.fragment:
-        raise InvalidArgument("url has a fragment (#...), which is never sent; take it out")
-    if port == 0 or len(url) > 2_048 or not url.isascii() or not url.isprintable() or " " in url:
-        raise InvalidArgument("url must be up to 2,048 printable ASCII characters, without spaces")
+    fits = len(url) <= 2_048 and url.isascii() and url.isprintable() and " " not in url
+    checks = {
+        "url must begin with https:// (or http://, amqp://, amqps://) and name a host":
+            parts.scheme in ("http", "https") and host,
+        "url has a user or password in it; send an authorization header instead (headers)":
+            parts.username is None and parts.password is None,
+        "url has a fragment (#...), which is never sent; take it out": not parts.fragment,
+        "url must be up to 2,048 printable ASCII characters, without spaces": fits and port != 0,
+    }  # fmt: skip
+    for text, holds in checks.items():
+        if not holds:
+            raise InvalidArgument(text)
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:

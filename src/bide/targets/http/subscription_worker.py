@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from bide.consuming import settling
+from bide.consuming.claiming import CLAIM_MOST
 from bide.consuming.consumer import Consumer
 from bide.consuming.handler import Handler
 from bide.consuming.handling import Handling
@@ -21,7 +21,7 @@ from bide.model.message import Message
 from bide.model.replies import Claimed
 from bide.targets.http.client import Busy
 from bide.targets.http.receiver import Answer, Circuit, Failed, Pace, verdict
-from bide.targets.http.records import Records
+from bide.targets.http.records import Overtaken, Records
 from bide.targets.http.stats import Deliveries, PushStats
 from bide.targets.http.subscription import Subscription
 
@@ -38,9 +38,6 @@ class Target(Protocol):
 
     async def ping(self, to: Subscription) -> Answer:
         """See whether the receiver is there."""
-
-    async def close(self) -> None:
-        """Close all connections."""
 
 
 AGAIN = 1.0
@@ -169,7 +166,7 @@ class SubscriptionWorker(Consumer):
             return 0, None
         if moment < self._held_until:
             return 0, self._held_until - moment
-        count = self._pace.room(min(room, settling.CLAIM_MOST), moment)
+        count = self._pace.room(min(room, CLAIM_MOST), moment)
         return count, None if count else self._pace.wait(moment)
 
     async def admits(self, reply: Claimed) -> bool:
@@ -288,8 +285,12 @@ class SubscriptionWorker(Consumer):
         if self.subscription.paused or to.url != self.subscription.url:
             return
         _log.error("%s: paused, since %s", self.subscription.key, reason)
+        one = self.subscription
         try:
-            self.subscription = await self._records.pause_this(self.subscription, reason)
+            paused = await self._records.pause(one.namespace, one.name, reason, one.tag)
+            self.subscription = paused or one
+        except Overtaken as error:
+            self.subscription = error.now or one
         except StoreError as error:
             _log.warning("%s: could not be paused: %s", self.subscription.key, error)
         self.recall()

@@ -218,7 +218,7 @@ class Intake:
                 async with asyncio.timeout(FORGET if self._unacknowledged.over else None):
                     await news.wait()
             except TimeoutError:
-                if forget := self._unacknowledged.forget():
+                for forget in self._unacknowledged.forget():
                     await self._ask(channel, Outcomes, forget)
             news.clear()
             while inbox and not over.is_set():
@@ -307,20 +307,17 @@ class Intake:
         self, channel: AbstractChannel, put: Put, arrived: list[Arrived]
     ) -> Outcomes:
         """Store messages and the record of them: the lane makes that one transaction on SQLite."""
-        unacknowledged = self._unacknowledged
-        record = unacknowledged.record(one.digest for one in arrived)
-        others = [command for command in (record, unacknowledged.forget()) if command is not None]
+        others = self._unacknowledged.record(one.digest for one in arrived)
         # Only the messages tell whether the store is away: their record may fit into a full one.
         lane = self._access.lane
         putting = asyncio.ensure_future(self._access.once(Outcomes, put))
         _, *done = await asyncio.gather(putting, *map(lane.acall, others), return_exceptions=True)
-        if putting.exception() is not None:
-            if record is not None and (retract := unacknowledged.retract()) is not None:
-                await lane.acall(retract)
-            return putting.result()
-        for command, result in zip(others, done, strict=True):
-            if isinstance(result, BaseException):
-                await self._ask(channel, Outcomes, command)
+        if putting.exception() is None:
+            for command, result in zip(others, done, strict=True):
+                if isinstance(result, BaseException):
+                    await self._ask(channel, Outcomes, command)
+        elif others and isinstance(others[0], Put):
+            await lane.acall(self._unacknowledged.retract())
         return putting.result()
 
     async def _recorded(self, channel: AbstractChannel) -> set[str]:

@@ -54,19 +54,11 @@ class _Line:
         self.channel: AbstractChannel | None = None
 
     async def open(self) -> AbstractChannel:
-        if (channel := self._ready) is not None:
-            return channel
         async with self._opening:
-            if self._ready is None:
-                self.channel = await self._broker.channel()
-            assert self.channel is not None
-            return self.channel
-
-    @property
-    def _ready(self) -> AbstractChannel | None:
-        channel = self.channel
-        usable = channel is not None and not channel.is_closed and self._broker.connected
-        return channel if usable else None
+            channel = self.channel
+            if channel is None or channel.is_closed or not self._broker.connected:
+                channel = self.channel = await self._broker.channel()
+            return channel
 
 
 class Publisher:

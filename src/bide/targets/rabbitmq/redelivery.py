@@ -12,7 +12,7 @@ from hashlib import blake2b
 import msgspec
 from aio_pika.abc import AbstractIncomingMessage
 
-from bide.model.commands import Cancel, Put, Scan, Where
+from bide.model.commands import Cancel, Command, Put, Scan, Where
 from bide.model.identity import RESERVED, new_id
 from bide.model.message import Item, Message
 
@@ -34,17 +34,20 @@ class Unacknowledged:
         self._open: list[str] = []
         self._over: list[str] = []
 
-    def record(self, digests: Iterable[str]) -> Put | None:
-        """Return the command that records messages; `None` for none."""
-        if not (known := [one for one in digests if one]):
-            return None
-        self._open.append(new_id())
-        data = msgspec.json.encode(known)
-        return Put(RECORDS, [Item(self._open[-1], data, delay=KEPT, group=self._queue)])
+    def record(self, digests: Iterable[str]) -> list[Command]:
+        """Return the commands that record messages, and forget what is acknowledged."""
+        commands: list[Command] = []
+        if known := [one for one in digests if one]:
+            self._open.append(new_id())
+            data = msgspec.json.encode(known)
+            commands.append(
+                Put(RECORDS, [Item(self._open[-1], data, delay=KEPT, group=self._queue)])
+            )
+        return commands + self.forget()
 
-    def retract(self) -> Cancel | None:
+    def retract(self) -> Cancel:
         """Return the command that removes the last record: its messages were not stored."""
-        return Cancel(RECORDS, [self._open.pop()]) if self._open else None
+        return Cancel(RECORDS, [self._open.pop()])
 
     def acknowledged(self) -> None:
         """RabbitMQ has seen the acknowledgements of all that was recorded."""
@@ -56,10 +59,10 @@ class Unacknowledged:
         """Whether there are records to forget."""
         return bool(self._over)
 
-    def forget(self) -> Cancel | None:
-        """Return the command that removes the records of what is acknowledged."""
+    def forget(self) -> list[Command]:
+        """Return the command that removes the records of what is acknowledged, if there are any."""
         ids, self._over = self._over, []
-        return Cancel(RECORDS, ids) if ids else None
+        return [Cancel(RECORDS, ids)] if ids else []
 
     def scan(self, cursor: str | None) -> Scan:
         """Return the command that finds the records of all processes."""

@@ -28,29 +28,27 @@ def checked_lifespan(function: Any) -> Lifespan | None:
     """
     if function is None:
         return None
-    usual = SHAPE.format("asynccontextmanager")
     if isinstance(function, (AbstractContextManager, AbstractAsyncContextManager)):
         raise InvalidArgument(
             f"lifespan={function!r} is a context manager already; give the function that makes it, "
             "which is called with the app in each process"
         )
-    if not callable(function):
-        raise InvalidArgument(f"lifespan={function!r} must be {usual}")
-    name = name_of(function)
-    if inspect.isgeneratorfunction(function):
-        raise InvalidArgument(f"lifespan {name} must be {SHAPE.format('contextmanager')}")
-    if inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function):
-        raise InvalidArgument(f"lifespan {name} must be {usual}")
-    made: Lifespan = function
+    told = name_of(function) if callable(function) else repr(function)
+    bare_async = inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function)
+    bare = inspect.isgeneratorfunction(function)
+    if not callable(function) or bare or bare_async:
+        shape = SHAPE.format("contextmanager" if bare else "asynccontextmanager")
+        raise InvalidArgument(f"lifespan={told} must be {shape}")
     try:
         inspect.signature(function).bind(None)
-    except ValueError:  # a function written in C may have no signature
-        return made
     except TypeError as error:
         raise InvalidArgument(
-            f"lifespan {name} must take the app, and nothing else: {error}"
+            f"lifespan={told} must take the app, and nothing else: {error}"
         ) from None
-    return made
+    except ValueError:  # a function written in C may have no signature
+        pass
+    checked: Lifespan = function
+    return checked
 
 
 @asynccontextmanager

@@ -128,30 +128,19 @@ def _import(name: str) -> ModuleType:
             f"{name} imports {missing!r}, which is not installed{_place(error.__traceback__)}; "
             f"{fix}, for {sys.executable}"
         ) from error
-    except InvalidArgument as error:  # its text needs no traceback
-        if logging.getLogger("bide").isEnabledFor(logging.DEBUG):
-            sys.stderr.writelines(_told(error).format())
-        raise InvalidArgument(
-            f"{name} cannot be imported{_place(error.__traceback__)}: {error}"
-        ) from error
     except Exception as error:
-        sys.stderr.writelines(_told(error).format())
-        raise InvalidArgument(
-            f"{name} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
-
-
-def _is_ours(filename: str) -> bool:
-    """Tell whether a frame belongs to the import system or to this package."""
-    return filename.startswith(("<frozen importlib", HERE)) or filename == importlib.__file__
+        what = f"{name} cannot be imported: {type(error).__name__}: {error}"
+        plain = isinstance(error, InvalidArgument)  # its text needs no traceback
+        if plain:
+            what = f"{name} cannot be imported{_place(error.__traceback__)}: {error}"
+        if not plain or logging.getLogger("bide").isEnabledFor(logging.DEBUG):
+            sys.stderr.writelines(_told(error).format())
+        raise InvalidArgument(what) from error
 
 
 def _place(trace: TracebackType | None) -> str:
     """Return the file and line of the user's code that raised, if any."""
-    frames = [
-        frame for frame in traceback.extract_tb(trace)
-        if not _is_ours(frame.filename) and not frame.filename.startswith(PACKAGE)
-    ]  # fmt: skip
+    frames = [one for one in traceback.extract_tb(trace) if not _is_ours(one.filename, PACKAGE)]
     if not frames:
         return ""
     return f" ({os.path.relpath(frames[-1].filename)}, line {frames[-1].lineno})"
@@ -163,7 +152,12 @@ def _told(error: BaseException) -> traceback.TracebackException:
     rest = [one]
     while rest:
         one = rest.pop()
-        frames = [frame for frame in one.stack if not _is_ours(frame.filename)]
+        frames = [frame for frame in one.stack if not _is_ours(frame.filename, HERE)]
         one.stack = traceback.StackSummary.from_list(frames)
         rest += [cause for cause in (one.__cause__, one.__context__) if cause is not None]
     return whole
+
+
+def _is_ours(filename: str, folder: str) -> bool:
+    """Tell whether a frame belongs to the import system or to a folder of this package."""
+    return filename.startswith(("<frozen importlib", folder)) or filename == importlib.__file__

@@ -3,44 +3,23 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from bide.model.errors import InvalidArgument
-from bide.model.times import Duration, milliseconds, to_datetime
+from bide.model.times import Duration, milliseconds
 
 SHORTEST = 100
 """The shortest period, in milliseconds."""
 
 ALIASES = {
-    "@hourly": "0 * * * *",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@weekly": "0 0 * * 0",
-    "@monthly": "0 0 1 * *",
-    "@yearly": "0 0 1 1 *",
+    "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0", "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
-}
+}  # fmt: skip
 DAY = timedelta(days=1)
 SECOND = timedelta(seconds=1)
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  (UTC, and naive like all times here)
-
-
-class Recurrence(Protocol):
-    """Recurring times, in Unix milliseconds."""
-
-    zone: ZoneInfo
-    """The time zone in which users see the times."""
-
-    @property
-    def spec(self) -> str:
-        """The rule and the zone, for users and for `parse`."""
-
-    def after(self, moment: int) -> int:
-        """Return the first of these times that is later than `moment`."""
-
-    def latest(self, moment: int, floor: int) -> int:
-        """Return the last of these times up to `moment`; `floor` if there is none after it."""
 
 
 class Every:
@@ -66,7 +45,7 @@ class Every:
         return (moment // self.period + 1) * self.period
 
     def latest(self, moment: int, floor: int) -> int:
-        """Return the last of these times up to `moment`."""
+        """Return the last of these times up to `moment`; `floor` if there is none after it."""
         return max(floor, moment // self.period * self.period)
 
 
@@ -181,6 +160,10 @@ class Cron:
         )
 
 
+Recurrence = Every | Cron
+"""Recurring times, in Unix milliseconds, and the time zone in which users see them."""
+
+
 def recurrence(cron: str | None, every: Duration | None, timezone: str) -> Recurrence:
     """Return the recurrence of a cron expression or a period.
 
@@ -250,8 +233,3 @@ def _library() -> tuple[Any, type[Exception]]:
             "cron= needs the package cronsim: pip install 'bide[schedules]'; every= needs none"
         ) from error
     return CronSim, CronSimError
-
-
-def told(moment: int, zone: ZoneInfo) -> datetime:
-    """Return Unix milliseconds as an aware `datetime` of a zone."""
-    return to_datetime(moment).astimezone(zone)

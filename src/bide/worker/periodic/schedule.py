@@ -14,8 +14,9 @@ from bide.model.commands import Cancel
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
 from bide.model.replies import Outcomes
+from bide.model.times import to_datetime
 from bide.worker.periodic.chain import Links, id_of, moment_of, stands
-from bide.worker.periodic.recurrence import Recurrence, parse, told
+from bide.worker.periodic.recurrence import Recurrence, parse
 from bide.worker.periodic.tick import Missed, Tick
 
 MISSED: tuple[Missed, ...] = ("once", "all", "skip")
@@ -138,7 +139,7 @@ class ScheduleTicks(Links):
         """
         now, rule = await self.now(), self._schedule.recurrence
         following = rule.after(now)
-        ticks = _ticks(await self.alive())
+        ticks = [(link, tick) for link in await self.alive() if (tick := read(link)) is not None]
         wrong = {
             link.id: tick for link, tick in ticks
             if link.state == "delayed" and not link.attempt
@@ -172,8 +173,8 @@ class ScheduleTicks(Links):
             raise Discard(what.why)
         one.given = Tick(
             schedule.queue,
-            told(tick.due, rule.zone),
-            None if tick.previous is None else told(tick.previous, rule.zone),
+            to_datetime(tick.due).astimezone(rule.zone),
+            None if tick.previous is None else to_datetime(tick.previous).astimezone(rule.zone),
             what.missed,
         )
         await go_on()
@@ -208,7 +209,3 @@ def read(message: Message) -> TickBody | None:
     except msgspec.MsgspecError:
         return None
     return tick if tick is not None and moment_of(message.id) == tick.due else None
-
-
-def _ticks(links: list[Message]) -> list[tuple[Message, TickBody]]:
-    return [(link, tick) for link in links if (tick := read(link)) is not None]

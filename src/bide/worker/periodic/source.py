@@ -5,7 +5,7 @@ import inspect
 import logging
 import random
 import re
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -120,25 +120,12 @@ class Window:
         messages = self._call()
         if inspect.isawaitable(messages):
             messages = await messages
-        if not isinstance(messages, AsyncIterable):
-            for batch in _batches(messages):
-                await self._store(batch)
-            return
-        batch = []
-        async for message in messages:
-            batch.append(message)
-            if len(batch) == BATCH:
-                await self._store(batch)
-                batch = []
-        if batch:
-            await self._store(batch)
+        async for batch in _async_batches(messages):
+            for command in self._commands(batch):
+                self._count(await self._store_client.once(Outcomes, command))
 
     def _call(self) -> Any:
         return self.source.function(to_datetime(self.after), to_datetime(self.before))
-
-    async def _store(self, batch: list[Any]) -> None:
-        for command in self._commands(batch):
-            self._count(await self._store_client.once(Outcomes, command))
 
     def _commands(self, batch: list[Any]) -> list[Put]:
         for message in batch:
@@ -169,6 +156,21 @@ def _batches(messages: Any) -> Iterator[list[Any]]:
         )
     iterator = iter(messages)
     while batch := list(islice(iterator, BATCH)):
+        yield batch
+
+
+async def _async_batches(messages: Any) -> AsyncIterator[list[Any]]:
+    if not isinstance(messages, AsyncIterable):
+        for batch in _batches(messages):
+            yield batch
+        return
+    batch = []
+    async for message in messages:
+        batch.append(message)
+        if len(batch) == BATCH:
+            yield batch
+            batch = []
+    if batch:
         yield batch
 
 

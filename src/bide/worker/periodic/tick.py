@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from bide.model.times import Duration, Moment, unix
+from bide.model.times import Duration, Moment, to_datetime, unix
 
 Missed = Literal["once", "all", "skip"]
 """What to do with ticks that no worker ran in time."""
@@ -65,8 +65,8 @@ def next_time(
         >>> print(next_time(friday, cron="0 9 * * MON", timezone="Europe/Berlin"))
         2026-03-30 09:00:00+02:00
     """
-    from bide.worker.periodic.recurrence import recurrence, told  # most programs need none
+    from bide.worker.periodic.recurrence import recurrence  # most programs need none
 
     rule = recurrence(cron, every, timezone)
     start = time.time_ns() // 1_000_000 if after is None else unix(after, "after")
-    return told(rule.after(start), rule.zone)
+    return to_datetime(rule.after(start)).astimezone(rule.zone)

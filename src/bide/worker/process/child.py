@@ -11,10 +11,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 import msgspec
 
 from bide.clock import sleep
+from bide.consuming.graceful_stop import cancel
 from bide.engines.registry import lives_alone
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
@@ -90,40 +92,37 @@ def main(text: str) -> int:
 
 def _let_go(loop: asyncio.AbstractEventLoop, code: int) -> None:
     """End the process even if tasks or threads of handlers do not end."""
+
+    def leave() -> None:
+        _log.error("a task or thread that a handler started does not end; the process ends anyway")
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
     main = threading.main_thread()
     threads = [one for one in threading.enumerate() if one is not main and not one.daemon]
     if asyncio.all_tasks(loop) or threads:
-        timer = threading.Timer(LINGER, _leave, [code])
+        timer = threading.Timer(LINGER, leave)
         timer.daemon = True
         timer.start()
 
 
-def _leave(code: int) -> None:
-    _log.error("a task or thread that a handler started does not end; the process ends anyway")
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """Return the factory of uvloop's event loop, if uvloop is installed."""
-    if find_spec("uvloop") is None:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
-    return factory
+    found = find_spec("uvloop") is not None
+    return import_module("uvloop").new_event_loop if found else None
 
 
 async def _work(app: App, orders: Orders, report: Report) -> None:
     loop = asyncio.get_running_loop()
     _check_store(app, orders.processes)
-    runner = Runner(
-        app, orders.queues, grace=orders.grace,
-        ready=lambda: _ready(pipe, report), present=True, supervised=True,
-    )  # fmt: skip
-    report.store = runner.store
-    task = asyncio.current_task()
-    assert task is not None
+    report.store = app._url
+    task: Any = asyncio.current_task()
+
+    def ready() -> None:
+        report.ready = True
+        pipe.tell(report)
 
     def stop(*, hurry: bool = False) -> None:
         if report.ready:
@@ -135,6 +134,9 @@ async def _work(app: App, orders: Orders, report: Report) -> None:
         _log.error("the supervisor has died; stopping")
         stop()
 
+    runner = Runner(
+        app, orders.queues, grace=orders.grace, ready=ready, present=True, supervised=True
+    )
     pipe = Pipe(orders.pipe, orphaned)
     # A signal of its own: systemd sends SIGTERM to the supervisor and to each process, which then
     # gets it from both.
@@ -142,16 +144,12 @@ async def _work(app: App, orders: Orders, report: Report) -> None:
     loop.add_signal_handler(signal.SIGINT, partial(stop, hurry=True))
     _leave_signals_on_fork()
     await pipe.open()
-    beats = asyncio.create_task(_beat(pipe, report, runner, orders.metrics))
-    delays = asyncio.create_task(_delays(app, orders.grace))
-    forwards = asyncio.create_task(_forwards(app))
+    chores = _beat(pipe, report, runner, orders.metrics), _delays(app, orders.grace), _forwards(app)
+    beside = [asyncio.create_task(chore) for chore in chores]
     try:
         await runner.run()
     finally:
-        beats.cancel()
-        delays.cancel()
-        forwards.cancel()
-        await asyncio.gather(delays, forwards, return_exceptions=True)
+        await cancel(beside)
         if orders.metrics:
             report.tallies = runner.tallies()
         await pipe.close(report)
@@ -233,11 +231,6 @@ def _check_store(app: App, processes: int) -> None:
         "%s lives in this process: no other process can put messages into it, and it is lost when "
         "this process ends; to share it name another store, such as sqlite:///bide.db", app.url,
     )  # fmt: skip
-
-
-def _ready(pipe: Pipe, report: Report) -> None:
-    report.ready = True
-    pipe.tell(report)
 
 
 async def _beat(pipe: Pipe, report: Report, runner: Runner, metrics: bool) -> None:

@@ -1,10 +1,11 @@
-"""Report the health of the worker by a file or an HTTP port."""
+"""Report the health of the worker: by a file, by an HTTP port, and to systemd."""
 
 import asyncio
 import logging
 import os
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 
 from bide.model.errors import InvalidArgument
@@ -75,7 +76,8 @@ class HealthPort:
             self._server.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
+        with closing(writer), suppress(OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
+            # Where it is suppressed, the client has gone, or sent no HTTP.
             async with asyncio.timeout(5):
                 await reader.readuntil(b"\r\n\r\n")
             trouble = self._trouble()
@@ -85,10 +87,6 @@ class HealthPort:
             head += f"Content-Length: {len(body.encode())}\r\nConnection: close\r\n\r\n"
             writer.write((head + body).encode())
             await writer.drain()
-        except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
-            return  # the client has gone, or sent no HTTP
-        finally:
-            writer.close()
 
 
 def notify(state: str, environment: Mapping[str, str] = os.environ) -> bool:
@@ -102,11 +100,10 @@ def notify(state: str, environment: Mapping[str, str] = os.environ) -> bool:
         return False
     name = "\0" + address[1:] if address[0] == "@" else address
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
-        try:
+        with suppress(OSError):
             channel.sendto(state.encode(), name)
-        except OSError:
-            return False
-    return True
+            return True
+    return False
 
 
 def watchdog_seconds(environment: Mapping[str, str] = os.environ) -> float | None:

@@ -1,4 +1,7 @@
-"""One worker process as its supervisor sees it: started, reporting, stopped, ended."""
+"""Worker processes as their supervisor sees them: started, reporting, replaced, ended.
+
+A process reports over a socket: once a beat, as a line of JSON.
+"""
 
 import asyncio
 import logging
@@ -6,6 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 
 import msgspec
 
@@ -45,11 +49,12 @@ class Pipe:
         cut: called when the supervisor has died.
     """
 
+    _writer: asyncio.StreamWriter
+    _waiting: asyncio.Task[None]
+
     def __init__(self, descriptor: int, cut: Callable[[], None]) -> None:
         self._socket = socket.socket(fileno=descriptor)
         self._cut = cut
-        self._writer: asyncio.StreamWriter | None = None
-        self._waiting: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Open the socket, and notice when the supervisor closes it."""
@@ -59,44 +64,31 @@ class Pipe:
     def tell(self, report: Report) -> None:
         """Send a report, unless the last one is still in the buffer: the next has all figures."""
         writer = self._writer
-        if writer is None or writer.is_closing() or writer.transport.get_write_buffer_size():
-            return
-        writer.write(_encode(report) + b"\n")
+        if not writer.is_closing() and not writer.transport.get_write_buffer_size():
+            writer.write(_encode(report) + b"\n")
 
     async def close(self, last: Report) -> None:
         """Send the last report, and close the socket."""
-        if self._writer is None:
-            self._socket.close()
-            return
-        assert self._waiting is not None
         self._waiting.cancel()
         self.tell(last)
         self._writer.close()
-        try:
+        with suppress(OSError):  # it has died; `cut` was called
             await self._writer.wait_closed()
-        except OSError:
-            return  # it has died; `cut` was called
 
     async def _wait(self, reader: asyncio.StreamReader) -> None:
         """The supervisor sends nothing: a read ends when it has closed the socket or died."""
-        try:
+        with suppress(OSError):  # it was killed
             await reader.read()
-        except OSError:
-            pass  # it was killed
         self._cut()
 
 
 async def listen(pipe: socket.socket, heard: Callable[[Report], None]) -> None:
     """Receive the reports of a process until it ends. Runs in the supervisor."""
     reader, writer = await asyncio.open_connection(sock=pipe, limit=LONGEST)
-    try:
+    with closing(writer), suppress(ConnectionResetError):  # it was killed
         while said := await reader.readline():
             if said.endswith(b"\n"):  # else it was killed while it wrote
                 heard(_decode(said))
-    except ConnectionResetError:
-        return  # it was killed
-    finally:
-        writer.close()
 
 
 LAST_WORD = 1.0
@@ -134,9 +126,10 @@ class Process:
         self.told = 0
         """How many times it was asked to end."""
         self._tell = heard
-        self._news = asyncio.Event()
+        self.known = asyncio.Event()
+        """Set when it is ready, or has ended."""
         self._child: asyncio.subprocess.Process | None = None
-        self.over = asyncio.create_task(self._live(command_of, tuple(pass_fds)))
+        self.over = asyncio.create_task(self._live(command_of, pass_fds))
         """Ends with the exit code of the process."""
 
     @property
@@ -148,16 +141,6 @@ class Process:
     def pid(self) -> int | None:
         """Its process id; `None` before it was started."""
         return None if self._child is None else self._child.pid
-
-    @property
-    def lived(self) -> float:
-        """How many seconds it has lived."""
-        return time.monotonic() - self.began
-
-    async def until_known(self) -> bool:
-        """Wait until it is ready, or has ended; return whether it is ready."""
-        await self._news.wait()
-        return self.ready
 
     def end(self, patience: float) -> None:
         """Ask it to end, from the second time on at once; kill it after `patience` seconds."""
@@ -174,27 +157,28 @@ class Process:
             return f"exit code {code}"
         return f"killed by {signal.Signals(-code).name}"
 
-    async def _live(self, command_of: CommandOf, pass_fds: tuple[int, ...]) -> int:
-        try:
-            return await self._run(command_of, pass_fds)
-        except OSError as error:  # no memory for another process, no descriptor left
-            _log.error("process %d cannot be started: %s", self.number, error)
-            return FAILED
-        finally:
-            self.report.ready = False
-            self._news.set()
-
-    async def _run(self, command_of: CommandOf, pass_fds: tuple[int, ...]) -> int:
+    async def _start(
+        self, command_of: CommandOf, pass_fds: Sequence[int]
+    ) -> tuple[asyncio.subprocess.Process, socket.socket]:
         ours, theirs = socket.socketpair()
-        try:
-            with theirs:
-                self._child = child = await asyncio.create_subprocess_exec(
+        with theirs:
+            try:
+                child = await asyncio.create_subprocess_exec(
                     *command_of(theirs.fileno()), pass_fds=(*pass_fds, theirs.fileno()),
                     process_group=0,  # so that Ctrl-C comes to the supervisor alone
                 )  # fmt: skip
-        except OSError:
-            ours.close()
-            raise
+            except OSError:
+                ours.close()
+                raise
+        return child, ours
+
+    async def _live(self, command_of: CommandOf, pass_fds: Sequence[int]) -> int:
+        try:
+            self._child, ours = child, _ = await self._start(command_of, pass_fds)
+        except OSError as error:  # no memory for another process, no descriptor left
+            _log.error("process %d cannot be started: %s", self.number, error)
+            self.known.set()
+            return FAILED
         if self.told:
             child.terminate()
         listening = asyncio.create_task(listen(ours, self._hear))
@@ -204,12 +188,14 @@ class Process:
             return code
         finally:
             listening.cancel()
+            self.report.ready = False
+            self.known.set()
 
     def _hear(self, report: Report) -> None:
         self.heard = time.monotonic()
         self.report = report
         if report.ready:
-            self._news.set()
+            self.known.set()
         self._tell(self, report)
 
     def _kill(self) -> None:
@@ -293,16 +279,15 @@ class Slot:
 
     async def until_ready(self, fresh: Process, given_up: asyncio.Event) -> bool:
         """Wait until a new process works; return whether it does."""
-        known = asyncio.create_task(fresh.until_known())
-        hurry = asyncio.create_task(given_up.wait())
-        waited = 0.0
+        waits = [asyncio.create_task(event.wait()) for event in (fresh.known, given_up)]
+        waited, first = 0.0, asyncio.FIRST_COMPLETED
         try:
-            while not (await _first(known, hurry)):
+            while not (await asyncio.wait(waits, timeout=SLOW, return_when=first))[0]:
                 waited += SLOW
                 _log.warning("the new process %d is not ready after %g s", self.number, waited)
         finally:
-            known.cancel()
-            hurry.cancel()
+            for wait in waits:
+                wait.cancel()
         if fresh.ready:
             return True
         if not fresh.over.done():
@@ -316,12 +301,6 @@ class Slot:
         return False
 
 
-async def _first(*tasks: "asyncio.Task[bool]") -> bool:
-    """Wait up to `SLOW` seconds until one of them is done; return whether one is."""
-    done, _ = await asyncio.wait(tasks, timeout=SLOW, return_when=asyncio.FIRST_COMPLETED)
-    return bool(done)
-
-
 class Restarts:
     """Counts how often in a row a process died soon after its start.
 
@@ -331,10 +310,9 @@ class Restarts:
         [0.5, 1.0, 2.0, 0.5, 0.5]
     """
 
-    def __init__(self) -> None:
-        self._young = 0
+    young = 0
 
     def pause(self, lived: float) -> float:
         """Return how many seconds to wait before the next process is started."""
-        self._young = 0 if lived >= STEADY else self._young + 1
-        return PAUSES.delay(self._young, 0.5) / 1000
+        self.young = 0 if lived >= STEADY else self.young + 1
+        return PAUSES.delay(self.young, 0.5) / 1000

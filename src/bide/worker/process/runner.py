@@ -7,10 +7,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from bide.consuming.busy import busy_of
 from bide.consuming.consumer import Consumer
 from bide.consuming.graceful_stop import cancel, first_of, stop
 from bide.consuming.isolation import CrashIsolation
@@ -23,7 +23,7 @@ from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Queues
 from bide.model.errors import InvalidArgument, StoreBusy, StoreUnavailable
 from bide.model.replies import Names
-from bide.observing.heartbeat import Busy, Heartbeat, can_report
+from bide.observing.heartbeat import Busy, Heartbeat
 from bide.observing.tally import Tally
 from bide.observing.workers import read_gaps
 from bide.queue.values import own_name
@@ -108,46 +108,36 @@ class Watch:
 _log = logging.getLogger("bide.worker")
 
 
+@dataclass(eq=False)
 class Runner:
     """Runs the handlers of an app until it is told to stop.
-
-    Args:
-        app: what to run.
-        queues: only these, and their sources; all that have a handler or a source by default.
-        grace: seconds that handlers get to finish when the worker stops.
-        lane: an open lane to the store; the runner does not close it.
-        ready: called once messages are claimed.
-        blocked: seconds that a handler may block the loop before a warning names it.
-        present: write a heartbeat to the store, for `bide top`.
-        holder: the name under which it claims; by default its host and process.
-        supervised: whether a supervisor replaces this process when it is asked to.
 
     Raises:
         InvalidArgument: the app has no handler, or none for one of the queues.
     """
 
-    def __init__(
-        self,
-        app: App,
-        queues: Iterable[str] = (),
-        *,
-        grace: float = 30.0,
-        lane: Lane | None = None,
-        ready: Callable[[], None] = lambda: None,
-        blocked: float = LIMIT,
-        present: bool = False,
-        holder: str | None = None,
-        supervised: bool = False,
-    ) -> None:
-        self._app = app
-        self._queues = chosen(app, list(queues))
-        self._grace = grace
-        self._lane = lane
-        self._ready = ready
-        self._blocked = blocked
-        self._present = present
-        self._supervised = supervised
-        self._holder = holder or own_name()
+    app: App
+    queues: Iterable[str] = ()
+    """Only these, and their sources; all that have a handler or a source by default."""
+    _: KW_ONLY
+    grace: float = 30.0
+    """Seconds that handlers get to finish when the worker stops."""
+    lane: Lane | None = None
+    """An open lane to the store; the runner does not close it."""
+    ready: Callable[[], None] = lambda: None
+    """Called once messages are claimed."""
+    blocked: float = LIMIT
+    """Seconds that a handler may block the loop before a warning names it."""
+    present: bool = False
+    """Write a heartbeat to the store, for `bide top`."""
+    holder: str = ""
+    """The name under which it claims; by default its host and process."""
+    supervised: bool = False
+    """Whether a supervisor replaces this process when it is asked to."""
+
+    def __post_init__(self) -> None:
+        self._queues = chosen(self.app, list(self.queues))
+        self._holder = self.holder or own_name()
         self._client: StoreClient | None = None
         self.at_work = False
         """Whether it claims messages."""
@@ -156,25 +146,19 @@ class Runner:
         self._new = False
         self.consumers: dict[str, Consumer] = {}
 
-    @property
-    def store(self) -> str:
-        """The store's URL, with its password."""
-        return self._app._url
-
     def tallies(self) -> dict[str, Tally]:
         """Return what was done so far on each queue."""
         return {queue: consumer.current() for queue, consumer in self.consumers.items()}
 
     def busy(self) -> dict[str, Busy]:
         """Return what is being handled of each queue."""
-        return {
-            queue: busy_of(one.running, one.queue_handlers.concurrency, self._app.clock)
-            for queue, one in self.consumers.items()
-        }
+        return {queue: consumer.busy() for queue, consumer in self.consumers.items()}
 
     def stuck(self) -> list[str]:
         """Return the queues whose places are all taken by handlers that do not return."""
-        return [queue for queue, consumer in self.consumers.items() if consumer.stuck]
+        return [
+            queue for queue, consumer in self.consumers.items() if consumer.stuck_handlers.stuck
+        ]
 
     def trouble(self) -> str | None:
         """Return why messages are not handled now, without addresses; `None` if all is well."""
@@ -198,20 +182,20 @@ class Runner:
         Raises:
             StoreError: the store cannot be opened. A store that does not answer is waited for.
         """
-        path = file_of(self._app._url)
+        path = file_of(self.app._url)
         self._new = path is not None and not path.exists()
-        lane = self._lane or open_lane(self._app._url, self._app.clock)
-        self._client = client = StoreClient(lane, self._app.clock)
+        lane = self.lane or open_lane(self.app._url, self.app.clock)
+        self._client = client = StoreClient(lane, self.app.clock)
         try:
             await self._first_contact(client)
-            async with lifespan(self._app):
+            async with lifespan(self.app):
                 await self._work(client)
         except Exception as error:
-            if not self._present:  # in a program that may ignore the task
+            if not self.present:  # in a program that may ignore the task
                 _log.error("the worker has ended: %s", error)
             raise
         finally:
-            if self._lane is None:
+            if self.lane is None:
                 await asyncio.to_thread(close_lane, lane)
 
     async def _first_contact(self, client: StoreClient) -> None:
@@ -221,33 +205,33 @@ class Runner:
         except StoreBusy as error:  # it exists, and commands wait for it
             _log.warning("%s", error)
         except StoreUnavailable:
-            if file_of(self._app._url) is not None:  # a wrong path or a missing right
+            if file_of(self.app._url) is not None:  # a wrong path or a missing right
                 raise
             await client.patiently(Names, Queues("-"))
 
     async def _work(self, store_client: StoreClient) -> None:
         holder = self._holder
-        watch = Watch(self._name_of, self._busy, self._blocked)
+        watch = Watch(self._name_of, self._busy, self.blocked)
         crash_isolation = CrashIsolation()
         heartbeat = Heartbeat(
             store_client.lane, store_client.clock, holder,
             lambda: {holder: list(self.consumers)}, self.tallies, self.busy,
-            supervised=self._supervised,
+            supervised=self.supervised,
         )  # fmt: skip
         beside: list[asyncio.Task[None]] = []
         try:
             for queue in self._queues:
-                queue_handlers = self._app.queue_handlers[queue]
-                around, chain = chained(queue_handlers, store_client, self._app.around)
+                queue_handlers = self.app.queue_handlers[queue]
+                around, chain = chained(queue_handlers, store_client, self.app.around)
                 if chain is not None:
                     beside.append(asyncio.create_task(chain.keep()))
                 self.consumers[queue] = Consumer(
-                    queue_handlers, traced(around), self._app.state, store_client, holder,
+                    queue_handlers, traced(around), self.app.state, store_client, holder,
                     watch.look, crash_isolation,
                 )  # fmt: skip
             consumers = list(self.consumers.values())
-            if self._present and can_report(store_client.lane):
-                heartbeat.began = self._app.clock.now()
+            if self.present and store_client.lane.capabilities.shared:
+                heartbeat.began = self.app.clock.now()
                 heartbeat.gaps = await read_gaps(store_client.lane, self._queues, heartbeat.began)
                 for queue, consumer in self.consumers.items():
                     consumer.late_causes.unserved = heartbeat.gaps[queue]
@@ -255,15 +239,15 @@ class Runner:
             for consumer in consumers:
                 consumer.open()
             new = " (a new store)" if self._new else ""
-            where = mask(absolute(self._app._url))
+            where = mask(absolute(self.app._url))
             _log.info("at work on %s, at %s%s", ", ".join(self._queues), where, new)
             self.at_work = True
-            self._ready()
+            self.ready()
             tasks = [task for consumer in consumers for task in (consumer.claims, *consumer.chores)]
             await first_of(self._stopping.wait(), *tasks, *beside)
             if running := sum(len(consumer.running) for consumer in consumers):
-                _log.info("stopping; %d running, with %g s to finish", running, self._grace)
-            await stop(consumers, store_client.clock, self._grace, self._hurrying, beside)
+                _log.info("stopping; %d running, with %g s to finish", running, self.grace)
+            await stop(consumers, store_client.clock, self.grace, self._hurrying, beside)
         finally:
             self.at_work = False
             await cancel(beside)

@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -67,12 +68,9 @@ def raise_descriptor_limit() -> None:
 
     The soft limit is 1,024 on most systems, for programs that use select(); bide does not.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (ValueError, OSError):  # macOS has a lower limit than it says
-            return
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # macOS has a lower limit than it says
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 SILENT = 10.0
@@ -223,13 +221,16 @@ class Supervisor:
                 self._code = code or FAILED
                 self.stop()
                 return
-            pause = restarts.pause(process.lived)
+            lived = time.monotonic() - process.began
+            pause = restarts.pause(lived)
             self.totals.restarts += 1
             _log.error(
                 "process %d has died (%s) after %.1f s; another takes its place in %g s",
-                slot.number, process.cause(), process.lived, pause,
+                slot.number, process.cause(), lived, pause,
             )  # fmt: skip
-            await self._rest(pause)
+            with suppress(TimeoutError):  # a stop or a reload ends the pause
+                async with asyncio.timeout(pause):
+                    await self._nudge.wait()
 
     def _start(self, number: int) -> Process:
         process = Process(number, self._command_of, self._pass_fds, self._heard)
@@ -266,14 +267,6 @@ class Supervisor:
         # end at once, even if a handler blocks its loop.
         finishes = process.report.ready and not process.told
         process.end(LEEWAY + (self._grace if finishes else 0))
-
-    async def _rest(self, seconds: float) -> None:
-        """Wait before the next start, unless a stop or a reload comes first."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._nudge.wait()
-        except TimeoutError:
-            return
 
     # Another process in the slot of one that works.
 
@@ -341,16 +334,12 @@ class Supervisor:
             await asyncio.sleep(EVERY)
             named = {f"{host}:{one.pid}": one for one in self._processes if one.pid is not None}
             for holder, actor in (await self._requests.take(list(named))).items():
-                self._replace_for(named[holder], actor)
-
-    def _replace_for(self, process: Process, actor: str) -> None:
-        """Have a process replaced; one that is ending already must end at once."""
-        for slot in self.slots:
-            if slot.process is process:
-                slot.asked = actor
-                self._wish.set()
-                return
-        self._end(process)
+                slots = [slot for slot in self.slots if slot.process is named[holder]]
+                if slots:
+                    slots[0].asked = actor
+                    self._wish.set()
+                else:  # it is ending already: now it must end at once
+                    self._end(named[holder])
 
     async def _look_after(self) -> None:
         """Keep the health file up to date, and feed the watchdog of systemd."""
@@ -371,6 +360,7 @@ class Supervisor:
         return trouble
 
     async def _watch(self, sources: Sources) -> None:
+        """Reload whenever a file has changed."""
         while True:
             await asyncio.sleep(0.5)
             if changed := await asyncio.to_thread(sources.changed):
@@ -383,14 +373,10 @@ def command_of(orders: Orders) -> CommandOf:
 
     def command(pipe: int) -> list[str]:
         text = msgspec.json.encode(msgspec.structs.replace(orders, pipe=pipe)).decode()
-        return [sys.executable, *_flags(), "-m", "bide.worker.process.child", text]
+        flags = [f"-W{option}" for option in sys.warnoptions]  # which a child needs as well
+        return [sys.executable, *flags, "-m", "bide.worker.process.child", text]
 
     return command
-
-
-def _flags() -> Sequence[str]:
-    """Return the flags of this interpreter that a child needs as well."""
-    return [f"-W{option}" for option in sys.warnoptions]
 
 
 def _stuck(process: Process) -> str:
