@@ -1,10 +1,14 @@
 """Commands that only read, but for scans: one round over all shards, or several."""
 
+from typing import Literal
+
+import msgspec
+
 from bide.engines.redis.calls import Call, Step, everywhere, raised, spread
-from bide.engines.redis.layout import DAMAGED, Arg, as_failures, as_message, number, shard_of
+from bide.engines.redis.layout import DAMAGED, Arg, as_failures, as_message, shard_of
 from bide.model import replies
 from bide.model.commands import Count, Explain, Find, Forecast, History
-from bide.model.ended import End, within_budget
+from bide.model.ended import End, Ending, within_budget
 from bide.model.errors import StoreCorrupt
 from bide.model.message import Message
 from bide.model.rank import ready_rank
@@ -119,7 +123,16 @@ def history(command: History, shards: int) -> Step:
     ((head, text),) = raised(answers)
     now, _change, state, history, result_ttl = head
     try:
-        ends = _ends_of(text or b"", now - max(history, result_ttl), now - result_ttl)
+        told = _decode_ends(text or b"\x90")
+        ends = [
+            End(
+                how, moment, None if by is False else by, due, attempt, since or None,
+                as_failures(failures) if failures else (),
+                result.encode() if result and moment > now - result_ttl else None,
+            )
+            for moment, how, due, attempt, since, by, failures, result in told
+            if moment > now - max(history, result_ttl)
+        ]  # fmt: skip
     except DAMAGED:
         raise StoreCorrupt(
             f"what queue {command.queue!r} remembers of {command.id!r} cannot be read: something "
@@ -128,24 +141,8 @@ def history(command: History, shards: int) -> Step:
     return [replies.Ends(state, within_budget(ends, command.max_bytes))]
 
 
-def _ends_of(text: bytes, since: int, fresh: int) -> list[End]:
-    """Return the ends after a moment; of those after `fresh` with their results."""
-    ends: list[End] = []
-    while text:
-        line, _, text = text.partition(b"\n")
-        moment, how, due, attempt, began, *sizes = line.split(b" ")
-        parts: list[bytes | None] = []
-        for size in map(number, sizes):
-            parts.append(None if size is None else text[:size])
-            text = text[size or 0 :]
-        by, failures, result = parts
-        if int(moment) > since:
-            ends.append(
-                End(
-                    how.decode(), int(moment), None if by is None else by.decode(),  # type: ignore[arg-type]
-                    int(due), int(attempt), number(began),
-                    as_failures(failures) if failures else (),
-                    result if int(moment) > fresh else None,
-                )
-            )  # fmt: skip
-    return ends
+_Text = str | Literal[False]
+
+_decode_ends = msgspec.msgpack.Decoder(
+    list[tuple[int, Ending, int, int, int | bool, _Text, _Text, _Text]]
+).decode

@@ -1,9 +1,7 @@
 -- Ends: what a queue with `history` or `result_ttl` remembers of messages that have ended.
 --
--- Of each id the last ends, the newest first, end to end. An end is a line, and behind it who ended the
--- message, its failures and its result:
---   moment how due attempt since |by| |failures| |result|
--- A length is - where there is no such thing.
+-- Of each id the last ends, the newest first, in MessagePack; an end is
+--   [moment, how, due, attempt, since, by, failures, result], with false where there is no such thing.
 local history, results  -- milliseconds
 
 local function read_ends_settings()
@@ -15,21 +13,12 @@ end
 -- `result` may be nil.
 local function remember_end(r, how, by, result)
   if not has('h') or max(history, results) == 0 then return end
-  local failures = history > 0 and r.failures ~= '' and r.failures or nil
-  result = results > 0 and result or nil
-  local parts = {concat({int(now), how, int(r.due), int(r.attempt),
-    how == 'acked' and r.since ~= '' and r.since or '-', by and #by or '-',
-    failures and #failures or '-', result and #result or '-'}, ' ') .. '\n',
-    by or '', failures or '', result or ''}
-  local known, at, n, most = call('HGET', ENDED, r.id), 1, 1, 20
-  while known and n < most and at <= #known do
-    local b, f, s, after = match(known, '^%d+ %a+ %d+ %d+ %S+ (%S+) (%S+) (%S+)\n()', at)
-    if not after then break end
-    at = after + tonumber(b ~= '-' and b or 0) + tonumber(f ~= '-' and f or 0) + tonumber(s ~= '-' and s or 0)
-    n = n + 1
-  end
-  if known then parts[#parts + 1] = sub(known, 1, at - 1) end
-  call('HSET', ENDED, r.id, concat(parts))
+  local readable, ends = pcall(cmsgpack.unpack, call('HGET', ENDED, r.id) or '')
+  if not readable or type(ends) ~= 'table' then ends = {} end
+  table.insert(ends, 1, {now, how, r.due, r.attempt, how == 'acked' and tonumber(r.since) or false, by or false,
+    history > 0 and r.failures ~= '' and r.failures, results > 0 and result or false})
+  ends[21] = nil
+  call('HSET', ENDED, r.id, cmsgpack.pack(ends))
   call('ZADD', ENDINGS, int(now), r.id)
   for lane, until_ in string.gmatch(results > 0 and call('HGET', META, 'watchers') or '', '(%S+) (%d+)') do
     if tonumber(until_) > now then call('PUBLISH', 'bide:wake:' .. lane, QUEUE .. ' end ' .. r.id) end

@@ -31,15 +31,12 @@ define('scan', {'no-writes'}, function()
     return true
   end
 
-  -- Adds members, and sets the place behind each; returns false if there is no room for one.
-  local function add_members(members, at)
-    local found = ids_of(members)
-    for i, text in ipairs(#found > 0 and call('HMGET', RECORDS, unpack(found)) or {}) do
-      local mine = at and int(at[i]) or '0'
-      local order = sub(members[i], 1, ORDER)
-      if text and not add(found[i], text, mine, order) then return false end
-      place = {mine, order}
-    end
+  -- Adds a member of a set, and sets the place behind it; returns false if there is no room for it.
+  local function add_member(member, at)
+    local id, order = sub(member, ORDER + 1), sub(member, 1, ORDER)
+    local text = call('HGET', RECORDS, id)
+    if text and not add(id, text, at, order) then return false end
+    place = {at, order}
     return true
   end
 
@@ -52,19 +49,17 @@ define('scan', {'no-writes'}, function()
     else
       first = call('ZCOUNT', set, '-inf', '(' .. int(low))
     end
-    while true do
-      if visits >= VISITS then return false end
+    while visits < VISITS do
       local found = call('ZRANGE', set, first, first + READ - 1, 'WITHSCORES')
-      local members, each = {}, {}
       for i = 1, #found, 2 do
         local at = tonumber(found[i + 1])
-        if at > high then break end
-        members[#members + 1], each[#each + 1] = found[i], at
+        if at > high then return true end
+        if not add_member(found[i], int(at)) then return false end
       end
-      if not add_members(members, each) then return false end
-      if #members < READ then return true end
+      if #found < 2 * READ then return true end
       first = first + READ
     end
+    return false
   end
 
   local function scan_state()
@@ -83,22 +78,15 @@ define('scan', {'no-writes'}, function()
     while visits < VISITS do
       local low = order == '' and '[' .. prefix or '(' .. prefix .. order .. '\255'
       local entries = call('ZRANGEBYLEX', GROUPS, low, '(' .. group .. '\2', 'LIMIT', 0, READ)
-      local members = {}
-      for i, entry in ipairs(entries) do members[i] = sub(entry, #prefix + 1) end
-      if not add_members(members) then return end
-      if #members < READ then
+      for _, entry in ipairs(entries) do
+        if not add_member(sub(entry, #prefix + 1), '0') then return end
+      end
+      if #entries < READ then
         place = nil
         return
       end
-      order = sub(members[#members], 1, ORDER)
-      place = {'0', order}
+      order = place[2]
     end
-  end
-
-  local function fits(pairs)
-    local bytes = 0
-    for _, text in ipairs(pairs) do bytes = bytes + #text end
-    return #ids + #pairs / 2 <= limit and bytes <= left
   end
 
   -- Scans all records by HSCAN. Where a page ends within a bucket of the hash, the place names what has
@@ -107,10 +95,8 @@ define('scan', {'no-writes'}, function()
     local cursor, told = ARGV[14] == '' and '0' or ARGV[14], {}
     for each in string.gmatch(order, '%x+') do told[each] = true end
     repeat
-      local size = min(READ, floor((limit - #ids) / 2))
-      if next(told) or size < 1 then size = 1 end
-      local reply = call('HSCAN', RECORDS, cursor, 'COUNT', size)
-      if size > 1 and not fits(reply[2]) then reply = call('HSCAN', RECORDS, cursor, 'COUNT', 1) end
+      local reply = call('HSCAN', RECORDS, cursor, 'COUNT', 1)  -- of one bucket
+      visits = visits + 1
       local mine = {}
       for each in pairs(told) do mine[#mine + 1] = each end
       for i = 1, #reply[2], 2 do
