@@ -23,40 +23,39 @@ TABLES = ("bide_outbox", "bide_outbox_dead", "bide_outbox_name")
 CHANNEL = "bide_outbox"
 """On which PostgreSQL notifies the forwarder of a commit."""
 
-_CREATE_TABLES = (
-    """CREATE TABLE IF NOT EXISTS bide_outbox (
-      number  {counted},
-      queue   text NOT NULL,
-      id      text NOT NULL,
-      command text NOT NULL  -- JSON
-    ){options}""",
-    """CREATE TABLE IF NOT EXISTS bide_outbox_dead (
-      number  {number},
-      queue   text NOT NULL,
-      id      text NOT NULL,
-      command text NOT NULL,
-      reason  text NOT NULL,
-      died    {died}
-    )""",
-)
-_TYPES = {
-    "postgresql": {
-        "counted": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
-        "number": "bigint PRIMARY KEY",
-        "died": "timestamptz NOT NULL DEFAULT now()",
-        "options": " WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000)",
-    },
-    "sqlite": {
-        "counted": "integer PRIMARY KEY AUTOINCREMENT",
-        "number": "integer PRIMARY KEY",
-        "died": "text NOT NULL DEFAULT (datetime('now'))",
-        "options": "",
-    },
-}
-
 CREATE_TABLES = {
-    dialect: [table.format(**types) for table in _CREATE_TABLES]
-    for dialect, types in _TYPES.items()
+    "postgresql": (
+        """CREATE TABLE IF NOT EXISTS bide_outbox (
+          number  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+          queue   text NOT NULL,
+          id      text NOT NULL,
+          command text NOT NULL  -- JSON
+        ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000)""",
+        """CREATE TABLE IF NOT EXISTS bide_outbox_dead (
+          number  bigint PRIMARY KEY,
+          queue   text NOT NULL,
+          id      text NOT NULL,
+          command text NOT NULL,
+          reason  text NOT NULL,
+          died    timestamptz NOT NULL DEFAULT now()
+        )""",
+    ),
+    "sqlite": (
+        """CREATE TABLE IF NOT EXISTS bide_outbox (
+          number  INTEGER PRIMARY KEY AUTOINCREMENT,
+          queue   TEXT NOT NULL,
+          id      TEXT NOT NULL,
+          command TEXT NOT NULL  -- JSON
+        )""",
+        """CREATE TABLE IF NOT EXISTS bide_outbox_dead (
+          number  INTEGER PRIMARY KEY,
+          queue   TEXT NOT NULL,
+          id      TEXT NOT NULL,
+          command TEXT NOT NULL,
+          reason  TEXT NOT NULL,
+          died    TEXT NOT NULL DEFAULT (datetime('now'))
+        )""",
+    ),
 }
 """By dialect, as SQLAlchemy calls it: the statements that make the tables where there are none."""
 

@@ -202,7 +202,10 @@ def test_floors_rise_to_the_first_message_that_is_there(
         assert client.execute(unsure).fetchall() == [([5, 0, None, None, 60_000],)]
         # Where leases begin says nothing of what is delayed.
         client.execute("DELETE FROM lowered")  # what was put for a time that is past is gone
-        following = "SELECT _next(id, ARRAY[0, 1::bigint << 52, NULL, NULL]::bigint[]) FROM queue"
+        following = (
+            "SELECT _next(q, NULL, ARRAY[0, 1::bigint << 52, NULL, NULL]::bigint[], NULL) / 1000"
+            " FROM queue AS q"
+        )
         assert client.execute(following).fetchall() == [(hour,)]
 
 

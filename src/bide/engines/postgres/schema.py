@@ -24,6 +24,12 @@ callers of another version would notice needs a migration too, if an empty one."
 OLDEST = 14
 """The functions need this version of the server."""
 
+_AS_WRITTEN = """
+SET LOCAL search_path = {}, pg_temp; SET LOCAL client_min_messages = warning;
+SET LOCAL standard_conforming_strings = on; SET LOCAL plpgsql.extra_errors = none
+"""
+"""Lets the files mean the same whatever the user's settings are."""
+
 _NAME = re.compile(r"(?<!')\bbide(?=\.|, pg_temp| FROM PUBLIC)")
 
 
@@ -67,26 +73,13 @@ def prepare(connection: psycopg.Connection[Any], schema: str) -> None:
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
         else:
             _drop_functions(connection, schema, found)
-        connection.execute(sql.SQL("SET LOCAL search_path = {}, pg_temp").format(name))
-        connection.execute("SET LOCAL client_min_messages = warning")
-        connection.execute("SET LOCAL standard_conforming_strings = on")
-        connection.execute("SET LOCAL plpgsql.extra_errors = none")
+        connection.execute(sql.SQL(_AS_WRITTEN).format(name))
         quoted = name.as_string(connection)
         newer = [MIGRATIONS[number] for number in sorted(MIGRATIONS) if number > (found or 0)]
         for file in [*newer, *_FUNCTIONS]:
             connection.execute(_NAME.sub(lambda _: quoted, file.read_text()).encode())
         connection.execute("DELETE FROM store")
         connection.execute("INSERT INTO store VALUES (%s)", (VERSION,))
-
-
-def owner(connection: psycopg.Connection[Any], schema: str) -> str | None:
-    """Return the name of the role with whose rights a store works; `None` if there is no store."""
-    row = connection.execute(
-        "SELECT pg_get_userbyid(relowner) FROM pg_class"
-        " WHERE relname = 'store' AND relnamespace = %s::regnamespace",
-        (sql.Identifier(schema).as_string(connection),),
-    ).fetchone()
-    return None if row is None else str(row[0])
 
 
 def _drop_functions(connection: psycopg.Connection[Any], schema: str, version: int) -> None:
@@ -96,9 +89,13 @@ def _drop_functions(connection: psycopg.Connection[Any], schema: str, version: i
     the transaction has the rights of the owner, to whom the new functions shall belong: those of a
     superuser would run with all rights, on tables of somebody with less.
     """
-    name = owner(connection, schema)
-    row = connection.execute("SELECT pg_has_role(%s::name, 'USAGE')", (name,)).fetchone()
-    if row != (True,):
+    place = sql.Identifier(schema).as_string(connection)
+    owner, may = connection.execute(
+        "SELECT pg_get_userbyid(relowner), pg_has_role(relowner, 'USAGE') FROM pg_class"
+        " WHERE relname = 'store' AND relnamespace = %s::regnamespace",
+        (place,),
+    ).fetchone() or ("", False)
+    if not may:
         raise AccessDenied(
             f"the schema {schema!r} is of version {version}, and this bide needs {VERSION}: "
             "open the store once as the user who owns the schema (bide init), who brings it "
@@ -107,11 +104,11 @@ def _drop_functions(connection: psycopg.Connection[Any], schema: str, version: i
     functions = connection.execute(
         "SELECT format('DROP FUNCTION %%s', oid::regprocedure) FROM pg_proc"
         " WHERE pronamespace = %s::regnamespace AND starts_with(proname, '_')",
-        (sql.Identifier(schema).as_string(connection),),
+        (place,),
     ).fetchall()
     for (statement,) in functions:
         connection.execute(statement.encode())
-    connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(str(name))))
+    connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(owner)))
 
 
 def _version(connection: psycopg.Connection[Any], schema: str) -> int | None:

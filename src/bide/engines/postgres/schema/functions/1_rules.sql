@@ -87,13 +87,16 @@ CREATE FUNCTION bide._count_moves(p_moves bide.tally[]) RETURNS void LANGUAGE sq
   HAVING sum(by) <> 0
 $$;
 
--- See that whoever connected may use a queue; who may act for the owner may use all.
+-- Whether whoever connected may use a queue; who may act for the owner may use all.
+CREATE FUNCTION bide._may_use(p_queue text) RETURNS boolean LANGUAGE sql STABLE AS $$
+  SELECT pg_has_role(session_user, current_user, 'MEMBER') OR EXISTS (
+    SELECT FROM access JOIN pg_roles AS r ON r.rolname = role  -- one may have been dropped
+    WHERE p_queue LIKE ANY (queues) AND pg_has_role(session_user, r.oid, 'MEMBER'))
+$$;
+
 CREATE FUNCTION bide._check_access(p_queue text) RETURNS void LANGUAGE plpgsql STABLE AS $$
 BEGIN
-  IF NOT pg_has_role(session_user, current_user, 'MEMBER') AND NOT EXISTS (
-    SELECT FROM access JOIN pg_roles AS r ON r.rolname = role  -- one may have been dropped
-    WHERE p_queue LIKE ANY (queues) AND pg_has_role(session_user, r.oid, 'MEMBER')
-  ) THEN
+  IF _may_use(p_queue) IS NOT TRUE THEN
     RAISE EXCEPTION 'user % may not use the queue %', session_user, p_queue
       USING ERRCODE = 'insufficient_privilege', HINT = format('SELECT %I.allow(role, queues) lets them', current_schema());
   END IF;

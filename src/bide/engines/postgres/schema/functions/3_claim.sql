@@ -124,7 +124,7 @@ BEGIN
     EXIT WHEN cardinality(late) = 0;  -- no more is due, or no more fits
   END LOOP;
   IF taken = 0 THEN
-    due := _next(q.id, floors);
+    due := _next(q, NULL, floors, NULL) / 1000;
     IF due <= moment AND p_count > 0 AND examined = 0
        AND NOT _may_collect(q.id, moment, floors[2]) THEN
       due := moment + 10;  -- somebody else has locked what is due: look again, but do not spin
@@ -288,12 +288,14 @@ BEGIN
   UPDATE message SET state = 1, rank = _rank(1, due, priority) WHERE ctid = ANY (places);
 END $$;
 
--- When there is something to claim or to collect; the moment itself or earlier if that is now.
-CREATE FUNCTION bide._next(p_queue integer, p_floor bigint[]) RETURNS bigint
+-- When there is something to claim or to collect, in microseconds; the time itself or earlier if that is
+-- now. `l` is a row of nulls for a queue without limits.
+CREATE FUNCTION bide._next(q bide.queue, l bide.limited, p_floor bigint[], p_us bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-  IF _is_ready(p_queue) THEN
+  IF q.limited IS NULL AND _is_ready(q.id) THEN
     RETURN 0;
   END IF;
-  RETURN least(_first_lapse(p_queue, p_floor[2]), _first_due(p_queue, p_floor[1]));
+  RETURN least(CASE WHEN q.limited IS NOT NULL THEN _opens(l, p_us) END,
+               1000 * _first_lapse(q.id, p_floor[2]), 1000 * _first_due(q.id, p_floor[1]));
 END $$;

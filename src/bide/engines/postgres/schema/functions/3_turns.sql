@@ -29,14 +29,6 @@ BEGIN
   RETURN greatest(opens, p_us, CASE WHEN l.rate > 0 THEN l.last + l.rate END);
 END $$;
 
--- When there is something to claim from a limited queue, or to collect, in microseconds.
-CREATE FUNCTION bide._next_turn(q bide.queue, l bide.limited, p_floor bigint[], p_us bigint)
-RETURNS bigint LANGUAGE plpgsql STABLE AS $$
-BEGIN
-  RETURN least(_opens(l, p_us), 1000 * _first_lapse(q.id, p_floor[2]),
-               1000 * _first_due(q.id, p_floor[1]));
-END $$;
-
 -- When to claim again after the end of a lease, in milliseconds; null: not before something else.
 CREATE FUNCTION bide._opens_again(q bide.queue, p_now bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
@@ -195,7 +187,7 @@ BEGIN
   IF taken > 0 THEN
     INSERT INTO tally VALUES (q.id, 'leased', -1, taken);
   ELSE
-    planned := _next_turn(q, l, p_floor, us);
+    planned := _next(q, l, p_floor, us);
     IF planned <= us AND p_count > 0 AND examined < reach AND NOT behind
        AND NOT _may_collect(q.id, moment, p_floor[2])
        AND (room > 0 OR coalesce(_opens(l, us) > us, true)) THEN

@@ -280,9 +280,5 @@ END $$;
 -- The names of the queues that begin so, of those that the caller may use.
 CREATE FUNCTION bide._queues(p_prefix text) RETURNS SETOF text
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
-  SELECT q.name FROM queue q WHERE starts_with(q.name, p_prefix) AND (
-    pg_has_role(session_user, current_user, 'MEMBER') OR EXISTS (
-      SELECT FROM access a JOIN pg_roles AS r ON r.rolname = a.role
-      WHERE q.name LIKE ANY (a.queues) AND pg_has_role(session_user, r.oid, 'MEMBER')))
-  ORDER BY q.name COLLATE "C"
+  SELECT name FROM queue WHERE starts_with(name, p_prefix) AND _may_use(name) ORDER BY name COLLATE "C"
 $$;

@@ -40,12 +40,8 @@ BEGIN
   INSERT INTO sleeper VALUES (p_process, p_queue, p_until, _moment(NULL))
   ON CONFLICT (queue, process) DO UPDATE SET until = excluded.until, seen = excluded.seen;
   SELECT * INTO q FROM queue WHERE name = p_queue;
-  IF q.limited IS NULL THEN
-    RETURN _next(q.id, _holds(q, p_floor));
-  END IF;
   SELECT * INTO l FROM limited WHERE id = q.limited;
-  RETURN (_next_turn(q, l, _holds(q, p_floor),
-                     floor(_exactly(NULL) * 1000)::bigint) + 999) / 1000;
+  RETURN (_next(q, l, _holds(q, p_floor), floor(_exactly(NULL) * 1000)::bigint) + 999) / 1000;
 END $$;
 
 -- Until when others believe a process asleep: null when it has not said so, or not for half a minute.
