@@ -39,10 +39,9 @@ DECLARE
   taken integer := 0;
   examined integer := 0;
   left_bytes bigint := p_max_bytes;
-  found record;
+  picked record;
   good tid[];
   late tid[];
-  dues bigint[];
 BEGIN
   exactly := clock;
   IF q.id IS NULL OR q.paused THEN
@@ -77,29 +76,36 @@ BEGIN
       first_rank := 0;
       last_rank := 9007199254740992;
     END IF;
-    good := '{}';
-    late := '{}';
-    dues := '{}';
-    FOR found IN
+    SELECT array_agg(p.ctid) AS places, array_agg(p.due) AS dues, array_agg(p.bytes) AS sizes,
+           array_agg(p.too_late) AS lates, sum(p.bytes) AS bytes, bool_or(p.too_late) AS any_late,
+           count(*) AS n
+    INTO picked FROM (
       SELECT m.ctid, m.due, m.size + coalesce(octet_length(m.failures), 0) AS bytes,
              coalesce(moment > m.due + m.expires, false) AS too_late
       FROM message m
       WHERE m.queue = q.id AND m.state = source AND m.state >= 0
         AND m.rank BETWEEN first_rank AND last_rank
       ORDER BY m.rank, m.seq LIMIT p_count - taken FOR UPDATE SKIP LOCKED
-    LOOP
-      IF found.too_late THEN
-        late := late || found.ctid;
-      ELSE
-        EXIT WHEN found.bytes > left_bytes AND (taken > 0 OR cardinality(good) > 0);
-        left_bytes := left_bytes - found.bytes;
-        good := good || found.ctid;
+    ) AS p;
+    EXIT WHEN picked.n = 0;
+    good := picked.places;
+    late := '{}';
+    IF picked.any_late OR picked.bytes > left_bytes THEN
+      good := '{}';
+      FOR i IN 1 .. picked.n LOOP
+        IF picked.lates[i] THEN
+          late := late || picked.places[i];
+        ELSIF picked.sizes[i] <= left_bytes OR taken = 0 AND cardinality(good) = 0 THEN
+          good := good || picked.places[i];
+          left_bytes := left_bytes - picked.sizes[i];
+        ELSE
+          picked.n := i - 1;
+          EXIT;
+        END IF;
+      END LOOP;
+      IF cardinality(late) > 0 THEN
+        PERFORM _expire(q, late, NULL, moment);
       END IF;
-      dues := dues || found.due;
-    END LOOP;
-    EXIT WHEN cardinality(dues) = 0;
-    IF cardinality(late) > 0 THEN
-      PERFORM _expire(q, late, NULL, moment);
     END IF;
     IF cardinality(good) > 0 THEN
       IF claim IS NULL THEN
@@ -118,9 +124,9 @@ BEGIN
       INSERT INTO tally VALUES (q.id, 'leased', -1, cardinality(good));
     END IF;
     INSERT INTO tally
-    SELECT q.id, 'pending', _hour(d), -count(*) FROM unnest(dues) AS d GROUP BY 3;
+    SELECT q.id, 'pending', _hour(d), -count(*) FROM unnest(picked.dues[1:picked.n]) AS d GROUP BY 3;
     taken := taken + cardinality(good);
-    examined := examined + cardinality(dues);
+    examined := examined + picked.n;
     EXIT WHEN cardinality(late) = 0;  -- no more is due, or no more fits
   END LOOP;
   IF taken = 0 THEN

@@ -31,6 +31,7 @@ DECLARE
   answers json[] := '{}';
   rows json;
   wake bigint;
+  put_at bigint;
   c _asked;
 BEGIN
   IF asked.database <> _here() THEN
@@ -40,9 +41,18 @@ BEGIN
     rows := NULL;
     CASE
       WHEN c.verb IN ('keep', 'replace') THEN
-        SELECT json_agg(p) INTO rows FROM _put(
-          c.queue, asked.now, c.verb, false, NULL, c.ids, c.is_json, c.data, c.at, c.delay, c.priority,
-          c.attempts, c.expires, c.groups, c.headers, c.latest) AS p;
+        put_at := NULL;
+        IF c.verb = 'keep' AND cardinality(c.ids) = 1 THEN  -- most calls
+          put_at := _put_one(
+            c.queue, asked.now, c.ids[1], c.is_json[1], c.data[1], c.at[1], coalesce(c.delay[1], 0),
+            coalesce(c.priority[1], 0)::integer, c.attempts[1]::integer, c.expires[1], c.groups[1], c.headers[1]);
+          rows := '[{"due":' || put_at || '}]';
+        END IF;
+        IF put_at IS NULL THEN
+          SELECT json_agg(p) INTO rows FROM _put(
+            c.queue, asked.now, c.verb, false, NULL, c.ids, c.is_json, c.data, c.at, c.delay, c.priority,
+            c.attempts, c.expires, c.groups, c.headers, c.latest) AS p;
+        END IF;
         wake := CASE WHEN c.latest IS NULL
                      THEN least(c.new_due, _moment(asked.now) + c.new_delay) ELSE 0 END;
       WHEN c.verb IN ('cancel', 'reschedule') THEN
