@@ -12,6 +12,7 @@ from aiormq import spec
 
 from bide.model.commands import Put
 from bide.model.errors import StoreFull
+from bide.targets.http import addresses
 from bide.targets.rabbitmq import broker as brokers
 from bide.targets.rabbitmq import publisher as publishers
 from bide.targets.rabbitmq.messages import Publication
@@ -200,7 +201,7 @@ def test_an_address_that_does_not_answer_is_passed_over(
         return ["127.0.0.2", "127.0.0.1"]
 
     monkeypatch.setattr(brokers, "lookup", lookup)
-    monkeypatch.setattr(brokers, "TRY", 0.1)
+    monkeypatch.setattr(addresses, "TRY", 0.1)
 
     async def story() -> None:
         with ExitStack() as sockets:

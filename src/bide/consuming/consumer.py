@@ -205,7 +205,7 @@ class Consumer(Claimer):
     # One delivery.
 
     def judge(self, one: Handling, error: BaseException) -> Verdict | None:
-        """Return how to settle a message whose handler raised; `None` leaves it to `policy`."""
+        """Return how to settle a message whose handler raised; `None` leaves it to `settling`."""
         return None
 
     def start(self, reply: Claimed) -> None:

@@ -1,4 +1,4 @@
-"""A handler: a function, its parameters, and the settings of its deliveries."""
+"""A handler: a function, what it takes, how its body is decoded, and its settings."""
 
 import inspect
 import types

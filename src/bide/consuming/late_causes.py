@@ -152,8 +152,9 @@ class LateCauses:
                  claimed - (one.arrived - one.asked) * 1000, claimed, claimed + ran * 1000,
                  one.freed)
             )  # fmt: skip
-            self._late.set()
         self.begun.clear()
+        if self._waited:
+            self._late.set()
         if len(self._waited) >= MOST:
             self._find()
         tally.lateness.observe_all(lateness)

@@ -1,4 +1,4 @@
-"""The log of workers and servers: a line of text, or one JSON object per line."""
+"""The log of workers and servers: a line of text, or one JSON object per line; its tracebacks."""
 
 import asyncio
 import logging

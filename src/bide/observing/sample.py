@@ -1,4 +1,4 @@
-"""Samples of a store: counts of its queues, its workers, and how late deliveries are."""
+"""Samples of a store: counts of queues, workers, how late deliveries are; forecasts together."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar

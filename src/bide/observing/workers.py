@@ -1,4 +1,4 @@
-"""Worker processes as they report themselves, and requests to replace one.
+"""Worker processes as they report themselves, when none served a queue, requests to replace one.
 
 A request is a message in a queue from which nothing claims: its id is the holder. The supervisor of
 that process looks there every few seconds, and deletes what it takes.
@@ -130,6 +130,9 @@ class Seen(NamedTuple):
 
 async def read_gaps(lane: Lane, queues: Sequence[str], began: int) -> dict[str, list[Span]]:
     """Read the reports of other processes; return for each queue when no worker served it.
+
+    A process reports when it began, and the gaps before that. A process that ended without a
+    farewell is known by its last report until that is deleted; one that took its leave is not.
 
     Args:
         lane: the lane to the store.

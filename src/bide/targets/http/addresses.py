@@ -7,8 +7,10 @@ the check is on the address of each connection, not on the name.
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from bide.model.errors import InvalidArgument
@@ -139,12 +141,20 @@ THREADS = 32
 TRY = 3.0
 """Seconds for connecting to one address of a host that has others."""
 
+T = TypeVar("T")
+
 Lookup = Callable[[str], Awaitable[list[str]]]
 """Returns the addresses of a host."""
 
 
 class _Resolver:
-    """Looks up hosts in its own threads, each host once at a time."""
+    """Looks up hosts in threads that nothing else of the process needs, each host once at a time.
+
+    The system's resolver holds a thread for as long as the name server of a host takes to answer.
+    Who chooses a host also chooses its name server, which may never answer. So a host occupies one
+    thread, however many requests to it wait, and never one of those in which the server does other
+    work.
+    """
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS, "bide-lookup")
@@ -177,3 +187,16 @@ async def lookup(host: str) -> list[str]:
         return [str(ipaddress.ip_address(host))]
     except ValueError:
         return await _resolver.addresses(host)
+
+
+async def first_to_answer(addresses: Sequence[str], connect: Callable[[str], Awaitable[T]]) -> T:
+    """Return the connection to the first of some addresses that answers.
+
+    Raises:
+        OSError: none does; it is the error of the last one.
+    """
+    for address in addresses[:-1]:
+        with suppress(OSError):
+            async with asyncio.timeout(TRY):
+                return await connect(address)
+    return await connect(addresses[-1])

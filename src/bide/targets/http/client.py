@@ -10,6 +10,7 @@ import os
 import resource
 import ssl
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -17,7 +18,7 @@ import h11
 
 from bide.clock import Clock, Timer
 from bide.model.limits import MAX_RECEIVER_BODY, MAX_RECEIVER_HEAD, MAX_RECEIVER_INTERIM
-from bide.targets.http.addresses import TRY, Gate, Lookup, NotPublic, lookup
+from bide.targets.http.addresses import Gate, Lookup, NotPublic, first_to_answer, lookup
 
 LINGER = 1.0
 """Seconds to wait for the rest of an answer once its status is known."""
@@ -246,14 +247,12 @@ class HttpClient:
             addresses = await self._lookup(origin[1])
         except (OSError, UnicodeError):
             addresses = []
-        failure: Exception = self._gate.refusal()  # an unknown host looks the same as a private one
-        for address in addresses:
-            try:
-                async with asyncio.timeout(TRY if address != addresses[-1] else None):
-                    return await self._connect_to(origin, address)
-            except OSError as error:
-                failure = error
-        raise NoAnswer(f"no connection: {_reason(failure)}") from failure
+        try:
+            if not addresses:
+                raise self._gate.refusal()  # an unknown host looks the same as a private one
+            return await first_to_answer(addresses, partial(self._connect_to, origin))
+        except OSError as error:
+            raise NoAnswer(f"no connection: {_reason(error)}") from error
 
     async def _connect_to(self, origin: _Origin, address: str) -> _Connection:
         scheme, host, port = origin

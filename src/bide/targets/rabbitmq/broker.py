@@ -5,6 +5,7 @@ import random
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import aio_pika
@@ -30,7 +31,7 @@ from bide.clock import Clock, sleep
 from bide.model.backoff import Backoff
 from bide.model.limits import MAX_AMQP_BODY
 from bide.targets.amqp import Address
-from bide.targets.http.addresses import TRY, Gate, lookup
+from bide.targets.http.addresses import Gate, first_to_answer, lookup
 
 DELIVER = b"\x00\x3c\x00\x3c"
 """Basic.Deliver. Then come: consumer tag (short text), delivery tag (8 bytes), whether it comes
@@ -44,7 +45,16 @@ FIXED = 12
 
 
 class FrameReader(asyncio.StreamReader):
-    """Reads frames as aiormq does: one byte, the kind; six, with the size; the rest."""
+    """Reads frames as aiormq does: one byte, the kind; six, with the size; the rest.
+
+    Messages that the client library cannot decode, or that are huge, must not end the process.
+    aiormq decodes frames while it reads, and fails for text that is not UTF-8, for impossible times
+    and for deeply nested headers. Brokers accept them. The connection would end each time that such
+    a message is delivered, and nothing behind it would ever be taken. So its properties are left
+    out here, and the intake rejects it. The same goes for the body of a huge message, which aiormq
+    would keep in memory. A frame that announces more than the largest body ends the connection: a
+    broker may be hostile, and aiormq would keep up to 4 GiB of it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -281,20 +291,14 @@ class _Transport(TransportFactory):
                 f"{host} is unknown or its address is not public; allow its network with "
                 "--allow-network"
             )
-        problem: OSError | None = None
-        for where in allowed:
-            try:
-                async with asyncio.timeout(TRY if where != allowed[-1] else None):
-                    return await self._open(where, port, **(tls if url.scheme == "amqps" else {}))
-            except ssl.SSLCertVerificationError as error:
-                text = f"the certificate of {url.host} could not be verified: "
-                raise Refused(text + error.verify_message) from error
-            except ssl.SSLError as error:
-                raise Refused(f"{url.host} does not speak TLS on this port") from error
-            except OSError as error:
-                problem = error
-        assert problem is not None
-        raise problem
+        connect = partial(self._open, port=port, **(tls if url.scheme == "amqps" else {}))
+        try:
+            return await first_to_answer(allowed, connect)
+        except ssl.SSLCertVerificationError as error:
+            text = f"the certificate of {url.host} could not be verified: "
+            raise Refused(text + error.verify_message) from error
+        except ssl.SSLError as error:
+            raise Refused(f"{url.host} does not speak TLS on this port") from error
 
     async def _open(
         self, host: str, port: int, **tls: Any

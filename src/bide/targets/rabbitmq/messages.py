@@ -1,4 +1,4 @@
-"""Fields of messages: what AMQP calls properties and headers, as headers of bide, and back.
+"""Messages of AMQP as the store keeps them, and back: fields, due times, dead letters.
 
 Headers of bide are text. Properties travel as headers whose names begin with `amqp-`; headers of
 AMQP that are no text travel together as JSON in `amqp-headers`.

@@ -1,4 +1,4 @@
-"""A publisher: messages in, what the broker said about each out."""
+"""Publish to RabbitMQ: messages in, what the broker said about each out; a target of push."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable

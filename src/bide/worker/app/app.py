@@ -1,4 +1,4 @@
-"""The app: handlers, and the state that they share."""
+"""The app: handlers, jobs, and the state that they share."""
 
 import inspect
 import os

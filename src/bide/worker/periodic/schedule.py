@@ -1,4 +1,4 @@
-"""The chain of a schedule: tick after tick, each run by one process."""
+"""A schedule: a function that is called tick after tick, each in one process."""
 
 import logging
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""A source: a function that returns the messages that should exist, and its windows."""
+"""A source: a function that returns the messages that should exist, asked window after window."""
 
 import asyncio
 import inspect
@@ -228,15 +228,13 @@ def inspect_source(function: Callable[..., Any], queue: str, name: str | None) -
             f"name={chosen!r} cannot be the name of a source: letters, digits and _ . -; give it "
             "one with name="
         )
-    try:
-        check_queue(home_of(check_queue(queue), chosen))
-    except InvalidArgument as error:
-        if len(home_of(queue, chosen).rpartition("/")[2]) <= 128:
-            raise
+    home = home_of(check_queue(queue), chosen)
+    if len(home.rpartition("/")[2]) > 128:
         raise InvalidArgument(
             f"the queue {queue!r} and the source {chosen!r} have names too long for each other: "
             f"{PREFIX}{queue}:{chosen} may have 128 letters; give it a short one with name="
-        ) from error
+        )
+    check_queue(home)
     is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
     return chosen, is_async
 

@@ -1,4 +1,4 @@
-"""The tick that the function of a schedule gets. In a file of its own: `bide` exports it."""
+"""What `bide` exports of schedules: a tick, and when one is due next."""
 
 import time
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The runner: runs an app in this process, within its lifespan."""
+"""The runner: runs an app in this process, within its lifespan, and watches the event loop."""
 
 import asyncio
 import logging

@@ -151,10 +151,10 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
         loop.add_signal_handler(signal.SIGHUP, self.reload)
-        every = self._look_after(), self._renew(), self._hear_requests()
-        chores = [asyncio.create_task(chore) for chore in every]
+        chores = [self._look_after(), self._renew(), self._hear_requests()]
         if self._folder is not None:
-            chores.append(asyncio.create_task(self._watch(Sources(self._folder))))
+            chores.append(self._watch(Sources(self._folder)))
+        beside = [asyncio.create_task(chore) for chore in chores]
         try:
             if self.port is not None:
                 await self.port.open()
@@ -164,8 +164,8 @@ class Supervisor:
             while self._processes:  # replaced ones may still finish their deliveries
                 await asyncio.wait([process.over for process in self._processes])
         finally:
-            for chore in chores:
-                chore.cancel()
+            for task in beside:
+                task.cancel()
             if self.port is not None:
                 self.port.close()
             if self.metrics is not None:

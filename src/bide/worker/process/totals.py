@@ -1,4 +1,4 @@
-"""The figures of all processes of a worker, including those that have ended."""
+"""What a supervisor knows by the store: figures of all processes, and requests to replace one."""
 
 import asyncio
 import logging
