@@ -46,7 +46,16 @@ def decoder(kind: Any, what: str) -> Decode:
         raise _refusal(kind, what, str(error)) from error
     if strange is not None:
         raise _refusal(kind, what, f"nothing is known of {_name(strange)}")
-    return _json(decode, kind)
+
+    def to_value(one: Handling) -> Any:
+        if not one.message.json:
+            raise Unfit(f"the body is bytes, and the handler takes a {_name(kind)}")
+        try:
+            return decode(one.message.data)
+        except Exception as error:  # validation code of the user may raise anything
+            raise Unfit(f"the body is no {_name(kind)}: {error}") from error
+
+    return to_value
 
 
 def _refusal(kind: Any, what: str, why: str) -> InvalidArgument:
@@ -76,19 +85,6 @@ def _bytes(one: Handling) -> bytes:
     if message.json:
         raise Unfit(f"the body is JSON, and the handler takes bytes: {message.data[:100]!r}")
     return message.data
-
-
-def _json(decode: Callable[[bytes], Any], kind: Any) -> Decode:
-    def to_value(one: Handling) -> Any:
-        message = one.message
-        if not message.json:
-            raise Unfit(f"the body is bytes, and the handler takes a {_name(kind)}")
-        try:
-            return decode(message.data)
-        except Exception as error:  # validation code of the user may raise anything
-            raise Unfit(f"the body is no {_name(kind)}: {error}") from error
-
-    return to_value
 
 
 def _name(kind: Any) -> str:

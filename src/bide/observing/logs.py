@@ -7,7 +7,6 @@ import sys
 from collections import OrderedDict
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -41,9 +40,7 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         told = record.__dict__
-        for name in FIELDS:
-            if name in told:
-                entry[name] = told[name]
+        entry |= {name: told[name] for name in FIELDS if name in told}
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         try:
@@ -59,12 +56,7 @@ def timestamp(seconds: float) -> str:
         >>> timestamp(1_700_000_000.25)
         '2023-11-14T22:13:20.250+00:00'
     """
-    return f"{_second(int(seconds))}.{int(seconds % 1 * 1000):03d}+00:00"
-
-
-@lru_cache(maxsize=2)
-def _second(seconds: int) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 class PlainFormatter(logging.Formatter):
