@@ -32,7 +32,7 @@ from bide.queue.base import tracer_of_puts
 from bide.queue.changing import Changes
 from bide.queue.delivery import AsyncDelivery, AsyncTake
 from bide.queue.put_and_settle import awaited
-from bide.queue.results import Audit, Forecast, deleted, following, must_be_new, result_in
+from bide.queue.results import Audit, Forecast, deleted, following, held, must_be_new, result_in
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, commands_of_stream, to_line
 from bide.queue.undoing import Undoable, note_of, steps_of, whole, whole_undo
 from bide.queue.values import wait_seconds
@@ -211,6 +211,12 @@ class AsyncQueue(
     async def _one(self, command: Command, within: object = None, *, new: bool = False) -> Outcome:
         (outcome,) = (await self._do(Outcomes, command, None, within)).outcomes
         return must_be_new(outcome) if new else outcome
+
+    async def _settle_one(
+        self, delivery: AsyncDelivery, command: Command, verb: str, *, settles: bool
+    ) -> None:
+        held(await self._one(command), verb)
+        delivery.settled = delivery.settled or settles
 
     def _run(self, steps: Steps[T], within: object = None) -> Async[T]:
         """Run the commands of some steps, and return their result."""

@@ -6,13 +6,11 @@ from contextlib import contextmanager
 from traceback import format_exception_only
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from bide.lane.steps import Steps
 from bide.model.commands import Command, Lease
 from bide.model.errors import BideError, Empty, InvalidArgument, WrongContext
 from bide.model.message import Message
-from bide.model.replies import Claimed, Outcomes
+from bide.model.replies import Claimed
 from bide.model.times import Duration, milliseconds
-from bide.queue.results import held
 
 Done = TypeVar("Done")
 """What a method returns: nothing, or a coroutine that returns nothing."""
@@ -98,13 +96,8 @@ class Held(Generic[Done]):
         return self._settle(command, "extended", settles=False)
 
     def _settle(self, command: Command, verb: str, *, settles: bool = True) -> Done:
-        done: Done = self._queue._run(self._settling(command, verb, settles))
+        done: Done = self._queue._settle_one(self, command, verb, settles=settles)
         return done
-
-    def _settling(self, command: Command, verb: str, settles: bool) -> Steps[None]:
-        reply: Outcomes = yield command
-        held(reply.outcomes[0], verb)
-        self.settled = self.settled or settles
 
 
 class Delivery(Held[None]):

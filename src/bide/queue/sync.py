@@ -32,7 +32,16 @@ from bide.observing.explanation import Explanation, follow, look_further
 from bide.queue.base import tracer_of_puts
 from bide.queue.changing import Changes
 from bide.queue.delivery import Delivery, Take
-from bide.queue.results import Audit, Forecast, deleted, find_all, following, must_be_new, result_in
+from bide.queue.results import (
+    Audit,
+    Forecast,
+    deleted,
+    find_all,
+    following,
+    held,
+    must_be_new,
+    result_in,
+)
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, to_line
 from bide.queue.undoing import Undoable, note_of, steps_of, whole, whole_undo
 from bide.queue.values import wait_seconds
@@ -317,6 +326,12 @@ class Queue(Changes[Delivery, Outcome, list[Outcome], int, Undoable, Settings]):
     def _one(self, command: Command, within: object = None, *, new: bool = False) -> Outcome:
         (outcome,) = self._do(Outcomes, command, None, within).outcomes
         return must_be_new(outcome) if new else outcome
+
+    def _settle_one(
+        self, delivery: Delivery, command: Command, verb: str, *, settles: bool
+    ) -> None:
+        held(self._one(command), verb)
+        delivery.settled = delivery.settled or settles
 
     def _run(self, steps: Steps[T], within: object = None) -> T:
         """Run the commands of some steps, and return their result."""
