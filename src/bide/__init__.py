@@ -21,7 +21,7 @@ from bide.queue.sorted_set import LoadedSet, load_sorted_set
 from bide.queue.stores import aqueues, asearch, queues, search, stop_worker, workers
 from bide.queue.takeover import TakenOver, take_over
 from bide.queue.undoing import Undoable
-from bide.server.subscribe import subscribe, unsubscribe
+from bide.server.subscriptions.subscribe import subscribe, unsubscribe
 from bide.worker.app.app import App, Job
 from bide.worker.periodic.tick import Tick, next_time
 

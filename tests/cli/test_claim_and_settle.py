@@ -10,7 +10,7 @@ from click.testing import Result
 
 import bide
 from bide.lane.shared import close_lane, open_lane
-from bide.server.access import Tokens
+from bide.server.access.tokens import Tokens
 from bide.server.app import App
 from bide.server.settings import Settings
 from tests.server.conftest import running

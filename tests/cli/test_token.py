@@ -11,10 +11,7 @@ import pytest
 
 import bide
 from bide.lane.shared import close_lane, open_lane
-from bide.model.commands import Put
-from bide.model.message import Item
-from bide.model.times import LATEST
-from bide.server.access import QUEUE, Tokens
+from bide.server.access.tokens import Tokens
 from bide.server.app import App
 from bide.server.settings import Settings
 from bide.testing import FakeClock
@@ -109,19 +106,6 @@ def test_the_last_use_is_written_at_most_once_a_minute(url: str) -> None:
     tokens.revoke(made.id)
     asyncio.run(tokens.write_uses())
     assert tokens.listed() == []
-    close_lane(lane)
-
-
-def test_tokens_with_the_scopes_of_old_stay_good(url: str) -> None:
-    lane = open_lane(url)
-    tokens = Tokens(lane)
-    text, made = tokens.create("shop", ["admin"])
-    old = {"id": made.id, "namespace": "shop", "scopes": ["produce", "read"], "hash": made.hash,
-           "name": "", "created": 1, "expires": None}  # fmt: skip
-    lane.call(Put(QUEUE, [Item(made.id, json.dumps(old).encode(), at=LATEST)], "replace"))
-    caller = asyncio.run(tokens.caller(text))
-    assert caller is not None
-    assert caller.rights == {"put", "change", "read", "bodies"}
     close_lane(lane)
 
 

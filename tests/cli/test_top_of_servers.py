@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 import bide
 from bide.cli import main
-from bide.server.access import Tokens
+from bide.server.access.tokens import Tokens
 from bide.server.app import App
 from bide.server.settings import Settings
 from tests.cli.conftest import BOUND, environment

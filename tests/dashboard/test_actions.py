@@ -14,7 +14,7 @@ from bide.model.commands import Find
 from bide.model.limits import MAX_FORM
 from bide.model.replies import Found
 from bide.observing.heartbeat import STOPS, Report, put_report
-from bide.server.action_log import ActionLog
+from bide.server.logs import ActionLog
 from tests.dashboard.conftest import Reply, Stage, Visitor, bury
 
 

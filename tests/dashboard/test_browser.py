@@ -13,7 +13,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 import bide
-from bide.server.action_log import Act, ActionLog
+from bide.server.logs import Act, ActionLog
 from tests.dashboard.chromium import chromium, dashboard, look_like
 from tests.dashboard.scene import set_scene
 from tests.servers import RedisServer

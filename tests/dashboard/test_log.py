@@ -10,7 +10,7 @@ import pytest
 
 from bide.dashboard.access import Access
 from bide.dashboard.pages.log import READ, SHOWN, last_entries
-from bide.server.action_log import Act, ActionLog
+from bide.server.logs import Act, ActionLog
 from tests.dashboard.conftest import Stage, Visitor
 from tests.dashboard.test_pages import HOSTILE, text_of
 

@@ -10,7 +10,7 @@ from bide.dashboard.access import Access
 from bide.lane.shared import open_lane
 from bide.model.errors import InvalidArgument
 from bide.observing.heartbeat import Busy, Report, put_report
-from bide.server.access import Tokens
+from bide.server.access.tokens import Tokens
 from tests.dashboard.conftest import Stage, Visitor, bury
 
 PAGES = ("", "queue?queue=orders", "message?queue=orders&id=order-42", "dead", "workers",

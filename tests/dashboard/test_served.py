@@ -15,7 +15,7 @@ from bide.dashboard.access import ACTIONS, Access
 from bide.dashboard.app import Dashboard
 from bide.dashboard.served import LASTS, dashboard_of
 from bide.lane.shared import close_lane, open_lane
-from bide.server.access import Tokens
+from bide.server.access.tokens import Tokens
 from bide.server.app import App
 from bide.server.settings import Quota, Settings
 from bide.testing import FakeClock

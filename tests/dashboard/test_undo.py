@@ -11,7 +11,7 @@ import bide
 from bide.dashboard.access import Access
 from bide.dashboard.actions import SHOWN
 from bide.model.undoing import UNDO_FOR
-from bide.server.action_log import ActionLog
+from bide.server.logs import ActionLog
 from tests.dashboard.conftest import Reply, Stage, Visitor, bury
 from tests.dashboard.test_actions import confirm, leads_to
 

@@ -16,7 +16,7 @@ import trustme
 
 import bide
 from bide.lane.shared import close_lane, open_lane
-from bide.server.access import Tokens
+from bide.server.access.tokens import Tokens
 from tests.docs.test_pages import ROOT
 from tests.server.process import ServerProcess
 from tests.servers import free_port

@@ -10,7 +10,7 @@ from bide.model.message import Options
 from bide.model.options import OPTIONS
 from bide.queue.transfer import to_line
 from bide.server.openapi import description
-from bide.server.suggestions import would_fit
+from bide.server.problem import would_fit
 from bide.server.wire import Given
 
 WRONG = [

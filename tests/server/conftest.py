@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bide.server.access import Tokens
+from bide.server.access.rights import SCOPES
+from bide.server.access.tokens import Tokens
 from bide.server.app import App
-from bide.server.http_server import HttpServer
-from bide.server.rights import SCOPES
+from bide.server.http.http_server import HttpServer
 from bide.server.serve import bind
 from bide.server.settings import Settings
 from bide.worker.process.child import loop_factory

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from bide.observing.logs import JsonFormatter, PlainFormatter
-from bide.server.accesslog import log_request
+from bide.server.logs import log_request
 from tests.server.conftest import Serve
 from tests.server.test_clients import until
 

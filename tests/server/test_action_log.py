@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from bide.model.limits import MAX_NAME
-from bide.server.action_log import Act, ActionLog
 from bide.server.app import App
+from bide.server.logs import Act, ActionLog
 from bide.server.routes import OPERATIONS
 from bide.server.settings import Settings
 from tests.server.client import Client, Q

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bide.server.admission import LOOK, RECHECK
+from bide.server.access.admission import LOOK, RECHECK
 from bide.server.app import App
 from bide.server.settings import Settings
 from bide.testing import FakeClock

@@ -8,9 +8,9 @@ import pytest
 
 from bide.model.limits import MAX_FAILED_LOGINS
 from bide.server.app import App
-from bide.server.client_address import ClientAddress
-from bide.server.login_throttle import WINDOW
+from bide.server.http.client_address import ClientAddress
 from bide.server.settings import Settings
+from bide.server.shared_state import WINDOW
 from bide.testing import FakeClock
 from tests.server.client import Client
 from tests.server.conftest import Serve

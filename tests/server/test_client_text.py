@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bide.model.errors import InvalidArgument, StoreUnavailable
-from bide.server.client_text import ClientText
+from bide.server.problem import ClientText
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve
 from tests.server.test_events import listening

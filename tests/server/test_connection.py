@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from bide.model.limits import MAX_DISCARDED, MAX_FIELDS, MAX_HEAD, MAX_UNREAD
-from bide.server import connection, http_server
-from bide.server.exchange import head
+from bide.server.http import connection, http_server
+from bide.server.http.exchange import head
 from tests.server.client import Client, Q
 from tests.server.conftest import SERVERS, Serve
 from tests.server.raw import exchange, request, status_of
@@ -423,10 +423,10 @@ def test_no_connection_is_taken_while_all_are_busy(serve: Serve) -> None:
         raw.close()
 
 
-def test_descriptors_bound_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_descriptors_bound_the_connections(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 256))
-    assert http_server._most(10_000) == 192
-    assert http_server._most(100) == 100
+    for given, most in ((10_000, 192), (100, 100)):
+        assert SERVERS[serve(max_connections=given).port]._most == most
 
 
 def test_a_header_cannot_hold_another() -> None:

@@ -17,7 +17,7 @@ from bide.model.errors import StoreUnavailable
 from bide.model.message import Item
 from bide.observing.heartbeat import Report, put_report
 from bide.observing.tally import Histogram
-from bide.server import admission
+from bide.server.access import admission
 from bide.server.routes import events
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve

@@ -16,9 +16,9 @@ from typing import Self
 
 import pytest
 
-from bide.server import http_server
 from bide.server.app import App
-from bide.server.http_server import HttpServer
+from bide.server.http import http_server
+from bide.server.http.http_server import HttpServer
 from bide.server.serve import bind
 from bide.server.settings import Settings
 from bide.worker.process.child import loop_factory

@@ -15,8 +15,8 @@ import trustme
 import bide
 from bide.model.errors import InvalidArgument, OutcomeUnknown, StoreUnavailable
 from bide.server.app import App
+from bide.server.http.http_server import context_of
 from bide.server.settings import Settings
-from bide.server.tls import context_of
 from tests.server.conftest import SERVERS, Serve
 from tests.server.process import ServerProcess
 from tests.server.test_processes import run

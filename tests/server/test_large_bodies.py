@@ -9,13 +9,13 @@ import pytest
 
 import bide
 from bide.lane.shared import close_lane, open_lane
-from bide.model.commands import Ack, Cancel, Claim, Lease, Put
+from bide.model.commands import Ack, Cancel, Claim, Command, Lease, Put
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item
 from bide.model.replies import Claimed
-from bide.server import large_bodies
-from bide.server.large_bodies import LARGE, LargeBodies
-from bide.server.lease_secrets import LeaseSecrets
+from bide.server.access.tokens import LeaseSecrets
+from bide.server.limits import request_bodies
+from bide.server.limits.request_bodies import LARGE, LargeBodies, Pause
 from bide.server.problem import Problem
 from bide.server.validate import check_each
 from tests.server.client import Q
@@ -61,15 +61,15 @@ def test_a_turn_that_is_not_waited_for_any_more_goes_to_the_next() -> None:
 
 
 def test_of_long_loops_one_at_a_time_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_bodies, "SLICE", 0.0)
+    monkeypatch.setattr(request_bodies, "SLICE", 0.0)
 
     async def story() -> None:
-        bodies, said, since = LargeBodies(1), [], 0.0
+        bodies, said = LargeBodies(1), []
 
         async def loop(name: str) -> None:
-            nonlocal since
+            pause = bodies.pauses()
             for _ in range(3):
-                since = await bodies.give_way(since)
+                await pause()
                 said.append(name)
 
         async def others() -> None:
@@ -96,7 +96,7 @@ def test_what_is_counted_is_given_back() -> None:
 
 
 def test_many_unfinished_large_bodies(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_bodies, "MAX_BUFFERED", 0)
+    monkeypatch.setattr(request_bodies, "MAX_BUFFERED", 0)
     client = serve(max_request=256 * KIB)
     head = request(
         "POST", f"{Q}/put", content_length=str(256 * KIB), content_type="application/json"
@@ -166,21 +166,34 @@ def test_large_bodies_arrive_whole(serve: Serve) -> None:
 
 def test_what_a_command_names_is_checked_in_steps() -> None:
     ids = [f"order-{number}" for number in range(1_000)]
-    assert len(list(check_each(Cancel("q", ids)))) == 1_000 // 256
+    assert _pauses_of(Cancel("q", ids)) == 1_000 // 256
     leases = [Lease(id, 1, "secret") for id in ids]
-    assert len(list(check_each(Ack("q", leases, [b"1"] * 1_000)))) == 2 * (1_000 // 256)
-    steps = check_each(Cancel("q", [*ids, "\n"]))
+    assert _pauses_of(Ack("q", leases, [b"1"] * 1_000)) == 2 * (1_000 // 256)
     with pytest.raises(InvalidArgument, match="control characters"):
-        list(steps)
+        _pauses_of(Cancel("q", [*ids, "\n"]))
+
+
+def _pauses_of(command: Command) -> int:
+    """Return how often others may go on while the lists of a command are checked."""
+    pauses = 0
+
+    async def pause() -> None:
+        nonlocal pauses
+        pauses += 1
+
+    asyncio.run(check_each(command, pause))
+    return pauses
 
 
 def test_leases_are_signed_and_checked_in_steps(tmp_path: Path) -> None:
-    ways: list[float] = []
+    pauses: list[str] = []
 
     class Counted(LargeBodies):
-        async def give_way(self, since: float) -> float:
-            ways.append(since)
-            return since
+        def pauses(self) -> Pause:
+            async def pause() -> None:
+                pauses.append("pause")
+
+            return pause
 
     async def story() -> None:
         lane = open_lane(f"sqlite:///{tmp_path}/bide.db")
@@ -192,7 +205,7 @@ def test_leases_are_signed_and_checked_in_steps(tmp_path: Path) -> None:
         leases = [Lease(m.id, signed.token, m.secret) for m in signed.messages]
         known = await secrets.checked("q", leases, trusted=False)
         assert [lease.token for lease in known] == [claimed.token] * 5
-        assert len(ways) == 10
+        assert len(pauses) == 10
         close_lane(lane)
 
     asyncio.run(story())

@@ -10,7 +10,7 @@ import pytest
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Find
 from bide.model.replies import Found
-from bide.server.lease_secrets import KEY, QUEUE
+from bide.server.access.tokens import KEY, KEYS
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve
 
@@ -97,10 +97,10 @@ def test_all_servers_of_a_store_know_the_secret_and_no_caller_its_key(
     lease = claimed(one.with_token(text))
     assert two.with_token(text).post(f"{Q}/ack", {"leases": [lease]}).status == 200
     root = one.with_token(make_token(None, "admin"))
-    scan = {"commands": [{"command": "scan", "queue": QUEUE}]}
+    scan = {"commands": [{"command": "scan", "queue": KEYS}]}
     assert root.post("/v1/batch", scan).status == 400
     lane = open_lane(f"sqlite:///{tmp_path}/bide.db")
-    reply = lane.call(Find(QUEUE, [KEY]))
+    reply = lane.call(Find(KEYS, [KEY]))
     assert isinstance(reply, Found)
     assert reply.messages[0] is not None
     number, _, secret = lease["token"].partition(".")

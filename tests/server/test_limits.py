@@ -44,9 +44,9 @@ from bide.model.limits import (
     MAX_VALUES,
 )
 from bide.model.message import MAX_ATTEMPTS
-from bide.server import rights
-from bide.server.claimers import Claimers
-from bide.server.structure import CHECKED
+from bide.server.access import rights
+from bide.server.limits.open_calls import Claimers
+from bide.server.limits.request_bodies import CHECKED
 from tests.server.client import Client, Reply
 from tests.server.conftest import Serve
 

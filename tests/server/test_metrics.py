@@ -6,11 +6,11 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from bide.model.replies import Counts, Flow, Sizes
 from bide.observing.metrics import claim_metrics, registry_of
-from bide.server import metrics
+from bide.server.access.rights import OPEN, Caller
 from bide.server.app import App
-from bide.server.rights import OPEN, Caller
+from bide.server.routes import monitoring
 from bide.server.settings import Settings
-from bide.server.shared_stats import ServerStats
+from bide.server.shared_state import ServerStats
 from bide.targets.http.stats import IntakeStats, PushStats
 from tests.docs.test_pages import ROOT
 from tests.server.client import Client, Q
@@ -59,7 +59,7 @@ def test_intakes_are_told_of_to_those_alone_who_see_the_whole_store() -> None:
     stats = ServerStats(sent=PushStats(taken={"mail": IntakeStats(stored=1)}))
 
     def told(caller: Caller) -> set[str]:
-        return {family.name for family in metrics._of_server(stats, {}, caller, 0)}
+        return {family.name for family in monitoring._of_server(stats, {}, caller, 0)}
 
     read = frozenset({"read"})
     assert "bide_rabbitmq_messages" in told(OPEN)

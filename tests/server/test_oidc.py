@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from bide.model.limits import MAX_DOCUMENT, MAX_KEYS, MAX_SUBJECT
-from bide.server import oidc
-from bide.server.oidc import OidcSettings
+from bide.server.access import oidc
+from bide.server.access.oidc import OidcSettings
 from bide.server.settings import Settings, read_file
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve

@@ -48,7 +48,7 @@ def test_the_page_tells_of_each_operation_and_fetches_nothing(client: Client) ->
 
 
 def test_the_page_says_what_it_needs(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "bide.server.page", raising=False)
+    monkeypatch.delitem(sys.modules, "bide.server.openapi", raising=False)
     monkeypatch.setitem(sys.modules, "jinja2", None)
     refused = client.get("/docs")
     assert refused.status == 501

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from bide.model import commands as cmd
 from bide.model.message import Failure, Item
 from bide.model.undoing import Bulk, Undo
-from bide.server import packed
-from bide.server.large_bodies import LargeBodies
-from bide.server.packed import Batch, unpack
+from bide.server.limits import decoding
+from bide.server.limits.decoding import Batch, unpack
+from bide.server.limits.request_bodies import LargeBodies
 from bide.server.problem import Problem
 
 ITEM = Item("a", b'{"n": 1}', group="g", headers={"h": "1"}, failures=(Failure(1, 2, "w", "why"),))
@@ -30,14 +30,14 @@ COMMANDS: list[Any] = [
 
 
 def read(data: bytes) -> Any:
-    return asyncio.run(LargeBodies(1).work(unpack(data)))
+    return asyncio.run(unpack(data, LargeBodies(1).pauses()))
 
 
 @pytest.fixture(params=["at once", "in steps"], autouse=True)
 def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "in steps":
-        monkeypatch.setattr(packed, "AT_ONCE", 0)
-        monkeypatch.setattr(packed, "LARGE", 0)
+        monkeypatch.setattr(decoding, "AT_ONCE", 0)
+        monkeypatch.setattr(decoding, "LARGE", 0)
 
 
 def test_every_command_is_read_as_it_was_written() -> None:
@@ -79,16 +79,19 @@ VALUES = st.recursive(
 def test_any_value_is_counted_to_its_end(value: object) -> None:
     data = msgspec.msgpack.encode(value)
 
-    list(packed._count_values(data))
+    def count(data: bytes) -> None:
+        asyncio.run(decoding._count_values(data, LargeBodies(1).pauses()))
+
+    count(data)
     with pytest.raises(msgspec.DecodeError):
-        list(packed._count_values(data[:-1]))
+        count(data[:-1])
 
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 65_535, 65_536])
 def test_lengths_of_each_size_are_counted(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr(packed, "AT_ONCE", 0)
-    monkeypatch.setattr(packed, "LARGE", 0)
-    monkeypatch.setattr(packed, "_STEP", 1)
+    monkeypatch.setattr(decoding, "AT_ONCE", 0)
+    monkeypatch.setattr(decoding, "LARGE", 0)
+    monkeypatch.setattr(decoding, "_COUNTED_AT_ONCE", 1)
     monkeypatch.setattr("bide.model.limits.MAX_PACKED", 20)
     assert read(msgspec.msgpack.encode({"commands": [cmd.Put("q", [Item("a", b"1" * size)])]}))
     with pytest.raises(Problem, match="more than 20 values"):

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bide.model.limits import MAX_HTTP_MESSAGES
-from bide.server import pieces
-from bide.server.large_bodies import LargeBodies
+from bide.server.limits import decoding
+from bide.server.limits.request_bodies import LargeBodies
 from bide.server.problem import Problem
 from tests.server.client import Q
 from tests.server.conftest import Serve
@@ -21,7 +21,7 @@ VALUES = st.recursive(
 
 
 def split(data: bytes, longest: int = 1 << 20) -> tuple[bytes, list[bytes]]:
-    return asyncio.run(LargeBodies(1).work(pieces.split(data, longest)))
+    return asyncio.run(decoding.split(data, longest, LargeBodies(1).pauses()))
 
 
 @settings(deadline=None)
@@ -38,7 +38,7 @@ def test_as_a_decoder_reads_them(
     request = {"messages": messages} | more if first else more | {"messages": messages}
     data = json.dumps(request, indent=indent).encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pieces, "SLICE", size)
+        patch.setattr(decoding, "SLICE", size)
         if len(json.dumps(request | {"messages": []}, indent=indent)) + 5 > size:
             with pytest.raises(Problem, match=r"beside its list|does not begin|is missing"):
                 split(data)

@@ -13,12 +13,10 @@ import pytest
 
 from bide.lane.shared import close_lane, open_lane
 from bide.model.message import REASON_LENGTH
-from bide.server import quota_counts as counts_module
-from bide.server import quotas as module
-from bide.server.quota_usage import NEVER, QuotaUsage
+from bide.server.limits import quotas as module
+from bide.server.limits.slow_reads import SlowReads
 from bide.server.settings import Quota, Settings
-from bide.server.shared_files import make_file
-from bide.server.slow_reads import SlowReads
+from bide.server.shared_state import NEVER, QuotaUsage, make_file
 from tests.server.conftest import Serve
 from tests.server.process import ServerProcess
 
@@ -33,7 +31,7 @@ def test_a_record_is_that_of_its_namespace() -> None:
     found = []
     for name in (None, "shop", "mail", "new"):
         with uses.of(name) as use:
-            found.append((use.allowance, use.count_after))
+            found.append((use.allowance, use.messages.after))
     assert found == [(0.0, NEVER), (4.0, NEVER), (2.0, NEVER), (0.0, NEVER)]
     uses.close()
 
@@ -55,11 +53,11 @@ def test_an_error_changes_nothing_and_keeps_nobody_waiting() -> None:
 
 COUNTING = """
 import sys
-from bide.server.quota_usage import QuotaUsage
+from bide.server.shared_state import QuotaUsage
 uses = QuotaUsage(int(sys.argv[1]))
 for number in range(2_000):
     with uses.of(f"n{number % 50}") as use:
-        use.pending += 1
+        use.messages.value += 1
 """
 
 
@@ -73,9 +71,9 @@ def test_no_count_of_several_processes_is_lost() -> None:
     total = 0.0
     for number in range(50):
         with uses.of(f"n{number}") as use:
-            total += use.pending
+            total += use.messages.value
     assert total == 6_000
-    assert os.fstat(descriptor).st_size == 50 * (16 + 9 * 8)
+    assert os.fstat(descriptor).st_size == 50 * (16 + 10 * 8)
     uses.close()
 
 
@@ -141,6 +139,7 @@ def test_dead_and_kept_messages_count_and_deleting_makes_room(
     serve: Serve, make_token: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RECOUNT_EVERY", -1.0)
+    monkeypatch.setattr(module, "SHARE", 0)
     client = serve(auth="required", quotas={"shop": Quota(pending=3)})
     client = client.with_token(make_token("shop", "admin"))
     client.send("PATCH", "/v1/queues/orders", {"keep": "1h"})
@@ -197,8 +196,8 @@ def test_a_quota_of_their_own_keeps_the_other_defaults() -> None:
 def test_stored_bytes_are_bounded_and_deleting_makes_room(
     serve: Serve, make_token: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counts_module, "RECOUNT_EVERY", 0.0)
-    monkeypatch.setattr(counts_module, "SHARE", 0)
+    monkeypatch.setattr(module, "RECOUNT_EVERY", 0.0)
+    monkeypatch.setattr(module, "SHARE", 0)
     monkeypatch.setattr(module, "WEIGH_EVERY", -60.0)
     server = serve(auth="required", quotas={"shop": Quota(stored=10_000)})
     client = server.with_token(make_token("shop", "admin"))
@@ -291,8 +290,7 @@ def test_retry_after_is_long_enough(serve: Serve, make_token: Any) -> None:
 def test_what_is_told_after_the_end_counts_nowhere() -> None:
     usage, settings = QuotaUsage(), Settings(store="memory://ended")
     lane = open_lane(settings.store)
-    counts = counts_module.QuotaCounts(lane, SlowReads(lane), usage)
-    quotas = module.Quotas(settings, counts, usage, asks=lambda: True)
+    quotas = module.Quotas(settings, lane, SlowReads(lane), usage, asks=lambda: True)
     quotas.carried("shop", 1 << 20)
     usage.close()
     quotas.carried("shop", 1 << 30)  # a request that was broken off

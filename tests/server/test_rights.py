@@ -12,8 +12,8 @@ import pytest
 import bide
 from bide.model import commands as cmd
 from bide.model.message import Item
+from bide.server.access.rights import RIGHTS, rights_of
 from bide.server.operation import Operation
-from bide.server.rights import RIGHTS, rights_of
 from bide.server.routes import OPERATIONS
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from bide.observing.tally import Tally
-from bide.server.shared_files import make_file
-from bide.server.shared_stats import ServerStats, SharedStats
+from bide.server.shared_state import ServerStats, SharedStats, make_file
 from bide.targets.http.stats import Deliveries, PushStats
 from tests.server.process import ServerProcess
 
@@ -71,7 +70,7 @@ def test_a_board_that_shrinks_and_grows_is_read_as_it_is() -> None:
 
 DYING = """
 import os, signal, sys
-from bide.server.shared_stats import SharedStats, ServerStats
+from bide.server.shared_state import SharedStats, ServerStats
 SharedStats(int(sys.argv[1])).post(ServerStats({("put", 201): 7}, {"put": 0.1}, waiting=3))
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -12,7 +12,7 @@ from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Cancel, Command, Count, Find, Forecast, Put, Scan, Where
 from bide.model.message import Item
 from bide.model.replies import Counts, Reply
-from bide.server.slow_reads import SlowReads, is_slow
+from bide.server.limits.slow_reads import SlowReads, is_slow
 from tests.server.conftest import Serve
 
 Q = "/v1/queues/orders"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bide.server.app import Path
+from bide.server.app import answer
 from bide.server.call import Call
 from bide.server.operation import Answer, Operation
 from bide.server.service import Service
@@ -26,12 +26,12 @@ def _sent_by(handle: Any) -> list[dict[str, Any]]:
     async def ask() -> None:
         service = Service(Settings(store="memory://"))
         try:
-            path = Path(service, [Operation("x", "GET", "/x", None, handle, {200: None})])
+            operation = Operation("x", "GET", "/x", None, handle, {200: None})
             scope: dict[str, Any] = {
                 "type": "http", "method": "GET", "path": "/x", "headers": [], "query_string": b"",
                 "server": None, "client": None,
             }  # fmt: skip
-            await path.answer(scope, "/x", _nobody, send)
+            await answer(service, {"GET": operation}, scope, "/x", _nobody, send)
         finally:
             await service.end()
 

@@ -18,8 +18,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from bide.server.app import App, create_app
-from bide.server.examples import BODIES
-from bide.server.openapi import description
+from bide.server.openapi import TEXTS, description
 from bide.server.routes import OPERATIONS
 from bide.server.settings import Settings
 from tests.contrib.serving import serving
@@ -33,7 +32,7 @@ AXE = files("axe_core_python").joinpath("axe.min.js").read_text("utf-8")
 
 
 def test_each_example_is_of_an_operation() -> None:
-    assert set(BODIES) <= {one.name for one in OPERATIONS if one.takes is not None}
+    assert set(TEXTS["bodies"]) <= {one.name for one in OPERATIONS if one.takes is not None}
 
 
 @pytest.mark.parametrize("name", [one.name for one in OPERATIONS if one.takes is not None])

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from bide.server.turns import Turns
+from bide.server.limits.slow_reads import Turns
 
 
 def test_one_at_a_time_in_their_order_also_after_a_failure() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 import bide
 from bide.model.undoing import PART
-from bide.server import quotas
+from bide.server.limits import quotas
 from bide.server.settings import Quota
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import bide
 from bide.lane.shared import close_lane, open_lane
-from bide.server.access import Tokens
+from bide.server.access.tokens import Tokens
 from tests.soak.attacks import ATTACKS, Target
 
 MEMORY = 512 << 20

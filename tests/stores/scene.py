@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import bide
-from bide.server.access import Tokens
+from bide.server.access.tokens import Tokens
 from bide.server.app import App
 from bide.server.settings import Settings
 from bide.testing import FakeClock, ManualWorker, ScratchStore

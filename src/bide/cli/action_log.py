@@ -8,7 +8,7 @@ from typing import Any
 from bide.cli import option
 from bide.model.errors import BideError
 from bide.queue.values import user_name
-from bide.server.subscribe import Identity
+from bide.server.subscriptions.subscribe import Identity
 
 Done = bool | None | dict[str, bool]
 """What a command returns: whether it did what was asked; by name, where it takes several."""
@@ -25,7 +25,7 @@ def logged(act: str) -> Callable[[Callable[..., Done]], Callable[..., bool | Non
         @option.action_log("A file to which a JSON line about this is appended.")
         @functools.wraps(function)
         def run(*given: Any, action_log: str | None, **options: Any) -> bool | None:
-            from bide.server.action_log import DONE, Act, ActionLog
+            from bide.server.logs import DONE, Act, ActionLog
 
             log = ActionLog(action_log)
             which = next((one for one in given if isinstance(one, Identity)), None)

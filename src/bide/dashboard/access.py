@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from bide.model.errors import InvalidArgument
-from bide.server.rights import ALL_QUEUES, Caller
+from bide.server.access.rights import ALL_QUEUES, Caller
 
 RIGHTS = {
     "cancel": "change", "reschedule": "change", "edit": "change", "copy": "put", "release": "admin",

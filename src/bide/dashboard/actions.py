@@ -25,7 +25,7 @@ from bide.observing.workers import request_stop
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import Audit, deleted, in_parts
 from bide.queue.undoing import bulk_of, steps_of, whole, whole_undo
-from bide.server.action_log import DONE, Act
+from bide.server.logs import DONE, Act
 
 R = TypeVar("R", bound=Reply)
 

@@ -16,13 +16,12 @@ from bide.dashboard.reading import StoreReader
 from bide.dashboard.rendering import LANGUAGES, STATIC, language_of, render, static_file
 from bide.dashboard.view import Admit, Page, Redirect, Refused, Request, View
 from bide.model.errors import AccessDenied, BideError, InvalidArgument, StoreError
-from bide.server.action_log import Act, ActionLog
+from bide.server.access.admission import refuse_foreign_forms
 from bide.server.call import Send
-from bide.server.client_text import ClientText
-from bide.server.cross_site import refuse_foreign_forms
-from bide.server.problem import Problem
-from bide.server.receiving import Gone
-from bide.server.slow_reads import SlowReads
+from bide.server.limits.request_bodies import Gone
+from bide.server.limits.slow_reads import SlowReads
+from bide.server.logs import Act, ActionLog
+from bide.server.problem import ClientText, Problem
 
 if TYPE_CHECKING:
     from bide.dashboard.served import Sessions

@@ -20,7 +20,7 @@ from bide.model.message import Message, size_of
 from bide.model.replies import Explained, Forecasted, Names, Page, Reply
 from bide.observing.explanation import afollow, look_further
 from bide.observing.sample import RecentWorkers, Sample, Worker, take_sample, together
-from bide.server.slow_reads import SlowReads, is_slow
+from bide.server.limits.slow_reads import SlowReads, is_slow
 
 R = TypeVar("R", bound=Reply)
 T = TypeVar("T")

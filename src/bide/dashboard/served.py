@@ -1,7 +1,7 @@
 """The dashboard as pages of `bide serve`, with its tokens, quotas and action log.
 
 Run as a program, it is a process of a server that also shows the dashboard; see
-`bide.server.child`. A visitor shows a token once, and a cookie stands for it. The cookie names the
+`bide.server.serve`. A visitor shows a token once, and a cookie stands for it. The cookie names the
 token and carries a code that only the processes of this server can make. The token is looked up at
 each request: one that was revoked, rotated or has expired ends its sessions.
 """
@@ -18,11 +18,11 @@ from bide.dashboard.view import Redirect, Refused, Request
 from bide.model.commands import Edit, Put
 from bide.model.errors import AccessDenied
 from bide.model.message import Item
-from bide.server.access import Token
-from bide.server.child import SESSION_KEY, main
-from bide.server.cross_site import refuse_foreign_hosts
+from bide.server.access.admission import refuse_foreign_hosts
+from bide.server.access.rights import Caller
+from bide.server.access.tokens import Token
 from bide.server.problem import Problem
-from bide.server.rights import Caller
+from bide.server.serve import SESSION_KEY, main
 from bide.server.service import Service
 
 COOKIE = "bide_session"

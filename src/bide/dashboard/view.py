@@ -16,7 +16,7 @@ from bide.model.identity import check_queue
 from bide.model.limits import MAX_FORM
 from bide.model.message import Item
 from bide.model.times import unix
-from bide.server.receiving import Receive, read_body
+from bide.server.limits.request_bodies import Receive, read_body
 
 PATIENCE = 30.0
 """Seconds in which a form must have come."""

@@ -13,7 +13,7 @@ from bide.dashboard.access import Access
 from bide.dashboard.app import Dashboard
 from bide.engines.registry import opener
 from bide.model.limits import MAX_FORM
-from bide.server.action_log import ActionLog
+from bide.server.logs import ActionLog
 
 PATIENCE = 60.0
 """Seconds after which a request that has no answer fails; a page takes 8 at most."""

@@ -3,19 +3,18 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
 from bide.model.errors import BideError
-from bide.server.accesslog import log_request
-from bide.server.action_log import DONE, Act, count_of
+from bide.server.access.admission import refuse_pages
 from bide.server.call import Call, Scope, Send, send_whole
-from bide.server.cross_site import refuse_pages
+from bide.server.limits.request_bodies import Gone, Receive
+from bide.server.logs import DONE, Act, count_of, log_request
 from bide.server.operation import Answer, Operation
 from bide.server.problem import Problem, as_json, of_bide
-from bide.server.receiving import Gone, Receive
 from bide.server.routes import OPERATIONS
 from bide.server.service import Service, SettableClock
 from bide.server.settings import Settings
@@ -24,103 +23,85 @@ from bide.server.shared_state import SharedState
 _log = logging.getLogger("bide.server")
 
 
-class Path:
-    """The operations of one path.
+async def answer(
+    service: Service, operations: Mapping[str, Operation], scope: Scope, path: str,
+    receive: Receive, send: Send,
+) -> None:  # fmt: skip
+    """Answer a request.
 
     Args:
         service: that answers.
-        operations: one per method.
+        operations: those of the path, by method.
+        scope: the ASGI scope of the request.
+        path: its path, undecoded.
+        receive: gives its body.
+        send: takes the answer.
     """
-
-    def __init__(self, service: Service, operations: list[Operation]) -> None:
-        self._service = service
-        self._by_method = {operation.method: operation for operation in operations}
-        if "GET" in self._by_method:
-            self._by_method["HEAD"] = self._by_method["GET"]
-        self._allow = ", ".join(sorted(self._by_method))
-        parts = enumerate(operations[0].path.split("/"))
-        self._named = [(part[1:-1], at) for at, part in parts if part.startswith("{")]
-        """Which parts of the path are names, and of which kind."""
-
-    async def answer(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
-        """Answer a request.
-
-        Args:
-            scope: its ASGI scope.
-            path: its path, undecoded.
-            receive: gives its body.
-            send: takes the answer.
-        """
-        began = time.perf_counter()
-        method: str = scope["method"]
-        operation = self._by_method.get(method)
-        if operation is None:
-            problem = Problem(
-                "method-not-allowed", f"{method} cannot be done here; {self._allow} can",
-                headers={"allow": self._allow},
-            )  # fmt: skip
-            await refuse_unrouted(self._service, scope, path, send, problem)
-            return
-        parts = path.split("/")
-        named = {name: parts[at] for name, at in self._named}
-        call = Call(self._service, operation, scope, named, receive, send)
-        status, result, content = 0, "ended", None
-        try:
-            await self._admit(call)
-            told = await operation.handle(call, **await call.parameters())
-            if told is not None:
-                answer = told if isinstance(told, Answer) else Answer(200, told)
-                await call.answer(answer)
-                status, content = answer.status, answer.content
-            else:
-                status = 200
-            result = DONE
-        except Gone:
-            status, result = 499, "client-gone"  # as nginx logs it
-        except Problem as problem:
-            status, result = await _refuse(call, problem)
-        except BideError as error:
-            status, result = await _refuse(
-                call, of_bide(error, self._service.client_text.of(error))
-            )
-        except Exception:  # noqa: BLE001  (it is logged, and other requests go on)
-            _log.exception("%s %s failed", method, operation.path)
-            text = "the server made a mistake; its log tells more. Please report it"
-            status, result = await _refuse(call, Problem("internal", text))
-        finally:
-            call.over()
-            took = self._service.note(operation.name, status, began)
-            caller, client = call.caller, call.client or ""
-            log_request(
-                method, path, status, took, operation.name, client, caller.namespace, caller.token
-            )
-            if self._service.action_log.is_on and operation.right is not None:
-                self._log_acts(call, result, content)
-
-    def _log_acts(self, call: Call, result: str, content: object) -> None:
-        """Log what was done: the commands of a batch, or the operation."""
-        caller = call.caller
-        acts = call.acts if result == DONE else [Act(a.act, a.queue, 0, result) for a in call.acts]
-        if not acts:
-            queue, name = (unquote(call.named[n]) if n in call.named else None for n in _NAMES)
-            acts = [Act(call.operation.name, queue, count_of(content), result, name)]
-        self._service.action_log.write(
-            acts, who=caller.name or caller.token or "", token=caller.token or "",
-            client=call.client or "", namespace=caller.namespace,
+    began = time.perf_counter()
+    method: str = scope["method"]
+    operation = operations.get("GET" if method == "HEAD" else method)
+    if operation is None:
+        there = ", ".join(sorted({*operations, *(("HEAD",) if "GET" in operations else ())}))
+        problem = Problem(
+            "method-not-allowed", f"{method} cannot be done here; {there} can",
+            headers={"allow": there},
         )  # fmt: skip
+        await refuse_unrouted(service, scope, path, send, problem)
+        return
+    parts = zip(operation.path.split("/"), path.split("/"), strict=True)
+    named = {name[1:-1]: part for name, part in parts if name.startswith("{")}
+    call = Call(service, operation, scope, named, receive, send)
+    status, result, content = 0, "ended", None
+    try:
+        await _admit(call)
+        told = await operation.handle(call, **await call.parameters())
+        if told is not None:
+            reply = told if isinstance(told, Answer) else Answer(200, told)
+            await call.answer(reply)
+            status, content = reply.status, reply.content
+        else:
+            status = 200
+        result = DONE
+    except Gone:
+        status, result = 499, "client-gone"  # as nginx logs it
+    except Problem as problem:
+        status, result = await _refuse(call, problem)
+    except BideError as error:
+        status, result = await _refuse(call, of_bide(error, service.client_text.of(error)))
+    except Exception:  # noqa: BLE001  (it is logged, and other requests go on)
+        _log.exception("%s %s failed", method, operation.path)
+        text = "the server made a mistake; its log tells more. Please report it"
+        status, result = await _refuse(call, Problem("internal", text))
+    finally:
+        call.over()
+        took = service.note(operation.name, status, began)
+        caller, client = call.caller, call.client or ""
+        log_request(
+            method, path, status, took, operation.name, client, caller.namespace, caller.token
+        )
+        if service.action_log.is_on and operation.right is not None:
+            acts = [a if result == DONE else Act(a.act, a.queue, 0, result) for a in call.acts]
+            if not acts:
+                queue, name = (unquote(named[n]) if n in named else None for n in _NAMES)
+                acts = [Act(operation.name, queue, count_of(content), result, name)]
+            who, token = caller.name or caller.token or "", caller.token or ""
+            service.action_log.write(
+                acts, who=who, token=token, client=client, namespace=caller.namespace
+            )
 
-    async def _admit(self, call: Call) -> None:
-        """Find out who the caller is, and refuse what they may not do."""
-        admission, needed = self._service.admission, call.operation.right
-        if needed is not None:
-            token = call.token
-            if token is not None or not admission.is_open:
-                call.caller = await admission.caller(token, call.client)
-            if needed:
-                call.caller.need(needed)
-            self._service.quotas.may_carry(call.caller.namespace)
-        if not admission.asks:
-            refuse_pages(call)
+
+async def _admit(call: Call) -> None:
+    """Find out who the caller is, and refuse what they may not do."""
+    admission, needed = call.service.admission, call.operation.right
+    if needed is not None:
+        token = call.token
+        if token is not None or not admission.is_open:
+            call.caller = await admission.caller(token, call.client)
+        if needed:
+            call.caller.need(needed)
+        call.service.quotas.may_carry(call.caller.namespace)
+    if not admission.asks:
+        refuse_pages(call)
 
 
 async def _refuse(call: Call, problem: Problem) -> tuple[int, str]:
@@ -169,10 +150,9 @@ class App:
         self.service = Service(settings, test_clock, shared)
         self._pages = None if pages is None else pages(self.service)
         self._ready = ready
-        by_path: dict[str, list[Operation]] = {}
+        self._paths: dict[tuple[str, ...], dict[str, Operation]] = {}
         for operation in OPERATIONS:
-            by_path.setdefault(operation.path, []).append(operation)
-        self._paths = {_shape(path): Path(self.service, found) for path, found in by_path.items()}
+            self._paths.setdefault(_shape(operation.path), {})[operation.method] = operation
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -185,9 +165,12 @@ class App:
         await self.service.begin()
         self.service.pushing.begin()
         self._ready()
-        attendance = self.service.attendance() if self.service.lane.capabilities.shared else None
         keeping = [asyncio.create_task(self.service.keep_tokens())]
-        if attendance is not None:
+        if (
+            attendance := self.service.attendance()
+            if self.service.lane.capabilities.shared
+            else None
+        ):
             keeping.append(asyncio.create_task(attendance.keep()))
         try:
             yield
@@ -214,19 +197,16 @@ class App:
         path = raw.partition(b"?")[0].decode("latin-1")
         if root := scope.get("root_path"):  # where the application is mounted
             path = path.removeprefix(quote(root))
+        shown = f"{path}/".startswith(f"{DASHBOARD}/")
         if (found := self._paths.get(_shape(path))) is not None:
-            await found.answer(scope, path, receive, send)
-            return
-        if self._pages is not None and f"{path}/".startswith(f"{DASHBOARD}/"):
+            await answer(self.service, found, scope, path, receive, send)
+        elif self._pages is not None and shown:
             await self._show(self._pages, scope, path, receive, send)
-            return
-        hint = "; the dashboard is off: bide serve --dashboard" if self._pages is None else ""
-        problem = Problem(
-            "not-found",
-            "there is nothing at this path; /docs tells what there is"
-            + (hint if path == "/" or f"{path}/".startswith(f"{DASHBOARD}/") else ""),
-        )
-        await refuse_unrouted(self.service, scope, path, send, problem)
+        else:
+            told = "there is nothing at this path; /docs tells what there is"
+            if self._pages is None and (shown or path == "/"):
+                told += "; the dashboard is off: bide serve --dashboard"
+            await refuse_unrouted(self.service, scope, path, send, Problem("not-found", told))
 
     async def _show(
         self, pages: "Pages", scope: Scope, path: str, receive: Receive, send: Send

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -20,16 +20,16 @@ from bide.model.message import Message
 from bide.model.replies import Page, Reply, expect
 from bide.queue.command_builder import CommandBuilder
 from bide.server import wire
-from bide.server.action_log import Act
-from bide.server.client_address import network_of
-from bide.server.long_calls import LongCalls
+from bide.server.access.rights import OPEN, Caller
+from bide.server.http.client_address import network_of
+from bide.server.limits.open_calls import LongCalls
+from bide.server.limits.request_bodies import Receive, check_json, read_body
+from bide.server.limits.slow_reads import is_slow
+from bide.server.logs import Act
 from bide.server.operation import JSON, Answer, Operation
 from bide.server.problem import Problem, invalid, of_validation
-from bide.server.receiving import Receive, read_body
-from bide.server.rights import OPEN, Caller
 from bide.server.service import Service
-from bide.server.slow_reads import is_slow
-from bide.server.structure import check_json
+from bide.targets.http.records import Records
 
 Scope = dict[str, Any]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -63,7 +63,6 @@ class Call:
     """The commands of a batch, for the action log."""
     streams: bool = field(default=False, init=False)
     """Whether an answer that goes on was begun."""
-    _arguments: CommandBuilder | None = field(default=None, init=False)
     _received: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -114,17 +113,19 @@ class Call:
         """Who sent the request, as commands say it: the token's name, or where it came from."""
         return actor_of(self.caller.name or self.caller.token or self.client or "local")
 
-    @property
+    @cached_property
     def arguments(self) -> CommandBuilder:
         """The builder of commands for the queue."""
-        if self._arguments is None:
-            queue = self.queue
-            full = self.caller.full(queue)
-            try:
-                self._arguments = _arguments_of(full, self.service.settings.max_body, self.actor)
-            except InvalidArgument as error:
-                raise InvalidArgument(str(error).replace(full, queue, 1)) from None
-        return self._arguments
+        full = self.full
+        try:
+            return _arguments_of(full, self.service.settings.max_body, self.actor)
+        except InvalidArgument as error:
+            raise InvalidArgument(str(error).replace(full, self.queue, 1)) from None
+
+    @property
+    def records(self) -> Records:
+        """The subscriptions of the store."""
+        return self.service.pushing.records
 
     async def text(self) -> bytes:
         """Return the request's body, which is to be JSON; "{}" without a body.
@@ -145,15 +146,15 @@ class Call:
 
     async def bytes(self) -> bytes:
         """Return the request's body."""
-        settings = self.service.settings
-        return await read_body(
-            self.receive, self.header("content-length"), settings.max_request,
-            settings.request_timeout, self._grow,
-        )  # fmt: skip
 
-    def _grow(self, before: int, after: int) -> None:
-        self.service.large_bodies.grow(before, after)
-        self._received = after
+        def grow(before: int, after: int) -> None:
+            self.service.large_bodies.grow(before, after)
+            self._received = after
+
+        length, settings = self.header("content-length"), self.service.settings
+        return await read_body(
+            self.receive, length, settings.max_request, settings.request_timeout, grow
+        )
 
     def over(self) -> None:
         """Count its body no longer as one that is kept, but as carried."""
@@ -186,8 +187,7 @@ class Call:
         Raises:
             Problem: it does not fit.
         """
-        data = await self.text()
-        check_json(data)
+        check_json(data := await self.text())
         return decode(data, kind)
 
     @property
@@ -209,13 +209,11 @@ class Call:
         """
         said: bytes = self.scope["query_string"]
         try:
-            text = said.decode("ascii")
-            pairs = (
-                parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MAX_QUERY)
-                if text
-                else ()
-            )
-        except (UnicodeDecodeError, ValueError) as error:
+            pairs = parse_qsl(
+                said.decode("ascii"), keep_blank_values=True, errors="strict",
+                max_num_fields=MAX_QUERY,
+            )  # fmt: skip
+        except ValueError as error:
             raise Problem("malformed", f"the query cannot be read: {error}") from None
         try:
             return msgspec.convert(dict(pairs), kind, strict=False)
@@ -263,15 +261,17 @@ class Call:
         """Return a message as the caller may see it."""
         return wire.shown(message, self.queue, bodies=self.caller.may("bodies"))
 
-    def page(self, page: Page) -> wire.Messages:
+    async def page(self, scan: Command) -> wire.Messages:
         """Return a page of messages as the caller may see them."""
+        page = await self.ask(Page, scan)
         return wire.Messages([self.shown(message) for message in page.messages], page.cursor)
 
     async def answer(self, answer: Answer) -> None:
         """Send an answer."""
-        headers = {"content-type": answer.kind, **answer.headers}
-        data = answer.data
+        content = answer.content
+        data = content if isinstance(content, bytes) else msgspec.json.encode(content)
         self.carried(len(data))
+        headers = {"content-type": answer.kind, **answer.headers}
         await send_whole(self.send, answer.status, data, headers)
 
 
@@ -304,15 +304,11 @@ def decode(data: bytes, kind: type[T], place: str = "") -> T:
 
 async def send_whole(send: Send, status: int, data: bytes, headers: Mapping[str, str]) -> None:
     """Send an answer in one piece."""
-    empty = status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
-    fields = [
-        (name.encode("latin-1"), value.encode("latin-1"))
-        for name, value in headers.items()
-        if not (empty and name == "content-type")
-    ]
-    if empty:
+    headers = {**headers, "content-length": str(len(data))}
+    if status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
         data = b""
-    else:
-        fields.append((b"content-length", b"%d" % len(data)))
+        del headers["content-length"]
+        headers.pop("content-type", None)
+    fields = [(name.encode("latin-1"), text.encode("latin-1")) for name, text in headers.items()]
     await send({"type": "http.response.start", "status": int(status), "headers": fields})
     await send({"type": "http.response.body", "body": data})

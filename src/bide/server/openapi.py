@@ -1,27 +1,36 @@
-"""The OpenAPI 3.1 description, made of the operations and the structs that they use."""
+"""The OpenAPI 3.1 description, made of the operations and the structs that they use.
 
-from collections.abc import Iterable
+`static/openapi.toml` has what these do not say. The page at /docs shows the same, with forms to try
+it; nothing is fetched from elsewhere.
+"""
+
+import hashlib
+import json
+import tomllib
+from base64 import b64encode
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
+from importlib.resources import files
 from inspect import cleandoc
 from typing import Any
 
 import msgspec
 
-from bide.server.examples import BODIES, NAMES
 from bide.server.operation import JSON, Operation
 from bide.server.problem import KINDS, ProblemDocument
-from bide.server.webhooks import WEBHOOKS
 
-_REF = "#/components/schemas/{name}"
 _EVERYWHERE = (400, 408, 413, 500, 503, 504)
 _WITH_TOKEN = (401, 403, 429)
 
 
 @cache
-def document() -> bytes:
-    """Return the description as JSON."""
-    return msgspec.json.encode(description())
+def static(name: str) -> str:
+    """Return the text of a file that comes with the server."""
+    return files("bide.server").joinpath("static", name).read_text("utf-8")
+
+
+TEXTS: dict[str, Any] = tomllib.loads(static("openapi.toml"))
 
 
 @cache
@@ -29,63 +38,49 @@ def description() -> dict[str, Any]:
     """Return the description."""
     from bide.server.routes import OPERATIONS as operations
 
-    types = [*_types(operations), ProblemDocument]
-    schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
+    types: list[Any] = []
+    for one in operations:
+        types += [one.takes, one.query, *one.answers.values()]
+    types = [*dict.fromkeys(kind for kind in types if kind not in (None, bytes)), ProblemDocument]
+    template = "#/components/schemas/{name}"
+    schemas, components = msgspec.json.schema_components(types, ref_template=template)
     components = msgspec.json.decode(msgspec.json.encode(components))  # defaults as JSON has them
-    known = {id(kind): schema for kind, schema in zip(types, schemas, strict=True)}
+    known = dict(zip(types, schemas, strict=True))
     paths: dict[str, Any] = {}
     for operation in operations:
         told = _operation(operation, known, components)
         paths.setdefault(operation.path, {})[operation.method.lower()] = told
-    return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "bide",
-            "version": version("bide"),
-            "summary": "A delay queue: messages that bide their time.",
-            "description": (
-                "Moments are told as Unix milliseconds; they are given as ISO 8601 with a zone or "
-                "as Unix seconds. Lengths of time are given as `1h30m` or in seconds. Errors are "
-                "problem documents (RFC 9457) that name the cause, the field and the mend."
-            ),
-            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
-        },
-        "servers": [{"url": "."}],
+    document: dict[str, Any] = TEXTS["document"]
+    return document | {
+        "info": document["info"] | {"version": version("bide")},
         "tags": [{"name": name} for name in dict.fromkeys(one.tag for one in operations)],
         "paths": paths,
-        "webhooks": WEBHOOKS,
-        "components": {
-            "schemas": dict(sorted(components.items())),
-            "securitySchemes": {
-                "token": {
-                    "type": "http",
-                    "scheme": "bearer",
-                    "description": "A token of `bide token create`; not needed where the server "
-                    "asks for none.",
-                }
-            },
+        "webhooks": {
+            name: {"post": _webhook(name, **it)} for name, it in TEXTS["webhooks"].items()
         },
+        "components": document["components"] | {"schemas": dict(sorted(components.items()))},
     }
 
 
-def _types(operations: Iterable[Operation]) -> list[Any]:
-    found: list[Any] = []
-    for operation in operations:
-        for kind in (operation.takes, operation.query, *operation.answers.values()):
-            if kind not in (None, bytes) and kind not in found:
-                found.append(kind)
-    return found
-
-
 def _operation(
-    operation: Operation, known: dict[int, Any], components: dict[str, Any]
+    operation: Operation, known: dict[Any, Any], components: dict[str, Any]
 ) -> dict[str, Any]:
-    summary, text = operation.described
+    summary, _, text = cleandoc(operation.handle.__doc__ or "").partition("\n\n")
+    text = text.replace("\n", " ")
+    named = [
+        {"name": name, "in": "path", "required": True} | it
+        for name, it in TEXTS["names"].items()
+        if f"{{{name}}}" in operation.path
+    ]
     told: dict[str, Any] = {
         "operationId": operation.name,
-        "summary": summary,
+        "summary": summary.rstrip("."),
         "tags": [operation.tag],
-        "parameters": [*_path(operation), *_query(operation, components), *_headers(operation)],
+        "parameters": [
+            *named,
+            *_query(operation, components),
+            *(_header(name, text) for name, text in operation.headers.items()),
+        ],
         "responses": _answers(operation, known),
         "security": [] if operation.right is None else [{"token": []}, {}],
     }
@@ -94,8 +89,8 @@ def _operation(
     if text:
         told["description"] = text
     if operation.takes is not None:
-        example = BODIES.get(operation.name, {})
-        content: dict[str, Any] = {JSON: {"schema": known[id(operation.takes)], "example": example}}
+        example = TEXTS["bodies"].get(operation.name, {})
+        content: dict[str, Any] = {JSON: {"schema": known[operation.takes], "example": example}}
         if operation.takes_bytes:
             content["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
         required = bool(components[operation.takes.__name__].get("required"))
@@ -103,60 +98,42 @@ def _operation(
     return told
 
 
-def _path(operation: Operation) -> list[dict[str, Any]]:
-    pattern = "^[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}$"
-    schemas = {
-        "queue": {"type": "string", "pattern": pattern},
-        "name": {"type": "string", "pattern": pattern},
-        "id": {"type": "string", "minLength": 1, "maxLength": 512},
-        "holder": {"type": "string", "minLength": 1, "maxLength": 512},
-    }
-    return [
-        {
-            "name": name, "in": "path", "required": True, "schema": schema,
-            "example": NAMES[name],
-        }
-        for name, schema in schemas.items()
-        if f"{{{name}}}" in operation.path
-    ]  # fmt: skip
-
-
 def _query(operation: Operation, components: dict[str, Any]) -> list[dict[str, Any]]:
     if operation.query is None:
         return []
     schema = components[operation.query.__name__]
     found = []
-    for name, of_one in schema["properties"].items():
-        left_out = ("default", "description")
-        told = {key: value for key, value in of_one.items() if key not in left_out}
+    for name, told in schema["properties"].items():
+        parameter: dict[str, Any] = {"name": name, "in": "query"}
+        if name in schema.get("required", ()):
+            parameter["required"] = True
+        if "description" in told:
+            parameter["description"] = told["description"]
+        told = {key: told[key] for key in told if key not in ("default", "description")}
         if "anyOf" in told:  # what is left out of a query is not null
             kinds = [kind for kind in told["anyOf"] if kind != {"type": "null"}]
             told = kinds[0] if len(kinds) == 1 else {**told, "anyOf": kinds}
-        parameter = {"name": name, "in": "query", "schema": told}
-        if name in schema.get("required", ()):
-            parameter["required"] = True
-        if "description" in of_one:
-            parameter["description"] = of_one["description"]
-        found.append(parameter)
+        found.append(parameter | {"schema": told})
     return found
 
 
-def _headers(operation: Operation) -> list[dict[str, Any]]:
-    return [
-        {"name": name, "in": "header", "description": text, "schema": {"type": "string"}}
-        for name, text in operation.headers.items()
-    ]
+def _header(name: str, text: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "in": "header", "description": text, "schema": {"type": "string"}} | more
 
 
-def _answers(operation: Operation, known: dict[int, Any]) -> dict[str, Any]:
+def _answers(operation: Operation, known: dict[Any, Any]) -> dict[str, Any]:
     answers: dict[str, Any] = {}
     for status, kind in operation.answers.items():
-        told: dict[str, Any] = {"description": _words(kind, status)}
+        if kind in (None, bytes):
+            text = "Not changed." if status == 304 else "What was asked for."
+        else:
+            text = cleandoc(kind.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
+        told: dict[str, Any] = {"description": text}
+        answers[str(status)] = told
         if kind is bytes:
             told["content"] = {operation.kind.partition(";")[0]: {"schema": {}}}
         elif kind is not None:
-            told["content"] = {operation.kind: {"schema": known[id(kind)]}}
-        answers[str(status)] = told
+            told["content"] = {operation.kind: {"schema": known[kind]}}
     problems = {*_EVERYWHERE, *operation.problems}
     if operation.right is not None:
         problems.update(_WITH_TOKEN)
@@ -164,13 +141,76 @@ def _answers(operation: Operation, known: dict[int, Any]) -> dict[str, Any]:
         titles = dict.fromkeys(kind.title for kind in KINDS.values() if kind.status == status)
         answers[str(status)] = {
             "description": "; or ".join(titles),
-            "content": {"application/problem+json": {"schema": known[id(ProblemDocument)]}},
+            "content": {"application/problem+json": {"schema": known[ProblemDocument]}},
         }
     return answers
 
 
-def _words(kind: Any, status: int) -> str:
-    if kind in (None, bytes):
-        return "Not changed." if status == 304 else "What was asked for."
-    text: str = cleandoc(kind.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
-    return text
+def _webhook(
+    name: str, summary: str, description: str, content: dict[str, Any], answers: dict[str, str],
+    headers: Mapping[str, str] = {},
+) -> dict[str, Any]:  # fmt: skip
+    """Return a request of bide's, which a receiver answers."""
+    number = {"schema": {"type": "string", "pattern": "^[0-9]+$"}}
+    numbers = dict.fromkeys(("webhook-timestamp", "bide-attempt", "bide-due"), number)
+    return {
+        "operationId": name,
+        "summary": summary,
+        "description": description,
+        "tags": ["subscriptions"],
+        "parameters": [
+            _header(header, text, required=header != "traceparent", **numbers.get(header, {}))
+            for header, text in {**TEXTS["signed"], **headers}.items()
+        ],
+        "requestBody": {"required": True, "content": content},
+        "responses": {status: {"description": text} for status, text in answers.items()},
+        "security": [],
+    }
+
+
+@cache
+def page() -> bytes:
+    """Return the description as HTML."""
+    from jinja2 import ChainableUndefined, Environment, PackageLoader
+    from markupsafe import Markup, escape
+
+    def words(text: str) -> Markup:
+        """Return words with what stands between back quotes as code."""
+        parts = escape(text or "").split("`")
+        code = Markup("<code>{}</code>")
+        return Markup().join(code.format(part) if n % 2 else part for n, part in enumerate(parts))
+
+    def indented(value: Any) -> str:
+        return json.dumps(value, indent=2, ensure_ascii=False)
+
+    environment = Environment(
+        loader=PackageLoader("bide.server"), autoescape=True, undefined=ChainableUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {"choices": _choices, "indented": indented, "words": words}
+    template = environment.get_template("docs.html")
+    style = Markup(static("docs.css"))
+    told = template.render(description(), json=JSON, problems=KINDS.values(), style=style)
+    return told.encode()
+
+
+def policy() -> str:
+    """Return what a browser may do with the page: show it, and send requests to this server.
+
+    No other page may show it within itself, and have its visitors press its buttons.
+    """
+    style = b64encode(hashlib.sha256(static("docs.css").encode()).digest()).decode()
+    return (
+        "default-src 'none'; script-src 'self'; connect-src 'self'; "
+        f"style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+def _choices(schema: dict[str, Any]) -> list[str]:
+    """Return the values that a parameter may have, if they are few."""
+    if schema.get("type") == "boolean":
+        return ["true", "false"]
+    kinds = schema.get("anyOf", [schema])
+    if not all("enum" in kind for kind in kinds):
+        return []
+    return [str(value) for kind in kinds for value in kind["enum"]]

@@ -4,10 +4,7 @@ Routes, checks and the OpenAPI description are made from these.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from inspect import cleandoc
 from typing import Any, NamedTuple, TypeVar, get_type_hints
-
-import msgspec
 
 JSON = "application/json"
 
@@ -18,8 +15,6 @@ QUEUE = "/v1/queues/{queue}"
 MESSAGE = f"{QUEUE}/messages/{{id}}"
 """The paths of a queue and of a message."""
 
-_encode = msgspec.json.Encoder().encode
-
 
 class Answer(NamedTuple):
     """An answer to a request."""
@@ -29,11 +24,6 @@ class Answer(NamedTuple):
     """A value that becomes JSON, or bytes."""
     headers: Mapping[str, str] = {}
     kind: str = JSON
-
-    @property
-    def data(self) -> bytes:
-        """The content as it is sent."""
-        return self.content if isinstance(self.content, bytes) else _encode(self.content)
 
 
 Handle = TypeVar("Handle", bound=Callable[..., Awaitable[Any]])
@@ -68,12 +58,6 @@ class Operation(NamedTuple):
     """Under what it is described."""
     kind: str = JSON
     """The content type of what it answers."""
-
-    @property
-    def described(self) -> tuple[str, str]:
-        """The summary and the description."""
-        summary, _, more = cleandoc(self.handle.__doc__ or "").partition("\n\n")
-        return summary.rstrip("."), more.replace("\n", " ")
 
 
 class Routes:

@@ -1,17 +1,80 @@
-"""Problems: every error as an RFC 9457 document that names the field and the mend."""
+"""Problems: every error as an RFC 9457 document that names the field and the mend.
 
+It tells similar names or values where one does not fit, and not where the store is on the server's
+machine.
+"""
+
+import logging
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 import msgspec
+from msgspec import inspect
 
+from bide.engines.registry import mask
 from bide.model import errors
-from bide.model.errors import BideError
-from bide.model.limits import MAX_DETAIL
+from bide.model.errors import BideError, StoreError
+from bide.model.limits import MAX_DETAIL, MAX_TYPO
 from bide.model.options import OPTIONS
 from bide.model.replies import Outcome
-from bide.server.suggestions import would_fit
+
+_PLACE = re.compile(r" - at `(?:key in )?\$(.*)`$")
+_STEP = re.compile(r"\.([^.\[\]]+)|\[[^\]]*\]")
+_UNKNOWN = re.compile(r"unknown field `([^`]*)`")
+
+
+def would_fit(kind: Any, error: str) -> str:
+    """Return the similar name, or all names or values there are; "" for other errors.
+
+    Args:
+        kind: what was to be decoded.
+        error: what msgspec says of it.
+
+    Example:
+        >>> from bide.server.settings import Settings
+        >>> would_fit(Settings, "Invalid enum value 'non' - at `$.auth`")
+        'there are auto, off, required'
+        >>> would_fit(Settings, "Object contains unknown field `prot`")
+        'did you mean port?'
+    """
+    unknown = _UNKNOWN.search(error)
+    if unknown is None and not error.startswith("Invalid enum value"):
+        return ""
+    place = _PLACE.search(error)
+    steps = [found[1] for found in _STEP.finditer(place[1])] if place else []
+    there: list[str] = []
+    for node in _at(inspect.type_info(kind), steps):
+        if unknown is not None and isinstance(node, inspect.StructType):
+            there += [field.encode_name for field in node.fields]
+        elif unknown is None and isinstance(node, inspect.LiteralType):
+            there += map(str, node.values)
+    if not there:
+        return ""
+    like = get_close_matches(unknown[1][: MAX_TYPO + 1], there, 1) if unknown else []
+    return f"did you mean {like[0]}?" if like else f"there are {', '.join(there)}"
+
+
+def _at(node: inspect.Type, steps: Sequence[str | None]) -> Iterator[inspect.Type]:
+    """Yield what may stand at a place; a step is the name of a field, `None` any element."""
+    match node:
+        case inspect.Metadata(type=inner):
+            yield from _at(inner, steps)
+        case inspect.UnionType(types=types):
+            for inner in types:
+                yield from _at(inner, steps)
+        case _ if not steps:
+            yield node
+        case inspect.StructType(fields=fields):
+            for one in fields:
+                if one.encode_name == steps[0]:
+                    yield from _at(one.type, steps[1:])
+        case inspect.ListType(item_type=inner) | inspect.DictType(value_type=inner):
+            yield from _at(inner, steps[1:])
 
 
 class Kind(NamedTuple):
@@ -136,10 +199,8 @@ class Problem(Exception):
     @property
     def document(self) -> ProblemDocument:
         """What is sent."""
-        kind = self.kind
-        detail = str(self)
-        if len(detail) > MAX_DETAIL:
-            detail = f"{detail[:MAX_DETAIL]}..."
+        kind, detail = self.kind, str(self)
+        detail = detail if len(detail) <= MAX_DETAIL else f"{detail[:MAX_DETAIL]}..."
         return ProblemDocument(
             f"/docs#problem-{kind.name}", kind.title, kind.status, detail, self.field,
             kind.error, self.outcomes,
@@ -168,9 +229,6 @@ def of_bide(error: BideError, text: str) -> Problem:
     return Problem(kind.name, text, field=found[1] if found else None)
 
 
-_PLACE = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
-
-
 def of_validation(
     error: msgspec.DecodeError, kind: Any, what: str = "The body", place: str = ""
 ) -> Problem:
@@ -183,18 +241,15 @@ def of_validation(
         place: of this part in the request.
     """
     text = str(error)
-    if isinstance(error, msgspec.ValidationError):
-        mend = would_fit(kind, text)
-        text = _within(text, place) if place else text
-        found = _PLACE.search(text)
-        unknown = re.search(r"unknown field `([^`]*)`", text)
-        missing = re.search(r"missing required field `([^`]*)`", text)
-        named = unknown or missing
-        parts = [found[1] if found else "", named[1] if named else ""]
-        field = ".".join(part for part in parts if part) or None
-        detail = f"{what} does not fit: {text}{'; ' if mend else ''}{mend}"
-        return Problem("invalid-argument", detail, field=field)
-    return Problem("malformed", f"{what} is no JSON: {text}")
+    if not isinstance(error, msgspec.ValidationError):
+        return Problem("malformed", f"{what} is no JSON: {text}")
+    mend = would_fit(kind, text)
+    text = _within(text, place) if place else text
+    found = _PLACE.search(text)
+    named = re.search(r"(?:unknown|missing required) field `([^`]*)`", text)
+    parts = found[1].removeprefix(".") if found else "", named[1] if named else ""
+    detail = "; ".join(filter(None, (f"{what} does not fit: {text}", mend)))
+    return Problem("invalid-argument", detail, field=".".join(filter(None, parts)) or None)
 
 
 def _within(text: str, place: str) -> str:
@@ -210,3 +265,45 @@ def as_json(problem: Problem) -> tuple[int, bytes, dict[str, Any]]:
     """Return the status, the body and the headers of the answer."""
     headers = {"content-type": "application/problem+json", **problem.headers}
     return problem.kind.status, msgspec.json.encode(problem.document), headers
+
+
+LOG_EVERY = 10.0
+"""Seconds after which the same error of the store is logged again."""
+
+_FILE = re.compile(r"(?<![\w/.:<])/[^\s/:;,()'\"]+(?:/[^\s/:;,()'\"]+)+")
+"""An absolute path of at least two parts."""
+
+_log = logging.getLogger("bide.server")
+
+
+class ClientText:
+    """Turn errors into text for clients. The server's log has the text in full.
+
+    Args:
+        store: the URL of the store.
+    """
+
+    def __init__(self, store: str) -> None:
+        parts = urlsplit(store)
+        path = Path(unquote(parts.path.removeprefix("/" * (parts.scheme == "sqlite")))).absolute()
+        self._places = [(mask(store), "the store"), (str(path), "the store")]
+        if path.parent != path and str(path.parent) != "/":
+            self._places.append((str(path.parent), "the folder of the store"))
+        self._logged: tuple[str, float] = "", 0.0
+
+    def of(self, error: BideError) -> str:
+        """Return the text of an error; for one of the store, without its place."""
+        return self.without_places(str(error)) if isinstance(error, StoreError) else str(error)
+
+    def without_places(self, text: str) -> str:
+        """Return a text without the place of the store and other paths; log it if it had any."""
+        told = text
+        for place, words in self._places:
+            told = told.replace(place, words)
+        told = _FILE.sub("...", told)
+        before, at = self._logged
+        now = time.monotonic()
+        if told != text and (text != before or now - at >= LOG_EVERY):
+            self._logged = text, now
+            _log.warning("%s", text)
+        return told

@@ -1,12 +1,18 @@
-"""Running the server: one socket, and processes that share it under a supervisor."""
+"""Run the server: a supervisor opens a socket, and processes that it starts answer on it.
+
+`serve` is the supervisor; `main` is a process, which answers until it is told to stop.
+"""
 
 import asyncio
 import errno
+import gc
 import logging
 import os
 import secrets
+import signal
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -14,16 +20,31 @@ import msgspec
 from bide.clock import SYSTEM_CLOCK
 from bide.engines.registry import absolute, mask
 from bide.lane.shared import close_lane, open_lane
-from bide.model.errors import InvalidArgument
-from bide.server.access import Tokens
-from bide.server.admission import Admission, how_open
-from bide.server.child import SESSION_KEY, SETTINGS
+from bide.model.errors import BideError, InvalidArgument
+from bide.observing.logs import configure
+from bide.server.access.admission import Admission, how_open
+from bide.server.access.tokens import Tokens
+from bide.server.app import App, Pages
+from bide.server.http.http_server import HttpServer, context_of
+from bide.server.service import Service
 from bide.server.settings import Settings
-from bide.server.shared_state import make_files
-from bide.server.tls import context_of
+from bide.server.shared_state import SharedState, make_files
+from bide.worker.process.child import BEAT, loop_factory
+from bide.worker.process.processes import FAILED, WRONG_USAGE, Pipe, Report
 from bide.worker.process.supervisor import Supervisor
 
 _log = logging.getLogger("bide.server")
+
+SETTINGS = "BIDE_SERVE_SETTINGS"
+"""The environment's variable in which a process finds what it is told: other users of the machine
+can see its arguments, and the store's URL may have a password in it."""
+
+ALLOCATIONS = 50_000
+"""After how many new objects is looked for those that hold each other, and nobody else does."""
+
+SESSION_KEY = "BIDE_SERVE_SESSION_KEY"
+"""The environment's variable with the secret, in hexadecimal digits, that makes the codes of
+sessions of the dashboard: the same in all processes of a server."""
 
 BACKLOG = 2_048
 """Connections that the system keeps until a process accepts them."""
@@ -39,12 +60,18 @@ async def serve(settings: Settings) -> int:
     """
     settings.check()
     context_of(settings)  # its errors, before anything listens
-    asks = await _asks_for_tokens(settings)
+    lane = open_lane(settings.store)
+    try:  # before anything listens; the processes look again
+        admission = Admission(settings, lane, Tokens(lane), SYSTEM_CLOCK)
+        await admission.begin()
+    finally:
+        await asyncio.to_thread(close_lane, lane)
+    asks = admission.asks
     listening, files = bind(settings), make_files()
     os.environ[SETTINGS] = msgspec.json.encode(settings).decode()
     os.environ[SESSION_KEY] = secrets.token_hex(32)
     # Named, not imported: the dashboard is above the server.
-    child = "bide.dashboard.served" if settings.dashboard else "bide.server.child"
+    child = "bide.dashboard.served" if settings.dashboard else "bide.server.serve"
     try:
         where, store = address(listening, settings), mask(absolute(settings.store))
         _log.info("listening on %s, store %s; %s", where, store, how_open(settings, asks=asks))
@@ -65,23 +92,8 @@ async def serve(settings: Settings) -> int:
             os.close(file)
         del os.environ[SETTINGS], os.environ[SESSION_KEY]
         listening.close()
-        _tidy(settings)
-
-
-async def _asks_for_tokens(settings: Settings) -> bool:
-    """Look into the store before anything listens; its processes do so again."""
-    lane = open_lane(settings.store)
-    try:
-        admission = Admission(settings, lane, Tokens(lane), SYSTEM_CLOCK)
-        await admission.begin()
-        return admission.asks
-    finally:
-        await asyncio.to_thread(close_lane, lane)
-
-
-def _tidy(settings: Settings) -> None:
-    if settings.socket is not None:
-        Path(settings.socket).unlink(missing_ok=True)
+        if settings.socket is not None:
+            await asyncio.to_thread(Path(settings.socket).unlink, missing_ok=True)
 
 
 def address(listening: socket.socket, settings: Settings) -> str:
@@ -100,7 +112,15 @@ def bind(settings: Settings) -> socket.socket:
     try:
         if settings.socket is not None:
             _make_room(Path(settings.socket))
-            return _at_path(settings.socket, int(settings.socket_mode, 8))
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as unix:
+                # From its first moment on nobody else may open it.
+                before = os.umask(0o777 ^ int(settings.socket_mode, 8))
+                try:
+                    unix.bind(settings.socket)
+                finally:
+                    os.umask(before)
+                unix.listen(BACKLOG)
+                return unix.dup()
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         where = (settings.host, settings.port)
         listening = socket.create_server(where, family=family, backlog=BACKLOG)
@@ -111,20 +131,6 @@ def bind(settings: Settings) -> socket.socket:
         raise InvalidArgument(
             f"nothing can listen on {settings.address}: {_why(error)}; {_mend(error, settings)}"
         ) from None
-
-
-def _at_path(path: str, mode: int) -> socket.socket:
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o777 ^ mode)  # from its first moment on nobody else may open it
-    try:
-        listening.bind(path)
-    except OSError:
-        listening.close()
-        raise
-    finally:
-        os.umask(before)
-    listening.listen(BACKLOG)
-    return listening
 
 
 def _why(error: OSError) -> str:
@@ -166,3 +172,76 @@ def _make_room(path: Path) -> None:
                 f"{path} is the socket of another program ({_why(error)}); choose another --socket"
             ) from None
     raise InvalidArgument(f"a server listens on {path} already; choose another --socket")
+
+
+def main(arguments: list[str], pages: Callable[[Service], Pages] | None = None) -> int:
+    """Serve on an inherited socket; return the exit code.
+
+    Args:
+        arguments: the descriptors that the supervisor hands over.
+        pages: makes what answers below /dashboard.
+    """
+    line_fd, socket_fd, *shared = map(int, arguments)
+    settings = msgspec.json.decode(os.environ.pop(SETTINGS), type=Settings)
+    configure(as_json=settings.log_json, level=settings.log_level, gather=True)
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as loop:
+            loop.run(_serve(settings, line_fd, socket_fd, SharedState(shared), pages))
+    except BideError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return WRONG_USAGE if isinstance(error, InvalidArgument) else FAILED
+    return 0
+
+
+async def _serve(
+    settings: Settings, line_fd: int, socket_fd: int, shared: SharedState,
+    pages: Callable[[Service], Pages] | None,
+) -> None:  # fmt: skip
+    loop = asyncio.get_running_loop()
+    report = Report()
+    app = App(settings, ready=lambda: _ready(line, report), shared=shared, pages=pages)
+
+    def stop() -> None:
+        if not server.stopping:
+            server.stop()
+
+    def orphaned() -> None:
+        _log.error("the supervisor has died; stopping")
+        stop()
+
+    line = Pipe(line_fd, orphaned)
+    await app.service.begin()
+    server = HttpServer(app)
+    # systemd sends SIGTERM to each process, too, which then gets it twice. Only SIGINT, which the
+    # supervisor sends the second time, breaks off what is under way.
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    loop.add_signal_handler(signal.SIGINT, server.stop)
+    await line.open()
+    beats = asyncio.create_task(_beat(line, report, app.service))
+    try:
+        await server.serve([socket.socket(fileno=socket_fd)])
+    finally:
+        await app.service.end()  # when it was broken off, nobody has done that
+        beats.cancel()
+        await line.close(report)
+
+
+def _ready(line: Pipe, report: Report) -> None:
+    # What is there now stays for ever, and requests leave nothing behind that holds itself: to look
+    # at all of it again and again took a twentieth of the time.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(ALLOCATIONS, 20, 50)
+    report.ready = True
+    line.tell(report)
+
+
+async def _beat(line: Pipe, report: Report, service: Service) -> None:
+    while True:
+        service.shared.stats.post(service.stats)
+        await asyncio.sleep(BEAT)
+        line.tell(report)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -5,42 +5,35 @@ import logging
 import os
 import socket
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Protocol, TypeVar
 
 from bide.clock import SYSTEM_CLOCK, Clock, sleep
 from bide.lane.shared import close_lane, open_lane
-from bide.model.commands import Claim, Command, Count, History, Lease, Queues
+from bide.model.commands import Claim, Command, History, Lease, Queues
 from bide.model.ended import end_of
 from bide.model.errors import BideError, StoreBusy, StoreError
 from bide.model.identity import is_listed
-from bide.model.replies import Claimed, Counts, Explained, Names, Reply, expect
+from bide.model.replies import Claimed, Explained, Names, Reply, expect
 from bide.model.undoing import is_records
 from bide.observing.explanation import afollow, look_further
 from bide.observing.heartbeat import Heartbeat
 from bide.observing.tally import Tally
-from bide.server.access import Tokens
-from bide.server.action_log import ActionLog
-from bide.server.admission import Admission
-from bide.server.claimers import Claimers
-from bide.server.client_address import ClientAddress
-from bide.server.client_text import ClientText
-from bide.server.event_fanout import EventFanout
-from bide.server.large_bodies import LargeBodies
-from bide.server.lease_secrets import LeaseSecrets
-from bide.server.long_calls import LongCalls
-from bide.server.problem import Problem
-from bide.server.pushing import Pushing
-from bide.server.quota_counts import QuotaCounts
-from bide.server.quotas import Quotas
-from bide.server.reply_budget import within_budget
-from bide.server.rights import Caller
+from bide.server.access.admission import Admission
+from bide.server.access.rights import Caller
+from bide.server.access.tokens import LeaseSecrets, Tokens
+from bide.server.http.client_address import ClientAddress
+from bide.server.limits.open_calls import Claimers, EventFanout, LongCalls
+from bide.server.limits.quotas import Quotas
+from bide.server.limits.request_bodies import LargeBodies
+from bide.server.limits.slow_reads import SlowReads, Turns, is_slow, within_budget
+from bide.server.logs import ActionLog
+from bide.server.problem import ClientText, Problem
 from bide.server.settings import Settings
-from bide.server.shared_state import SharedState
-from bide.server.shared_stats import ServerStats
-from bide.server.slow_reads import SlowReads, is_slow
-from bide.server.turns import Turns
+from bide.server.shared_state import ServerStats, SharedState
+from bide.server.subscriptions.pushing import Pushing
 
 _log = logging.getLogger("bide.server")
 
@@ -57,9 +50,6 @@ asks again each second."""
 
 MOST_WATCHED = 1_000
 """For how many messages at a time; clients that wait for others look once a second."""
-
-COUNTS_AGE = 0.1
-"""Seconds for which event streams share the counts of a queue."""
 
 WRITE_USES = 10.0
 """Seconds between two writes of when tokens were last used."""
@@ -101,16 +91,16 @@ class Service:
         self.lease_secrets = LeaseSecrets(self.lane, self.large_bodies)
         self.shared = shared or SharedState()
         self.slow_reads = SlowReads(self.lane)
-        counts = QuotaCounts(self.lane, self.slow_reads, self.shared.usage)
         self.quotas = Quotas(
-            settings, counts, self.shared.usage, lambda: self.admission.asks, self.clock
-        )
+            settings, self.lane, self.slow_reads, self.shared.usage,
+            lambda: self.admission.asks, self.clock,
+        )  # fmt: skip
         self.pushing = Pushing(self.lane, self.clock, settings)
         self.admission = Admission(settings, self.lane, self.tokens, self.clock, self.shared.logins)
         self.stopping = asyncio.Event()
-        self.requests: dict[tuple[str, int], int] = {}
+        self.requests: Counter[tuple[str, int]] = Counter()
         """Requests answered, by operation and status."""
-        self.seconds: dict[str, float] = {}
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         """Seconds that they took, by operation."""
         self.tallies: dict[str, Tally] = {}
         """What was claimed through its own route, by queue. A `Queue` on an http:// store claims in
@@ -124,8 +114,6 @@ class Service:
         self.failed_look: tuple[float, StoreError] | None = None
         """When the last of these failed, by the monotonic clock, and why."""
         self.scrapes = Turns()
-        self._counts: dict[str, Counts] = {}
-        self._counts_until = 0.0
         self._under_way = 0
         self._watches: dict[str, asyncio.Task[Reply]] = {}
         self._less = asyncio.Condition()
@@ -258,14 +246,6 @@ class Service:
         """Return the registers of workers that may serve a caller's queues."""
         return caller.registers((await self.ask(Names, Queues(""))).names)
 
-    async def counts(self, queue: str) -> Counts:
-        """Return the counts of a queue, as they were at most `COUNTS_AGE` ago."""
-        if (now := time.monotonic()) >= self._counts_until:
-            self._counts, self._counts_until = {}, now + COUNTS_AGE
-        if (found := self._counts.get(queue)) is None:
-            found = self._counts[queue] = await self.ask(Counts, Count(queue))
-        return found
-
     async def ready(self) -> str | None:
         """Return why the service does not work, `None` if it does."""
         if self.stopping.is_set():
@@ -283,9 +263,8 @@ class Service:
     def note(self, operation: str, status: int, began: float) -> float:
         """Count a request; return how many seconds it took."""
         took = time.perf_counter() - began
-        key = operation, status
-        self.requests[key] = self.requests.get(key, 0) + 1
-        self.seconds[operation] = self.seconds.get(operation, 0.0) + took
+        self.requests[operation, status] += 1
+        self.seconds[operation] += took
         return took
 
     @property
@@ -325,14 +304,11 @@ class Service:
             self.stop()
             await self.pushing.end()
             self.shared.stats.leave(self.stats)
-            await asyncio.to_thread(self._close_store)
-            # Not in the thread: requests that were broken off still look at these.
+            await asyncio.to_thread(self.slow_reads.close)
+            await asyncio.to_thread(close_lane, self.lane)
+            # Not in a thread: requests that were broken off still look at these.
             self.action_log.close()
             self.shared.close()
-
-    def _close_store(self) -> None:
-        self.slow_reads.close()
-        close_lane(self.lane)
 
 
 def own_names(caller: Caller, names: Sequence[str]) -> list[str]:

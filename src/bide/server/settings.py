@@ -13,9 +13,9 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import check_namespace
 from bide.model.limits import MAX_BODY, check_range
 from bide.model.times import LATEST, milliseconds
-from bide.server.client_address import ClientAddress
-from bide.server.oidc import OidcSettings
-from bide.server.suggestions import would_fit
+from bide.server.access.oidc import OidcSettings
+from bide.server.http.client_address import ClientAddress
+from bide.server.problem import would_fit
 from bide.targets.amqp import intakes
 from bide.targets.amqp import shown as shown_address
 
@@ -87,10 +87,9 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Raises:
             InvalidArgument: one cannot.
         """
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            least = 0.001 if name in ("rate", "byte_rate") else 0
+        for name, value in msgspec.structs.asdict(self).items():
             if name != "longest_delay" and value is not None:
+                least = 0.001 if name in ("rate", "byte_rate") else 0
                 check_range(value, f"quotas.{namespace}.{name}", least, 1 << 62)
         _ = self.longest_ms
 
@@ -288,12 +287,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 def _in_words(error: str) -> str:
     """Return what a validation says in the words of a settings file."""
     hint = would_fit(Settings, error)
-    if unknown := re.search(r"unknown field `(.*?)`(?: - at `\$\.(\w+))?", error):
-        name, table = unknown[1], unknown[2]
-        return f"{name!r}{f' in {table}' if table else ''} is not known; {hint}"
     what, _, place = error.partition(" - at `$.")
+    if unknown := re.search(r"unknown field `(.*?)`", error):
+        table = place.rstrip("`").partition("[")[0]
+        return f"{unknown[1]!r}{table and f' in {table}'} is not known; {hint}"
     told = f"{what}; {hint}" if hint else what
-    return f"{place.rstrip('`')}: {told}" if place else told
+    return f"{place[:-1]}: {told}" if place else told
 
 
 def read_file(path: Path) -> dict[str, Any]:

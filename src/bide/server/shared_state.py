@@ -1,11 +1,347 @@
-"""What the processes of a server know together."""
+"""What the processes of a server know together, in files without a name that all inherit.
 
-from collections.abc import Sequence
+What processes have done is added up: each posts what it has done since it began, and the process
+that answers a scrape adds up all posts. A process never writes another one's figures, and reports
+its own only once they are posted, so no sum ever goes back, whichever process is asked.
+"""
 
-from bide.server.login_throttle import LoginThrottle
-from bide.server.quota_usage import QuotaUsage
-from bide.server.shared_files import make_file
-from bide.server.shared_stats import SharedStats
+import fcntl
+import hashlib
+import math
+import os
+import secrets
+import struct
+import tempfile
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property, reduce
+from math import ceil
+from typing import Any
+
+import msgspec
+
+from bide.model.limits import MAX_FAILED_LOGINS
+from bide.observing.tally import Stats, Tally
+from bide.server.http.client_address import network_of
+from bide.server.problem import Problem
+from bide.targets.http.stats import PushStats
+
+
+def make_file(name: str = "bide-shared") -> int:
+    """Return the descriptor of a file without a name, to be inherited by each process.
+
+    Args:
+        name: shown in lists of open files.
+    """
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+class SharedFile:
+    """A file that processes share, and its lock, which the system releases when a process dies.
+
+    Args:
+        descriptor: see `make_file`; by default a file of this process alone.
+    """
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        self._given = descriptor
+
+    @cached_property
+    def _file(self) -> int:
+        return make_file() if self._given is None else self._given
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed: the process ends."""
+        return self._file == -1
+
+    @contextmanager
+    def locked(self) -> Iterator[int]:
+        """Hold the lock, and yield the descriptor."""
+        fcntl.lockf(self._file, fcntl.LOCK_EX)
+        try:
+            yield self._file
+        finally:
+            fcntl.lockf(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._given is not None or "_file" in vars(self):
+            os.close(self._file)
+            self._file = -1  # a late call must not meet another file under this number
+
+
+WINDOW = 60.0
+"""Seconds."""
+
+PLACES = 16_384
+"""How many addresses there is room for. Two that share a place are counted one at a time: the one
+that is refused, or else the last."""
+
+MAX_KNOWN = 10_000
+"""Valid tokens that are remembered: they stay usable from an address that is refused."""
+
+_ATTEMPTS = struct.Struct("=16sdQ")
+
+
+class LoginThrottle(SharedFile):
+    """Refuses addresses with too many failed logins; a token that was valid lately passes.
+
+    The processes of a server count together, each address by itself (IPv6: each /64 network). The
+    address "" is not limited: all clients of a proxy may share it. Times are those of the monotonic
+    clock, which all processes of a machine share.
+    """
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        super().__init__(descriptor)
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+
+    def check(self, address: str, token: str, now: float) -> None:
+        """Refuse an address with too many failed logins.
+
+        Args:
+            address: of the client.
+            token: that the request carries.
+            now: the time.
+
+        Raises:
+            Problem: too many logins have failed; it says when to try again.
+        """
+        if not address or _digest(token) in self._known:
+            return
+        with self.locked() as file:
+            known, began, count = self._read(file, key := _digest(network_of(address)))
+        left = began + WINDOW - now
+        if known == key and count >= MAX_FAILED_LOGINS and left > 0:
+            raise Problem(
+                "too-many-logins",
+                f"{address} has sent {MAX_FAILED_LOGINS:,} wrong tokens within {WINDOW:g} s; try "
+                f"again in {ceil(left)} s",
+                headers={"retry-after": str(ceil(left))},
+            )
+
+    def failed(self, address: str, now: float) -> None:
+        """Count a failed login."""
+        if not address:
+            return
+        key = _digest(network_of(address))
+        with self.locked() as file:
+            known, began, count = self._read(file, key)
+            if now < began + WINDOW and known == key:
+                count += 1
+            elif now < began + WINDOW and count >= MAX_FAILED_LOGINS:
+                return
+            else:
+                began, count = now, 1
+            os.pwrite(file, _ATTEMPTS.pack(key, began, count), _place_of(key))
+
+    def passed(self, token: str) -> None:
+        """Remember a valid token."""
+        self._known[key := _digest(token)] = None
+        self._known.move_to_end(key)
+        if len(self._known) > MAX_KNOWN:
+            self._known.popitem(last=False)
+
+    def _read(self, file: int, key: bytes) -> tuple[Any, ...]:
+        data = os.pread(file, _ATTEMPTS.size, _place_of(key))
+        return _ATTEMPTS.unpack(data.ljust(_ATTEMPTS.size, b"\0"))
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def _place_of(key: bytes) -> int:
+    return int.from_bytes(key[:8]) % PLACES * _ATTEMPTS.size
+
+
+NEVER = float("-inf")
+"""When nothing was counted yet."""
+
+_KEY = 16
+
+
+class Amount(msgspec.Struct):
+    """How much of something a namespace has."""
+
+    value: float = 0.0
+    """At most: as counted, and what was put since."""
+    added: float = 0.0
+    """What was put since the server began."""
+    after: float = NEVER
+    """When it may be counted again."""
+
+
+class NamespaceUsage(msgspec.Struct):
+    """What a namespace has used, by the monotonic clock that all processes of a machine share."""
+
+    messages: Amount = msgspec.field(default_factory=Amount)
+    """How many messages are in its queues."""
+    stored: Amount = msgspec.field(default_factory=Amount)
+    """How many bytes these take."""
+    allowance: float = 0.0
+    """How many messages may be put at once."""
+    at: float = 0.0
+    """When `allowance` was computed."""
+    byte_allowance: float = 0.0
+    """How many bytes requests and answers may take at once; less than 0: they took too many."""
+    byte_at: float = 0.0
+    """When `byte_allowance` was computed."""
+
+    def packed(self, key: bytes) -> bytes:
+        """Return its record."""
+        messages, stored, *paces = msgspec.structs.astuple(self)
+        amounts = *msgspec.structs.astuple(messages), *msgspec.structs.astuple(stored)
+        return _RECORD.pack(key, *amounts, *paces)
+
+
+_RECORD = struct.Struct(f"={_KEY}s10d")
+
+
+class QuotaUsage(SharedFile):
+    """One record per namespace in a shared file. A record is read and written under its lock."""
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        super().__init__(descriptor)
+        self._places: dict[bytes, int] = {}
+
+    @contextmanager
+    def of(self, namespace: str | None) -> Iterator[NamespaceUsage]:
+        """Hold the record of a namespace. Changes are kept, unless the block raises."""
+        key = hashlib.blake2b((namespace or "").encode(), digest_size=_KEY).digest()
+        with self.locked() as file:
+            place = self._place(file, key)
+            _, *values = _RECORD.unpack(os.pread(file, _RECORD.size, place))
+            use = NamespaceUsage(Amount(*values[:3]), Amount(*values[3:6]), *values[6:])
+            yield use
+            os.pwrite(file, use.packed(key), place)
+
+    def _place(self, file: int, key: bytes) -> int:
+        """Return the offset of a key's record; append the record if there is none."""
+        if key not in self._places:
+            end = os.fstat(file).st_size
+            known = os.pread(file, end, 0)
+            for place in range(0, end, _RECORD.size):
+                self._places[known[place : place + _KEY]] = place
+            if key not in self._places:
+                os.pwrite(file, NamespaceUsage().packed(key), end)
+                self._places[key] = end
+        return self._places[key]
+
+
+_HEAD = struct.Struct("=QQ")
+"""The offset of the posts, and their size in bytes."""
+
+
+class ServerStats(Stats):
+    """What one process has done since it began, in numbers that add up with those of others."""
+
+    CURRENT = "waiting", "processes"
+
+    requests: Mapping[tuple[str, int], int] = {}
+    """How many requests were answered, by operation and status."""
+    seconds: Mapping[str, float] = {}
+    """How long they took, by operation."""
+    tallies: Mapping[str, Tally] = {}
+    """What was claimed, by queue."""
+    sent: PushStats = msgspec.field(default_factory=PushStats)
+    """What was pushed."""
+    waiting: int = 0
+    """How many claims wait."""
+    processes: int = 1
+    """Of how many processes that are there this is."""
+
+
+class _Posts(msgspec.Struct):
+    """What is on a board; what those who are there have posted is read when it is added up."""
+
+    gone: ServerStats = msgspec.field(default_factory=lambda: ServerStats(processes=0))
+    """What those have done that have ended."""
+    there: dict[str, msgspec.Raw] = {}
+    """By process: its id, and a word of its own, for an id may come again."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_posts = msgspec.msgpack.Decoder(_Posts).decode
+_decode = msgspec.msgpack.Decoder(ServerStats).decode
+
+_FINEST = 1 << 20
+"""Sums of seconds are told in parts of so many: these add up exactly, in whatever order, so that a
+sum does not go back by a hair when a process ends."""
+
+
+class SharedStats(SharedFile):
+    """Where the processes of a server post their figures.
+
+    The last post of a process that was killed is kept: up to a second of its figures is lost.
+    """
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        super().__init__(descriptor)
+        self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._left = False
+
+    def post(self, mine: ServerStats) -> None:
+        """Let the others know what this process has done so far."""
+        if not self._left:
+            with self._posts() as posts:
+                posts.there[self._name] = msgspec.Raw(_encode(mine))
+
+    def together(self, mine: ServerStats) -> ServerStats:
+        """Return what all processes have done, this one up to now, others up to a second ago."""
+        self.post(mine)
+        with self._posts() as posts:
+            pass
+        return reduce(ServerStats.plus, map(_read, posts.there.values()), posts.gone)
+
+    def leave(self, mine: ServerStats) -> None:
+        """Post for the last time: this process ends."""
+        self._left = True
+        with self._posts() as posts:
+            posts.there.pop(self._name, None)
+            posts.gone = posts.gone.plus(_read(_encode(mine)).ceased())
+
+    @contextmanager
+    def _posts(self) -> Iterator[_Posts]:
+        """Hold the posts; changes are kept."""
+        with self.locked() as file:
+            head = os.pread(file, _HEAD.size, 0)
+            at, size = _HEAD.unpack(head) if head else (_HEAD.size, 0)
+            posts = _posts(os.pread(file, size, at)) if size else _Posts()
+            for name in [name for name in posts.there if not _lives(name)]:
+                posts.gone = posts.gone.plus(_read(posts.there.pop(name)).ceased())
+            yield posts
+            data = _encode(posts)
+            # Beside the posts that count so far: a process killed while writing changes nothing.
+            place = _HEAD.size if at - _HEAD.size >= len(data) else at + size
+            os.pwrite(file, data, place)
+            os.pwrite(file, _HEAD.pack(place, len(data)), 0)
+
+
+def _read(told: bytes | msgspec.Raw) -> ServerStats:
+    """Return figures as they add up exactly."""
+    found = _decode(told)
+    found.seconds = {operation: _exact(took) for operation, took in found.seconds.items()}
+    for tally in (*found.tallies.values(), *found.sent.tallies.values()):
+        tally.lateness.sum = _exact(tally.lateness.sum)
+        tally.duration.sum = _exact(tally.duration.sum)
+    return found
+
+
+def _exact(seconds: float) -> float:
+    return math.floor(seconds * _FINEST) / _FINEST
+
+
+def _lives(name: str) -> bool:
+    try:
+        os.kill(int(name.partition("-")[0]), 0)
+    except OSError:
+        return False
+    return True
 
 
 def make_files() -> list[int]:

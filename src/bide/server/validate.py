@@ -4,6 +4,7 @@
 over the wire may come from anywhere.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -25,10 +26,8 @@ from bide.model.options import check_options
 from bide.model.times import LATEST, SLOWEST
 from bide.model.undoing import Bulk, Undo
 from bide.queue.undo_steps import is_token
-from bide.server.large_bodies import Stepwise
-from bide.server.rights import Caller, rights_of
-
-_DIGITS = set("0123456789abcdef")
+from bide.server.access.rights import Caller, rights_of
+from bide.server.limits.request_bodies import Pause
 
 _STEP = 256
 """Values of a list that are checked before others may go on."""
@@ -66,12 +65,10 @@ def check(command: cmd.Command | Bulk | Undo, caller: Caller) -> None:
         check_origin(origin, command.weight)
     match command:
         case cmd.Put():
-            if command.on_conflict != "replace" and any(
-                i.latest is not None for i in command.items
-            ):
-                raise InvalidArgument('latest is for replacing: on_conflict must be "replace"')
-            if command.if_version is not None and command.on_conflict != "replace":
-                raise InvalidArgument('if_version is for replacing: on_conflict must be "replace"')
+            latest = any(item.latest is not None for item in command.items)
+            if command.on_conflict != "replace" and (latest or command.if_version is not None):
+                name = "latest" if latest else "if_version"
+                raise InvalidArgument(f'{name} is for replacing: on_conflict must be "replace"')
         case Bulk():
             state = "dead" if command.verb == "revive" else command.state
             _cursor(cmd.Scan("", state, command.where, command.cursor))
@@ -89,7 +86,7 @@ def check(command: cmd.Command | Bulk | Undo, caller: Caller) -> None:
             raise InvalidArgument('ids are of dead letters: state must be "dead" with them')
 
 
-def check_each(command: cmd.Command | Bulk | Undo) -> Stepwise[None]:
+async def check_each(command: cmd.Command | Bulk | Undo, pause: Pause) -> None:
     """Check each value in the lists of a command.
 
     Raises:
@@ -99,7 +96,7 @@ def check_each(command: cmd.Command | Bulk | Undo) -> Stepwise[None]:
         for number, value in enumerate(getattr(command, name, None) or (), 1):
             rule(value, name)
             if not number % _STEP:
-                yield
+                await pause()
 
 
 def check_item(item: Item, max_body: int) -> None:
@@ -119,12 +116,13 @@ def check_item(item: Item, max_body: int) -> None:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidArgument(f"body of {item.id!r} is no JSON: {error}") from None
         check_depth(item.data)
-    _moment(item.at, "at")
-    _span(item.delay, "delay")
+    for name in ("at", "died", "created"):
+        _moment(getattr(item, name), name)
+    for name in ("delay", "expires", "latest"):
+        if (value := getattr(item, name)) is not None:
+            _span(value, name)
     check_options(item)
     check_range(item.attempt, "attempt", 0, 1 << 31)
-    if item.expires is not None:
-        _span(item.expires, "expires")
     for name, value in (item.headers or {}).items():
         _text(name, "headers")
         _text(value, "headers")
@@ -134,14 +132,9 @@ def check_item(item: Item, max_body: int) -> None:
         check_range(failure.attempt, "failures", 0, 1 << 31)
         _moment(failure.moment, "failures")
         _moment(failure.started, "failures")
-        _text(failure.holder, "failures")
-        _text(failure.reason, "failures")
-        check_range(len(failure.holder), "length of a holder in failures", 0, limits.MAX_NAME)
-        check_range(len(failure.reason), "length of a reason in failures", 0, REASON_LENGTH)
-    _moment(item.died, "died")
-    _moment(item.created, "created")
-    if item.latest is not None:
-        _span(item.latest, "latest")
+        for name, most in (("holder", limits.MAX_NAME), ("reason", REASON_LENGTH)):
+            _text(text := getattr(failure, name), "failures")
+            check_range(len(text), f"length of a {name} in failures", 0, most)
 
 
 def check_edit(edit: cmd.Edit, max_body: int) -> None:
@@ -162,23 +155,14 @@ def _few(named: Sequence[object], name: str) -> None:
         )
 
 
-def _actor(value: str, name: str) -> None:
-    check_actor(value)
-
-
 def _lease(lease: cmd.Lease, name: str) -> None:
     check_name(lease.id)
     check_range(lease.token, "token", -1, 1 << 53)
     _text(lease.secret or "", "secret")
 
 
-def _result(result: bytes | None, name: str) -> None:
-    if result is not None:
-        check_result(result)
-
-
 def _version(value: str, name: str) -> None:
-    if not (len(value) == 16 and set(value) <= _DIGITS):
+    if not re.fullmatch("[0-9a-f]{16}", value):
         raise InvalidArgument(f"{name}={value!r} is no version: 16 hexadecimal digits")
 
 
@@ -226,46 +210,38 @@ def _text(value: str, name: str) -> None:
         raise InvalidArgument(f"{name} is not valid Unicode text: {value!r}") from None
 
 
+def _within(least: int, most: int) -> Callable[[Any, str], object]:
+    return partial(check_range, least=least, most=most)
+
+
 RULES: dict[str, Callable[[Any, str], object]] = {
-    "actor": _actor,
-    "at": _moment,
-    "before": _moment,
-    "bucket": partial(check_range, least=1, most=LATEST),
-    "buckets": partial(check_range, least=0, most=limits.MAX_BUCKETS),
-    "count": partial(check_range, least=0, most=limits.MAX_COUNT),
-    "delay": _span,
-    "history": _span,
-    "holder": check_name,
-    "ids": _few,
-    "id": check_name,
-    "if_due": _moment,
-    "if_version": _version,
-    "items": _few,
-    "keep": _span,
-    "lease": partial(check_range, least=0, most=limits.MAX_LEASE),
-    "leases": _few,
-    "group_limit": partial(check_range, least=0, most=limits.MAX_COUNT),
-    "group_rate": partial(check_range, least=0, most=SLOWEST),
-    "limit": partial(check_range, least=0, most=limits.MAX_COUNT),
-    "max_bytes": partial(check_range, least=0, most=limits.MAX_BYTES),
-    "prefix": _text,
-    "rate": partial(check_range, least=0, most=SLOWEST),
-    "reason": _text,
-    "result_ttl": _span,
-    "results": _few,
-    "slots": partial(check_range, least=0, most=limits.MAX_COUNT),
-    "part": partial(check_range, least=0, most=1 << 53),
-    "undo": _undo,
-    "until": _moment,
-    "versions": _few,
-    "where": _where,
+    name: rule
+    for names, rule in (
+        ("actor", lambda value, name: check_actor(value)),
+        ("at before if_due until", _moment),
+        ("delay history keep result_ttl", _span),
+        ("ids items leases results versions", _few),
+        ("holder id", check_name),
+        ("prefix reason", _text),
+        ("count group_limit limit slots", _within(0, limits.MAX_COUNT)),
+        ("bucket", _within(1, LATEST)),
+        ("buckets", _within(0, limits.MAX_BUCKETS)),
+        ("lease", _within(0, limits.MAX_LEASE)),
+        ("max_bytes", _within(0, limits.MAX_BYTES)),
+        ("group_rate rate", _within(0, SLOWEST)),
+        ("part", _within(0, 1 << 53)),
+        ("if_version", _version),
+        ("undo", _undo),
+        ("where", _where),
+    )
+    for name in names.split()
 }
 """The rule of each field of a command, by name: a name means the same in every command."""
 
 EACH: dict[str, Callable[[Any, str], object]] = {
     "ids": lambda id, name: check_name(id),
     "leases": _lease,
-    "results": _result,
+    "results": lambda result, name: None if result is None else check_result(result),
     "versions": _version,
 }
 """The rule of each value in a list of a command, by the name of the list."""

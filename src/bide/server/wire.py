@@ -6,7 +6,7 @@ base64 under `bytes`.
 """
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -15,8 +15,8 @@ from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_HTTP_MESSAGES, MAX_LEASE_TOKEN
 from bide.model.message import Failure, Message, Name, Options, State
 from bide.model.options import OPTIONS
-from bide.model.replies import Ends, Outcome
-from bide.model.times import Moment
+from bide.model.replies import Counts, Flow, Outcome, Settings, Sizes
+from bide.model.times import Moment, limits_of
 
 Span = Annotated[
     float | str,
@@ -209,7 +209,7 @@ class MessageOut(msgspec.Struct, kw_only=True):
     ended: int | UnsetType = UNSET
     """When it became dead, acked or expired."""
     created: int | UnsetType = UNSET
-    """When it was first put; missing if an older version of bide has put it."""
+    """When it was first put; missing where that is not known."""
     successor: int | UnsetType = UNSET
     """When the message is due that follows it when the lease ends; see `latest` of a put."""
     failures: list[FailureOut] | UnsetType = UNSET
@@ -241,15 +241,6 @@ class OutcomesOut(msgspec.Struct):
     """What became of each message, in the order in which they were named."""
 
     outcomes: list[Outcome]
-
-
-def without_results(reply: Ends) -> Ends:
-    """Return ends without their results, for a caller who may not see bodies: "" is not JSON."""
-    hidden = [
-        end if end.result is None else msgspec.structs.replace(end, result=b"")
-        for end in reply.ends
-    ]
-    return Ends(reply.state, hidden)
 
 
 def moment(value: str | float | None, name: str) -> Moment | None:
@@ -325,3 +316,61 @@ _COMMON = [
 def _failure(failure: Failure) -> FailureOut:
     started = UNSET if failure.started is None else failure.started
     return FailureOut(failure.attempt, failure.moment, failure.holder, failure.reason, started)
+
+
+class _Told(msgspec.Struct):
+    @classmethod
+    def of(cls, reply: Settings | Counts) -> Self:
+        """Return the reply of a store as it is sent."""
+        found = {name: getattr(reply, name) for name in cls.__struct_fields__}
+        return cls(**found | limits_of(reply))
+
+
+class SettingsOut(_Told):
+    """What is set for a queue."""
+
+    paused: bool
+    keep: int
+    """For how many milliseconds acked messages are remembered."""
+    history: int
+    """For how many milliseconds the queue remembers how messages ended."""
+    result_ttl: int
+    """For how many milliseconds it remembers their results."""
+    limit: int
+    """How many of its messages may be leased at a time; 0: no limit."""
+    rate: str | None
+    """How many may be delivered, such as "5/s"; null: no limit."""
+    group_limit: int
+    """`limit` for each group."""
+    group_rate: str | None
+    """`rate` for each group."""
+
+
+class CountsOut(_Told, omit_defaults=True):
+    """How many messages are where, and what has become of the others."""
+
+    sizes: Sizes
+    flow: Flow
+    kept: int = 0
+    """Messages that are remembered though they are gone."""
+    paused: bool = False
+    keep: int = 0
+    """For how many milliseconds acked messages are remembered."""
+    history: int = 0
+    """For how many milliseconds the queue remembers how messages ended."""
+    result_ttl: int = 0
+    """For how many milliseconds it remembers their results."""
+    limit: int = 0
+    """How many of its messages may be leased at a time; 0: no limit."""
+    rate: str | None = None
+    """How many may be delivered, such as "5/s"; null: no limit."""
+    group_limit: int = 0
+    """`limit` for each group."""
+    group_rate: str | None = None
+    """`rate` for each group."""
+    oldest: int | None = None
+    """The due moment of the message that has waited longest, if one is due."""
+    recount: Sizes | None = None
+    """In an audit: the messages themselves, counted in the same snapshot."""
+    strays: int | None = None
+    """In an audit: messages in no state or in two. Always 0 in a sound store."""

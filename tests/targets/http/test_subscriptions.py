@@ -8,7 +8,7 @@ import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from bide.model.errors import InvalidArgument
-from bide.server.subscription_status import shown
+from bide.server.subscriptions.subscription_wire import shown
 from bide.targets.http import records
 from bide.targets.http.receiver import Circuit
 from bide.targets.http.records import SUBSCRIPTIONS, Overtaken, Survey

@@ -124,10 +124,10 @@ def serve(
 def _check(settings: Any, out: Output) -> None:
     from bide.cli.store import Store
     from bide.model.errors import StoreUnavailable
-    from bide.server.access import Tokens
-    from bide.server.admission import must_be_local
+    from bide.server.access.admission import must_be_local
+    from bide.server.access.tokens import Tokens
+    from bide.server.http.http_server import context_of
     from bide.server.serve import bind
-    from bide.server.tls import context_of
 
     settings.check()
     context_of(settings)

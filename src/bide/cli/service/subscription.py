@@ -15,11 +15,11 @@ from bide.cli.errors import CommandError, require_packages
 from bide.cli.output import ID, TEXT, Cell, Column, Output
 from bide.cli.program import Group
 from bide.cli.store import Store, on_any_store, on_store
-from bide.server.subscribe import Identity
+from bide.server.subscriptions.subscribe import Identity
 
 if TYPE_CHECKING:
-    from bide.server.subscription_access import Access
-    from bide.server.subscription_status import SubscriptionOut
+    from bide.server.subscriptions.subscription_access import Access
+    from bide.server.subscriptions.subscription_wire import SubscriptionOut
 
 COLUMNS = (
     Column("subscription", least=ID), Column("queue", falls=1),
@@ -84,7 +84,7 @@ def access_to(store: Store) -> "Access":
     Raises:
         InvalidArgument: a package is missing.
     """
-    from bide.server.subscription_access import in_store, on_server
+    from bide.server.subscriptions.subscription_access import in_store, on_server
 
     if not store.remote:
         require_packages("this command", "h11")

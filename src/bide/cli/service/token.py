@@ -13,7 +13,7 @@ from bide.cli.times import iso, local, now_ms, read_duration, relative
 from bide.model.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from bide.server.access import Token, Tokens
+    from bide.server.access.tokens import Token, Tokens
 
 COLUMNS = (
     Column("id"), Column("namespace"), Column("rights", least=TEXT), Column("queues", falls=3),
@@ -91,7 +91,7 @@ def create(
       bide token create --namespace shop --scope produce --name backend
       bide token create --namespace shop --rights consume --queues 'orders.*' --expires 30d
     """  # fmt: skip
-    from bide.server.rights import SCOPES
+    from bide.server.access.rights import SCOPES
 
     given = [right.strip() for one in rights for right in one.split(",")]
     given += [right for scope in scopes for right in SCOPES[scope]]
@@ -116,7 +116,7 @@ def rotate(
     Example:
       bide token rotate backend --overlap 1d
     """  # fmt: skip
-    from bide.server.access import SAME
+    from bide.server.access.tokens import SAME
 
     lasts = SAME if expires is None else _ms(expires)
     overlap_ms = round((overlap or 0) * 1000)
@@ -199,7 +199,7 @@ def revoke(store: Store, out: Output, names: tuple[str, ...]) -> dict[str, bool]
 
 
 def _tokens(store: Store) -> "Tokens":
-    from bide.server.access import Tokens
+    from bide.server.access.tokens import Tokens
 
     if store.remote:
         raise InvalidArgument(

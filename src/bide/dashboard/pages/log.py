@@ -11,7 +11,7 @@ import msgspec
 from bide.dashboard.access import Access
 from bide.dashboard.reading import SAMPLE_EVERY
 from bide.dashboard.view import Page, Refused, View
-from bide.server.action_log import Entry
+from bide.server.logs import Entry
 
 READ = 1 << 20
 """How many bytes of the log are read for one page."""

@@ -10,7 +10,7 @@ from bide.model.commands import Scan
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
 from bide.model.replies import Page as Scanned
-from bide.server.subscription_status import SubscriptionOut, all_shown, masked
+from bide.server.subscriptions.subscription_wire import SubscriptionOut, all_shown, masked
 from bide.targets.http.records import Records
 from bide.targets.http.subscription import Subscription
 from bide.worker.periodic.chain import moment_of

@@ -3,26 +3,22 @@
 from bide.server.routes import (
     batch,
     changes,
-    dead,
     deliveries,
-    ending,
     events,
-    explanation,
     messages,
     monitoring,
     queues,
-    search,
     subscriptions,
     undoing,
-    workers,
 )
 
 OPERATIONS = tuple(
     operation
-    for noun in (
-        messages, changes, undoing, explanation, ending, deliveries, queues, search, dead,
-        subscriptions, batch, events, workers, monitoring,
+    for routes in (
+        messages.route, changes.route, undoing.route, deliveries.route, queues.route,
+        changes.dead_letters, subscriptions.route, batch.route, events.route, monitoring.workers,
+        monitoring.route,
     )
-    for operation in noun.route.operations
+    for operation in routes.operations
 )  # fmt: skip
 """All of them, in the order in which they are described."""

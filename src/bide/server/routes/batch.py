@@ -1,7 +1,5 @@
 """The batch endpoint: the commands themselves on the wire, for bide's own `http://` engine."""
 
-import time
-from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -15,20 +13,20 @@ from bide.model.ended import PENDING
 from bide.model.errors import BideError, InvalidArgument
 from bide.model.identity import actor_of
 from bide.model.limits import MAX_BATCH_MESSAGES, MAX_COMMANDS
-from bide.model.message import Message, withheld
+from bide.model.message import withheld
 from bide.model.replies import Claimed, Ends, Explained, Found, Names, Page, Reply
 from bide.model.undoing import Bulk, Part, Undo, Undone
 from bide.observing.heartbeat import is_register
 from bide.server import validate
-from bide.server.action_log import Act, count_of
+from bide.server.access.rights import RIGHTS, Right
 from bide.server.call import Call
+from bide.server.limits.decoding import Batch, Given, unpack
+from bide.server.limits.request_bodies import Pause
+from bide.server.logs import Act, count_of
 from bide.server.operation import MSGPACK, Answer, Routes
-from bide.server.packed import Batch, Given, unpack
 from bide.server.problem import Problem, invalid, kind_of, of_validation
-from bide.server.rights import RIGHTS, Caller, Right
 from bide.server.routes.undoing import execute
 from bide.server.service import own_names
-from bide.server.wire import without_results
 
 route = Routes("batch")
 
@@ -63,9 +61,6 @@ class About(msgspec.Struct):
     """Patterns of the queues that it allows this for."""
 
 
-_to_msgpack = msgspec.msgpack.Encoder().encode
-
-
 @route("batch", "POST", "/v1/batch", "", {200: Replies}, takes=Batch, problems=(429, 501, 507))
 async def batch(call: Call) -> Answer:
     """Carry out commands.
@@ -76,14 +71,12 @@ async def batch(call: Call) -> Answer:
     none and `next` 0; ask again for the rest.
     """
     binary = call.content_type == MSGPACK
-    if binary:
-        given = await _unpacked(call)
-    else:
-        given = await call.read(Batch)
+    given = await (_unpacked(call) if binary else call.read(Batch))
     if len(given.commands) > MAX_COMMANDS:
         raise InvalidArgument(f"commands are {len(given.commands):,}; {MAX_COMMANDS:,} is the most")
     call.acts = [Act(str(c.__struct_config__.tag), c.queue) for c in given.commands]
-    commands = [await _own(call, command) for command in given.commands]
+    pause = call.service.large_bodies.pauses()
+    commands = [await _own(call, command, pause) for command in given.commands]
     named = sum(command.weight for command in commands)
     if named > MAX_BATCH_MESSAGES:
         raise InvalidArgument(
@@ -111,9 +104,11 @@ async def batch(call: Call) -> Answer:
         if isinstance(told, Failed):
             act.result = kind_of(told.error)
     content = Replies(replies, service.clock.now())
-    if binary:
-        return Answer(200, _to_msgpack(content), kind=MSGPACK)
-    return Answer(200, content)
+    return (
+        Answer(200, msgspec.msgpack.encode(content), kind=MSGPACK)
+        if binary
+        else Answer(200, content)
+    )
 
 
 async def _completed(call: Call, command: Any, reply: Any) -> Any:
@@ -145,75 +140,65 @@ async def _unpacked(call: Call) -> Batch:
     try:
         data = await call.bytes()
         await call.service.large_bodies.turn(len(data))
-        return await call.service.large_bodies.work(unpack(data))
+        return await unpack(data, call.service.large_bodies.pauses())
     except msgspec.DecodeError as error:
         raise of_validation(error, Batch) from None
     except (UnicodeDecodeError, RecursionError) as error:
         raise Problem("malformed", f"The body cannot be read: {error}") from None
 
 
-async def _own(call: Call, command: Given) -> Any:
+async def _own(call: Call, command: Given, pause: Pause) -> Any:
     """Return a command as it is for the store, if the caller may give it."""
     validate.check(command, call.caller)
-    await call.service.large_bodies.work(validate.check_each(command))
-    since = time.monotonic()
+    await validate.check_each(command, pause)
     for item in command.items if isinstance(command, cmd.Put) else ():
         await call.service.large_bodies.turn(len(item.data))
         validate.check_item(item, call.service.settings.max_body)
-        since = await call.service.large_bodies.give_way(since)
+        await pause()
     if isinstance(command, cmd.Edit):
         await call.service.large_bodies.turn(len(command.data or b""))
         validate.check_edit(command, call.service.settings.max_body)
     queue = call.caller.prefix(command.queue)
-    actor = None if command.only_reads else _actor(call, command.actor)
-    if leases := getattr(command, "leases", None):
-        leases = await call.service.settled_by(call.caller, queue, leases)
-        return msgspec.structs.replace(command, queue=queue, leases=leases, actor=actor)
-    return msgspec.structs.replace(command, queue=queue, actor=actor)
-
-
-def _actor(call: Call, said: str | None) -> str | None:
-    """Return who gives a command: as they say, and by whose token."""
+    changes: dict[str, Any] = {"queue": queue, "actor": None}
     token = call.caller.name or call.caller.token or ""
-    if said is None:
-        return actor_of(token) if token else None
-    return actor_of(said, through=token)
+    if not command.only_reads and command.actor is not None:
+        changes["actor"] = actor_of(command.actor, through=token)
+    elif not command.only_reads and token:
+        changes["actor"] = actor_of(token)
+    if leases := getattr(command, "leases", None):
+        changes["leases"] = await call.service.settled_by(call.caller, queue, leases)
+    return msgspec.structs.replace(command, **changes)
 
 
 def _told(call: Call, reply: Any) -> Any:
     """Return a reply as the caller may see it, with the names that their queues have."""
     caller = call.caller
-    if isinstance(reply, BideError):
-        return Failed(type(reply).__name__, call.service.client_text.of(reply))
-    if isinstance(reply, BaseException):
-        raise reply
-    if isinstance(reply, (Part, Undone)):
-        return reply
-    if isinstance(reply, Names):
-        return Names(own_names(caller, reply.names))
-    if isinstance(reply, Claimed) and caller.namespace is not None:
-        return msgspec.structs.replace(reply, messages=_shown(caller, reply.messages))
-    if isinstance(reply, Ends) and not caller.may("bodies"):
-        return without_results(reply)
-    if isinstance(reply, (Found, Page)):
-        hides = not caller.may("bodies")
-        if hides or caller.namespace is not None:
-            shown = _shown(caller, reply.messages, hides=hides)
+    hides = not caller.may("bodies")
+    match reply:
+        case BideError():
+            return Failed(type(reply).__name__, call.service.client_text.of(reply))
+        case BaseException():
+            raise reply
+        case Names():
+            return Names(own_names(caller, reply.names))
+        case Ends() if hides:  # "" is not JSON: the result is withheld
+            ends = [
+                end if end.result is None else msgspec.structs.replace(end, result=b"")
+                for end in reply.ends
+            ]
+            return Ends(reply.state, ends)
+        case Claimed() | Found() | Page() if hides or caller.namespace is not None:
+            hides = hides and not isinstance(reply, Claimed)
+            skip = 0 if caller.namespace is None else len(caller.namespace) + 1
+            shown = [
+                one and msgspec.structs.replace(
+                    withheld(one) if hides and not is_register(one.queue) else one,
+                    queue=one.queue[skip:],
+                )
+                for one in reply.messages
+            ]  # fmt: skip
             return msgspec.structs.replace(reply, messages=shown)
     return reply
-
-
-def _shown(caller: Caller, messages: Sequence[Message | None], *, hides: bool = False) -> Any:
-    """Return messages under the names that their queues have for the caller."""
-    skip = 0 if caller.namespace is None else len(caller.namespace) + 1
-    return [
-        None if one is None
-        else msgspec.structs.replace(
-            withheld(one) if hides and not is_register(one.queue) else one,
-            queue=one.queue[skip:],
-        )
-        for one in messages
-    ]  # fmt: skip
 
 
 @route("about", "GET", "/v1", "")

@@ -1,27 +1,33 @@
-"""Change messages that no worker holds: edit, reschedule, cancel."""
+"""Change messages that no worker holds: edit, reschedule, cancel, revive."""
 
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta
 
-from bide.model.commands import Cancel, Edit
+from bide.model.commands import Cancel, Edit, Scan
 from bide.model.identity import check_name
-from bide.model.limits import BULK
+from bide.model.limits import BULK, MAX_HTTP_IDS, MAX_HTTP_PAGE
 from bide.model.message import Message, Name, version_of
 from bide.model.options import OPTIONS
 from bide.model.replies import Affected, Outcome, Outcomes, Page
 from bide.queue.changing import unheld
-from bide.queue.undoing import bulk_of
+from bide.queue.undoing import bulk_of, look_at_dead, reviving
 from bide.server import wire
 from bide.server.call import Call
-from bide.server.change_wire import Changed, Moved, MovedOut, UndoableOut
-from bide.server.conditions import changed, chosen, tag_of
+from bide.server.limits.request_bodies import check_fields
 from bide.server.operation import MESSAGE, QUEUE, Answer, Routes
-from bide.server.routes.given import body_of, headers_of, one_of
+from bide.server.routes.given import body_of, changed, chosen, headers_of, one_of, tag_of
 from bide.server.routes.messages import find_or_none
-from bide.server.routes.undoing import change
-from bide.server.structure import check_fields
+from bide.server.routes.undoing import (
+    Changed,
+    Moved,
+    MovedOut,
+    RevivedOut,
+    UndoableOut,
+    UndoableRevive,
+    change,
+)
 
 route = Routes("messages")
 
@@ -151,3 +157,38 @@ async def _only_if(call: Call, command: Conditional) -> tuple[Message | None, Co
     message = await find_or_none(call)
     version = chosen(match, message)
     return message, msgspec.structs.replace(command, if_version=version)
+
+
+dead_letters = Routes("dead letters")
+
+
+class DeadQuery(wire.Request):
+    """Which page of dead letters."""
+
+    limit: Annotated[int, Meta(ge=1, le=MAX_HTTP_PAGE)] = 100
+    cursor: str | None = None
+
+
+@dead_letters("listDead", "GET", f"{QUEUE}/dead", "read")
+async def list_dead(call: Call, query: DeadQuery) -> wire.Messages:
+    """List dead letters."""
+    scan = Scan(call.arguments.queue, "dead", cursor=query.cursor, limit=query.limit)
+    return await call.page(scan)
+
+
+@dead_letters("revive", "POST", f"{QUEUE}/revive", "admin", problems=(429, 507))
+async def revive(call: Call, asked: UndoableRevive) -> RevivedOut:
+    """Have dead letters delivered again."""
+    ids = asked.ids
+    bulk = reviving(call.arguments, ids, asked.delay)
+    if asked.dry_run:
+        count = await call.look(look_at_dead(call.arguments.queue, bulk.ids))
+        return RevivedOut(count=count)
+    if asked.undo:
+        done = await change(call, bulk, asked.cursor)
+        return RevivedOut(UNSET, done.count, done.more, done.undo, done.cursor)
+    if ids is None:
+        page = await call.ask(Page, Scan(call.arguments.queue, "dead", limit=MAX_HTTP_IDS))
+        ids = [message.id for message in page.messages]
+    command = call.arguments.revive(ids, asked.delay)
+    return RevivedOut((await call.ask(Outcomes, command)).outcomes)

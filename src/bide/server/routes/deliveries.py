@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from math import ceil
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
-from bide.model.commands import Claim, Command, Lease
+from bide.model.commands import Command, Lease
 from bide.model.ended import check_result
 from bide.model.errors import BideError, Closed
 from bide.model.identity import check_name
@@ -14,10 +15,10 @@ from bide.model.replies import Claimed, Outcome, Outcomes
 from bide.model.times import milliseconds
 from bide.server import wire
 from bide.server.call import Call
-from bide.server.conditions import changed
+from bide.server.limits.request_bodies import unless_gone
 from bide.server.operation import MESSAGE, QUEUE, Answer, Handle, Routes
 from bide.server.problem import Problem, invalid
-from bide.server.receiving import unless_gone
+from bide.server.routes.given import changed
 
 route = Routes("deliveries")
 
@@ -31,8 +32,10 @@ async def claim(call: Call, asked: wire.Deliver) -> Answer:
     With `wait` the answer comes as soon as a message is due. Whoever closes the connection
     meanwhile has claimed nothing.
     """
-    holder = None if asked.holder is None else check_name(asked.holder, "holder")
-    command = call.arguments.claim(asked.count, asked.lease, holder or _holder(call))
+    if asked.holder is not None:
+        check_name(asked.holder, "holder")
+    holder = asked.holder or call.caller.token or call.client or "local"
+    command = call.arguments.claim(asked.count, asked.lease, holder)
     wait = milliseconds(asked.wait, "wait") / 1000
     if not wait:
         reply = await call.ask(Claimed, command)
@@ -43,13 +46,17 @@ async def claim(call: Call, asked: wire.Deliver) -> Answer:
                     call.receive,
                     call.service.claim(command, wait),
                     call.service.admission.until_refused(call.token),
-                    undo=lambda reply: _give_back(call, command, reply),
+                    undo=lambda reply: _give_back(call, reply),
                 )
         except Closed:  # the server stops, and whoever waits is to ask another one
             empty = wire.ClaimedOut([], call.service.clock.now())
             return Answer(200, empty, {"connection": "close"})
         if reply.messages:
-            await _still_admitted(call, command, reply)
+            try:  # the token may have been revoked, or have expired, while the claim waited
+                await call.service.admission.caller(call.token)
+            except (BideError, Problem):
+                await _give_back(call, reply)
+                raise
     call.service.handed_out(command, reply)
     if call.service.admission.asks:
         reply = await call.service.lease_secrets.signed(command.queue, reply)
@@ -61,24 +68,7 @@ async def claim(call: Call, asked: wire.Deliver) -> Answer:
     return Answer(200, wire.ClaimedOut(messages, reply.now, following))
 
 
-async def _still_admitted(call: Call, command: Claim, reply: Claimed) -> None:
-    """Refuse a caller whose token was revoked, or has expired, while the claim waited.
-
-    Raises:
-        Problem: the token is not valid any more; the messages were released.
-    """
-    try:
-        await call.service.admission.caller(call.token)
-    except (BideError, Problem):
-        await _give_back(call, command, reply)
-        raise
-
-
-def _holder(call: Call) -> str:
-    return call.caller.token or call.client or "local"
-
-
-async def _give_back(call: Call, command: Claim, reply: Claimed) -> None:
+async def _give_back(call: Call, reply: Claimed) -> None:
     if reply.messages:
         leases = [Lease(message.id, reply.token, message.secret) for message in reply.messages]
         await call.ask(Outcomes, call.arguments.release(leases))
@@ -95,13 +85,15 @@ async def ack(call: Call, asked: wire.AckRequest) -> wire.OutcomesOut:
 
     Answers what became of each; 409 when none could be settled. Sending it twice does no harm.
     """
-    command = call.arguments.ack(await _leases(call, asked))
     results = [None if one.result is UNSET else bytes(one.result) for one in asked.leases]
-    if any(results):
-        for result in filter(None, results):
-            check_result(result)
-        command = msgspec.structs.replace(command, results=results)
-    return await _settle(call, command, "acked")
+    for result in filter(None, results):
+        check_result(result)
+
+    def build(leases: list[Lease]) -> Command:
+        command = call.arguments.ack(leases)
+        return msgspec.structs.replace(command, results=results) if any(results) else command
+
+    return await _settle(call, asked, "acked", build)
 
 
 @_settles("retry")
@@ -110,8 +102,7 @@ async def retry(call: Call, asked: wire.RetryRequest) -> wire.OutcomesOut:
 
     Answers what became of each; 409 when none could be settled. Sending it twice does no harm.
     """
-    leases = await _leases(call, asked)
-    return await _settle(call, call.arguments.retry(leases, asked.delay, asked.reason), "retried")
+    return await _settle(call, asked, "retried", call.arguments.retry, asked.delay, asked.reason)
 
 
 @_settles("extend")
@@ -120,8 +111,7 @@ async def extend(call: Call, asked: wire.ExtendRequest) -> wire.OutcomesOut:
 
     Answers what became of each; 409 when none could be settled. Sending it twice does no harm.
     """
-    leases = await _leases(call, asked)
-    return await _settle(call, call.arguments.extend(leases, asked.lease), "extended")
+    return await _settle(call, asked, "extended", call.arguments.extend, asked.lease)
 
 
 @_settles("bury")
@@ -130,8 +120,7 @@ async def bury(call: Call, asked: wire.BuryRequest) -> wire.OutcomesOut:
 
     Answers what became of each; 409 when none could be settled. Sending it twice does no harm.
     """
-    leases = await _leases(call, asked)
-    return await _settle(call, call.arguments.bury(leases, asked.reason), "buried")
+    return await _settle(call, asked, "buried", call.arguments.bury, asked.reason)
 
 
 @_settles("release")
@@ -140,8 +129,7 @@ async def release(call: Call, asked: wire.ReleaseRequest) -> wire.OutcomesOut:
 
     Answers what became of each; 409 when none could be settled. Sending it twice does no harm.
     """
-    leases = await _leases(call, asked)
-    return await _settle(call, call.arguments.release(leases), "released")
+    return await _settle(call, asked, "released", call.arguments.release)
 
 
 @route("endLease", "POST", f"{MESSAGE}/release", "admin", {200: Outcome}, problems=(404, 409))
@@ -157,8 +145,10 @@ async def end_lease(call: Call, asked: wire.EndLeaseRequest) -> Answer:
     return changed(outcome, why="there was no lease to end")
 
 
-async def _leases(call: Call, asked: wire.Settling) -> list[Lease]:
-    """Return the leases that a request names as the store knows them."""
+async def _settle(
+    call: Call, asked: wire.Settling, verb: str, build: Callable[..., Command], *given: Any
+) -> wire.OutcomesOut:
+    """Settle the messages that a request names, by a command built of their leases."""
     leases = []
     for one in asked.leases:
         try:
@@ -167,13 +157,10 @@ async def _leases(call: Call, asked: wire.Settling) -> list[Lease]:
             raise invalid(
                 "leases", f"token={one.token!r} is not a token; give it whole, as the claim gave it"
             ) from None
-    return await call.service.settled_by(call.caller, call.full, leases)
-
-
-async def _settle(call: Call, command: Command, verb: str) -> wire.OutcomesOut:
-    outcomes = (await call.ask(Outcomes, command)).outcomes
-    if not any(outcome.done for outcome in outcomes):
-        told = "; ".join(str(outcome) for outcome in outcomes[:3])
+    leases = await call.service.settled_by(call.caller, call.full, leases)
+    outcomes = (await call.ask(Outcomes, build(leases, *given))).outcomes
+    if not any(outcomes):
+        told = "; ".join(map(str, outcomes[:3]))
         raise Problem(
             "lease-lost",
             f"nothing could be {verb}, the leases are over: {told}. Take a longer lease, or extend "

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from bide.lane.steps import arun_steps
+from bide.model.commands import Count
 from bide.model.errors import Closed, StoreError
 from bide.model.replies import Counts
 from bide.model.times import milliseconds
@@ -16,10 +17,10 @@ from bide.observing.heartbeat import Busy
 from bide.observing.sample import Lateness, Sample, take_sample
 from bide.server import wire
 from bide.server.call import Call
+from bide.server.limits.request_bodies import Gone, unless_gone
 from bide.server.operation import Routes
-from bide.server.problem import Problem, as_json, invalid, of_bide
-from bide.server.receiving import Gone, unless_gone
-from bide.server.subscription_status import Standing, standing
+from bide.server.problem import Problem, invalid, of_bide
+from bide.server.subscriptions.subscription_wire import Standing, standing
 from bide.targets.http.stats import Known
 
 route = Routes("events")
@@ -108,7 +109,7 @@ async def events(call: Call, query: EventsQuery) -> None:
             refused = call.service.admission.until_refused(call.token)
             await unless_gone(call.receive, stream.run(), refused)
         except Problem as problem:
-            await stream.refuse(problem)
+            await stream.end(problem)
         except Gone:
             if not stream.ended:  # who has read all of it is gone as well
                 raise
@@ -149,38 +150,33 @@ class _Stream:
                         await self._send(": alive\n\n")
                 else:
                     await self._hint(listener.take())
-            self.ended = True
-            await self._call.send({"type": "http.response.body", "body": b""})
+            await self.end()
         finally:
             service.events.leave(listener)
 
-    async def refuse(self, problem: Problem) -> None:
-        """Tell the client that its token is no longer valid, and end the stream."""
-        await self._tell(problem)
+    async def end(self, problem: Problem | None = None) -> None:
+        """End the stream; tell the client why, if it is not that the server stops."""
+        if problem is not None:
+            await self._send(_event("problem", problem.document))
+        self.ended = True
         await self._call.send({"type": "http.response.body", "body": b""})
 
     async def _look_or_tell(self) -> None:
+        """Look; of a store that is away all streams learn at the same time."""
+        service = self._call.service
         try:
-            async with self._call.service.looks.one():
-                await self._look_unless_failed()
+            async with service.looks.one():
+                failed = service.failed_look
+                if failed is not None and time.monotonic() - failed[0] < FAILED:
+                    raise failed[1]
+                await self._look()
         except Closed:
             return  # the server stops, and with it this stream
         except StoreError as error:
-            await self._tell(of_bide(error, self._call.service.client_text.of(error)))
-
-    async def _look_unless_failed(self) -> None:
-        """Look; of a store that is away all streams learn at the same time."""
-        service, failed = self._call.service, self._call.service.failed_look
-        if failed is not None and time.monotonic() - failed[0] < FAILED:
-            raise failed[1]
-        try:
-            await self._look()
-        except StoreError as error:
-            service.failed_look = time.monotonic(), error
-            raise
-
-    async def _tell(self, problem: Problem) -> None:
-        await self._send(f"event: problem\ndata: {as_json(problem)[1].decode()}\n\n")
+            if failed is None or error is not failed[1]:
+                service.failed_look = time.monotonic(), error
+            problem = of_bide(error, service.client_text.of(error))
+            await self._send(_event("problem", problem.document))
 
     async def _hint(self, hints: dict[str, int]) -> None:
         now = self._call.service.clock.now()
@@ -205,7 +201,7 @@ class _Stream:
                 self._at_work = at_work
                 told.append(_event("workers", at_work))
         else:
-            found = {name: await service.counts(caller.full(name)) for name in names}
+            found = {name: await service.ask(Counts, Count(caller.full(name))) for name in names}
         for name, counts in found.items():
             if self._counts.get(name) != counts:
                 self._counts[name] = counts

@@ -1,4 +1,4 @@
-"""Messages as requests give them."""
+"""What requests give: a message, and conditions of what it is to be (RFC 9110, section 13)."""
 
 from typing import Any, Literal, TypeVar
 
@@ -8,16 +8,16 @@ from msgspec import UNSET
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, new_id
 from bide.model.limits import MAX_HEADERS
-from bide.model.message import Item, NewMessage
+from bide.model.message import Item, Message, NewMessage
 from bide.model.options import options_of
+from bide.model.replies import Outcome
 from bide.server import wire
 from bide.server.call import Call, decode
-from bide.server.change_wire import Changed
-from bide.server.large_bodies import LARGE, Stepwise
-from bide.server.operation import JSON
-from bide.server.pieces import split
+from bide.server.limits.decoding import split
+from bide.server.limits.request_bodies import ESCAPED, check_body, check_fields
+from bide.server.operation import JSON, Answer
 from bide.server.problem import Problem, invalid
-from bide.server.structure import ESCAPED, check_body, check_fields
+from bide.server.routes.undoing import Changed
 
 HEADER_TYPE = "content-type"
 """The header of a message that tells what its bytes are."""
@@ -33,12 +33,13 @@ class PutQuery(wire.PutOptions, kw_only=True):
     on_conflict: Literal["keep", "replace", "raise"] = "keep"
 
 
+WHOLE = 64 * 1024
+"""Bytes up to which a request of many messages is read in one step."""
+
+
 async def item_of(call: Call, id: str | None) -> tuple[Item, str]:
     """Return the message that a request puts, and what to do if its id exists."""
     query = call.query(PutQuery)
-    for name in ("delay", "expires", "latest"):
-        if (value := getattr(query, name)) is not None:
-            setattr(query, name, wire.span(value))
     if call.content_type in ("", JSON):
         given = await one_of(call, wire.Given)
         check_fields(bytes(given.headers).count(b":"))
@@ -46,8 +47,6 @@ async def item_of(call: Call, id: str | None) -> tuple[Item, str]:
             if given.id not in (None, id):
                 raise invalid("id", "id differs from the one in the path")
             given.id = id
-        if query != _NOTHING_SAID:
-            _add(given, query)
     elif call.content_type == FORM:
         raise Problem(
             "unsupported-type",
@@ -56,30 +55,23 @@ async def item_of(call: Call, id: str | None) -> tuple[Item, str]:
             field=HEADER_TYPE,
         )
     else:
-        data = await call.bytes()
-        options = msgspec.structs.asdict(query)
-        del options["on_conflict"]
-        kind = msgspec.json.encode({HEADER_TYPE: call.header("content-type") or ""})
-        given = wire.Given(raw=data, id=id, headers=msgspec.Raw(kind), **options)
+        kind = msgspec.json.encode({HEADER_TYPE: call.header("content-type")})
+        given = wire.Given(raw=await call.bytes(), id=id, headers=msgspec.Raw(kind))
+    if call.scope["query_string"]:
+        _add(given, query)
     return await to_item(call, given), query.on_conflict
-
-
-WHOLE = 64 * 1024
-"""Bytes up to which a request of many messages is read in one step."""
-
-_NOTHING_SAID = PutQuery()
-
-_DEFAULTS = wire.Given()
 
 
 def _add(given: wire.Given, query: PutQuery) -> None:
     """Add to what the body says what the query says beside it."""
-    for name, value in msgspec.structs.asdict(query).items():
-        if name == "on_conflict" or value == getattr(_NOTHING_SAID, name):
+    nothing = wire.PutOptions()
+    for name in nothing.__struct_fields__:
+        value, default = getattr(query, name), getattr(nothing, name)
+        if value == default:
             continue
-        if getattr(given, name) != getattr(_DEFAULTS, name):
+        if getattr(given, name) != default:
             raise invalid(name, f"{name} is given in the body and in the query; give it once")
-        setattr(given, name, value)
+        setattr(given, name, wire.span(value) if name in ("delay", "expires", "latest") else value)
 
 
 async def one_of(call: Call, kind: type[T]) -> T:
@@ -103,18 +95,14 @@ async def many_of(call: Call) -> wire.PutMany:
     data = await call.text()
     if len(data) <= WHOLE:
         return decode(data, wire.PutMany)
-    large, most = call.service.large_bodies, call.service.settings.max_body
-    around, objects = await large.work(split(data, ESCAPED * (most + MAX_HEADERS)))
+    pause, most = call.service.large_bodies.pauses(), call.service.settings.max_body
+    around, objects = await split(data, ESCAPED * (most + MAX_HEADERS), pause)
     del data
-    return await large.work(_one_by_one(around, objects, most))
-
-
-def _one_by_one(around: bytes, objects: list[bytes], max_body: int) -> Stepwise[wire.PutMany]:
     many = decode(around, wire.PutMany)
     for number, one in enumerate(objects):
-        check_body(one, max_body, MAX_HEADERS)
+        check_body(one, most, MAX_HEADERS)
         many.messages.append(decode(one, wire.Given, f"messages[{number}]"))
-        yield
+        await pause()
     return many
 
 
@@ -138,11 +126,20 @@ async def to_item(call: Call, given: wire.Given, place: str = "") -> Item:
 
 
 async def body_of(call: Call, given: wire.Given | Changed, place: str = "") -> Any:
-    """Return the body that a request gives, `UNSET` if it gives none."""
+    """Return the body that a request gives, `UNSET` if it gives none.
+
+    Large ones are decoded one at a time, so that memory and other requests can bear them.
+    """
     text = bytes(given.body)
     if text and given.raw is not UNSET:
         raise _not_one_body("both are", place)
-    return await _decoded(call, text) if text else given.raw
+    if not text:
+        return given.raw
+    check_body(text, call.service.settings.max_body)
+    await call.service.large_bodies.turn(len(text))
+    body = decode(text, Any)
+    await call.service.large_bodies.turn(len(text))  # encoding takes as long
+    return body
 
 
 def _not_one_body(told: str, place: str) -> Problem:
@@ -162,12 +159,82 @@ def headers_of(raw: msgspec.Raw, place: str = "") -> dict[str, str] | None:
     return decode(text, dict[str, str], f"{place}.headers" if place else "headers")
 
 
-async def _decoded(call: Call, text: bytes) -> Any:
-    """Decode the body of a message, not more of them at a time than memory and others can bear."""
-    check_body(text, call.service.settings.max_body)
-    if len(text) <= LARGE:
-        return decode(text, Any)
-    await call.service.large_bodies.turn(len(text))
-    body = decode(text, Any)
-    await call.service.large_bodies.turn(len(text))  # encoding takes as long
-    return body
+def tag_of(version: str) -> str:
+    """Return the etag of a version.
+
+    Example:
+        >>> tag_of("f01d96070ef47d4b")
+        '"f01d96070ef47d4b"'
+    """
+    return f'"{version}"'
+
+
+def wants_fresh(call: Call) -> bool:
+    """Tell whether a put is only to make something new: `if-none-match: *`.
+
+    Raises:
+        Problem: it names anything else.
+    """
+    header = call.header("if-none-match")
+    if header not in (None, "*"):
+        raise invalid("if-none-match", "if-none-match takes * alone")
+    return header is not None
+
+
+def is_named(header: str | None, tag: str) -> bool:
+    """Tell whether an if-none-match names an etag, or all; weakness is nothing to it."""
+    named = [one.removeprefix("W/") for one in _listed(header or "")]
+    return "*" in named or tag in named
+
+
+def chosen(header: str, message: Message | None) -> str:
+    """Return the version that an if-match asks for, out of those it names.
+
+    Args:
+        header: the etags that would do; `*`: any.
+        message: as it is now.
+
+    Raises:
+        Problem: the message is of none of them.
+    """
+    named = _listed(header)
+    if message is None:
+        raise Problem("precondition-failed", "there is no such message any more; look again")
+    tag = tag_of(message.version)
+    if "*" not in named and tag not in named:
+        raise Problem(
+            "precondition-failed",
+            f"{message.id} is {message.state}, and was edited since you looked; look again",
+            headers={"etag": tag},
+        )
+    return message.version
+
+
+def changed(
+    outcome: Outcome, *, conditional: bool = False, why: str = "nothing was changed"
+) -> Answer:
+    """Return the answer of a change of one message.
+
+    Args:
+        outcome: what the store said.
+        conditional: whether the change depended on the message being as the caller saw it.
+        why: what it means that the message is as it is.
+
+    Raises:
+        Problem: it was not changed.
+    """
+    if outcome.done:
+        return Answer(200, outcome)
+    if conditional and outcome.state in (None, "delayed", "ready", "dead"):
+        raise Problem(
+            "precondition-failed",
+            f"{outcome}: somebody else has changed it since you looked; look again",
+            outcomes=[outcome],
+        )
+    if outcome.state is None:
+        raise Problem("not-found", f"{outcome}", outcomes=[outcome])
+    raise Problem("conflict", f"{outcome}; {why}", outcomes=[outcome])
+
+
+def _listed(header: str) -> list[str]:
+    return [tag.strip() for tag in header.split(",") if tag.strip()]

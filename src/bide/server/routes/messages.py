@@ -1,26 +1,39 @@
-"""Messages: put and look at."""
+"""Messages: put, look at, explain, and what queues remember of those that have ended."""
 
-import time
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
-from bide.model.commands import Put
+from bide.model.commands import Explain, Put
+from bide.model.ended import PENDING, Attempt, End, Ending
+from bide.model.errors import Closed
 from bide.model.identity import check_name
 from bide.model.limits import MAX_HTTP_PAGE
 from bide.model.message import Item, Message, State, version_of
-from bide.model.replies import Found, Outcome, Outcomes, Page
+from bide.model.replies import Ends, Explained, Found, Outcome, Outcomes, expect
+from bide.model.times import milliseconds
+from bide.observing.explanation import Explanation, Reason
 from bide.queue.results import must_be_new
 from bide.queue.values import check_latest
 from bide.server import wire
 from bide.server.call import Call
-from bide.server.conditions import changed, chosen, is_named, tag_of, wants_fresh
+from bide.server.limits.request_bodies import check_fields, unless_gone
 from bide.server.operation import JSON, MESSAGE, QUEUE, Answer, Routes
 from bide.server.problem import Problem, invalid
-from bide.server.routes.given import HEADER_TYPE, PutQuery, item_of, many_of, to_item
-from bide.server.structure import check_fields
+from bide.server.routes.given import (
+    HEADER_TYPE,
+    PutQuery,
+    changed,
+    chosen,
+    is_named,
+    item_of,
+    many_of,
+    tag_of,
+    to_item,
+    wants_fresh,
+)
 
 route = Routes("messages")
 
@@ -93,11 +106,11 @@ async def put_many(call: Call) -> wire.OutcomesOut:
     All are stored in one transaction, or none.
     """
     many = await many_of(call)
-    items, since, fields = [], time.monotonic(), 0
+    items, fields, pause = [], 0, call.service.large_bodies.pauses()
     for number, one in enumerate(many.messages):
         check_fields(fields := fields + bytes(one.headers).count(b":"))
         items.append(await to_item(call, one, f"messages[{number}]"))
-        since = await call.service.large_bodies.give_way(since)
+        await pause()
     return wire.OutcomesOut(await _put(call, items, many.on_conflict))
 
 
@@ -107,11 +120,8 @@ async def put_many(call: Call) -> wire.OutcomesOut:
 )  # fmt: skip
 async def get(call: Call) -> Answer:
     """Look at a message."""
-    message = await _find(call)
-    tag = tag_of(message.version)
-    if is_named(call.header("if-none-match"), tag):
-        return Answer(304, b"", {"etag": tag})
-    return Answer(200, call.shown(message), {"etag": tag})
+    message, etag, known = await _look(call)
+    return Answer(304, b"", etag) if known else Answer(200, call.shown(message), etag)
 
 
 @route(
@@ -120,23 +130,21 @@ async def get(call: Call) -> Answer:
 )  # fmt: skip
 async def get_body(call: Call) -> Answer:
     """Look at a message's body alone."""
-    message = await _find(call)
-    tag = tag_of(message.version)
-    if is_named(call.header("if-none-match"), tag):
-        return Answer(304, b"", {"etag": tag})
-    kind = JSON if message.json else "application/octet-stream"
+    message, etag, known = await _look(call)
+    if known:
+        return Answer(304, b"", etag)
+    kind = JSON if message.json else (message.headers or {}).get(HEADER_TYPE, "")
+    if not (kind and kind.isascii() and kind.isprintable()):
+        kind = "application/octet-stream"
     safe = {"x-content-type-options": "nosniff", "content-security-policy": "sandbox"}
-    if not message.json:
-        kind = (message.headers or {}).get(HEADER_TYPE, kind)
-        kind = kind if kind.isascii() and kind.isprintable() else "application/octet-stream"
-    return Answer(200, message.data, {"etag": tag, **safe}, kind)
+    return Answer(200, message.data, etag | safe, kind)
 
 
 @route("listMessages", "GET", f"{QUEUE}/messages", "read")
 async def list_messages(call: Call, query: ListQuery) -> wire.Messages:
     """List messages."""
     scan = call.arguments.scan(query.state, *query.rule, query.limit)
-    return call.page(await call.ask(Page, msgspec.structs.replace(scan, cursor=query.cursor)))
+    return await call.page(msgspec.structs.replace(scan, cursor=query.cursor))
 
 
 async def _put(
@@ -169,8 +177,161 @@ async def find_or_none(call: Call) -> Message | None:
     return message
 
 
-async def _find(call: Call) -> Message:
+async def _look(call: Call) -> tuple[Message, dict[str, str], bool]:
+    """Return the message that the path names, its etag, and whether the caller has it already."""
     message = await find_or_none(call)
     if message is None:
         raise Problem("not-found", f"there is no message {call.part('id')!r} in this queue")
-    return message
+    tag = tag_of(message.version)
+    return message, {"etag": tag}, is_named(call.header("if-none-match"), tag)
+
+
+class EndOut(msgspec.Struct, omit_defaults=True):
+    """How a message ended. Times are Unix milliseconds."""
+
+    how: Ending
+    moment: int
+    """When it ended."""
+    by: str | None
+    """Who ended it: the holder of its lease, or who gave the command; `null`: time did."""
+    due: int
+    attempt: int
+    """How often it was delivered."""
+    attempts: list[Attempt]
+    """The last 20 that failed, and the one that was acked."""
+    result: msgspec.Raw | UnsetType = UNSET
+    """The result of its handler, if the queue remembers it and the token may see bodies."""
+
+    @classmethod
+    def of(cls, end: End, *, bodies: bool) -> "EndOut":
+        """Return an end as the caller may see it."""
+        shown = UNSET if end.result is None or not bodies else msgspec.Raw(end.result)
+        return cls(end.how, end.moment, end.by, end.due, end.attempt, end.attempts, shown)
+
+
+class HistoryOut(msgspec.Struct):
+    """What is known of a message."""
+
+    id: str
+    state: State | None
+    """Where it is now; `null`: it is not in the queue."""
+    ends: list[EndOut]
+    """How messages of this id have ended, the newest first."""
+
+
+class ResultOut(msgspec.Struct, omit_defaults=True):
+    """What became of a message."""
+
+    id: str
+    how: Ending | None
+    """How it ended; `null`: it has not."""
+    state: State | None = None
+    """Where it is, while it has not ended."""
+    by: str | None = None
+    """Who ended it."""
+    error: str | None = None
+    """Why the last attempt failed, if it died."""
+    result: Any = None
+    """The result of its handler, if it was acked with one."""
+
+
+class ResultQuery(wire.Request):
+    """How long to wait for a result."""
+
+    wait: wire.Span = "0s"
+
+
+@route("history", "GET", f"{MESSAGE}/history", "read", problems=(404,))
+async def history(call: Call) -> HistoryOut:
+    """Tell how messages with an id have ended.
+
+    Acked, cancelled, expired, dead or purged; when, by whom, and each attempt. For as long as
+    the queue's `history` says.
+    """
+    command = call.arguments.history(call.part("id"))
+    found = await call.ask(Ends, command)
+    if found.state is None and not found.ends:
+        raise _unknown(call)
+    bodies = call.caller.may("bodies")
+    ends = [EndOut.of(end, bodies=bodies) for end in found.ends]
+    return HistoryOut(command.id, found.state, ends)
+
+
+@route(
+    "result", "GET", f"{MESSAGE}/result", "bodies", {200: ResultOut, 202: ResultOut},
+    problems=(404, 429),
+)  # fmt: skip
+async def result(call: Call, query: ResultQuery) -> Answer:
+    """Tell what became of a message, and its result.
+
+    200 once it has ended, in whatever way: look at `how`. 202 while it has not; with `wait` the
+    answer comes as soon as it ends. For as long as the queue's `result_ttl` says.
+    """
+    wait = milliseconds(wire.span(query.wait), "wait") / 1000
+    command = call.arguments.history(call.part("id"), watch=wait > 0)
+    if not wait:
+        return _ended(call, await call.ask(Ends, command))
+    try:
+        with call.counted(call.service.waits):
+            refused = call.service.admission.until_refused(call.token)
+            found = await unless_gone(call.receive, call.service.wait(command, wait), refused)
+    except Closed:  # the server stops, and whoever waits is to ask another one
+        return Answer(202, ResultOut(command.id, None), {"connection": "close"})
+    await call.service.admission.caller(call.token)  # it may have been revoked meanwhile
+    return _ended(call, expect(Ends, found))
+
+
+def _ended(call: Call, found: Ends) -> Answer:
+    id = call.part("id")
+    if found.state in PENDING:
+        return Answer(202, ResultOut(id, None, found.state))
+    if not found.ends:
+        raise _unknown(call)
+    end = found.ends[0]
+    error = end.failures[-1].reason if end.how == "dead" and end.failures else None
+    value = None if end.result is None else msgspec.Raw(end.result)
+    return Answer(200, ResultOut(id, end.how, None, end.by, error, value))
+
+
+def _unknown(call: Call) -> Problem:
+    return Problem(
+        "not-found",
+        f"there is no message {call.part('id')!r} in this queue, and none is remembered; a queue "
+        "remembers ended messages for as long as its `history` and `result_ttl` say",
+    )
+
+
+class ExplainQuery(wire.Request):
+    """How to explain."""
+
+    language: Literal["en", "zh"] = "en"
+    """Of the sentence: English or Simplified Chinese."""
+
+
+class ExplanationOut(msgspec.Struct):
+    """Why a message is where it is."""
+
+    id: str
+    queue: str
+    sentence: str
+    reasons: list[Reason]
+    """The causes, the most important one first."""
+    facts: Explained
+    """What the sentence is made of."""
+
+
+@route("explain", "GET", f"{MESSAGE}/explanation", "read", problems=(404,))
+async def explain(call: Call, query: ExplainQuery) -> ExplanationOut:
+    """Tell why a message is where it is.
+
+    When it is due, who holds it, or why no worker has taken it: the queue is paused, no worker
+    serves it, all are busy, others go first. Its cost does not depend on how many messages are
+    pending.
+    """
+    queue, id = call.arguments.queue, check_name(call.part("id"))
+    facts = await call.ask(Explained, Explain(queue, id))
+    found = Explanation(id, call.queue, await call.service.explained(queue, id, facts))
+    if facts.state is None and found.facts.end is None:
+        raise Problem("not-found", found.sentence)
+    sentence = found.in_language(query.language)
+    return ExplanationOut(id, call.queue, sentence, list(found.reasons), found.facts)

@@ -1,14 +1,72 @@
-"""Health, metrics, usage and the description of the API."""
+"""Workers, health, metrics, usage and the description of the API."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from bide.model.errors import Unsupported
+from bide.model.commands import Count
+from bide.model.errors import AccessDenied, StoreError, Unsupported
+from bide.model.identity import check_name
+from bide.model.replies import Counts, Outcomes
+from bide.observing.explanation import afollow
+from bide.observing.metrics import Family, claim_metrics, registry_of
+from bide.observing.workers import WorkerProcess, list_workers, request_stop
+from bide.server import wire
+from bide.server.access.rights import Caller
 from bide.server.call import Call
-from bide.server.metrics import KIND, exposition
+from bide.server.limits.quotas import Usage
 from bide.server.operation import Answer, Routes
-from bide.server.quotas import Usage
+from bide.server.problem import Problem
+from bide.server.service import Service
+from bide.server.shared_state import ServerStats
+from bide.targets.http.stats import Known, push_metrics
 
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+workers = Routes("workers")
 route = Routes("service")
+
+EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
+HTML = "text/html; charset=utf-8"
+SCRIPT = "text/javascript; charset=utf-8"
+
+QUOTAS = {
+    field: (
+        Family("gauge", f"bide_quota_{name}_used", f"{words}."),
+        Family("gauge", f"bide_quota_{name}", f"{words}, at most."),
+    )
+    for field, name, words in (
+        ("messages", "messages", "Messages of the namespace, dead and kept ones included"),
+        ("stored_bytes", "bytes", "Bytes of these messages"),
+        ("queues", "queues", "Queues of the namespace"),
+    )
+}
+"""By the field of `Usage`: what is used, and what may be."""
+REQUESTS = Family(
+    "counter", "bide_http_requests", "Requests answered, by operation and status.",
+    "operation status",
+)  # fmt: skip
+SECONDS = Family(
+    "counter", "bide_http_request_seconds", "How long answering them took, waiting included.",
+    "operation",
+)  # fmt: skip
+WAITING = Family("gauge", "bide_http_claims_waiting", "Claims that wait for a message.")
+PROCESSES = Family("gauge", "bide_http_processes", "Processes of the server.")
+
+
+class Workers(msgspec.Struct):
+    """The worker processes that report that they are alive."""
+
+    workers: list[WorkerProcess]
+
+
+class Requested(msgspec.Struct):
+    """A process is going to be replaced."""
+
+    holder: str
 
 
 class Health(msgspec.Struct, omit_defaults=True):
@@ -16,6 +74,40 @@ class Health(msgspec.Struct, omit_defaults=True):
 
     status: str
     reason: str | None = None
+
+
+@workers("listWorkers", "GET", "/v1/workers", "read")
+async def workers_of(call: Call) -> Workers:
+    """List worker processes.
+
+    Those that serve queues of the token, with what they handle.
+    """
+    service = call.service
+    steps = list_workers(await service.registers(call.caller), service.clock.now(), call.caller.own)
+    return Workers(await afollow(steps, lambda command: service.lane.acall(command, service)))
+
+
+@workers(
+    "stopWorker", "POST", "/v1/workers/{holder}/stop", "admin", {202: Requested},
+    problems=(404, 409),
+)  # fmt: skip
+async def stop(call: Call, asked: wire.Empty) -> Answer:
+    """Have a worker process replaced.
+
+    Its supervisor looks every five seconds, starts a new process, and asks the old one to end;
+    it is killed if it does not. A request that no supervisor takes within a minute is void.
+    """
+    if not call.caller.of_all_queues:
+        raise AccessDenied("a process may serve any queue: this needs a token for all queues")
+    holder = check_name(call.part("holder"), "holder")
+    found = [one for one in (await workers_of(call)).workers if one.holder == holder]
+    if not found:
+        raise Problem("not-found", f"no worker {holder!r} reports that it is alive")
+    stops = found[0].stops
+    if stops is None:
+        raise Problem("conflict", f"{holder} has no supervisor that you may ask to replace it")
+    await call.ask(Outcomes, request_stop(call.caller.full(stops), holder, call.actor))
+    return Answer(202, Requested(holder))
 
 
 @route("healthz", "GET", "/healthz", None)
@@ -28,12 +120,12 @@ async def healthz(call: Call) -> Health:
 async def readyz(call: Call) -> Answer:
     """Whether the store answers as well."""
     reason = await call.service.ready()
-    return (
-        Answer(200, Health("ready")) if reason is None else Answer(503, Health("not ready", reason))
-    )
+    if reason is not None:
+        return Answer(503, Health("not ready", reason))
+    return Answer(200, Health("ready"))
 
 
-@route("metrics", "GET", "/metrics", "read", {200: bytes}, kind=KIND)
+@route("metrics", "GET", "/metrics", "read", {200: bytes}, kind=EXPOSITION)
 async def metrics(call: Call) -> Answer:
     """Figures for Prometheus.
 
@@ -41,7 +133,7 @@ async def metrics(call: Call) -> Answer:
     """
     with call.counted(call.service.slow_calls):
         async with call.service.scrapes.one():
-            return Answer(200, await exposition(call.service, call.caller), kind=KIND)
+            return Answer(200, await _exposition(call.service, call.caller), kind=EXPOSITION)
 
 
 @route("usage", "GET", "/v1/usage", "read")
@@ -51,33 +143,101 @@ async def usage(call: Call) -> Usage:
         return await call.service.quotas.usage(call.caller)
 
 
-@route("openapi", "GET", "/openapi.json", None)
-async def openapi(call: Call) -> bytes:
+@route("openapi", "GET", "/openapi.json", None, {200: bytes})
+async def openapi(call: Call) -> Answer:
     """This description."""
-    from bide.server.openapi import document
+    from bide.server.openapi import description
 
-    return document()
+    return Answer(200, description())
 
 
-@route("docs", "GET", "/docs", None, {200: bytes}, problems=(501,), kind="text/html; charset=utf-8")
+@route("docs", "GET", "/docs", None, {200: bytes}, problems=(501,), kind=HTML)
 async def docs(call: Call) -> Answer:
     """This description, to be read and tried."""
+    from bide.server.openapi import page, policy
+
     try:
-        from bide.server.page import page, policy
+        return Answer(200, page(), {"content-security-policy": policy()}, HTML)
     except ModuleNotFoundError as error:
         raise Unsupported(
             f"the page needs the package {error.name!r}, which is not installed: "
             "pip install 'bide[server]'; /openapi.json says the same"
         ) from None
-    return Answer(200, page(), {"content-security-policy": policy()}, "text/html; charset=utf-8")
 
 
-@route(
-    "docsScript", "GET", "/docs/try.js", None, {200: bytes}, kind="text/javascript; charset=utf-8",
-)  # fmt: skip
+@route("docsScript", "GET", "/docs/try.js", None, {200: bytes}, kind=SCRIPT)
 async def docs_script(call: Call) -> Answer:
     """The script of that page."""
-    from bide.server.page import script
+    from bide.server.openapi import static
 
-    kind = "text/javascript; charset=utf-8"
-    return Answer(200, script(), {"x-content-type-options": "nosniff"}, kind)
+    safe = {"x-content-type-options": "nosniff"}
+    return Answer(200, static("try.js").encode(), safe, SCRIPT)
+
+
+async def _exposition(service: Service, caller: Caller) -> bytes:
+    """Return the figures of a caller's queues, and of all processes of the server together.
+
+    Raises:
+        InvalidArgument: prometheus_client is not installed.
+    """
+    failure: StoreError | None = None
+    counts: dict[str, Counts] = {}
+    found: list[Metric] = []
+    known: Mapping[str, Known] = {}
+    try:
+        names = await service.names(caller)
+        # Of this moment: a sum of another process may be younger than any that is kept here.
+        counts = {name: await service.ask(Counts, Count(caller.full(name))) for name in names}
+        found += _of_usage(await service.quotas.usage(caller))
+        known = await service.pushing.known()
+    except StoreError as error:
+        failure = error
+
+    def read() -> Mapping[str, Counts]:
+        if failure is not None:
+            raise failure
+        return counts
+
+    now = service.clock.now()
+    found += _of_server(service.shared.stats.together(service.stats), known, caller, now)
+    registry = registry_of(read, more=lambda: found, now=lambda: now / 1000)
+    from prometheus_client import generate_latest
+
+    # In a thread: with hundreds of queues it takes longer than others are to wait.
+    return await asyncio.to_thread(generate_latest, registry)
+
+
+def _of_usage(usage: Usage) -> "Iterator[Metric]":
+    """Yield how much of its quotas the caller's namespace uses."""
+    for field, (of_use, of_quota) in QUOTAS.items():
+        yield of_use.of({"": getattr(usage, field)})
+        if (most := getattr(usage, f"max_{field}")) is not None:
+            yield of_quota.of({"": most})
+
+
+def _of_server(
+    stats: ServerStats, known: Mapping[str, Known], caller: Caller, now: int
+) -> "Iterator[Metric]":
+    """Yield what the server has answered, handed out and pushed."""
+    own, home = caller.own, caller.namespace
+    yield from claim_metrics(
+        {name: tally for queue, tally in stats.tallies.items() if (name := own(queue)) is not None}
+    )
+    subscriptions = {
+        name: one
+        for one in known.values()
+        if own(one.subscription.source) is not None
+        and (name := one.subscription.known_as(home)) is not None
+    }
+    whole = home is None and caller.of_all_queues  # others must not see all requests and intakes
+    sent = stats.sent if whole else msgspec.structs.replace(stats.sent, taken={})
+    yield from push_metrics(subscriptions, sent, now)
+    if not whole:
+        return
+    requests: dict[str, dict[str, int]] = {}
+    for (operation, status), count in sorted(stats.requests.items()):
+        requests.setdefault(operation, {})[str(status)] = count
+    yield REQUESTS.of(requests)
+    yield SECONDS.of(dict(sorted(stats.seconds.items())))
+    yield WAITING.of({"": stats.waiting})
+    yield PROCESSES.of({"": stats.processes})

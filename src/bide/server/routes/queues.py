@@ -5,17 +5,19 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta
 
+from bide.lane.steps import arun_steps
 from bide.model.commands import Configure, Count, Delete
+from bide.model.message import Name, State
 from bide.model.replies import Affected, Counts, Deleted, Forecasted, Settings
 from bide.queue.results import Audit, deleted
+from bide.queue.search import Query, query_of, search_steps
 from bide.queue.undoing import bulk_of, purge_part
 from bide.server import wire
 from bide.server.call import Call
-from bide.server.change_wire import UndoableOut, UndoablePurge
 from bide.server.operation import QUEUE, Answer, Routes
 from bide.server.problem import Problem
-from bide.server.queue_wire import ConfigureRequest, CountsOut, SettingsOut
-from bide.server.routes.undoing import change
+from bide.server.routes.undoing import UndoableOut, UndoablePurge, change
+from bide.server.wire import CountsOut, SettingsOut
 
 route = Routes("queues")
 
@@ -48,6 +50,35 @@ class ForecastOut(msgspec.Struct):
     """Due in each bucket."""
     later: int
     """Due after the last bucket."""
+
+
+Pace = Annotated[
+    float | str,
+    Meta(
+        description="A rate: messages per second, or a number per s, m, h or d.",
+        examples=["5/s", "100/m", 0.5],
+    ),
+]
+
+
+class ConfigureRequest(wire.Request):
+    """What to set for a queue."""
+
+    paused: bool | None = None
+    keep: wire.Span | None = None
+    """How long acked messages and their ids are remembered."""
+    history: wire.Span | None = None
+    """How long the queue remembers how messages ended; "0s": not at all."""
+    result_ttl: wire.Span | None = None
+    """How long the queue remembers the results of messages; "0s": not at all."""
+    limit: int | None = None
+    """How many messages of the queue may be leased at a time; 0: no limit."""
+    rate: Pace | None = None
+    """How many messages of the queue may be delivered; 0: no limit."""
+    group_limit: int | None = None
+    """`limit` for each group; messages without a group are not bound by it."""
+    group_rate: Pace | None = None
+    """`rate` for each group; messages without a group are not bound by it."""
 
 
 class PrefixQuery(wire.Request):
@@ -154,3 +185,66 @@ async def audit(call: Call) -> AuditOut:
     found = await call.ask(Counts, Count(call.arguments.queue, recount=True))
     checked = Audit.of(call.queue, found)
     return AuditOut(bool(checked), checked.problems, CountsOut.of(found))
+
+
+MOST_READ = 10_000
+"""How many messages one request reads at most."""
+
+
+class SearchQuery(wire.Selection):
+    """What to search for; all that is given must hold."""
+
+    queue: Annotated[str, Meta(max_length=128, pattern="^[A-Za-z0-9_.:-]*$")] = ""
+    """How the names of the queues begin."""
+    id: Name | None = None
+    """How the id begins."""
+    state: State | None = None
+    error: str | None = None
+    """A text in the reason of the last failure."""
+    header: str | None = None
+    """NAME, or NAME=TEXT for a header that contains a text; needs the right `bodies`."""
+    body: str | None = None
+    """A text in the body; needs the right `bodies`."""
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    read: Annotated[int, Meta(ge=1, le=MOST_READ)] = MOST_READ
+    """How many messages are read at most."""
+    cursor: str | None = None
+
+
+class SearchOut(msgspec.Struct, omit_defaults=True):
+    """What was found so far."""
+
+    messages: list[wire.MessageOut]
+    searched: int
+    """How many messages were read, for this page and those before it."""
+    total: int | None = None
+    """How many there are to read; missing if an order of the store leads to those that match."""
+    cursor: str | None = None
+    """Give it with the next request; everything was searched when it is missing."""
+
+
+@route("search", "GET", "/v1/search", "read", problems=(429,))
+async def search(call: Call, query: SearchQuery) -> SearchOut:
+    """Search the messages of all queues.
+
+    By group, by a range of due times of delayed messages and, where the store has ids in order,
+    by the beginning of an id, those that match are found at once. Anything else reads message
+    by message, up to 10,000 for a request; repeat with the `cursor` while there is one.
+    """
+    given = {name: getattr(query, name) for name in Query.__struct_fields__}
+    given["group"], given["after"], given["before"] = query.rule
+    wanted = query_of(**given)
+    caller, service = call.caller, call.service
+    if wanted.reads_bodies:
+        caller.need("bodies")
+    names = [(name, caller.full(name)) for name in await service.names(caller, query.queue)]
+    steps = search_steps(
+        names, wanted, query.cursor, query.limit, query.read,
+        ids_ordered=service.lane.capabilities.ids_ordered,
+    )  # fmt: skip
+    with call.counted(service.slow_calls):
+        page = await arun_steps(steps, service.execute)
+    bodies = caller.may("bodies")
+    own = {full: name for name, full in names}
+    found = [wire.shown(one, own[one.queue], bodies=bodies) for one in page.messages]
+    return SearchOut(found, page.searched, page.total, page.cursor)

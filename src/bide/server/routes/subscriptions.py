@@ -12,26 +12,24 @@ from bide.model.replies import Counts
 from bide.model.times import milliseconds
 from bide.server import wire
 from bide.server.call import Call
-from bide.server.conditions import wants_fresh
+from bide.server.limits.request_bodies import unless_gone
 from bide.server.operation import Answer, Handle, Routes
 from bide.server.problem import Problem, invalid
-from bide.server.queue_wire import CountsOut
-from bide.server.receiving import unless_gone
-from bide.server.subscription_status import (
-    SubscriptionOut,
-    Subscriptions,
-    all_shown,
-    masked,
-    shown,
-)
-from bide.server.subscription_wire import (
+from bide.server.routes.given import wants_fresh
+from bide.server.subscriptions.subscription_wire import (
     PauseRequest,
     PingOut,
     RotateRequest,
     SubscriptionChange,
     SubscriptionIn,
+    SubscriptionOut,
+    Subscriptions,
+    all_shown,
     fields_of,
+    masked,
+    shown,
 )
+from bide.server.wire import CountsOut
 from bide.targets.amqp import is_amqp, parse
 from bide.targets.http.records import Overtaken
 from bide.targets.http.subscription import NAME, Subscription, check_url
@@ -59,7 +57,7 @@ async def list_subscriptions(call: Call) -> Subscriptions:
     And how their receivers fare. The values of a URL's query are told to those alone who may
     change them.
     """
-    records, caller = call.service.pushing.records, call.caller
+    records, caller = call.records, call.caller
     mine = [
         one for one in await records.listed()
         if one.known_as(caller.namespace) is not None and caller.own(one.source) is not None
@@ -80,12 +78,10 @@ async def put(call: Call, asked: SubscriptionIn) -> Answer:
     this name (200): its secrets stay, and whether it is paused. What is left out has its
     default again. Doing so again changes nothing.
     """
-    namespace, name = await _identity(call)
-    fields = _checked(call, namespace, asked.fields())
+    namespace, name = which = await _identity(call)
+    fresh, fields = wants_fresh(call), await _checked(call, which, asked.fields())
     new = Subscription(name=name, namespace=namespace, **fields)
-    fresh = wants_fresh(call)
-    await _within_quota(call, namespace, name, fields["concurrency"])
-    work = call.service.pushing.records.put(new, asked.secret, tag=_tag(call), fresh=fresh)
+    work = call.records.put(new, asked.secret, tag=_tag(call), fresh=fresh)
     kept = await _done(call, work)
     return await _answer(call, kept.subscription, kept.secret, 201 if kept.fresh else 200)
 
@@ -108,12 +104,10 @@ async def change(call: Call, asked: msgspec.Struct) -> Answer:
 
     From the answer on nothing is sent as it was; what is under way is finished.
     """
-    namespace, name = which = await _identity(call)
-    fields = _checked(call, namespace, fields_of(asked))
-    if "concurrency" in fields:
-        await _within_quota(call, namespace, name, fields["concurrency"])
-    change = call.service.pushing.records.change
-    return await _answer(call, await _done(call, change(*which, _tag(call), **fields)))
+    which = await _identity(call)
+    fields = await _checked(call, which, fields_of(asked))
+    done = await _done(call, call.records.change(*which, _tag(call), **fields))
+    return await _answer(call, done)
 
 
 @route(
@@ -125,8 +119,7 @@ async def delete(call: Call) -> Answer:
 
     Its messages stay in the queue.
     """
-    which = await _identity(call)
-    await _done(call, call.service.pushing.records.delete(*which, _tag(call)))
+    await _changed(call, call.records.delete)
     call.service.pushing.look()
     return Answer(204, b"")
 
@@ -137,8 +130,7 @@ async def pause(call: Call, asked: PauseRequest) -> Answer:
 
     The messages wait.
     """
-    which, pause = await _identity(call), call.service.pushing.records.pause
-    return await _answer(call, await _done(call, pause(*which, asked.reason, _tag(call))))
+    return await _answer(call, await _changed(call, call.records.pause, asked.reason))
 
 
 @_changes("resumeSubscription", "resume")
@@ -147,8 +139,7 @@ async def resume(call: Call, asked: wire.Empty) -> Answer:
 
     Also if the receiver was left alone because it failed.
     """
-    which, resume = await _identity(call), call.service.pushing.records.resume
-    return await _answer(call, await _done(call, resume(*which, _tag(call))))
+    return await _answer(call, await _changed(call, call.records.resume))
 
 
 @_changes("rotateSecret", "rotate")
@@ -158,9 +149,8 @@ async def rotate(call: Call, asked: RotateRequest) -> Answer:
     The answer has the new `secret`: this once. For the time of `overlap` each request carries a
     signature with each of them.
     """
-    which, rotate = await _identity(call), call.service.pushing.records.rotate
     overlap = milliseconds(wire.span(asked.overlap), "overlap")
-    one, secret = await _done(call, rotate(*which, overlap, asked.secret, _tag(call)))
+    one, secret = await _changed(call, call.records.rotate, overlap, asked.secret)
     return await _answer(call, one, None if asked.secret else secret)
 
 
@@ -202,19 +192,22 @@ async def _identity(call: Call) -> tuple[str | None, str]:
             f"name={given!r} cannot be: 1 to 128 of A-Z a-z 0-9 _ . : -, a letter or digit first",
         ) from None
     if not call.caller.of_all_queues:
-        known = await call.service.pushing.records.get(namespace or None, name)
+        known = await call.records.get(namespace or None, name)
         if known is not None:
             call.caller.full(known.source if mine is None else known.queue)
     return namespace or None, name
 
 
-def _checked(call: Call, namespace: str | None, fields: dict[str, Any]) -> dict[str, Any]:
+async def _checked(
+    call: Call, which: tuple[str | None, str], fields: dict[str, Any]
+) -> dict[str, Any]:
     """Return fields as they are kept, if they can be.
 
     Raises:
-        Problem: the queue is of another namespace.
+        Problem: the queue is of another namespace, or the quotas have no room.
         InvalidArgument: the URL leads to where this server does not send.
     """
+    namespace, name = which
     if "queue" in fields:
         call.caller.full(fields["queue"])
     if call.caller.namespace is None and namespace is not None and "queue" in fields:
@@ -233,19 +226,23 @@ def _checked(call: Call, namespace: str | None, fields: dict[str, Any]) -> dict[
                 "url names files of this server; name them on the command line, at the store"
             )
         call.service.pushing.gate.check(fields["url"])
+    if "concurrency" in fields and call.service.quotas.any:
+        known = await call.records.of(namespace)
+        call.service.quotas.subscribe(namespace, known, name, fields["concurrency"])
     return fields
-
-
-async def _within_quota(call: Call, namespace: str | None, name: str, concurrency: int) -> None:
-    if call.service.quotas.any:
-        known = await call.service.pushing.records.of(namespace)
-        call.service.quotas.subscribe(namespace, known, name, concurrency)
 
 
 def _tag(call: Call) -> str | None:
     """Return the version that a request means, `None` for whatever there is."""
     tag = call.header("if-match")
     return tag if tag is None or tag == "*" else tag.removeprefix('"').removesuffix('"')
+
+
+async def _changed(
+    call: Call, change: Callable[..., Coroutine[Any, Any, T | None]], *given: Any
+) -> T:
+    """Change the subscription of a request; return what comes of it."""
+    return await _done(call, change(*await _identity(call), *given, _tag(call)))
 
 
 async def _done(call: Call, work: Coroutine[Any, Any, T | None]) -> T:
@@ -257,14 +254,13 @@ async def _done(call: Call, work: Coroutine[Any, Any, T | None]) -> T:
     try:
         done = await work
     except Overtaken as error:
-        now = error.now
         raise Problem(
             "precondition-failed",
             "there is no such subscription; make it without if-match"
-            if now is None
+            if error.now is None
             else "the subscription is not as you know it: somebody else has made or changed it; "
             "look again",
-            headers={} if now is None else {"etag": f'"{now.tag}"'},
+            headers={} if error.now is None else {"etag": f'"{error.now.tag}"'},
         ) from None
     if not done:
         raise Problem(
@@ -276,14 +272,14 @@ async def _done(call: Call, work: Coroutine[Any, Any, T | None]) -> T:
 
 async def _known(call: Call) -> Subscription:
     which = await _identity(call)
-    return await _done(call, call.service.pushing.records.get(*which))
+    return await _done(call, call.records.get(*which))
 
 
 async def _answer(
     call: Call, one: Subscription, secret: str | None = None, status: int = 200
 ) -> Answer:
     call.service.pushing.look()
-    peers = call.service.pushing.records.peers
+    peers = call.records.peers
     circuit, deliveries = await peers.circuit(one.key), (await peers.deliveries()).get(one.key)
     told = _told(call, one, shown(one, circuit, call.service.clock.now(), secret, deliveries))
     told.messages = CountsOut.of(await call.ask(Counts, Count(one.source)))

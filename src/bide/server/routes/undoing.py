@@ -1,18 +1,157 @@
-"""Bulk changes that can be taken back, and taking them back."""
+"""Changes of messages on the wire; bulk changes that can be taken back, and taking them back."""
+
+from typing import Annotated, Literal, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from bide.lane.steps import arun_steps
 from bide.model.commands import Command, Put
-from bide.model.replies import Reply
+from bide.model.errors import InvalidArgument
+from bide.model.limits import MAX_HTTP_IDS
+from bide.model.message import Attempts, Group, Name, Priority
+from bide.model.replies import Outcome, Reply
+from bide.model.times import LATEST
 from bide.model.undoing import Bulk, Part, Undo, Undone, Verb, is_records
+from bide.queue.results import cursor_to, place_of
 from bide.queue.undo_steps import is_token, nothing
 from bide.queue.undoing import steps_of
+from bide.server import wire
+from bide.server.access.rights import RIGHT_OF_VERB, Caller
 from bide.server.call import Call
-from bide.server.change_wire import UndoableOut, UndoneOut, UndoRequest, cursor_of, from_cursor
 from bide.server.operation import QUEUE, Routes
-from bide.server.rights import RIGHT_OF_VERB, Caller
 from bide.server.service import Service
 
 route = Routes("messages")
+
+
+class Moved(wire.Request):
+    """When messages are due: `delay` or `at`."""
+
+    delay: wire.Span | None = None
+    at: wire.When | None = None
+
+
+class Changed(Moved, kw_only=True):
+    """What to change of a message; what is left out stays as it is."""
+
+    body: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    """Any JSON value."""
+    raw: bytes | UnsetType = msgspec.field(default=UNSET, name="bytes")
+    """Bytes, in base64, instead of `body`."""
+    priority: Priority | UnsetType = UNSET
+    attempts: Attempts | UnsetType = UNSET
+    expires: wire.Span | UnsetType | None = UNSET
+    """How long after its due time it is still worth delivering; null: without limit."""
+    group: Group | UnsetType | None = UNSET
+    headers: Annotated[
+        msgspec.Raw,
+        Meta(
+            extra_json_schema={
+                "type": ["object", "null"],
+                "additionalProperties": {"type": "string"},
+            }
+        ),
+    ] = msgspec.field(default_factory=msgspec.Raw)
+    """Text that travels beside the body; null: none."""
+
+
+class MovedOut(msgspec.Struct, omit_defaults=True):
+    """How many messages were changed, and where the next part begins."""
+
+    count: int
+    cursor: str | None = None
+    """Give it with the next request; all were changed when it is missing."""
+    undo: str | None = None
+    """The token by which it is taken back: the same for all parts of a change."""
+
+
+class Undoable(wire.Request, kw_only=True):
+    """A change of many messages that can be taken back."""
+
+    undo: bool = False
+    """Let it be taken back for ten minutes."""
+    dry_run: bool = False
+    """Only count."""
+    cursor: str | None = None
+    """Of the answer before, if it had one."""
+
+
+class UndoablePurge(Undoable, kw_only=True):
+    """Which messages to delete, and whether that can be taken back."""
+
+    state: Literal["delayed", "ready", "dead", "acked", "expired"]
+    before: wire.When | None = None
+    """Only those that came into this state (delayed, ready: fall due) before this moment."""
+
+
+class UndoableRevive(Undoable, kw_only=True):
+    """Dead letters that are to be delivered again, and whether that can be taken back."""
+
+    ids: Annotated[list[Name], Meta(max_length=MAX_HTTP_IDS)] | None = None
+    """Which; when missing, up to 1,000 of the oldest, with `undo` or `dry_run` all of them."""
+    delay: wire.Span = 0
+
+
+class UndoableOut(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How many messages were changed, and how to take that back."""
+
+    count: int
+    more: bool
+    """Whether more are left."""
+    undo: str | UnsetType = UNSET
+    """The token by which it is taken back: the same for all parts of a change."""
+    cursor: str | UnsetType = UNSET
+    """With `undo` or `dry_run`: give it with the next request while `more` is true."""
+
+
+class RevivedOut(msgspec.Struct, omit_defaults=True):
+    """What became of each dead letter; with `undo` only how many were revived, with `dry_run` how
+    many would be."""
+
+    outcomes: list[Outcome] | UnsetType = UNSET
+    count: int | UnsetType = UNSET
+    more: bool | UnsetType = UNSET
+    undo: str | UnsetType = UNSET
+    """The token by which it is taken back: the same for all parts of a change."""
+    cursor: str | UnsetType = UNSET
+    """With `undo`: give it with the next request while `more` is true."""
+
+
+class UndoRequest(wire.Request):
+    """Which change to take back."""
+
+    undo: Annotated[str, Meta(max_length=64)]
+    """The token of the change."""
+    part: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
+    """Where to go on: `following` of the answer before."""
+
+
+class UndoneOut(msgspec.Struct, omit_defaults=True):
+    """What taking back a change did: the number of messages, by what became of them."""
+
+    restored: int
+    """They are as they were before the change."""
+    taken: int
+    """Their ids were put again, or they were changed again, since then."""
+    claimed: int
+    """A worker has got them since then, or they have ended."""
+    unknown: int
+    """Not restored: it is not certain that they were changed."""
+    again: int
+    """Taken back before."""
+    following: int | UnsetType = UNSET
+    """Give it as `part` with the next request; it is all done when it is missing."""
+
+
+class _Place(NamedTuple):
+    """How far a change has come."""
+
+    undo: str
+    part: int
+    until: int | None
+    cursor: str | None
+
 
 PARTS = 20
 """How many parts of a change one request takes back."""
@@ -44,14 +183,26 @@ async def execute(service: Service, caller: Caller, command: Bulk | Undo) -> Par
 
 
 async def change(call: Call, bulk: Bulk, cursor: str | None) -> UndoableOut:
-    """Make a part of a change that can be taken back: the first, or that after a cursor."""
-    bulk = from_cursor(bulk, cursor)
+    """Make a part of a change that can be taken back: the first, or that after a cursor.
+
+    Raises:
+        InvalidArgument: no request told this cursor.
+    """
+    if cursor is not None:
+        place = place_of(cursor, _Place) or _Place("", 0, None, None)
+        within = 0 <= place.part <= 1 << 53 and 0 <= (place.until or 0) <= 2 * LATEST
+        if not (is_token(place.undo) and within and place.cursor):
+            raise InvalidArgument(
+                f"cursor={cursor[:100]!r} comes from no change with undo; begin without one"
+            )
+        bulk = msgspec.structs.replace(bulk, **place._asdict())
     part = await execute(call.service, call.caller, bulk)
     assert isinstance(part, Part)
-    following = cursor_of(bulk, part)
-    return UndoableOut(
-        count=part.count, more=part.cursor is not None, undo=bulk.undo, cursor=following
-    )
+    following: str | UnsetType = UNSET
+    more = part.cursor is not None
+    if part.cursor is not None:  # where the next request goes on
+        following = cursor_to(_Place(bulk.undo, part.part, part.until, part.cursor))
+    return UndoableOut(count=part.count, more=more, undo=bulk.undo, cursor=following)
 
 
 @route("undo", "POST", f"{QUEUE}/undo", "", problems=(404, 429, 507))
@@ -63,20 +214,16 @@ async def undo(call: Call, asked: UndoRequest) -> UndoneOut:
     were claimed since, are counted and stay as they are. Up to 10,000 messages; repeat with
     `part` while `following` is there.
     """
-    part = Undo(
-        queue=call.arguments.queue, undo=asked.undo, part=asked.part, actor=call.arguments.actor
-    )
+    queue, actor = call.arguments.queue, call.arguments.actor
+    command = Undo(queue=queue, undo=asked.undo, part=asked.part, actor=actor)
     if not is_token(asked.undo):
-        raise nothing(part)
+        raise nothing(command)
     total = Undone(following=asked.part)
     for _ in range(PARTS):
-        if total.following is None:
-            break
-        command = Undo(queue=part.queue, undo=part.undo, part=total.following, actor=part.actor)
-        done = await execute(call.service, call.caller, command)
-        assert isinstance(done, Undone)
-        total = total.plus(done)
-    answer = UndoneOut(total.restored, total.taken, total.claimed, total.unknown, total.again)
-    if total.following is not None:
-        answer.following = total.following
-    return answer
+        if total.following is not None:
+            command = msgspec.structs.replace(command, part=total.following)
+            done = await execute(call.service, call.caller, command)
+            assert isinstance(done, Undone)
+            total = total.plus(done)
+    told = msgspec.structs.asdict(total)
+    return UndoneOut(**{name: told[name] for name in told if told[name] is not None})

@@ -1,0 +1,300 @@
+"""Decide which requests are answered: who sends them, and from which page.
+
+Without tokens, every program that can reach the server may do anything. A browser is such a
+program, and it runs the pages of strangers. Four things give a page away: the `Origin` of its
+requests, `Sec-Fetch-Site`, the `Host` of a name of its own that leads to this machine (DNS
+rebinding), and a content type that needs no preflight.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from bide.clock import Clock, sleep
+from bide.engines.registry import is_this_machine
+from bide.lane.lane import Lane
+from bide.model.errors import BideError, InvalidArgument
+from bide.server.access.oidc import Oidc, Rejected
+from bide.server.access.rights import OPEN, Caller
+from bide.server.access.tokens import Tokens
+from bide.server.operation import JSON, MSGPACK
+from bide.server.problem import Problem
+from bide.server.settings import Settings
+from bide.server.shared_state import LoginThrottle
+
+if TYPE_CHECKING:
+    from bide.server.call import Call
+
+LOOK = 1.0
+"""Seconds for which a process assumes that no token was created."""
+
+RECHECK = 5.0
+"""Seconds after which the tokens of requests that wait are checked again."""
+
+_log = logging.getLogger("bide.server")
+
+
+@dataclass(eq=False)
+class Admission:
+    """Find out who sends a request.
+
+    With `auth="auto"` requests need a token on a Unix socket that other users may open, since a
+    proxy there may serve anyone; elsewhere once the store has a token, even if all are revoked
+    later. An idle server does not look for tokens: a request that comes more than a second after
+    the last look looks again before it is answered.
+
+    Args:
+        settings: of the server.
+        lane: the way to the store.
+        tokens: of the store.
+        clock: that measures `LOOK` and `RECHECK`.
+        logins: refuses who sends wrong tokens.
+    """
+
+    settings: Settings
+    lane: Lane
+    tokens: Tokens
+    clock: Clock
+    logins: LoginThrottle = field(default_factory=LoginThrottle)
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        self._may_appear = settings.auth == "auto" and not settings.behind
+        """Whether requests need a token from the time on at which the store has one."""
+        self.asks = settings.auth == "required" or settings.oidc is not None
+        self.asks |= self._may_appear and settings.shared_socket
+        """Whether requests need a token."""
+        self._until = 0.0
+        self._looking: asyncio.Task[None] | None = None
+        self._waiting: dict[str | None, set[asyncio.Future[None]]] = {}
+        self._checking: asyncio.Task[None] | None = None
+        self._oidc = None if settings.oidc is None else Oidc(settings.oidc)
+
+    async def begin(self) -> None:
+        """Look for tokens.
+
+        Raises:
+            StoreError: the store cannot be opened.
+            InvalidArgument: other machines can reach the server, and there are no tokens.
+        """
+        if self._may_appear:
+            await self._look()
+        must_be_local(self.settings, asks=self.asks)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests without a token are answered, as known at most a second ago."""
+        return not self.asks and (not self._may_appear or self.clock.monotonic() < self._until)
+
+    async def caller(self, text: str | None, client: str | None = None) -> Caller:
+        """Return who sends a request.
+
+        Args:
+            text: the token that it carries, if any.
+            client: the address that a wrong token counts for.
+
+        Raises:
+            Problem: there is no token, or none that is valid; or the address sent too many.
+        """
+        if text is None or not (self.asks or self._may_appear):  # if never, tokens are ignored
+            if not self.is_open and not self.asks:
+                # Requests that come meanwhile wait for the same look.
+                if self._looking is None or self._looking.done():
+                    self._looking = asyncio.create_task(self._look())
+                await asyncio.shield(self._looking)
+            if not self.asks:
+                return OPEN
+            raise Problem(
+                "unauthorized",
+                "this server asks for a token: send the header 'Authorization: Bearer ...'; "
+                "bide token create makes one",
+                headers={"www-authenticate": 'Bearer realm="bide"'},
+            )
+        self.logins.check(client or "", text, self.clock.monotonic())
+        caller, why = None, (
+            "the token is unknown, was revoked, or has expired; bide token list shows which there "
+            "are" if self.asks else
+            "the token is unknown: the store of this server has none; bide token create makes one, "
+            "or send no authorization"
+        )  # fmt: skip
+        if self._oidc is not None and text.count(".") == 2:  # a JWT: no token of ours has dots
+            try:
+                caller = await self._oidc.caller(text)
+            except Rejected as error:
+                why = f"the JWT is not accepted: {error}"
+        else:
+            caller = await self.tokens.caller(text)
+        if caller is None:
+            self.logins.failed(client or "", self.clock.monotonic())
+            raise Problem(
+                "unauthorized",
+                why,
+                headers={"www-authenticate": 'Bearer realm="bide", error="invalid_token"'},
+            )
+        self.logins.passed(text)
+        if not self.asks:
+            self._begin_to_ask()
+        return caller
+
+    async def until_refused(self, text: str | None) -> None:
+        """Wait until a token is no longer valid: revoked, expired, or newly needed.
+
+        Raises:
+            Problem: always; it says why.
+        """
+        refused = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(text, set()).add(refused)
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.create_task(self._check())
+        try:
+            await refused
+        finally:
+            self._waiting[text].discard(refused)
+            if not self._waiting[text]:
+                del self._waiting[text]
+
+    async def _check(self) -> None:
+        """Check each token that requests wait with, for as long as any wait.
+
+        Requests are not woken by a check that their tokens pass: thousands may wait.
+        """
+        while self._waiting:
+            await sleep(self.clock, RECHECK)
+            for text in list(self._waiting):
+                try:
+                    await self.caller(text)
+                except Problem as problem:
+                    for one in self._waiting.get(text, ()):
+                        if not one.done():
+                            one.set_exception(problem)
+                except BideError:
+                    pass  # the store is away; requests that wait learn that from the store
+
+    async def _look(self) -> None:
+        began = self.clock.monotonic()
+        if await self.tokens.exist() and not self.asks:
+            self._begin_to_ask()
+        self._until = began + LOOK
+
+    def _begin_to_ask(self) -> None:
+        self.asks = True
+        _log.info("the store has tokens: requests need one from now on")
+
+
+def must_be_local(settings: Settings, *, asks: bool) -> None:
+    """Refuse to serve other machines without tokens.
+
+    Raises:
+        InvalidArgument: other machines can reach the server, and it asks for no tokens.
+    """
+    if not asks and not settings.local:
+        raise InvalidArgument(
+            f"host={settings.host!r} can be reached from other machines, and the store has no "
+            "tokens; make one with bide token create, or listen on 127.0.0.1"
+        )
+
+
+def how_open(settings: Settings, *, asks: bool) -> str:
+    """Return in words who may use a server."""
+    if asks:
+        return "requests need a token"
+    where = "whoever may open the socket" if settings.socket else "anybody on this machine"
+    why = "auth is off" if settings.auth == "off" else "no tokens"
+    return f"{why}: {where} may do anything"
+
+
+_SAFELISTED = ("", "application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
+"""Content types that a page may send to another site without asking first (Fetch, 2.2.2)."""
+
+
+def refuse_pages(call: "Call") -> None:
+    """Refuse a request that a page of another site may have sent.
+
+    Raises:
+        Problem: the request carries a sign of such a page, or its body has a content type that a
+            page could send without a preflight.
+    """
+    refuse_foreign_hosts(call.scope, call.header("host"))
+    origin = call.header("origin")
+    if origin is not None and not _is_local_page(origin):
+        raise Problem(
+            "cross-origin",
+            f"origin={origin!r} is not a page of this machine, and a server without tokens serves "
+            "no other pages; make a token: bide token create",
+            field="origin",
+        )
+    if call.header("sec-fetch-site") == "cross-site":
+        raise Problem(
+            "cross-origin",
+            "a page of another site sent this (sec-fetch-site: cross-site), and a server without "
+            "tokens does not serve such pages; make a token: bide token create",
+            field="sec-fetch-site",
+        )
+    kind = call.content_type
+    ours = kind in (JSON, MSGPACK) or kind.endswith("+json")
+    if call.has_body and not ours and not (call.operation.takes_bytes and kind not in _SAFELISTED):
+        raise Problem(
+            "unsupported-type" if call.operation.takes_bytes else "malformed",
+            f"content-type is {kind or 'missing'!r}; a server without tokens takes {JSON}, so that "
+            f"no web page can write to it: send content-type: {JSON} (curl --json)",
+            field="content-type",
+        )
+
+
+def refuse_foreign_hosts(scope: Mapping[str, Any], host: str | None) -> None:
+    """Refuse a request for the host name of a page that leads to this machine (DNS rebinding).
+
+    Raises:
+        Problem: the host is not this machine.
+    """
+    server = scope.get("server")
+    if server is not None and server[1] is not None and host is not None and not _is_local(host):
+        raise Problem(
+            "cross-origin",
+            f"host={host!r} is not this machine, and a server without tokens serves only this "
+            "machine; ask for 127.0.0.1, or make a token: bide token create",
+            field="host",
+        )
+
+
+def refuse_foreign_forms(host: str | None, origin: str | None, site: str | None) -> None:
+    """Refuse a form that another site has sent with the cookies of its user.
+
+    Browsers say where a form comes from: in `Sec-Fetch-Site` (not over plain HTTP, except to this
+    machine) and in `Origin`. A program that says neither has no cookies of anybody.
+
+    Args:
+        host: the header `Host`.
+        origin: the header `Origin`.
+        site: the header `Sec-Fetch-Site`.
+
+    Raises:
+        Problem: it comes from another site.
+    """
+    if site is not None:
+        good, told, field = site in ("same-origin", "none"), f"{site=}", "sec-fetch-site"
+    else:
+        good = origin is None or origin.partition("://")[2] == host
+        told, field = f"{origin=}, {host=}", "origin"
+    if not good:
+        told = f"a page of another site sent this form ({told})"
+        raise Problem("cross-origin", told, field=field)
+
+
+@lru_cache(maxsize=256)
+def _is_local_page(origin: str) -> bool:
+    scheme, colon, host = origin.partition("://")
+    return bool(colon) and scheme in ("http", "https") and _is_local(host)
+
+
+@lru_cache(maxsize=256)
+def _is_local(host: str) -> bool:
+    """Tell whether a host, with or without a port, is this machine."""
+    try:
+        return is_this_machine(urlsplit(f"//{host}").hostname)
+    except ValueError:
+        return False

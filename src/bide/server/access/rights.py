@@ -1,0 +1,216 @@
+"""Rights: what a caller may do, and in which queues."""
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Literal, get_args
+
+import msgspec
+
+from bide.model import commands as cmd
+from bide.model.errors import AccessDenied, InvalidArgument
+from bide.model.identity import RESERVED
+from bide.model.limits import MAX_NAME, MAX_PATTERNS
+from bide.model.undoing import Bulk, Undo, Verb, is_records
+from bide.observing.heartbeat import QUEUE as REGISTER
+from bide.observing.heartbeat import is_register
+from bide.observing.workers import is_stops
+
+Right = Literal["put", "change", "consume", "read", "bodies", "admin"]
+
+RIGHTS: tuple[Right, ...] = get_args(Right)
+"""`put` messages; `change`: replace, edit, reschedule, cancel; `consume`: claim, with bodies, and
+settle; `read`: look, without bodies; `bodies`: look at bodies and headers as well; `admin`: all of
+these and everything else."""
+
+SCOPES: dict[str, tuple[Right, ...]] = {
+    "produce": ("put", "change"),
+    "consume": ("consume",),
+    "read": ("read", "bodies"),
+    "admin": ("admin",),
+}
+"""Named sets of rights."""
+
+ALL_QUEUES = ("*",)
+
+_PATTERN = re.compile(r"[A-Za-z0-9_.:*-]{1,128}")
+
+_OF_COMMAND: dict[type[cmd.Command], Right] = {
+    cmd.Put: "put", cmd.Cancel: "change", cmd.Reschedule: "change",
+    cmd.Edit: "change",
+    cmd.Claim: "consume", cmd.Extend: "consume", cmd.Ack: "consume", cmd.Retry: "consume",
+    cmd.Bury: "consume", cmd.Find: "read", cmd.Scan: "read", cmd.Count: "read",
+    cmd.Forecast: "read", cmd.Explain: "read", cmd.History: "read", cmd.Queues: "read",
+    cmd.Release: "admin",
+    cmd.Revive: "admin", cmd.Configure: "admin", cmd.Purge: "admin", cmd.Delete: "admin",
+}  # fmt: skip
+"""The right of each command, the same as that of its route."""
+
+
+RIGHT_OF_VERB: dict[Verb, Right] = {
+    "cancel": "change", "reschedule": "change", "purge": "admin", "revive": "admin",
+}  # fmt: skip
+"""The right for a bulk change, and for taking it back."""
+
+
+def rights_of(command: cmd.Command | Bulk | Undo) -> tuple[Right, ...]:
+    """Return the rights that a command needs.
+
+    Example:
+        >>> rights_of(cmd.Put("orders", [])), rights_of(cmd.Put("orders", [], "replace"))
+        (('put',), ('put', 'change'))
+    """
+    match command:
+        case Bulk():
+            return (RIGHT_OF_VERB[command.verb],)
+        case Undo():
+            return ()  # that of what is taken back, which the store tells
+        case cmd.Cancel() if command.only_reads:
+            return ("read",)
+        case cmd.Put(on_conflict="revive"):
+            return ("admin",)
+        case cmd.Bury() if command.ids:
+            return ("admin",)
+    if is_stops(command.queue):  # a supervisor looks for requests; only an admin makes one
+        return ("consume",) if isinstance(command, (cmd.Find, cmd.Cancel)) else ("admin",)
+    if is_register(command.queue) and not command.only_reads:
+        return ("consume",)  # a worker's heartbeat
+    if isinstance(command, cmd.Put) and command.on_conflict == "replace":
+        return ("put", "change")
+    return (_OF_COMMAND[type(command)],)
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Who sent a request, and what they may do."""
+
+    namespace: str | None
+    """`None`: the whole store."""
+    rights: frozenset[str]
+    queues: tuple[str, ...] = ALL_QUEUES
+    """Patterns of the queues that the rights are for."""
+    token: str | None = None
+    """The id of the token, or the subject of a JWT."""
+    name: str = ""
+    """The name of the token, for the action log."""
+
+    def may(self, right: str) -> bool:
+        """Tell whether the caller has a right; `admin` includes all."""
+        return right in self.rights or "admin" in self.rights
+
+    def need(self, *rights: str) -> None:
+        """Refuse a caller who lacks a right.
+
+        Raises:
+            AccessDenied: naming the right.
+        """
+        for right in rights:
+            if not self.may(right):
+                raise AccessDenied(
+                    f"the token has no right {right!r}, which this needs; bide token create "
+                    f"--rights {right} makes one that has"
+                )
+
+    @property
+    def of_all_queues(self) -> bool:
+        """Whether the rights are for all queues of the namespace."""
+        return "*" in self.queues
+
+    def sees(self, queue: str) -> bool:
+        """Tell whether the rights are for a queue, by its name within the namespace."""
+        return self.of_all_queues or (len(queue) <= MAX_NAME and _matches(self.queues, queue))
+
+    def full(self, queue: str, *, heartbeat: bool = False) -> str:
+        """Return the name of a queue in the store.
+
+        A caller without a namespace names queues with theirs: shop/orders.
+
+        Args:
+            queue: its name for the caller.
+            heartbeat: whether this is what every worker may do in a register of workers: write to
+                it, and look whether it is asked to stop.
+
+        Raises:
+            InvalidArgument: the queue is the server's own.
+            AccessDenied: the rights are not for this queue.
+        """
+        own = is_register(queue) or is_stops(queue)
+        if not (heartbeat and own) and not self.sees(queue):
+            raise AccessDenied(
+                f"the token is for the queues {', '.join(self.queues)}, and "
+                f"queue={queue[:MAX_NAME]!r} is none of them"
+            )
+        if is_records(queue) and not self.may("admin"):
+            raise AccessDenied(
+                f"queue={queue!r} has messages of all queues; undo takes a change back, and only "
+                "the right 'admin' may look into it"
+            )
+        return self.prefix(queue)
+
+    def prefix(self, queue: str) -> str:
+        """Return how the names begin in the store of queues that begin so for the caller."""
+        if self.namespace is not None:
+            return f"{self.namespace}/{queue}"
+        if queue.startswith(f"{RESERVED}/"):
+            raise InvalidArgument(
+                f"queue={queue!r} is the server's own; make tokens with the URL of the store that "
+                "it serves, and subscriptions at its own /v1/subscriptions"
+            )
+        return queue
+
+    def registers(self, names: Iterable[str]) -> list[str]:
+        """Return which of the store's queues are registers of workers of the caller's queues."""
+        its = REGISTER, f"{self.namespace}/{REGISTER}"
+        return [n for n in names if is_register(n) and (self.namespace is None or n in its)]
+
+    def own(self, full: str) -> str | None:
+        """Return the caller's name for a queue of the store, `None` if it is not for them."""
+        namespace, _, queue = full.rpartition("/")
+        if is_register(queue):
+            return None
+        if self.namespace is None:
+            found = full if namespace != RESERVED else None
+        else:
+            found = queue if namespace == self.namespace else None
+        return found if found is not None and self.sees(found) else None
+
+
+OPEN = Caller(None, frozenset(RIGHTS))
+"""Any caller of a server without tokens."""
+
+
+@lru_cache(maxsize=4_096)
+def _matches(patterns: tuple[str, ...], queue: str) -> bool:
+    parts = (map(re.escape, re.split(r"\*+", pattern)) for pattern in patterns)
+    return any(re.fullmatch(".*".join(part), queue) for part in parts)
+
+
+def check_rights(rights: Iterable[str]) -> tuple[Right, ...]:
+    """Return rights in their order, each once.
+
+    Raises:
+        InvalidArgument: one of them does not exist, or there are none.
+    """
+    given = list(rights)
+    wrong = [right for right in given if right not in RIGHTS]
+    if wrong or not given:
+        raise InvalidArgument(f"rights={wrong or given!r} must be of {', '.join(RIGHTS)}")
+    return tuple(right for right in RIGHTS if right in given)
+
+
+def check_patterns(patterns: Iterable[str], namespace: str | None) -> tuple[str, ...]:
+    """Return patterns of queue names: a name in which `*` stands for any text.
+
+    Raises:
+        InvalidArgument: one of them cannot match a queue, or there are none or too many.
+    """
+    given = tuple(dict.fromkeys(patterns))
+    if not 0 < len(given) <= MAX_PATTERNS:
+        raise InvalidArgument(f"queues has {len(given)} patterns; write 1 to {MAX_PATTERNS}")
+    for pattern in given:
+        plain = pattern.replace("/", "", 1) if namespace is None else pattern
+        if not _PATTERN.fullmatch(plain):
+            raise InvalidArgument(
+                f"queues={pattern!r} is not a pattern of queues: letters, digits, _ . : - and * "
+                "for any text, such as orders.*"
+            )
+    return given

@@ -1,0 +1,353 @@
+"""Tokens: who may do what in which namespace. They are kept in the store, as messages never due.
+
+So all servers on a store know the same tokens, and each refuses a revoked one from the next request
+on. The store keeps hashes: a token is shown once, when it is created or rotated.
+
+Tokens of leases have a secret part. A store numbers its leases, and numbers can be guessed. So a
+server that asks for tokens adds an HMAC over queue, message and number to each, under a key that
+all servers of a store share. Only a caller who was given the lease can settle it.
+"""
+
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from bide.clock import SYSTEM_CLOCK, Clock
+from bide.lane.lane import Lane
+from bide.model.commands import Cancel, Find, Lease, Put, Scan
+from bide.model.errors import InvalidArgument, LeaseLost
+from bide.model.identity import RESERVED, check_namespace
+from bide.model.limits import MAX_TOKEN_NAME
+from bide.model.message import Item, Message
+from bide.model.replies import Claimed, Found, Outcomes, Page, expect
+from bide.model.times import LATEST
+from bide.server.access.rights import ALL_QUEUES, Caller, Right, check_patterns, check_rights
+from bide.server.limits.request_bodies import LargeBodies
+
+QUEUE = f"{RESERVED}/tokens"
+
+PREFIX = "bide"
+
+PAGE = 10_000
+"""How many tokens are read at a time."""
+
+LIFETIME = 90 * 86_400_000
+"""Milliseconds that a token is valid, unless its creator says otherwise."""
+
+SAME = -1
+"""The lifetime of a rotated token is that of the former one."""
+
+USE_EVERY = 60_000
+"""The time of last use is written at most once in so many milliseconds."""
+
+
+class Former(msgspec.Struct, frozen=True):
+    """The secret of a token before its rotation."""
+
+    hash: str
+    until: int
+    """When it stops being accepted, in Unix milliseconds."""
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the store knows of a token: everything but the token."""
+
+    id: str
+    namespace: str | None
+    """Whose queues it is for; `None`: those of the whole store."""
+    rights: tuple[Right, ...] = ()
+    queues: tuple[str, ...] = ALL_QUEUES
+    """Patterns of the queues that the rights are for."""
+    hash: str
+    name: str = ""
+    """What it is used for."""
+    created: int
+    """When its secret was made."""
+    expires: int | None = None
+    """When it stops being accepted, in Unix milliseconds."""
+    used: int | None = None
+    """When it was last used, to about a minute."""
+    former: tuple[Former, ...] = ()
+    """Earlier secrets that are still accepted."""
+
+    def valid_hashes(self, now: int) -> list[str]:
+        """Return the digests of the tokens that are valid now."""
+        mine = [self.hash] if self.expires is None or now < self.expires else []
+        return mine + [one.hash for one in self.former if now < one.until]
+
+
+class Tokens:
+    """The tokens of a store.
+
+    Args:
+        lane: the way to the store.
+        clock: by which tokens expire.
+    """
+
+    def __init__(self, lane: Lane, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._lane = lane
+        self._clock = clock
+        self._used: dict[str, tuple[Token, str]] = {}
+        """Tokens whose time of use is to be written, with the versions of their messages."""
+
+    def create(
+        self,
+        namespace: str | None,
+        rights: Sequence[str],
+        *,
+        queues: Sequence[str] = ALL_QUEUES,
+        expires_ms: int | None = LIFETIME,
+        name: str = "",
+    ) -> tuple[str, Token]:
+        """Create a token; return it, for the only time, and what is known of it.
+
+        Args:
+            namespace: whose queues it is for; `None`: those of the whole store.
+            rights: what it allows.
+            queues: patterns of the queues that it is for.
+            expires_ms: for how many milliseconds it is valid; `None`: until it is revoked.
+            name: what it is used for.
+
+        Raises:
+            InvalidArgument: one of these cannot be, or another token has the name.
+        """
+        if namespace is not None:
+            check_namespace(namespace)
+            if namespace == RESERVED:
+                raise InvalidArgument(f"namespace={namespace!r} is bide's own; take another name")
+        if len(name) > MAX_TOKEN_NAME:
+            raise InvalidArgument(f"name has {len(name)} characters; {MAX_TOKEN_NAME} is the most")
+        allowed = check_rights(rights)
+        patterns = check_patterns(queues, namespace)
+        if name and any(token.name == name for token in self.listed()):
+            raise InvalidArgument(
+                f"name={name!r} is the name of another token; rotate or revoke that one, or choose "
+                "another name"
+            )
+        id, now = secrets.token_hex(6), self._clock.now()
+        text, digest = _new_secret(id)
+        token = Token(
+            id=id, namespace=namespace, rights=allowed, queues=patterns, hash=digest, name=name,
+            created=now, expires=None if expires_ms is None else now + expires_ms,
+        )  # fmt: skip
+        self._lane.call(Put(QUEUE, [_item(token)]))
+        return text, token
+
+    def rotate(
+        self, name: str, *, overlap_ms: int = 0, expires_ms: int | None = SAME
+    ) -> tuple[str, Token] | None:
+        """Give a token a new secret; return the new token, `None` if there is no such token.
+
+        Args:
+            name: its name or id.
+            overlap_ms: for how many milliseconds the former secret is accepted as well.
+            expires_ms: for how many milliseconds the new one is valid; `None`: until it is revoked.
+
+        Raises:
+            InvalidArgument: several tokens have the name.
+        """
+        while True:
+            if (old := self._named(name)) is None:
+                return None
+            (message,) = expect(Found, self._lane.call(Find(QUEUE, [old.id]))).messages
+            if message is None:
+                return None
+            old, now = _decode(message.data), self._clock.now()
+            text, digest = _new_secret(old.id)
+            lasts = old.expires - old.created if old.expires is not None else None
+            lasts = lasts if expires_ms == SAME else expires_ms
+            ends = now + overlap_ms
+            until = ends if old.expires is None else min(ends, old.expires)
+            former = [*old.former, Former(old.hash, until)] if overlap_ms else []
+            new = msgspec.structs.replace(
+                old, hash=digest, created=now, expires=None if lasts is None else now + lasts,
+                former=tuple(one for one in former if one.until > now),
+            )  # fmt: skip
+            put = Put(QUEUE, [_item(new)], "replace", message.version)
+            # If it was not done, the token's time of use was written meanwhile.
+            if expect(Outcomes, self._lane.call(put)).outcomes[0]:
+                return text, new
+
+    def listed(self) -> list[Token]:
+        """Return all tokens, the oldest first."""
+        tokens: list[Token] = []
+        scan = Scan(QUEUE, limit=PAGE)
+        while True:
+            page = expect(Page, self._lane.call(scan))
+            tokens += [_decode(message.data) for message in page.messages]
+            if page.cursor is None:
+                return sorted(tokens, key=lambda token: token.created)
+            scan = msgspec.structs.replace(scan, cursor=page.cursor)
+
+    async def exist(self) -> bool:
+        """Tell whether there are any tokens, expired ones included."""
+        return bool(expect(Page, await self._lane.acall(Scan(QUEUE, limit=1))).messages)
+
+    def revoke(self, name: str) -> Token | None:
+        """Refuse a token, by its name or id, from now on; return what was known of it.
+
+        Raises:
+            InvalidArgument: several tokens have the name.
+        """
+        if (token := self._named(name)) is None:
+            return None
+        reply = expect(Outcomes, self._lane.call(Cancel(QUEUE, [token.id])))
+        return token if reply.outcomes[0] else None
+
+    async def caller(self, text: str) -> Caller | None:
+        """Return who a token belongs to, `None` when it is not (or no longer) valid."""
+        prefix, id, secret = text.split("_", 2) if text.count("_") > 1 else ("", "", "")
+        plain = len(id) == 12 and id.isalnum() and id.isascii()
+        digest = _hash(text)
+
+        def proves(token: Token, now: int) -> bool:
+            return any(hmac.compare_digest(digest, one) for one in token.valid_hashes(now))
+
+        return await self.admitted(id if prefix == PREFIX and plain and secret else None, proves)
+
+    async def known(self, id: str) -> Token | None:
+        """Return what is known of a token, by its id."""
+        message = await self._find(id)
+        return None if message is None else _decode(message.data)
+
+    async def admitted(self, id: str | None, proves: Callable[[Token, int], bool]) -> Caller | None:
+        """Return who a token belongs to, if its bearer can prove to have it.
+
+        Args:
+            id: of the token; `None`: what the bearer sent is no token.
+            proves: takes the token and Unix milliseconds, and tells whether that is so.
+        """
+        message = None if id is None else await self._find(id)
+        token = _NOBODY if message is None else _decode(message.data)
+        now = self._clock.now()
+        if not proves(token, now) or message is None:
+            return None
+        if token.used is None or now - token.used >= USE_EVERY:
+            self._used[token.id] = msgspec.structs.replace(token, used=now), message.version
+        return Caller(token.namespace, frozenset(token.rights), token.queues, token.id, token.name)
+
+    async def _find(self, id: str) -> Message | None:
+        return expect(Found, await self._lane.acall(Find(QUEUE, [id]))).messages[0]
+
+    async def write_uses(self) -> None:
+        """Write when tokens were last used. A token that was changed or revoked stays as it is."""
+        used, self._used = self._used, {}
+        for token, version in used.values():
+            await self._lane.acall(Put(QUEUE, [_item(token)], "replace", version))
+
+    def _named(self, name: str) -> Token | None:
+        found = [token for token in self.listed() if name in (token.id, token.name)]
+        if len(found) > 1:
+            ids = ", ".join(token.id for token in found)
+            raise InvalidArgument(f"several tokens have the name {name!r}; give an id: {ids}")
+        return found[0] if found else None
+
+
+_NOBODY = Token(id="", namespace=None, hash="0" * 64, created=0)
+
+
+def _item(token: Token) -> Item:
+    return Item(token.id, msgspec.json.encode(token), at=LATEST)
+
+
+_decode = msgspec.json.Decoder(Token).decode
+
+
+def _new_secret(id: str) -> tuple[str, str]:
+    """Return a token and its hash."""
+    text = f"{PREFIX}_{id}_{secrets.token_urlsafe(32)}"
+    return text, _hash(text)
+
+
+def _hash(text: str) -> str:
+    # The secret has 256 random bits: a slow hash gains nothing.
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+KEYS = f"{RESERVED}/keys"
+
+KEY = "leases"
+
+SIZE = 16
+"""Bytes of a secret."""
+
+NO_LEASE = 0
+"""The number of no lease: a store answers that the lease is over, and where the message is."""
+
+
+class LeaseSecrets:
+    """Sign leases, and check what callers settle.
+
+    Args:
+        lane: the way to the store, which keeps the key.
+        large: lets others go on meanwhile.
+    """
+
+    def __init__(self, lane: Lane, large: LargeBodies) -> None:
+        self._lane = lane
+        self._large = large
+        self._key: bytes | None = None
+
+    async def signed(self, queue: str, reply: Claimed) -> Claimed:
+        """Return the reply to a claim with the secrets of its leases.
+
+        Args:
+            queue: its name in the store.
+            reply: as the store gave it.
+        """
+        if not reply.messages:
+            return reply
+        key, pause, messages = await self._known_key(), self._large.pauses(), []
+        for message in reply.messages:
+            secret = _secret(key, queue, message.id, reply.token)
+            messages.append(msgspec.structs.replace(message, secret=secret))
+            await pause()
+        return msgspec.structs.replace(reply, messages=messages)
+
+    async def checked(self, queue: str, leases: list[Lease], *, trusted: bool) -> list[Lease]:
+        """Return leases as the store knows them; one whose secret is wrong is no lease.
+
+        Args:
+            queue: its name in the store.
+            leases: as the caller gave them.
+            trusted: whether the caller may settle by the number alone.
+
+        Raises:
+            LeaseLost: a secret is missing.
+        """
+        key, pause = await self._known_key(), self._large.pauses()
+        found = []
+        for lease in leases:
+            if lease.secret is not None:
+                right = _secret(key, queue, lease.id, lease.token)
+                good = hmac.compare_digest(right.encode(), lease.secret.encode())
+                found.append(Lease(lease.id, lease.token if good else NO_LEASE))
+            elif trusted:
+                found.append(lease)
+            else:
+                raise LeaseLost(
+                    f"the token {lease.token} of {lease.id!r} has no secret part; settle with the "
+                    "whole token as the claim gave it, such as 7.Wk3vQ9s..."
+                )
+            await pause()
+        return found
+
+    async def _known_key(self) -> bytes:
+        while self._key is None:
+            (message,) = expect(Found, await self._lane.acall(Find(KEYS, [KEY]))).messages
+            if message is not None:
+                self._key = message.data
+            else:  # of several servers that make one at the same time, the first succeeds
+                key = Item(KEY, secrets.token_bytes(32), json=False, at=LATEST)
+                await self._lane.acall(Put(KEYS, [key]))
+        return self._key
+
+
+def _secret(key: bytes, queue: str, id: str, number: int) -> str:
+    text = f"{queue}\n{number}\n{id}".encode()  # neither queue nor number contains a line end
+    digest = hmac.digest(key, text, "sha256")[:SIZE]
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()

@@ -1,0 +1,126 @@
+"""Find out the address of a client, also behind proxies that the server trusts.
+
+Anyone can send `X-Forwarded-For` and `Forwarded`. They count only from a named proxy, and only as
+far back as named proxies wrote them.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Any
+
+from bide.model.errors import InvalidArgument
+
+UNIX = "unix"
+"""Stands among the trusted proxies for whatever connects to the server's Unix socket."""
+
+_FOR = re.compile(r"""\bfor\s*=\s*"?([^",;]*)""", re.IGNORECASE)
+
+_WITH_PORT = re.compile(r"\[([^\]]*)\](?::\d+)?|([^:]*):\d+")
+"""An IPv6 address in brackets, or an address and its port."""
+
+
+class ClientAddress:
+    """Read the address of a client from its connection, or from what a trusted proxy says.
+
+    Args:
+        trusted: networks of proxies, such as "10.1.0.0/16", or "unix".
+
+    Raises:
+        InvalidArgument: one of them is no network.
+    """
+
+    def __init__(self, trusted: Sequence[str] = ()) -> None:
+        self._unix = UNIX in trusted
+        self._networks: list[IPv4Network | IPv6Network] = []
+        for network in trusted:
+            if network == UNIX:
+                continue
+            try:
+                self._networks.append(ip_network(network))
+            except ValueError as error:
+                raise InvalidArgument(
+                    f"trusted_proxies has {network!r}: {error}; write 10.1.0.0/16, 127.0.0.1, or "
+                    f'"{UNIX}" for a proxy at the Unix socket'
+                ) from None
+
+    def of(self, scope: dict[str, Any]) -> str:
+        """Return the client's address; "" on a Unix socket without a trusted proxy.
+
+        If both headers name a client, and not the same, one of them was not written by the proxy:
+        then the request counts for the proxy.
+        """
+        client = scope.get("client")
+        peer = _plain(client[0]) or client[0] if client else ""
+        if not self.trusts(peer):
+            return peer
+        said: dict[bytes, list[str]] = {b"x-forwarded-for": [], b"forwarded": []}
+        for name, value in scope["headers"]:
+            if name in said:
+                said[name] += value.decode("latin-1").split(",")
+        forwarded = map(_FOR.search, said[b"forwarded"])
+        said[b"forwarded"] = [found[1] if found else "" for found in forwarded]
+        named = {self._nearest(peer, hops) for hops in said.values() if hops}
+        return named.pop() if len(named) == 1 else peer
+
+    def trusts(self, address: str) -> bool:
+        """Tell whether an address is that of a trusted proxy; "": at the Unix socket."""
+        if not address:
+            return self._unix
+        return bool(self._networks) and any(_is_in(address, one) for one in self._networks)
+
+    def _nearest(self, peer: str, hops: Sequence[str]) -> str:
+        """Return the address before the first trusted proxy."""
+        nearest = peer
+        for hop in reversed(hops):
+            address = _plain(hop)
+            if address is None:  # "unknown", or no address: what is before it cannot be trusted
+                break
+            nearest = address
+            if not self.trusts(address):
+                break
+        return nearest
+
+
+@lru_cache(maxsize=4_096)
+def network_of(address: str) -> str:
+    """Return what is counted together with an address: of IPv6, a client has a /64 network.
+
+    Example:
+        >>> network_of("192.0.2.1"), network_of("2001:db8::1")
+        ('192.0.2.1', '2001:db8::/64')
+    """
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return address
+    return address if parsed.version == 4 else str(ip_network((int(parsed), 64), strict=False))
+
+
+@lru_cache(maxsize=4_096)
+def _plain(text: str) -> str | None:
+    """Return an address in its usual form without port and brackets, `None` if it is none.
+
+    Example:
+        >>> _plain(" [2001:DB8::1]:4711"), _plain("::ffff:192.0.2.1"), _plain("unknown")
+        ('2001:db8::1', '192.0.2.1', None)
+    """
+    text = text.strip()
+    if len(text) > 64:
+        return None
+    if found := _WITH_PORT.fullmatch(text):
+        text = found[1] or found[2]
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+@lru_cache(maxsize=4_096)
+def _is_in(address: str, network: IPv4Network | IPv6Network) -> bool:
+    try:
+        return ip_address(address) in network
+    except ValueError:
+        return False

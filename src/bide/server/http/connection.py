@@ -1,0 +1,389 @@
+"""Speak HTTP/1.1 on one connection: llhttp parses, this bounds, and an ASGI application answers.
+
+Requests of a connection are answered one after the other. What a client can make the server keep
+is bounded: the head (`MAX_HEAD`, `MAX_FIELDS`), pipelined requests and unread body (one slice),
+unread answers (the transport's buffer; a client that reads nothing for `STALLED` seconds is cut
+off), and the time for a head and between two requests.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
+
+import httptools
+
+from bide.model.limits import KEEP_ALIVE, MAX_DISCARDED, MAX_HEAD, STALLED
+from bide.server.http.exchange import TOO_LARGE, Exchange, Refusal, RequestHead
+from bide.server.logs import log_refused
+
+if TYPE_CHECKING:
+    from bide.server.http.http_server import HttpServer
+
+App = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
+
+LINGER = 1.0
+"""Seconds that the rest of a refused request is discarded for, so that its sender can read why."""
+
+SLICE = 16 * 1024
+"""Bytes that are parsed at a time; parsing stops while a request waits for its turn."""
+
+_log = logging.getLogger("bide.server")
+
+
+class Connection(asyncio.Protocol):
+    """One connection of a client.
+
+    Args:
+        server: what the connection belongs to: application, limits and timeouts.
+    """
+
+    def __init__(self, server: "HttpServer") -> None:
+        self.server = server
+        self.address = ""
+        """The client's address; "" on a Unix socket."""
+        self.write_paused = False
+        self._drained: asyncio.Future[None] | None = None
+        self._queue: deque[Exchange] = deque()
+        self._current: Exchange | None = None
+        self._incoming: Exchange | None = None
+        self._unparsed = b""
+        self._discarded = 0
+        self._reading = True
+        self._refusal: Refusal | None = None
+        self._last = self._ended = False
+        self._timer: asyncio.TimerHandle | None = None
+        """Closes the connection, unless a request begins before."""
+        self._begin_head()
+
+    # The transport's side.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to wait for the first request."""
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
+        self.loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        end, peer = transport.get_extra_info("socket"), None
+        with suppress(OSError):  # the client is gone already
+            peer = end.getpeername()
+        here = end.getsockname()
+        self._tls = self.transport.get_extra_info("sslcontext") is not None
+        self._client = peer[:2] if isinstance(peer, tuple) else None
+        self._server_name = here[:2] if isinstance(here, tuple) else (str(here), None)
+        self.address = self._client[0] if self._client else ""
+        if (refusal := self.server.enter(self)) is not None:
+            self._ended = True
+            self._send_refusal(*refusal)
+            if self.server.has_time_for(self):
+                self._linger()
+            else:
+                self.transport.close()
+            return
+        self._wait(self.server.quiet if self.server.stopping else self.server.patience)
+        self._last = self.server.stopping
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came."""
+        if self._ended:
+            self._discarded += len(data)
+            if self._discarded > MAX_DISCARDED:
+                self.transport.abort()
+            return
+        if self._unparsed or len(data) > SLICE:
+            self._unparsed += data
+            self._parse()
+        else:
+            self._feed(data)
+            self._set_reading()
+        if self._in_head and self._timer is None and not (self._current or self._ended):
+            self._wait(self.server.patience)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End what is under way for this client."""
+        self._ended = True
+        self._stop_timer()
+        self.resume_writing()
+        for exchange in (self._current, *self._queue):
+            if exchange is not None:
+                exchange.lose()
+        self._queue.clear()
+        self.server.leave(self)
+
+    def pause_writing(self) -> None:
+        """Let answers wait until the client has read some."""
+        self.write_paused = True
+        size = self.transport.get_write_buffer_size()
+        self.loop.call_later(STALLED, self._abort_if_stalled, size)
+        self.server.fell_behind(self)
+
+    def resume_writing(self) -> None:
+        """Go on with the answer that waits, or the next request."""
+        self.write_paused = False
+        self.server.caught_up(self)
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        self._drained = None
+        if self._current is None:
+            self._next()
+
+    async def drained(self) -> None:
+        """Wait until the client has read enough for more to be written."""
+        if self.write_paused:
+            if self._drained is None:
+                self._drained = self.loop.create_future()
+            await asyncio.shield(self._drained)
+
+    def _abort_if_stalled(self, before: int) -> None:
+        if self.write_paused and not self.transport.is_closing():
+            size = self.transport.get_write_buffer_size()
+            if size >= before:
+                self.transport.abort()
+            else:
+                self.loop.call_later(STALLED, self._abort_if_stalled, size)
+
+    # The parser's side: llhttp calls these, also several times for one piece of data.
+
+    def on_message_begin(self) -> None:
+        """Begin with a head."""
+        self._begin_head()
+        self._stop_timer()
+
+    def on_url(self, url: bytes) -> None:
+        """Keep the request's target, which may come in pieces."""
+        self._refusal = self._refusal or self._head.add_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header field."""
+        add = self._head.add_field if self._in_head else self._head.add_trailer
+        self._refusal = self._refusal or add(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Begin with the request, or let it wait for its turn."""
+        self._in_head = False
+        parser, head, version = self._parser, self._head, self._parser.get_http_version()
+        self._refusal = self._refusal or head.check(version)
+        if self._refusal is not None or self._asks_to_upgrade:
+            return
+        scope = head.scope(parser.get_method().decode(), version, self._client, self._server_name)
+        if self._tls:
+            scope["scheme"] = "https"
+        keep, expects = parser.should_keep_alive(), head.expects_continue(version)
+        exchange = self._incoming = Exchange(self, scope, keep=keep, expects=expects)
+        if self._current is None and not self.write_paused:
+            self._start(exchange)
+        else:
+            self._queue.append(exchange)
+
+    def on_body(self, body: bytes) -> None:
+        """Hand a part of the body on."""
+        self._fed = 0
+        if self._refusal is None and self._incoming is not None:
+            self._incoming.feed(body)
+
+    def on_message_complete(self) -> None:
+        """Tell the request that its body is whole."""
+        self._fed = 0
+        if self._refusal is None and self._incoming is not None:
+            self._incoming.feed_end()
+            self._incoming = None
+
+    def _begin_head(self) -> None:
+        self._in_head = True
+        self._head = RequestHead()
+        self._fed = 0
+        """Bytes since the last part of a body, or the last request: the parser keeps them."""
+
+    # Reading.
+
+    def _parse(self) -> None:
+        """Parse slice by slice, for as long as there is room for what they hold."""
+        while self._unparsed and not self._ended and not self._is_full:
+            data, self._unparsed = self._unparsed[:SLICE], self._unparsed[SLICE:]
+            self._feed(data)
+        self._set_reading()
+
+    def _feed(self, data: bytes) -> None:
+        left = data
+        try:
+            while left:
+                left = self._fed_to_parser(left)
+        except httptools.HttpParserError as error:
+            if self._refusal is None:
+                self._refusal = 400, f"this is not HTTP/1.1: {error}"
+        # Of a head, of fields after a body, and of what stands around chunks.
+        self._fed += len(data)
+        if self._fed > MAX_HEAD + SLICE and self._refusal is None:
+            self._refusal = TOO_LARGE
+        if self._refusal is not None:
+            self._refuse()
+
+    def _fed_to_parser(self, data: bytes) -> bytes:
+        """Parse data; return what is to be parsed next: nothing, but for a request to upgrade.
+
+        No other protocol is spoken here, so the wish for one is ignored. The parser takes the body
+        of such a request for the other protocol: it gets the request again without the wish.
+        """
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._refusal is None and self._asks_to_upgrade:
+                parser, self._parser = self._parser, httptools.HttpRequestParser(self)
+                head = self._head.without_upgrade(parser.get_method(), parser.get_http_version())
+                return head + data[upgrade.args[0] :]
+            self._ended = self._last = True  # what follows a CONNECT is no HTTP
+            if self._current is not None:
+                self._current.keep = False
+        return b""
+
+    @property
+    def _asks_to_upgrade(self) -> bool:
+        return self._parser.should_upgrade() and self._parser.get_method() != b"CONNECT"
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether requests, or a part of a body, wait to be taken."""
+        current = self._current
+        return bool(self._queue) or (current is not None and len(current.body) >= SLICE)
+
+    def _set_reading(self) -> None:
+        reading = not (self._unparsed or self._is_full)
+        if reading != self._reading and not self.transport.is_closing():
+            self._reading = reading
+            if reading:
+                self.transport.resume_reading()
+            else:
+                self.transport.pause_reading()
+
+    def took_body(self) -> None:
+        """Go on reading: the application has taken what there was."""
+        if not self._reading and not self._ended:
+            self._parse()
+
+    def _refuse(self) -> None:
+        """Answer a request that cannot be read, and close the connection."""
+        assert self._refusal is not None
+        self._ended = True
+        self._unparsed = b""
+        current = self._current
+        if current is None:
+            self._send_refusal(*self._refusal)
+            self._linger()
+        elif current is self._incoming:  # its body goes wrong: the application cannot go on
+            if not current.started:
+                self._send_refusal(*self._refusal)
+            current.lose()
+            self._linger()
+        else:
+            current.keep = False
+            self._queue.clear()
+
+    def _send_refusal(self, status: int, detail: str) -> None:
+        log_refused(self.address, status, detail)
+        self.transport.write(self.server.refusal(status, detail))
+
+    # Requests, one after the other.
+
+    def _start(self, exchange: Exchange) -> None:
+        self._current = exchange
+        self._stop_timer()
+        if self._last and not (self._queue or self._unparsed):
+            exchange.keep = False
+        exchange.start(self.server.app)
+
+    def _next(self) -> None:
+        if self._queue and not self.write_paused and not self.transport.is_closing():
+            self._start(self._queue.popleft())
+            self._parse()
+
+    def finished(self, exchange: Exchange) -> None:
+        """Go on with the next request, or begin to wait for one."""
+        self._current = None
+        if not exchange.keep or not exchange.complete:
+            self._ended = True
+            self._queue.clear()
+            if exchange.complete:
+                self.transport.close()
+            else:
+                self._linger()
+            return
+        if self._queue:
+            self._next()
+        else:
+            self._parse()
+            if self._current is None and not self._ended:
+                keep = self.server.patience if self._in_head else KEEP_ALIVE
+                self._wait(self.server.quiet if self._last else keep)
+
+    # The end.
+
+    def shut_down(self) -> None:
+        """Give the last answer, to what has come or may be on its way, and close the connection."""
+        self._last = True
+        if self._current is None:
+            self._wait(self.server.quiet)
+        elif not (self._current.started or self._queue or self._unparsed):
+            self._current.keep = False  # which the answer says
+
+    def close_if_idle(self) -> bool:
+        """Close the connection if no request is under way; tell whether it was closed."""
+        if self._current is None and not self.transport.is_closing():
+            unsent = self.transport.get_write_buffer_size()
+            # Where TLS says goodbye, the client decides how soon the descriptor is free.
+            (self.transport.abort if self._tls and not unsent else self.transport.close)()
+            return True
+        return False
+
+    def break_off(self) -> None:
+        """End what is under way without an answer."""
+        if self._current is not None:
+            self._current.cancel()
+        self.transport.abort()
+
+    def _linger(self) -> None:
+        """Let the client read the answer: closing with unread data would discard it."""
+        if self.transport.is_closing():
+            return
+        self._ended = True
+        if not self._reading:
+            self._reading = True
+            self.transport.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(LINGER, self.transport.close)
+
+    def _wait(self, seconds: float) -> None:
+        """Close the connection after a time, unless a request begins before."""
+        self._stop_timer()
+        self._timer = self.loop.call_later(seconds, self._time_is_over)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _time_is_over(self) -> None:
+        if self._last and not self.transport.is_closing() and self._request_has_come():
+            self._wait(self.server.quiet)  # it is about to be read
+        else:
+            self.transport.close()
+
+    def _request_has_come(self) -> bool:
+        """Tell whether there is something to be read; if not, tell the client that all is over.
+
+        Before the event loop closes the connection it may do much else.
+        """
+        try:
+            descriptor = os.dup(self.transport.get_extra_info("socket").fileno())
+            with socket.socket(fileno=descriptor) as same:
+                try:
+                    return bool(same.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+                except BlockingIOError:
+                    if not self._tls:  # which says so itself
+                        same.shutdown(socket.SHUT_WR)
+        except OSError:
+            return False  # the client has closed it, or no descriptor is left to look through
+        return False

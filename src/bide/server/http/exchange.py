@@ -1,0 +1,281 @@
+"""One request and its answer: the head, and the rest as ASGI's `receive` and `send`.
+
+A head is bounded, and refused if it could be read in two ways.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from email.utils import formatdate
+from functools import lru_cache
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from bide.model.limits import MAX_FIELDS, MAX_HEAD
+from bide.server.limits.request_bodies import LARGE
+
+if TYPE_CHECKING:
+    from bide.server.http.connection import App, Connection
+
+_ONCE = frozenset(
+    (
+        b"host", b"authorization", b"content-type", b"origin", b"sec-fetch-site",
+        b"transfer-encoding",
+    )
+)  # fmt: skip
+"""Header fields of which a second one would mean something else to a proxy than to this server."""
+
+Refusal = tuple[int, str]
+"""A status and its reason."""
+
+TOO_LARGE: Refusal = (431, f"the head is larger than {MAX_HEAD:,} bytes")
+
+_TOO_MANY: Refusal = (431, f"there are more than {MAX_FIELDS} header fields")
+
+
+class RequestHead:
+    """Collects a head field by field."""
+
+    def __init__(self) -> None:
+        self.url = b""
+        self.fields: list[tuple[bytes, bytes]] = []
+        self._bytes = self._fields = 0
+
+    def add_url(self, part: bytes) -> Refusal | None:
+        """Add a part of the target; return why the request is refused, `None` if it is not."""
+        self.url += part
+        self._bytes += len(part)
+        return TOO_LARGE if self._bytes > MAX_HEAD else None
+
+    def add_field(self, name: bytes, value: bytes) -> Refusal | None:
+        """Add a header field."""
+        name = name.lower()
+        if name in _ONCE and any(known == name for known, _ in self.fields):
+            return 400, f"two {name.decode()} header fields; send one"
+        self.fields.append((name, value))
+        return self.add_trailer(name, value)
+
+    def add_trailer(self, name: bytes, value: bytes) -> Refusal | None:
+        """Count a field that is not kept: one after a chunked body."""
+        self._fields += 1
+        self._bytes += len(name) + len(value) + 4
+        if self._bytes > MAX_HEAD:
+            return TOO_LARGE
+        return _TOO_MANY if self._fields > MAX_FIELDS else None
+
+    def check(self, version: str) -> Refusal | None:
+        """Look at the head as a whole."""
+        names = dict(self.fields)
+        coding = names.get(b"transfer-encoding")
+        if version not in ("1.1", "1.0"):
+            return 400, f"HTTP/{version} is not spoken here; use HTTP/1.1"
+        if version == "1.1" and b"host" not in names:
+            return 400, "HTTP/1.1 needs a host header field"
+        if coding is not None and (coding.lower() != b"chunked" or version == "1.0"):
+            return 400, "transfer-encoding can only be chunked, and only in HTTP/1.1"
+        return None
+
+    def expects_continue(self, version: str) -> bool:
+        """Tell whether the client waits for `100 Continue` before it sends the body."""
+        expected = dict(self.fields).get(b"expect", b"")
+        return version == "1.1" and expected.lower() == b"100-continue"
+
+    def without_upgrade(self, method: bytes, version: str) -> bytes:
+        """Return the head as a client sends it that wishes for no other protocol."""
+        lines = [b"%b %b HTTP/%b" % (method, self.url, version.encode())]
+        lines += [b"%b: %b" % field for field in self.fields if field[0] != b"upgrade"]
+        return b"\r\n".join(lines) + b"\r\n\r\n"
+
+    def scope(self, method: str, version: str, client: Any, server: Any) -> dict[str, Any]:
+        """Return ASGI's description of the request."""
+        url = self.url
+        if url.startswith((b"http://", b"https://")):  # as a proxy sends it
+            _, slash, rest = url.partition(b"//")[2].partition(b"/")
+            url = slash + rest
+        path, _, query = url.partition(b"?")
+        return {
+            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "http_version": version, "method": method, "scheme": "http",
+            "path": path.decode("latin-1"), "raw_path": path, "query_string": query,
+            "root_path": "", "headers": self.fields, "client": client, "server": server,
+        }  # fmt: skip
+
+
+CLOSE = (b"connection", b"close")
+
+KEEP = (b"connection", b"keep-alive")
+
+_LINES = {int(s): f"HTTP/1.1 {int(s)} {s.phrase}\r\n".encode() for s in HTTPStatus}
+
+_log = logging.getLogger("bide.server")
+
+
+class Exchange:
+    """A request of a connection.
+
+    Args:
+        connection: where it came from.
+        scope: what ASGI says of it.
+        keep: whether the client would send another one on the connection.
+        expects: whether the client waits for `100 Continue` before it sends the body.
+    """
+
+    def __init__(
+        self, connection: "Connection", scope: dict[str, Any], *, keep: bool, expects: bool
+    ) -> None:
+        self._connection = connection
+        self._scope = scope
+        self._expects = expects
+        self._is_head = scope["method"] == "HEAD"
+        self._head: tuple[int, list[tuple[bytes, bytes]]] | None = None
+        self._chunked = self._done = self._gone = self._read = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.body = bytearray()
+        """What has come of the body, and was not received yet."""
+        self.complete = False
+        """Whether all of the body has come."""
+        self.keep = keep
+        """Whether the connection is kept after the answer."""
+        self.started = False
+        """Whether some of the answer was written."""
+
+    def start(self, app: "App") -> None:
+        """Have the application answer."""
+        self._task = self._connection.loop.create_task(self._run(app))
+
+    async def _run(self, app: "App") -> None:
+        try:
+            await app(self._scope, self.receive, self.send)
+        except Exception:  # noqa: BLE001  (it is logged, and other requests go on)
+            _log.exception("%s %s failed", self._scope["method"], self._scope["path"])
+        if self._done or self._gone:
+            return
+        self.keep = False
+        if self.started:
+            self._connection.transport.abort()  # nothing else says that the answer is not whole
+        else:
+            await self.send({"type": "http.response.start", "status": 500})
+            await self.send({"type": "http.response.body"})
+
+    def cancel(self) -> None:
+        """End the application's task."""
+        if self._task is not None:
+            self._task.cancel()
+
+    # From the connection.
+
+    def feed(self, data: bytes) -> None:
+        """Take in a part of the body."""
+        self.body += data
+        self._wake()
+
+    def feed_end(self) -> None:
+        """Take in that the body is whole."""
+        self.complete = True
+        self._wake()
+
+    def lose(self) -> None:
+        """Take in that the client is gone, or can be sent nothing more."""
+        self._gone = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # From the application.
+
+    async def receive(self) -> dict[str, Any]:
+        """Return the next part of the body, or that the client is gone."""
+        connection = self._connection
+        while not (self._gone or self._done):
+            if not self._read and (self.body or self.complete):
+                data = bytes(self.body)
+                self.body.clear()
+                self._read = self.complete
+                connection.took_body()
+                return {"type": "http.request", "body": data, "more_body": not self._read}
+            if self._expects and not self.complete:
+                self._expects = False
+                connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._waiter = connection.loop.create_future()
+            await self._waiter
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Write a part of the answer; the head waits for the first part of the body."""
+        if self._gone or self._done:
+            return
+        if message["type"] == "http.response.start":
+            self._head = message["status"], list(message.get("headers", ()))
+            return
+        connection = self._connection
+        if connection.write_paused:
+            await connection.drained()
+            if self._gone or self._done:
+                return
+        data, more = message.get("body", b""), message.get("more_body", False)
+        pieces = []
+        if self._head is not None:
+            pieces.append(self._begin(*self._head, None if more else len(data)))
+            self._head = None
+        if self._is_head:
+            data, more = b"", False
+        elif self._chunked:
+            if data:
+                pieces += [b"%x\r\n" % len(data), data, b"\r\n"]
+            if not more:
+                pieces.append(b"0\r\n\r\n")
+        else:
+            pieces.append(data)
+        if len(data) <= LARGE:  # to join more copies it, and lets other threads go first
+            pieces = [b"".join(pieces)]
+        for piece in filter(None, pieces):
+            connection.transport.write(piece)
+        if not more:
+            self._done = True
+            self._wake()
+            connection.finished(self)
+
+    def _begin(self, status: int, headers: list[tuple[bytes, bytes]], length: int | None) -> bytes:
+        """Return the head, with what says where the answer ends."""
+        self.started = True
+        self._expects = False
+        names = dict(headers)
+        if names.get(b"connection", b"").lower() == b"close":
+            self.keep = False
+        elif not (self.keep and self.complete):
+            self.keep = False
+            headers.append(CLOSE)
+        elif self._scope["http_version"] == "1.0":
+            headers.append(KEEP)
+        if b"content-length" not in names and status >= 200 and status not in (204, 304):
+            if length is not None:
+                headers.append((b"content-length", b"%d" % length))
+            elif self._scope["http_version"] == "1.1":
+                self._chunked = True
+                headers.append((b"transfer-encoding", b"chunked"))
+            elif self.keep:
+                self.keep = False  # its end is that of the connection
+        return head(status, headers)
+
+
+def head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return the head of an answer.
+
+    Raises:
+        RuntimeError: a header field contains the end of a line.
+    """
+    lines = [b"%b: %b\r\n" % field for field in headers]
+    text = b"".join(lines)
+    if text.count(b"\n") != len(lines) or text.count(b"\r") != len(lines):
+        raise RuntimeError("a header field contains the end of a line")
+    line = _LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
+    return b"%bdate: %b\r\n%b\r\n" % (line, _date(int(time.time())), text)
+
+
+@lru_cache(maxsize=1)
+def _date(second: int) -> bytes:
+    return formatdate(second, usegmt=True).encode()

@@ -1,0 +1,366 @@
+"""Serve the application on listening sockets: how many connections, from whom, and until when.
+
+With TLS, a `Handshake` takes the place of a `Connection` until it is over.
+"""
+
+import asyncio
+import logging
+import resource
+import socket
+import ssl
+import time
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from bide.consuming.graceful_stop import first_of
+from bide.model.errors import InvalidArgument
+from bide.model.limits import MAX_UNREAD
+from bide.server.app import App
+from bide.server.http.client_address import network_of
+from bide.server.http.connection import Connection
+from bide.server.http.exchange import CLOSE, head
+from bide.server.logs import log_refused
+from bide.server.problem import Problem, as_json
+from bide.server.settings import Settings
+
+QUIET = 1.0
+"""While stopping, a connection is closed when nothing has come for so many seconds."""
+
+BACKLOG = 2_048
+"""Connections that the system keeps until this process accepts them."""
+
+RESERVED = 64
+"""Descriptors that are kept free for the store, push and logs."""
+
+LINGERING = 16
+"""Clients without room that have time to read why; each takes one of these descriptors."""
+
+_KINDS = {400: "malformed", 429: "too-many-connections", 431: "head-too-large", 503: "overloaded"}
+
+_log = logging.getLogger("bide.server")
+
+
+class HttpServer:
+    """The connections of one process.
+
+    Args:
+        app: what answers.
+    """
+
+    def __init__(self, app: App) -> None:
+        settings = app.service.settings
+        self.app = app
+        self.stopping = False
+        self.patience = settings.request_timeout
+        """Seconds that a client may take to send a head."""
+        self.quiet = min(QUIET, settings.grace / 2)
+        self._settings = settings
+        # Of the descriptors that this process may open, some stay free.
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        files = 1 << 20 if files == resource.RLIM_INFINITY else files
+        self._most = max(1, min(settings.max_connections, files - RESERVED, files * 3 // 4))
+        self._tls = context_of(settings)
+        self.connections: dict[Connection | Handshake, None] = {}
+        """Those that are open, in the order in which they came."""
+        self._by_network: Counter[str] = Counter()
+        self._refused: set[Connection] = set()
+        """Those without room whose clients may read why."""
+        self._unread: dict[Connection, None] = {}
+        """Those whose clients have not read their answers, the first to fall behind first."""
+        self._stop = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._told_at = float("-inf")
+
+    def stop(self) -> None:
+        """Answer what has come, accept no more; at the second call break off what is under way."""
+        self.app.service.stop(hurry=self.stopping)
+        if self.stopping:
+            self._hurry.set()
+        self.stopping = True
+        self._stop.set()
+        for connection in list(self.connections):
+            connection.shut_down()
+        for connection in self._refused:
+            connection.transport.abort()
+
+    async def serve(self, sockets: Iterable[socket.socket]) -> None:
+        """Serve until `stop` is called, and all is answered or the grace is over."""
+        loop = asyncio.get_running_loop()
+        async with self.app.running():
+            servers = [
+                await loop.create_server(lambda: Connection(self), sock=one, backlog=BACKLOG)
+                if self._tls is None
+                else Acceptor(self, one, self._tls)
+                for one in sockets
+            ]
+            await self._stop.wait()
+            for server in servers:
+                server.close()
+            for _ in range(5):  # what was accepted in this moment is let in
+                await asyncio.sleep(0)
+            if self.connections:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(max(1.0, self._settings.grace)):
+                        await first_of(self._empty.wait(), self._hurry.wait())
+            if self.connections:
+                _log.warning("stopping; connections broken off: %d", len(self.connections))
+                for connection in list(self.connections):
+                    connection.break_off()
+                await asyncio.sleep(0)
+
+    # From connections.
+
+    def enter(self, connection: "Connection | Handshake") -> tuple[int, str] | None:
+        """Count a connection; return a status and its reason if there is no room for it."""
+        address, network = connection.address, network_of(connection.address)
+        trusted = self.app.service.addresses.trusts(address)  # many clients share its address
+        most = self._settings.connections_per_address
+        limited = address and not trusted and self.app.service.admission.asks
+        if limited and self._by_network[network] >= most:
+            self._tell(f"{network} has {most:,} connections; others are refused")
+            return 429, f"{network} has {most:,} connections already; use these, or close some"
+        if len(self.connections) >= self._most and not self._make_room(network):
+            self._tell(f"all {self._most:,} connections of this process are busy")
+            return 503, "the server has too many connections; try again in a second"
+        self.connections[connection] = None
+        self._by_network[network] += 1
+        self._empty.clear()
+        return None
+
+    def has_time_for(self, refused: Connection) -> bool:
+        """Tell whether a client without room is not cut off at once; if not, count it."""
+        if self.stopping or len(self._refused) >= LINGERING:
+            return False
+        self._refused.add(refused)
+        return True
+
+    def leave(self, connection: "Connection | Handshake") -> None:
+        """Count a connection no longer."""
+        self._refused -= {connection}
+        if connection in self.connections:
+            del self.connections[connection]
+            self._by_network[network := network_of(connection.address)] -= 1
+            if not self._by_network[network]:
+                del self._by_network[network]
+        if not self.connections:
+            self._empty.set()
+
+    def fell_behind(self, connection: Connection) -> None:
+        """Note that a client has not read its answers; cut one off if all keep too much together.
+
+        That is the one that fell behind first, of the address whose clients have most to read.
+        """
+        self._unread[connection] = None
+        sizes = {one: one.transport.get_write_buffer_size() for one in self._unread}
+        while sum(sizes.values()) > MAX_UNREAD:
+            of_networks: Counter[str] = Counter()
+            for one, size in sizes.items():
+                of_networks[network_of(one.address)] += size
+            (most, _), *_ = of_networks.most_common(1)
+            first = next(one for one in sizes if network_of(one.address) == most)
+            self._tell(f"{most} has not read its answers, which take too much; it is cut off")
+            del sizes[first]
+            self.caught_up(first)
+            first.transport.abort()
+
+    def caught_up(self, connection: Connection) -> None:
+        """Note that a client has read its answers, or is gone."""
+        self._unread.pop(connection, None)
+
+    def _make_room(self, newcomer: str) -> bool:
+        """Close the oldest idle connection, of the address that has most connections if it can be.
+
+        So an address with many silent connections closes its own, not those of others; and for one
+        with many busy connections none of an address is closed that has no more than it.
+        """
+        self._tell(
+            f"all {self._most:,} connections of this process are taken; idle ones are closed"
+        )
+        (most, _), *_ = self._by_network.most_common(1)
+        own = self._by_network[newcomer]
+        networks = {one: network_of(one.address) for one in self.connections}
+        of_most = [one for one, network in networks.items() if network == most]
+        others = (
+            one for one, network in networks.items()
+            if network == newcomer or self._by_network[network] > own
+        )  # fmt: skip
+        return any(one.close_if_idle() for one in (*of_most, *others))
+
+    def _tell(self, text: str) -> None:
+        """Log a warning, at most one in ten seconds."""
+        now = time.monotonic()
+        if now - self._told_at >= 10:
+            self._told_at = now
+            _log.warning(text)
+
+    def refusal(self, status: int, detail: str) -> bytes:
+        """Return the answer to a request that could not be read."""
+        status, data, headers = as_json(Problem(_KINDS[status], detail))
+        fields = [(name.encode(), value.encode()) for name, value in headers.items()]
+        fields += [(b"content-length", b"%d" % len(data)), CLOSE]
+        return head(status, fields) + data
+
+
+FAREWELL = 1.0
+"""Seconds that a client has to confirm the end of a connection before it is cut off."""
+
+AT_ONCE = 100
+"""Connections that are accepted before others get a turn."""
+
+PAUSE = 1.0
+"""Seconds after which accepting is tried again when no descriptor is left."""
+
+
+def context_of(settings: Settings) -> ssl.SSLContext | None:
+    """Read the certificate, its key, and the authorities of clients; `None` without TLS.
+
+    Raises:
+        InvalidArgument: a file cannot be read or used; the text names it.
+    """
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.set_alpn_protocols(["http/1.1"])
+    for name in ("tls_cert", "tls_key", "tls_client_ca"):
+        try:
+            if (file := getattr(settings, name)) is not None:
+                Path(file).open("rb").close()
+        except OSError as error:
+            raise InvalidArgument(
+                f"{name}={file!r} cannot be read: {error.strerror}; name a file that this user may "
+                "read"
+            ) from None
+    try:
+        # Without a password OpenSSL would ask for one at the terminal.
+        context.load_cert_chain(settings.tls_cert, settings.tls_key, password=lambda: "")
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(
+            f"tls_cert={settings.tls_cert!r} and tls_key={settings.tls_key!r} cannot be used: "
+            f"{_words(error)}; give a certificate chain and its key, without a passphrase, as PEM"
+        ) from None
+    if settings.tls_client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_verify_locations(settings.tls_client_ca)
+        except OSError as error:
+            raise InvalidArgument(
+                f"tls_client_ca={settings.tls_client_ca!r} cannot be used: {_words(error)}; give "
+                "the certificates of the authorities as PEM"
+            ) from None
+    return context
+
+
+def _words(error: BaseException) -> str:
+    return getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
+
+
+class Acceptor:
+    """Accepts connections on a listening socket, and begins their handshakes.
+
+    A server of asyncio would count connections only after their handshake.
+
+    Args:
+        server: what the connections belong to.
+        listening: the socket.
+        context: the certificate.
+    """
+
+    def __init__(
+        self, server: HttpServer, listening: socket.socket, context: ssl.SSLContext
+    ) -> None:
+        self._server = server
+        self._listening = listening
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
+        listening.setblocking(False)
+        self._loop.add_reader(listening, self._accept)
+
+    def close(self) -> None:
+        """Accept nothing more."""
+        self._closed = True
+        self._loop.remove_reader(self._listening)
+
+    def _accept(self) -> None:
+        for _ in range(AT_ONCE):
+            try:
+                sock, peer = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no descriptor is left: trying at once would spin
+                _log.warning("no connection can be accepted: %s", error.strerror)
+                self._loop.remove_reader(self._listening)
+                self._loop.call_later(PAUSE, self._resume)
+                return
+            sock.setblocking(False)
+            Handshake(self._server, sock, peer[0], self._context)
+
+    def _resume(self) -> None:
+        if not self._closed:
+            self._loop.add_reader(self._listening, self._accept)
+
+
+class Handshake:
+    """A connection until its TLS handshake is over; then a `Connection` takes its place.
+
+    It counts as a connection of its address from the start, and as an idle one: a client that does
+    not finish the handshake is cut off after `request_timeout`, or earlier if there is no room.
+    """
+
+    def __init__(
+        self, server: HttpServer, sock: socket.socket, address: str, context: ssl.SSLContext
+    ) -> None:
+        self.address = address
+        """The client's address."""
+        self.server = server
+        self._sock = sock
+        if (refusal := server.enter(self)) is not None:
+            log_refused(address, *refusal)
+            sock.close()
+            return
+        shake = asyncio.get_running_loop().connect_accepted_socket(
+            lambda: _Secured(self), sock, ssl=context,
+            ssl_handshake_timeout=server.patience, ssl_shutdown_timeout=FAREWELL,
+        )  # fmt: skip
+        self._task = asyncio.ensure_future(shake)
+        self._task.add_done_callback(self._over)
+
+    def _over(self, task: "asyncio.Future[Any]") -> None:
+        """Count the connection no longer; close it if there was no handshake."""
+        self.server.leave(self)
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled() or error is not None:
+            self._sock.close()
+            why = "it took too long" if error is None else _words(error)
+            log_refused(self.address, 400, f"no TLS handshake: {why}")
+
+    def close_if_idle(self) -> bool:
+        """Close the connection, which carries no request; tell whether that was done."""
+        return not self._task.cancelling() and self._task.cancel()
+
+    def shut_down(self) -> None:
+        """Give the client a little more time: the request that may follow is answered."""
+        asyncio.get_running_loop().call_later(self.server.quiet, self.break_off)
+
+    def break_off(self) -> None:
+        """Close the connection, unless a `Connection` has taken its place."""
+        self._task.cancel()
+
+
+class _Secured(Connection):
+    """Takes the place of a handshake."""
+
+    def __init__(self, handshake: Handshake) -> None:
+        super().__init__(handshake.server)
+        self._handshake = handshake
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to wait for the first request."""
+        self.server.leave(self._handshake)
+        super().connection_made(transport)

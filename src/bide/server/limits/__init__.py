@@ -1,0 +1,1 @@
+"""What one client may use up, so that all others are served."""

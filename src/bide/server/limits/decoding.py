@@ -1,0 +1,279 @@
+"""Read large requests in steps, none of which takes long: messages in JSON, commands in msgpack.
+
+A decoder reads a text in one step, which holds the interpreter for up to 8 ms a megabyte. Of JSON,
+`split` finds where each message begins and ends; it does not validate: what is between brackets is
+decoded afterwards, message by message. A byte of msgpack may be a value, and a few a message: so of
+a large batch the values are counted first, then its commands are taken apart, and the messages of a
+put are decoded one by one.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Raw, field
+
+from bide.model import commands as cmd
+from bide.model import limits
+from bide.model.errors import InvalidArgument
+from bide.model.limits import MAX_HTTP_MESSAGES
+from bide.model.message import Item
+from bide.model.undoing import Bulk, Undo
+from bide.server.limits.request_bodies import LARGE, Pause, check_count, check_fields
+from bide.server.problem import Problem, invalid
+
+SLICE = 64 * 1024
+"""Bytes that are looked at in one step, and the most that a request may have around its list."""
+
+_STRING = rb'"(?:[^"\\]++|\\.)*+"'
+_FLAT = rb'(?:[^\[\]{}"]++|%b)*+' % _STRING
+_NESTED = rb'(?:[^\[\]{}"]++|%b|[\[{]%b[\]}])*+' % (
+    _STRING,
+    _FLAT,
+)
+
+_BEGIN = re.compile(rb"\s*+\{%b\[" % _FLAT, re.DOTALL)
+_STEP = re.compile(rb'%b(?:([\[{]++)|([\]}]++)|("))?' % _NESTED, re.DOTALL)
+_IN_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+("?)', re.DOTALL)
+_NEXT = re.compile(rb"\s*+(,?)\s*+([\]{]?)")
+
+
+async def split(data: bytes, longest: int, pause: Pause) -> tuple[bytes, list[bytes]]:
+    """Return the request with an empty list, and the objects of the list.
+
+    Args:
+        data: the request, `{"messages": [{...}, ...], ...}`.
+        longest: bytes that an object may take.
+        pause: lets others go on.
+
+    Raises:
+        Problem: it is no such request, or an object is too long, or there are too many.
+    """
+    begin = _BEGIN.match(data, 0, SLICE)
+    if begin is None:
+        raise _malformed("it does not begin with an object and its list")
+    objects: list[bytes] = []
+    at = begin.end()
+    while True:
+        found = _NEXT.match(data, at, at + SLICE)
+        sign = found[2] if found else b""
+        if not found or not sign or (sign == b"{" and bool(found[1]) is not bool(objects)):
+            raise _malformed(f"an object or the end of the list is missing at byte {at:,}")
+        if sign == b"]":
+            break
+        if len(objects) == MAX_HTTP_MESSAGES:
+            raise invalid(
+                "messages",
+                f"messages are more than {MAX_HTTP_MESSAGES:,}; send them in several requests",
+            )
+        at = await _end_of_object(data, found.start(2), len(objects), longest, pause)
+        objects.append(data[found.start(2) : at])
+    if found[1]:
+        raise _malformed(f"an object is missing at byte {at:,}")
+    around = begin[0] + data[found.start(2) : found.start(2) + SLICE + 1]
+    if len(around) > SLICE:
+        raise _malformed(f"there are more than {SLICE:,} bytes beside its list")
+    return around, objects
+
+
+async def _end_of_object(data: bytes, begin: int, number: int, longest: int, pause: Pause) -> int:
+    """Return where the object ends that begins there."""
+    at, depth, in_string = begin + 1, 1, False
+    while True:
+        await pause()
+        before, end = at, at + SLICE
+        found = (_IN_STRING if in_string else _STEP).match(data, at, end)
+        assert found is not None  # both match nothing as well
+        at = found.end()
+        if in_string:
+            in_string = not found[1]
+        elif found[1]:
+            depth += found.end(1) - found.start(1)
+        elif found[2]:
+            closed = found.end(2) - found.start(2)
+            if closed >= depth:
+                return found.start(2) + depth
+            depth -= closed
+        elif found[3]:  # it ends in another slice
+            in_string = True
+        if at == before and end >= len(data):
+            raise _malformed(f"the object of byte {begin:,} does not end")
+        if at - begin > longest:
+            raise Problem(
+                "too-large",
+                f"messages[{number}] takes more than {longest:,} bytes; store its body "
+                "elsewhere and put a reference",
+                field=f"messages[{number}]",
+            )
+
+
+def _malformed(why: str) -> Problem:
+    return Problem("malformed", f'The body cannot be read as {{"messages": [{{...}}, ...]}}: {why}')
+
+
+Given = cmd.Command | Bulk | Undo
+
+AT_ONCE = 4 * 1024 * 1024
+"""Bytes whose values are not counted first: to skip them takes 20 ms at most."""
+
+_COUNTED_AT_ONCE = 4_096
+"""Values that are counted before others may go on."""
+
+
+class Batch(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Commands, to be carried out in their order, each all or nothing."""
+
+    commands: list[Given]
+    now: int | None = None
+    """By which clock, in Unix milliseconds; only a server under test takes it."""
+
+
+class _Raws(msgspec.Struct, forbid_unknown_fields=True):
+    """A batch whose commands are not decoded yet."""
+
+    commands: Annotated[list[Raw], Meta(max_length=limits.MAX_COMMANDS)]
+    now: int | None = None
+
+
+class _Lists(msgspec.Struct):
+    """What may be long in a command, and in a message beside its body."""
+
+    items: Raw = field(default_factory=Raw)
+    ids: Raw = field(default_factory=Raw)
+    leases: Raw = field(default_factory=Raw)
+    results: Raw = field(default_factory=Raw)
+    versions: Raw = field(default_factory=Raw)
+    headers: Raw = field(default_factory=Raw)
+    failures: Raw = field(default_factory=Raw)
+
+
+_whole = msgspec.msgpack.Decoder(Batch).decode
+_raw_batch = msgspec.msgpack.Decoder(_Raws).decode
+_lists = msgspec.msgpack.Decoder(_Lists).decode
+_fields = msgspec.msgpack.Decoder(dict[str, Raw]).decode
+_raws = msgspec.msgpack.Decoder(list[Raw]).decode
+_item = msgspec.msgpack.Decoder(Item).decode
+_command: Callable[[bytes | Raw], Given] = msgspec.msgpack.Decoder(Given).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+async def unpack(data: bytes, pause: Pause) -> Batch:
+    """Return a batch of commands.
+
+    Raises:
+        Problem: it would become too many objects.
+        DecodeError: it is no such batch.
+        InvalidArgument: the headers of a message are too long.
+    """
+    if len(data) <= LARGE:
+        return _whole(data)
+    if len(data) > AT_ONCE:
+        await _count_values(data, pause)
+    given, named, fields = _raw_batch(data), 0, 0
+    for raw in given.commands:
+        lists = _lists(raw)
+        named += sum(map(_length, (lists.items, lists.ids, lists.leases)))
+        check_count("messages", named, limits.MAX_BATCH_MESSAGES)
+        for one in (lists.results, lists.versions):
+            check_count("values of a list", _length(one), limits.MAX_COUNT)
+        _check_headers(lists.headers)
+        await pause()
+    commands = []
+    for raw in given.commands:
+        command = _command(raw) if len(memoryview(raw)) <= LARGE else await _large(raw, pause)
+        if isinstance(command, cmd.Put):
+            fields += sum(len(i.headers or ()) + len(i.failures) for i in command.items)
+            check_fields(fields)
+        commands.append(command)
+        await pause()
+    return Batch(commands, given.now)
+
+
+async def _large(raw: Raw, pause: Pause) -> Given:
+    """Return a command; the messages of a put are decoded one by one."""
+    fields = _fields(raw)
+    packed = fields.get("items")
+    if packed is None:
+        return _command(raw)
+    command = _command(_encode(fields | {"items": Raw(b"\x90")}))
+    if not isinstance(command, cmd.Put):
+        return _command(raw)
+    items = []
+    for one in _raws(packed):
+        if len(memoryview(one)) > LARGE:
+            texts = _lists(one)
+            _check_headers(texts.headers)
+            check_count("failures of a message", _length(texts.failures), limits.MAX_PUT_FAILURES)
+        items.append(_item(one))
+        await pause()
+    return msgspec.structs.replace(command, items=items)
+
+
+def _check_headers(raw: Raw) -> None:
+    if (size := len(memoryview(raw))) > limits.MAX_HEADERS:
+        raise InvalidArgument(
+            f"headers take {size:,} bytes, the limit is {limits.MAX_HEADERS:,}; put what is so "
+            "long into the body"
+        )
+
+
+async def _count_values(data: bytes, pause: Pause) -> None:
+    """Count the values of a batch.
+
+    Raises:
+        Problem: there are too many.
+        DecodeError: it ends too early.
+    """
+    at, left, seen, end = 0, 1, 0, len(data)
+    while left:
+        seen += 1
+        if not seen % _COUNTED_AT_ONCE:
+            check_count("values", seen, limits.MAX_PACKED)
+            await pause()
+        if at >= end:
+            break
+        kind = data[at]
+        at += 1
+        left -= 1
+        if kind < 0x80 or kind >= 0xE0:
+            continue
+        if kind <= 0x9F:
+            left += (kind & 0x0F) * (2 if kind < 0x90 else 1)
+        elif kind <= 0xBF:
+            at += kind & 0x1F
+        elif (size := _PREFIX.get(kind)) is not None:
+            length = int.from_bytes(data[at : at + size])
+            at += size
+            if kind >= 0xDC:
+                left += length * (2 if kind >= 0xDE else 1)
+            else:
+                at += length + (kind in _EXTENSIONS)
+        else:
+            at += _FIXED.get(kind, 0)
+    if left or at > end:
+        raise msgspec.DecodeError("Input data was truncated")
+
+
+_PREFIX = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4,
+           0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}  # fmt: skip
+"""Bytes of the length of bytes, extensions, text, arrays and maps."""
+
+_EXTENSIONS = (0xC7, 0xC8, 0xC9)
+"""They have a byte for their type as well."""
+
+_FIXED = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8,
+          0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17}  # fmt: skip
+"""Bytes of numbers and short extensions after the first."""
+
+
+def _length(raw: Raw) -> int:
+    """Return the length of an array or map of msgpack; 0 for what is neither."""
+    data = bytes(memoryview(raw)[:5])
+    if not data:
+        return 0
+    kind = data[0]
+    if 0x80 <= kind <= 0x9F:
+        return kind & 0x0F
+    size = {0xDC: 2, 0xDE: 2, 0xDD: 4, 0xDF: 4}.get(kind, 0)
+    return int.from_bytes(data[1 : 1 + size])

@@ -1,0 +1,167 @@
+"""Calls that stay open: how many there may be, who waits in them, and what they are told."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from bide.lane.lane import Lane
+from bide.model.limits import MAX_CLAIMERS
+from bide.server.problem import Problem
+
+
+@dataclass
+class LongCalls:
+    """Counts the open calls of one kind by namespace and by client address.
+
+    Each process of a server counts for itself.
+
+    Args:
+        kind: what they are, in the plural, for error texts.
+        setting: the name of the setting that says how many there may be.
+        most: how many a namespace may have, and how many an address may have.
+    """
+
+    kind: str
+    setting: str
+    most: int
+    _open: Counter[tuple[str, str]] = field(default_factory=Counter, init=False)
+
+    @contextmanager
+    def one(self, namespace: str | None, client: str | None) -> Iterator[None]:
+        """Count one more call for as long as the block runs.
+
+        Args:
+            namespace: whose token the caller has; `None`, that of the whole store, has a share too.
+            client: from what address it comes; `None` on a Unix socket, where no address counts.
+
+        Raises:
+            Problem: the namespace or the address has as many as it may have.
+        """
+        keys = [("namespace", namespace or "")]
+        if client is not None:
+            keys.append(("address", client))
+        for what, name in keys:
+            if self._open[what, name] >= self.most:
+                raise Problem(
+                    "too-many-open",
+                    f"the {what} {name or '(of the whole store)'} has {self.most:,} {self.kind} "
+                    f"open at this server process; end some, or set a larger {self.setting}",
+                )
+        for key in keys:
+            self._open[key] += 1
+        try:
+            yield
+        finally:
+            for key in keys:
+                self._open[key] -= 1
+                if not self._open[key]:
+                    del self._open[key]
+
+
+LATELY = 15.0
+"""For how many seconds a claimer is remembered between two claims."""
+
+
+class Claimers:
+    """Remembers them by the name that each gives, and the queue."""
+
+    def __init__(self) -> None:
+        self._waiting: Counter[tuple[str, str]] = Counter()
+        self._seen: dict[tuple[str, str], float] = {}
+
+    @property
+    def waiting(self) -> int:
+        """How many claims wait."""
+        return self._waiting.total()
+
+    @contextmanager
+    def wait(self, holder: str, queue: str) -> Iterator[None]:
+        """Count a claim that waits for as long as the block runs."""
+        self._waiting[holder, queue] += 1
+        try:
+            yield
+        finally:
+            self._waiting[holder, queue] -= 1
+            if not self._waiting[holder, queue]:
+                del self._waiting[holder, queue]
+            self.seen(holder, queue)
+
+    def seen(self, holder: str, queue: str) -> None:
+        """Somebody has claimed."""
+        if len(self._seen) < MAX_CLAIMERS or (holder, queue) in self._seen:
+            self._seen[holder, queue] = time.monotonic()
+
+    def listed(self) -> dict[str, list[str]]:
+        """Return who there is, and which queues each claims from."""
+        since = time.monotonic() - LATELY
+        self._seen = {key: moment for key, moment in self._seen.items() if moment > since}
+        found: dict[str, list[str]] = {}
+        for holder, queue in [*self._waiting, *(k for k in self._seen if k not in self._waiting)]:
+            if holder in found or len(found) < MAX_CLAIMERS:
+                found.setdefault(holder, []).append(queue)
+        return found
+
+
+class Listener:
+    """The hints that one listener has not taken yet: at most one per queue."""
+
+    def __init__(self) -> None:
+        self.hints: dict[str, int] = {}
+        self.news = asyncio.Event()
+
+    def tell(self, queue: str, wake: int) -> None:
+        """Keep the earliest time of a queue."""
+        self.hints[queue] = min(wake, self.hints.get(queue, wake))
+        self.news.set()
+
+    def take(self) -> dict[str, int]:
+        """Return the hints since the last call."""
+        hints, self.hints = self.hints, {}
+        self.news.clear()
+        return hints
+
+
+class EventFanout:
+    """Pass hints, which come in any thread, to listeners on the event loop.
+
+    Args:
+        lane: where hints come from; it is asked for them once the first listener enters.
+    """
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._listeners: set[Listener] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def enter(self) -> Listener:
+        """Begin to listen; end it with `leave`."""
+        listener = Listener()
+        self._listeners.add(listener)
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            await asyncio.to_thread(self._lane.listen, self._hear)
+        return listener
+
+    def leave(self, listener: Listener) -> None:
+        """Stop listening."""
+        self._listeners.discard(listener)
+
+    def wake(self) -> None:
+        """Wake all listeners: the server stops."""
+        for listener in self._listeners:
+            listener.news.set()
+
+    def __len__(self) -> int:
+        return len(self._listeners)
+
+    def _hear(self, queue: str, wake: int) -> None:
+        loop = self._loop
+        if self._listeners and loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._tell, queue, wake)
+
+    def _tell(self, queue: str, wake: int) -> None:
+        for listener in self._listeners:
+            listener.tell(queue, wake)

@@ -1,0 +1,389 @@
+"""Quotas: how much a namespace may put and transfer, and what it may have in the store.
+
+They hold for all processes of a server together, and for each server on a store by itself.
+
+What a namespace has is not counted for each request. What this server puts is added to the last
+count, what leaves is seen by the next; and a count that took long is not repeated soon.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Literal
+
+import msgspec
+
+from bide.clock import SYSTEM_CLOCK, Clock
+from bide.lane.lane import Lane
+from bide.model.commands import Command, Count, Edit, Put, Queues, Reschedule
+from bide.model.message import Item, stored_size
+from bide.model.replies import Counts, Names, expect
+from bide.model.undoing import Bulk, Undo
+from bide.observing.heartbeat import is_register
+from bide.server.access.rights import ALL_QUEUES, Caller
+from bide.server.limits.slow_reads import SlowReads
+from bide.server.problem import Problem, invalid
+from bide.server.settings import Quota, Settings
+from bide.server.shared_state import NEVER, NamespaceUsage, QuotaUsage
+from bide.targets.http.subscription import Subscription
+
+COUNT_EVERY = 10.0
+"""How often, in seconds, the messages of a namespace are counted while it has room."""
+
+RECOUNT_EVERY = 1.0
+"""How often they, and their bytes, are counted at most when it seems to have none."""
+
+WEIGH_EVERY = 60.0
+"""How often the bytes of a namespace are counted at most for who asks how much it uses."""
+
+SHARE = 20
+"""A count is repeated no sooner than after so many times the time that it took."""
+
+CARRIED = 256 * 1024
+"""Bytes of requests and answers after which a process tells the others of them."""
+
+What = Literal["messages", "stored"]
+"""What is counted: messages, or their bytes, which takes longer."""
+
+_log = logging.getLogger("bide.server")
+
+
+class Usage(msgspec.Struct, kw_only=True):
+    """What a namespace uses, and how much it may use; `null` where nothing is limited."""
+
+    namespace: str | None
+    """`null`: the whole store."""
+    messages: int
+    """How many messages are in its queues, dead and kept ones included; for a token of some queues:
+    in these."""
+    max_messages: int | None
+    """How many may be."""
+    stored_bytes: int
+    """How many bytes these messages take at most: what was counted within the last minute, and what
+    this server has put since."""
+    max_stored_bytes: int | None
+    queues: int
+    """How many queues it has."""
+    max_queues: int | None
+    max_message_bytes: int | None
+    """How many bytes a message may take: body, headers, group and id."""
+    max_rate: float | None
+    """How many messages may be put a second."""
+    max_bytes_per_second: float | None
+    """How many bytes its requests and answers may take a second."""
+    longest_delay: str | float | None
+    """How far ahead a message may be due."""
+    max_subscriptions: int | None
+    max_push_concurrency: int | None
+    """How many requests its subscriptions may have under way together."""
+
+
+@dataclass(eq=False)
+class Quotas:
+    """Lets puts through, or says why not.
+
+    Args:
+        settings: what each namespace may use.
+        lane: where messages are counted.
+        slow_reads: where their bytes are.
+        shared: what they have used, shared by the processes of a server.
+        asks: tells whether the server asks for tokens; then namespaces have default quotas.
+        clock: tells how far ahead a due time is.
+    """
+
+    settings: Settings
+    lane: Lane
+    slow_reads: SlowReads
+    shared: QuotaUsage
+    asks: Callable[[], bool] = lambda: False
+    clock: Clock = SYSTEM_CLOCK
+    _queues: dict[str | None, set[str]] = field(default_factory=dict, init=False)
+    """The queues, by their full names, that a namespace is known to have or have had."""
+    _counting: dict[tuple[What, str | None], asyncio.Task[None]] = field(
+        default_factory=dict, init=False
+    )
+    _carried: dict[str | None, int] = field(default_factory=dict, init=False)
+    """Bytes that were not told of yet."""
+    _exhausted: dict[str | None, float] = field(default_factory=dict, init=False)
+    """Until when a namespace that carried too much is refused."""
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is limited at all."""
+        return self.asks() or bool(self.settings.quotas)
+
+    def of(self, namespace: str | None) -> Quota:
+        """Return what a namespace may use."""
+        return self.settings.quota(namespace, asks=self.asks())
+
+    async def usage(self, caller: Caller) -> Usage:
+        """Return what a caller's namespace uses, its messages as counted within the last second."""
+        quota = self.of(caller.namespace)
+        whole = msgspec.structs.replace(caller, queues=ALL_QUEUES)
+        await self._count(whole, "messages", RECOUNT_EVERY)
+        await self._count(whole, "stored", WEIGH_EVERY)
+        with self.shared.of(caller.namespace) as use:
+            messages, stored = int(use.messages.value), int(use.stored.value)
+        names = await self._names(caller)
+        if not caller.of_all_queues:
+            messages, stored = [await self._sum(what, names) for what in ("messages", "stored")]
+        return Usage(
+            namespace=caller.namespace, messages=messages, max_messages=quota.pending,
+            stored_bytes=stored, max_stored_bytes=quota.stored, queues=len(names),
+            max_queues=quota.queues, max_message_bytes=quota.max_body, max_rate=quota.rate,
+            max_bytes_per_second=quota.byte_rate, longest_delay=quota.longest_delay,
+            max_subscriptions=quota.subscriptions, max_push_concurrency=quota.push_concurrency,
+        )  # fmt: skip
+
+    async def admit(
+        self, caller: Caller, commands: Sequence[Command | Bulk | Undo], *, there: bool = False
+    ) -> None:
+        """Let commands through. What an edit adds counts as if it were new; other changes do not.
+
+        Args:
+            caller: who gives them.
+            commands: their queues have full names.
+            there: whether the messages of puts are in the queues already, and are only changed.
+
+        Raises:
+            Problem: messages are too many, too large, or too far ahead.
+        """
+        if not self.any:
+            return
+        puts = [command for command in commands if isinstance(command, Put)]
+        if puts:
+            items = [item for put in puts for item in put.items]
+            await self._let(caller, {put.queue for put in puts}, items, there=there)
+        for command in commands:
+            if isinstance(command, Reschedule) and command.ids:
+                moved = Item(command.ids[0], b"", at=command.at, delay=command.delay)
+                self._bound(caller, [moved])
+            elif isinstance(command, Edit):
+                edited = Item(
+                    "", command.data or b"", at=command.at, delay=command.delay or 0,
+                    group=command.group or None, headers=command.headers or None,
+                )  # fmt: skip
+                if stored_size(edited):
+                    await self._let(caller, (), [edited] * len(command.ids), there=True)
+                else:
+                    self._bound(caller, [edited])
+
+    async def _let(
+        self, caller: Caller, queues: Collection[str], items: Sequence[Item], *, there: bool
+    ) -> None:
+        """Let messages into queues, by their full names."""
+        quota, namespace = self.of(caller.namespace), caller.namespace
+        whole = msgspec.structs.replace(caller, queues=ALL_QUEUES)
+        size, added = self._bound(caller, items), 0 if there else len(items)
+        messages = quota.pending if quota.pending is not None and added else float("inf")
+        stored = float("inf") if quota.stored is None else quota.stored
+        if quota.queues is not None and queues:
+            await self._let_in(whole, queues, quota.queues)
+        if messages != float("inf"):
+            await self._count(whole, "messages", COUNT_EVERY)
+        with self.shared.of(namespace) as use:
+            many, unweighed = use.messages.value + added > messages, use.stored.after == NEVER
+            heavy = use.stored.value + size > stored
+        if many:
+            await self._count(whole, "messages", RECOUNT_EVERY)
+        if quota.stored is not None and unweighed:
+            self._begin(whole, "stored")  # the first count is not waited for
+        elif heavy:
+            await self._count(whole, "stored", RECOUNT_EVERY)
+        with self.shared.of(namespace) as use:
+            if use.messages.value + added > messages:
+                raise _exceeded(
+                    f"the namespace may have {messages:,} messages and has "
+                    f"{use.messages.value:,.0f}, dead and kept ones included; let some be "
+                    "consumed, cancel or purge some, or ask for a larger quota (pending)"
+                )
+            if use.stored.value + size > stored:
+                raise _exceeded(
+                    f"the messages of the namespace may take {stored:,} bytes and take "
+                    f"{use.stored.value:,.0f}, dead and kept ones included; let some be consumed, "
+                    "cancel or purge some, or ask for a larger quota (stored)"
+                )
+            if quota.rate is not None:
+                self._pace(use, quota.rate, len(items))
+            for amount, more in ((use.messages, added), (use.stored, size)):
+                amount.value += more
+                amount.added += more
+
+    def _bound(self, caller: Caller, items: Sequence[Item]) -> int:
+        """Look at messages alone, however many there are; return how many bytes they take."""
+        quota, now = self.of(caller.namespace), self.clock.now()
+        total = 0
+        for item in items:
+            total += (size := stored_size(item))
+            if quota.max_body is not None and size > quota.max_body:
+                raise Problem(
+                    "too-large",
+                    f"body, headers, group and id of {item.id!r} take {size:,} bytes, the "
+                    f"namespace may use {quota.max_body:,} for a message; store them elsewhere and "
+                    "put a reference, or ask for a larger quota (max_body)",
+                    field="body",
+                )
+            ahead = item.delay if item.at is None else item.at - now
+            if ahead > quota.longest_ms:
+                raise invalid(
+                    "delay" if item.at is None else "at",
+                    f"the namespace may put messages up to {quota.longest_delay} ahead; put "
+                    f"{item.id!r} later, or ask for a larger quota",
+                )
+        return total
+
+    def carried(self, namespace: str | None, size: int) -> None:
+        """Count the bytes of a request or an answer."""
+        total = self._carried.get(namespace, 0) + size
+        self._carried[namespace] = total
+        if total < CARRIED:
+            return
+        del self._carried[namespace]
+        if (rate := self.of(namespace).byte_rate) is None or self.shared.is_closed:
+            return
+        with self.shared.of(namespace) as use:
+            now = time.monotonic()
+            use.byte_allowance = min(rate, use.byte_allowance + (now - use.byte_at) * rate) - total
+            use.byte_at = now
+            if use.byte_allowance < 0:
+                self._exhausted[namespace] = now - use.byte_allowance / rate
+
+    def may_carry(self, namespace: str | None) -> None:
+        """Let a request through, unless those before it took too many bytes.
+
+        Raises:
+            Problem: they did; it says when to try again.
+        """
+        if not self._exhausted or namespace not in self._exhausted:
+            return
+        left = self._exhausted[namespace] - time.monotonic()
+        if left <= 0:
+            del self._exhausted[namespace]
+            return
+        rate = self.of(namespace).byte_rate
+        raise Problem(
+            "rate-limited",
+            f"requests and answers of the namespace may take {rate:,g} bytes a second; try again "
+            f"in {left:.1f} s, or ask for a larger quota (byte_rate)",
+            headers={"retry-after": str(ceil(left)), "connection": "close"},
+        )
+
+    def subscribe(
+        self, namespace: str | None, known: Sequence[Subscription], name: str, concurrency: int
+    ) -> None:
+        """Let a subscription be made or changed.
+
+        Args:
+            namespace: whose it is.
+            known: those that the namespace has.
+            name: which one.
+            concurrency: how many requests it is to have under way.
+
+        Raises:
+            Problem: the namespace would have too many, or too many requests under way.
+        """
+        quota = self.of(namespace)
+        others = [one for one in known if one.name != name]
+        if quota.subscriptions is not None and len(others) >= quota.subscriptions:
+            raise _exceeded(
+                f"the namespace may have {quota.subscriptions:,} subscriptions and has "
+                f"{len(others):,}; delete one, or ask for a larger quota"
+            )
+        if quota.push_concurrency is not None:
+            left = quota.push_concurrency - sum(one.concurrency for one in others)
+            if concurrency > left:
+                raise _exceeded(
+                    f"the subscriptions of the namespace may have {quota.push_concurrency:,} "
+                    f"requests under way together, of which {max(0, left):,} are left; take a "
+                    "smaller concurrency, or ask for a larger quota",
+                    "concurrency",
+                )
+
+    def _pace(self, use: NamespaceUsage, rate: float, count: int) -> None:
+        """A bucket that fills by `rate` a second and holds a second's worth."""
+        moment = time.monotonic()
+        full = max(rate, 1.0)
+        use.allowance = min(full, use.allowance + (moment - use.at) * rate)
+        use.at = moment
+        # A batch larger than the bucket goes when the bucket is full, and is paid for afterwards.
+        if use.allowance < min(count, full):
+            wait = (min(count, full) - use.allowance) / rate
+            raise Problem(
+                "rate-limited",
+                f"the namespace may put {rate:g} messages a second; try again in {wait:.1f} s",
+                headers={"retry-after": str(ceil(wait))},
+            )
+        use.allowance -= count
+
+    async def _let_in(self, caller: Caller, queues: Collection[str], most: int) -> None:
+        """Let messages into queues that there are, and into new ones while there is room."""
+        known = self._queues.get(caller.namespace)
+        if known is not None and known.issuperset(queues):
+            return
+        new = {queue for queue in queues if not is_register(queue)}
+        if known is None or len(known | new) > most:
+            known = self._queues[caller.namespace] = set(await self._names(caller))
+        if len(known | new) > most and not known.issuperset(new):
+            raise _exceeded(
+                f"the namespace may have {most:,} queues and has {len(known):,}; use these, delete "
+                "empty ones, or ask for a larger quota (queues)",
+                "queue",
+            )
+        known.update(new)
+
+    async def _count(self, caller: Caller, what: What, every: float) -> None:
+        """Count what a namespace has, unless that was done `every` seconds ago."""
+        with self.shared.of(caller.namespace) as use:
+            due = time.monotonic() > getattr(use, what).after + every
+        if due:
+            self._begin(caller, what)
+        if (counting := self._counting.get((what, caller.namespace))) is not None:
+            await asyncio.shield(counting)
+
+    def _begin(self, caller: Caller, what: What) -> None:
+        key = what, caller.namespace
+        if key in self._counting:
+            return
+        with self.shared.of(caller.namespace) as use:  # in case this process dies meanwhile
+            getattr(use, what).after = time.monotonic() + WEIGH_EVERY
+
+        def over(task: asyncio.Task[None]) -> None:
+            del self._counting[key]
+            if not task.cancelled() and (error := task.exception()) is not None:
+                _log.warning("namespace %r: its %s cannot be counted: %s", key[1], what, error)
+
+        self._counting[key] = asyncio.create_task(self._measure(caller, what))
+        self._counting[key].add_done_callback(over)
+
+    async def _measure(self, caller: Caller, what: What) -> None:
+        began = time.monotonic()
+        with self.shared.of(caller.namespace) as use:
+            before = getattr(use, what).added
+        names = await self._names(caller)
+        self._queues.setdefault(caller.namespace, set()).update(names)
+        found = await self._sum(what, names)
+        now = time.monotonic()
+        with self.shared.of(caller.namespace) as use:
+            amount = getattr(use, what)
+            amount.value = found + amount.added - before
+            amount.after = now + SHARE * (now - began)
+
+    async def _names(self, caller: Caller) -> list[str]:
+        """Return the full names of a caller's queues."""
+        names = expect(Names, await self.lane.acall(Queues(caller.prefix("")))).names
+        return [name for name in names if caller.own(name) is not None]
+
+    async def _sum(self, what: What, names: Sequence[str]) -> int:
+        """Return how many messages, or bytes, are in queues."""
+        if what == "stored":
+            told = [await self.slow_reads.read(Count(name, stored=True)) for name in names]
+            return sum(expect(Counts, one).stored or 0 for one in told)
+        counted = [expect(Counts, await self.lane.acall(Count(name))) for name in names]
+        return sum(counts.sizes.total + counts.kept for counts in counted)
+
+
+def _exceeded(text: str, field: str | None = None) -> Problem:
+    return Problem("quota-exceeded", text, field=field)

@@ -1,0 +1,260 @@
+"""Bodies of requests: their size, time, memory and structure, and how they share the event loop.
+
+A byte of a request can take sixty of memory: `{}` may be a message, `1,` the id of one. So how many
+objects a large one would become is known before it is decoded.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from bide.consuming.graceful_stop import cancel, first_of
+from bide.model import limits
+from bide.model.errors import InvalidArgument
+from bide.model.limits import MAX_BUFFERED
+from bide.server.problem import Problem
+
+LARGE = 64 * 1024
+"""Bytes above which decoding a body takes the event loop milliseconds, and not less."""
+
+SLICE = 0.002
+"""Seconds after which a loop over a large request lets others go on."""
+
+T = TypeVar("T")
+
+Pause = Callable[[], Awaitable[None]]
+"""Work on something large awaits it wherever others may go on."""
+
+
+class LargeBodies:
+    """Bounds the memory of large bodies, and lets others go on between two of them.
+
+    A body is decoded in one step, which no thread can make shorter: it holds the interpreter. So
+    large ones take turns, one at a time in the order in which they came, and after each the event
+    loop belongs to other requests for as long as that one took.
+
+    Args:
+        max_request: how many bytes a request may take.
+    """
+
+    def __init__(self, max_request: int) -> None:
+        self._most = max(MAX_BUFFERED, 2 * max_request)
+        self._turn = asyncio.Lock()
+        self.buffered = 0
+        """Bytes of requests that are under way, beyond `LARGE` each."""
+
+    def grow(self, before: int, after: int) -> None:
+        """Count what has come of a body; `grow(size, 0)` when its request is over.
+
+        Raises:
+            Problem: all large bodies together would take too much memory.
+        """
+        added = max(after - LARGE, 0) - max(before - LARGE, 0)
+        if added > 0 and self.buffered + added > self._most:
+            raise Problem(
+                "overloaded",
+                f"large requests under way take {self.buffered >> 20:,} MiB already; try again in "
+                "a second, or send less at a time",
+                headers={"connection": "close"},
+            )
+        self.buffered += added
+
+    async def turn(self, size: int) -> None:
+        """Wait until a body of so many bytes may be decoded, before the next `await`."""
+        if size <= LARGE:
+            return
+        await self._turn.acquire()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        loop.call_soon(lambda: loop.call_later(loop.time() - began, self._turn.release))
+
+    def pauses(self) -> Pause:
+        """Return what a loop over a large request awaits: it lets others go on every `SLICE`.
+
+        Of all loops over large requests one at a time goes on.
+        """
+        since = time.monotonic()
+
+        async def pause() -> None:
+            nonlocal since
+            if time.monotonic() - since >= SLICE:
+                await asyncio.sleep(0)
+                await self._turn.acquire()
+                asyncio.get_running_loop().call_soon(self._turn.release)
+                since = time.monotonic()
+
+        return pause
+
+
+CHECKED = 1024 * 1024
+"""Bytes up to which a request is not checked: what it becomes is not much."""
+
+ESCAPED = 6
+"""Bytes of JSON text that a byte of a body may take: an escaped character is so much longer."""
+
+_NO_SIGNS = bytes(set(range(256)) - set(b"[]{},:"))
+
+
+def check_json(data: bytes) -> None:
+    """Check a request in JSON that holds no bodies of messages.
+
+    Raises:
+        Problem: it is too large, or would become too many objects.
+    """
+    if len(data) <= CHECKED:
+        return
+    if len(data) > limits.MAX_JSON:
+        raise Problem(
+            "too-large",
+            f"the request takes {len(data):,} bytes, and {limits.MAX_JSON:,} is the most in JSON, "
+            "unless it puts or edits messages; send it in several, or commands in msgpack",
+            field="body",
+        )
+    check_count("objects", data.count(b"{"), limits.MAX_OBJECTS)
+    check_count("values", data.count(b","), limits.MAX_VALUES)
+
+
+def check_body(text: bytes, most: int, beside: int = 0) -> None:
+    """Check the text of a message or its body, before it is read, for what it becomes at least.
+
+    Each sign of the structure takes a byte of a body however it is written, while an escaped
+    character or a space takes more in the text than in the body.
+
+    Args:
+        text: in JSON.
+        most: bytes that a body may take.
+        beside: bytes that there may be beside the body.
+
+    Raises:
+        InvalidArgument: it is larger.
+    """
+    size, whole = len(text), most + beside
+    if size > ESCAPED * whole or (
+        size > whole and (size := len(text.translate(None, _NO_SIGNS))) > whole
+    ):
+        raise InvalidArgument(
+            f"body takes {size:,} bytes, the limit is {most:,}; store it elsewhere and put a "
+            "reference"
+        )
+
+
+def check_fields(count: int) -> None:
+    """Check how many header fields and failures the messages of a request have together.
+
+    Raises:
+        Problem: there are too many.
+    """
+    check_count("header fields and failures", count, limits.MAX_FIELDS_TOTAL)
+
+
+def check_count(what: str, count: int, most: int) -> None:
+    """Check how many of something a request holds.
+
+    Raises:
+        Problem: there are too many.
+    """
+    if count > most:
+        raise Problem(
+            "too-large",
+            f"the request holds more than {most:,} {what}; send it in several",
+            field="body",
+        )
+
+
+Receive = Callable[[], Coroutine[Any, Any, dict[str, Any]]]
+
+
+class Gone(Exception):
+    """The client has closed the connection."""
+
+
+async def read_body(
+    receive: Receive,
+    length: str | None,
+    limit: int,
+    seconds: float,
+    grow: Callable[[int, int], None],
+) -> bytes:
+    """Return the body of a request.
+
+    Args:
+        receive: gives the parts of the body.
+        length: what the request announces, if anything.
+        limit: bytes.
+        seconds: that the whole body may take.
+        grow: is called with the size before and after each part.
+
+    Raises:
+        Problem: it is larger than `limit`, or does not arrive in time.
+        Gone: the client closed the connection before the body was whole.
+    """
+    if length is not None and length.isdecimal() and int(length) > limit:
+        raise _too_large(limit)
+    parts: list[bytes] = []
+    size, more = 0, True
+    try:
+        async with asyncio.timeout(seconds):
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Gone
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if size > limit:
+                    raise _too_large(limit)
+                grow(size - len(parts[-1]), size)
+                more = message.get("more_body", False)
+    except TimeoutError:
+        raise Problem(
+            "timeout",
+            "the body did not arrive in time; send all that content-length announces",
+            headers={"connection": "close"},
+        ) from None
+    return b"".join(parts)
+
+
+def _too_large(limit: int) -> Problem:
+    return Problem(
+        "too-large",
+        f"the request takes more than {limit:,} bytes; send it in several",
+        field="body",
+        headers={"connection": "close"},
+    )
+
+
+async def unless_gone(
+    receive: Receive,
+    work: Coroutine[Any, Any, T],
+    refusal: Coroutine[Any, Any, None],
+    undo: Callable[[T], Awaitable[object]] | None = None,
+) -> T:
+    """Return the result of some work; cancel it when the client closes the connection.
+
+    Args:
+        receive: tells that the client has gone.
+        work: what is done.
+        refusal: raises when the client may no longer wait.
+        undo: is given a result that came at the same time.
+
+    Raises:
+        Gone: the client has closed the connection.
+        Problem: that of `refusal`.
+    """
+
+    async def leaves() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass  # nothing is expected after a body
+        raise Gone
+
+    working = asyncio.ensure_future(work)
+    handed_over = False
+    try:
+        await first_of(working, leaves(), refusal)
+        handed_over = True
+        return working.result()
+    finally:
+        await cancel([working])
+        came = not working.cancelled() and working.exception() is None
+        if undo is not None and came and not handed_over:
+            await undo(working.result())

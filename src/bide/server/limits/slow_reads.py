@@ -1,0 +1,174 @@
+"""Reads that may look at every message of a queue, or answer with much.
+
+A second on a large queue is little for who asks, and much for everybody who waits behind it. So
+slow reads have a lane of their own, one at a time, and a pause after each as long as it took. And a
+request of 1 KB may hold a thousand scans: all replies of a batch have one budget of bytes, or each
+would answer with the most that a single reply holds.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import groupby
+
+import msgspec
+
+from bide.engines.cursor import BEGIN
+from bide.lane.lane import Lane
+from bide.model import commands as cmd
+from bide.model.commands import Cancel, Command, Count, Forecast, Scan
+from bide.model.ended import size_of_end
+from bide.model.errors import StoreBusy
+from bide.model.message import Failure, size_of
+from bide.model.replies import Claimed, Ends, Explained, Forecasted, Found, Names, Page, Reply
+
+PAUSE = 1.0
+"""Seconds that the next one waits at most after one is done."""
+
+
+class Turns:
+    """Lets one at a time go on; after each comes a pause as long as it took."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        """Wait for a turn, and have it for as long as the block runs."""
+        await self._turn.acquire()
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            pause = min(PAUSE, time.monotonic() - began)
+            asyncio.get_running_loop().call_later(pause, self._turn.release)
+
+
+def is_slow(command: Command) -> bool:
+    """Tell whether a command may look at every message of its queue.
+
+    Example:
+        >>> is_slow(Count("orders")), is_slow(Count("orders", recount=True))
+        (False, True)
+    """
+    match command:
+        case Count():
+            return command.recount or command.stored
+        case Scan():
+            return command.where is not None or command.prefix is not None
+        case Cancel():
+            return command.only_reads
+    return isinstance(command, Forecast)
+
+
+class SlowReads:
+    """Carries out slow reads, one at a time.
+
+    Args:
+        lane: that of all other commands.
+    """
+
+    def __init__(self, lane: Lane) -> None:
+        self._main = lane
+        self._own: Lane | None = None
+        self._turns = Turns()
+
+    async def read(self, command: Command, owner: object = None) -> Reply:
+        """Execute a slow read, and return its reply.
+
+        Raises:
+            StoreError: it was not executed.
+        """
+        async with self._turns.one():
+            if self._own is None:
+                self._own = await asyncio.to_thread(self._main.beside) or self._main
+            return await self._own.acall(command, owner)
+
+    def close(self) -> None:
+        """Close the lane, if there is one of its own."""
+        if self._own not in (None, self._main):
+            self._own.close()
+
+
+AT_ONCE = 16
+"""How many commands with large replies are carried out at once: each may answer with one message,
+however large."""
+
+_LARGE = (cmd.Find, cmd.Scan, cmd.Claim, cmd.Explain, cmd.Forecast, cmd.History, cmd.Queues)
+
+_BOUNDED = (cmd.Find, cmd.Scan, cmd.Claim, cmd.History)
+
+Answer = Reply | BaseException
+
+
+async def within_budget(
+    commands: Sequence[cmd.Command],
+    execute: Callable[[Sequence[cmd.Command]], Awaitable[list[Answer]]],
+    now: int,
+) -> list[Answer]:
+    """Carry out commands in order, and keep their replies within `MAX_BYTES` together.
+
+    Once the budget is used up, a reading command is not carried out: `Find` is answered without
+    messages, `Scan` with the cursor that it came with, and `Claim` with a wait of 0. The caller
+    asks again.
+    """
+    room = cmd.MAX_BYTES
+    answers: list[Answer] = []
+    for part in _parts(commands):
+        large = sum(isinstance(command, _LARGE) for command in part)
+        if room <= 0 and large:
+            asked = [command for command in part if not isinstance(command, _LARGE)]
+            told = iter(await execute(asked))
+            answers += [_put_off(c, now) if isinstance(c, _LARGE) else next(told) for c in part]
+        else:
+            told_all = await execute([_bounded(c, room // max(1, large)) for c in part])
+            room -= sum(map(_size, told_all))
+            answers += told_all
+    return answers
+
+
+def _parts(commands: Sequence[cmd.Command]) -> Iterator[list[cmd.Command]]:
+    """Yield what is carried out at once; a slow read alone."""
+    for slow, group in groupby(commands, is_slow):
+        part: list[cmd.Command] = []
+        large = 0
+        for command in group:
+            large += isinstance(command, _LARGE)
+            if part and (slow or large > AT_ONCE):
+                yield part
+                part, large = [], int(isinstance(command, _LARGE))
+            part.append(command)
+        yield part
+
+
+def _bounded(command: cmd.Command, share: int) -> cmd.Command:
+    if isinstance(command, _BOUNDED) and command.max_bytes > share:
+        return msgspec.structs.replace(command, max_bytes=share)
+    return command
+
+
+def _put_off(command: cmd.Command, now: int) -> Answer:
+    match command:
+        case cmd.Find():
+            return Found([])
+        case cmd.Scan():
+            return Page([], command.cursor or BEGIN)
+        case cmd.Claim():
+            return Claimed([], 0, now, 0)
+    return StoreBusy("the replies of this batch are too large together; ask again")
+
+
+def _size(answer: Answer) -> int:
+    match answer:
+        case Found() | Page() | Claimed():
+            return sum(map(size_of, filter(None, answer.messages)))
+        case Ends():
+            return sum(map(size_of_end, answer.ends))
+        case Explained(failure=Failure(reason=reason)):
+            return len(reason)
+        case Names():
+            return sum(map(len, answer.names))
+        case Forecasted():
+            return 9 * len(answer.buckets)
+    return 0

@@ -1,0 +1,207 @@
+"""The access log and the action log. Neither tells bodies, queries or secrets.
+
+The access log has a line per request. The action log has a JSON line per act: who did what from
+where. A line that its file does not take, because the disk is full or lost, goes to the server's
+log: bide goes on, and what was done stays told.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from bide.model.errors import InvalidArgument
+from bide.model.limits import MAX_LOGGED_METHOD, MAX_LOGGED_PATH, MAX_NAME
+from bide.model.replies import Outcome
+from bide.observing.logs import timestamp
+from bide.server import wire
+
+DONE = "done"
+"""The result of an act that was carried out."""
+
+_access_log = logging.getLogger("bide.access")
+_log = logging.getLogger("bide.server")
+
+
+def log_request(
+    method: str,
+    path: str,
+    status: int,
+    took: float,
+    operation: str,
+    client: str,
+    namespace: str | None,
+    token: str | None,
+) -> None:
+    """Log a request.
+
+    Args:
+        method: of the request.
+        path: of the request.
+        status: of the answer.
+        took: seconds from the request to its answer.
+        operation: the name of what was done.
+        client: the client's address.
+        namespace: whose queues it was about.
+        token: the id of the token.
+    """
+    if not _access_log.isEnabledFor(logging.INFO):
+        return
+    method, path = _printable(method, MAX_LOGGED_METHOD), _printable(path, MAX_LOGGED_PATH)
+    told = client or "-", namespace or "-", token or "-"
+    _access_log.info(
+        "%s %s %d %.1f ms client=%s namespace=%s token=%s", method, path, status, took * 1000,
+        *told,
+        extra={
+            "method": method, "path": path, "status": status, "duration": round(took, 6),
+            "operation": operation, "client": client, "namespace": namespace or "",
+            "token": token or "",
+        },
+    )  # fmt: skip
+
+
+def _printable(text: str, most: int) -> str:
+    """Return at most `most` characters of a text, with those escaped that a terminal obeys.
+
+    Example:
+        >>> _printable("/v1/\\x1b[2J", 200), _printable("/v1/queues", 6)
+        ('/v1/\\\\x1b[2J', '/v1/q…')
+    """
+    if not text.isprintable():
+        text = "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text[:most])
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def log_refused(client: str, status: int, detail: str) -> None:
+    """Log a request that could not be read as HTTP, or a connection without room."""
+    log_request("-", f"({detail})", status, 0.0, "", client, None, None)
+
+
+class Act(msgspec.Struct, omit_defaults=True):
+    """One act: a request, a command of a batch, or a command at a shell."""
+
+    act: str
+    """The operation, as /openapi.json names it, or the command."""
+    queue: str | None = None
+    """By its name within the namespace."""
+    messages: int | None = None
+    """How many were put, changed, claimed, settled or shown."""
+    result: str = DONE
+    """"done", or what kind of problem there was."""
+    target: str | None = None
+    """The subscription or token that it is about."""
+
+
+class Entry(msgspec.Struct, omit_defaults=True):
+    """A line of the log."""
+
+    time: str
+    act: str
+    result: str
+    who: str = ""
+    token: str = ""
+    client: str = ""
+    namespace: str | None = None
+    queue: str | None = None
+    messages: int | None = None
+    target: str | None = None
+
+
+class ActionLog:
+    """A file to which all processes of a server append. It is created for its user alone (0600).
+
+    Args:
+        path: of the file; `None`: nothing is logged.
+
+    Raises:
+        InvalidArgument: it cannot be opened.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self.path = path
+        self._file: int | None = None
+        self._torn = False
+        """Whether the file ends within a line."""
+        if path is not None:
+            try:
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+                self._file = os.open(path, flags, 0o600)
+            except OSError as error:
+                raise InvalidArgument(
+                    f"action_log={path!r} cannot be opened: {error.strerror}; name a file in a "
+                    "folder that this user may write to"
+                ) from None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether acts are logged."""
+        return self._file is not None
+
+    def write(
+        self, acts: Sequence[Act], *, who: str, token: str, client: str, namespace: str | None
+    ) -> None:
+        """Append a line for each act.
+
+        Args:
+            acts: what was done.
+            who: the name or id of the token, the subject of a JWT, or a user of this machine.
+            token: the id of the token.
+            client: the address of the client.
+            namespace: whose queues it is about; `None`: of the whole store.
+        """
+        if self._file is None:
+            return
+        now = timestamp(time.time())
+        entries = [
+            Entry(
+                now, act.act, act.result, who, token, client, namespace, _bounded(act.queue),
+                act.messages, _bounded(act.target),
+            )
+            for act in acts
+        ]  # fmt: skip
+        lines = list(map(msgspec.json.encode, entries))
+        data = b"\n" * self._torn + b"".join(line + b"\n" for line in lines)
+        why: str | None = "the disk is full"
+        try:
+            written = os.write(self._file, data)
+        except OSError as error:
+            written, why = 0, error.strerror
+        if written < len(data):
+            self._torn = self._torn or written > 0
+            for line in lines:
+                _log.error("the action log cannot be written (%s): %s", why, line.decode())
+        else:
+            self._torn = False
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def _bounded(name: str | None) -> str | None:
+    """Return a name; of one that is too long for any, the beginning."""
+    return name if name is None or len(name) <= MAX_NAME else f"{name[:MAX_NAME]}…"
+
+
+def count_of(content: Any) -> int | None:
+    """Return how many messages an answer or a reply is about, `None` for others.
+
+    Example:
+        >>> from bide.model.replies import Outcomes
+        >>> count_of(Outcomes([Outcome("a", True), Outcome("b", False)]))
+        1
+    """
+    if isinstance(content, Outcome | wire.MessageOut):
+        return int(bool(content))
+    for name in ("outcomes", "messages"):
+        if isinstance(found := getattr(content, name, None), list):
+            return sum(map(bool, found))
+    for name in ("count", "restored"):
+        if isinstance(found := getattr(content, name, None), int):
+            return found
+    return None

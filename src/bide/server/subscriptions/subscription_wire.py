@@ -1,0 +1,291 @@
+"""What is sent about subscriptions: structs of requests, and how it stands with a subscription."""
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from bide.model.message import ATTEMPTS, MAX_ATTEMPTS
+from bide.model.times import milliseconds
+from bide.server.wire import CountsOut, Request, Span, span
+from bide.targets.amqp import is_amqp
+from bide.targets.amqp import shown as shown_address
+from bide.targets.http.receiver import Circuit
+from bide.targets.http.records import Records
+from bide.targets.http.stats import Deliveries
+from bide.targets.http.subscription import (
+    MOST_CONCURRENCY,
+    MOST_HEADERS,
+    Subscription,
+    usual_concurrency,
+)
+
+T = TypeVar("T")
+
+Secret = Annotated[
+    str,
+    Meta(
+        description="A secret of your own: `whsec_` and 24 to 64 bytes in base64. One is made when "
+        "it is missing, and told in the answer: this once.",
+        max_length=200,
+    ),
+]
+
+SPANS = ("timeout", "first", "ceiling", "probe")
+"""Fields that are lengths of time."""
+
+
+class SubscriptionIn(Request):
+    """A subscription as it is to be."""
+
+    queue: str
+    """Whose messages are sent."""
+    url: Annotated[str, Meta(
+        description="Where messages are sent: https:// (or http://), without a user; or a broker: "
+        "amqp:// (or amqps://), with exchange= and key= in the query.",
+        max_length=2_048, examples=["https://shop.example/hooks/bide"],
+    )]  # fmt: skip
+    headers: Annotated[dict[str, str], Meta(
+        description="Sent with every request, as for an `authorization`. Their values are not told "
+        "again.", max_length=MOST_HEADERS,
+    )] = msgspec.field(default_factory=dict)  # fmt: skip
+    concurrency: Annotated[int, Meta(
+        description="How many requests may be under way, on all servers together; by default 10, "
+        "or 500 messages for RabbitMQ.", ge=1, le=MOST_CONCURRENCY,
+    )] | UnsetType = UNSET  # fmt: skip
+    rate: Annotated[float, Meta(
+        description="How many requests may begin a second, on all servers together.",
+        ge=0.001, le=1_000_000,
+    )] | None = None  # fmt: skip
+    timeout: Span = 15
+    """How long the receiver may take to answer; up to 5 minutes."""
+    attempts: Annotated[int, Meta(
+        description="How often a message is sent at most; the message's own limit counts as well.",
+        ge=1, le=MAX_ATTEMPTS,
+    )] = ATTEMPTS  # fmt: skip
+    first: Span = 10
+    """The pause after the first attempt; each is twice as long as the one before."""
+    ceiling: Span = 3_600
+    """The longest pause between attempts."""
+    failures: Annotated[int, Meta(
+        description="After so many failures in a row the receiver is left alone for a while.",
+        ge=1, le=10_000,
+    )] = 5  # fmt: skip
+    probe: Span = 30
+    """For how long it is left alone before one message is sent to see whether it is back."""
+    secret: Secret | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Return what a `Subscription` is made of, without its name and its secret.
+
+        Raises:
+            InvalidArgument: a length of time is none.
+        """
+        return {"concurrency": usual_concurrency(self.url)} | fields_of(self)
+
+
+SubscriptionChange = msgspec.defstruct(
+    "SubscriptionChange",
+    [
+        (name, kind | UnsetType, UNSET)
+        for name, kind in get_type_hints(SubscriptionIn, include_extras=True).items()
+        if name != "secret"
+    ],
+    bases=(Request,),
+    namespace={"__doc__": "What is to be another way about a subscription; the rest stays."},
+)
+
+
+class PauseRequest(Request):
+    """Why nothing is to be sent."""
+
+    reason: Annotated[str, Meta(max_length=500)] = ""
+
+
+class RotateRequest(Request):
+    """How the secret is to be replaced."""
+
+    overlap: Span = 86_400
+    """For how long requests are signed with the old secrets as well; 0: not at all."""
+    secret: Secret | None = None
+
+
+class PingOut(msgspec.Struct):
+    """What the receiver said to a request without a message."""
+
+    taken: bool
+    """Whether it answered with 200 to 299."""
+    answer: str
+    """Its status and the first part of what it said, or why there was no answer."""
+
+
+def fields_of(given: msgspec.Struct) -> dict[str, Any]:
+    """Return the fields of a `Subscription` that a request gives, without its secret.
+
+    Raises:
+        InvalidArgument: a length of time is none.
+    """
+    found = {
+        name: value
+        for name, value in msgspec.structs.asdict(given).items()
+        if value is not UNSET and name != "secret"
+    }
+    for name in SPANS:
+        if name in found:
+            found[name] = milliseconds(span(found[name]), name)
+    return found
+
+
+Standing = Literal["active", "paused", "open", "half-open"]
+"""Open: the receiver is dead, and left alone for a while."""
+
+
+class SecretOut(msgspec.Struct, omit_defaults=True):
+    """One secret; what it is was told once, when it was made."""
+
+    created: int
+    until: int | UnsetType = UNSET
+    """From when on nothing is signed with it."""
+
+
+class CircuitOut(msgspec.Struct, omit_defaults=True):
+    """How the receiver fares."""
+
+    state: Literal["closed", "open", "half-open"]
+    failures: int = 0
+    """How many requests have failed in a row, when that was last told."""
+    since: int | UnsetType = UNSET
+    """Since when it is open."""
+    probe_at: int | UnsetType = UNSET
+    """When one message is sent to see whether the receiver is back."""
+    error: str = ""
+    """What the last failure was."""
+
+
+class DeliveriesOut(msgspec.Struct, omit_defaults=True):
+    """What has come of its requests since the servers that are there began."""
+
+    answers: dict[str, int]
+    """How many were answered how: by the first digit of the status, or not at all."""
+    running: int = 0
+    """How many are under way."""
+    taken_at: int | UnsetType = UNSET
+    """When the receiver last took a message."""
+    failed_at: int | UnsetType = UNSET
+    """When a request last failed."""
+    error: str = ""
+    """What went wrong then."""
+
+
+class SubscriptionOut(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """A subscription. Lengths of time are milliseconds, moments are Unix milliseconds."""
+
+    name: str
+    queue: str
+    url: str
+    state: Standing
+    """Open: the receiver is dead, and left alone for a while."""
+    reason: str = ""
+    """Why it is paused."""
+    headers: list[str] = []
+    """The names of the headers that are sent; their values may be secret."""
+    concurrency: int
+    rate: float | UnsetType = UNSET
+    timeout: int
+    attempts: int
+    first: int
+    ceiling: int
+    failures: int
+    probe: int
+    secrets: list[SecretOut]
+    circuit: CircuitOut
+    deliveries: DeliveriesOut | UnsetType = UNSET
+    """Not told before anything was sent."""
+    messages: CountsOut | UnsetType = UNSET
+    """Of its queue, when it is looked at alone."""
+    created: int
+    changed: int
+    secret: str | UnsetType = UNSET
+    """A secret that is new: kept from now on, and not told again."""
+
+
+class Subscriptions(msgspec.Struct):
+    """The subscriptions that there are."""
+
+    subscriptions: list[SubscriptionOut]
+
+
+def shown(
+    subscription: Subscription,
+    circuit: Circuit,
+    now: int,
+    secret: str | None = None,
+    deliveries: Deliveries | None = None,
+) -> SubscriptionOut:
+    """Return a subscription as clients see it."""
+    circuit = circuit.at(subscription.receiver)
+    own = {name: getattr(subscription, name) for name in _SAME}
+    if not subscription.signed:
+        own["url"] = shown_address(subscription.url)
+    own["headers"] = sorted(subscription.headers)
+    own["secrets"] = [
+        _known(SecretOut, created=one.created, until=one.until)
+        for one in subscription.secrets
+        if one.until is None or now < one.until
+    ]
+    fares = _known(
+        CircuitOut, state=circuit.state(now), failures=circuit.failures, since=circuit.since,
+        probe_at=None if circuit.since is None else circuit.until, error=circuit.error,
+    )  # fmt: skip
+    pushed = None if deliveries is None else _known(
+        DeliveriesOut, answers=dict(deliveries.answers.items()), running=deliveries.running,
+        taken_at=deliveries.taken_at or None, failed_at=deliveries.failed_at or None,
+        error=deliveries.error,
+    )  # fmt: skip
+    state = standing(subscription, circuit, now)
+    return _known(
+        SubscriptionOut, **own, state=state, circuit=fares, deliveries=pushed, secret=secret
+    )
+
+
+def _known(kind: type[T], **fields: Any) -> T:
+    """Return a struct of those fields that are known."""
+    return kind(**{name: value for name, value in fields.items() if value is not None})
+
+
+async def all_shown(
+    records: Records, found: Iterable[Subscription], now: int
+) -> list[tuple[Subscription, SubscriptionOut]]:
+    """Return subscriptions, each with what clients see of it."""
+    circuits, deliveries = await records.peers.circuits(), await records.peers.deliveries()
+    return [
+        (one, shown(one, circuits.get(one.key, Circuit()), now, None, deliveries.get(one.key)))
+        for one in found
+    ]
+
+
+_SAME = [name for name in SubscriptionOut.__struct_fields__ if hasattr(Subscription, name)]
+"""Fields that are shown as they are."""
+
+
+def standing(subscription: Subscription, circuit: Circuit, now: int) -> Standing:
+    """Return in a word how it stands with a subscription."""
+    state = circuit.state(now)
+    return "paused" if subscription.paused else "active" if state == "closed" else state
+
+
+def masked(url: str) -> str:
+    """Return a URL without what stands in its query, which may be a key.
+
+    Example:
+        >>> masked("https://shop.example/hook?key=abc")
+        'https://shop.example/hook?key=***'
+    """
+    parts = urlsplit(url)
+    if is_amqp(url) or not parts.query:
+        return url
+    names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
+    hidden = urlencode([(name, "***") for name in names], safe="*") if names else "***"
+    return parts._replace(query=hidden).geturl()
