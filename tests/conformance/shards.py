@@ -14,13 +14,17 @@ from bide.model.message import FORGET
 from bide.model.rank import PROMOTE
 from bide.model.replies import Claimed, Found, Names, Page, Reply
 from bide.testing.conformance import EngineConformance
-from bide.testing.conformance.bursts import BurstCases
-from bide.testing.conformance.desk import START, Desk, leases
-from bide.testing.conformance.limit_reports import LimitReportCases
+from bide.testing.conformance.driver import START, Driver, leases
+from bide.testing.conformance.explaining import LimitReportCases
 from bide.testing.conformance.limiting import LimitCases
-from bide.testing.conformance.scripts import EXAMPLES, ScriptCases, searching
-from bide.testing.conformance.turns import TurnCases
-from bide.testing.conformance.vocabulary import limited_scripts, scripts
+from bide.testing.conformance.scripts import (
+    EXAMPLES,
+    ScriptCases,
+    limited_scripts,
+    scripts,
+    searching,
+)
+from bide.testing.conformance.turns import BurstCases, TurnCases
 from tests.effort import effort
 
 
@@ -119,20 +123,20 @@ class ShardedConformance(EngineConformance):
     test_a_claim_with_a_budget_takes_the_highest_priority = None  # type: ignore[assignment]
     test_expired_messages_use_no_budget = None  # type: ignore[assignment]
 
-    def test_a_claim_keeps_to_its_budget_but_for_one_of_each_shard(self, desk: Desk) -> None:
-        desk.put(*(f"m{number}" for number in range(40)), data=b"x" * 1024, json=False)
-        claimed = desk.ask(Claim("q", 40, 1_000, "w1", 8_192), Claimed)
+    def test_a_claim_keeps_to_its_budget_but_for_one_of_each_shard(self, driver: Driver) -> None:
+        driver.put(*(f"m{number}" for number in range(40)), data=b"x" * 1024, json=False)
+        claimed = driver.ask(Claim("q", 40, 1_000, "w1", 8_192), Claimed)
         assert 1 <= len(claimed.messages) <= 8 + self.SHARDS
-        assert desk.counts().sizes.leased == len(claimed.messages)
+        assert driver.counts().sizes.leased == len(claimed.messages)
 
-    def test_one_claim_ranks_a_limited_number(self, bare: Desk) -> None:
+    def test_one_claim_ranks_a_limited_number(self, bare: Driver) -> None:
         bare.put(*(f"m{number:04}" for number in range(PROMOTE)), at=START - 9)
         bare.put("far", at=START - 8, priority=255)
         assert bare.take(1) == ["far"]
         assert bare.take(1) == ["m0000"]
         assert bare.counts().sizes.ready == PROMOTE - 1
 
-    def test_one_claim_collects_a_limited_number_of_lapses(self, bare: Desk) -> None:
+    def test_one_claim_collects_a_limited_number_of_lapses(self, bare: Driver) -> None:
         ids = [f"m{number:04}" for number in range(PROMOTE + 10)]
         bare.put(*ids, attempts=1)
         bare.take(len(ids))
@@ -140,7 +144,7 @@ class ShardedConformance(EngineConformance):
         assert bare.claim(5).next is None
         assert bare.counts().sizes.dead == PROMOTE + 10
 
-    def test_one_command_forgets_a_limited_number(self, bare: Desk) -> None:
+    def test_one_command_forgets_a_limited_number(self, bare: Driver) -> None:
         bare.configure(keep=5)
         ids = [f"m{number:04}" for number in range(self.SHARDS * (FORGET + 100))]
         bare.put(*ids)
@@ -150,7 +154,7 @@ class ShardedConformance(EngineConformance):
             bare.claim(0)
             assert bare.counts().kept < kept
 
-    def test_a_put_forgets_a_limited_number_before_it_stores(self, bare: Desk) -> None:
+    def test_a_put_forgets_a_limited_number_before_it_stores(self, bare: Driver) -> None:
         bare.configure(keep=5)
         ids = [f"m{number:04}" for number in range(FORGET)]
         bare.put(*ids)

@@ -45,7 +45,6 @@ class TestPostgres(EngineConformance):
 class TestPostgres15(TestPostgres):
     """Debian's server, without the long random scripts."""
 
-    test_a_batch_is_its_commands_one_after_the_other = None
     test_any_script_is_answered_as_the_memory_engine_answers = None
     test_any_script_of_limited_queues_is_answered_as_the_memory_engine_answers = None
 

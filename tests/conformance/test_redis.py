@@ -121,7 +121,7 @@ def bereft(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
 class TestWhatIsLeftOfACluster(OnCluster, ScriptCases, BatchCases, ClaimCases):
     """A part of the suite, after the death of a master."""
 
-    desk, bare = EngineConformance.desk, EngineConformance.bare
+    driver, bare = EngineConformance.driver, EngineConformance.bare
 
     test_any_script_is_answered_as_the_memory_engine_answers = fewer(
         ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers, 20

@@ -1,9 +1,8 @@
 from hypothesis import given, settings
 
 from bide.engines.memory import MemoryEngine
-from bide.testing.conformance.desk import START
-from bide.testing.conformance.scripts import Player, clear, searching
-from bide.testing.conformance.vocabulary import QUEUES, Script, scripts
+from bide.testing.conformance.driver import START
+from bide.testing.conformance.scripts import QUEUES, Player, Script, clear, scripts, searching
 
 
 @settings(searching, max_examples=50)

@@ -16,7 +16,7 @@ from bide.model import commands as cmd
 from bide.model.errors import Closed, StoreBusy, StoreError, StoreFull, StoreReadOnly
 from bide.model.message import Item
 from bide.model.replies import Counts
-from bide.testing.conformance.desk import Desk
+from bide.testing.conformance.driver import Driver
 
 Connect = Callable[..., sqlite3.Connection]
 real_connect = sqlite3.connect
@@ -47,8 +47,8 @@ def connect_as(monkeypatch: pytest.MonkeyPatch) -> Callable[[Connect], None]:
 def test_locked_beyond_the_time_out_says_by_what_and_how_long(
     engine: SqliteEngine, path: Path
 ) -> None:
-    desk = Desk(engine)
-    desk.put("a")
+    driver = Driver(engine)
+    driver.put("a")
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     for id in ("b", "a"):
@@ -58,35 +58,35 @@ def test_locked_beyond_the_time_out_says_by_what_and_how_long(
         engine.execute([cmd.Claim("q", 1, 1, "w")])
     other.execute("ROLLBACK")
     other.close()
-    assert desk.take() == ["a"]
+    assert driver.take() == ["a"]
 
 
 def test_a_reader_does_not_wait_for_a_writer(engine: SqliteEngine, path: Path) -> None:
-    Desk(engine).put("a")
+    Driver(engine).put("a")
     reader = engine.reader()
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    assert Desk(reader, watched=False).scan() == ["a"]
+    assert Driver(reader, watched=False).scan() == ["a"]
     other.close()
     reader.close()
 
 
 def test_a_reader_sees_what_was_written_since(engine: SqliteEngine) -> None:
     reader = engine.reader()
-    looking = Desk(reader, watched=False)
+    looking = Driver(reader, watched=False)
     assert looking.scan() == []
-    Desk(engine).put("a")
+    Driver(engine).put("a")
     assert looking.scan() == ["a"]
     reader.close()
 
 
 def test_a_reader_writes_nothing(engine: SqliteEngine) -> None:
-    Desk(engine).put("a")
+    Driver(engine).put("a")
     reader = engine.reader()
     with pytest.raises(StoreReadOnly):
         reader.execute([cmd.Cancel("q", ["a"])])
     reader.close()
-    assert Desk(engine).state("a") == "ready"
+    assert Driver(engine).state("a") == "ready"
 
 
 def test_the_log_shrinks_again_after_a_long_read_transaction(
@@ -95,16 +95,16 @@ def test_the_log_shrinks_again_after_a_long_read_transaction(
     monkeypatch.setattr(connection_module, "LOG_BYTES", 200_000)
     monkeypatch.setattr(connection_module, "CHECKPOINT_PAGES", 10)
     engine = SqliteEngine(path)
-    desk = Desk(engine)
+    driver = Driver(engine)
     log = path.with_name("bide.db-wal")
     with closing(sqlite3.connect(path, isolation_level=None)) as shell:
         shell.execute("BEGIN")
         shell.execute("SELECT count(*) FROM bide_message").fetchone()
         for number in range(100):
-            desk.put(f"a{number}")
+            driver.put(f"a{number}")
         assert log.stat().st_size > 400_000
     for number in range(10):
-        desk.put(f"b{number}")
+        driver.put(f"b{number}")
     assert log.stat().st_size <= 200_000
     engine.close()
 
@@ -112,7 +112,7 @@ def test_the_log_shrinks_again_after_a_long_read_transaction(
 def test_a_file_that_cannot_be_written_can_be_read(
     engine: SqliteEngine, path: Path, connect_as: Callable[[Connect], None]
 ) -> None:
-    Desk(engine).put("a")
+    Driver(engine).put("a")
     plain = sqlite3.connect
 
     def read_only(file: Path, **options: Any) -> sqlite3.Connection:
@@ -137,21 +137,21 @@ def test_a_full_disk_undoes_the_batch_and_harms_nothing(
 
     connect_as(small)
     engine = SqliteEngine(path)
-    desk = Desk(engine)
+    driver = Driver(engine)
     stored = [f"a{number}" for number in range(10)]
-    desk.put(*stored)
+    driver.put(*stored)
     body = b'"' + b"x" * 9_000 + b'"'
     with pytest.raises(StoreFull, match="is full; what was asked was not done"):
         engine.execute([
             cmd.Cancel("q", stored),
             cmd.Put("q", [Item(f"b{number}", body) for number in range(50)]),
         ])  # fmt: skip
-    confirmed = fill(engine, body, desk.now)  # the short way for one message meets it too
+    confirmed = fill(engine, body, driver.now)  # the short way for one message meets it too
     assert 0 < len(confirmed) < 50
-    assert sorted(desk.scan()) == sorted(stored + confirmed)
-    desk.counts()
-    desk.cancel(*confirmed)
-    assert sorted(desk.take()) == stored
+    assert sorted(driver.scan()) == sorted(stored + confirmed)
+    driver.counts()
+    driver.cancel(*confirmed)
+    assert sorted(driver.take()) == stored
     engine.close()
 
 
@@ -216,19 +216,19 @@ def vigilant(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_file_that_was_deleted_is_made_anew(
     engine: SqliteEngine, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = Desk(engine, watched=False)
-    desk.put("a")
+    driver = Driver(engine, watched=False)
+    driver.put("a")
     for file in path.parent.glob("bide.db*"):
         file.unlink()
     assert caplog.messages == []
-    assert desk.find("a") == [None]
-    desk.put("b")
+    assert driver.find("a") == [None]
+    driver.put("b")
     assert caplog.messages == [
         f"{path} was deleted, moved away or replaced while it was in use; from now on the file of "
         "that name is the store, a new and empty one"
     ]
     other = SqliteEngine(path)
-    assert Desk(other).scan() == ["b"]
+    assert Driver(other).scan() == ["b"]
     other.close()
 
 
@@ -237,17 +237,17 @@ def test_a_file_that_was_put_back_from_a_backup_is_the_one_used(
     engine: SqliteEngine, path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     backup = SqliteEngine(tmp_path / "backup.db")
-    Desk(backup).put("old")
+    Driver(backup).put("old")
     backup.close()
-    desk = Desk(engine, watched=False)
-    desk.put("a")
+    driver = Driver(engine, watched=False)
+    driver.put("a")
     for file in path.parent.glob("bide.db-*"):
         file.unlink()
     (tmp_path / "backup.db").replace(path)
-    assert desk.scan() == ["old"]
-    assert desk.put("b", "c")
-    assert desk.put("d")
-    assert sorted(desk.scan()) == ["b", "c", "d", "old"]
+    assert driver.scan() == ["old"]
+    assert driver.put("b", "c")
+    assert driver.put("d")
+    assert sorted(driver.scan()) == ["b", "c", "d", "old"]
     (told,) = caplog.messages
     assert told.startswith(f"{path} was deleted, moved away or replaced while it was in use")
     assert told.endswith(" is the store")
@@ -259,23 +259,23 @@ def test_the_log_goes_with_its_file_and_not_into_the_one_put_in_its_place(
     engine: SqliteEngine, path: Path, tmp_path: Path, is_backup: bool
 ) -> None:
     backup, moved = tmp_path / "backup.db", tmp_path / "moved.db"
-    desk, other = Desk(engine, watched=False), SqliteEngine(path)
+    driver, other = Driver(engine, watched=False), SqliteEngine(path)
     reader = engine.reader()
-    desk.put("old")
+    driver.put("old")
     with closing(sqlite3.connect(path)) as source:
         source.execute("VACUUM INTO ?", (str(backup),))
         source.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     for number in range(100):  # the pages of the file are others than those of the backup now
-        desk.put(f"lost{number}")
+        driver.put(f"lost{number}")
     path.rename(moved)
     if is_backup:
         backup.rename(path)
     there = ["old"] if is_backup else []
-    assert Desk(reader).scan() == there
-    assert desk.put("a")
-    assert Desk(other).put("b")
-    assert desk.put("c")
-    assert sorted(Desk(reader).scan()) == sorted(["a", "b", "c", *there])
+    assert Driver(reader).scan() == there
+    assert driver.put("a")
+    assert Driver(other).put("b")
+    assert driver.put("c")
+    assert sorted(Driver(reader).scan()) == sorted(["a", "b", "c", *there])
     reader.close()
     other.close()
     for file, count in ((path, 3 + len(there)), (moved, 101)):
@@ -291,7 +291,7 @@ def test_a_log_of_the_file_before_that_cannot_be_deleted_is_told(
     def refuse(path: Path, missing_ok: bool = False) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    Desk(engine).put("a")
+    Driver(engine).put("a")
     path.rename(path.with_name("moved.db"))
     monkeypatch.setattr(Path, "unlink", refuse)
     with pytest.raises(StoreError, match=r"bide\.db-wal, the log of the file before it, cannot be"):
@@ -303,13 +303,13 @@ def test_a_log_of_the_file_before_that_cannot_be_deleted_is_told(
 def test_a_file_that_was_away_and_came_back_is_nothing_to_tell_of(
     engine: SqliteEngine, path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = Desk(engine, watched=False)
-    desk.put("a")
+    driver = Driver(engine, watched=False)
+    driver.put("a")
     elsewhere = tmp_path.rename(tmp_path.with_name("elsewhere"))
     with pytest.raises(StoreError, match="there is no directory"):
         engine.execute([cmd.Count("q")])
     elsewhere.rename(tmp_path)
-    assert desk.scan() == ["a"]
+    assert driver.scan() == ["a"]
     assert caplog.messages == []
 
 
@@ -317,7 +317,7 @@ def test_a_file_that_was_away_and_came_back_is_nothing_to_tell_of(
 def test_a_file_that_was_replaced_by_something_else_is_refused(
     engine: SqliteEngine, path: Path
 ) -> None:
-    Desk(engine).put("a")
+    Driver(engine).put("a")
     for file in path.parent.glob("bide.db*"):
         file.unlink()
     path.write_text("no database at all, but a letter to the editor")
@@ -329,7 +329,7 @@ def test_a_file_that_was_replaced_by_something_else_is_refused(
 def test_a_file_that_was_refused_is_no_hindrance_once_it_is_gone(
     engine: SqliteEngine, path: Path
 ) -> None:
-    Desk(engine).put("a")
+    Driver(engine).put("a")
     for file in path.parent.glob("bide.db*"):
         file.unlink()
     path.write_text("no database at all, but a letter to the editor")
@@ -337,9 +337,9 @@ def test_a_file_that_was_refused_is_no_hindrance_once_it_is_gone(
         with pytest.raises(StoreError, match="not a SQLite database"):
             engine.execute([cmd.Count("q")])
     path.unlink()
-    desk = Desk(engine, watched=False)
-    assert desk.put("b")
-    assert desk.scan() == ["b"]
+    driver = Driver(engine, watched=False)
+    assert driver.put("b")
+    assert driver.scan() == ["b"]
 
 
 def test_a_closed_engine_says_so(engine: SqliteEngine) -> None:
@@ -367,12 +367,12 @@ def test_an_interrupt_while_the_transaction_begins_leaves_none_open(
     armed: list[str] = []
     connect_as(partial(real_connect, factory=Interrupted))
     with closing(SqliteEngine(path, timeout=0.01)) as engine, closing(engine.reader()) as reader:
-        Desk(engine).put("a")
+        Driver(engine).put("a")
         armed.append("now")
         with pytest.raises(KeyboardInterrupt):
             (reader if reads else engine).execute([cmd.Count("q")])
         assert struck == ["now"]
         with closing(SqliteEngine(path, timeout=0.01)) as other:
-            assert Desk(other).put("b")[0]
-        assert Desk(engine).take(2) == ["a", "b"]
-        assert Desk(reader, watched=False).scan() == ["a", "b"]
+            assert Driver(other).put("b")[0]
+        assert Driver(engine).take(2) == ["a", "b"]
+        assert Driver(reader, watched=False).scan() == ["a", "b"]

@@ -10,7 +10,7 @@ from bide.engines.sqlite import SqliteEngine
 from bide.model import commands as cmd
 from bide.model.message import Item
 from bide.model.replies import Counts, Settings
-from bide.testing.conformance.desk import START, Desk
+from bide.testing.conformance.driver import START, Driver
 
 
 @pytest.fixture
@@ -19,10 +19,10 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def desk(path: Path) -> Iterator[Desk]:
+def driver(path: Path) -> Iterator[Driver]:
     engine = SqliteEngine(path, durability="normal")
     engine.execute([cmd.Put(name, [Item("first", b"1")]) for name in ("q", "other")], START)
-    yield Desk(engine, watched=False)
+    yield Driver(engine, watched=False)
     engine.close()
 
 
@@ -35,10 +35,10 @@ def behind(path: Path) -> int:
     return int(total - counted)
 
 
-def put_everywhere(desk: Desk, count: int) -> None:
+def put_everywhere(driver: Driver, count: int) -> None:
     for number in range(count):
         for name in ("q", "other"):
-            desk.batch(cmd.Put(name, [Item(f"m{number}", b"1", delay=5)]))
+            driver.batch(cmd.Put(name, [Item(f"m{number}", b"1", delay=5)]))
 
 
 def size(engine: SqliteEngine, name: str) -> int:
@@ -49,8 +49,8 @@ def size(engine: SqliteEngine, name: str) -> int:
     return counts.sizes.total
 
 
-def test_who_looks_sees_what_the_counters_do_not_know_yet(desk: Desk, path: Path) -> None:
-    put_everywhere(desk, 10)
+def test_who_looks_sees_what_the_counters_do_not_know_yet(driver: Driver, path: Path) -> None:
+    put_everywhere(driver, 10)
     assert behind(path) > 0
     reader = SqliteEngine(path, read_only=True)
     assert size(reader, "q") == size(reader, "other") == 11
@@ -58,38 +58,38 @@ def test_who_looks_sees_what_the_counters_do_not_know_yet(desk: Desk, path: Path
     assert behind(path) > 0
 
 
-def test_a_change_of_one_queue_counts_for_all(desk: Desk, path: Path) -> None:
-    put_everywhere(desk, 10)
-    desk.ask(cmd.Configure("q", paused=True), Settings)
+def test_a_change_of_one_queue_counts_for_all(driver: Driver, path: Path) -> None:
+    put_everywhere(driver, 10)
+    driver.ask(cmd.Configure("q", paused=True), Settings)
     assert behind(path) == 0
 
 
-def test_the_counters_never_stay_far_behind(desk: Desk, path: Path) -> None:
-    put_everywhere(desk, 1_200)
+def test_the_counters_never_stay_far_behind(driver: Driver, path: Path) -> None:
+    put_everywhere(driver, 1_200)
     assert 0 < behind(path) < 1_001
 
 
-def test_another_process_that_changes_the_queue_counts(desk: Desk, path: Path) -> None:
-    put_everywhere(desk, 3)
-    beside = Desk(SqliteEngine(path, durability="normal"), watched=False)
+def test_another_process_that_changes_the_queue_counts(driver: Driver, path: Path) -> None:
+    put_everywhere(driver, 3)
+    beside = Driver(SqliteEngine(path, durability="normal"), watched=False)
     beside.cancel("m0", "m1", "m2")
     assert behind(path) == -3  # what is gone was put as well
     put_everywhere(beside, 2)
     beside.engine.close()
-    assert desk.counts().sizes.total == 3
+    assert driver.counts().sizes.total == 3
 
 
-def test_numbers_that_come_again_are_counted_again(desk: Desk) -> None:
+def test_numbers_that_come_again_are_counted_again(driver: Driver) -> None:
     for round in range(3):
-        desk.put(f"a{round}")
-        desk.cancel("first", f"a{round}")  # the last message of the store, and its number with it
-        desk.batch(cmd.Cancel("other", ["first"]))
-    assert desk.counts().flow.put == 4
-    assert desk.counts().sizes.total == 0
+        driver.put(f"a{round}")
+        driver.cancel("first", f"a{round}")  # the last message of the store, and its number with it
+        driver.batch(cmd.Cancel("other", ["first"]))
+    assert driver.counts().flow.put == 4
+    assert driver.counts().sizes.total == 0
 
 
-def test_the_first_weight_is_remembered(desk: Desk) -> None:
-    desk.put("light", delay=1)
-    desk.put("heavy", priority=9, delay=2)
-    desk.wait(2)
-    assert desk.take() == ["heavy", "first", "light"]
+def test_the_first_weight_is_remembered(driver: Driver) -> None:
+    driver.put("light", delay=1)
+    driver.put("heavy", priority=9, delay=2)
+    driver.wait(2)
+    assert driver.take() == ["heavy", "first", "light"]

@@ -20,7 +20,7 @@ from bide.model.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from bide.testing.conformance.desk import Desk
+from bide.testing.conformance.driver import Driver
 
 
 def pragma(path: Path, text: str) -> object:
@@ -34,7 +34,7 @@ def pragma(path: Path, text: str) -> object:
 
 def furnished(path: Path) -> None:
     engine = SqliteEngine(path)
-    Desk(engine).put(*(f"m{number}" for number in range(300)), data=b'"' + b"x" * 90 + b'"')
+    Driver(engine).put(*(f"m{number}" for number in range(300)), data=b'"' + b"x" * 90 + b'"')
     engine.close()
 
 
@@ -50,7 +50,7 @@ def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
     path = tmp_path / "bide.db"
     path.touch()
     engine = SqliteEngine(path)
-    assert Desk(engine).put("a")[0]
+    assert Driver(engine).put("a")[0]
     engine.close()
 
 
@@ -170,7 +170,7 @@ def test_an_application_may_hold_its_file_while_the_store_is_made(
         SqliteEngine(tmp_path / "shop.db", timeout=0.01)
     shop.execute("ROLLBACK")
     engine = SqliteEngine(tmp_path / "shop.db", timeout=0.01)
-    assert Desk(engine).put("a")[0]
+    assert Driver(engine).put("a")[0]
     engine.close()
 
 
@@ -182,7 +182,7 @@ def test_a_file_in_which_a_store_was_alone_may_get_tables_of_an_application(
     with closing(sqlite3.connect(path)) as shop:
         shop.execute("CREATE TABLE store (mine)")
     engine = SqliteEngine(path)
-    assert len(Desk(engine).scan()) == 300
+    assert len(Driver(engine).scan()) == 300
     engine.close()
 
 
@@ -194,7 +194,7 @@ def test_a_damaged_file_is_told_with_the_way_to_rescue_it(tmp_path: Path) -> Non
     path.write_bytes(content)
     damaged = pytest.raises(StoreCorrupt, match=r"is damaged .*Stop all workers and copy the file")
     with damaged, closing(SqliteEngine(path)) as engine:
-        Desk(engine).scan()
+        Driver(engine).scan()
 
 
 def test_a_file_that_was_cut_short_is_an_error_of_bides(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_file_that_was_cut_short_is_an_error_of_bides(tmp_path: Path) -> None:
     furnished(path)
     path.write_bytes(path.read_bytes()[:9_000])
     with pytest.raises(StoreError, match=r"bide\.db"), closing(SqliteEngine(path)) as engine:
-        Desk(engine).scan()
+        Driver(engine).scan()
 
 
 # Migrations.
@@ -212,7 +212,7 @@ def test_a_store_of_version_0_is_filled(tmp_path: Path) -> None:
     path = tmp_path / "bide.db"
     pragma(path, f"application_id = {APPLICATION_ID}")
     engine = SqliteEngine(path)
-    assert Desk(engine).put("a")[0]
+    assert Driver(engine).put("a")[0]
     engine.close()
 
 
@@ -225,7 +225,7 @@ def test_an_older_store_is_migrated_with_all_that_is_in_it(
     steps = [*STEPS, "CREATE TABLE more (a);\nINSERT INTO more\nVALUES (1);\n"]
     monkeypatch.setattr(schema, "STEPS", steps)
     engine = SqliteEngine(path, read_only=reads)
-    assert len(Desk(engine).scan()) == 300
+    assert len(Driver(engine).scan()) == 300
     engine.close()
     SqliteEngine(path).close()  # once is enough
     with closing(sqlite3.connect(path)) as raw:
@@ -244,13 +244,13 @@ def test_a_migration_that_fails_changes_nothing(
         with pytest.raises(StoreError, match="more"):
             SqliteEngine(path)
     engine = SqliteEngine(path)
-    assert len(Desk(engine).scan()) == 300
+    assert len(Driver(engine).scan()) == 300
     engine.close()
 
 
 def test_a_reader_of_a_store_that_does_not_exist_makes_it(tmp_path: Path) -> None:
     engine = SqliteEngine(tmp_path / "bide.db", read_only=True)
-    assert Desk(engine).queues() == []
+    assert Driver(engine).queues() == []
     engine.close()
 
 
@@ -286,5 +286,5 @@ def test_processes_that_make_one_store_at_once_do_not_get_in_each_others_way(
     assert begun == ["ready\n"] * 6
     assert ends == [("", 0)] * 6
     engine = SqliteEngine(path)
-    assert sorted(Desk(engine).scan()) == [f"m{number}" for number in range(6)]
+    assert sorted(Driver(engine).scan()) == [f"m{number}" for number in range(6)]
     engine.close()

@@ -5,9 +5,16 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 
 from bide.engines.sqlite import SqliteEngine
-from bide.testing.conformance.desk import START
-from bide.testing.conformance.scripts import Player, clear, searching
-from bide.testing.conformance.vocabulary import QUEUES, Script, limited_scripts, scripts
+from bide.testing.conformance.driver import START
+from bide.testing.conformance.scripts import (
+    QUEUES,
+    Player,
+    Script,
+    clear,
+    limited_scripts,
+    scripts,
+    searching,
+)
 
 
 @settings(searching, max_examples=40)

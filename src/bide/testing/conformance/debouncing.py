@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from bide.model import commands as cmd
-from bide.model.message import Item
-from bide.model.replies import Counts, Died, Outcome, Outcomes
-from bide.testing.conformance.desk import HOUR, START, Desk, leases
+from bide.model.message import Item, State
+from bide.model.replies import Died, Outcome, Outcomes
+from bide.testing.conformance.driver import HOUR, START, Driver
 
 __all__ = ["DebounceCases"]
 
@@ -18,265 +18,227 @@ RICH: dict[str, Any] = {
 }  # fmt: skip
 
 
-def put(desk: Desk, data: bytes = b"1", delay: int = 50, latest: int = 200, **more: Any) -> Outcome:
+def put(
+    driver: Driver, data: bytes = b"1", delay: int = 50, latest: int = 200, **more: Any
+) -> Outcome:
     """Put the message `a`, due after a quiet time of `delay`."""
     fields = {"on_conflict": "replace", "data": data, "delay": delay, "latest": latest, **more}
-    (outcome,) = desk.put("a", **fields)
+    (outcome,) = driver.put("a", **fields)
     return outcome
 
 
-def held(desk: Desk, lease: int = 1_000, **fields: Any) -> cmd.Lease:
+def held(driver: Driver, lease: int = 1_000, **fields: Any) -> cmd.Lease:
     """Put the message `a`, and claim it."""
-    desk.put("a", group="old", **fields)
-    (one,) = leases(desk.claim(1, lease))
+    driver.put("a", group="old", **fields)
+    (one,) = driver.hold(1, lease)
     return one
 
 
 class DebounceCases:
     """What holds for puts with `latest`."""
 
-    def test_each_put_moves_the_due_time_but_never_past_the_latest(self, desk: Desk) -> None:
-        dues = []
-        for number in range(6):
-            outcome = put(desk, b"%d" % number)
-            assert outcome.done
-            assert outcome.state in ("delayed", "ready")
-            assert outcome.due == desk.get("a").due
-            dues.append((outcome.due or 0) - START)
-            desk.wait(40)
-        assert dues == [50, 90, 130, 170, 200, 200]
-        message = desk.get("a")
-        assert (message.body, message.created, message.state) == (5, START, "ready")
-        assert put(desk, b"6") == Outcome("a", True, "ready", START + 200)
-        assert desk.claim().messages[0].body == 6
-        assert desk.counts().flow.put == 1
+    def test_each_put_moves_the_due_time_but_never_past_the_latest(self, driver: Driver) -> None:
+        for number, due in enumerate((50, 90, 130, 170, 200, 200)):
+            state: State = "delayed" if 40 * number < due else "ready"
+            assert put(driver, b"%d" % number) == Outcome("a", True, state, START + due)
+            message = driver.get("a")
+            assert (message.body, message.due, message.created) == (number, START + due, START)
+            driver.wait(40)
+        assert put(driver, b"6") == Outcome("a", True, "ready", START + 200)
+        assert driver.claim().messages[0].body == 6
 
-    def test_latest_counts_from_the_first_put_since_the_id_was_free(self, desk: Desk) -> None:
-        put(desk)
-        desk.wait(40)
-        desk.cancel("a")
-        assert put(desk, delay=300).due == START + 240
+    def test_latest_counts_from_the_first_put_since_the_id_was_free(self, driver: Driver) -> None:
+        put(driver)
+        driver.wait(40)
+        driver.cancel("a")
+        assert put(driver, delay=300).due == START + 240
 
-    def test_latest_of_a_message_of_unknown_age_counts_from_that_put(self, desk: Desk) -> None:
-        desk.put("a", created=0, delay=HOUR)
-        desk.wait(7)
-        assert put(desk, delay=300).due == START + 207
-        assert desk.get("a").created == START + 7
+    def test_latest_of_a_message_of_unknown_age_counts_from_that_put(self, driver: Driver) -> None:
+        driver.put("a", created=0, delay=HOUR)
+        driver.wait(7)
+        assert put(driver, delay=300).due == START + 207
+        assert driver.get("a").created == START + 7
 
-    def test_several_are_put_at_once(self, desk: Desk) -> None:
-        desk.put("b", delay=9)
-        desk.wait(3)
+    def test_several_are_put_at_once(self, driver: Driver) -> None:
+        driver.put("b", delay=9)
+        driver.wait(3)
         items = [
             Item("a", b"1", delay=9, latest=5), Item("b", b"2", delay=9, latest=5),
             Item("c", b"3", delay=9), Item("a", b"4", delay=4, latest=9),
         ]  # fmt: skip
-        assert desk.put_items(items, "replace") == Outcomes(
-            [
-                Outcome("a", True, "delayed", START + 8),
-                Outcome("b", True, "delayed", START + 5),
-                Outcome("c", True, "delayed", START + 12),
-                Outcome("a", True, "delayed", START + 7),
-            ],
-            START + 5,
-        )
-        assert [m and m.data for m in desk.find("a", "b", "c")] == [b"4", b"2", b"3"]
+        outcomes = [
+            Outcome(id, True, "delayed", START + due)
+            for id, due in zip("abca", (8, 5, 12, 7), strict=True)
+        ]
+        assert driver.put_items(items, "replace") == Outcomes(outcomes, START + 5)
+        assert [m and m.data for m in driver.find("a", "b", "c")] == [b"4", b"2", b"3"]
 
     # While a worker holds the message.
 
-    def test_a_put_while_the_message_is_leased_is_stored_as_its_successor(self, desk: Desk) -> None:
-        lease = held(desk)
-        desk.wait(10)
-        before = desk.get("a")
-        outcome = put(desk, **RICH)
-        assert outcome == Outcome(
-            "a", True, "leased", START, START + 1_000, "w1", successor=START + 60
-        )
-        after = desk.get("a")
+    def test_a_put_while_the_message_is_leased_is_stored_as_its_successor(
+        self, driver: Driver
+    ) -> None:
+        lease = held(driver)
+        driver.wait(10)
+        before, stored = driver.get("a"), driver.stored()
+        until = START + 1_000
+        stays = Outcome("a", True, "leased", START, until, "w1", successor=START + 60)
+        assert put(driver, **{**RICH, "data": b"x" * 5_000}) == stays
+        assert 5_000 <= driver.stored() - stored <= 5_300
+        assert put(driver, **RICH) == stays
+        after = driver.get("a")
         assert (after.data, after.group, after.version) == (b"1", "old", before.version)
         assert after.successor == Item("a", at=START + 60, created=START + 10, **RICH)
-        (scanned,) = desk.page("leased").messages
-        assert scanned == after
-        assert desk.page().messages == [after]
-        assert desk.explain("a").successor == START + 60
-        assert desk.counts().sizes.total == 1
-        assert desk.take() == []
-        assert desk.extend(lease, lease=2_000)[0].done
-        assert desk.get("a").successor == after.successor
+        assert driver.page("leased").messages == driver.page().messages == [after]
+        assert driver.explain("a").successor == START + 60
+        assert driver.counts().sizes.total == 1
+        assert driver.take() == []
+        assert driver.extend(lease, lease=2_000)[0].done
+        assert driver.get("a").successor == after.successor
 
-    def test_the_newest_successor_stays_and_counts_from_the_first(self, desk: Desk) -> None:
-        held(desk)
-        desk.wait(10)
+    def test_the_newest_successor_stays_and_counts_from_the_first(self, driver: Driver) -> None:
+        held(driver)
+        driver.wait(10)
         for number in range(5):
-            put(desk, b"%d" % number, group=f"g{number}")
-            desk.wait(45)
-        found = desk.get("a").successor
-        assert found is not None
-        assert (found.data, found.at, found.created) == (b"4", START + 210, START + 10)
-        assert found.group == "g4"
+            put(driver, b"%d" % number, group=f"g{number}")
+            driver.wait(45)
+        found = Item("a", b"4", at=START + 210, created=START + 10, group="g4")
+        assert driver.get("a").successor == found
 
-    def test_other_puts_are_refused_and_leave_the_successor(self, desk: Desk) -> None:
-        held(desk)
-        put(desk, b"2")
-        seen = desk.get("a")
+    def test_what_does_not_end_the_lease_leaves_the_successor(self, driver: Driver) -> None:
+        held(driver)
+        put(driver, b"2", group="g")
+        seen, refused = driver.get("a"), [driver.refusal("a")]
+        debounced = {"on_conflict": "replace", "latest": 5}
         for more in ({"on_conflict": "keep"}, {"on_conflict": "replace"},
-                     {"on_conflict": "revive"},
-                     {"on_conflict": "replace", "latest": 5, "if_version": seen.version},
-                     {"on_conflict": "replace", "latest": 5, "died": START}):  # fmt: skip
-            assert desk.put("a", data=b"9", **more) == [desk.refusal("a")]
-            assert desk.get("a") == seen
+                     {"on_conflict": "revive"}, {**debounced, "if_version": seen.version},
+                     {**debounced, "died": START}):  # fmt: skip
+            assert driver.put("a", data=b"9", **more) == refused
+        assert driver.edit("a", data=b"3") == refused
+        assert driver.reschedule("a", delay=5) == driver.set_aside("a") == refused
+        assert driver.cancel("a", if_due=START) == refused
+        assert driver.cancel("a", if_version=seen.version) == refused
+        for rule in ({"after": 0}, {"group": "g"}):
+            assert driver.cancel_where(**rule).count == 0
+        assert driver.scan(group="g") == []
+        assert driver.purge("leased").count == 0
+        assert not driver.delete().done
+        assert driver.get("a") == seen
+
+    def test_a_cancel_removes_the_successor(self, driver: Driver) -> None:
+        lease = held(driver)
+        refused = driver.refusal("a")
+        put(driver, b"2")
+        cancelled = Outcome("a", False, "leased", START, refused.until, "w1", successor=START + 50)
+        assert driver.cancel("a") == [cancelled]
+        assert driver.get("a").successor is None
+        assert driver.cancel("a") == [refused]
+        assert driver.ack(lease) == [Outcome("a", True)]
+        assert driver.find("a") == [None]
+
+    # When its lease ends.
 
     @pytest.mark.parametrize("keep", [0, HOUR])
-    def test_after_an_ack_the_successor_is_a_new_message(self, desk: Desk, keep: int) -> None:
-        desk.configure(keep=keep, history=HOUR)
-        lease = held(desk)
-        desk.wait(10)
-        put(desk, **RICH)
-        desk.wait(5)
-        assert desk.ack(lease) == [Outcome("a", True, "delayed", START + 60)]
-        message = desk.get("a")
-        assert (message.data, message.json, message.priority) == (b'"x"', False, 9)
-        assert (message.expires, message.attempts, message.attempt) == (50, 3, 0)
-        assert (message.group, message.headers, message.failures) == ("g", {"a": "b"}, ())
-        assert (message.due, message.created, message.successor) == (START + 60, START + 10, None)
-        assert [end.how for end in desk.ends("a")] == ["acked"]
-        counts = desk.counts()
-        assert (counts.flow.put, counts.flow.acked, counts.kept) == (2, 1, 0)
-        assert desk.scan(group="old") == []
-        assert desk.scan(group="g") == ["a"]
-        assert desk.take() == []
-        desk.wait(45)
-        assert desk.take() == ["a"]
-        assert desk.scan("leased") == ["a"]
+    def test_after_an_ack_the_successor_is_a_new_message(self, driver: Driver, keep: int) -> None:
+        driver.configure(keep=keep, history=HOUR)
+        lease = held(driver)
+        driver.wait(10)
+        put(driver, **RICH)
+        driver.wait(5)
+        assert driver.ack(lease) == [Outcome("a", True, "delayed", START + 60)]
+        message = driver.get("a")
+        assert {name: getattr(message, name) for name in RICH} == RICH
+        assert (message.attempt, message.failures, message.successor) == (0, (), None)
+        assert (message.due, message.created) == (START + 60, START + 10)
+        assert [end.how for end in driver.ends("a")] == ["acked"]
+        assert driver.counts().kept == 0
+        assert (driver.scan(group="old"), driver.scan(group="g")) == ([], ["a"])
+        assert driver.take() == []
+        driver.wait(45)
+        assert driver.take() == driver.scan("leased") == ["a"]
 
-    def test_an_ack_of_several_says_of_each_what_follows(self, desk: Desk) -> None:
-        desk.put("a", "b", "c")
-        held = leases(desk.claim())
-        desk.put("a", "c", on_conflict="replace", delay=5, latest=9)
-        reply = desk.ask(cmd.Ack("q", held), Outcomes)
-        assert reply.outcomes == [
-            Outcome("a", True, "delayed", START + 5), Outcome("b", True),
-            Outcome("c", True, "delayed", START + 5),
-        ]  # fmt: skip
-        assert reply.wake == START + 5
-        assert desk.counts().sizes.delayed == 2
+    def test_an_ack_of_several_says_of_each_what_follows(self, driver: Driver) -> None:
+        driver.put("a", "b", "c")
+        held = driver.hold()
+        driver.put("a", "c", on_conflict="replace", delay=5, latest=9)
+        a, c = (Outcome(id, True, "delayed", START + 5) for id in "ac")
+        outcomes = [a, Outcome("b", True), c]
+        assert driver.ask(cmd.Ack("q", held), Outcomes) == Outcomes(outcomes, wake=START + 5)
+        assert driver.counts().sizes.delayed == 2
 
-    def test_a_successor_whose_time_has_come_is_delivered_at_once(self, desk: Desk) -> None:
-        lease = held(desk)
-        put(desk, b"2", priority=3)
-        desk.wait(60)
-        assert desk.ack(lease) == [Outcome("a", True, "ready", START + 50)]
-        (message,) = desk.claim().messages
+    def test_a_successor_whose_time_has_come_is_delivered_at_once(self, driver: Driver) -> None:
+        lease = held(driver)
+        put(driver, b"2", priority=3)
+        driver.wait(60)
+        assert driver.ack(lease) == [Outcome("a", True, "ready", START + 50)]
+        (message,) = driver.claim().messages
         assert (message.body, message.attempt, message.failures) == (2, 1, ())
 
     @pytest.mark.parametrize("attempts", [1, 2])
     @pytest.mark.parametrize("how", ["retry", "later", "release", "return", "bury", "lapse"])
     def test_however_the_lease_ends_the_successor_takes_the_place(
-        self, desk: Desk, how: str, attempts: int
+        self, driver: Driver, how: str, attempts: int
     ) -> None:
-        lease = held(desk, attempts=attempts)
-        desk.wait(10)
-        put(desk, b"2")
-        desk.wait(5)
-        follows = Outcome("a", True, "delayed", START + 60)
-        match how:
-            case "retry":
-                assert desk.retry(lease) == [follows]
-            case "later":
-                assert desk.retry(lease, delay=9_000) == [follows]
-            case "release":
-                assert desk.release("a") == [follows]
-            case "return":
-                assert desk.retry(lease, release=True) == [follows]
-            case "bury":
-                assert desk.bury(lease) == [follows]
-            case "lapse":
-                desk.wait(1_000)
-                claimed = desk.claim()
-                assert claimed.died == []
-                assert [m.body for m in claimed.messages] == [2]
-        message = desk.get("a")
+        lease = held(driver, attempts=attempts)
+        driver.wait(10)
+        put(driver, b"2")
+        driver.wait(5)
+        ends: dict[str, cmd.Command] = {
+            "retry": cmd.Retry("q", [lease]), "later": cmd.Retry("q", [lease], 9_000),
+            "release": cmd.Release("q", ["a"]), "bury": cmd.Bury("q", [lease]),
+            "return": cmd.Retry("q", [lease], release=True),
+        }  # fmt: skip
+        if how == "lapse":
+            driver.wait(1_000)
+            claimed = driver.claim()
+            assert (claimed.died, [m.body for m in claimed.messages]) == ([], [2])
+        else:
+            follows = [Outcome("a", True, "delayed", START + 60)]
+            assert driver.ask(ends[how], Outcomes).outcomes == follows
+        message = driver.get("a")
         assert (message.body, message.created, message.failures) == (2, START + 10, ())
         assert (message.attempts, message.planned, message.group) == (10, None, None)
         died = how == "bury" or (attempts == 1 and how != "return")
-        flow = desk.counts().flow
+        flow = driver.counts().flow
         assert (flow.put, flow.died, flow.revived) == (1, died, died)
-        assert desk.scan(group="old") == []
+        assert driver.scan(group="old") == []
 
     @pytest.mark.parametrize("verb", ["find", "put", "cancel", "ack", "scan"])
     def test_a_lapsed_lease_is_followed_by_whatever_command_comes(
-        self, desk: Desk, verb: str
+        self, driver: Driver, verb: str
     ) -> None:
-        lease = held(desk, lease=20, attempts=1)
-        put(desk, b"2")
-        desk.wait(30)
+        lease = held(driver, lease=20, attempts=1)
+        put(driver, b"2")
+        driver.wait(30)
         match verb:
             case "put":
-                assert put(desk, b"3") == Outcome("a", True, "delayed", START + 80)
-                assert desk.get("a").created == START
+                assert put(driver, b"3") == Outcome("a", True, "delayed", START + 80)
+                assert driver.get("a").created == START
             case "cancel":
-                assert desk.cancel("a") == [Outcome("a", True, due=START + 50)]
-                assert desk.counts().flow.cancelled == 1
+                assert driver.cancel("a") == [Outcome("a", True, due=START + 50)]
             case "ack":
-                assert desk.ack(lease) == [Outcome("a", False, "delayed", START + 50)]
+                assert driver.ack(lease) == [Outcome("a", False, "delayed", START + 50)]
             case _:  # a read changes nothing
-                message = desk.get("a") if verb == "find" else desk.page("leased").messages[0]
+                message = driver.get("a") if verb == "find" else driver.page("leased").messages[0]
                 assert (message.state, message.successor is None) == ("leased", False)
 
-    def test_a_claim_tells_of_the_dead_but_of_none_that_has_a_successor(self, desk: Desk) -> None:
-        desk.put("a", "b", attempts=1)
-        desk.claim(lease=20)
-        put(desk, b"2", delay=HOUR, latest=HOUR)
-        desk.wait(30)
-        assert desk.claim().died == [Died("b", 1, "w1")]
-        assert desk.state("a") == "delayed"
-
-    def test_a_cancel_removes_the_successor(self, desk: Desk) -> None:
-        lease = held(desk)
-        put(desk, b"2")
-        assert desk.cancel("a", if_due=START) == [desk.refusal("a")]
-        assert desk.cancel("a", if_version=desk.get("a").version) == [desk.refusal("a")]
-        refused = desk.refusal("a")
-        assert desk.cancel("a") == [
-            Outcome("a", False, "leased", START, refused.until, "w1", successor=START + 50)
-        ]
-        assert desk.get("a").successor is None
-        assert desk.cancel("a") == [refused]
-        assert desk.ack(lease) == [Outcome("a", True)]
-        assert desk.find("a") == [None]
-        assert desk.counts().flow.put == 1
-
-    def test_what_names_no_id_or_changes_unheld_messages_leaves_successors(
-        self, desk: Desk
+    def test_a_claim_tells_of_the_dead_but_of_none_that_has_a_successor(
+        self, driver: Driver
     ) -> None:
-        held(desk)
-        put(desk, b"2", group="g")
-        before = desk.get("a")
-        assert desk.cancel_where(after=0).count == 0
-        assert desk.cancel_where(group="g").count == 0
-        assert desk.scan(group="g") == []
-        assert desk.edit("a", data=b"3") == [desk.refusal("a")]
-        assert desk.reschedule("a", delay=5) == [desk.refusal("a")]
-        assert desk.set_aside("a") == [desk.refusal("a")]
-        assert desk.purge("leased").count == 0
-        assert not desk.delete().done
-        assert desk.get("a") == before
+        driver.put("a", "b", attempts=1)
+        driver.claim(lease=20)
+        put(driver, b"2", delay=HOUR, latest=HOUR)
+        driver.wait(30)
+        assert driver.claim().died == [Died("b", 1, "w1")]
+        assert driver.state("a") == "delayed"
 
-    def test_successors_of_other_queues_and_ids_stay(self, desk: Desk) -> None:
-        other = desk.apart("other")
-        lease, twin = held(desk), held(other)
-        put(desk, b"2")
+    def test_successors_of_other_queues_and_ids_stay(self, driver: Driver) -> None:
+        other = driver.apart("other")
+        lease, twin = held(driver), held(other)
+        put(driver, b"2")
         put(other, b"3")
-        desk.put("b")
-        (b,) = leases(desk.claim())
-        assert desk.ack(b) == [Outcome("b", True)]
-        desk.ack(lease)
-        assert (desk.get("a").body, other.get("a").body) == (2, 1)
+        assert driver.ack(driver.lease("b")) == [Outcome("b", True)]
+        driver.ack(lease)
+        assert (driver.get("a").body, other.get("a").body) == (2, 1)
         other.ack(twin)
-        assert (desk.get("a").body, other.get("a").body) == (2, 3)
-
-    def test_the_bytes_of_successors_are_counted(self, desk: Desk) -> None:
-        held(desk)
-        before = desk.ask(cmd.Count("q", stored=True), Counts).stored or 0
-        put(desk, b'"%s"' % (b"x" * 5_000))
-        after = desk.ask(cmd.Count("q", stored=True), Counts).stored or 0
-        assert 5_000 <= after - before <= 5_300
+        assert (driver.get("a").body, other.get("a").body) == (2, 3)

@@ -9,7 +9,7 @@ from bide.model import commands as cmd
 from bide.model.limits import MAX_FORWARDED
 from bide.model.message import Item
 from bide.model.replies import Outcome, Outcomes
-from bide.testing.conformance.desk import HOUR, START, Desk, leases
+from bide.testing.conformance.driver import HOUR, START, Driver
 
 __all__ = ["ForwardCases"]
 
@@ -18,10 +18,12 @@ def origin(*rows: str, outbox: str = "shop", before: str = "") -> cmd.Origin:
     return cmd.Origin(outbox, list(rows), before)
 
 
-def put(desk: Desk, ids: str, of: cmd.Origin, conflict: Any = "keep", **fields: Any) -> Outcomes:
+def put(
+    driver: Driver, ids: str, of: cmd.Origin, conflict: Any = "keep", **fields: Any
+) -> Outcomes:
     """Put messages whose ids are the letters of `ids`."""
     items = [Item(id, b"1", **fields) for id in ids]
-    return desk.ask(cmd.Put(desk.queue, items, conflict, origin=of), Outcomes)
+    return driver.ask(cmd.Put(driver.queue, items, conflict, origin=of), Outcomes)
 
 
 def again(*ids: str) -> list[Outcome]:
@@ -32,23 +34,23 @@ class ForwardCases:
     """Commands with an origin."""
 
     @pytest.mark.parametrize("conflict", ["keep", "replace"])
-    def test_a_row_is_put_once(self, desk: Desk, conflict: Any) -> None:
-        stored = put(desk, "a", origin("1"), conflict)
+    def test_a_row_is_put_once(self, driver: Driver, conflict: Any) -> None:
+        stored = put(driver, "a", origin("1"), conflict)
         assert stored == Outcomes([Outcome("a", True, "ready", START)], START)
         for _ in range(2):
-            assert put(desk, "a", origin("1"), conflict) == Outcomes(again("a"))
-        (lease,) = leases(desk.claim())
-        assert put(desk, "a", origin("1"), conflict) == Outcomes(again("a"))
-        desk.ack(lease)
-        assert put(desk, "a", origin("1"), conflict) == Outcomes(again("a"))
-        assert desk.find("a") == [None]
-        assert desk.counts().flow.put == 1
+            assert put(driver, "a", origin("1"), conflict) == Outcomes(again("a"))
+        (lease,) = driver.hold()
+        assert put(driver, "a", origin("1"), conflict) == Outcomes(again("a"))
+        driver.ack(lease)
+        assert put(driver, "a", origin("1"), conflict) == Outcomes(again("a"))
+        assert driver.find("a") == [None]
+        assert driver.counts().flow.put == 1
 
     @pytest.mark.parametrize("conflict", ["keep", "replace"])
-    def test_only_rows_that_are_new_are_put(self, desk: Desk, conflict: Any) -> None:
-        put(desk, "bd", origin("2", "4"), conflict, delay=HOUR)
-        desk.cancel("b", "d")
-        reply = put(desk, "abcde", origin("1", "2", "3", "4", "5"), conflict, delay=9)
+    def test_only_rows_that_are_new_are_put(self, driver: Driver, conflict: Any) -> None:
+        put(driver, "bd", origin("2", "4"), conflict, delay=HOUR)
+        driver.cancel("b", "d")
+        reply = put(driver, "abcde", origin("1", "2", "3", "4", "5"), conflict, delay=9)
         due = START + 9
         assert reply == Outcomes(
             [
@@ -57,108 +59,108 @@ class ForwardCases:
             ],
             due,
         )  # fmt: skip
-        assert desk.scan("delayed") == ["a", "c", "e"]
+        assert driver.scan("delayed") == ["a", "c", "e"]
 
     @pytest.mark.parametrize("change", ["reschedule", "edit", "replace", "set_aside"])
-    def test_what_became_of_a_message_stays(self, desk: Desk, change: str) -> None:
-        put(desk, "a", origin("1"), "replace", delay=HOUR)
+    def test_what_became_of_a_message_stays(self, driver: Driver, change: str) -> None:
+        put(driver, "a", origin("1"), "replace", delay=HOUR)
         if change == "replace":
-            desk.put("a", on_conflict="replace", data=b"2")
+            driver.put("a", on_conflict="replace", data=b"2")
         elif change == "set_aside":
-            desk.set_aside("a")
+            driver.set_aside("a")
         else:
-            getattr(desk, change)("a", delay=2 * HOUR)
-        before = desk.get("a")
-        assert put(desk, "a", origin("1"), "replace").outcomes == again("a")
-        assert desk.get("a") == before
+            getattr(driver, change)("a", delay=2 * HOUR)
+        before = driver.get("a")
+        assert put(driver, "a", origin("1"), "replace").outcomes == again("a")
+        assert driver.get("a") == before
 
-    def test_a_refused_row_is_not_remembered(self, desk: Desk) -> None:
-        desk.put("a", delay=HOUR)
-        refused = put(desk, "ab", origin("1", "2")).outcomes
+    def test_a_refused_row_is_not_remembered(self, driver: Driver) -> None:
+        driver.put("a", delay=HOUR)
+        refused = put(driver, "ab", origin("1", "2")).outcomes
         assert refused[0] == Outcome("a", False, "delayed", START + HOUR)
-        assert put(desk, "ab", origin("1", "2")).outcomes == [refused[0], *again("b")]
-        desk.cancel("a")
-        assert put(desk, "a", origin("1")).outcomes == [Outcome("a", True, "ready", START)]
-        assert put(desk, "a", origin("1")).outcomes == again("a")
+        assert put(driver, "ab", origin("1", "2")).outcomes == [refused[0], *again("b")]
+        driver.cancel("a")
+        assert put(driver, "a", origin("1")).outcomes == [Outcome("a", True, "ready", START)]
+        assert put(driver, "a", origin("1")).outcomes == again("a")
 
-    def test_a_row_is_cancelled_once(self, desk: Desk) -> None:
+    def test_a_row_is_cancelled_once(self, driver: Driver) -> None:
         def cancel() -> list[Outcome]:
-            command = cmd.Cancel(desk.queue, ["a", "b"], origin=origin("1", "2"))
-            return desk.ask(command, Outcomes).outcomes
+            command = cmd.Cancel(driver.queue, ["a", "b"], origin=origin("1", "2"))
+            return driver.ask(command, Outcomes).outcomes
 
-        desk.put("a", delay=HOUR)
+        driver.put("a", delay=HOUR)
         missing = Outcome("b", False)
         assert cancel() == [Outcome("a", True, due=START + HOUR), missing]
-        desk.put("a", delay=HOUR)
+        driver.put("a", delay=HOUR)
         assert cancel() == [*again("a"), missing]
-        desk.put("b", delay=HOUR)
+        driver.put("b", delay=HOUR)
         assert cancel() == [*again("a"), Outcome("b", True, due=START + HOUR)]
-        assert desk.state("a") == "delayed"
+        assert driver.state("a") == "delayed"
         assert cancel() == again("a", "b")
 
-    def test_a_row_is_rescheduled_once(self, desk: Desk) -> None:
+    def test_a_row_is_rescheduled_once(self, driver: Driver) -> None:
         def move() -> list[Outcome]:
-            command = cmd.Reschedule(desk.queue, ["a", "b"], START + 50, origin=origin("1", "2"))
-            return desk.ask(command, Outcomes).outcomes
+            command = cmd.Reschedule(driver.queue, ["a", "b"], START + 50, origin=origin("1", "2"))
+            return driver.ask(command, Outcomes).outcomes
 
-        desk.put("a", delay=HOUR)
+        driver.put("a", delay=HOUR)
         missing = Outcome("b", False)
         assert move() == [Outcome("a", True, "delayed", START + 50), missing]
-        desk.reschedule("a", delay=9)
+        driver.reschedule("a", delay=9)
         assert move() == [*again("a"), missing]
-        assert desk.get("a").due == START + 9
+        assert driver.get("a").due == START + 9
 
-    def test_versions_stay_with_their_messages(self, desk: Desk) -> None:
-        desk.put("a", "b", delay=HOUR)
-        version = desk.get("a").version
+    def test_versions_stay_with_their_messages(self, driver: Driver) -> None:
+        driver.put("a", "b", delay=HOUR)
+        version = driver.get("a").version
 
         def cancel(*versions: str) -> list[Outcome]:
             command = cmd.Cancel(
-                desk.queue, ["a", "b"], versions=list(versions), origin=origin("1", "2")
+                driver.queue, ["a", "b"], versions=list(versions), origin=origin("1", "2")
             )
-            return desk.ask(command, Outcomes).outcomes
+            return driver.ask(command, Outcomes).outcomes
 
         assert [bool(each) for each in cancel(version, "0" * 16)] == [True, False]
         assert cancel("0" * 16, version) == [*again("a"), Outcome("b", True, due=START + HOUR)]
 
-    def test_outboxes_queues_and_commands_apart(self, desk: Desk) -> None:
-        other = desk.apart("other")
-        put(desk, "a", origin("1"), delay=HOUR)
-        assert put(desk, "b", origin("1", outbox="shop2")).outcomes[0].done
-        assert put(desk, "c", origin("1", outbox="sho")).outcomes[0].done
+    def test_outboxes_queues_and_commands_apart(self, driver: Driver) -> None:
+        other = driver.apart("other")
+        put(driver, "a", origin("1"), delay=HOUR)
+        assert put(driver, "b", origin("1", outbox="shop2")).outcomes[0].done
+        assert put(driver, "c", origin("1", outbox="sho")).outcomes[0].done
         assert put(other, "a", origin("1")).outcomes[0].done
-        assert put(desk, "d", origin("11")).outcomes[0].done
-        assert put(desk, "a", origin("1")).outcomes == again("a")
+        assert put(driver, "d", origin("11")).outcomes[0].done
+        assert put(driver, "a", origin("1")).outcomes == again("a")
         # One outbox numbers its rows: a row is of one command.
-        command = cmd.Cancel(desk.queue, ["a"], origin=origin("1"))
-        assert desk.ask(command, Outcomes).outcomes == again("a")
+        command = cmd.Cancel(driver.queue, ["a"], origin=origin("1"))
+        assert driver.ask(command, Outcomes).outcomes == again("a")
 
-    def test_rows_before_one_are_forgotten(self, desk: Desk) -> None:
-        other = desk.apart("other")
+    def test_rows_before_one_are_forgotten(self, driver: Driver) -> None:
+        other = driver.apart("other")
         for row in ("08", "09", "10"):
-            put(desk, "a", origin(row), "replace", delay=HOUR)
-        put(desk, "a", origin("08", outbox="mail"), "replace", delay=HOUR)
+            put(driver, "a", origin(row), "replace", delay=HOUR)
+        put(driver, "a", origin("08", outbox="mail"), "replace", delay=HOUR)
         put(other, "a", origin("08"), delay=HOUR)
-        assert put(desk, "a", origin("11", before="10"), "replace").outcomes[0].done
-        assert put(desk, "a", origin("10")).outcomes == again("a")
-        assert put(desk, "a", origin("08", outbox="mail"), "replace").outcomes == again("a")
+        assert put(driver, "a", origin("11", before="10"), "replace").outcomes[0].done
+        assert put(driver, "a", origin("10")).outcomes == again("a")
+        assert put(driver, "a", origin("08", outbox="mail"), "replace").outcomes == again("a")
         assert put(other, "a", origin("08")).outcomes == again("a")
         for row in ("08", "09"):
-            assert put(desk, "a", origin(row), "replace", delay=HOUR).outcomes[0].done
+            assert put(driver, "a", origin(row), "replace", delay=HOUR).outcomes[0].done
         # That they are remembered again does no harm: they may be forgotten again.
-        command = cmd.Reschedule(desk.queue, ["a"], START, origin=origin("12", before="99"))
-        assert desk.ask(command, Outcomes).outcomes[0].done
-        assert put(desk, "a", origin("12")).outcomes == again("a")
-        assert put(desk, "a", origin("09"), "replace").outcomes[0].done
+        command = cmd.Reschedule(driver.queue, ["a"], START, origin=origin("12", before="99"))
+        assert driver.ask(command, Outcomes).outcomes[0].done
+        assert put(driver, "a", origin("12")).outcomes == again("a")
+        assert put(driver, "a", origin("09"), "replace").outcomes[0].done
 
-    def test_several_commands_in_a_batch(self, desk: Desk) -> None:
+    def test_several_commands_in_a_batch(self, driver: Driver) -> None:
         def puts(*rows: str) -> list[Any]:
             commands = [
-                cmd.Put(desk.queue, [Item(f"m{row}", b"1", delay=HOUR)], origin=origin(row))
+                cmd.Put(driver.queue, [Item(f"m{row}", b"1", delay=HOUR)], origin=origin(row))
                 for row in rows
             ]
-            plain = cmd.Put(desk.queue, [Item(f"plain{rows[0]}", b"1")])
-            return desk.batch(commands[0], plain, *commands[1:], commands[0])
+            plain = cmd.Put(driver.queue, [Item(f"plain{rows[0]}", b"1")])
+            return driver.batch(commands[0], plain, *commands[1:], commands[0])
 
         first = puts("1", "2")
         assert [reply.outcomes[0].done for reply in first] == [True, True, True, False]
@@ -166,23 +168,23 @@ class ForwardCases:
         assert [reply.outcomes[0].state for reply in second] == [
             "forwarded", "ready", "forwarded", "delayed", "forwarded",
         ]  # fmt: skip
-        assert desk.counts().flow.put == 5
+        assert driver.counts().flow.put == 5
 
-    def test_a_deleted_queue_remembers_no_rows(self, desk: Desk) -> None:
-        put(desk, "a", origin("1"))
-        desk.cancel("a")
-        assert desk.delete().done
-        assert put(desk, "a", origin("1")).outcomes[0].done
+    def test_a_deleted_queue_remembers_no_rows(self, driver: Driver) -> None:
+        put(driver, "a", origin("1"))
+        driver.cancel("a")
+        assert driver.delete().done
+        assert put(driver, "a", origin("1")).outcomes[0].done
 
-    def test_what_other_queues_remember_stays_when_a_queue_is_deleted(self, desk: Desk) -> None:
-        other = desk.apart("other")
-        put(desk, "a", origin("1"))
-        desk.cancel("a")
+    def test_what_other_queues_remember_stays_when_a_queue_is_deleted(self, driver: Driver) -> None:
+        other = driver.apart("other")
+        put(driver, "a", origin("1"))
+        driver.cancel("a")
         other.configure()
         assert other.delete().done
-        assert put(desk, "a", origin("1")) == Outcomes(again("a"))
+        assert put(driver, "a", origin("1")) == Outcomes(again("a"))
 
-    def test_how_many_rows_are_remembered(self, bare: Desk) -> None:
+    def test_how_many_rows_are_remembered(self, bare: Driver) -> None:
         half = MAX_FORWARDED // 2
         put(bare, "x", origin("0", outbox="mail"))
         put(bare, "y", origin("0", outbox="zoo"))

@@ -1,128 +1,222 @@
 # ruff: noqa: D102  (the name of each case says what it checks)
-"""Queues: how long they remember acked and expired messages, and how they are deleted."""
+"""Queues: cancel and purge by rule, settings, how long ended messages are kept, delete."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from bide.model import commands as cmd
-from bide.model.message import EXPIRED_KEEP, FORGET, STATES, Item
-from bide.model.replies import Counts, Deleted, Forecasted, Outcome, Settings, Sizes, expect
-from bide.testing.conformance.desk import HOUR, START, Desk, leases
+from bide.model.commands import BULK
+from bide.model.message import EXPIRED_KEEP, FORGET, STATES, Item, State
+from bide.model.replies import (
+    Affected,
+    Counts,
+    Deleted,
+    Forecasted,
+    Outcome,
+    Settings,
+    Sizes,
+    expect,
+)
+from bide.testing.conformance.driver import HOUR, START, Driver
 
 __all__ = ["QueueCases"]
 
+FAR = 4_500_000_000_000  # 2112
+RULES: list[tuple[dict[str, Any], str]] = [
+    ({"group": "g"}, "bcd"), ({"group": "g", "after": START + 1}, "cd"),
+    ({"group": "g", "before": START + 4}, "b"), ({"group": "none"}, ""),
+    ({"after": START + 4, "before": START + 6}, "cd"), ({"before": START - 8}, "a"),
+    ({"after": START - 9, "before": START}, "a"), ({"after": FAR, "before": FAR + 1}, "f"),
+    ({"after": START}, "bcdefg"), ({"after": 0}, "abcdefg"),
+]  # fmt: skip
+"""Rules, and the messages that they match."""
+
 
 class QueueCases:
-    """What a queue keeps of messages that are gone, and what is left of a deleted queue."""
+    """What holds for the messages of a queue together, and for its settings."""
 
-    def test_a_kept_message_is_remembered_with_its_id(self, desk: Desk) -> None:
-        desk.configure(keep=HOUR)
-        lease = desk.lease("a")
-        desk.wait(10)
-        assert desk.ack(lease) == [Outcome("a", True, "acked", START, START + 10)]
-        message = desk.get("a")
+    # By rule.
+
+    @pytest.mark.parametrize(("where", "gone"), RULES)
+    def test_cancel_by_rule_takes_the_waiting_messages_that_match(
+        self, driver: Driver, where: dict[str, Any], gone: str
+    ) -> None:
+        driver.configure(keep=HOUR)
+        for id, settle in (("dead", driver.bury), ("acked", driver.ack)):
+            settle(driver.lease(id, group="g"))
+        driver.put("a", at=START - 9, priority=3)
+        lease = driver.lease("held", group="g", at=START - 9, priority=9)  # this has ranked a
+        driver.put("b", group="g")
+        for number, (id, group) in enumerate(zip("cde", ("g", "g", "gg"), strict=True), 4):
+            driver.put(id, group=group, delay=number)
+        driver.put("f", at=FAR)
+        driver.put("g", at=FAR + 1)
+        assert driver.cancel_where(**where) == Affected(len(gone))
+        assert {*driver.scan()} == {*"abcdefg", "held", "dead", "acked"} - {*gone}
+        assert driver.ack(lease)[0]
+
+    @pytest.mark.parametrize("where", [{"group": "g"}, {"after": 0, "before": START + HOUR}])
+    def test_cancel_by_rule_takes_a_limited_number_and_a_dry_run_counts_all(
+        self, bare: Driver, where: dict[str, Any]
+    ) -> None:
+        count = 2 * BULK + 1
+        bare.put(*(f"m{number:04}" for number in range(count)), group="g", delay=5)
+        assert bare.cancel_where(dry_run=True, **where) == Affected(count)
+        assert bare.counts().sizes.delayed == count
+        for number, more in ((BULK, True), (BULK, True), (1, False), (0, False)):
+            assert bare.cancel_where(**where) == Affected(number, more=more)
+        assert bare.counts().flow.cancelled == count
+
+    def test_a_dry_run_forgets_nothing(self, driver: Driver) -> None:
+        driver.configure(keep=5)
+        driver.ack(driver.lease("a"))
+        driver.wait(9)
+        assert driver.cancel_where(dry_run=True, after=0) == Affected(0)
+        assert driver.counts().kept == 1
+
+    @pytest.mark.parametrize("state", STATES)
+    def test_purge_deletes_one_state_but_no_leased_messages(
+        self, driver: Driver, state: State
+    ) -> None:
+        driver.furnish()
+        before = {*driver.scan()}
+        gone = [] if state == "leased" else [f"{state}{number}" for number in (1, 2, 3)]
+        assert driver.purge(state) == Affected(len(gone))
+        assert {*driver.scan()} == before - {*gone}
+
+    def test_purge_by_the_time_of_death_or_the_due_time(self, driver: Driver) -> None:
+        driver.bring("a", "dead")
+        driver.wait(5)
+        driver.bring("b", "dead")
+        assert driver.purge("dead", before=START + 5) == Affected(1)
+        assert driver.scan() == ["b"]
+        for number in (-5, -4, 5, 9, 10):
+            driver.put(f"m{number}", at=START + number)
+        assert driver.purge("ready", before=START - 4) == Affected(1)
+        assert driver.purge("delayed", before=START + 10) == Affected(1)
+        assert driver.purge("ready") == Affected(2)
+        assert driver.scan("next") == ["m10"]
+
+    @pytest.mark.parametrize("died", [None, START])
+    def test_purge_takes_a_limited_number(self, bare: Driver, died: int | None) -> None:
+        bare.put(*(f"m{number:04}" for number in range(BULK + 1)), delay=5, died=died)
+        state: State = "delayed" if died is None else "dead"
+        assert bare.purge(state) == Affected(BULK, more=True)
+        assert bare.purge(state) == Affected(1)
+        assert bare.counts().flow.purged == BULK + 1
+
+    # Settings.
+
+    def test_configure_returns_all_settings(self, driver: Driver) -> None:
+        assert driver.configure() == Settings(False, 0)
+        assert driver.queues() == ["q"]
+        assert driver.configure(keep=5) == Settings(False, 5)
+        assert driver.configure(paused=True) == Settings(True, 5)
+        assert driver.configure(keep=0) == Settings(True, 0)
+        counts = driver.counts()
+        assert (counts.paused, counts.keep) == (True, 0)
+
+    def test_only_resuming_wakes(self, driver: Driver) -> None:
+        for setting in ({"paused": False}, {"paused": True}, {"keep": 1}):
+            assert driver.configure(**setting).wake is None
+        assert driver.configure(paused=False).wake == START
+
+    # Messages that are kept.
+
+    def test_a_kept_message_is_remembered_with_its_id_for_its_time(self, driver: Driver) -> None:
+        driver.configure(keep=HOUR)
+        lease = driver.lease("a")
+        driver.wait(10)
+        assert driver.ack(lease) == [Outcome("a", True, "acked", START, START + 10)]
+        message = driver.get("a")
         assert (message.state, message.attempt, message.ended) == ("acked", 1, START + 10)
-        assert (message.holder, message.until) == (None, None)
-        counts = desk.counts()
-        assert (counts.kept, counts.sizes.total, counts.flow.acked) == (1, 0, 1)
-        assert not desk.put("a")[0]
-
-    def test_a_kept_message_is_forgotten_in_time(self, desk: Desk) -> None:
-        desk.configure(keep=HOUR)
-        desk.ack(desk.lease("a"))
-        desk.wait(HOUR - 1)
-        desk.put("b")
-        assert desk.state("a") == "acked"
-        desk.wait(1)
-        assert desk.put("a")[0]
-        assert desk.state("a") == "ready"
+        assert (message.holder, message.until, driver.counts().kept) == (None, None, 1)
+        driver.wait(HOUR - 1)
+        assert [one.done for one in driver.put("a", "b")] == [False, True]
+        driver.wait(1)
+        assert driver.put("a")[0]
+        assert driver.state("a") == "ready"
 
     @pytest.mark.parametrize("keep", [0, 2 * EXPIRED_KEEP])
     def test_expired_messages_are_remembered_a_day_or_as_long_as_the_queue_keeps(
-        self, desk: Desk, keep: int
+        self, driver: Driver, keep: int
     ) -> None:
-        desk.configure(keep=keep)
-        desk.bring("a", "expired")
-        desk.wait(max(keep, EXPIRED_KEEP) - 1)
-        assert not desk.put("a")[0]
-        desk.wait(1)
-        assert desk.put("a")[0]
+        driver.configure(keep=keep)
+        driver.bring("a", "expired")
+        driver.wait(max(keep, EXPIRED_KEEP) - 1)
+        assert not driver.put("a")[0]
+        driver.wait(1)
+        assert driver.put("a")[0]
 
-    def test_every_change_of_a_queue_forgets_what_is_over(self, desk: Desk) -> None:
-        desk.configure(keep=5)
+    def test_every_change_of_a_queue_forgets_what_is_over(self, driver: Driver) -> None:
+        driver.configure(keep=HOUR)
+        driver.ack(driver.lease("before"))
+        driver.configure(keep=5)
         changes: list[Callable[[], object]] = [
-            lambda: desk.put("new"),
-            lambda: desk.put("new", on_conflict="replace", data=b"2"),
-            desk.claim, desk.cancel, desk.reschedule, desk.revive, desk.configure,
-            desk.ack, desk.extend, desk.retry, desk.bury,
-            lambda: desk.cancel_where(group="nobody"),
-            lambda: desk.purge("dead"), desk.delete,
+            lambda: driver.put("new"),
+            lambda: driver.put("new", on_conflict="replace", data=b"2"),
+            driver.claim, driver.cancel, driver.reschedule, driver.revive, driver.configure,
+            driver.ack, driver.extend, driver.retry, driver.bury,
+            lambda: driver.cancel_where(group="nobody"),
+            lambda: driver.purge("dead"), driver.delete,
         ]  # fmt: skip
         for change in changes:
-            desk.ack(desk.lease("a", priority=1))
-            desk.wait(5)
-            assert desk.counts().kept == 1
+            driver.ack(driver.lease("a", priority=1))
+            driver.wait(5)
+            assert driver.counts().kept
             change()
-            assert desk.counts().kept == 0
+            assert driver.counts().kept == 0
 
-    def test_keeping_less_forgets_sooner(self, desk: Desk) -> None:
-        desk.configure(keep=HOUR)
-        desk.ack(desk.lease("a"))
-        desk.configure(keep=5)
-        desk.wait(5)
-        desk.claim()
-        assert desk.counts().kept == 0
-
-    def test_one_command_forgets_a_limited_number(self, bare: Desk) -> None:
+    def test_one_command_forgets_a_limited_number(self, bare: Driver) -> None:
         bare.configure(keep=5)
         ids = [f"m{number:04}" for number in range(FORGET + 50)]
         bare.put(*ids)
-        bare.ack(*leases(bare.claim(len(ids))))
+        bare.ack(*bare.hold(len(ids)))
         bare.wait(5)
-        refusals = [outcome.done for outcome in bare.put(ids[0], ids[-1])]
-        assert refusals == [True, False]
+        assert [outcome.done for outcome in bare.put(ids[0], ids[-1])] == [True, False]
         assert bare.counts().kept == 50
         bare.claim(0)
         assert bare.counts().kept == 0
 
     # Delete.
 
-    def test_a_queue_with_a_message_in_it_is_not_deleted(self, desk: Desk) -> None:
-        for state in STATES:
-            one = desk.apart(state)
-            one.bring("a", state)
-            before = one.counts()
-            assert one.delete() == Deleted(False, before.sizes, before.kept)
-            assert before.sizes.total + before.kept == 1
-            assert one.counts() == before
-            assert one.state("a") == state
+    @pytest.mark.parametrize("state", STATES)
+    def test_a_queue_with_a_message_in_it_is_not_deleted(
+        self, driver: Driver, state: State
+    ) -> None:
+        driver.bring("a", state)
+        before = driver.counts()
+        assert before.sizes.total + before.kept == 1
+        assert driver.delete() == Deleted(False, before.sizes, before.kept)
+        assert (driver.counts(), driver.state("a")) == (before, state)
 
-    def test_an_empty_queue_is_deleted_with_its_settings_and_counters(self, desk: Desk) -> None:
-        desk.ask(cmd.Configure("other"), Settings)
-        desk.configure(paused=True, keep=5)
-        desk.put("a", priority=3)
-        desk.cancel("a")
-        assert desk.delete() == Deleted(True)
-        assert desk.queues() == ["other"]
-        assert (desk.counts().sizes, desk.counts().flow.put) == (Sizes(), 0)
-        assert desk.configure() == Settings(False, 0)
-        assert desk.delete() == Deleted(True)
+    def test_an_empty_queue_is_deleted_with_its_settings_and_counters(self, driver: Driver) -> None:
+        driver.ask(cmd.Configure("other"), Settings)
+        driver.configure(paused=True, keep=5)
+        driver.put("a", priority=3)
+        driver.cancel("a")
+        assert driver.delete() == Deleted(True)
+        assert driver.queues() == ["other"]
+        assert (driver.counts().sizes, driver.counts().flow.put) == (Sizes(), 0)
+        assert driver.configure() == Settings(False, 0)
+        assert driver.delete() == Deleted(True)
 
-    def test_a_deleted_queue_is_made_again_by_the_next_put(self, desk: Desk) -> None:
-        desk.put("a", delay=5)
-        desk.put("b", delay=5)
-        desk.cancel("a", "b")
-        assert desk.delete() == Deleted(True)
-        desk.batch(cmd.Configure("other"))  # it does not get what is put into q
-        assert desk.put("a")[0]
-        assert desk.counts().flow.put == 1
-        assert desk.queues() == ["other", "q"]
-        assert desk.ack(*leases(desk.claim()))[0]
+    def test_a_deleted_queue_is_made_again_by_the_next_put(self, driver: Driver) -> None:
+        driver.put("a", delay=5)
+        driver.put("b", delay=5)
+        driver.cancel("a", "b")
+        assert driver.delete() == Deleted(True)
+        driver.batch(cmd.Configure("other"))  # it does not get what is put into q
+        assert driver.put("a")[0]
+        assert driver.counts().flow.put == 1
+        assert driver.queues() == ["other", "q"]
+        assert driver.ack(*driver.hold())[0]
 
-    def test_a_queue_is_emptied_deleted_and_made_in_one_batch(self, desk: Desk) -> None:
-        desk.put("a", delay=5)
-        replies = desk.batch(
+    def test_a_queue_is_emptied_deleted_and_made_in_one_batch(self, driver: Driver) -> None:
+        driver.put("a", delay=5)
+        replies = driver.batch(
             cmd.Cancel("q", ["a"]), cmd.Delete("q"), cmd.Put("q", [Item("b", b"1", delay=9)]),
             cmd.Count("q", recount=True), cmd.Forecast("q", HOUR, 2),
         )  # fmt: skip

@@ -1,289 +1,308 @@
 # ruff: noqa: D102  (the name of each case says what it checks)
-"""Find, scan, count, forecast, queues: the commands that only read."""
+"""Find, scan, count, forecast, queues: the commands that only read; and budgets of replies."""
+
+from typing import Any
 
 import pytest
 
 from bide.model import commands as cmd
 from bide.model.errors import InvalidArgument
-from bide.model.message import STATES, State
-from bide.model.replies import Counts, Flow, Forecasted, Page, Sizes
-from bide.testing.conformance.desk import HOUR, START, Desk, ids_of, leases
+from bide.model.message import STATES, Item
+from bide.model.replies import Claimed, Counts, Flow, Forecasted, Found, Page, Sizes
+from bide.testing.conformance.driver import HOUR, START, Driver, ids_of
 
 __all__ = ["ReadCases"]
 
+SCANS: list[tuple[Any, dict[str, Any], str]] = [
+    ("delayed", {"after": START + 2, "before": START + 4}, "d2 d3"),
+    ("delayed", {"after": START + 5}, "d5 d6"), ("delayed", {"before": START + 1}, ""),
+    ("delayed", {"group": "g"}, "d2 d5"), ("ready", {"after": START}, "k"),
+    ("ready", {"before": START}, "r1"), ("next", {"before": START + 2}, "r1 k d1"),
+    ("next", {"after": START + 5}, "d5 d6"), ("next", {"group": "g"}, "k d2 d5"),
+    (None, {"after": START - 2, "before": START}, "r1 r2"), (None, {"after": START + 6}, "d6"),
+    (None, {"before": START - 2}, "r3"), (None, {"group": "g"}, "d2 d5 k"),
+    (None, {"group": "g", "after": START + 1}, "d2 d5"), (None, {"group": "nobody"}, ""),
+    (None, {"group": "g", "after": START, "before": START + 5}, "d2 k"),
+]  # fmt: skip
+"""Scans of a state by a rule, and what they find; those of all states in any order."""
 
-def furnish(desk: Desk) -> None:
-    """Put three messages in each state, named by it, some ready ones weighed already."""
-    desk.configure(keep=HOUR)
-    desk.put("expired1", "expired2", "expired3", expires=0, at=START - 9)
-    desk.put("acked1", "acked2", "acked3", at=START - 8)
-    desk.ack(*leases(desk.claim(3)))
-    desk.put("dead1", "dead2", "dead3", at=START - 7)
-    desk.bury(*leases(desk.claim(3)))
-    desk.put("leased1", "leased2", "leased3", at=START - 6)
-    desk.claim(3)
-    desk.put("ready1", "ready2", at=START - 5)
-    desk.put("heavy", priority=9)
-    assert desk.take(1) == ["heavy"]
-    desk.cancel("heavy")
-    desk.put("ready3")
-    desk.put("delayed1", "delayed2", "delayed3", delay=HOUR, group="g")
+KIB = 1024
+IDS = [f"m{number}" for number in range(10)]
+
+
+def stock(driver: Driver, **fields: Any) -> None:
+    """Put ten messages of a KiB each."""
+    driver.put(*IDS, data=b"x" * KIB, json=False, **fields)
 
 
 class ReadCases:
     """What these commands promise."""
 
-    # Find.
-
-    def test_a_scan_by_the_beginning_of_ids(self, desk: Desk) -> None:
-        ids = ["a", "a-1", "a-2", "a.", "b", "A", "a%"]
-        ids += ["\ud7ffx", "\ue000", "\U0010ffff", "é", "éa"]
-        desk.put(*ids, delay=5)
-        desk.bring("a-3", "dead")
-        ids.append("a-3")
-        for prefix in ("a", "a-", "a-1", "a%", "\ud7ff", "\U0010ffff", "é", "z", ""):
-            for limit in (2, 500):
-                pages = desk.pages(prefix=prefix, limit=limit)
-                found = [id for page in pages for id in ids_of(page)]
-                assert sorted(found) == sorted(id for id in ids if id.startswith(prefix))
-
-    def test_find_answers_in_the_order_of_the_ids(self, desk: Desk) -> None:
-        desk.put("a", "b")
-        found = desk.find("b", "x", "a", "b")
+    def test_find_answers_in_the_order_of_the_ids(self, driver: Driver) -> None:
+        driver.put("a", "b")
+        found = driver.find("b", "x", "a", "b")
         assert [m and m.id for m in found] == ["b", None, "a", "b"]
-        assert desk.find() == []
+        assert driver.find() == []
 
-    def test_a_message_is_ready_at_its_due_time_without_a_command(self, desk: Desk) -> None:
-        desk.put("a", delay=5)
-        desk.wait(4)
-        assert desk.state("a") == "delayed"
-        assert (desk.scan("delayed"), desk.scan("ready")) == (["a"], [])
-        desk.wait(1)
-        assert desk.state("a") == "ready"
-        assert (desk.scan("delayed"), desk.scan("ready")) == ([], ["a"])
+    def test_a_message_is_ready_at_its_due_time_without_a_command(self, driver: Driver) -> None:
+        driver.put("a", delay=5)
+        for wait, state, other in ((4, "delayed", "ready"), (1, "ready", "delayed")):
+            driver.wait(wait)
+            assert driver.state("a") == state
+            assert (driver.scan(state), driver.scan(other)) == (["a"], [])
 
     # Scan.
 
-    def test_a_scan_of_a_state_finds_it_whole_in_order(self, desk: Desk) -> None:
-        furnish(desk)
+    def test_a_scan_by_the_beginning_of_ids(self, driver: Driver) -> None:
+        ids = ["a", "a-1", "a-2", "a.", "b", "A", "a%"]
+        ids += ["\ud7ffx", "\ue000", "\U0010ffff", "é", "éa"]
+        driver.put(*ids, delay=5)
+        driver.bring("a-3", "dead")
+        ids.append("a-3")
+        for prefix in ("a", "a-", "a-1", "a%", "\ud7ff", "\U0010ffff", "é", "z", ""):
+            for limit in (2, 500):
+                pages = driver.pages(prefix=prefix, limit=limit)
+                found = [id for page in pages for id in ids_of(page)]
+                assert sorted(found) == sorted(id for id in ids if id.startswith(prefix))
+
+    def test_a_scan_of_a_state_finds_it_whole_in_order(self, driver: Driver) -> None:
+        driver.furnish()
         for state in STATES:
-            expected = [f"{state}{number}" for number in (1, 2, 3)]
-            for limit in (1, 2, 3, 4, 100):  # the heavy one is still held
-                assert [id for id in desk.scan(state, limit) if id != "heavy"] == expected
-        everything = [f"{state}{number}" for state in STATES for number in (1, 2, 3)]
-        for limit in (1, 5, 18, 19, 20):
-            assert sorted(desk.scan(None, limit)) == sorted([*everything, "heavy"])
-        following = [f"ready{n}" for n in (1, 2, 3)] + [f"delayed{n}" for n in (1, 2, 3)]
+            for limit in (1, 2, 3, 4, 100):
+                assert driver.scan(state, limit) == [f"{state}{number}" for number in (1, 2, 3)]
+        for limit in (1, 5, 17, 18, 19):
+            everything = {f"{state}{number}" for state in STATES for number in (1, 2, 3)}
+            assert (len(found := driver.scan(None, limit)), {*found}) == (18, everything)
+        following = [f"{state}{n}" for state in ("ready", "delayed") for n in (1, 2, 3)]
         for limit in (1, 2, 3, 7):
-            assert desk.scan("next", limit) == following
+            assert driver.scan("next", limit) == following
 
-    def test_a_scan_keeps_the_order_of_each_state(self, desk: Desk) -> None:
-        desk.put("later", delay=9)
-        desk.put("light", delay=5)
-        desk.put("heavy", delay=5, priority=1)
-        assert desk.scan("delayed") == desk.scan("next") == ["heavy", "light", "later"]
-        desk.wait(9)
-        desk.put("top", priority=255)
-        assert desk.take(1) == ["top"]
-        assert desk.scan("ready") == ["heavy", "light", "later"]
-        claimed = leases(desk.claim())
-        desk.extend(claimed[0], lease=9_000)
-        assert desk.scan("leased") == ["later", "light", "top", "heavy"]
-        desk.bury(claimed[2])
-        desk.wait(1)
-        desk.bury(claimed[0])
-        assert desk.scan("dead") == ["later", "heavy"]
+    def test_a_scan_keeps_the_order_of_each_state(self, driver: Driver) -> None:
+        driver.put("later", delay=9)
+        driver.put("light", delay=5)
+        driver.put("heavy", delay=5, priority=1)
+        assert driver.scan("delayed") == driver.scan("next") == ["heavy", "light", "later"]
+        driver.wait(9)
+        driver.put("top", priority=255)
+        assert driver.take(1) == ["top"]
+        assert driver.scan("ready") == ["heavy", "light", "later"]
+        held = driver.hold()
+        driver.extend(held[0], lease=9_000)
+        assert driver.scan("leased") == ["later", "light", "top", "heavy"]
+        driver.bury(held[2])
+        driver.wait(1)
+        driver.bury(held[0])
+        assert driver.scan("dead") == ["later", "heavy"]
 
-    def test_scans_by_group_find_the_group(self, desk: Desk) -> None:
-        desk.put("z", "a", group="g", delay=7)
-        desk.put("x", group="h")
-        desk.put("k", group="g")
-        assert set(desk.scan(group="g")) == set(desk.scan(limit=1, group="g")) == {"z", "a", "k"}
-        assert desk.scan("delayed", group="g") == ["z", "a"]
-        assert desk.scan("next", group="g") == ["k", "z", "a"]
-        assert desk.scan(group="nobody") == []
-        assert desk.scan(group="g", after=START + 1) == ["z", "a"]
-        assert desk.scan(group="g", after=START, before=START + 7) == ["k"]
-
-    @pytest.mark.parametrize("state", ["delayed", "next"])
-    def test_scans_by_due_take_from_after_until_before_in_rank_order(
-        self, desk: Desk, state: State
-    ) -> None:
+    def test_scans_by_group_and_due_time_take_from_after_until_before(self, driver: Driver) -> None:
+        driver.put("r3", at=START - 3)
+        driver.put("r2", at=START - 2)
+        driver.bury(driver.hold()[0])
+        driver.put("r1", at=START - 1)
+        driver.put("k", group="g")
         for number in (5, 2, 6, 3, 1, 4):
-            desk.put(f"m{number}", delay=number)
-        assert desk.scan(state, after=START + 2, before=START + 4) == ["m2", "m3"]
-        assert desk.scan(state, 1, after=START + 5) == ["m5", "m6"]
-        assert desk.scan(state, before=START + 1) == []
+            driver.put(f"d{number}", delay=number, group="g" if number in (2, 5) else "h")
+        for state, where, expected in SCANS:
+            for limit in (1, 500):
+                found = driver.scan(state, limit, **where)
+                found = found if state else sorted(found)
+                assert found == expected.split(), (state, where)
 
-    def test_a_scan_of_all_by_due_finds_every_state(self, desk: Desk) -> None:
-        desk.put("later", delay=9)
-        for number in (1, 2, 3, 4):
-            desk.put(f"m{number}", at=START - number)
-        held = leases(desk.claim(2))
-        desk.bury(held[0])
-        assert set(desk.scan(after=START - 4, before=START - 1)) == {"m2", "m3", "m4"}
-        assert set(desk.scan(limit=1, before=START)) == {"m1", "m2", "m3", "m4"}
-        assert desk.scan(after=START) == ["later"]
+    def test_a_scan_yields_each_message_once_while_others_come_and_go(self, driver: Driver) -> None:
+        driver.put(*IDS, delay=5)
+        first = driver.page(limit=4)
+        names = sorted(ids_of(first))
+        rest = [id for id in IDS if id not in names]
+        driver.cancel(*names[:2])
+        driver.reschedule(rest[0], names[2], delay=0)
+        driver.take(1)
+        second = driver.page(cursor=first.cursor, limit=100)
+        assert (sorted(ids_of(second)), second.cursor) == (rest, None)
 
-    def test_a_scan_of_ready_by_due(self, desk: Desk) -> None:
-        for number in (3, 2, 1):
-            desk.put(f"m{number}", at=START - number)
-        assert desk.scan("ready", after=START - 2) == ["m2", "m1"]
-        assert desk.scan("ready", before=START - 2) == ["m3"]
+    def test_a_cursor_stays_valid_though_its_message_is_gone(self, driver: Driver) -> None:
+        driver.put("a", "b", "c", "d", delay=5)
+        page = driver.page("delayed", limit=2)
+        driver.cancel("b", "c")
+        assert ids_of(driver.page("delayed", page.cursor)) == ["d"]
 
-    def test_a_scan_yields_each_message_once_while_others_come_and_go(self, desk: Desk) -> None:
-        desk.put(*(f"m{number}" for number in range(9)), delay=5)
-        first = desk.page(limit=4)
-        names = {message.id for message in first.messages}
-        rest = [f"m{number}" for number in range(9) if f"m{number}" not in names]
-        desk.cancel(*sorted(names)[:2])
-        desk.reschedule(rest[0], sorted(names)[2], delay=0)
-        desk.take(1)
-        second = desk.page(cursor=first.cursor, limit=100)
-        assert sorted(message.id for message in second.messages) == rest
-        assert second.cursor is None
-
-    def test_a_cursor_stays_valid_though_its_message_is_gone(self, desk: Desk) -> None:
-        desk.put("a", "b", "c", "d", delay=5)
-        page = desk.page("delayed", limit=2)
-        desk.cancel("b", "c")
-        (last,) = desk.page("delayed", page.cursor).messages
-        assert last.id == "d"
-
-    def test_a_full_last_page_may_be_followed_by_an_empty_one_only(self, desk: Desk) -> None:
-        desk.put("a", "b", delay=5)
-        page = desk.page("delayed", limit=2)
+    def test_a_full_last_page_may_be_followed_by_an_empty_one_only(self, driver: Driver) -> None:
+        driver.put("a", "b", delay=5)
+        page = driver.page("delayed", limit=2)
         assert len(page.messages) == 2
         if page.cursor is not None:
-            assert desk.page("delayed", page.cursor, limit=2) == Page([], None)
+            assert driver.page("delayed", page.cursor, limit=2) == Page([], None)
 
-    def test_an_invalid_cursor_is_refused(self, desk: Desk) -> None:
-        desk.put("a")
+    def test_an_invalid_cursor_is_refused(self, driver: Driver) -> None:
+        driver.put("a")
         for state in (None, "ready", "next", "dead"):
             for cursor in ("", "nonsense", "1.2", "0.-1.3", "0.1.2.3"):
                 with pytest.raises(InvalidArgument, match="cursor"):
-                    desk.page(state, cursor)
+                    driver.page(state, cursor)
 
     # Count.
 
-    def test_counts_tell_what_is_where(self, desk: Desk) -> None:
-        furnish(desk)
-        counts = desk.counts()
-        assert counts.sizes == Sizes(delayed=3, ready=3, leased=4, dead=3)
-        assert counts.flow == Flow(put=19, acked=3, expired=3, died=3)
+    def test_counts_tell_what_is_where(self, driver: Driver) -> None:
+        driver.furnish()
+        counts = driver.ask(cmd.Count("q"), Counts)
+        assert (counts.recount, counts.strays, counts.stored) == (None, None, None)
+        assert counts.sizes == Sizes(delayed=3, ready=3, leased=3, dead=3)
+        assert counts.flow == Flow(put=18, acked=3, expired=3, died=3)
         assert (counts.kept, counts.keep, counts.paused) == (6, HOUR, False)
+        audited = driver.counts()
+        assert (audited.sizes, audited.flow) == (counts.sizes, counts.flow)
+        assert audited.oldest == counts.oldest == START - 5
 
-    def test_counts_without_a_recount_are_the_same(self, desk: Desk) -> None:
-        furnish(desk)
-        counts = desk.ask(cmd.Count("q"), Counts)
-        assert (counts.recount, counts.strays) == (None, None)
-        audited = desk.counts()
-        assert (counts.sizes, counts.flow, counts.oldest) == (
-            audited.sizes, audited.flow, audited.oldest,
-        )  # fmt: skip
-
-    def test_stored_bytes_are_those_of_all_messages(self, desk: Desk) -> None:
-        def stored() -> int:
-            return desk.ask(cmd.Count("q", stored=True), Counts).stored or 0
-
-        assert stored() == 0
-        furnish(desk)
-        before = stored()
-        assert 0 < before <= 19 * 400  # a few bytes each, and up to 200 more
+    def test_stored_bytes_are_those_of_all_messages(self, driver: Driver) -> None:
+        driver.furnish()
+        before = driver.stored()
+        assert 0 < before <= 18 * 400  # a few bytes each, and up to 200 more
         text = "é" * 50  # two bytes each, wherever it stands
-        desk.put(text, text * 2, data=b"x" * 1_000, json=False, headers={"h": text}, group=text)
+        fields: dict[str, Any] = {"headers": {"h": text}, "group": text}
+        driver.put(text, text * 2, data=b"x" * 1_000, json=False, **fields)
         least = 2 * (1_000 + 100 + len('{"h":""}') + 100) + 300
-        assert least <= stored() - before <= least + 2 * 200
-        desk.cancel(text, text * 2)
-        assert stored() == before
-        assert desk.counts().stored is None
+        assert least <= driver.stored() - before <= least + 2 * 200
+        driver.cancel(text, text * 2)
+        assert driver.stored() == before
 
-    def test_stored_bytes_of_a_queue_that_is_not_there(self, desk: Desk) -> None:
-        assert desk.ask(cmd.Count("q", stored=True), Counts) == Counts(Sizes(), Flow(), stored=0)
+    def test_oldest_is_the_earliest_due_time_of_ready_messages(self, driver: Driver) -> None:
+        assert driver.counts().oldest is None
+        driver.put("later", delay=5)
+        assert driver.counts().oldest is None
+        driver.put("a", at=START - 5, priority=3)
+        driver.put("b", at=START - 9)
+        assert driver.counts().oldest == START - 9
+        driver.lease("heavy", priority=9)  # this has ranked the others
+        assert driver.counts().oldest == START - 9
+        driver.cancel("b")
+        assert driver.counts().oldest == START - 5
+        driver.put("c", at=START - 7)
+        assert driver.counts().oldest == START - 7
 
-    def test_oldest_is_the_earliest_due_time_of_ready_messages(self, desk: Desk) -> None:
-        assert desk.counts().oldest is None
-        desk.put("later", delay=5)
-        assert desk.counts().oldest is None
-        desk.put("a", at=START - 5, priority=3)
-        desk.put("b", at=START - 9)
-        assert desk.counts().oldest == START - 9
-        desk.put("heavy", priority=9)
-        assert desk.take(1) == ["heavy"]  # now the others are weighed
-        assert desk.counts().oldest == START - 9
-        desk.cancel("b")
-        assert desk.counts().oldest == START - 5
-        desk.put("c", at=START - 7)
-        assert desk.counts().oldest == START - 7
-
-    def test_a_lapsed_lease_counts_as_leased_until_a_command_meets_it(self, desk: Desk) -> None:
-        desk.lease("a")
-        desk.wait(1_000)
-        assert desk.counts().sizes.leased == 1
-        desk.claim(0)
-        assert desk.counts().sizes.leased == 0
+    def test_a_lapsed_lease_counts_as_leased_until_a_command_meets_it(self, driver: Driver) -> None:
+        driver.lease("a")
+        driver.wait(1_000)
+        assert driver.counts().sizes.leased == 1
+        driver.claim(0)
+        assert driver.counts().sizes.leased == 0
 
     # Forecast.
 
-    def test_a_forecast_counts_by_buckets_that_end_at_their_edge(self, desk: Desk) -> None:
+    def test_a_forecast_counts_by_buckets_that_end_at_their_edge(self, driver: Driver) -> None:
         for number, delay in enumerate((0, 1, 10, 11, 20, 30, 31)):
-            desk.put(f"m{number}", delay=delay)
-        assert desk.forecast(10, 3) == Forecasted(START, 1, [2, 2, 1], 1)
+            driver.put(f"m{number}", delay=delay)
+        assert driver.forecast(10, 3) == Forecasted(START, 1, [2, 2, 1], 1)
 
-    def test_a_forecast_counts_what_is_due_as_overdue(self, desk: Desk) -> None:
-        desk.put("a", "b")
-        desk.put("heavy", priority=1)
-        assert desk.take(1) == ["heavy"]
-        desk.put("c", at=START - 1)
-        assert desk.forecast(10, 2) == Forecasted(START, 3, [0, 0], 0)
+    def test_a_forecast_counts_only_waiting_messages(self, driver: Driver) -> None:
+        driver.furnish()
+        assert driver.forecast(HOUR // 2, 2) == Forecasted(START, 3, [0, 3], 0)
 
-    def test_a_forecast_counts_only_waiting_messages(self, desk: Desk) -> None:
-        furnish(desk)
-        assert desk.forecast(HOUR // 2, 2) == Forecasted(START, 3, [0, 3], 0)
-
-    def test_buckets_of_an_hour_or_more_begin_on_whole_hours(self, desk: Desk) -> None:
+    def test_buckets_of_an_hour_or_more_begin_on_whole_hours(self, driver: Driver) -> None:
         start = START - START % HOUR
         assert start < START - 1
         for bucket in (HOUR, 3 * HOUR // 2, 2 * HOUR, 24 * HOUR):
-            one = desk.apart(str(bucket))
+            one = driver.apart(str(bucket))
             one.put("past", at=start + 1)
-            edges = [start + bucket * number for number in range(1, 5)]
-            for edge in edges:
+            for edge in (start + bucket * number for number in range(1, 5)):
                 one.put(f"at {edge}", at=edge)
                 one.put(f"behind {edge}", at=edge + 1)
             assert one.forecast(bucket, 3) == Forecasted(start, 1, [1, 2, 2], 3)
 
-    def test_a_forecast_by_hours_follows_every_change(self, desk: Desk) -> None:
-        furnish(desk)
-        desk.put("a", "b", "c", "d", "e", delay=3 * HOUR, group="h")
-        desk.cancel("a")
-        desk.reschedule("b", delay=5 * HOUR)
-        desk.put("c", on_conflict="replace", delay=7 * HOUR)
-        desk.set_aside("d")
-        desk.revive("dead1", delay=2 * HOUR)
-        desk.put("gone", delay=HOUR, died=START)
-        (held,) = leases(desk.claim(1))
-        desk.retry(held, delay=4 * HOUR)
-        told = desk.forecast(HOUR, 8)
+    def test_a_forecast_by_hours_follows_every_change(self, driver: Driver) -> None:
+        driver.furnish()
+        driver.put("a", "b", "c", "d", "e", delay=3 * HOUR, group="h")
+        driver.cancel("a")
+        driver.reschedule("b", delay=5 * HOUR)
+        driver.put("c", on_conflict="replace", delay=7 * HOUR)
+        driver.set_aside("d")
+        driver.revive("dead1", delay=2 * HOUR)
+        driver.put("gone", delay=HOUR, died=START)
+        driver.retry(*driver.hold(1), delay=4 * HOUR)
         start = START - START % HOUR
-        assert told == Forecasted(start, 2, [0, 3, 1, 1, 1, 1, 0, 1], 0)
-        desk.wait(3 * HOUR)
-        told = desk.forecast(HOUR, 8)
+        expected = Forecasted(start, 2, [0, 3, 1, 1, 1, 1, 0, 1], 0)
+        assert driver.forecast(HOUR, 8) == expected
+        driver.wait(3 * HOUR)
+        told = driver.forecast(HOUR, 8)
         assert (told.overdue, told.buckets, told.later) == (7, [0, 1, 1, 0, 1, 0, 0, 0], 0)
-        desk.cancel_where(after=START)
-        assert desk.forecast(HOUR, 8).buckets == [0] * 8
+        driver.cancel_where(after=START)
+        assert driver.forecast(HOUR, 8).buckets == [0] * 8
 
     # Queues.
 
-    def test_queues_are_named_sorted_and_by_prefix(self, desk: Desk) -> None:
+    def test_queues_are_named_sorted_and_by_prefix(self, driver: Driver) -> None:
+        driver.put("a")
+        driver.cancel("a")  # a queue stays when it is empty
         for name in ("b", "a/x", "a", "a/y", "ab", "A"):
-            desk.batch(cmd.Configure(name))
-        assert desk.queues() == ["A", "a", "a/x", "a/y", "ab", "b"]
-        assert desk.queues("a/") == ["a/x", "a/y"]
-        assert desk.queues("a/x") == ["a/x"]
-        assert desk.queues("%") == desk.queues("a_") == desk.queues("*") == []
+            driver.batch(cmd.Configure(name))
+        assert driver.queues() == ["A", "a", "a/x", "a/y", "ab", "b", "q"]
+        assert driver.queues("a/") == ["a/x", "a/y"]
+        assert driver.queues("a/x") == ["a/x"]
+        assert driver.queues("%") == driver.queues("a_") == driver.queues("*") == []
 
-    def test_a_queue_stays_when_it_is_empty(self, desk: Desk) -> None:
-        desk.put("a")
-        desk.cancel("a")
-        assert desk.queues() == ["q"]
+    # Budgets: a reply ends before so many bytes, and a later command returns the rest.
+
+    def test_a_find_answers_the_first_ids_only(self, driver: Driver) -> None:
+        stock(driver)
+        for budget, count in ((0, 1), (KIB, 1), (4 * KIB, 3), (1 << 20, 10)):
+            found = driver.ask(cmd.Find("q", ["none", *IDS], budget), Found)
+            assert [m and m.id for m in found.messages] == [None, *IDS[:count]]
+
+    @pytest.mark.parametrize("state", [None, "next", "ready", "delayed", "leased", "dead"])
+    def test_pages_end_before_the_budget_and_the_next_goes_on(
+        self, driver: Driver, state: Any
+    ) -> None:
+        stock(driver, delay=HOUR if state == "delayed" else 0)
+        held = driver.hold() if state in ("leased", "dead") else []
+        if state == "dead":
+            driver.bury(*held)
+        for budget in (0, 2 * KIB, 4 * KIB):
+            found: list[str] = []
+            for page in driver.pages(state, max_bytes=budget):
+                size = sum(len(message.data) for message in page.messages)
+                assert len(page.messages) == 1 or size <= budget
+                assert page.messages or page.cursor is None or not found
+                found += ids_of(page)
+            assert (found if state else sorted(found)) == IDS  # without a state: no order
+
+    def test_a_budget_that_two_messages_just_use_up_ends_no_scan(self, driver: Driver) -> None:
+        driver.put("a", "b", "c", data=b"x" * KIB, json=False)
+        for state in (None, "ready"):
+            for budget in range(2 * KIB, 2 * KIB + 64):  # what is counted beside a body is small
+                pages = driver.pages(state, max_bytes=budget)
+                found = [id for page in pages for id in ids_of(page)]
+                assert sorted(found) == ["a", "b", "c"], budget
+
+    def test_a_page_over_ready_and_delayed_has_one_budget(self, driver: Driver) -> None:
+        driver.put("a", "b", data=b"x" * KIB, json=False)
+        driver.put("c", "d", data=b"x" * KIB, json=False, delay=HOUR)
+        page = driver.page("next", max_bytes=3 * KIB)
+        assert ids_of(page) == ["a", "b"]
+        assert ids_of(driver.page("next", page.cursor)) == ["c", "d"]
+
+    def test_a_claim_leases_what_it_returns(self, driver: Driver) -> None:
+        for budget, count in ((0, 1), (4 * KIB, 3), (1 << 20, 10)):
+            one = driver.apart(f"{budget}")
+            stock(one)
+            claimed = one.ask(cmd.Claim(one.queue, 10, 1_000, "w1", budget), Claimed)
+            assert ids_of(claimed) == IDS[:count]
+            sizes = one.counts().sizes
+            assert (sizes.leased, sizes.ready) == (count, 10 - count)
+            assert one.take() == IDS[count:]
+
+    def test_a_claim_with_a_budget_takes_the_highest_priority(self, driver: Driver) -> None:
+        stock(driver)
+        driver.put("heavy", data=b"x" * KIB, json=False, priority=9)
+        claimed = driver.ask(cmd.Claim("q", 20, 1_000, "w1", 3 * KIB), Claimed)
+        assert ids_of(claimed) == ["heavy", "m0"]
+        assert driver.take(20) == IDS[1:]
+
+    def test_expired_messages_use_no_budget(self, driver: Driver) -> None:
+        driver.put("late", data=b"x" * 9 * KIB, json=False, expires=1, at=START - 5)
+        stock(driver)
+        claimed = driver.ask(cmd.Claim("q", 10, 1_000, "w1", 3 * KIB), Claimed)
+        assert ids_of(claimed) == IDS[:2]
+
+    def test_headers_and_failures_count(self, driver: Driver) -> None:
+        driver.put_items(Item(id, b"1", headers={"h": "x" * KIB}) for id in IDS)
+        assert len(driver.page("ready", max_bytes=4 * KIB).messages) == 3
+        driver.retry(*driver.hold(), reason="x" * KIB)
+        assert len(driver.page("ready", max_bytes=5 * KIB).messages) == 2

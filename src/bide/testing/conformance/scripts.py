@@ -1,33 +1,32 @@
 # ruff: noqa: D102  (the name of each case says what it checks)
-"""Random scripts: any order of commands gets the replies of the memory engine."""
+"""Random scripts: any order of commands gets the replies of the memory engine.
+
+They have few ids, few tokens and short times, so that their commands interact.
+"""
 
 import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-import msgspec
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from bide.engines.memory import MemoryEngine
 from bide.engines.port import Engine
 from bide.model import commands as cmd
-from bide.model.message import EXPIRED_KEEP, STATES, Message
-from bide.model.replies import Affected, Claimed, Counts, Explained, Page, Reply, Sizes
-from bide.testing.conformance.desk import START
-from bide.testing.conformance.vocabulary import (
-    GROUPS,
-    IDS,
-    QUEUES,
-    Held,
-    Op,
-    Script,
-    limited_scripts,
-    scripts,
-)
+from bide.model.message import EXPIRED_KEEP, LAPSED, STATES, Failure, Item, Message, version_of
+from bide.model.replies import Affected, Claimed, Explained, Page, Reply, Sizes
+from bide.testing.conformance.driver import START
 from bide.testing.conformance.watch import Watch, audit, dump, reply_of
 
-__all__ = ["Player", "ScriptCases", "clear", "searching"]
+__all__ = [
+    "QUEUES", "Player", "Script", "ScriptCases", "clear", "limited_scripts", "scripts",
+    "searching",
+]  # fmt: skip
 
 EXAMPLES = int(os.environ.get("BIDE_EXAMPLES", "200"))
 
@@ -45,20 +44,212 @@ searching = settings(
     ],
 )
 
+IDS = ["a", "b", "10", "9", "1e1"]
+QUEUES = ["q", "q2"]
+GROUPS = ["g", "g2"]
+DELAYS = [0, 0, 0, 1, 2, 5, 10]
+MOMENTS = [START - 5, START - 1, START, START + 1, START + 2, START + 5, START + 10]
+STEPS = [0, 0, 1, 1, 2, 3, 5, 10, EXPIRED_KEEP]
+WEIGHTS = [0, 0, 0, 1, 9, 10, 255]
+VERSIONS = [
+    version_of(Item("a", data, attempts=attempts), due)
+    for data in (b"1", b"2") for attempts in (1, 2) for due in (START, START + 1, START + 2)
+]  # fmt: skip
 
-class Ledger:
-    """Remembers the tokens that an engine gave, for scripts that use right and wrong ones."""
 
-    def __init__(self) -> None:
+class Held(NamedTuple):
+    """A command about leases; the tokens are known only when the script is played."""
+
+    verb: Any
+    queue: str
+    refs: list[tuple[str, str]]
+    """Each lease by its id, and by which token it has."""
+    fields: dict[str, Any]
+
+
+Op = cmd.Command | Held
+Script = list[tuple[int, list[Op]]]
+
+some = st.sampled_from
+queues = some([*QUEUES[:1] * 4, *QUEUES[1:]])
+ids = some(IDS)
+named = st.lists(ids, max_size=4)
+actors = some([None, "ann"])
+delays = some(DELAYS)
+maybe_due = st.none() | some(MOMENTS)
+maybe_version = some([None, None, None, *VERSIONS])
+wheres = st.builds(cmd.Where, group=some([None, None, *GROUPS]), after=maybe_due, before=maybe_due)
+rules = st.none() | wheres
+items = st.builds(
+    Item,
+    id=ids,
+    data=some([b"1", b"2"]),
+    json=some([True, True, False]),
+    at=some([None, None, None, *MOMENTS]),
+    delay=delays,
+    priority=some(WEIGHTS),
+    expires=some([None, None, None, 0, 2, 10]),
+    attempts=some([1, 2, 2, 3]),
+    group=some([None, *GROUPS]),
+    headers=some([None, None, {}, {"a": "b"}]),
+    attempt=some([0, 0, 0, 1]),
+    failures=some([(), (), (Failure(1, START - 3, "w9", LAPSED),)]),
+    died=some([None, None, None, None, None, START - 2, START + 3]),
+    created=some([None, None, None, None, None, 0, START - 9]),
+    latest=some([None, None, 0, 2, 10]),
+)  # fmt: skip
+edits = st.builds(
+    cmd.Edit,
+    queue=queues,
+    ids=st.lists(ids, max_size=3),
+    data=some([UNSET, UNSET, b"1", b"2"]),
+    json=some([True, False]),
+    priority=some([UNSET, UNSET, *WEIGHTS]),
+    attempts=some([UNSET, UNSET, 1, 2, 3]),
+    expires=some([UNSET, UNSET, None, 2, 10]),
+    group=some([UNSET, UNSET, None, *GROUPS]),
+    headers=some([UNSET, UNSET, None, {}, {"a": "b"}]),
+    at=some([None, None, None, None, *MOMENTS[:3]]),
+    delay=some([None, None, None, *DELAYS]),
+    if_version=maybe_version,
+)  # fmt: skip
+
+
+def _put(queue: str, items: list[Item], on_conflict: Any, version: str | None = None) -> cmd.Put:
+    """Return a put; `latest` is for those that replace."""
+    if on_conflict != "replace":
+        items = [replace(item, latest=None) for item in items]
+    return cmd.Put(queue, items, on_conflict, version)
+
+
+def _ack_with_results(queue: str, leases: list[cmd.Lease]) -> cmd.Ack:
+    return cmd.Ack(queue, leases, [b"1", None, b"[2]", b"null"][: len(leases)])
+
+
+def _held(verb: Any, **fields: SearchStrategy[Any]) -> SearchStrategy[Held]:
+    whiches = some(["right"] * 5 + ["stale", "another's", "another queue's"])
+    refs = st.lists(st.tuples(ids, whiches), max_size=4)
+    return st.builds(Held, st.just(verb), queues, refs, st.fixed_dictionaries(fields))
+
+
+PUTS = st.builds(
+    _put, queues, st.lists(items, max_size=4), some(["keep"] * 3 + ["replace"] * 2 + ["revive"])
+)
+CLAIMS = st.builds(
+    cmd.Claim, queues, some([0, 1, 1, 2, 3, 10]), some([0, 1, 3, 5, 100]), some(["w1", "w2"]),
+    slots=some([None, None, 0, 1, 2]),
+)  # fmt: skip
+SETTLES: list[SearchStrategy[Any]] = [
+    _held(cmd.Ack),
+    _held(_ack_with_results),
+    _held(cmd.Extend, lease=some([0, 1, 5, 100])),
+    _held(cmd.Retry, delay=delays, reason=some(["", "no"]), release=st.booleans()),
+    _held(cmd.Bury, reason=some(["", "bad"])),
+]
+CHANGES: list[SearchStrategy[Any]] = [
+    st.builds(cmd.Cancel, queues, named, if_due=maybe_due, actor=actors),
+    st.builds(cmd.Cancel, queues, named, if_version=maybe_version),
+    st.builds(cmd.Reschedule, queues, named, maybe_due, delays, if_version=maybe_version),
+    st.builds(_put, queues, st.lists(items, max_size=2), st.just("replace"), maybe_version),
+    st.builds(cmd.Cancel, queues, where=wheres, dry_run=st.booleans(), actor=actors),
+    st.builds(cmd.Reschedule, queues, named, maybe_due, delays, if_due=maybe_due),
+    st.builds(cmd.Reschedule, queues, named, delay=delays),
+    edits,
+    st.builds(cmd.Release, queues, named, some(["released", "no"])),
+    st.builds(cmd.Revive, queues, named, delays),
+    st.builds(cmd.Bury, queues, reason=some(["", "moved"]), ids=named, actor=actors),
+    st.builds(cmd.Purge, queues, st.just("dead"), ids=named, actor=actors),
+    st.builds(cmd.Delete, queues),
+    st.builds(
+        cmd.Configure, queues, some([None, None, None, False, False, True]),
+        some([None, None, 0, 3, 10, 3 * EXPIRED_KEEP]), some([None, None, 0, 3, EXPIRED_KEEP]),
+        some([None, None, 0, 2, EXPIRED_KEEP]), actor=actors,
+    ),
+    st.builds(cmd.Purge, queues, some(STATES), maybe_due, actor=actors),
+]  # fmt: skip
+READS: list[SearchStrategy[Any]] = [
+    st.builds(cmd.Find, queues, st.lists(ids, max_size=6)),
+    st.builds(cmd.Scan, queues, some([*STATES, "next"]), rules, limit=some([1, 2, 3, 500])),
+    st.builds(cmd.Scan, queues, where=rules, limit=st.just(500)),
+    st.builds(cmd.Scan, queues, prefix=some(["", "1", "10", "a", "z"]), limit=st.just(500)),
+    st.builds(cmd.Count, queues, st.booleans()),
+    st.builds(cmd.History, queues, ids),
+    st.builds(cmd.History, queues, ids),
+    st.builds(cmd.Forecast, queues, some([1, 2, 5]), some([0, 1, 3])),
+    st.builds(cmd.Explain, queues, st.none() | ids),
+    st.builds(cmd.Queues, some(["", "q", "q2", "%"])),
+]
+OPS = st.one_of(*[PUTS, CLAIMS] * 6, *SETTLES * 2, *CHANGES, *READS)
+"""One command of a script; puts, claims and what settles come more often than the rest."""
+
+
+def scripts() -> SearchStrategy[Script]:
+    """Return scripts: how far time moves, then a batch, and so on."""
+    steps = st.tuples(some(STEPS), st.lists(OPS, min_size=1, max_size=5))
+    return st.lists(steps, min_size=3, max_size=16)
+
+
+def limited_scripts() -> SearchStrategy[Script]:
+    """Return scripts that begin with limits of a queue, and change them now and then."""
+    limits, rates = some([None, 0, 1, 2]), some([None, None, 0, 1_500, 15_000])
+    limiting = st.builds(
+        cmd.Configure, queues, limit=limits, rate=rates, group_limit=limits, group_rate=rates
+    )
+    often = st.one_of(*[OPS] * 6, limiting)
+    steps = st.tuples(some(STEPS), st.lists(often, min_size=1, max_size=6))
+    first = st.tuples(st.just(0), st.lists(limiting, min_size=2, max_size=3))
+    return st.builds(
+        lambda one, rest: [one, *rest], first, st.lists(steps, min_size=3, max_size=16)
+    )
+
+
+class Player:
+    """Plays the steps of a script on an engine.
+
+    It remembers the tokens that the engine gave, for scripts that use right and wrong ones.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._watch = Watch(engine)
         self._tokens: dict[tuple[str, str], list[int]] = defaultdict(list)
         self._last: dict[str, int] = {}
 
-    def resolve(self, op: Op) -> cmd.Command:
+    def batch(self, ops: Sequence[Op], now: int) -> list[Reply]:
+        """Execute a step as one batch."""
+        return self._play(ops, lambda commands: self._engine.execute(commands, now))
+
+    def singly(self, ops: Sequence[Op], now: int) -> list[Reply]:
+        """Execute a step command by command."""
+        return self._play(
+            ops, lambda commands: [self._engine.execute([each], now)[0] for each in commands]
+        )
+
+    def watched(self, ops: Sequence[Op], now: int) -> list[Reply]:
+        """Execute a step command by command, each checked against the lifecycle."""
+        return self._play(
+            ops, lambda commands: [self._watch.execute(each, now) for each in commands]
+        )
+
+    def _play(
+        self, ops: Sequence[Op], execute: Callable[[list[cmd.Command]], list[Reply]]
+    ) -> list[Reply]:
+        commands = [self._resolve(op) for op in ops]
+        replies = execute(commands)
+        for command, reply in zip(commands, replies, strict=True):
+            if isinstance(reply, Claimed) and reply.messages:
+                assert reply.token > self._last.get(command.queue, 0), "a token did not grow"
+                self._last[command.queue] = reply.token
+                for message in reply.messages:
+                    self._tokens[command.queue, message.id].append(reply.token)
+        return [plain(command, reply) for command, reply in zip(commands, replies, strict=True)]
+
+    def _resolve(self, op: Op) -> cmd.Command:
         """Return the command that a step of a script means for this engine."""
         if not isinstance(op, Held):
             return op
-        leases = [cmd.Lease(ref.id, self._token(op.queue, ref.id, ref.which)) for ref in op.refs]
-        command: cmd.Command = op.verb(op.queue, leases, **dict(op.fields))
+        leases = [cmd.Lease(id, self._token(op.queue, id, which)) for id, which in op.refs]
+        command: cmd.Command = op.verb(op.queue, leases, **op.fields)
         return command
 
     def _token(self, queue: str, id: str, which: str) -> int:
@@ -74,65 +265,14 @@ class Ledger:
                 theirs = [tokens for (name, _), tokens in self._tokens.items() if name != queue]
                 return max((tokens[-1] for tokens in theirs if tokens), default=1)
 
-    def note(self, commands: Sequence[cmd.Command], replies: Sequence[Reply]) -> None:
-        """Note the tokens of claims; they must grow."""
-        for command, reply in zip(commands, replies, strict=True):
-            if isinstance(reply, Claimed) and reply.messages:
-                assert reply.token > self._last.get(command.queue, 0), "a token did not grow"
-                self._last[command.queue] = reply.token
-                for message in reply.messages:
-                    self._tokens[command.queue, message.id].append(reply.token)
-
-
-class Player:
-    """Plays the steps of a script on an engine.
-
-    Args:
-        engine: that executes them.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._ledger = Ledger()
-        self._watch = Watch(engine)
-
-    def batch(self, ops: Sequence[Op], now: int) -> list[Reply]:
-        """Execute a step as one batch."""
-        return self._play(ops, lambda commands: self._engine.execute(commands, now))
-
-    def singly(self, ops: Sequence[Op], now: int) -> list[Reply]:
-        """Execute a step command by command."""
-        return self._play(ops, lambda commands: [self._one(each, now) for each in commands])
-
-    def watched(self, ops: Sequence[Op], now: int) -> list[Reply]:
-        """Execute a step command by command, each checked against the lifecycle."""
-        return self._play(ops, lambda commands: [self._checked(each, now) for each in commands])
-
-    def _one(self, command: cmd.Command, now: int) -> Reply:
-        return self._engine.execute([command], now)[0]
-
-    def _checked(self, command: cmd.Command, now: int) -> Reply:
-        if command.only_reads:
-            return self._one(command, now)
-        return self._watch.execute(command, now)
-
-    def _play(
-        self, ops: Sequence[Op], execute: Callable[[list[cmd.Command]], list[Reply]]
-    ) -> list[Reply]:
-        commands = [self._ledger.resolve(op) for op in ops]
-        replies = execute(commands)
-        assert len(replies) == len(commands)
-        self._ledger.note(commands, replies)
-        return [plain(command, reply) for command, reply in zip(commands, replies, strict=True)]
-
 
 def plain(command: cmd.Command, reply: Reply) -> Reply:
     """Return a reply without what may differ: tokens, cursors, the order of a scan of all."""
     if isinstance(reply, Claimed):
         died = sorted(reply.died, key=lambda one: one.id)  # shard by shard on Redis
-        return msgspec.structs.replace(reply, token=0, died=died)
+        return replace(reply, token=0, died=died)
     if isinstance(reply, Explained):  # a server adds who claims through it
-        return msgspec.structs.replace(reply, workers=None, subscriptions=None)
+        return replace(reply, workers=None, subscriptions=None)
     if isinstance(reply, Page) and isinstance(command, cmd.Scan):
         messages = reply.messages
         if command.state is None:
@@ -143,20 +283,20 @@ def plain(command: cmd.Command, reply: Reply) -> Reply:
 
 def dumped(engine: Engine, queue: str, now: int) -> dict[str, Any]:
     """Return all that commands can read of a queue."""
-    seen: dict[str, Any] = {"all": dump(engine, queue, now)}
     states: list[Any] = [*STATES, "next"]
-    for state in states:
-        seen[state] = _walk(engine, cmd.Scan(queue, state, limit=2), now)
+    seen: dict[str, Any] = {
+        state: _walk(engine, cmd.Scan(queue, state, limit=2), now) for state in states
+    }
     for group in GROUPS:
         members = _walk(engine, cmd.Scan(queue, where=cmd.Where(group=group), limit=2), now)
         seen[f"group {group}"] = sorted(members, key=lambda message: message.id)
+    seen["all"] = dump(engine, queue, now)
     by_page = _walk(engine, cmd.Scan(queue, limit=2), now)
     assert {message.id: message for message in by_page} == seen["all"]
     assert len(by_page) == len(seen["all"])
-    seen["forecast"] = engine.execute([cmd.Forecast(queue, 3, 4)], now)
-    for id in IDS:
-        seen[f"ends {id}"] = engine.execute([cmd.History(queue, id)], now)
-    seen["queues"] = engine.execute([cmd.Queues("")], now)
+    reads: list[cmd.Command]
+    reads = [cmd.Forecast(queue, 3, 4), cmd.Queues(""), *(cmd.History(queue, id) for id in IDS)]
+    seen["reads"] = engine.execute(reads, now)
     return seen
 
 
@@ -164,7 +304,7 @@ def _walk(engine: Engine, scan: cmd.Scan, now: int) -> list[Message]:
     messages: list[Message] = []
     cursor = None
     while True:
-        page = reply_of(engine, msgspec.structs.replace(scan, cursor=cursor), Page, now)
+        page = reply_of(engine, replace(scan, cursor=cursor), Page, now)
         messages += page.messages
         if page.cursor is None:
             return messages
@@ -184,7 +324,7 @@ def clear(engine: Engine, queue: str, now: int) -> None:
     ]
     for reply in engine.execute(commands, moment):
         assert not isinstance(reply, Affected) or not reply.more
-    counts: Counts = audit(engine, queue, moment)
+    counts = audit(engine, queue, moment)
     assert (counts.sizes, counts.kept, counts.oldest) == (Sizes(), 0, None)
     assert dump(engine, queue, moment) == {}
 

@@ -3,137 +3,130 @@
 
 import random
 from collections import Counter
-from typing import Any
+
+import pytest
 
 from bide.model import commands as cmd
 from bide.model.message import Item
-from bide.model.rank import GAP, PROMOTE
+from bide.model.rank import GAP, LOOK_GROUPS, LOOK_MESSAGES, LOOK_MOST, PROMOTE
 from bide.model.replies import Claimed
-from bide.testing.conformance.desk import HOUR, START, Desk, ids_of, leases
-from bide.testing.conformance.limiting import put
+from bide.model.times import interval
+from bide.testing.conformance.driver import HOUR, START, Driver, ids_of, leases
+from bide.testing.conformance.limiting import limited, put
 
-__all__ = ["TurnCases"]
+__all__ = ["BurstCases", "TurnCases"]
 
 
-def one_by_one(desk: Desk, **fields: Any) -> str:
+def one_by_one(driver: Driver) -> str:
     """Claim messages one at a time until none comes; return them in their order."""
     found = []
-    while taken := desk.take(1, **fields):
+    while taken := driver.take(1, HOUR):
         found += taken
     return " ".join(found)
+
+
+def line_up(driver: Driver) -> None:
+    """Claim nothing until all that is due is in line."""
+    while (claimed := driver.claim(0)).behind:
+        assert claimed.messages == []
 
 
 class TurnCases:
     """How a limited queue chooses."""
 
-    def test_groups_take_turns(self, desk: Desk) -> None:
-        desk.configure(limit=100)
-        put(desk, "a1 a2 a3 a4 b1 b2 c1 -1 -2")
-        assert one_by_one(desk, lease=HOUR) == "a1 b1 c1 -1 a2 b2 -2 a3 a4"
+    def test_groups_take_turns(self, driver: Driver) -> None:
+        limited(driver, "a1 a2 a3 a4 b1 b2 c1 -1 -2", limit=100)
+        assert one_by_one(driver) == "a1 b1 c1 -1 a2 b2 -2 a3 a4"
 
-    def test_groups_enter_in_the_order_in_which_their_messages_are_due(self, desk: Desk) -> None:
-        desk.configure(limit=100)
-        put(desk, "c1 a1 b1 c2")
-        put(desk, "d1", at=START - 1)
-        put(desk, "-1 e1", priority=1)
-        assert one_by_one(desk, lease=HOUR) == "d1 -1 e1 c1 a1 b1 c2"
+    def test_groups_enter_in_the_order_in_which_their_messages_are_due(
+        self, driver: Driver
+    ) -> None:
+        limited(driver, "c1 a1 b1 c2", limit=100)
+        put(driver, "d1", at=START - 1)
+        put(driver, "-1 e1", priority=1)
+        assert one_by_one(driver) == "d1 -1 e1 c1 a1 b1 c2"
 
     def test_groups_that_enter_between_two_deliveries_do_so_in_their_order(
-        self, desk: Desk
+        self, driver: Driver
     ) -> None:
-        desk.configure(limit=100)
-        put(desk, "d1 d2 d3 c1", attempts=9)
-        first = desk.claim(1, lease=HOUR)
-        put(desk, "z1")
-        desk.claim(0)
-        put(desk, "y1 y2", delay=HOUR)
-        desk.reschedule("y1")
-        desk.edit("z1", group="x")
-        desk.claim(0)
-        desk.retry(*leases(first), release=True)  # d has waited since before
-        put(desk, "z2 b1 -1")
+        limited(driver, "d1 d2 d3 c1", limit=100)
+        first = driver.hold(1, HOUR)
+        put(driver, "z1")
+        driver.claim(0)
+        put(driver, "y1 y2", delay=HOUR)
+        driver.reschedule("y1")
+        driver.edit("z1", group="x")
+        driver.claim(0)
+        driver.retry(*first, release=True)  # d has waited since before
+        put(driver, "z2 b1 -1")
         # Entered: d and c; then d was served; then x, y, z, b and none; d comes behind all of them
-        assert one_by_one(desk, lease=HOUR) == "c1 z1 y1 z2 b1 -1 d1 d2 d3"
+        assert one_by_one(driver) == "c1 z1 y1 z2 b1 -1 d1 d2 d3"
 
     def test_a_group_of_expired_messages_leaves_its_turn_to_the_next_group(
-        self, desk: Desk
+        self, driver: Driver
     ) -> None:
-        desk.configure(limit=100)
-        put(desk, "a1", expires=1)
-        put(desk, "b1 b2 c1")
-        desk.wait(2)
-        assert desk.take(2) == ["b1", "c1"]
+        put(driver, "a1", expires=1)
+        limited(driver, "b1 b2 c1", limit=100)
+        driver.wait(2)
+        assert driver.take(2) == ["b1", "c1"]
 
-    def test_many_expired_messages_leave_room_for_others(self, bare: Desk) -> None:
+    def test_many_expired_messages_leave_room_for_others(self, bare: Driver) -> None:
         """Together they are more than a claim examines, and less than it may bring."""
         bare.configure(limit=2 * PROMOTE)
         count = PROMOTE * 2 // 3
         bare.put(*[f"a{number}" for number in range(count)], expires=1)
         bare.put(*[f"b{number}" for number in range(count)])
-        while bare.claim(0).behind:
-            pass
+        line_up(bare)
         bare.wait(2)
-        found: list[str] = []
-        while taken := bare.take(PROMOTE):
-            found += taken
-        assert found == [f"b{number}" for number in range(count)]
+        assert bare.take(PROMOTE) + bare.take(PROMOTE) == [f"b{number}" for number in range(count)]
 
-    def test_a_group_whose_line_becomes_empty_enters_anew(self, desk: Desk) -> None:
-        desk.configure(limit=100)
-        put(desk, "c1 b1 a1", attempts=9)
-        desk.claim(0)
-        desk.reschedule("c1", delay=1)
-        desk.wait(1)
-        desk.claim(0)
-        desk.edit("b1", group="a")
-        put(desk, "b2")
-        assert one_by_one(desk, lease=HOUR) == "b1 c1 b2 a1"
+    def test_a_group_whose_line_becomes_empty_enters_anew(self, driver: Driver) -> None:
+        limited(driver, "c1 b1 a1", limit=100)
+        driver.claim(0)
+        driver.reschedule("c1", delay=1)
+        driver.wait(1)
+        driver.claim(0)
+        driver.edit("b1", group="a")
+        put(driver, "b2")
+        assert one_by_one(driver) == "b1 c1 b2 a1"
 
-    def test_a_group_that_has_leases_only_enters_anew(self, desk: Desk) -> None:
-        desk.configure(limit=100)
-        put(desk, "a1 a2", attempts=9)
-        held = leases(desk.claim(lease=HOUR))
-        put(desk, "b1")
-        assert desk.take(lease=HOUR) == ["b1"]
-        put(desk, "c1")
-        desk.claim(0)
-        desk.retry(held[0], release=True)
-        assert one_by_one(desk, lease=HOUR) == "c1 a1"
+    def test_a_group_that_has_leases_only_enters_anew(self, driver: Driver) -> None:
+        limited(driver, "a1 a2", limit=100)
+        held = driver.hold(lease=HOUR)
+        put(driver, "b1")
+        assert driver.take(lease=HOUR) == ["b1"]
+        put(driver, "c1")
+        driver.claim(0)
+        driver.retry(held[0], release=True)
+        assert one_by_one(driver) == "c1 a1"
 
-    def test_many_groups_enter_one_behind_the_other(self, bare: Desk) -> None:
+    def test_many_groups_enter_one_behind_the_other(self, bare: Driver) -> None:
         """More than come before the group that was served last."""
-        bare.configure(limit=20_000)
         count = GAP + PROMOTE
-        put(bare, "a1 a2 a3")
+        limited(bare, "a1 a2 a3", limit=20_000)
         assert bare.take(1) == ["a1"]
         ids = [f"m{number:04}" for number in reversed(range(count))]
         bare.put_items([Item(id, b"1", group=id) for id in ids])
-        while bare.claim(0).behind:
-            pass
+        line_up(bare)
         served = bare.take(count + 2)
         assert [id for id in served if id[0] == "m"] == ids
         assert served.index("a2") == GAP - 1
 
-    def test_one_claim_gives_a_message_of_each_group_in_turn(self, desk: Desk) -> None:
-        desk.configure(limit=100)
-        put(desk, "a1 a2 a3 b1 b2 c1")
-        assert desk.take(5) == ["a1", "b1", "c1", "a2", "b2"]
+    def test_one_claim_gives_a_message_of_each_group_in_turn(self, driver: Driver) -> None:
+        limited(driver, "a1 a2 a3 b1 b2 c1", limit=100)
+        assert driver.take(5) == ["a1", "b1", "c1", "a2", "b2"]
 
-    def test_a_group_that_comes_later_waits_for_no_backlog(self, bare: Desk) -> None:
+    def test_a_group_that_comes_later_waits_for_no_backlog(self, bare: Driver) -> None:
         bare.configure(limit=1)
         bare.put(*[f"a{number}" for number in range(100)], group="a")
-        (lease,) = leases(bare.claim())
-        put(bare, "b1")
-        bare.ack(lease)
-        claimed = bare.claim()
-        assert ids_of(claimed) == ["b1"]
-        put(bare, "b2 c1")
-        for id in ("a1", "b2", "c1", "a2"):  # a was served before b2 and c1 came
-            bare.ack(*leases(claimed))
-            claimed = bare.claim()
-            assert ids_of(claimed) == [id]
+        comes = {"a0": "b1", "b1": "b2 c1"}
+        for id in ("a0", "b1", "a1", "b2", "c1", "a2"):  # a was served before b2 and c1 came
+            (lease,) = bare.hold()
+            assert lease.id == id
+            put(bare, comes.get(id, ""))
+            bare.ack(lease)
 
-    def test_nobody_waits_for_more_than_one_message_of_each_other_group(self, bare: Desk) -> None:
+    def test_nobody_waits_for_more_than_one_message_of_each_other_group(self, bare: Driver) -> None:
         chance = random.Random(4)
         bare.configure(limit=1)
         arrived: dict[str, tuple[int, str]] = {}
@@ -154,71 +147,64 @@ class TurnCases:
                 served.append(group)
                 bare.ack(*leases(claimed))
 
-    def test_within_a_group_priority_and_due_time_decide(self, desk: Desk) -> None:
-        desk.configure(limit=100)
-        put(desk, "a3", at=START - 1)
-        put(desk, "a2", at=START - 2)
-        put(desk, "a1", priority=9)
-        put(desk, "b2 b1", at=START - 9)
-        assert one_by_one(desk) == "b2 a1 b1 a2 a3"
+    def test_within_a_group_priority_and_due_time_decide(self, driver: Driver) -> None:
+        limited(driver, "", limit=100)
+        for text, fields in (("a3", {"at": START - 1}), ("a2", {"at": START - 2}),
+                             ("a1", {"priority": 9}), ("b2 b1", {"at": START - 9})):  # fmt: skip
+            put(driver, text, **fields)
+        assert one_by_one(driver) == "b2 a1 b1 a2 a3"
 
-    def test_new_limits_line_up_what_is_ready(self, desk: Desk) -> None:
-        put(desk, "a1 a2 a3", priority=2)
-        put(desk, "b1 b2")
-        assert desk.take(1) == ["a1"]  # this has made the others ready
-        desk.configure(limit=9)
-        assert one_by_one(desk) == "a2 b1 a3 b2"
+    def test_new_limits_line_up_what_is_ready(self, driver: Driver) -> None:
+        put(driver, "a1 a2 a3", priority=2)
+        put(driver, "b1 b2")
+        assert driver.take(1) == ["a1"]  # this has made the others ready
+        driver.configure(limit=9)
+        assert one_by_one(driver) == "a2 b1 a3 b2"
 
-    def test_without_limits_the_order_is_that_of_the_queue(self, desk: Desk) -> None:
-        desk.configure(limit=1)
-        put(desk, "a1 a2 a3 b1 b2")
-        assert desk.take() == ["a1"]
-        desk.configure(limit=0)
-        assert desk.take() == ["a2", "a3", "b1", "b2"]
-        desk.configure(group_limit=1)
-        assert desk.take() == []
-        desk.wait(1_000)
-        desk.claim(0)
-        desk.counts()
+    def test_without_limits_the_order_is_that_of_the_queue(self, driver: Driver) -> None:
+        limited(driver, "a1 a2 a3 b1 b2", limit=1)
+        assert driver.take() == ["a1"]
+        driver.configure(limit=0)
+        assert driver.take() == ["a2", "a3", "b1", "b2"]
+        driver.configure(group_limit=1)
+        assert driver.take() == []
+        driver.wait(1_000)
+        driver.claim(0)
 
-    def test_changes_of_what_waits_keep_the_lines(self, desk: Desk) -> None:
-        desk.configure(limit=100)
-        put(desk, "a1 a2 a3 b1 b2 c1 c2 d1 d2", attempts=2)
-        desk.claim(0)  # this has lined them up
-        desk.cancel("a1")
-        desk.reschedule("b1", delay=5)
-        desk.edit("c1", group="a")
-        desk.edit("a3", priority=5)
-        desk.put("d1", group="b", on_conflict="replace")
-        desk.set_aside("c2")
-        assert desk.counts().strays == 0
+    def test_changes_of_what_waits_keep_the_lines(self, driver: Driver) -> None:
+        driver.configure(limit=100)
+        put(driver, "a1 a2 a3 b1 b2 c1 c2 d1 d2", attempts=2)
+        driver.claim(0)  # this has lined them up
+        driver.cancel("a1")
+        driver.reschedule("b1", delay=5)
+        driver.edit("c1", group="a")
+        driver.edit("a3", priority=5)
+        driver.put("d1", group="b", on_conflict="replace")
+        driver.set_aside("c2")
         # b2 and d2 stayed where they were; d1 has taken its place again behind b2
-        assert one_by_one(desk, lease=HOUR) == "a3 b2 d2 a2 d1 c1"
-        desk.revive("c2")
-        desk.wait(5)
-        assert one_by_one(desk) == "c2 b1"
-        assert desk.counts().strays == 0
+        assert one_by_one(driver) == "a3 b2 d2 a2 d1 c1"
+        driver.revive("c2")
+        driver.wait(5)
+        assert one_by_one(driver) == "c2 b1"
 
-    def test_rules_and_purges_keep_the_lines(self, desk: Desk) -> None:
-        desk.configure(group_limit=100)
-        put(desk, "a1 a2 b1 b2")
-        desk.claim(0)
-        desk.cancel_where(group="a")
-        put(desk, "a3", at=START - 5)
-        desk.claim(0)
-        desk.purge("ready", before=START - 1)
-        assert desk.counts().strays == 0
-        assert one_by_one(desk) == "b1 b2"
+    def test_rules_and_purges_keep_the_lines(self, driver: Driver) -> None:
+        limited(driver, "a1 a2 b1 b2", group_limit=100)
+        driver.claim(0)
+        driver.cancel_where(group="a")
+        put(driver, "a3", at=START - 5)
+        driver.claim(0)
+        driver.purge("ready", before=START - 1)
+        assert one_by_one(driver) == "b1 b2"
 
-    def test_a_full_reply_leaves_the_rest_in_line(self, desk: Desk) -> None:
-        desk.configure(limit=100)
+    def test_a_full_reply_leaves_the_rest_in_line(self, driver: Driver) -> None:
+        driver.configure(limit=100)
         for id in ("a1", "a2", "b1"):
-            desk.put(id, group=id[0], data=b"x" * 600, json=False)
-        claimed = desk.ask(cmd.Claim("q", 9, 1_000, "w", 1_500), Claimed)
+            driver.put(id, group=id[0], data=b"x" * 600, json=False)
+        claimed = driver.ask(cmd.Claim("q", 9, 1_000, "w", 1_500), Claimed)
         assert ids_of(claimed) == ["a1", "b1"]
-        assert desk.take() == ["a2"]
+        assert driver.take() == ["a2"]
 
-    def test_a_backlog_is_lined_up_by_several_claims(self, bare: Desk) -> None:
+    def test_a_backlog_is_lined_up_by_several_claims(self, bare: Driver) -> None:
         bare.configure(limit=10)
         count = 2 * PROMOTE + 5
         bare.put(*[f"a{number:05}" for number in range(count)], group="a", delay=1)
@@ -233,7 +219,7 @@ class TurnCases:
         assert not bare.claim(1).behind
         assert bare.counts().sizes.total == count + 1
 
-    def test_a_claim_that_finds_nothing_in_line_yet_is_to_be_repeated(self, bare: Desk) -> None:
+    def test_a_claim_that_finds_nothing_in_line_yet_is_to_be_repeated(self, bare: Driver) -> None:
         count = 3 * PROMOTE
         bare.put(*[f"a{number:05}" for number in range(count)], group="a", at=START - 5)
         bare.put("b", group="b", at=START - 4)
@@ -245,7 +231,7 @@ class TurnCases:
             assert (claimed.behind, claimed.next) == (True, 0)
         assert ids_of(claimed) == ["b"]
 
-    def test_a_backlog_that_is_ready_is_lined_up_by_several_claims(self, bare: Desk) -> None:
+    def test_a_backlog_that_is_ready_is_lined_up_by_several_claims(self, bare: Driver) -> None:
         count = 3 * PROMOTE
         bare.put(*[f"a{number:05}" for number in range(count)], group="a")
         bare.put("a", priority=1)
@@ -253,8 +239,7 @@ class TurnCases:
             bare.claim(1)  # this makes them ready
         bare.configure(limit=5)
         bare.put("b", group="b")
-        while (claimed := bare.claim(0)).behind:
-            assert claimed.messages == []
+        line_up(bare)
         assert bare.counts().strays == 0
         assert set(bare.take(3)) == {"b", "a00002"}
         bare.cancel("a03000")
@@ -262,3 +247,169 @@ class TurnCases:
         assert bare.counts().strays == 0
         bare.configure(limit=0)
         assert len(bare.take(5)) == 5
+
+
+BURST = 2 * PROMOTE + 5
+"""More than two claims put into lines."""
+
+
+def burst(
+    driver: Driver, start: int = 0, stop: int = BURST, at: int = START, **limits: int
+) -> None:
+    """Set limits of a queue, and put many messages of the group a."""
+    driver.configure(**limits)
+    driver.put(*(f"a{number:05}" for number in range(start, stop)), group="a", at=at)
+
+
+def drained(driver: Driver) -> list[str]:
+    """Claim and ack until nothing is left; return the ids in their order."""
+    found: list[str] = []
+    while (claimed := driver.claim(500)).messages or claimed.behind:
+        found += ids_of(claimed)
+        driver.ack(*leases(claimed))
+    return found
+
+
+class BurstCases:
+    """How claims look ahead."""
+
+    @pytest.mark.parametrize("place", [0, BURST // 2, BURST])
+    def test_a_burst_delays_no_other_group(self, bare: Driver, place: int) -> None:
+        burst(bare, 0, place, limit=100)
+        put(bare, "b")
+        burst(bare, place)
+        claimed = bare.claim(2)
+        served = ["a00000", "b"] if place else ["b", "a00000"]
+        assert (ids_of(claimed), claimed.behind) == (served, True)
+        bare.ack(*leases(claimed))
+        assert drained(bare) == [f"a{number:05}" for number in range(1, BURST)]
+        assert bare.counts().strays == 0
+
+    def test_a_burst_that_one_claim_lines_up_leaves_nothing_behind(self, bare: Driver) -> None:
+        burst(bare, 0, PROMOTE, limit=10)
+        assert not bare.claim(1).behind
+
+    def test_a_burst_without_a_group_delays_no_group(self, bare: Driver) -> None:
+        bare.configure(rate=interval("9/s"))
+        bare.put(*(f"-{number:05}" for number in range(BURST)))
+        put(bare, "b1")
+        assert bare.take() == ["-00000"]
+        bare.wait(200)
+        assert bare.take() == ["b1"]
+
+    def test_of_a_group_priority_and_due_time_decide_what_goes_ahead(self, bare: Driver) -> None:
+        burst(bare, at=START - 9, limit=100)
+        put(bare, "b3 c2")
+        put(bare, "b2 c1", at=START - 1)
+        put(bare, "b1", priority=1)
+        put(bare, "b4", priority=255, at=START + 1)
+        assert bare.take(3) == ["a00000", "c1", "b1"]  # they came in the order of their due times
+        assert bare.take(3) == ["a00001", "b2", "c2"]
+        assert bare.take(2) == ["a00002", "b3"]
+        bare.wait(1)
+        assert bare.take(2) == ["a00003", "b4"]
+
+    def test_a_group_that_has_a_line_is_not_looked_at(self, bare: Driver) -> None:
+        burst(bare, at=START - 9, limit=100)
+        put(bare, "b1")
+        put(bare, "b2", priority=1, at=START + 1)
+        assert bare.take(1) == ["a00000"]
+        bare.wait(1)
+        assert bare.take(2) == ["b1", "a00001"]
+        assert bare.take(1) == ["b2"]
+
+    def test_what_falls_due_while_a_burst_is_lined_up_goes_ahead(self, bare: Driver) -> None:
+        burst(bare, 0, BURST + PROMOTE, group_limit=1)
+        put(bare, "b1", delay=5)
+        held = bare.hold()
+        bare.wait(5)
+        held += bare.hold()
+        assert [lease.id for lease in held] == ["a00000", "b1"]
+        bare.ack(*held)
+        put(bare, "b2 c1")
+        claimed = bare.claim()
+        assert (ids_of(claimed), claimed.behind) == (["a00001", "b2", "c1"], True)
+
+    def test_many_groups_go_ahead_in_the_order_of_their_due_times(self, bare: Driver) -> None:
+        burst(bare, at=START - 999, limit=1_000)
+        names = [f"g{number * 7 % 300:03}" for number in range(300)]
+        bare.put_items([Item(name, b"1", group=name, at=START - 300 + number // 3)
+                        for number, name in enumerate(names)])  # fmt: skip
+        assert bare.take(301) == ["a00000", *names]
+
+    def test_a_look_ahead_that_does_not_end_is_continued_by_the_next_claim(
+        self, bare: Driver
+    ) -> None:
+        burst(bare, 0, BURST + 2 * PROMOTE, limit=100)
+        bare.put_items([Item(f"g{number}", b"1", group=f"g{number:05}", delay=HOUR)
+                        for number in range(LOOK_GROUPS)])  # fmt: skip
+        put(bare, "0 z")
+        assert bare.take(1) == ["a00000"]  # it looked at 0, a and all but two of the others
+        assert bare.take(2) == ["0", "z"]
+        put(bare, "y1 y2")
+        assert "y1" not in bare.take(2)  # the next look begins anew
+        assert "y1" in bare.take(2)
+
+    def test_a_group_with_very_many_messages_waits_until_they_are_in_line(
+        self, bare: Driver
+    ) -> None:
+        burst(bare, limit=100)
+        for group, count in (("b", LOOK_MOST), ("c", LOOK_MOST + 1)):
+            items = [Item(f"{group}{number}", b"1", group=group, delay=HOUR - number)
+                     for number in range(1, count)]  # fmt: skip
+            bare.put_items([*items[1:], Item(group, b"1", group=group, at=START), *items[:1]])
+        assert bare.take(3) == ["a00000", "b", "a00001"]
+        line_up(bare)
+        assert bare.take(2) == ["c", "a00002"]
+
+    def test_a_look_ahead_ends_after_so_many_messages(self, bare: Driver) -> None:
+        burst(bare, stop=BURST + 2 * PROMOTE, limit=100)
+        each = LOOK_MOST * 9 // 10
+        for group in range(-(-LOOK_MESSAGES // each)):
+            bare.put_items([Item(f"b{group}-{number}", b"1", group=f"b{group}", delay=HOUR)
+                            for number in range(each)])  # fmt: skip
+        put(bare, "c1")
+        assert bare.take(2) == ["a00000", "a00001"]
+        assert "c1" in bare.take(2)
+
+    def test_a_look_ahead_leaves_other_queues_alone(self, bare: Driver) -> None:
+        other = bare.apart("other")
+        put(other, "b1 c1")
+        burst(bare, limit=100)
+        put(bare, "b2 c2")
+        assert bare.take(3) == ["a00000", "b2", "c2"]
+        assert bare.counts().strays == other.counts().strays == 0
+        assert other.take() == ["b1", "c1"]
+
+    def test_what_went_ahead_can_be_changed(self, bare: Driver) -> None:
+        burst(bare, at=START - 5, limit=1)
+        put(bare, "b1 c1 d1 e1 f1 g1")
+        put(bare, "h1", expires=3, at=START - 1)
+        (lease,) = bare.hold(lease=HOUR)
+        assert bare.cancel("b1")[0].done
+        bare.reschedule("c1", delay=2)
+        bare.edit("d1", group="e")
+        bare.edit("f1", priority=3)
+        bare.set_aside("g1")
+        assert bare.counts().strays == 0
+        bare.wait(3)
+        bare.ack(lease)
+        bare.configure(limit=100)
+        assert bare.take(4) == ["d1", "f1", "c1", "a00001"]
+        assert bare.state("h1") == "expired"
+        left = drained(bare)
+        assert (left[0], len(left)) == ("e1", BURST - 1)
+        assert bare.counts().strays == 0
+
+    def test_a_claim_that_may_serve_nothing_does_not_look_ahead(self, bare: Driver) -> None:
+        burst(bare, 0, BURST + 3 * PROMOTE, at=START - 5, limit=1)
+        (lease,) = bare.hold(lease=HOUR)
+        put(bare, "c1")
+        assert bare.take() == []  # the limit
+        bare.ack(lease)
+        assert bare.claim(0).behind
+        bare.configure(limit=0, rate=interval("1/s"))
+        assert bare.take() == []  # the rate
+        put(bare, "b1", at=START - 1)
+        bare.wait(1_000)
+        assert bare.take() == ["b1"]  # else c1 would have come into line before it

@@ -74,13 +74,15 @@ class Watch:
         self._claimed: dict[tuple[str, str], int] = {}
 
     def execute(self, command: Command, now: int) -> Reply:
-        """Execute a command.
+        """Execute a command; one that changes something is checked.
 
         Raises:
             AssertionError: a transition is not in the lifecycle, or the counters changed otherwise
                 than it says, or do not account for every message; or a version changed with
                 something else than a put, an edit or a reschedule.
         """
+        if command.only_reads:
+            return self.engine.execute([command], now)[0]
         queue = command.queue
         before = dump(self.engine, queue, now)
         for id, message in before.items():

@@ -1,7 +1,7 @@
 """A caller of one engine, for the cases of the suite: a method per command, and a clock."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from bide.engines.port import Engine
 from bide.model import commands as cmd
@@ -27,7 +27,7 @@ from bide.model.replies import (
 )
 from bide.testing.conformance.watch import Watch, audit
 
-__all__ = ["HOUR", "START", "Desk", "ids_of", "leases"]
+__all__ = ["HOUR", "START", "Driver", "ids_of", "leases"]
 
 START = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
 HOUR = 3_600_000
@@ -45,7 +45,7 @@ def ids_of(reply: Claimed | Page) -> list[str]:
     return [message.id for message in reply.messages]
 
 
-class Desk:
+class Driver:
     """Executes commands on an engine at `now`, which only `wait` moves.
 
     Args:
@@ -61,16 +61,19 @@ class Desk:
         self.now = START
         self._watch = Watch(engine) if watched else None
 
-    def wait(self, ms: int) -> None:
-        """Let time pass."""
+    def wait(self, ms: int) -> Self:
+        """Let time pass; return this driver."""
         self.now += ms
+        return self
 
-    def apart(self, queue: str) -> "Desk":
+    def apart(self, queue: str) -> "Driver":
         """Return a caller of another queue of the same store."""
-        return Desk(self.engine, queue, watched=self._watch is not None)
+        other = Driver(self.engine, queue)
+        other._watch = self._watch
+        return other
 
     def seen(self) -> set[Transition]:
-        """Return the transitions that have happened at this desk."""
+        """Return the transitions that have happened at this driver."""
         return set(self._watch.seen) if self._watch is not None else set()
 
     def batch(self, *commands: cmd.Command) -> list[Reply]:
@@ -79,10 +82,7 @@ class Desk:
 
     def ask(self, command: cmd.Command, kind: type[R]) -> R:
         """Execute one command; its reply must be of a kind."""
-        if self._watch is not None and not command.only_reads:
-            reply = self._watch.execute(command, self.now)
-        else:
-            (reply,) = self.batch(command)
+        (reply,) = [self._watch.execute(command, self.now)] if self._watch else self.batch(command)
         return expect(kind, reply)
 
     # Commands that change.
@@ -102,6 +102,10 @@ class Desk:
         """Claim messages."""
         return self.ask(cmd.Claim(self.queue, count, lease, holder), Claimed)
 
+    def hold(self, count: int = 10, lease: int = 1_000, holder: str = "w1") -> list[cmd.Lease]:
+        """Claim messages, and return their leases."""
+        return leases(self.claim(count, lease, holder))
+
     def take(self, count: int = 10, lease: int = 1_000) -> list[str]:
         """Claim messages, and return their ids."""
         return ids_of(self.claim(count, lease))
@@ -109,20 +113,20 @@ class Desk:
     def lease(self, id: str, **fields: Any) -> cmd.Lease:
         """Put a message that is due, and claim it."""
         self.put(id, **fields)
-        claimed = self.claim(1)
-        assert ids_of(claimed) == [id]
-        return leases(claimed)[0]
+        (held,) = self.hold(1)
+        assert held.id == id
+        return held
 
-    def bring(self, id: str, state: State | None) -> cmd.Lease:
+    def bring(self, id: str, state: State | None, **fields: Any) -> cmd.Lease:
         """Make a message with a state; return its last lease."""
         token = cmd.Lease(id, 0)
         match state:
             case "delayed":
-                self.put(id, delay=HOUR)
+                self.put(id, delay=HOUR, **fields)
             case "ready":
-                self.put(id)
+                self.put(id, **fields)
             case "leased":
-                token = self.lease(id)
+                token = self.lease(id, **fields)
             case "dead":
                 token = self.lease(id)
                 self.bury(token)
@@ -136,6 +140,21 @@ class Desk:
                 assert self.take() == []
         assert self.state(id) == state
         return token
+
+    def furnish(self) -> None:
+        """Make three messages of each state, named by it, some ready ones ranked already."""
+        self.configure(keep=HOUR)
+        self.put("expired1", "expired2", "expired3", expires=0, at=START - 9)
+        self.put("acked1", "acked2", "acked3", at=START - 8)
+        self.ack(*self.hold(3))
+        self.put("dead1", "dead2", "dead3", at=START - 7)
+        self.bury(*self.hold(3))
+        self.put("leased1", "leased2", at=START - 6)
+        self.claim(2)
+        self.put("ready1", "ready2", at=START - 5)
+        self.lease("leased3", priority=9)  # this has ranked the ready ones
+        self.put("ready3")
+        self.put("delayed1", "delayed2", "delayed3", delay=HOUR, group="g")
 
     def ack(self, *held: cmd.Lease) -> list[Outcome]:
         """Ack messages."""
@@ -248,6 +267,10 @@ class Desk:
     def counts(self) -> Counts:
         """Count and audit."""
         return audit(self.engine, self.queue, self.now)
+
+    def stored(self) -> int:
+        """Return how many bytes the queue takes."""
+        return self.ask(cmd.Count(self.queue, stored=True), Counts).stored or 0
 
     def ends(self, id: str) -> list[End]:
         """Return how messages with an id ended."""
