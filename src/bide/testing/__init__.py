@@ -7,8 +7,7 @@ itself: the extra `bide[testing]`.
 from bide.testing.bench import Handled
 from bide.testing.clock import FakeClock
 from bide.testing.faults import Fault, FlakyEngine
-from bide.testing.puts import PutRecord
-from bide.testing.store import ScratchStore
+from bide.testing.store import PutRecord, ScratchStore
 from bide.testing.worker import (
     AsyncManualWorker,
     AsyncWorkerFactory,

@@ -1,29 +1,140 @@
 """A store for one test: all queues of the program use it, and it records puts."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from datetime import datetime
 from typing import Any, Self
+
+import msgspec
 
 from bide.clock import Clock
 from bide.engines.port import Engine
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
+from bide.model import body as bodies
 from bide.model.commands import Command, Put, Scan
 from bide.model.errors import Closed, InvalidArgument
-from bide.model.message import Message, State
-from bide.model.replies import Outcomes, Page, Reply
-from bide.model.times import Duration, Moment
+from bide.model.message import Item, Message, State
+from bide.model.replies import Outcome, Outcomes, Page, Reply
+from bide.model.times import Duration, Moment, format_duration, milliseconds, to_datetime, unix
 from bide.queue.detour import detour, is_detoured
 from bide.queue.sync import Queue
 from bide.queue.values import check_state
 from bide.testing.clock import FakeClock
 from bide.testing.faults import EngineWrapper
-from bide.testing.puts import ANY, Expected, PutRecord, complaint
 
-__all__ = ["ScratchStore"]
+__all__ = ["PutRecord", "ScratchStore"]
 
 PAGE = 500
+SHOWN = 10
+"""How many puts a failed assertion lists."""
+
+
+class _Anything:
+    def __repr__(self) -> str:
+        return "anything"
+
+
+ANY: Any = _Anything()
+"""Matches any value in an assertion."""
+
+
+class PutRecord(msgspec.Struct, frozen=True):
+    """One message that was put, and the outcome."""
+
+    queue: str
+    id: str
+    body: Any
+    """The body as a consumer gets it."""
+    moment: int
+    """When it was put, in Unix milliseconds."""
+    due: int
+    """When it falls due, in Unix milliseconds."""
+    priority: int
+    expires: int | None
+    """Milliseconds after `due` for which it is worth delivering."""
+    attempts: int
+    group: str | None
+    headers: Mapping[str, str] | None
+    outcome: Outcome
+    """What the put returned: false if the id existed and was kept."""
+
+    @classmethod
+    def of(cls, queue: str, item: Item, moment: int, outcome: Outcome) -> "PutRecord":
+        """Return the record of an item that was put."""
+        due = moment + item.delay if item.at is None else item.at
+        return cls(
+            queue, item.id, bodies.decode(item.data, item.json), moment, due, item.priority,
+            item.expires, item.attempts, item.group, item.headers, outcome,
+        )  # fmt: skip
+
+    @property
+    def delay(self) -> float:
+        """Seconds from the put to the due time; never negative."""
+        return max(0, self.due - self.moment) / 1000
+
+    @property
+    def due_at(self) -> datetime:
+        """`due` as an aware `datetime`."""
+        return to_datetime(self.due)
+
+    def __str__(self) -> str:
+        parts = [
+            f"id={self.id!r}",
+            f"body={self.body!r}",
+            f"delay={format_duration(self.delay * 1000)}",
+        ]
+        parts += [
+            f"{name}={value!r}"
+            for name, value, usual in (
+                ("priority", self.priority, 0),
+                ("group", self.group, None),
+                ("headers", self.headers, None),
+            )
+            if value != usual
+        ]
+        if self.expires is not None:
+            parts.append(f"expires={format_duration(self.expires)}")
+        kept = "" if self.outcome.done else f", not stored: {self.outcome}"
+        return f"{' '.join(parts)} (due {self.due_at:%Y-%m-%d %H:%M:%S} UTC{kept})"
+
+
+def _differences(record: PutRecord, expected: Mapping[str, Any]) -> list[str]:
+    """Return the names of the fields in which a record differs; none if it matches."""
+    wrong = []
+    for name, wanted in expected.items():
+        match name:
+            case "body":
+                same = _is_same_body(record.body, wanted)
+            case "delay":
+                same = max(0, record.due - record.moment) == milliseconds(
+                    0 if wanted is None else wanted
+                )
+            case "at":
+                same = record.due == unix(wanted)
+            case "expires":
+                same = record.expires == (None if wanted is None else milliseconds(wanted, name))
+            case _:
+                same = wanted == getattr(record, name)
+        if not same:
+            wrong.append(name)
+    return wrong
+
+
+def _is_same_body(stored: Any, expected: Any) -> bool:
+    """Tell whether a stored body is what a put of `expected` would have stored."""
+    if stored == expected:
+        return True
+    try:
+        data, is_json = bodies.encode(expected)
+    except InvalidArgument:
+        return False
+    return bool(bodies.decode(data, is_json) == stored)
+
+
+def _said(value: Any) -> str:
+    return value.isoformat(sep=" ") if isinstance(value, datetime) else repr(value)
 
 
 class Recorder(EngineWrapper):
@@ -175,10 +286,10 @@ class ScratchStore:
         __tracebackhide__ = True
         if times is not None and times < 1:
             raise InvalidArgument(f"times={times} must be 1 or more; for none use assert_not_put")
-        expected = Expected(
-            body=body, id=id, delay=delay, at=at, priority=priority, expires=expires,
-            attempts=attempts, group=group, headers=headers,
-        )  # fmt: skip
+        expected = {
+            "body": body, "id": id, "delay": delay, "at": at, "priority": priority,
+            "expires": expires, "attempts": attempts, "group": group, "headers": headers,
+        }  # fmt: skip
         found = self._matching(queue, expected)
         if not found or times not in (None, len(found)):
             what = f"no such message was put into {queue!r}"
@@ -190,7 +301,7 @@ class ScratchStore:
     def assert_not_put(self, queue: str, body: Any = ANY, *, id: Any = ANY) -> None:
         """Assert that no such message was put; without body and id, that none was."""
         __tracebackhide__ = True
-        expected = Expected(body=body, id=id)
+        expected = {"body": body, "id": id}
         if self._matching(queue, expected):
             what = f"such a message was put into {queue!r}"
             raise AssertionError(self._complaint(what, expected, queue))
@@ -220,9 +331,27 @@ class ScratchStore:
             lines.append(f"    {id!r} is {states[0] if states else 'not in the queue'}")
         raise AssertionError("\n".join(lines))
 
-    def _matching(self, queue: str, expected: Expected) -> list[PutRecord]:
-        return [record for record in self.puts(queue) if not expected.differs(record)]
+    def _matching(self, queue: str, expected: dict[str, Any]) -> list[PutRecord]:
+        given = {name: value for name, value in expected.items() if value is not ANY}
+        return [record for record in self.puts(queue) if not _differences(record, given)]
 
-    def _complaint(self, what: str, expected: Expected, queue: str) -> str:
-        names = sorted({record.queue for record in self._puts})
-        return complaint(what, expected, queue, self.puts(queue), names)
+    def _complaint(self, what: str, expected: dict[str, Any], queue: str) -> str:
+        """Return the text of a failed assertion, whose first line is `what`."""
+        given = {name: value for name, value in expected.items() if value is not ANY}
+        said = " ".join(f"{name}={_said(value)}" for name, value in given.items())
+        lines = [f"{what}:", f"    {said or 'anything at all'}"]
+        records = self.puts(queue)
+        if records:
+            lines.append(f"what was put into {queue!r} ({len(records)}):")
+            for number, record in enumerate(records[:SHOWN], 1):
+                lines.append(f"{number:4}. {record}")
+                if wrong := _differences(record, given):
+                    lines.append(f"      differs in: {', '.join(wrong)}")
+            if len(records) > SHOWN:
+                lines.append(f"      ... and {len(records) - SHOWN} more")
+        elif names := sorted({record.queue for record in self._puts}):
+            told = ", ".join(map(repr, names))
+            lines.append(f"nothing was put into {queue!r}; puts went to: {told}")
+        else:
+            lines.append("nothing was put into any queue")
+        return "\n".join(lines)

@@ -1,21 +1,25 @@
 """A task as Celery's programs write it, with a message of bide behind it."""
 
+import json
 import random
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from bide.consuming.outcomes import Discard, Retry, Signal
-from bide.contrib.celery.calls import call_of
+from bide.consuming.outcomes import Bury, Discard, Retry, Signal
 from bide.model.errors import InvalidArgument, Unsupported
 from bide.model.message import MAX_ATTEMPTS
 from bide.queue.delivery import Delivery
+from bide.queue.takeover.source import iso_seconds
 
 if TYPE_CHECKING:
-    from bide.contrib.celery.app import Celery
-    from bide.contrib.celery.async_result import AsyncResult
+    from bide.contrib.celery.app import AsyncResult, Celery
+
+__all__ = ["NO_CANVAS", "MaxRetriesExceeded", "Task", "TaskOptions", "call_of"]
 
 NO_CANVAS = "bide has no canvas; let a task send the next one when it ends"
 
@@ -239,3 +243,56 @@ def unsupported_option(name: str) -> Unsupported:
 
 def _reason(error: BaseException | None) -> str:
     return "" if error is None else f"{type(error).__name__}: {error}"
+
+
+_TYPES: dict[str, Callable[[Any], Any]] = {
+    "datetime": datetime.fromisoformat, "date": date.fromisoformat, "time": time.fromisoformat,
+    "decimal": Decimal, "uuid": lambda value: uuid.UUID(value["hex"]),
+}  # fmt: skip
+"""How Celery's JSON writes values that JSON does not have."""
+
+
+class Call(NamedTuple):
+    """The arguments of a call."""
+
+    args: list[Any]
+    kwargs: dict[str, Any]
+    expires: float | None = None
+    """When Celery would no longer run it, in Unix seconds."""
+
+
+def call_of(body: Any) -> Call:
+    """Return the arguments, from a body of this kit or of a task that Celery made.
+
+    Raises:
+        Bury: the body is none of these, or the task is part of a canvas.
+
+    Example:
+        >>> call_of({"args": [42], "kwargs": {}})
+        Call(args=[42], kwargs={}, expires=None)
+        >>> call_of({"task": "shop.expire", "text": '[[42], {}, {"chain": null}]'}).args
+        [42]
+    """
+    try:
+        if "task" not in body:
+            return Call(list(body["args"]), dict(body["kwargs"]))
+        if body.get("content_type", "application/json") != "application/json":
+            raise Bury(f"its arguments are {body['content_type']}, not JSON; Celery can run it")
+        args, kwargs, embed = json.loads(body["text"], object_hook=_value)
+        canvas = [name for name, value in embed.items() if value]
+        end = body.get("headers", {}).get("expires")
+        expires = None if end is None else iso_seconds(end)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Bury(f"its body is no call of a task ({error!r})") from error
+    if canvas:
+        raise Bury(f"it is part of a canvas ({', '.join(canvas)}); Celery can run it")
+    return Call(args, kwargs, expires)
+
+
+def _value(found: dict[str, Any]) -> Any:
+    kind = found.get("__type__")
+    if kind is None:
+        return found
+    if kind not in _TYPES:
+        raise ValueError(f"a value of the type {kind}")
+    return _TYPES[kind](found["__value__"])

@@ -1,9 +1,18 @@
 """What Django learns of the kit when it starts."""
 
-from django.apps import AppConfig
-from django.core import checks
+from typing import Any
 
-__all__ = ["BideConfig"]
+from django.apps import AppConfig
+from django.core.checks import CheckMessage, Error, Warning, register
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+from django.utils.connection import ConnectionDoesNotExist
+
+from bide.contrib.django.conf import configuration, has_outbox, in_database, store_url
+from bide.engines.registry import lives_alone, mask, opener
+from bide.model.errors import InvalidArgument
+
+__all__ = ["BideConfig", "check_settings"]
 
 
 class BideConfig(AppConfig):
@@ -16,6 +25,51 @@ class BideConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the system checks."""
-        from bide.contrib.django.checks import check_settings
+        register(check_settings)
 
-        checks.register(check_settings)
+
+def check_settings(app_configs: Any = None, **more: Any) -> list[CheckMessage]:
+    """Return what is wrong, or may surprise, with the store and the database of the settings."""
+    try:
+        found = configuration()
+        connection = connections[found.database]
+        url = store_url()
+        opener(url)
+    except (ImproperlyConfigured, InvalidArgument) as error:
+        return [Error(str(error), id="bide.E001")]
+    except ConnectionDoesNotExist:
+        hint = f"use one of: {', '.join(connections)}"
+        text = f"BIDE['DATABASE'] = {found.database!r} is no alias of DATABASES"
+        return [Error(text, hint=hint, id="bide.E002")]
+    if lives_alone(url):
+        if connection.vendor == "sqlite" and connection.is_in_memory_db():
+            return []  # of tests, most likely
+        text = f"the store {url} lives in one process: a worker never sees what a view puts"
+        return [Warning(text, hint="name a store that processes share", id="bide.W001")]
+    messages: list[CheckMessage] = []
+    here = in_database(url, found.database)
+    if not here and has_outbox() and connection.vendor not in ("sqlite", "postgresql"):
+        text = f"the outbox cannot be in a database of {connection.vendor}"
+        hint = "remove bide.contrib.django.outbox from INSTALLED_APPS; it is for PostgreSQL, SQLite"
+        messages.append(Error(text, hint=hint, id="bide.E003"))
+    elif not here and not has_outbox():
+        text = (
+            f"the store {mask(url)} is not in the database {found.database!r}: inside of "
+            "transaction.atomic() a put waits for the commit, and is lost if the process dies "
+            "right after it"
+        )
+        hint = "add 'bide.contrib.django.outbox' to INSTALLED_APPS, or silence this check"
+        messages.append(Warning(text, hint=hint, id="bide.W002"))
+    options = connection.settings_dict.get("OPTIONS", {})
+    waits = options.get("transaction_mode") in ("IMMEDIATE", "EXCLUSIVE")
+    if (here or has_outbox()) and connection.vendor == "sqlite" and not waits:
+        text = (
+            "a transaction that reads before it puts fails with StoreBusy when another process has "
+            "written meanwhile"
+        )
+        hint = f"DATABASES[{found.database!r}]['OPTIONS'] = {{'transaction_mode': 'IMMEDIATE'}}"
+        messages.append(Warning(text, hint=hint, id="bide.W003"))
+    if found.app is not None and ":" not in found.app:
+        text = f"BIDE['APP'] = {found.app!r} must be module:app, as in 'shop.queues:app'"
+        messages.append(Error(text, id="bide.E004"))
+    return messages

@@ -17,6 +17,151 @@ Example::
 handlers.
 """
 
-from bide.contrib.flask.extension import Bide
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager
+from typing import Any, cast
+
+import click
+from flask import Flask, current_app, has_app_context
+from flask.cli import ScriptInfo
+from werkzeug.local import LocalProxy
+
+from bide.clock import SYSTEM_CLOCK, Clock
+from bide.contrib.context_app import ContextApp
+from bide.contrib.project_program import ProjectProgram
+from bide.engines.registry import DEFAULT_URL, opener
+from bide.model.errors import WrongContext
+from bide.queue.sync import Queue
+from bide.worker.app.lifespan import Lifespan
 
 __all__ = ["Bide"]
+
+NAME = "bide"
+"""Under which name an application has its extension."""
+
+
+class Bide(ContextApp):
+    """A `bide.App` for Flask: each handler, source and schedule runs in the application context.
+
+    The application's configuration names the store: `BIDE_URL`; without it, the environment's
+    `BIDE_URL`, else `sqlite:///bide.db`. `BIDE_OUTBOX` names the database whose outbox
+    `flask bide worker` forwards.
+
+    Args:
+        app: the application, if it exists already; else call `init_app`.
+        lifespan, clock: as for `bide.App`.
+
+    Raises:
+        InvalidArgument: the configured URL names no store.
+    """
+
+    def __init__(
+        self,
+        app: Flask | None = None,
+        *,
+        lifespan: Lifespan | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        super().__init__(lifespan=lifespan, clock=clock)
+        self._flask: Flask | None = None
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: Flask) -> None:
+        """Add the queues, and the command `flask bide`, to an application.
+
+        With several applications, as in tests, each has queues of its own. Handlers run in the
+        context of the last one.
+
+        Raises:
+            InvalidArgument: the configured URL names no store.
+        """
+        url = app.config.get("BIDE_URL") or os.environ.get("BIDE_URL") or DEFAULT_URL
+        opener(url)  # raises if it is not the URL of a store
+        self._flask, self._url = app, url
+        app.extensions[NAME] = _Opened(self, url)
+        app.cli.add_command(command)
+
+    def queue(self, name: str, **options: Any) -> Queue:
+        """Return a queue of the current application, for a module: it is opened at its first use.
+
+        Args:
+            name: of the queue.
+            options: of `bide.Queue`, such as `keep="1d"`.
+
+        Raises:
+            WrongContext: at its use: `init_app` was not called.
+        """
+        return cast("Queue", LocalProxy(lambda: self._opened().queue(name, options)))
+
+    def _thread_context(self) -> AbstractContextManager[object]:
+        """Return a context of the application, with its own teardown."""
+        if self._flask is None:
+            raise WrongContext(
+                "handlers of this extension need their application: run flask bide worker, or "
+                "call init_app(app) in the module that bide worker loads"
+            )
+        return self._flask.app_context()
+
+    @asynccontextmanager
+    async def _loop_context(self) -> AsyncIterator[None]:
+        """Enter a context of the application, for an async handler."""
+        with self._thread_context():
+            yield
+
+    def _opened(self) -> "_Opened":
+        app = current_app if has_app_context() else self._flask
+        found = app.extensions.get(NAME) if app is not None else None
+        if found is None:
+            raise WrongContext(
+                "this application has no bide yet: call init_app(app) of bide.contrib.flask.Bide"
+            )
+        assert isinstance(found, _Opened)
+        return found
+
+
+class _Opened:
+    """The queues that one application has opened."""
+
+    def __init__(self, jobs: Bide, url: str) -> None:
+        self.jobs = jobs
+        self.url = url
+        self._queues: dict[tuple[object, ...], Queue] = {}
+
+    def queue(self, name: str, options: Mapping[str, Any]) -> Queue:
+        key = name, *sorted(options.items())
+        found = self._queues.get(key)
+        if found is None:  # of two threads that come here at once, one wins; a queue is cheap
+            found = self._queues.setdefault(key, Queue(name, **{"url": self.url, **options}))
+        return found
+
+
+TARGET = "bide.contrib.flask.target:app"
+"""Its import loads the application, in each process of a worker."""
+
+WORKER = """Run the handlers of the application's extension, in its application context."""
+
+
+@click.command(
+    "bide",
+    short_help="Work with the queues of this application.",
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True},
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def command(ctx: click.Context, arguments: tuple[str, ...]) -> None:
+    """Work with the queues of this application. Without arguments: list the commands."""
+    environment = _environment(ctx.ensure_object(ScriptInfo))
+    ProjectProgram(TARGET, WORKER).run(arguments, "flask bide", environment)
+
+
+def _environment(info: ScriptInfo) -> dict[str, str]:
+    """Return what this process, and the processes of a worker, read from the environment."""
+    environment = {"BIDE_URL": current_app.extensions["bide"].url}
+    if outbox := current_app.config.get("BIDE_OUTBOX"):
+        environment["BIDE_OUTBOX"] = str(outbox)
+    if info.app_import_path:
+        environment["FLASK_APP"] = info.app_import_path
+    return environment

@@ -5,7 +5,7 @@ from typing import Any
 
 from flask.cli import ScriptInfo
 
-from bide.contrib.flask.extension import NAME
+from bide.contrib.flask import NAME
 from bide.model.errors import InvalidArgument
 
 __all__ = ["app"]  # noqa: F822  (__getattr__ has it)

@@ -91,13 +91,6 @@ class ClaimCases:
             driver.put(*ids, at=START)
         assert driver.take() == put
 
-    def test_priority_counts_only_among_due_messages(self, driver: Driver) -> None:
-        driver.put("heavy", delay=1, priority=255)
-        driver.put("a", "b", "c")
-        assert driver.take(1) == ["a"]
-        driver.wait(1)
-        assert driver.take(1) == ["heavy"]
-
     def test_one_claim_ranks_a_limited_number(self, bare: Driver) -> None:
         bare.put(*names(PROMOTE), at=START - 9)
         bare.put("far", at=START - 8, priority=255)

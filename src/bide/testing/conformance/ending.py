@@ -243,13 +243,6 @@ class EndCases:
             found = driver.ask(cmd.History("q", "a", budget), Ends)
             assert [one.moment - START for one in found.ends] == [4, 3, 2, 1, 0][:count]
 
-    def test_settings_are_told(self, driver: Driver) -> None:
-        settings = driver.configure(history=5, result_ttl=7)
-        assert (settings.history, settings.result_ttl, settings.keep) == (5, 7, 0)
-        driver.configure(keep=3)
-        counts = driver.counts()
-        assert (counts.history, counts.result_ttl, counts.keep) == (5, 7, 3)
-
     def test_failures_and_results_count_as_stored_while_they_are_remembered(
         self, driver: Driver
     ) -> None:
@@ -269,12 +262,3 @@ class EndCases:
         assert driver.delete().done
         driver.configure(history=HOUR)
         assert (driver.ends("a"), driver.stored()) == ([], 0)
-
-    def test_history_is_of_one_queue(self, driver: Driver) -> None:
-        for name in ("q", "q2"):
-            one = driver.apart(name)
-            one.configure(history=HOUR)
-            one.put("a")
-            one.cancel("a", actor=name)
-        told = [[one.by for one in driver.apart(name).ends("a")] for name in ("q", "q2", "q3")]
-        assert told == [["q"], ["q2"], []]

@@ -4,6 +4,7 @@
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from bide.model import commands as cmd
 from bide.model.limits import MAX_FORWARDED
@@ -83,32 +84,24 @@ class ForwardCases:
         assert put(driver, "a", origin("1")).outcomes == [Outcome("a", True, "ready", START)]
         assert put(driver, "a", origin("1")).outcomes == again("a")
 
-    def test_a_row_is_cancelled_once(self, driver: Driver) -> None:
-        def cancel() -> list[Outcome]:
-            command = cmd.Cancel(driver.queue, ["a", "b"], origin=origin("1", "2"))
-            return driver.ask(command, Outcomes).outcomes
-
+    @pytest.mark.parametrize(
+        "verb", [cmd.Cancel("q", ["a", "b"]), cmd.Reschedule("q", ["a", "b"], START + 50)]
+    )
+    def test_a_row_is_cancelled_or_rescheduled_once(
+        self, driver: Driver, verb: cmd.Cancel | cmd.Reschedule
+    ) -> None:
+        command = structs.replace(verb, origin=origin("1", "2"))
         driver.put("a", delay=HOUR)
-        missing = Outcome("b", False)
-        assert cancel() == [Outcome("a", True, due=START + HOUR), missing]
+        first, missing = driver.ask(command, Outcomes).outcomes
+        assert (first.done, missing) == (True, Outcome("b", False))
+        driver.cancel("a")
         driver.put("a", delay=HOUR)
-        assert cancel() == [*again("a"), missing]
+        assert driver.ask(command, Outcomes).outcomes == [*again("a"), missing]
         driver.put("b", delay=HOUR)
-        assert cancel() == [*again("a"), Outcome("b", True, due=START + HOUR)]
-        assert driver.state("a") == "delayed"
-        assert cancel() == again("a", "b")
-
-    def test_a_row_is_rescheduled_once(self, driver: Driver) -> None:
-        def move() -> list[Outcome]:
-            command = cmd.Reschedule(driver.queue, ["a", "b"], START + 50, origin=origin("1", "2"))
-            return driver.ask(command, Outcomes).outcomes
-
-        driver.put("a", delay=HOUR)
-        missing = Outcome("b", False)
-        assert move() == [Outcome("a", True, "delayed", START + 50), missing]
-        driver.reschedule("a", delay=9)
-        assert move() == [*again("a"), missing]
-        assert driver.get("a").due == START + 9
+        outcomes = driver.ask(command, Outcomes).outcomes
+        assert (outcomes[0], outcomes[1].done) == (*again("a"), True)
+        assert driver.get("a").due == START + HOUR
+        assert driver.ask(command, Outcomes).outcomes == again("a", "b")
 
     def test_versions_stay_with_their_messages(self, driver: Driver) -> None:
         driver.put("a", "b", delay=HOUR)
@@ -170,19 +163,15 @@ class ForwardCases:
         ]  # fmt: skip
         assert driver.counts().flow.put == 5
 
-    def test_a_deleted_queue_remembers_no_rows(self, driver: Driver) -> None:
-        put(driver, "a", origin("1"))
-        driver.cancel("a")
-        assert driver.delete().done
-        assert put(driver, "a", origin("1")).outcomes[0].done
-
-    def test_what_other_queues_remember_stays_when_a_queue_is_deleted(self, driver: Driver) -> None:
+    def test_a_deleted_queue_remembers_no_rows_and_others_do(self, driver: Driver) -> None:
         other = driver.apart("other")
         put(driver, "a", origin("1"))
         driver.cancel("a")
         other.configure()
         assert other.delete().done
         assert put(driver, "a", origin("1")) == Outcomes(again("a"))
+        assert driver.delete().done
+        assert put(driver, "a", origin("1")).outcomes[0].done
 
     def test_how_many_rows_are_remembered(self, bare: Driver) -> None:
         half = MAX_FORWARDED // 2

@@ -215,15 +215,6 @@ class LimitCases:
         assert driver.take() == ["b2"]
         driver.counts()
 
-    def test_new_limits_count_nothing_of_other_queues(self, driver: Driver) -> None:
-        other = driver.apart("other")
-        lease = other.lease("a1")
-        put(driver, "a1")
-        driver.configure(limit=1)
-        assert driver.take() == ["a1"]
-        other.ack(lease)
-        assert driver.counts().strays == 0
-
     def test_a_changed_limit_holds_from_the_next_claim(self, driver: Driver) -> None:
         assert driver.configure(limit=1).wake == START
         put(driver, "a1 a2 a3 a4 a5")
@@ -271,12 +262,6 @@ class LimitCases:
         found = [ids_of(reply) for reply in driver.batch(*claims)
                  if isinstance(reply, Claimed)]  # fmt: skip
         assert found == [["a1"], ["a1"], ["a2"], ["b1"], [], []]
-
-    def test_paused_comes_first(self, driver: Driver) -> None:
-        limited(driver, "a1", limit=1, paused=True)
-        assert driver.claim() == Claimed([], 0, START)
-        assert driver.configure(paused=False).wake == START
-        assert driver.take() == ["a1"]
 
     def test_settings_and_counts_tell_the_limits(self, driver: Driver) -> None:
         given = dict(zip(LIMITS, (1, 2, 3, 4), strict=True))

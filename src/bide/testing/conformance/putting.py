@@ -30,7 +30,8 @@ __all__ = ["PutCases"]
 
 GIVEN: dict[str, Any] = {
     "data": b'"x"', "json": False, "priority": 9, "expires": 50, "attempts": 3, "group": "g",
-    "headers": {"a": "b"}, "attempt": 2, "failures": (Failure(1, 2, "w", "no"),),
+    "headers": {"a": "b"}, "attempt": 2,
+    "failures": (Failure(1, 2, "w", "no"), Failure(2, 5, "w2", "!", 3)),
 }  # fmt: skip
 """What can be given with a message beside its moment."""
 
@@ -81,25 +82,18 @@ class PutCases:
                 assert {name: getattr(message, name) for name in PLAIN} == {**PLAIN, **fields}
                 assert (message.id, message.queue, message.due) == ("a", one.queue, START)
                 assert (message.holder, message.until, message.ended) == (None, None, None)
-                assert one.take() == ["a"]
-
-    def test_outcomes_come_in_the_order_of_the_items(self, driver: Driver) -> None:
-        driver.put("b")
-        outcomes = driver.put("c", "b", "a")
-        assert [(o.id, o.done) for o in outcomes] == [("c", True), ("b", False), ("a", True)]
+                (message,) = one.claim().messages
+                assert (message.id, message.attempt) == ("a", fields.get("attempt", 0) + 1)
 
     def test_an_id_is_free_again_when_its_message_is_gone(self, driver: Driver) -> None:
         lease = driver.lease("a", priority=7, expires=50, group="g", headers={"h": "1"})
         driver.retry(lease, reason="no")
         driver.cancel("a")
-        driver.put("a")
-        assert {name: getattr(driver.get("a"), name) for name in PLAIN} == PLAIN
-
-    def test_an_id_twice_in_one_put_is_stored_once(self, driver: Driver) -> None:
-        outcomes = driver.put_items([Item("a", b"1"), Item("a", b"2")]).outcomes
-        assert outcomes[0].done
-        assert outcomes[1] == driver.refusal("a")
-        assert (driver.get("a").body, driver.counts().flow.put) == (1, 1)
+        driver.wait(7)
+        driver.put("a", on_conflict="replace")
+        message = driver.get("a")
+        assert {name: getattr(message, name) for name in PLAIN} == PLAIN
+        assert message.created == START + 7
 
     def test_wake_is_the_earliest_due_time_that_was_stored(self, driver: Driver) -> None:
         driver.put("old", delay=1)
@@ -150,12 +144,6 @@ class PutCases:
         driver.put("a", on_conflict="replace", data=b"2")
         assert driver.take() == ["a", "b", "c"]
 
-    def test_an_id_twice_in_one_replace_ends_as_the_last(self, driver: Driver) -> None:
-        items = [Item("a", b"1", delay=5), Item("b", b"1"), Item("a", b"2", delay=9)]
-        outcomes = driver.put_items(items, "replace")
-        assert [outcome.due for outcome in outcomes.outcomes] == [START + 5, START, START + 9]
-        assert (driver.get("a").body, driver.counts().flow.put) == (2, 2)
-
     @pytest.mark.parametrize("state", ["delayed", "ready", "dead"])
     def test_replace_only_if_the_version_is_the_same(self, driver: Driver, state: State) -> None:
         driver.bring("a", state)
@@ -188,34 +176,6 @@ class PutCases:
             assert [m.created for m in messages] == [START, START + 3]
         assert driver.get("a").created_at == to_datetime(START)
 
-    def test_no_change_of_a_message_changes_when_it_was_put(self, driver: Driver) -> None:
-        driver.put("a", attempts=2)
-        driver.wait(1)
-        driver.put("a", data=b"2")
-        driver.reschedule("a", delay=1)
-        driver.edit("a", data=b"3", priority=3)
-        driver.wait(1)
-        driver.retry(*driver.hold(lease=5))
-        driver.wait(1)
-        assert driver.claim(lease=5).messages[0].created == START
-        driver.wait(5)  # the lease expires, and its last attempt
-        assert driver.claim().died
-        assert driver.get("a").created == START
-        driver.revive("a", delay=1)
-        assert driver.get("a").created == START
-
-    @pytest.mark.parametrize(
-        ("state", "how"), [("leased", "ack"), ("delayed", "cancel"), ("dead", "purge_by_id")]
-    )
-    def test_a_put_after_the_end_of_a_message_is_a_new_message(
-        self, driver: Driver, state: State, how: str
-    ) -> None:
-        lease = driver.bring("a", state)
-        getattr(driver, how)(lease if how == "ack" else "a")
-        driver.wait(7)
-        driver.put("a", on_conflict="replace")
-        assert driver.get("a").created == START + 7
-
     # Importing.
 
     @pytest.mark.parametrize("died", [None, START - 5])
@@ -235,12 +195,6 @@ class PutCases:
         driver.put("c", created=START - 8, on_conflict="replace")
         assert created() == [START - 9, START, START - 8, None]
 
-    def test_an_import_keeps_attempts_and_failures(self, driver: Driver) -> None:
-        failures = Failure(1, START - 9, "w9", "no"), Failure(2, START - 5, "w8", "!", START - 7)
-        driver.put("a", attempt=2, failures=failures, attempts=3)
-        message = driver.claim().messages[0]
-        assert (message.attempt, message.failures) == (3, failures)
-
     def test_an_import_of_a_dead_letter_is_a_dead_letter(self, driver: Driver) -> None:
         died = START - HOUR
         driver.put("b")
@@ -248,13 +202,6 @@ class PutCases:
         assert outcomes == Outcomes([Outcome(id, True, "dead", 5, died) for id in "ab"])
         assert [m and m.ended for m in driver.find("a", "b")] == [died, died]
         assert driver.take() == []
-
-    def test_an_import_twice_changes_nothing(self, driver: Driver) -> None:
-        items = [Item("a", b"1", delay=9, attempt=1), Item("b", b"1", at=5, died=6)]
-        driver.put_items(items)
-        before = driver.find("a", "b")
-        assert [o.done for o in driver.put_items(items).outcomes] == [False, False]
-        assert driver.find("a", "b") == before
 
     # Contents and names.
 
@@ -347,24 +294,6 @@ class PutCases:
             assert beside.ack(*leases(claimed))[0]
             assert one.counts().flow == Flow(put=1, cancelled=1)
             assert beside.counts().flow == Flow(put=1, acked=1)
-
-    def test_the_token_of_the_same_id_in_another_queue_is_refused(self, driver: Driver) -> None:
-        beside = driver.apart("q2")
-        beside.lease("x")
-        beside.lease("y")
-        mine, theirs = driver.lease("a"), beside.lease("a")
-        assert mine.token != theirs.token
-        assert not driver.ack(theirs)[0]
-        assert not beside.ack(mine)[0]
-        assert driver.ack(mine)[0]
-
-    def test_settings_hold_for_one_queue(self, driver: Driver) -> None:
-        beside = driver.apart("q2")
-        driver.configure(paused=True, keep=99)
-        beside.put("a")
-        assert beside.take() == ["a"]
-        counts = beside.counts()
-        assert (counts.paused, counts.keep) == (False, 0)
 
     def test_one_put_in_a_batch_for_many_queues(self, driver: Driver) -> None:
         names = [f"q{number}" for number in range(5)]

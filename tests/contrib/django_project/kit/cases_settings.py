@@ -13,7 +13,7 @@ from django.test import SimpleTestCase, TestCase, modify_settings, override_sett
 
 import bide
 from bide.contrib.django import AsyncQueue, Queue
-from bide.contrib.django.checks import check_settings
+from bide.contrib.django.apps import check_settings
 from bide.contrib.django.conf import configuration, in_database, store_url, url_of
 from bide.engines.registry import opener
 from kit.handlers import orders
