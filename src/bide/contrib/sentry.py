@@ -6,8 +6,8 @@ Call it where the module of the app is imported, so that each worker process doe
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -183,37 +183,33 @@ def _stamp_puts() -> None:
     blocking, asynchronous = Queue._do, AsyncQueue._do
 
     def do(self: Any, kind: Any, command: Command, *more: Any, **options: Any) -> Any:
-        if type(command) is not Put or not _propagates():
-            return blocking(self, kind, command, *more, **options)
-        with _publishing(command):
-            return blocking(self, kind, _stamped(command), *more, **options)
+        with _publishing(command) as stamped:
+            return blocking(self, kind, stamped, *more, **options)
 
     async def ado(self: Any, kind: Any, command: Command, *more: Any, **options: Any) -> Any:
-        if type(command) is not Put or not _propagates():
-            return await asynchronous(self, kind, command, *more, **options)
-        with _publishing(command):
-            return await asynchronous(self, kind, _stamped(command), *more, **options)
+        with _publishing(command) as stamped:
+            return await asynchronous(self, kind, stamped, *more, **options)
 
     Queue._do = do  # type: ignore[method-assign]
     AsyncQueue._do = ado  # type: ignore[method-assign]
 
 
-def _propagates() -> bool:
+@contextmanager
+def _publishing(command: Command) -> Iterator[Command]:
+    """Yield a put that carries the trace, within a span if there is a transaction."""
     integration = _active()
-    return integration is not None and integration.propagate_traces
-
-
-def _publishing(command: Put) -> Any:
-    """Return the span of a put, within a transaction; without one there is none."""
-    if sentry_sdk.get_current_span() is None:
-        return nullcontext()
-    span = sentry_sdk.start_span(op=OP.QUEUE_PUBLISH, name=command.queue, origin=ORIGIN)
-    span.set_data("messaging.system", "bide")
-    span.set_data("messaging.destination.name", command.queue)
-    if len(command.items) == 1:
-        span.set_data("messaging.message.id", command.items[0].id)
-        span.set_data("messaging.message.body.size", len(command.items[0].data))
-    return span
+    if type(command) is not Put or integration is None or not integration.propagate_traces:
+        yield command
+    elif sentry_sdk.get_current_span() is None:
+        yield _stamped(command)
+    else:
+        with sentry_sdk.start_span(op=OP.QUEUE_PUBLISH, name=command.queue, origin=ORIGIN) as span:
+            span.set_data("messaging.system", "bide")
+            span.set_data("messaging.destination.name", command.queue)
+            if len(command.items) == 1:
+                span.set_data("messaging.message.id", command.items[0].id)
+                span.set_data("messaging.message.body.size", len(command.items[0].data))
+            yield _stamped(command)
 
 
 def _stamped(command: Put) -> Put:

@@ -97,17 +97,12 @@ def url_of(alias: str) -> str:
     Raises:
         ImproperlyConfigured: it is neither SQLite nor PostgreSQL.
     """
-    return _url_of(alias, str(connections[alias].settings_dict["NAME"]))
-
-
-@cache
-def _url_of(alias: str, name: str) -> str:
-    """Return the URL for a name, which the tests of Django change."""
     connection = connections[alias]
     if connection.vendor == "sqlite":
         if connection.is_in_memory_db():
             return "memory://"
-        return f"sqlite:///{quote(os.path.abspath(name))}"  # noqa: PTH100  (no links are followed)
+        path = os.path.abspath(connection.settings_dict["NAME"])  # noqa: PTH100  (follows no links)
+        return f"sqlite:///{quote(path)}"
     if connection.vendor == "postgresql":
         return _postgresql(connection.get_connection_params())
     raise ImproperlyConfigured(
@@ -133,15 +128,10 @@ def _postgresql(parameters: Mapping[str, Any]) -> str:
 
 def in_database(url: str, alias: str) -> bool:
     """Tell whether the store at a URL is in a database of Django's."""
-    return _in_database(url, alias, str(connections[alias].settings_dict["NAME"]))
-
-
-@cache
-def _in_database(url: str, alias: str, name: str) -> bool:
     vendor, parts = connections[alias].vendor, urlsplit(url)
     if vendor == "sqlite" and parts.scheme == "sqlite":
         path = unquote(parts.path.removeprefix("/"))
-        return os.path.realpath(path) == os.path.realpath(name)
+        return os.path.realpath(path) == os.path.realpath(connections[alias].settings_dict["NAME"])
     if vendor == "postgresql" and parts.scheme in ("postgres", "postgresql"):
         return _place(url) == _place(url_of(alias))
     return False
