@@ -16,7 +16,7 @@ import pytest
 from celery import Celery
 
 import bide
-from bide.contrib.celery import install, publisher
+from bide.contrib.celery import delays, install
 from bide.queue.takeover.tasks import TaskMessage
 from bide.worker.app.loading import load
 from tests.servers import RedisServer
@@ -138,12 +138,12 @@ def test_a_worker_that_is_killed_loses_nothing_and_repeats_only_what_it_held(
 def test_a_broker_that_hangs_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(publisher, "CONFIRM", 0.5)
-    monkeypatch.setattr(publisher, "AGAIN", 0.01)
+    monkeypatch.setattr(delays, "CONFIRM", 0.5)
+    monkeypatch.setattr(delays, "AGAIN", 0.01)
     server = RedisServer(tmp_path)
     app = Celery("jobs", broker=f"redis+socket://{server.path}", set_as_current=False)
     message = TaskMessage("shop.expire", "[[], {}, {}]", headers={"id": "a"}, routing_key="celery")
-    publishing = publisher.Publisher(app)
+    publishing = delays.Publisher(app)
     delivery: Any = SimpleNamespace(lost=threading.Event())
     with publishing.lifespan(bide.App("memory://")), ThreadPoolExecutor(1) as pool:
         try:
