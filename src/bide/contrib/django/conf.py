@@ -130,8 +130,8 @@ def in_database(url: str, alias: str) -> bool:
     """Tell whether the store at a URL is in a database of Django's."""
     vendor, parts = connections[alias].vendor, urlsplit(url)
     if vendor == "sqlite" and parts.scheme == "sqlite":
-        path = unquote(parts.path.removeprefix("/"))
-        return os.path.realpath(path) == os.path.realpath(connections[alias].settings_dict["NAME"])
+        path, name = unquote(parts.path.removeprefix("/")), connections[alias].settings_dict["NAME"]
+        return os.path.realpath(path) == os.path.realpath(str(name))
     if vendor == "postgresql" and parts.scheme in ("postgres", "postgresql"):
         return _place(url) == _place(url_of(alias))
     return False
