@@ -285,6 +285,24 @@ class LimitCases:
         limited(driver, "g1", group_rate=interval("1/h"))
         assert driver.take() == ["g1"]
 
+    def test_without_limits_the_order_is_that_of_the_queue(self, driver: Driver) -> None:
+        limited(driver, "a1 a2 a3 b1 b2", limit=1)
+        assert driver.take() == ["a1"]
+        driver.configure(limit=0)
+        assert driver.take() == ["a2", "a3", "b1", "b2"]
+        driver.configure(group_limit=1)
+        assert driver.take() == []
+        driver.wait(1_000)
+        driver.claim(0)
+
+    def test_a_full_reply_leaves_the_rest_in_line(self, driver: Driver) -> None:
+        driver.configure(limit=100)
+        for id in ("a1", "a2", "b1"):
+            driver.put(id, group=id[0], data=b"x" * 600, json=False)
+        claimed = driver.ask(cmd.Claim("q", 9, 1_000, "w", 1_500), Claimed)
+        assert ids_of(claimed) == ["a1", "b1"]
+        assert driver.take() == ["a2"]
+
     def test_limits_survive_a_restart(
         self, make_engine: Callable[[], Engine], reopen: Callable[[Engine], Engine]
     ) -> None:

@@ -6,10 +6,8 @@ from collections import Counter
 
 import pytest
 
-from bide.model import commands as cmd
 from bide.model.message import Item
 from bide.model.rank import GAP, LOOK_GROUPS, LOOK_MESSAGES, LOOK_MOST, PROMOTE
-from bide.model.replies import Claimed
 from bide.model.times import interval
 from bide.testing.conformance.driver import HOUR, START, Driver, ids_of, leases
 from bide.testing.conformance.limiting import limited, put
@@ -161,16 +159,6 @@ class TurnCases:
         driver.configure(limit=9)
         assert one_by_one(driver) == "a2 b1 a3 b2"
 
-    def test_without_limits_the_order_is_that_of_the_queue(self, driver: Driver) -> None:
-        limited(driver, "a1 a2 a3 b1 b2", limit=1)
-        assert driver.take() == ["a1"]
-        driver.configure(limit=0)
-        assert driver.take() == ["a2", "a3", "b1", "b2"]
-        driver.configure(group_limit=1)
-        assert driver.take() == []
-        driver.wait(1_000)
-        driver.claim(0)
-
     def test_changes_of_what_waits_keep_the_lines(self, driver: Driver) -> None:
         driver.configure(limit=100)
         put(driver, "a1 a2 a3 b1 b2 c1 c2 d1 d2", attempts=2)
@@ -195,14 +183,6 @@ class TurnCases:
         driver.claim(0)
         driver.purge("ready", before=START - 1)
         assert one_by_one(driver) == "b1 b2"
-
-    def test_a_full_reply_leaves_the_rest_in_line(self, driver: Driver) -> None:
-        driver.configure(limit=100)
-        for id in ("a1", "a2", "b1"):
-            driver.put(id, group=id[0], data=b"x" * 600, json=False)
-        claimed = driver.ask(cmd.Claim("q", 9, 1_000, "w", 1_500), Claimed)
-        assert ids_of(claimed) == ["a1", "b1"]
-        assert driver.take() == ["a2"]
 
     def test_a_backlog_is_lined_up_by_several_claims(self, bare: Driver) -> None:
         bare.configure(limit=10)
