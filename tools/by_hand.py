@@ -62,8 +62,6 @@ MUTANTS = [
            "self._seq += 1; record = Record.of(item, due, self._seq, created)"),
     Mutant("the dead cannot be replaced", STATE, '("delayed", "ready", "dead")',
            '("delayed", "ready")'),
-    Mutant("a group is not left", STATE,
-           "self.grouped.remove((record.group, record.seq, record))\n\n", "pass\n\n"),
     Mutant("keep counts from too late", STATE, '("acked", now - self.keep)',
            '("acked", now - self.keep - 1)'),
     Mutant("expired ones kept as acked ones", STATE, "max(self.keep, EXPIRED_KEEP)", "self.keep"),

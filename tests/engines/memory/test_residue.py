@@ -17,5 +17,5 @@ def test_after_any_script_an_emptied_queue_holds_no_memory(script: Script) -> No
     for queue in QUEUES:
         clear(engine, queue, now)
     for state in engine._states.values():
-        kept = (state.records, state.all, state.grouped, *state.sets.values())
+        kept = (state.records, state.all, *state.sets.values())
         assert [len(part) for part in kept] == [0] * len(kept)

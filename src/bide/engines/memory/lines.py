@@ -8,8 +8,6 @@ group of their own, which has no limit of its own.
 """
 
 from collections.abc import Iterable
-from itertools import groupby, islice
-from operator import itemgetter
 
 import msgspec
 from sortedcontainers import SortedList
@@ -94,21 +92,24 @@ class Lines:
             if not (group.line or group.running or held):
                 del self._groups[key]
 
-    def look_ahead(self, grouped: "SortedList[tuple[str, int, Record]]") -> list[Record]:
+    def look_ahead(self, records: Iterable[Record]) -> list[Record]:
         """Return the first due record of each group that has no line: see `bide.model.rank`.
 
         Args:
-            grouped: the records of the queue that are in a group, by its name, as they were put.
+            records: all of the queue.
         """
+        groups: dict[str, list[Record]] = {}
+        for record in records:
+            if record.group is not None and record.group > self._looked:
+                groups.setdefault(record.group, []).append(record)
         found: list[Record] = []
         seen = 0
-        behind = grouped.irange((f"{self._looked}\0",))
         self._looked = ""
-        for count, (name, entries) in enumerate(groupby(behind, itemgetter(0)), 1):
+        for count, name in enumerate(sorted(groups), 1):
             group = self._groups.get(f"={name}")
             if group is None or not group.line:
-                records = [record for _, _, record in islice(entries, LOOK_MOST + 1)]
-                seen += len(records)
+                records = groups[name]
+                seen += min(len(records), LOOK_MOST + 1)
                 due = [r for r in records if r.state == "delayed" and r.due <= self.now // 1000]
                 if due and len(records) <= LOOK_MOST:
                     found.append(min(due, key=lambda r: (ready_rank(r.due, r.priority), r.seq)))
@@ -198,18 +199,6 @@ class Lines:
         """Return how many records of its group are in line before a rank."""
         group = self._groups.get(_key(record))
         return group.line.bisect_left((rank, record.seq)) if group is not None else 0
-
-    def strays(self, ready: Iterable[Record], leased: Iterable[Record]) -> int:
-        """Return how many records are not where they are to be, by an independent count."""
-        if not self:
-            return 0
-        in_line = {id(place[2]) for group in self._groups.values() for place in group.line}
-        running = {key: group.running for key, group in self._groups.items() if group.running}
-        counted: dict[str, int] = {}
-        for record in leased:
-            counted[_key(record)] = counted.get(_key(record), 0) + 1
-        wrong = {key for key in running | counted if running.get(key) != counted.get(key)}
-        return len(in_line ^ {id(record) for record in ready}) + len(wrong)
 
     @property
     def open(self) -> bool:

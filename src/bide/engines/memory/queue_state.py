@@ -1,7 +1,7 @@
 """One queue of the memory engine: a table of records and its ordered sets."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Literal
 
@@ -20,8 +20,7 @@ from bide.model.times import LIMITS
 
 __all__ = ["QueueState"]
 
-_LINED: tuple[State, State] = ("ready", "leased")
-
+_WAITING: tuple[State, State] = ("ready", "delayed")
 Entry = tuple[int, int, Record]  # rank, sequence number, record: unique, so records never compare
 
 
@@ -42,8 +41,6 @@ class QueueState:
         self.records: dict[str, Record] = {}
         self.all: SortedList[tuple[int, Record]] = SortedList()
         """All, as they were put."""
-        self.grouped: SortedList[tuple[str, int, Record]] = SortedList()
-        """Those of groups, by its name, as they were put."""
         self.sets: dict[State, SortedList[Entry]] = {
             "delayed": SortedList(), "ready": SortedList(), "leased": SortedList(),
             "dead": SortedList(), "acked": SortedList(), "expired": SortedList(),
@@ -92,8 +89,6 @@ class QueueState:
     def _place(self, record: Record, item: Item) -> None:
         self.records[record.id] = record
         self.all.add((record.seq, record))
-        if record.group is not None:
-            self.grouped.add((record.group, record.seq, record))
         if item.died is None:
             self.delay(record, record.due)
         else:
@@ -127,12 +122,8 @@ class QueueState:
                     for name in ("priority", "group"))  # fmt: skip
         if moves and state in ("delayed", "ready"):
             self._leave(record)
-        if record.group is not None:
-            self.grouped.remove((record.group, record.seq, record))
         for name, value in options.items():
             setattr(record, name, value)
-        if record.group is not None:
-            self.grouped.add((record.group, record.seq, record))
         if moves and state == "delayed":
             self._move(record, "delayed", delayed_rank(record.due, record.priority))
         elif moves and state == "ready":
@@ -173,8 +164,6 @@ class QueueState:
         self._leave(record)
         del self.records[record.id]
         self.all.remove((record.seq, record))
-        if record.group is not None:
-            self.grouped.remove((record.group, record.seq, record))
 
     def _move(self, record: Record, state: State, rank: int) -> None:
         self._leave(record)
@@ -213,7 +202,7 @@ class QueueState:
     def limit(self, command: Configure) -> bool:
         """Change the limits that are given; return whether one has changed."""
         given = {name: value for name in LIMITS if (value := getattr(command, name)) is not None}
-        ready, leased = ([entry[2] for entry in self.sets[state]] for state in _LINED)
+        ready, leased = ([r for _, _, r in self.sets[state]] for state in ("ready", "leased"))
         return bool(given) and self.lines.configure(given, ready, leased)
 
     def failed(
@@ -327,19 +316,9 @@ class QueueState:
         return int(self.sets["delayed"].bisect_left((delayed_reach(moment) + 1,)))
 
     def unheld(self, where: Where, now: int) -> list[Record]:
-        """Return the delayed and ready records that match a rule."""
-        candidates: Iterable[Record]
-        if where.group is not None:
-            named = self.grouped.irange((where.group,), (f"{where.group}\0",))
-            candidates = (entry[2] for entry in named)
-        else:
-            candidates = (entry[2] for state in ("ready", "delayed") for entry in self.sets[state])
-        return [r for r in candidates if r.state in ("ready", "delayed") and matches(r, where)]
-
-    def strays(self) -> int:
-        """Return how many records the lines of a limited queue have wrong."""
-        ready, leased = ([entry[2] for entry in self.sets[state]] for state in _LINED)
-        return self.lines.strays(ready, leased)
+        """Return the ready and delayed records that match a rule."""
+        waiting = (entry[2] for state in _WAITING for entry in self.sets[state])
+        return [record for record in waiting if matches(record, where)]
 
     def purgeable(self, state: State, before: int | None, now: int, limit: int) -> list[Record]:
         """Return up to `limit` records of a state that entered it before a time."""

@@ -82,7 +82,7 @@ def count(queue: QueueState, command: Count, now: int) -> Counts:
         result_ttl=queue.result_ttl,
         oldest=min((record.due for _, _, record in waiting), default=None),
         recount=sizes if command.recount else None,
-        strays=queue.strays() if command.recount else None,
+        strays=0 if command.recount else None,
         stored=_stored(queue) if command.stored else None,
         **{name: getattr(queue.lines, name) for name in LIMITS},
     )

@@ -50,7 +50,12 @@ class SqliteGuest:
                 connection.execute("BEGIN IMMEDIATE")
             connection.execute("SAVEPOINT bide")
             try:
-                replies = self._carry_out(connection, commands, now)
+                if not is_current(connection.execute, self._path):
+                    migrate(connection.execute, self._path)
+                at = time.time_ns() / 1e6 if now is None else now
+                session = Session(cast("sqlite3.Connection", connection), at)
+                replies = carry_out(session, commands)
+                session.save()
             except BaseException:
                 with suppress(sqlite3.OperationalError):  # on a full disk SQLite rolls back all
                     connection.execute("ROLLBACK TO bide")
@@ -67,18 +72,6 @@ class SqliteGuest:
             ) from error
         except sqlite3.Error as error:
             raise translate(error, self._path, 0) from error
-        return replies
-
-    def _carry_out(
-        self, connection: DbApi, commands: Sequence[Command], now: int | None
-    ) -> list[Reply]:
-        if not is_current(connection.execute, self._path):
-            migrate(connection.execute, self._path)
-        session = Session(
-            cast("sqlite3.Connection", connection), time.time_ns() / 1e6 if now is None else now
-        )
-        replies = carry_out(session, commands)
-        session.save()
         return replies
 
     def _compare(self, connection: DbApi) -> None:
