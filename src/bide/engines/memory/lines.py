@@ -7,7 +7,7 @@ one message of each other group; several enter one behind the other. Messages wi
 group of their own, which has no limit of its own.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 from sortedcontainers import SortedList
@@ -52,6 +52,7 @@ class Lines:
         self._turn = 0
         self._looked = ""  # the last group looked ahead at; empty: there were no more
         self._groups: dict[str, Group] = {}
+        self._turns: SortedList[tuple[int, str]] = SortedList()  # of groups that have a line
 
     def __bool__(self) -> bool:
         """Whether the queue is limited."""
@@ -126,17 +127,24 @@ class Lines:
         if not group.line:
             self._turn += 1
             group.turn = self._turn
+            self._turns.add((group.turn, group.key))
         group.line.add((record.rank, record.seq, record))
 
     def leave(self, record: Record) -> None:
         """Remove a record that is not ready any more."""
-        self._group(record).line.remove((record.rank, record.seq, record))
+        group = self._group(record)
+        group.line.remove((record.rank, record.seq, record))
+        if not group.line:
+            self._turns.remove((group.turn, group.key))
 
     def start(self, record: Record) -> None:
         """Count a record that is leased now, and give its group the last turn."""
         group = self._group(record)
         self._turn = after_service(self._turn)
+        self._turns.discard((group.turn, group.key))
         group.turn = self._turn + GAP
+        if group.line:
+            self._turns.add((group.turn, group.key))
         group.running += 1
         self.running += 1
         self._last = served(self._last, self.rate, self.now)
@@ -156,15 +164,17 @@ class Lines:
 
     def next(self) -> Record | None:
         """Return the record to serve now, if one may be served."""
-        able = [one for one in self._served() if self._opens_for(one) <= self.now]
-        if not self.open or not able:
-            return None
-        head: Record = min(able, key=lambda group: group.turn).line[0][2]
-        return head
+        groups = self._served() if self.open else ()
+        heads = (group.line[0][2] for group in groups if self._opens_for(group) <= self.now)
+        return next(heads, None)
 
-    def _served(self) -> list[Group]:
-        """Return the groups that have a line and are not full; the rate may hold them."""
-        return [one for one in self._groups.values() if one.line and not self._is_full(one)]
+    def _served(self) -> Iterator[Group]:
+        """Yield the groups that have a line and are not full, as they take turns.
+
+        The rate may hold them.
+        """
+        groups = (self._groups[key] for _, key in self._turns)
+        return (group for group in groups if not self._is_full(group))
 
     def freed(self, record: Record) -> int:
         """Return when the last limit let a record go that is to be served, in milliseconds; 0:
