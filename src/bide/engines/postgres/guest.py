@@ -1,6 +1,7 @@
 """The queue in the user's own transaction: one call, on whatever connection."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Literal
 from urllib.parse import SplitResult
 
@@ -50,6 +51,13 @@ class _Refused(msgspec.Struct):
 _answer = msgspec.json.Decoder(list[list[_Row]] | _Refused).decode
 
 
+_PUT = (
+    "text", "bigint", "text", "text", "boolean", "bytea", "bigint", "bigint", "integer", "integer",
+    "bigint", "text", "text",
+)  # fmt: skip
+"""The types of what `_within_put` takes."""
+
+
 class PostgresGuest(RemoteGuest):
     """Carries out commands on connections of the user's. See `bide.engines.port.Guest`."""
 
@@ -81,13 +89,18 @@ class PostgresGuest(RemoteGuest):
     def statement(
         self, commands: Sequence[cmd.Command], now: int | None, mark: str
     ) -> tuple[str, tuple[Any, ...]]:
-        """Return the statement and its parameter."""
-        asked = {
-            "database": self._database, "now": now, "commands": [_told(c) for c in commands],
-        }  # fmt: skip
-        function = self._function("_within")
-        name = function if mark.startswith("$") else function.replace("%", "%%")
-        return f"SELECT {name}({mark}::text::json)::text", (_text(asked),)
+        """Return the statement and its parameters: of a lone put they are no JSON."""
+        match commands:
+            case [cmd.Put(on_conflict="keep", if_version=None, queue=queue, items=[item])]:
+                headers = None if item.headers is None else _text(item.headers)
+                values = (
+                    self._database, now, queue, item.id, item.json, item.data, item.at, item.delay,
+                    item.priority, item.attempts, item.expires, item.group, headers,
+                )  # fmt: skip
+                return _call(self._function("_within_put"), _PUT, mark), values
+        told = [_told(command) for command in commands]
+        asked = {"database": self._database, "now": now, "commands": told}
+        return _call(self._function("_within"), ("text::json",), mark), (_text(asked),)
 
     def replies(self, commands: Sequence[cmd.Command], answer: str) -> list[Reply]:
         """Return the replies that an answer of the statement tells.
@@ -136,6 +149,15 @@ class PostgresGuest(RemoteGuest):
 
     def _function(self, name: str) -> str:
         return f"{self._schema}.{name}"
+
+
+@lru_cache(64)
+def _call(function: str, types: tuple[str, ...], mark: str) -> str:
+    """Return the statement that calls a function, with marks as the driver has them."""
+    numbered = mark.startswith("$")
+    marks = (f"{f'${n}' if numbered else mark}::{kind}" for n, kind in enumerate(types, 1))
+    name = function if numbered else function.replace("%", "%%")
+    return f"SELECT {name}({', '.join(marks)})::text"
 
 
 def _text(value: object) -> str:
