@@ -11,7 +11,7 @@ from tests.contrib.celery.conftest import Broker
 from tests.takeover.test_libraries import SOON, fill_arq, huey_of
 
 HOUR = timedelta(hours=1)
-PAST = datetime.now(UTC) - HOUR
+LONG_AGO = datetime.now(UTC) - HOUR
 
 
 def rq_of(broker: Broker) -> Any:
@@ -107,7 +107,8 @@ def test_an_expiry_of_huey_counts_from_the_next_start_of_its_consumer(
 
     def expire(order: int) -> None: ...
 
-    missed = huey.task(expires=HOUR)(expire).schedule((1,), eta=PAST)
+    past = datetime.now(UTC) - HOUR  # the moment of the import may be long ago
+    missed = huey.task(expires=HOUR)(expire).schedule((1,), eta=past)
     huey.add_schedule(huey.dequeue())
     bide.take_over(orders, "huey", broker.store_url, allow_pickle=True)
     length = lasts(orders, missed.id)
@@ -124,7 +125,7 @@ def test_tasks_that_huey_would_not_run_are_counted_and_left(
     task = huey.task(name="shop.expire")(ran.append)
     task.schedule((1,), eta=SOON, expires=SOON - HOUR)
     huey.add_schedule(huey.dequeue())
-    huey.enqueue(task.s(2, expires=PAST))
+    huey.enqueue(task.s(2, expires=LONG_AGO))
     alive = task(3)
     done = bide.take_over(orders, "huey", broker.store_url, allow_pickle=True, dry_run=dry_run)
     assert (done.stored, done.expired, done.refused, bool(done)) == (1, 2, 0, True)
