@@ -7,6 +7,7 @@ import sys
 import threading
 from http.client import HTTPConnection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,11 +28,11 @@ def test_a_record_is_that_of_its_namespace() -> None:
     uses = QuotaUsage()
     for number, name in enumerate((None, "shop", "mail", "shop")):
         with uses.of(name) as use:
-            use.allowance += number
+            use.stored.value += number
     found = []
     for name in (None, "shop", "mail", "new"):
         with uses.of(name) as use:
-            found.append((use.allowance, use.messages.after))
+            found.append((use.stored.value, use.messages.after))
     assert found == [(0.0, NEVER), (4.0, NEVER), (2.0, NEVER), (0.0, NEVER)]
     uses.close()
 
@@ -41,13 +42,13 @@ def test_an_error_changes_nothing_and_keeps_nobody_waiting() -> None:
 
     def fail() -> None:
         with uses.of("shop") as use:
-            use.allowance = 9
+            use.stored.value = 9
             raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
         fail()
     with uses.of("shop") as use:
-        assert use.allowance == 0
+        assert use.stored.value == 0
     uses.close()
 
 
@@ -296,3 +297,16 @@ def test_what_is_told_after_the_end_counts_nowhere() -> None:
     quotas.carried("shop", 1 << 30)  # a request that was broken off
     quotas.may_carry("shop")
     close_lane(lane)
+
+
+def test_a_namespace_has_its_whole_allowance_on_a_machine_that_has_just_started(
+    serve: Serve, make_token: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CARRIED", 1)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    server = serve(auth="required", quotas={"shop": Quota(rate=0.01, byte_rate=100_000)})
+    shop = server.with_token(make_token("shop", "produce"))
+    assert shop.post(f"{Q}/messages", {"body": 1}).status == 201
+    refused = shop.post(f"{Q}/messages", {"body": 1})
+    assert (refused.status, refused.headers["retry-after"]) == (429, "100")
+    assert "may put 0.01 messages a second" in refused.problem["detail"]

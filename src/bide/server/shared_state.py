@@ -183,11 +183,11 @@ class NamespaceUsage(msgspec.Struct):
     """How many messages are in its queues."""
     stored: Amount = msgspec.field(default_factory=Amount)
     """How many bytes these take."""
-    allowance: float = 0.0
-    """How many messages may be put at once."""
+    allowance: float = math.inf
+    """How many messages may be put at once: of a namespace that has put none, all that may be."""
     at: float = 0.0
     """When `allowance` was computed."""
-    byte_allowance: float = 0.0
+    byte_allowance: float = math.inf
     """How many bytes requests and answers may take at once; less than 0: they took too many."""
     byte_at: float = 0.0
     """When `byte_allowance` was computed."""
