@@ -353,7 +353,7 @@ def test_a_long_unknown_name_is_not_compared_with_known_ones(client: Client) -> 
 
 
 ELSEWHERE = {
-    "BULK": "../src/bide/testing/conformance/changing.py",
+    "BULK": "../src/bide/testing/conformance/queues.py",
     "MAX_ACTOR": "model/test_identity.py",
     "MAX_AMQP_BODY": "rabbitmq/test_intake.py",
     "MAX_AMQP_HEADERS": "rabbitmq/test_fields.py",
