@@ -72,7 +72,6 @@ def test_a_forecast_reads_hours_and_not_messages(tmp_path: Path) -> None:
         for first in range(0, total, 500):
             items = [Item(f"m{first + n}", b"1", delay=2 * HOUR + n) for n in range(500)]
             engine.execute([cmd.Put("q", items)], START)
-        forecast(engine)  # after a checkpoint, the first statement has more to do
         connection = engine._connection
         assert connection is not None
         counted = 0
@@ -83,8 +82,12 @@ def test_a_forecast_reads_hours_and_not_messages(tmp_path: Path) -> None:
             return 0
 
         connection.set_progress_handler(count, 10)
-        assert forecast(engine).buckets[2] + forecast(engine).buckets[3] == total
+        counts = []
+        for _ in range(5):  # now and then the engine looks at its files as well
+            counted = 0
+            assert sum(forecast(engine).buckets[2:]) == total
+            counts.append(counted)
         connection.set_progress_handler(None, 0)
-        steps.append(counted)
+        steps.append(min(counts))
         engine.close()
-    assert steps[1] <= steps[0] + 5
+    assert steps[1] <= steps[0] + 3
