@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from redis import exceptions as raised
 
 from bide.engines.redis import RedisEngine, nodes
+from bide.engines.redis.sentinel import Address, Sentinels
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
 from bide.model.commands import Claim, Count, Put
@@ -196,6 +198,25 @@ def test_one_sentinel_is_enough_and_one_that_is_behind_is_not_believed(
     group.ask(1, "SENTINEL", "MONITOR", NAME, "127.0.0.1", replica.port, 3)
     put(open_engine(group.url), "a")
     assert master.client().hexists("bide:{q#0}:records", "a")
+
+
+def test_a_batch_asks_the_sentinels_once_at_each_attempt(
+    group: SentinelGroup, open_engine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_engine(f"{group.url}?reconnect=10ms")
+    puts = [Put(f"q{number}", [Item("a", b"1")]) for number in range(100)]
+    engine.execute(puts)
+    asked = []
+
+    def none_answers(sentinels: Sentinels) -> Address:  # each may take a second
+        asked.append(1)
+        raise StoreUnavailable("no sentinel answers") from raised.ConnectionError()
+
+    monkeypatch.setattr(Sentinels, "master", none_answers)
+    engine._sender.nodes.doubt()
+    with pytest.raises(StoreUnavailable, match="no sentinel answers"):
+        engine.execute(puts)
+    assert len(asked) < 20
 
 
 def test_passwords_of_servers_and_of_sentinels(tmp_path: Path, open_engine: Open) -> None:

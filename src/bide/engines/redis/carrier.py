@@ -88,8 +88,8 @@ class Carrier:
     def _attempt(self, left: Sequence[Sent]) -> None:
         """Send commands to the servers that have them, and take in what those answer."""
         groups: dict[Address, list[Sent]] = {}
-        for each in left:
-            if (address := self._place(each)) is not None:
+        for each, address in zip(left, self._places(left), strict=True):
+            if address is not None:
                 groups.setdefault(address, []).append(each)
         posted = []
         for address, group in groups.items():
@@ -101,22 +101,25 @@ class Carrier:
             if replicas is not None:  # all has been read: connections can be used
                 self._confirm(connection.address, due, replicas)
 
-    def _place(self, each: Sent) -> Address | None:
-        """Return which server to ask, or note why there is none."""
-        if each.asking is not None:
-            return each.asking
+    def _places(self, sent: Sequence[Sent]) -> list[Address | None]:
+        """Return which server to ask for each, or note why there is none.
+
+        If no sentinel names the master, that is so for all: each would ask the sentinels again.
+        """
+        places: list[Address | None] = []
         try:
-            address = self.nodes.owner(each.slot)
+            for each in sent:
+                places.append(each.asking or self.nodes.owner(each.slot))
+                if places[-1] is None:
+                    each.answer = StoreUnavailable(
+                        f"{self._settings.shown}: no node of the cluster has slot {each.slot}: see "
+                        "`redis-cli --cluster check`"
+                    )
         except StoreError as error:
             self.nodes.doubt()
-            _fail([each], error)
-            return None
-        if address is None:
-            each.answer = StoreUnavailable(
-                f"{self._settings.shown}: no node of the cluster has slot {each.slot}: see "
-                "`redis-cli --cluster check`"
-            )
-        return address
+            _fail(sent, error)
+            return [None] * len(sent)
+        return places
 
     def _connect(self, address: Address, group: Sequence[Sent]) -> Connection | None:
         """Return a connection, or note why there is none."""
@@ -270,8 +273,8 @@ class Carrier:
         ]  # fmt: skip
         if changed:
             self._refresh()
-        for each in changed:
-            if self._place(each) != address:  # another server has taken its place meanwhile
+        for each, place in zip(changed, self._places(changed), strict=True):
+            if place != address:  # another server has taken its place meanwhile
                 each.done, each.again = False, True
                 continue
             self._short.add(address)
