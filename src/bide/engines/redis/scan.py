@@ -20,7 +20,7 @@ _PHASES: dict[str, tuple[str, ...]] = {
     "delayed": ("waiting",),
     **{state: (state,) for state in ("leased", "dead", "acked", "expired")},
 }
-"""Of which stretches a scan of a state is made: see lua/_ranges.lua."""
+"""Of which stretches a scan of a state is made: see `ranges` in lua/_records.lua."""
 
 _ORDERS = rf"(?:[0-9a-f]{{{ORDER}}}(?:-[0-9a-f]{{{ORDER}}})*)?"
 _CURSOR = re.compile(rf"([0-9])\.([0-9]{{0,20}})\.({_ORDERS})\.([0-9]{{1,3}})")

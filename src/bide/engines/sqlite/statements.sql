@@ -3,7 +3,7 @@
 --
 -- Parameters are `:name` where one is needed twice or there are many, else `?` in the order of the
 -- text. In `json_each` there is a JSON array: of ids, or of sequence numbers. Names in braces are the
--- columns of a row in rows.py.
+-- columns of a row in tables.py.
 
 -- name: load_queue
 SELECT {queue} FROM bide_queue WHERE name = ?;

@@ -1,7 +1,7 @@
 -- The prelude: what each call begins with, which is its keys, its arguments, the clock, the settings of
 -- the queue, and the replay of a reply that was lost.
 --
--- KEYS, all of one shard of one queue (see keys.py):
+-- KEYS, all of one shard of one queue (see layout.py):
 --   1 meta     hash: counters, settings, who leads the waiters
 --   2 records  hash: id -> record, see _records.lua
 --   3 delayed  4 ready  5 dead  6 kept: sorted sets, rank -> order of putting .. id
