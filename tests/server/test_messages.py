@@ -168,6 +168,15 @@ def test_an_edit_stores_nothing_new_and_says_who_holds_it(client: Client) -> Non
     assert (held.status, "held by web1" in held.problem["detail"]) == (409, True)
 
 
+def test_an_if_match_that_is_no_etag_is_told_so(client: Client) -> None:
+    tag = client.put(ONE, {"body": 1}, if_none_match="*").headers["etag"]
+    for wrong in (tag.strip('"'), f"W/{tag}"):
+        refused = client.put(ONE, {"body": 2}, if_match=wrong)
+        assert (refused.status, refused.problem["field"]) == (412, "if-match")
+        assert "send the etag as a GET told it" in refused.problem["detail"]
+    assert client.put(ONE, {"body": 2}, if_match=tag).status == 200
+
+
 def test_of_many_that_edit_at_once_each_sees_the_one_before(client: Client, serve: Serve) -> None:
     client.put(ONE, {"body": [], "at": 2_000_000_000})
     clients = [client, serve()]

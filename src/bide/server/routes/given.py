@@ -198,6 +198,12 @@ def chosen(header: str, message: Message | None) -> str:
         Problem: the message is of none of them.
     """
     named = _listed(header)
+    if any(tag != "*" and not (len(tag) > 1 and tag[0] == tag[-1] == '"') for tag in named):
+        raise Problem(
+            "precondition-failed",
+            "if-match names no version that there was; send the etag as a GET told it",
+            field="if-match",
+        )
     if message is None:
         raise Problem("precondition-failed", "there is no such message any more; look again")
     tag = tag_of(message.version)
