@@ -1,9 +1,12 @@
 """`/metrics`: the names of a worker's metrics, and figures of the server's own."""
 
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from bide.model.errors import StoreUnavailable
 from bide.model.replies import Counts, Flow, Sizes
 from bide.observing.metrics import claim_metrics, registry_of
 from bide.server.access.rights import OPEN, Caller
@@ -11,7 +14,9 @@ from bide.server.app import App
 from bide.server.routes import monitoring
 from bide.server.settings import Settings
 from bide.server.shared_state import ServerStats
-from bide.targets.http.stats import IntakeStats, PushStats
+from bide.targets.http.receiver import Circuit
+from bide.targets.http.stats import IntakeStats, Known, PushStats
+from bide.targets.http.subscription import Subscription
 from tests.docs.test_pages import ROOT
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve
@@ -94,6 +99,31 @@ def test_a_store_that_is_away_is_told_and_the_rest_as_well(serve: Serve, tmp_pat
     found: dict[tuple[str, ...], float] = {}
     until(lambda: found.update(scrape(client)) or found["bide_store_up",] == 0)
     assert found["bide_http_requests_total", "putNamed", "201"] == 1
+
+
+def test_what_the_server_knows_of_subscriptions_does_not_need_the_store(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def known() -> dict[str, Known]:
+        return {
+            "shop": Known(Subscription(name="shop", queue="orders", url="http://s/"), Circuit())
+        }
+
+    async def away(caller: Caller) -> NoReturn:
+        raise StoreUnavailable("it is away")
+
+    client = serve()
+    assert client.app is not None
+    service = client.app.service
+    monkeypatch.setattr(service.pushing, "known", known)
+    with monkeypatch.context() as patch:
+        patch.setattr(service, "names", away)
+        found = scrape(client)
+    assert found["bide_store_up",] == 0
+    assert found["bide_push_circuit", "closed", "shop"] == 1
+    client.put(f"{Q}/messages/m", {"body": 1})
+    monkeypatch.setattr(service.pushing, "known", partial(away, OPEN))
+    assert scrape(client)["bide_queue_messages", "orders", "ready"] == 1
 
 
 def test_every_metric_stands_in_the_documentation(client: Client) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -189,9 +190,10 @@ async def _exposition(service: Service, caller: Caller) -> bytes:
         # Of this moment: a sum of another process may be younger than any that is kept here.
         counts = {name: await service.ask(Counts, Count(caller.full(name))) for name in names}
         found += _of_usage(await service.quotas.usage(caller))
-        known = await service.pushing.known()
     except StoreError as error:
         failure = error
+    with suppress(StoreError):  # who pushes knows without the store
+        known = await service.pushing.known()
 
     def read() -> Mapping[str, Counts]:
         if failure is not None:
