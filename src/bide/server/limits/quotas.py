@@ -105,6 +105,8 @@ class Quotas:
     _counting: dict[tuple[What, str | None], asyncio.Task[None]] = field(
         default_factory=dict, init=False
     )
+    _counted: set[tuple[What, str | None]] = field(default_factory=set, init=False)
+    """What this process has counted at least once."""
     _carried: dict[str | None, int] = field(default_factory=dict, init=False)
     """Bytes that were not told of yet."""
     _exhausted: dict[str | None, float] = field(default_factory=dict, init=False)
@@ -183,7 +185,7 @@ class Quotas:
         if quota.queues is not None and queues:
             await self._let_in(whole, queues, quota.queues)
         if messages != float("inf"):
-            await self._count(whole, "messages", COUNT_EVERY)
+            await self._count(whole, "messages", COUNT_EVERY, waits=False)
         with self.shared.of(namespace) as use:
             many, unweighed = use.messages.value + added > messages, use.stored.after == NEVER
             heavy = use.stored.value + size > stored
@@ -334,13 +336,22 @@ class Quotas:
             )
         known.update(new)
 
-    async def _count(self, caller: Caller, what: What, every: float) -> None:
-        """Count what a namespace has, unless that was done `every` seconds ago."""
+    async def _count(self, caller: Caller, what: What, every: float, *, waits: bool = True) -> None:
+        """Count what a namespace has, unless that was done `every` seconds ago.
+
+        Args:
+            caller: one of the namespace.
+            what: is counted.
+            every: how old the last count may be.
+            waits: for a count that is under way; else for the first one only.
+        """
+        key = what, caller.namespace
         with self.shared.of(caller.namespace) as use:
             due = time.monotonic() > getattr(use, what).after + every
         if due:
             self._begin(caller, what)
-        if (counting := self._counting.get((what, caller.namespace))) is not None:
+        counting = self._counting.get(key)
+        if counting is not None and (waits or key not in self._counted):
             await asyncio.shield(counting)
 
     def _begin(self, caller: Caller, what: What) -> None:
@@ -354,6 +365,9 @@ class Quotas:
             del self._counting[key]
             if not task.cancelled() and (error := task.exception()) is not None:
                 _log.warning("namespace %r: its %s cannot be counted: %s", key[1], what, error)
+                if not self.shared.is_closed:
+                    with self.shared.of(caller.namespace) as use:  # it is tried again soon
+                        getattr(use, what).after = time.monotonic()
 
         self._counting[key] = asyncio.create_task(self._measure(caller, what))
         self._counting[key].add_done_callback(over)
@@ -370,6 +384,7 @@ class Quotas:
             amount = getattr(use, what)
             amount.value = found + amount.added - before
             amount.after = now + SHARE * (now - began)
+        self._counted.add((what, caller.namespace))
 
     async def _names(self, caller: Caller) -> list[str]:
         """Return the full names of a caller's queues."""
