@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from bide.lane.shared import close_lane, open_lane
-from bide.model.commands import Put
+from bide.model.commands import Command, Count, Put
 from bide.model.errors import StoreUnavailable
 from bide.model.message import Item
 from bide.observing.heartbeat import Report, put_report
@@ -244,6 +244,24 @@ def test_all_streams_learn_at_once_that_the_store_is_away(client: Client) -> Non
         assert "does not answer" in stream.until("problem")["detail"]
         service.failed_look = None
         stream.until("tick")
+
+
+def test_streams_share_what_they_count(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a hundred streams each count would be made a hundred times a second."""
+    asked, execute = [], client.app.service.lane.acall
+
+    def spy(command: Command, *more: Any) -> Any:
+        asked.extend([command.queue] * isinstance(command, Count))
+        return execute(command, *more)
+
+    monkeypatch.setattr("bide.server.service.COUNTS_AGE", 60.0)
+    client.put(f"{Q}/messages/m", {"body": 1})
+    monkeypatch.setattr(client.app.service.lane, "acall", spy)
+    for _ in range(3):
+        with listening(client, "counts=10") as stream:
+            assert stream.until("counts")["counts"]["sizes"]["ready"] == 1
+            stream.until("tick")
+    assert asked == ["orders"]
 
 
 def test_streams_are_capped_by_namespace_and_by_address(serve: Serve, make_token: Any) -> None:

@@ -12,11 +12,11 @@ from typing import Protocol, TypeVar
 
 from bide.clock import SYSTEM_CLOCK, Clock, sleep
 from bide.lane.shared import close_lane, open_lane
-from bide.model.commands import Claim, Command, History, Lease, Queues
+from bide.model.commands import Claim, Command, Count, History, Lease, Queues
 from bide.model.ended import end_of
 from bide.model.errors import BideError, StoreBusy, StoreError
 from bide.model.identity import is_listed
-from bide.model.replies import Claimed, Explained, Names, Reply, expect
+from bide.model.replies import Claimed, Counts, Explained, Names, Reply, expect
 from bide.model.undoing import is_records
 from bide.observing.explanation import afollow, look_further
 from bide.observing.heartbeat import Heartbeat
@@ -50,6 +50,9 @@ asks again each second."""
 
 MOST_WATCHED = 1_000
 """For how many messages at a time; clients that wait for others look once a second."""
+
+COUNTS_AGE = 0.1
+"""Seconds for which event streams share the counts of a queue."""
 
 WRITE_USES = 10.0
 """Seconds between two writes of when tokens were last used."""
@@ -114,6 +117,8 @@ class Service:
         self.failed_look: tuple[float, StoreError] | None = None
         """When the last of these failed, by the monotonic clock, and why."""
         self.scrapes = Turns()
+        self._counts: dict[str, Counts] = {}
+        self._counts_until = 0.0
         self._under_way = 0
         self._watches: dict[str, asyncio.Task[Reply]] = {}
         self._less = asyncio.Condition()
@@ -245,6 +250,14 @@ class Service:
     async def registers(self, caller: Caller) -> list[str]:
         """Return the registers of workers that may serve a caller's queues."""
         return caller.registers((await self.ask(Names, Queues(""))).names)
+
+    async def counts(self, queue: str) -> Counts:
+        """Return the counts of a queue, as they were at most `COUNTS_AGE` ago."""
+        if (now := time.monotonic()) >= self._counts_until:
+            self._counts, self._counts_until = {}, now + COUNTS_AGE
+        if (found := self._counts.get(queue)) is None:
+            found = self._counts[queue] = await self.ask(Counts, Count(queue))
+        return found
 
     async def ready(self) -> str | None:
         """Return why the service does not work, `None` if it does."""

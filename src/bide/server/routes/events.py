@@ -9,7 +9,6 @@ import msgspec
 from msgspec import Meta
 
 from bide.lane.steps import arun_steps
-from bide.model.commands import Count
 from bide.model.errors import Closed, StoreError
 from bide.model.replies import Counts
 from bide.model.times import milliseconds
@@ -201,7 +200,7 @@ class _Stream:
                 self._at_work = at_work
                 told.append(_event("workers", at_work))
         else:
-            found = {name: await service.ask(Counts, Count(caller.full(name))) for name in names}
+            found = {name: await service.counts(caller.full(name)) for name in names}
         for name, counts in found.items():
             if self._counts.get(name) != counts:
                 self._counts[name] = counts
