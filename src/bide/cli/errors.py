@@ -5,9 +5,9 @@ import os
 import re
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import NoReturn
 
@@ -176,13 +176,40 @@ def raise_on_termination(error: Callable[[int], BaseException] = _end) -> Iterat
         yield
 
 
+class StopRequest:
+    """An event that a signal handler may set while the main thread waits for it.
+
+    It may come while the main thread has the lock of a `threading.Event`, and would wait forever.
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._news: SimpleQueue[None] = SimpleQueue()
+
+    def is_set(self) -> bool:
+        """Tell whether somebody asked to stop."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Ask to stop."""
+        self._is_set = True
+        self._news.put(None)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until somebody asks to stop, at most so long; return whether somebody has."""
+        if not self._is_set:
+            with suppress(Empty):
+                self._news.get(timeout=seconds)
+        return self._is_set
+
+
 @contextmanager
-def stop_requests() -> Iterator[threading.Event]:
-    """Provide an event that Ctrl-C, SIGTERM or SIGHUP sets in the block; a second one interrupts.
+def stop_requests() -> Iterator[StopRequest]:
+    """Provide what Ctrl-C, SIGTERM or SIGHUP sets in the block; a second one interrupts.
 
     So a step of work can end before the signal is obeyed.
     """
-    stop = threading.Event()
+    stop = StopRequest()
 
     def receive(number: int, frame: FrameType | None) -> None:
         if stop.is_set():
