@@ -73,5 +73,7 @@ def _plan_of(item: Item) -> str:
     when = f"+{item.delay}" if item.at is None else f"{item.at}"
     if item.latest is not None:
         when = f"{when}<{item.latest}"
-    died, created = ("-" if ms is None else ms for ms in (item.died, item.created))
-    return f"{when} {item.priority} {died} {created} {item.group or ''}"
+    expires = "" if item.expires is None else "e"
+    died = "-" if item.died is None else item.died
+    created = "-" if item.created is None else item.created
+    return f"{when} {item.priority}{expires} {died} {created} {item.group or ''}"

@@ -10,6 +10,9 @@
 --   more slices to come, [[id, attempts, last holder] of each that is dead now, since its lease ended],
 --   of a limited queue: [when the last limit let each message go, or 0], whether due messages are in no line]
 local SLICE = 500
+local READ = 64   -- records that are read at once, each of up to a megabyte
+local TABLE = 32  -- from so many on, Redis is quicker if its hash and its set of leases are no lists
+local LONG = '                                                                 '  -- longer than what Redis keeps in a list
 local lease_token, until_, wanted, ids, texts, left, examined, let_go
 local held, ends, mark, score  -- what is leased at once: of LEASES, of LEASED, and what all have in common
 
@@ -75,17 +78,24 @@ end
 
 local function write_leases()
   if #held == 0 then return end
+  local many = #held >= 2 * TABLE
+  if many then
+    call('HSET', LEASES, held[1], held[2] .. LONG)
+    call('ZADD', LEASED, 0, LONG)
+  end
   call('HSET', LEASES, unpack(held))
   call('ZADD', LEASED, unpack(ends))
+  if many then call('ZREM', LEASED, LONG) end
 end
 
 -- Leases the first members of a set; returns whether there is room for more in the reply.
 local function lease(set, members)
-  local looked, expired, expires, full = 0, 0, has('e'), false
+  local looked, expired, expires, full, found, records = 0, 0, has('e'), false, ids_of(members), {}
   held, ends, mark = {}, {}, nil
-  for _, member in ipairs(members) do
-    local id = sub(member, ORDER + 1)
-    local text = call('HGET', RECORDS, id)
+  for i, member in ipairs(members) do
+    local place = (i - 1) % READ + 1
+    if place == 1 then records = call('HMGET', RECORDS, unpack(found, i, min(i + READ - 1, #found))) end
+    local id, text = found[i], records[place]
     local r = text and expires and parse(id, text)
     if r and is_late(r) then
       expire(r)

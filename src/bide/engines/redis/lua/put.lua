@@ -5,7 +5,8 @@
 --     11 origin: see `read_origin`
 --     from 12 on, three for each: id; record from `kind` on; plan: "when priority died created
 --     group" with - for no death, and for a message that is new. `when` is a moment, or + and a
---     delay; behind it, if there is one, < and how long after the first put of the id at most
+--     delay; behind it, if there is one, < and how long after the first put of the id at most.
+--     Behind the priority stands e if the message expires
 -- Reply: [now, change, next number, [index, outcome] of each message that is not stored]
 local ranks, texts, groups, told, left, earliest, stored
 local last_plan, due, due_text, priority, died_at, created, group, rank  -- of the message at hand
@@ -18,8 +19,11 @@ end
 local function read(plan)
   if plan == last_plan then return end
   last_plan = plan
-  local when
-  when, latest, priority, died_at, created, group = match(plan, '^([+%d]+)<?(%d*) (%d+) (%S+) (%S+) (.*)$')
+  local when, expires
+  when, latest, priority, expires, died_at, created, group = match(plan, '^([+%d]+)<?(%d*) (%d+)(e?) (%S+) (%S+) (.*)$')
+  if priority ~= '0' then flag('w', true) end
+  if expires == 'e' then flag('e', true) end
+  if group ~= '' then flag('g', true) end
   asked, latest, died_at = moment_of(when), tonumber(latest), tonumber(died_at)
   created = tonumber(created) and format('%013d ', created)
   due_at(latest and min(asked, now + latest) or asked)
@@ -31,10 +35,7 @@ local function store(order, id, text, since)
   local member = order .. id
   stored = stored + 2
   texts[stored - 1], texts[stored] = id, order .. due_text .. (created or since) .. text
-  if priority ~= '0' then flag('w', true) end
-  if find(text, '^%a %d+ %d+ %d+ %d') then flag('e', true) end
   if group ~= '' then
-    flag('g', true)
     groups[#groups + 1], groups[#groups + 2] = 0, group .. '\1' .. member
   end
   if died_at then
