@@ -93,6 +93,8 @@ def spread(
     Returns:
         The shard and the indexes of the messages of each call; one without any if there are no ids.
     """
+    if shards == 1 and len(set(ids)) == len(ids) <= SLICE and sum(sizes) <= BYTES:
+        return [(0, [*range(len(ids))])]  # as mostly
     calls: list[tuple[int, dict[str, int]]] = []
     latest: dict[int, dict[str, int]] = {}
     room: dict[int, int] = {}

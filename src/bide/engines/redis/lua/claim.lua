@@ -10,9 +10,6 @@
 --   more slices to come, [[id, attempts, last holder] of each that is dead now, since its lease ended],
 --   of a limited queue: [when the last limit let each message go, or 0], whether due messages are in no line]
 local SLICE = 500
-local READ = 64   -- records that are read at once, each of up to a megabyte
-local TABLE = 32  -- from so many on, Redis is quicker if its hash and its set of leases are no lists
-local LONG = '                                                                 '  -- longer than what Redis keeps in a list
 local lease_token, until_, wanted, ids, texts, left, examined, let_go
 local held, ends, mark, score  -- what is leased at once: of LEASES, of LEASED, and what all have in common
 
@@ -78,7 +75,8 @@ end
 
 local function write_leases()
   if #held == 0 then return end
-  local many = #held >= 2 * TABLE
+  local LONG = '                                                                 '  -- longer than what Redis keeps in a list
+  local many = #held >= 64  -- from so many on, Redis is quicker if its hash and its set of leases are no lists
   if many then
     call('HSET', LEASES, held[1], held[2] .. LONG)
     call('ZADD', LEASED, 0, LONG)
@@ -90,6 +88,7 @@ end
 
 -- Leases the first members of a set; returns whether there is room for more in the reply.
 local function lease(set, members)
+  local READ = 64  -- records at once, each of up to a megabyte
   local looked, expired, expires, full, found, records = 0, 0, has('e'), false, ids_of(members), {}
   held, ends, mark = {}, {}, nil
   for i, member in ipairs(members) do
