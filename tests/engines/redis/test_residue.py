@@ -5,6 +5,7 @@ import redis as client_library
 from bide.engines.redis import RedisEngine
 from bide.model.commands import Ack, Bury, Cancel, Extend, Put, Retry, Revive, Scan, Where
 from bide.model.message import Item
+from bide.model.rank import PROMOTE
 from bide.model.replies import Page
 from tests.engines.redis.claims import LEASE, NOW, claim, key, of, put, settle, sound
 
@@ -43,11 +44,21 @@ def test_leases_of_one_moment_are_scanned_in_the_order_of_puts(engine: RedisEngi
 
 
 def test_a_lapse_is_collected_a_share_at_a_time(engine: RedisEngine) -> None:
-    """No script takes back more than 200 messages, and a claim goes on until it has its own."""
+    """However many are taken back, a claim goes on until it has its own."""
     ids = put(engine, 700)
     claim(engine, 700)
     assert [m.id for m in claim(engine, 50, NOW + LEASE).messages] == ids[:50]
     assert sound(engine, NOW + LEASE).sizes.ready == 650
+
+
+def test_a_claim_that_meets_messages_which_are_too_late_promotes_no_more_for_that(
+    engine: RedisEngine, server: "client_library.Redis"
+) -> None:
+    late = [Item(f"m{n}", b"1", at=NOW - 9, priority=1, expires=1) for n in range(PROMOTE + 100)]
+    engine.execute([Put("q", late)], NOW)
+    assert claim(engine, 1).messages == []
+    assert server.zcard(key("delayed")) == 100
+    assert server.zcard(key("kept")) == PROMOTE
 
 
 def test_what_is_replaced_keeps_its_place(engine: RedisEngine) -> None:

@@ -120,13 +120,12 @@ end
 
 -- Leases what is due.
 local function take_due()
-  local limit, full = min(wanted, SLICE), false
+  local limit, full, set = min(wanted, SLICE), false, DELAYED
+  if has('w') or call('EXISTS', READY) == 1 then
+    set = READY
+    promote(PROMOTE)
+  end
   while #ids < limit and examined < PROMOTE and not full do
-    local set = DELAYED
-    if has('w') or call('EXISTS', READY) == 1 then
-      set = READY
-      promote(PROMOTE)
-    end
     local members = due_of(set, limit - #ids)
     if #members == 0 then return true end
     full = not lease(set, members)
