@@ -70,10 +70,11 @@ SELECT max(seq) FROM bide_message;
 -- Putting.
 
 -- name: insert_message
+-- What a message does not have is no NULL here: Python's driver takes long over each.
 INSERT INTO bide_message
   (seq, queue, id, due, priority, attempt, attempts, expires, "group", headers, failures, data,
    created)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (?, ?, ?, ?, ?, ?, ?, nullif(?, -1), nullif(?, ''), nullif(?, ''), nullif(?, ''), ?, ?)
 ON CONFLICT (queue, id) DO NOTHING;
 
 -- name: put_one_view
@@ -122,6 +123,13 @@ INSERT INTO bide_aside (seq, queue, state, ended) VALUES (?, ?, ?, ?);
 SELECT {place}, l.token, l.until, l.holder, l.since, a.state, a.ended
 FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
 WHERE m.queue = ? AND m.id IN (SELECT value FROM json_each(?));
+
+-- name: held
+-- The leases that are good of some messages, in the order of the ids. No content is read.
+SELECT l.seq, l.token
+FROM json_each(:ids) j
+CROSS JOIN bide_message m ON m.queue = :queue AND m.id = j.value
+CROSS JOIN bide_lease l ON l.seq = m.seq AND l.until > :now;
 
 -- name: find
 SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended, 0, m.seq

@@ -209,9 +209,10 @@ def json_text(value: Any) -> str:
 def row_of(seq: int, queue: int, item: Item, due: int, created: int) -> tuple[Any, ...]:
     """Return an item as the statement `insert_message` takes it."""
     return (
-        seq, queue, item.id, due, item.priority, item.attempt, item.attempts, item.expires,
-        item.group, json_text(item.headers) if item.headers is not None else None,
-        json_text(item.failures) if item.failures else None,
+        seq, queue, item.id, due, item.priority, item.attempt, item.attempts,
+        -1 if item.expires is None else item.expires, item.group or "",
+        "" if item.headers is None else json_text(item.headers),
+        json_text(item.failures) if item.failures else "",
         item.data.decode() if item.json else item.data,
         created if item.created is None else item.created,
     )  # fmt: skip

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from bide.engines.sqlite.limits import freed
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.successors import followed
-from bide.engines.sqlite.tables import ACKED, SQL, Place, QueueRow
+from bide.engines.sqlite.tables import ACKED, SQL, Place, QueueRow, json_text
 from bide.engines.sqlite.verbs.edit import Change, change_each, set_aside
 from bide.model.commands import Ack, Bury, Extend, Lease, Release, Retry
 from bide.model.replies import Outcome, Outcomes
@@ -49,6 +49,14 @@ def extend(session: Session, command: Extend) -> Outcomes:
 
 def ack(session: Session, command: Ack) -> Outcomes:
     """Let messages leave the queue, or remember them where the queue keeps."""
+    queue = session.open(command.queue)
+    if queue is not None and not (queue.keep or queue.remembers or queue.successors):
+        seqs = _all_held(session, queue, command.leases)
+        if seqs is not None:
+            _gone(session, queue, seqs)
+            done = Outcomes([Outcome(lease.id, True) for lease in command.leases])
+            return freed(session, command.queue, done)
+
     results: dict[tuple[str, int | None], bytes | None] = {}
     for lease, result in zip(command.leases, command.results, strict=False):
         results.setdefault((lease.id, lease.token), result)
@@ -57,16 +65,34 @@ def ack(session: Session, command: Ack) -> Outcomes:
         seqs = [place.seq for place in places]
         mine = [results.get((place.id, place.token)) for place in places] if results else ()
         session.remember_ends(queue, seqs, "acked", None, mine)
+        if not queue.keep:
+            _gone(session, queue, seqs)
+            return [Outcome(place.id, True) for place in places]
         session.leave_lease(queue, seqs)
         queue.acked += len(seqs)
-        if not queue.keep:
-            session.delete(seqs)
-            return [Outcome(place.id, True) for place in places]
         session.end(queue, seqs, ACKED)
         session.run_many(SQL.count_attempt, [(p.attempt + 1, p.seq) for p in places])
         return [Outcome(p.id, True, "acked", p.due, session.now) for p in places]
 
     return _settled(session, command.queue, command.leases, leave)
+
+
+def _all_held(session: Session, queue: QueueRow, leases: Sequence[Lease]) -> list[int] | None:
+    """Return the messages of leases that are all good, as they mostly are; `None` if one is not."""
+    ids = [lease.id for lease in leases]
+    if len(set(ids)) < len(ids):
+        return None
+    bounds = {"ids": json_text(ids), "queue": queue.id, "now": session.now}
+    rows = session.run(SQL.held, bounds).fetchall()
+    if [token for _, token in rows] != [lease.token for lease in leases]:
+        return None
+    return [seq for seq, _ in rows]
+
+
+def _gone(session: Session, queue: QueueRow, seqs: Sequence[int]) -> None:
+    session.leave_lease(queue, seqs)
+    session.delete(seqs)
+    queue.acked += len(seqs)
 
 
 def retry(session: Session, command: Retry) -> Outcomes:
