@@ -14,6 +14,7 @@ import bide
 from bide.engines.postgres import PostgresEngine, from_url
 from bide.model import commands as cmd
 from bide.model.message import Item
+from bide.model.rank import PROMOTE
 from bide.model.replies import Claimed, Counts
 from tests.effort import effort
 from tests.postgres_server import PostgresServer
@@ -326,3 +327,19 @@ def test_no_message_is_passed_over_whatever_transactions_do(
     assert sorted(got) == sorted(wanted)
     counts = count(workers[0])
     assert (counts.recount, counts.strays) == (counts.sizes, 0)
+
+
+def test_a_claim_that_meets_messages_which_are_too_late_promotes_no_more_for_that(
+    open_engine: Callable[[], PostgresEngine],
+) -> None:
+    engine = open_engine()
+    late = [
+        Item(f"m{number:04}", b"1", at=1_000, priority=1, expires=1)
+        for number in range(PROMOTE + 100)
+    ]
+    engine.execute([cmd.Put("q", late)])
+    assert drain(engine, 1) == []
+    assert engine._caller is not None
+    states = f"SELECT state, count(*) FROM {engine.schema}.message GROUP BY 1 ORDER BY 1"
+    found = engine._caller.connection.execute(states.encode()).fetchall()
+    assert found == [(0, 100), (5, PROMOTE)]

@@ -38,6 +38,7 @@ DECLARE
   claim bigint;
   taken integer := 0;
   examined integer := 0;
+  promoted boolean := false;
   left_bytes bigint := p_max_bytes;
   picked record;
   good tid[];
@@ -71,7 +72,10 @@ BEGIN
     first_rank := _first_rank(q.id, floors[1]);
     last_rank := moment * 256 + 255;
     IF q.weighted OR _is_ready(q.id) THEN
-      PERFORM _promote(q.id, first_rank, last_rank, reach);
+      IF NOT promoted THEN
+        PERFORM _promote(q.id, first_rank, last_rank, reach);
+        promoted := true;
+      END IF;
       source := 1;
       first_rank := 0;
       last_rank := 9007199254740992;
