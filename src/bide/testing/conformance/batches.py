@@ -92,6 +92,15 @@ class BatchCases:
         assert driver.scan("dead") == ["d"]
         assert driver.counts().sizes == Sizes(delayed=1, leased=2, dead=1)
 
+    def test_a_revival_does_not_meet_what_a_later_put_of_its_batch_stores(
+        self, driver: Driver
+    ) -> None:
+        replies = driver.batch(
+            cmd.Put("q", [Item("a", b"2")], "revive"), cmd.Put("q", [Item("a", b"1", died=START)])
+        )
+        assert [expect(Outcomes, reply).outcomes[0].done for reply in replies] == [False, True]
+        assert driver.scan("dead") == ["a"]
+
     def test_a_put_forgets_a_limited_number_before_it_stores(self, bare: Driver) -> None:
         bare.configure(keep=5)
         ids = [f"m{number:04}" for number in range(2 * FORGET + 50)]

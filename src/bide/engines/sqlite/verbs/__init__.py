@@ -22,12 +22,20 @@ _VERBS: dict[type, Any] = {kind: _NAMED[kind.__name__.lower()] for kind in get_a
 def carry_out(session: Session, commands: Sequence[Command]) -> list[Reply]:
     """Execute commands in an open transaction. The caller saves the session."""
     replies: list[Reply] = []
-    for are_puts, run in groupby(commands, lambda one: type(one) is Put and one.origin is None):
-        if are_puts:
+    for together, run in groupby(commands, _together):
+        if together is not None:
             replies += put.put(session, [*run])  # type: ignore[list-item]
         else:
             replies += [_carry_out_one(session, command) for command in run]
     return replies
+
+
+def _together(command: Command) -> bool | None:
+    """Return in what consecutive puts agree that are executed as one; `None`: it is no such put.
+
+    One that stores nothing new must not meet what a later one stores.
+    """
+    return put.stores_new(command) if type(command) is Put and command.origin is None else None
 
 
 def _carry_out_one(session: Session, command: Any) -> Reply:

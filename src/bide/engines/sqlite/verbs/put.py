@@ -13,6 +13,11 @@ from bide.model.replies import Outcome, Reply
 __all__ = ["put"]
 
 
+def stores_new(command: Put) -> bool:
+    """Tell whether a put stores messages where there are none."""
+    return command.on_conflict != "revive" and command.if_version is None
+
+
 def put(session: Session, run: list[Put]) -> list[Reply]:
     """Store the messages of consecutive puts: the new ones with one statement, then the others.
 
@@ -28,7 +33,7 @@ def put(session: Session, run: list[Put]) -> list[Reply]:
     rows = [
         row_of(seq, queue.id, item, due, now)
         for seq, (queue, command, item, due) in entries
-        if command.on_conflict != "revive" and command.if_version is None
+        if stores_new(command)
     ]
     stored = {row[0] for row in rows}
     if session.run_many(SQL.insert_message, rows).rowcount < len(rows):
