@@ -239,8 +239,7 @@ class Quotas:
 
     def carried(self, namespace: str | None, size: int) -> None:
         """Count the bytes of a request or an answer."""
-        total = self._carried.get(namespace, 0) + size
-        self._carried[namespace] = total
+        self._carried[namespace] = total = self._carried.get(namespace, 0) + size
         if total < CARRIED:
             return
         del self._carried[namespace]
@@ -259,11 +258,9 @@ class Quotas:
         Raises:
             Problem: they did; it says when to try again.
         """
-        if not self._exhausted or namespace not in self._exhausted:
-            return
-        left = self._exhausted[namespace] - time.monotonic()
+        left = self._exhausted.get(namespace, NEVER) - time.monotonic()
         if left <= 0:
-            del self._exhausted[namespace]
+            self._exhausted.pop(namespace, None)
             return
         rate = self.of(namespace).byte_rate
         raise Problem(
@@ -308,8 +305,7 @@ class Quotas:
         """A bucket that fills by `rate` a second and holds a second's worth."""
         moment = time.monotonic()
         full = max(rate, 1.0)
-        use.allowance = min(full, use.allowance + (moment - use.at) * rate)
-        use.at = moment
+        use.allowance, use.at = min(full, use.allowance + (moment - use.at) * rate), moment
         # A batch larger than the bucket goes when the bucket is full, and is paid for afterwards.
         if use.allowance < min(count, full):
             wait = (min(count, full) - use.allowance) / rate
@@ -350,9 +346,8 @@ class Quotas:
             due = time.monotonic() > getattr(use, what).after + every
         if due:
             self._begin(caller, what)
-        counting = self._counting.get(key)
-        if counting is not None and (waits or key not in self._counted):
-            await asyncio.shield(counting)
+        if key in self._counting and (waits or key not in self._counted):
+            await asyncio.shield(self._counting[key])
 
     def _begin(self, caller: Caller, what: What) -> None:
         key = what, caller.namespace

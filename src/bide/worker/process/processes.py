@@ -180,7 +180,8 @@ class Process:
             self.known.set()
             return FAILED
         if self.told:
-            child.terminate()
+            with suppress(ProcessLookupError):  # it has ended by itself
+                child.terminate()
         listening = asyncio.create_task(listen(ours, self._hear))
         try:
             code = await child.wait()
