@@ -14,7 +14,7 @@ import pytest
 
 import bide
 from bide import StoreFull, StoreReadOnly
-from bide.engines.sqlite.files import bytes_added as growth
+from bide.engines.sqlite.engine import bytes_added as growth
 from bide.model.commands import Put
 from bide.model.message import Failure, Item
 

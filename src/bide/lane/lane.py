@@ -114,7 +114,8 @@ class Lane(Executor):
         A claim runs in the main thread only if the engine recovers it after an interrupt.
         """
         engine = self._engine
-        self.refuse_reentry()
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            self.refuse_reentry()
         in_main = type(command) is Claim and threading.current_thread() is threading.main_thread()
         if in_main and (engine is None or not engine.capabilities.recovers):
             return None

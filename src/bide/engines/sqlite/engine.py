@@ -22,7 +22,6 @@ from bide.engines.sqlite.damage import as_text, is_damage, mend
 from bide.engines.sqlite.files import (
     RESERVE,
     Files,
-    bytes_added,
     free_room,
     opened,
     refuse_inherited,
@@ -31,7 +30,7 @@ from bide.engines.sqlite.notifier import SocketNotifier, folder_of, ring_all
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.tables import SQL
 from bide.engines.sqlite.verbs import carry_out
-from bide.model.commands import Claim, Command, Put
+from bide.model.commands import Bury, Claim, Command, Edit, Put, Retry
 from bide.model.errors import Closed, StoreCorrupt, StoreFull
 from bide.model.replies import Outcome, Outcomes, Reply, Settings
 
@@ -47,6 +46,9 @@ within a second."""
 
 UNCHECKED = 1024 * 1024
 """How many bytes may be added before the next check of the disk."""
+
+PER_MESSAGE = 1_000
+"""About how many bytes a message takes beside its content."""
 
 _log = logging.getLogger("bide.sqlite")
 
@@ -332,3 +334,22 @@ class SqliteEngine:
         if self._notifier is not None:
             self._notifier.renew(self._files.real)
         return connection
+
+
+def bytes_added(commands: Sequence[Command]) -> int:
+    """Return about how many bytes commands add to a store; 0 if they read, move or delete."""
+    added = 0
+    for command in commands:
+        if isinstance(command, Put):
+            for item in command.items:
+                added += PER_MESSAGE + 2 * len(item.data)
+                if item.headers is not None or item.failures:
+                    headers = sum(len(k) + len(v) for k, v in (item.headers or {}).items())
+                    added += 2 * (headers + sum(len(failure.reason) for failure in item.failures))
+        elif isinstance(command, Edit):
+            size = len(command.data or b"")
+            size += sum(len(name) + len(text) for name, text in (command.headers or {}).items())
+            added += (PER_MESSAGE + 2 * size) * len(command.ids)
+        elif isinstance(command, Bury) or (isinstance(command, Retry) and not command.release):
+            added += (PER_MESSAGE + 2 * len(command.reason)) * len(command.leases)
+    return added
