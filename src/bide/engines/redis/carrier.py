@@ -172,14 +172,23 @@ class Carrier:
         except Lost as error:
             # What a server has said that has died since, and no replica has, is not so.
             lost, told = error, [] if waits else error.answers
+        self.hear(connection, due, told, lost)
+        return told[-1] if waits and lost is None else None
+
+    def hear(
+        self,
+        connection: Connection,
+        due: Sequence[Sent | None],
+        told: Sequence[Any],
+        lost: Lost | None,
+    ) -> None:
+        """Take in what a server has answered; the rest was lost with the connection."""
         for each, answer in zip(due, told, strict=False):
             if each is not None:
                 each.answer, each.asking = answer, None
                 self._judge(each, connection)
         if lost is not None:
             self._lose(connection, due[len(told) :], lost)
-            return None
-        return told[-1] if waits else None
 
     def _judge(self, each: Sent, connection: Connection) -> None:
         """See whether an answer is one, or says where or when to ask again."""

@@ -73,6 +73,15 @@ class Nodes:
         else:
             self.connection(self.owner(0) or self._settings.address)
 
+    @property
+    def only(self) -> Connection | None:
+        """The connection to the server that has all slots, if it is open and not in doubt."""
+        if self._many or self._doubtful or len(self.masters) != 1:
+            return None
+        (address,) = self.masters
+        connection = self._open.get(address)
+        return connection if connection is not None and connection.open else None
+
     def owner(self, slot: int) -> Address | None:
         """Return which server has a slot; `None` if none has it.
 

@@ -14,7 +14,8 @@ from redis.exceptions import BusyLoadingError
 
 from bide.engines.redis.calls import CREATING, Call, load_library, raised
 from bide.engines.redis.carrier import Carrier, Sent
-from bide.engines.redis.connection import check_layout, is_away, pack
+from bide.engines.redis.connection import Lost, check_layout, is_away, pack
+from bide.engines.redis.faults import Refusal
 from bide.engines.redis.layout import LAYOUT, VERSION, copies, script_keys, slot_of
 from bide.engines.redis.settings import Settings
 from bide.model.errors import StoreUnavailable
@@ -95,6 +96,19 @@ class Sender(Carrier):
         """
         sent = [self._prepare(call, place, now) for place, call in enumerate(calls)]
         self.claims += [pair for pair in zip(calls, sent, strict=True) if pair[0].script == "claim"]
+        only = None if self._settings.wait_replicas else self.nodes.only
+        if only is not None:  # all is well, as mostly: each single put goes this way
+            lost: Lost | None = None
+            try:
+                only.post(b"".join([each.packed for each in sent]))
+                heard = only.receive(len(sent))
+            except Lost as error:
+                heard, lost = error.answers, error
+            if lost is None and Refusal not in set(map(type, heard)):
+                self._replaceable = True
+                self._given_up.clear()
+                return self._see(calls, heard)
+            self.hear(only, sent, heard, lost)
         return self._see(calls, self.carry(sent))
 
     def again(self, call: Call, sent: Sent) -> Any:
