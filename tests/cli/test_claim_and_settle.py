@@ -41,6 +41,15 @@ def test_claim_as_json(run: Bide, orders: bide.Queue) -> None:
     assert found["lateness"] >= 0
 
 
+def test_json_has_lengths_of_time_in_milliseconds(run: Bide, orders: bide.Queue) -> None:
+    orders.put_many([1, 2], at=1)
+    for more in ((), ("--exec", "sleep 0.01")):
+        found = json.loads(run("claim", "orders", "--json", *more).output)
+        assert found["lateness"] > 1_000_000_000_000  # since 1970
+        assert isinstance(found["lateness"], int)
+    assert found["took"] >= 10
+
+
 def test_claim_finds_nothing_in_time(run: Bide, orders: bide.Queue) -> None:
     orders.put(1, delay=60)
     assert run("claim", "orders").exit_code == 1

@@ -176,7 +176,7 @@ def test_a_short_run_is_proved(shell: Shell, tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert found["proved"]
     assert all(check["holds"] for check in found["checks"])
-    assert found["lateness_ms"]["p50"] >= 0
+    assert found["lateness"]["p50"] >= 0
     folder = Path(done.stderr.removeprefix("kept: ").strip())
     assert folder.parent == tmp_path
     records = Records.read(folder)

@@ -18,7 +18,7 @@ from click.testing import Result
 from rich.console import Console
 
 import bide
-from bide.cli.queues.top_screen import View, picture
+from bide.cli.queues.top_screen import View, as_facts, picture
 from bide.model.replies import Flow, Sizes
 from bide.observing.heartbeat import REMEMBER, Busy
 from bide.observing.sample import Lateness, Rates, RecentWorkers, Sample, Worker, rates
@@ -124,7 +124,7 @@ def test_the_picture_of_lateness_and_of_workers_without_work() -> None:
         "dead:2": Worker("dead:2", {"orders": 0}, silent=42_000, seen=-33.0),
     }
     queues = {"orders": bide.Counts(Sizes(), Flow()), "mail": bide.Counts(Sizes(), Flow())}
-    late = {"orders": Lateness(0.0025, None, 50), "mail": Lateness(0.5, 300.0, 2)}
+    late = {"orders": Lateness(2.5, None, 50), "mail": Lateness(500, 300_000, 2)}
     screen = drawn(Sample(9.0, queues, at_work, late))
     assert re.search(r"orders +0 +0 +0 +0 +2\.5ms +over 30m", screen)
     assert re.search(r"mail +0 +0 +0 +0 +500ms +5m", screen)
@@ -137,11 +137,27 @@ def test_the_picture_of_lateness_and_of_workers_without_work() -> None:
     assert "no queues" in drawn(Sample(9.0, {}))
 
 
+def test_json_has_lengths_of_time_in_milliseconds() -> None:
+    at_work = {
+        "idle:1": Worker("idle:1", {"orders": 0}, seen=8.75),
+        "dead:2": Worker("dead:2", {"orders": 0}, silent=42_000, seen=-33.0),
+    }
+    queues = {"orders": bide.Counts(Sizes(ready=1), Flow(), oldest=10_000)}
+    late = {"orders": Lateness(2.5, None, 50)}
+    sample = Sample(9.0, queues, at_work, late, causes={"orders": {"backlog": 1_500.0}})
+    found = as_facts(View(sample, None, list(at_work.values()), 11_500))
+    queue, (idle, dead) = found["queues"][0], found["workers"]
+    assert (queue["late"], queue["causes"]) == (1_500, {"backlog": 1_500.0})
+    assert (queue["lateness"].p50, queue["lateness"].p99) == (2.5, None)
+    assert (idle["seen"], idle["silent"]) == (250, None)
+    assert (dead["seen"], dead["silent"]) == (42_000, 42_000)
+
+
 def test_a_narrow_screen_has_names_and_sizes_whole() -> None:
     queues = {"orders-of-the-shop": bide.Counts(Sizes(ready=1), Flow(put=9), paused=True)}
     before = Sample(7.0, {"orders-of-the-shop": bide.Counts(Sizes(), Flow())}, {})
     held = {"web1:7": Worker("web1:7", {"orders-of-the-shop": 1}, until=130_000, seen=9.0)}
-    late = {"orders-of-the-shop": Lateness(0.5, 300.0, 2)}
+    late = {"orders-of-the-shop": Lateness(500, 300_000, 2)}
     found = Sample(9.0, queues, held, late)
     narrow = drawn(found, before, width=60)
     assert all(len(line) <= 60 for line in narrow.splitlines())
@@ -204,7 +220,7 @@ def test_once_as_json(run: Bide, orders: bide.Queue) -> None:
     found = json.loads(run("top", "--once", "--json").output)
     (queue,), (worker,) = found["queues"], found["workers"]
     assert (queue["queue"], queue["ready"], queue["leased"], queue["put"]) == ("orders", 1, 1, 2)
-    assert queue["late"] > 1_000_000_000
+    assert queue["late"] > 1_000_000_000_000  # milliseconds since 1970
     assert "rates" not in queue
     assert (worker["holds"], worker["queues"]) == (1, {"orders": 1})
     assert worker["until"] > found["now"]

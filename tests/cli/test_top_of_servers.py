@@ -59,7 +59,7 @@ def test_it_tells_the_same_as_of_the_store_itself(
         forecast = one.pop("forecast")  # a new hour may have begun between the two
         assert (sum(forecast["counts"]), forecast["overdue"]) == (3, 1)
     assert found == heard
-    assert found["queues"][0]["lateness"] == {"p50": 0.25, "p99": 0.25, "count": 1}
+    assert found["queues"][0]["lateness"] == {"p50": 250, "p99": 250, "count": 1}
     idle, busy = sorted(found["workers"], key=lambda one: int(one["holds"]))
     assert (idle["holder"], idle["queues"]) == ("web1:7", {"orders": 0, "other": 0})
     assert busy["queues"] == {"orders": 1}
@@ -69,7 +69,7 @@ def test_it_tells_the_same_as_of_the_store_itself(
     assert rows.pop()[0] == same.pop()[0] == "forecast"
     assert rows == same
     assert rows[0][:6] == ["queue", "orders", "3", "1", "1", "0"]
-    assert rows[0][-2:] == ["0.25", "0.25"]
+    assert rows[0][-2:] == ["250", "250"]
     assert rows[2] == ["worker", "web1:7", "0", "orders:0,other:0"]
     held.ack()
 

@@ -116,8 +116,16 @@ def test_the_lateness_of_all_processes_is_told_together() -> None:
     for number, late in enumerate(told):
         roll = Report({f"w{number}": ["orders"]}, {"orders": of(*late)})
         store.do(put_report(f"w{number}", roll))
-    assert store.look("orders").lateness == {"orders": Lateness(0.005, 0.25, 100)}
+    assert store.look("orders").lateness == {"orders": Lateness(5, 250, 100)}
     assert Lateness.of(of(7_200)) == Lateness(None, None, 1)
+
+
+def test_the_causes_of_all_processes_are_added_up_in_milliseconds() -> None:
+    store = Store()
+    for number, seconds in enumerate((0.25, 1.5)):
+        causes = {"orders": {"backlog": seconds}}
+        store.do(put_report(f"w{number}", Report({f"w{number}": ["orders"]}, causes=causes)))
+    assert store.look("orders").causes == {"orders": {"backlog": 1_750.0}}
 
 
 def test_what_nobody_understands_is_passed_over() -> None:
@@ -142,6 +150,6 @@ def test_only_the_last_minute_counts() -> None:
         histogram.observe(9.0 if moment < 60 else 0.004)
         found = lately.of({"orders": histogram}, float(moment))
         assert found["orders"].count == min(moment, WINDOW) // 5 + (moment < WINDOW)
-    assert Lateness.of(found["orders"]) == Lateness(0.005, 0.005, 12)
+    assert Lateness.of(found["orders"]) == Lateness(5, 5, 12)
     assert lately.of({"orders": histogram}, 300.0) == {}
     assert lately.of({"orders": histogram, "new": of(1)}, 305.0)["new"].count == 1

@@ -95,7 +95,7 @@ def test_workers_are_told_with_or_without_work(client: Client) -> None:
         assert workers["web1:7"]["holds"] == {"mail": 0, "orders": 0}
         assert workers["by hand"]["holds"] == {"orders": 1}
         assert workers["by hand"]["until"] > 1_700_000_000_000
-        assert told["lateness"]["orders"] == {"p50": 0.005, "p99": 0.005, "count": 1}
+        assert told["lateness"]["orders"] == {"p50": 5, "p99": 5, "count": 1}
         with claiming(client, wait="1m", holder="curl"):
             stream.until("workers", lambda data: "curl" in str(data))
 
@@ -165,7 +165,7 @@ def test_workers_of_another_namespace_are_nobodys_business(serve: Serve, make_to
     with listening(shop, "counts=0.02&workers=true") as stream:
         told = stream.until("workers", lambda data: data["lateness"])
         assert [one["holds"] for one in told["workers"]] == [{"orders": 0}]
-        assert told["lateness"] == {"orders": {"p50": 0.005, "p99": 0.005, "count": 1}}
+        assert told["lateness"] == {"orders": {"p50": 5, "p99": 5, "count": 1}}
         assert "web2" not in str(told)
     with listening(root, "counts=0.02&workers=true") as stream:
         told = stream.until("workers", lambda data: len(data["workers"]) == 2)

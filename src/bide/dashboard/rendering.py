@@ -168,7 +168,7 @@ def _environment(language: str) -> Environment:
     )
     environment.filters |= {
         "number": number, "moment": partial(moment, language=language), "iso": iso, "rate": rate,
-        "day": partial(day, language=language), "minute": minute, "seconds": seconds,
+        "day": partial(day, language=language), "minute": minute, "quantile": quantile,
         "lasting": format_duration,
     }  # fmt: skip
     environment.globals |= {
@@ -189,11 +189,11 @@ def rate(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def seconds(value: float | None) -> str:
-    """Return a time in seconds as people write it; `None` is half an hour or more."""
-    if value is None:
+def quantile(ms: float | None) -> str:
+    """Return a quantile of lateness as people write it; `None` is half an hour or more."""
+    if ms is None:
         return "> 30m"
-    return f"{value * 1000:g}ms" if value < 1 else format_duration(round(value * 1000))
+    return f"{ms:g}ms" if ms < 1_000 else format_duration(round(ms))
 
 
 def minute(ms: int) -> str:

@@ -16,8 +16,8 @@ R = TypeVar("R")
 HELD_MOST = 1_000
 """The maximum number of held messages of a queue that a sample reads."""
 
-SLIGHT = 0.1
-"""Seconds of lateness of a queue in a minute that need no explanation."""
+SLIGHT = 100.0
+"""Milliseconds of lateness of a queue in a minute that need no explanation."""
 
 
 class Worker(msgspec.Struct):
@@ -51,7 +51,7 @@ class Worker(msgspec.Struct):
 
 
 class Lateness(msgspec.Struct, frozen=True):
-    """How late the deliveries of the last minute began, in seconds.
+    """How late the deliveries of the last minute began, in milliseconds.
 
     A quantile is the upper bound of its bucket, so a maximum. `None`: later than the last bound,
     half an hour.
@@ -65,8 +65,10 @@ class Lateness(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, histogram: Histogram) -> "Lateness":
         """Return the quantiles of a histogram."""
-        found = (histogram.quantile(share) for share in (0.5, 0.99))
-        median, most = (None if one == float("inf") else one for one in found)
+        bounds = (histogram.quantile(share) for share in (0.5, 0.99))
+        median, most = (
+            None if bound is None or bound == float("inf") else _ms(bound) for bound in bounds
+        )
         return cls(median, most, histogram.count)
 
 
@@ -82,7 +84,7 @@ class Sample(msgspec.Struct, frozen=True):
     partly: bool = False
     """Whether some queue has more held messages than were read."""
     causes: dict[str, dict[str, float]] = {}
-    """By queue: why these deliveries began late, in seconds by cause."""
+    """By queue: why these deliveries began late, in milliseconds by cause."""
 
 
 class RecentWorkers:
@@ -134,7 +136,7 @@ def main_cause(causes: Mapping[str, float] | None) -> str:
     """Return the cause of most of the lateness, with its share; nothing if there was hardly any.
 
     Example:
-        >>> main_cause({"backlog": 9.0, "timer": 1.0}), main_cause({"timer": 0.002})
+        >>> main_cause({"backlog": 900.0, "timer": 100.0}), main_cause({"timer": 2.0})
         ('backlog 90%', '')
     """
     total = sum((causes or {}).values())
@@ -142,6 +144,11 @@ def main_cause(causes: Mapping[str, float] | None) -> str:
         return ""
     cause = max(causes, key=lambda name: causes[name])
     return f"{cause} {causes[cause] / total:.0%}"
+
+
+def _ms(seconds: float) -> float:
+    """Return milliseconds, without the noise of binary fractions."""
+    return round(seconds * 1000, 3)
 
 
 def take_sample(
@@ -203,8 +210,11 @@ def take_sample(
         for queue, histogram in total(roll.lateness for roll in rolls).items()
         if wanted(queue)
     }
-    causes = total(roll.causes for roll in rolls)
-    causes = {queue: one for queue, one in causes.items() if wanted(queue)}
+    causes = {
+        queue: {cause: _ms(seconds) for cause, seconds in found.items()}
+        for queue, found in total(roll.causes for roll in rolls).items()
+        if wanted(queue)
+    }
     return Sample(moment, found, workers, lateness, partly, causes)
 
 

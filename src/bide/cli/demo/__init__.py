@@ -222,8 +222,8 @@ def _print_proof(out: Output, stage: Stage, checks: list[Check]) -> None:
     if out.as_json:
         facts = [{"claim": c.claim, "holds": c.holds, "problems": c.problems} for c in checks]
         out.json({
-            "proved": holds, "checks": facts, "lateness_ms": figures, "killed_holding": stage.lost,
-            "seconds": round(stage.elapsed, 3),
+            "proved": holds, "checks": facts, "lateness": figures, "killed_holding": stage.lost,
+            "took": round(stage.elapsed * 1000),
         })  # fmt: skip
     elif not out.terminal:
         for check in checks:

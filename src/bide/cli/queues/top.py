@@ -191,11 +191,11 @@ def top(store: Store, out: Output, prefix: str, interval: float, once: bool) -> 
     Ctrl-C and SIGTERM end it. Without a terminal, or on one that cannot move the cursor, it prints
     once; with --json it prints one object per refresh.
 
-    In a pipe, each line is: "queue", name, delayed, ready, leased, dead, seconds late, the counters
-    of `bide counts`, and the median and the 99th percentile of the lateness of deliveries in the
-    last minute, in seconds; or "worker", name, the number of messages that it holds, their queues;
-    or, last, if messages are delayed, "forecast", the start of this hour, the number of messages
-    that are due, of those that fall due in each of 24 hours from that start, and later.
+    In a pipe, each line is: "queue", name, delayed, ready, leased, dead, late by, the counters of
+    `bide counts`, and the median and the 99th percentile of the lateness of deliveries in the last
+    minute, all in milliseconds; or "worker", name, the number of messages that it holds, their
+    queues; or, last, if messages are delayed, "forecast", the start of this hour, the number of
+    messages that are due, of those that fall due in each of 24 hours from that start, and later.
 
     The forecast is that of all queues together: of the 100 with the most delayed messages, if there
     are more. It is read every five seconds at most. On a terminal its hours are in local time.
@@ -209,7 +209,7 @@ def top(store: Store, out: Output, prefix: str, interval: float, once: bool) -> 
       bide top
       bide top shop- --interval 5s
       BIDE_TOKEN=... bide top --url http://127.0.0.1:8642
-      bide top --once --json | jq '.queues[] | select(.late > 60)'
+      bide top --once --json | jq '.queues[] | select(.late > 60000)'
     """
     if interval < SHORTEST:
         raise click.BadParameter("must be 100ms or longer", param_hint="'--interval'")

@@ -37,6 +37,9 @@ WORKERS = (
 NARROW = 70
 """Columns: on a narrower terminal the store has a line of its own."""
 
+MUCH = 60_000
+"""Milliseconds of lateness that are shown in red."""
+
 LONG = 600_000
 """Milliseconds of a delivery that is shown in red."""
 
@@ -76,7 +79,7 @@ class View(NamedTuple):
 
 
 def as_facts(view: View) -> dict[str, Any]:
-    """Return a view for programs. Moments are Unix milliseconds, rates are per second."""
+    """Return a view for programs. Times and lengths are milliseconds, rates are per second."""
     sample, before, workers, now, ahead = view
     queues = []
     for name, found in sample.queues.items():
@@ -90,8 +93,8 @@ def as_facts(view: View) -> dict[str, Any]:
         queues.append(facts)
     listed = [
         {"holder": worker.holder, "holds": worker.holds, "queues": worker.held,
-         "until": worker.until, "seen": round(sample.moment - worker.seen, 3),
-         "silent": None if worker.silent is None else worker.silent / 1000, "busy": worker.busy}
+         "until": worker.until, "seen": round((sample.moment - worker.seen) * 1000),
+         "silent": worker.silent, "busy": worker.busy}
         for worker in workers
     ]  # fmt: skip
     told: dict[str, Any] = {"now": now, "queues": queues, "workers": listed}
@@ -116,7 +119,7 @@ def print_rows(out: Output, view: View) -> None:
         sizes = (getattr(found.sizes, size) for size in SIZES)
         flow = (getattr(found.flow, size) for size in FLOW)
         late = view.sample.lateness.get(name)
-        shares = ("", "") if late is None else (_seconds(late.p50), _seconds(late.p99))
+        shares = ("", "") if late is None else (_quantile(late.p50), _quantile(late.p99))
         out.row("queue", name, *sizes, _late(found.oldest, view.now), *flow, *shares)
     for worker in view.workers:
         held = ",".join(f"{queue}:{count}" for queue, count in sorted(worker.held.items()))
@@ -231,7 +234,7 @@ def _queues(view: View, room: int | None, width: int | None) -> "tuple[Table, li
         late = _late(found.oldest, now)
         rows.append([
             (name, "bold"), *size_cells(found),
-            (rounded(late * 1000) if late else "", "red" if late >= 60 else ""),
+            (rounded(late) if late else "", "red" if late >= MUCH else ""),
             *_quantiles(sample.lateness.get(name)),
             *([_pace(rate.put), _pace(rate.done), _pace(rate.failed, "red")] if rate else [""] * 3),
             (main_cause(sample.causes.get(name)), "dim"),
@@ -278,32 +281,32 @@ def _more(count: int, columns: Sequence[Column]) -> list[Cell]:
     return [(f"and {count:,} more", "dim"), *[""] * (len(columns) - 1)]
 
 
-def _late(oldest: int | None, now: int) -> float:
-    """Return for how many seconds the oldest due message has waited."""
-    return 0.0 if oldest is None else max(0, now - oldest) / 1000
+def _late(oldest: int | None, now: int) -> int:
+    """Return for how many milliseconds the oldest due message has waited."""
+    return 0 if oldest is None else max(0, now - oldest)
 
 
 def _quantiles(late: "Lateness | None") -> list[Cell]:
     if late is None:
         return ["", ""]
     return [
-        ("over 30m" if at is None else _bound(at), "red" if at is None or at >= 60 else "")
+        ("over 30m" if at is None else _bound(at), "red" if at is None or at >= MUCH else "")
         for at in (late.p50, late.p99)
     ]
 
 
-def _bound(seconds: float) -> str:
+def _bound(ms: float) -> str:
     """Return the bound of a bucket, which is a round number.
 
     Example:
-        >>> _bound(0.0025), _bound(0.05), _bound(2.5), _bound(1800.0)
+        >>> _bound(2.5), _bound(50.0), _bound(2_500.0), _bound(1_800_000.0)
         ('2.5ms', '50ms', '2.5s', '30m')
     """
-    return f"{seconds * 1000:g}ms" if seconds < 1 else rounded(seconds * 1000).replace(".0s", "s")
+    return f"{ms:g}ms" if ms < 1_000 else rounded(ms).replace(".0s", "s")
 
 
-def _seconds(value: float | None) -> str:
-    return "inf" if value is None else f"{value:g}"
+def _quantile(ms: float | None) -> str:
+    return "inf" if ms is None else f"{ms:.12g}"
 
 
 def _pace(value: float, style: str = "") -> Cell:

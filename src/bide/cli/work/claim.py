@@ -121,7 +121,7 @@ def _token(delivery: Delivery) -> int | str:
 def _print(out: Output, deliveries: list[Delivery], ack: bool) -> None:
     out.items(
         deliveries, COLUMNS,
-        facts=lambda d: as_json(d.message, token=_token(d), lateness=d.lateness),
+        facts=lambda d: as_json(d.message, token=_token(d), lateness=round(d.lateness * 1000)),
         line=lambda d: (d.id, d.lease.text, body_line(d.message)),
         cells=lambda d: (
             d.id, d.lease.text, f"{d.attempt}/{d.message.attempts}", rounded(d.lateness * 1000),

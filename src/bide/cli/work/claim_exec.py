@@ -176,7 +176,7 @@ class CommandConsumer(Consumer):
         if self._out.as_json:
             self._out.json({
                 "id": one.id, "attempt": one.attempt, "exit": code, "outcome": outcome,
-                "seconds": round(one.took, 3), "lateness": one.lateness,
+                "took": round(one.took * 1000), "lateness": round(one.lateness * 1000),
             })  # fmt: skip
             self._out.flush()
 

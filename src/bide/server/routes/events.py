@@ -66,12 +66,12 @@ class AtWork(msgspec.Struct):
 
     workers: list[WorkerOut]
     lateness: dict[str, Lateness]
-    """By queue: seconds that half of the deliveries of the last minute were late at most, and that
-    99 in 100 were."""
+    """By queue: milliseconds that half of the deliveries of the last minute were late at most, and
+    that 99 in 100 were."""
     partly: bool
     """Whether more is held than was looked at."""
     causes: dict[str, dict[str, float]] = {}
-    """By queue: why these deliveries began late, in seconds by cause."""
+    """By queue: why these deliveries began late, in milliseconds by cause."""
 
 
 class SubscriptionOf(msgspec.Struct, omit_defaults=True):
