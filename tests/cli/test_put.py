@@ -11,6 +11,7 @@ import pytest
 from click.testing import Result
 
 import bide
+from tests.cli.conftest import Shell
 
 Bide = Callable[..., Result]
 
@@ -315,6 +316,36 @@ def test_a_body_that_is_too_large(run: Bide, orders: bide.Queue) -> None:
     assert "102 bytes" in refused.stderr
     assert "raise the limit with --max-body" in refused.stderr
     assert run(*put, "102").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("put orders - --text", "the body has more than 1,048,576 bytes; the rest was not read"),
+        ("put orders - --bytes --max-body 10", "the body has more than 10 bytes"),
+        ("put orders -", "the body has more than 6,291,456 bytes of JSON text"),
+        ("put orders --file /dev/zero --bytes", "the body has more than 1,048,576 bytes"),
+        (
+            "put orders --lines --text",
+            "line 2 has more than 1,048,576 bytes",
+        ),
+        ("import orders -", "line 2 has more than 14,680,064 bytes"),
+        ("edit orders a - --text", "the body has more than 1,048,576 bytes"),
+    ],
+)
+def test_endless_input_is_read_to_the_limit(shell: Shell, line: str, why: str) -> None:
+    endless = "(echo; tr '\\0' x < /dev/zero) | timeout 50"
+    done = shell(f"ulimit -v 4000000; {endless} bide {line}")
+    assert done.returncode == 2, done
+    assert why in done.stderr
+
+
+def test_json_text_may_be_longer_than_its_body(run: Bide) -> None:
+    text = '"' + "\\u0041" * 10 + '"'
+    assert run("put", "orders", "-", "--max-body", "12", stdin=text).exit_code == 0
+    refused = run("put", "orders", "-", "--max-body", "10", stdin=text)
+    assert refused.exit_code == 2
+    assert "60 bytes of JSON text, 6 times --max-body" in refused.stderr
 
 
 def test_what_is_bides_own_takes_no_messages(run: Bide, url: str, tmp_path: Path) -> None:

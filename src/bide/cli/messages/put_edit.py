@@ -1,9 +1,7 @@
 """`bide put` and `bide edit`."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import IO, Any, Literal, cast
+from typing import IO, Any, cast
 
 import click
 import msgspec
@@ -14,12 +12,11 @@ from bide.cli.errors import usage_error
 from bide.cli.message_output import outcome_json, print_outcomes, standing, state_and_due
 from bide.cli.option import Decorator, together
 from bide.cli.output import DONE, NOT_DONE, Bar, Output, plural, warn
+from bide.cli.reading import CHUNK, Form, check_size, read_body
 from bide.cli.store import Store, on_any_store, on_store, refuse_own
 from bide.model.errors import StoreError
 from bide.model.replies import Outcome
 from bide.queue.sync import Queue
-
-Form = Literal["json", "text", "bytes"]
 
 
 def _form(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -45,20 +42,6 @@ def option_file(what: str) -> Decorator:
         "--file", type=click.Path(exists=True, dir_okay=False), metavar="PATH",
         help=f"Read the {what} from a file.",
     )  # fmt: skip
-
-
-def read_body(body: str | None, file: str | None, command: str = "put") -> bytes:
-    """Return the bytes of the body from the argument, a file or stdin."""
-    if (body is None) == (file is None):
-        raise usage_error(
-            f"{command} needs one body: as an argument, '-' for stdin, or --file PATH"
-        )
-    if file is not None:
-        return Path(file).read_bytes()
-    if body == "-":
-        return sys.stdin.buffer.read()
-    assert body is not None
-    return body.encode("utf-8", "surrogateescape")  # the bytes that the shell passed
 
 
 def decode_body(data: bytes, form: Form, where: str = "the body") -> Any:
@@ -92,9 +75,6 @@ APART = {
     "id": "--id", "headers": "--header", "if_version": "--if-version", "latest": "--latest",
 }  # fmt: skip
 """The options that cannot be shared by many messages."""
-
-CHUNK = 1 << 20
-"""The maximum number of bytes that one read of `--lines` takes."""
 
 BATCH = 1_000
 """The maximum number of lines that one commit puts."""
@@ -151,9 +131,9 @@ def put(
     chosen = cast("Form", form or "json")
     if lines:
         _refuse_with_lines(body, options)
-        _put_lines(store.queue(queue, max_body), out, chosen, file, options)
+        _put_lines(store.queue(queue, max_body), out, chosen, file, max_body, options)
         return True
-    value = decode_body(read_body(body, file), chosen)
+    value = decode_body(read_body(body, file, chosen, max_body), chosen)
     if as_seen := options["if_version"] is not None:
         store.must_exist()  # the version was read there; a put would create the queue
         store.must_have(queue)
@@ -193,13 +173,14 @@ def _refuse_with_lines(body: str | None, options: dict[str, Any]) -> None:
 
 
 def _put_lines(
-    queue: Queue, out: Output, form: Form, file: str | None, options: dict[str, Any]
-) -> None:
+    queue: Queue, out: Output, form: Form, file: str | None, max_body: int,
+    options: dict[str, Any],
+) -> None:  # fmt: skip
     shared = {name: value for name, value in options.items() if name not in APART}
     stored, before = 0, ""
     with Bar(f"putting into {queue.name}") as bar, click.open_file(file or "-", "rb") as stream:
         try:
-            for batch in _batches(stream):
+            for batch in _batches(stream, form, max_body):
                 values = [decode_body(line, form, f"line {number}") for number, line in batch]
                 stored += sum(outcome.done for outcome in queue.put_many(values, **shared))
                 before = f"the lines up to line {batch[-1][0]} were put"
@@ -214,7 +195,7 @@ def _put_lines(
     out.report({"stored": stored}, DONE, f"put {plural(stored, 'message')} into {queue.name}")
 
 
-def _batches(stream: IO[bytes]) -> Iterator[list[tuple[int, bytes]]]:
+def _batches(stream: IO[bytes], form: Form, max_body: int) -> Iterator[list[tuple[int, bytes]]]:
     """Yield the lines of a stream with their numbers, in batches that are put in one commit.
 
     A batch does not wait to be full, so lines of a slow producer are put as they come.
@@ -235,6 +216,7 @@ def _batches(stream: IO[bytes]) -> Iterator[list[tuple[int, bytes]]]:
             yield lines[start : start + BATCH]
         if not chunk:
             return
+        check_size(len(rest), form, max_body, f"line {number + 1}")
 
 
 @on_store(option.queue, option.id, click.argument("body", required=False), option_form)
@@ -276,7 +258,8 @@ def edit(
     changes |= {name: value for name, value in given.items() if value is not None}
     value: Any = UNSET
     if body is not None or file is not None:
-        value = decode_body(read_body(body, file, "edit"), cast("Form", form or "json"))
+        chosen = cast("Form", form or "json")
+        value = decode_body(read_body(body, file, chosen, max_body, "edit"), chosen)
     elif form is not None:
         raise usage_error(f"--{form} says what the body is; give the new body, or leave it out")
     if value is UNSET and not changes:

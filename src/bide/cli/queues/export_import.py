@@ -11,6 +11,7 @@ import click
 from bide.cli import option
 from bide.cli.errors import raise_on_termination, usage_error
 from bide.cli.output import DONE, NOTHING, Bar, Output, plural, warn
+from bide.cli.reading import export_lines
 from bide.cli.store import Store, on_any_store, on_store
 from bide.engines.registry import mask
 from bide.queue.sorted_set import load_sorted_set
@@ -166,8 +167,9 @@ def import_(
         )
     stream: IO[bytes] = click.File("rb").convert(file, None, click.get_current_context())
     size = Path(file).stat().st_size if Path(file).is_file() else None
+    lines = export_lines(stream, max_body)
     with Bar(f"importing bytes into {queue}", size) as bar:
-        imported = store.queue(queue, max_body).load(bar.over(stream, len))
+        imported = store.queue(queue, max_body).load(bar.over(lines, len))
     facts = {"stored": imported.stored, "kept": imported.kept}
     out.report(facts, DONE, _sentence(imported.stored, imported.kept, queue, "imported"))
     return True

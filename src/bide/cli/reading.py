@@ -1,0 +1,85 @@
+"""Read input of any length, and keep no more of it than can be put."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Literal
+
+from bide.cli.errors import usage_error
+from bide.model.limits import MAX_BYTES
+
+Form = Literal["json", "text", "bytes"]
+"""What a body is given as."""
+
+CHUNK = 1 << 20
+"""The maximum number of bytes that one read takes."""
+
+ESCAPES = 6
+"""How many times as long as a body its JSON text may be: `\\u0041` is one letter."""
+
+
+def read_body(
+    body: str | None, file: str | None, form: Form, max_body: int, command: str = "put"
+) -> bytes:
+    """Return the bytes of the body from the argument, a file or stdin.
+
+    Raises:
+        click.UsageError: there is no body, or two, or it is too long; the rest is not read.
+    """
+    if (body is None) == (file is None):
+        raise usage_error(
+            f"{command} needs one body: as an argument, '-' for stdin, or --file PATH"
+        )
+    if file is not None:
+        with Path(file).open("rb") as stream:
+            return _read(stream, form, max_body)
+    if body == "-":
+        return _read(sys.stdin.buffer, form, max_body)
+    assert body is not None
+    return body.encode("utf-8", "surrogateescape")  # the bytes that the shell passed
+
+
+def check_size(size: int, form: Form, max_body: int, where: str = "the body") -> None:
+    """Check that what was read of a body may still become one.
+
+    Raises:
+        click.UsageError: it is too long.
+    """
+    if size > _most(form, max_body):
+        as_json = f" of JSON text, {ESCAPES} times --max-body" if form == "json" else ""
+        raise usage_error(
+            f"{where} has more than {_most(form, max_body):,} bytes{as_json}; the rest was not "
+            "read: store it elsewhere and put a reference, or raise --max-body"
+        )
+
+
+def export_lines(stream: IO[bytes], max_body: int) -> Iterator[bytes]:
+    """Yield the lines of an export.
+
+    Raises:
+        click.UsageError: a line is longer than a message can be.
+    """
+    most = ESCAPES * max_body + MAX_BYTES  # with its headers and failures
+    number = 0
+    while line := stream.readline(most + 1):
+        number += 1
+        if len(line) > most:
+            raise usage_error(
+                f"line {number} has more than {most:,} bytes, so it is no message of an export "
+                "with bodies of up to --max-body; the rest was not read, and the lines of earlier "
+                "commits are in the queue"
+            )
+        yield line
+
+
+def _read(stream: IO[bytes], form: Form, max_body: int) -> bytes:
+    parts, size = [], 0
+    while part := stream.read(min(CHUNK, _most(form, max_body) + 1 - size)):
+        parts.append(part)
+        size += len(part)
+        check_size(size, form, max_body)
+    return b"".join(parts)
+
+
+def _most(form: Form, max_body: int) -> int:
+    return max_body * (ESCAPES if form == "json" else 1)
