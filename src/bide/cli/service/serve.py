@@ -93,7 +93,8 @@ def serve(
     addresses and those of --allow-network.
 
     On SIGTERM or Ctrl-C, the server answers waiting claims and gives requests the grace time to
-    finish; pushes that take longer return to the queue. SIGHUP replaces the processes one by one.
+    finish; pushes that take longer return to the queue. SIGHUP replaces the processes one by one;
+    in a terminal it means that the terminal was closed, and stops the server like SIGTERM.
 
     \b
     Example:

@@ -69,7 +69,8 @@ def worker(
 
     On SIGTERM or Ctrl-C, handlers get the grace time to finish; then the worker returns unfinished
     messages to the queue, and their attempt does not count. A second signal returns them at once.
-    SIGHUP restarts the processes one by one with the current code. A process that dies is replaced.
+    SIGHUP restarts the processes one by one with the current code; in a terminal it means that the
+    terminal was closed, and stops the worker like SIGTERM. A process that dies is replaced.
 
     \b
     Example:

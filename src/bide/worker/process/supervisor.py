@@ -150,7 +150,8 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
-        loop.add_signal_handler(signal.SIGHUP, self.reload)
+        hang_up = self._hang_up if _ends_with_terminal() else self.reload
+        loop.add_signal_handler(signal.SIGHUP, hang_up)
         chores = [self._look_after(), self._renew(), self._hear_requests()]
         if self._folder is not None:
             chores.append(self._watch(Sources(self._folder)))
@@ -184,6 +185,12 @@ class Supervisor:
         for process in self._processes:
             if again or not process.told:
                 self._end(process)
+
+    def _hang_up(self) -> None:
+        """Stop. When a terminal is closed, both the shell and the system send the signal."""
+        if not self._stopping:
+            _log.info("the terminal was closed (SIGHUP): stopping")
+            self.stop()
 
     def reload(self) -> None:
         """Replace the processes one after the other, so that they load the code as it is now."""
@@ -366,6 +373,13 @@ class Supervisor:
             if changed := await asyncio.to_thread(sources.changed):
                 _log.info("%s changed", ", ".join(path.name for path in changed))
                 self.reload()
+
+
+def _ends_with_terminal() -> bool:
+    """Tell whether SIGHUP means that the terminal was closed: if one is used, except by nohup."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        return False
+    return any(os.isatty(number) for number in (0, 1, 2))
 
 
 def command_of(orders: Orders) -> CommandOf:
