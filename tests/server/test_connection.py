@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bide.model.limits import MAX_DISCARDED, MAX_FIELDS, MAX_HEAD, MAX_UNREAD
-from bide.server.http import connection, http_server
+from bide.server.http import connection, http_server, output
 from bide.server.http.exchange import head
 from tests.server.client import Client, Q
 from tests.server.conftest import SERVERS, Serve
@@ -244,20 +244,44 @@ def test_who_sends_nothing_for_long_is_left(
         read_all(raw)
 
 
-def test_who_reads_no_answer_is_cut_off(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "STALLED", 0.2)
-    body = {"messages": [{"id": "m", "body": "x" * 1_000_000}]}
-    assert client.post(f"{Q}/put", body).status == 200
-    get = request("GET", f"{Q}/messages/m", connection="")
+@pytest.mark.parametrize("after", ["", "close"])
+def test_who_reads_no_answer_is_cut_off(
+    client: Client, monkeypatch: pytest.MonkeyPatch, after: str
+) -> None:
+    monkeypatch.setattr(output, "STALLED", 0.2)
+    for number in range(5):
+        body = {"messages": [{"id": f"m{number}", "body": "x" * 1_000_000}]}
+        assert client.post(f"{Q}/put", body).status == 200
+    get = request("GET", f"{Q}/messages", connection=after)
     with socket.socket() as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         raw.connect(("127.0.0.1", client.port))
         raw.settimeout(20)
         connections = SERVERS[client.port].connections
         until(lambda: len(connections) == 2)
-        raw.sendall(get * 50)
+        raw.sendall(get * (1 if after else 20))
         until(lambda: len(connections) == 1)
     assert client.get("/healthz").status == 200
+
+
+def test_who_has_caught_up_is_not_cut_off_for_having_been_behind(client: Client) -> None:
+    """Else a client that reads all is cut off, if it is behind again when that time is over."""
+    for number in range(5):
+        client.put(f"{Q}/messages/m{number}", {"body": "x" * 900_000, "delay": "1h"})
+    client.close()
+    server = SERVERS[client.port]
+    until(lambda: not server.connections)
+    with connect(client) as raw:
+        raw.sendall(request("GET", f"{Q}/messages", connection=""))
+        until(lambda: len(server._unread) == 1)
+        (one,) = server._unread
+        watch = one._stall
+        assert watch is not None
+        size = 0
+        while size < 4_500_000:
+            size += len(raw.recv(1 << 20))
+        until(lambda: not one.write_paused)
+        assert watch.cancelled()
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -15,10 +15,13 @@ import trustme
 import bide
 from bide.model.errors import InvalidArgument, OutcomeUnknown, StoreUnavailable
 from bide.server.app import App
+from bide.server.http import http_server
 from bide.server.http.http_server import context_of
 from bide.server.settings import Settings
 from tests.server.conftest import SERVERS, Serve
 from tests.server.process import ServerProcess
+from tests.server.raw import request
+from tests.server.test_connection import until
 from tests.server.test_processes import run
 
 
@@ -94,6 +97,31 @@ def test_a_request_right_behind_the_handshake_is_answered(
         with handshake(port, files.ca) as client:
             client.sendall(b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
             assert b"200 OK" in client.makefile("rb").read()
+
+
+def test_who_reads_slowly_gets_all_of_the_answer(
+    secured: Callable[..., int], files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not read yet counts as unread, and the goodbye of TLS comes after it."""
+    monkeypatch.setattr(http_server, "FAREWELL", 0.01)
+    port = secured()
+    with bide.Queue("orders", files.url(port)) as orders:
+        for number in range(7):
+            orders.put("x" * 1_000_000, id=f"m{number}", delay="1h")
+    with socket.socket() as raw:
+        raw.settimeout(60)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        raw.connect(("127.0.0.1", port))
+        context = ssl.create_default_context(cafile=files.ca)
+        with context.wrap_socket(raw, server_hostname="127.0.0.1") as client:
+            client.sendall(request("GET", "/v1/queues/orders/messages", host="127.0.0.1"))
+            unread = SERVERS[port]._unread
+            until(lambda: any(one.transport.get_write_buffer_size() > 2_000_000 for one in unread))
+            size = 0
+            while size < 7_000_000:
+                piece = client.recv(1 << 16)
+                assert piece, f"cut off after {size:,} bytes"
+                size += len(piece)
 
 
 def test_certificates_that_the_client_does_not_trust(

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import httptools
 
-from bide.model.limits import KEEP_ALIVE, MAX_DISCARDED, MAX_HEAD, STALLED
+from bide.model.limits import KEEP_ALIVE, MAX_DISCARDED, MAX_HEAD
 from bide.server.http.exchange import TOO_LARGE, Exchange, Refusal, RequestHead
+from bide.server.http.output import Output
 from bide.server.logs import log_refused
 
 if TYPE_CHECKING:
@@ -29,13 +30,16 @@ App = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
 LINGER = 1.0
 """Seconds that the rest of a refused request is discarded for, so that its sender can read why."""
 
+REST = 10.0
+"""Seconds in which a client that was slow reads what TLS still keeps of its last answer."""
+
 SLICE = 16 * 1024
 """Bytes that are parsed at a time; parsing stops while a request waits for its turn."""
 
 _log = logging.getLogger("bide.server")
 
 
-class Connection(asyncio.Protocol):
+class Connection(Output):
     """One connection of a client.
 
     Args:
@@ -43,11 +47,10 @@ class Connection(asyncio.Protocol):
     """
 
     def __init__(self, server: "HttpServer") -> None:
+        super().__init__()
         self.server = server
         self.address = ""
         """The client's address; "" on a Unix socket."""
-        self.write_paused = False
-        self._drained: asyncio.Future[None] | None = None
         self._queue: deque[Exchange] = deque()
         self._current: Exchange | None = None
         self._incoming: Exchange | None = None
@@ -55,7 +58,7 @@ class Connection(asyncio.Protocol):
         self._discarded = 0
         self._reading = True
         self._refusal: Refusal | None = None
-        self._last = self._ended = False
+        self._last = self._ended = self._leaving = False
         self._timer: asyncio.TimerHandle | None = None
         """Closes the connection, unless a request begins before."""
         self._begin_head()
@@ -106,44 +109,20 @@ class Connection(asyncio.Protocol):
         """End what is under way for this client."""
         self._ended = True
         self._stop_timer()
-        self.resume_writing()
+        super().resume_writing()
         for exchange in (self._current, *self._queue):
             if exchange is not None:
                 exchange.lose()
         self._queue.clear()
         self.server.leave(self)
 
-    def pause_writing(self) -> None:
-        """Let answers wait until the client has read some."""
-        self.write_paused = True
-        size = self.transport.get_write_buffer_size()
-        self.loop.call_later(STALLED, self._abort_if_stalled, size)
-        self.server.fell_behind(self)
-
     def resume_writing(self) -> None:
-        """Go on with the answer that waits, or the next request."""
-        self.write_paused = False
-        self.server.caught_up(self)
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
-        self._drained = None
-        if self._current is None:
+        """Go on with the answer that waits, or the next request; or close the connection."""
+        super().resume_writing()
+        if self._leaving:
+            self.loop.call_later(REST if self._tls else 0, self.transport.close)
+        elif self._current is None:
             self._next()
-
-    async def drained(self) -> None:
-        """Wait until the client has read enough for more to be written."""
-        if self.write_paused:
-            if self._drained is None:
-                self._drained = self.loop.create_future()
-            await asyncio.shield(self._drained)
-
-    def _abort_if_stalled(self, before: int) -> None:
-        if self.write_paused and not self.transport.is_closing():
-            size = self.transport.get_write_buffer_size()
-            if size >= before:
-                self.transport.abort()
-            else:
-                self.loop.call_later(STALLED, self._abort_if_stalled, size)
 
     # The parser's side: llhttp calls these, also several times for one piece of data.
 
@@ -258,6 +237,11 @@ class Connection(asyncio.Protocol):
             else:
                 self.transport.pause_reading()
 
+    def _resume_reading(self) -> None:
+        if not self._reading:
+            self._reading = True
+            self.transport.resume_reading()
+
     def took_body(self) -> None:
         """Go on reading: the application has taken what there was."""
         if not self._reading and not self._ended:
@@ -306,7 +290,7 @@ class Connection(asyncio.Protocol):
             self._ended = True
             self._queue.clear()
             if exchange.complete:
-                self.transport.close()
+                self._close()
             else:
                 self._linger()
             return
@@ -330,10 +314,10 @@ class Connection(asyncio.Protocol):
 
     def close_if_idle(self) -> bool:
         """Close the connection if no request is under way; tell whether it was closed."""
-        if self._current is None and not self.transport.is_closing():
+        if self._current is None and not (self._leaving or self.transport.is_closing()):
             unsent = self.transport.get_write_buffer_size()
             # Where TLS says goodbye, the client decides how soon the descriptor is free.
-            (self.transport.abort if self._tls and not unsent else self.transport.close)()
+            (self.transport.abort if self._tls and not unsent else self._close)()
             return True
         return False
 
@@ -348,12 +332,23 @@ class Connection(asyncio.Protocol):
         if self.transport.is_closing():
             return
         self._ended = True
-        if not self._reading:
-            self._reading = True
-            self.transport.resume_reading()
+        self._resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self.loop.call_later(LINGER, self.transport.close)
+        self.loop.call_later(LINGER, self._close)
+
+    def _close(self) -> None:
+        """Close the connection once the client has read the answer; it is cut off if it does not.
+
+        A transport that is closed waits for such a client for ever, and with TLS not long enough.
+        """
+        self._ended = True
+        if self.transport.get_write_buffer_size() and not self.transport.is_closing():
+            self._leaving = True
+            self._resume_reading()  # to see that the client has gone
+            self.transport.set_write_buffer_limits(0)  # `resume_writing` tells that all was sent
+        else:
+            self.transport.close()
 
     def _wait(self, seconds: float) -> None:
         """Close the connection after a time, unless a request begins before."""
@@ -369,7 +364,7 @@ class Connection(asyncio.Protocol):
         if self._last and not self.transport.is_closing() and self._request_has_come():
             self._wait(self.server.quiet)  # it is about to be read
         else:
-            self.transport.close()
+            self._close()
 
     def _request_has_come(self) -> bool:
         """Tell whether there is something to be read; if not, tell the client that all is over.

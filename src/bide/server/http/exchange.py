@@ -233,7 +233,7 @@ class Exchange:
         if len(data) <= LARGE:  # to join more copies it, and lets other threads go first
             pieces = [b"".join(pieces)]
         for piece in filter(None, pieces):
-            connection.transport.write(piece)
+            connection.write(piece)
         if not more:
             self._done = True
             self._wake()
