@@ -56,15 +56,14 @@ def _tracer_of(provider: "TracerProvider") -> "Tracer":
 
 
 @contextmanager
-def sending(made: "Tracer", command: Put) -> Iterator[Put]:
+def sending(command: Put) -> Iterator[Put]:
     """Open the span of a put; yield the command with the context in the messages' headers.
 
-    A message that has its own `traceparent` keeps it.
-
-    Args:
-        made: see `tracer`.
-        command: the put of the caller.
+    A message that has its own `traceparent` keeps it. Without a tracer nothing is opened.
     """
+    if (made := tracer()) is None:
+        yield command
+        return
     from opentelemetry.propagate import inject
     from opentelemetry.trace import SpanKind
 

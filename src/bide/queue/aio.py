@@ -5,6 +5,7 @@ import sys
 from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable
 from functools import partial
 from inspect import getmembers, isfunction
+from time import monotonic
 from typing import Any, Self, TypeVar, cast, overload
 
 from bide.lane.steps import Steps, arun_steps
@@ -28,7 +29,6 @@ from bide.model.times import Duration, Moment
 from bide.model.undoing import Bulk, Undo, Undone
 from bide.observing import spans
 from bide.observing.explanation import Explanation, afollow, look_further
-from bide.queue.base import tracer_of_puts
 from bide.queue.changing import Changes
 from bide.queue.delivery import AsyncDelivery, AsyncTake
 from bide.queue.put_and_settle import awaited
@@ -200,8 +200,8 @@ class AsyncQueue(
         if self._unset is not None and not command.only_reads:
             await self._lane.acall(self._unset, self)
             self._unset = None
-        if type(command) is Put and spans.API in sys.modules and (tracer := tracer_of_puts()):
-            with spans.sending(tracer, command) as traced:
+        if type(command) is Put and spans.API in sys.modules and monotonic() > spans.none_until:
+            with spans.sending(command) as traced:
                 reply = await self._lane.acall(traced, self)
         else:
             reply = await self._lane.acall(command, self, wait)

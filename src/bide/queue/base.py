@@ -1,11 +1,9 @@
 """What `Queue` and `AsyncQueue` share: name, lane, closing, and how they execute a command."""
 
 import os
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Guest
@@ -25,9 +23,6 @@ from bide.queue.command_builder import CommandBuilder
 from bide.queue.detour import detours, is_detoured, open_queues
 from bide.queue.values import check_joins
 from bide.within import dialect_of
-
-if TYPE_CHECKING:
-    from opentelemetry.trace import Tracer
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -129,8 +124,8 @@ class BaseQueue:
         commands: list[Command] = []
         if self._unset is not None:  # not told yet; and this may be rolled back
             commands.append(self._unset)
-        if type(command) is Put and spans.API in sys.modules and (tracer := tracer_of_puts()):
-            with spans.sending(tracer, command) as traced:
+        if type(command) is Put:
+            with spans.sending(command) as traced:
                 yield [*commands, traced]
         else:
             yield [*commands, command]
@@ -159,8 +154,3 @@ class BaseQueue:
         self._lane.release(self)
         if not is_detoured(self._lane):
             close_lane(self._lane)
-
-
-def tracer_of_puts() -> "Tracer | None":
-    """Return the tracer of a put, if there is one: only if its API is imported."""
-    return None if time.monotonic() < spans.none_until else spans.tracer()

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
+from time import monotonic
 from typing import Any, Self, TypeVar, cast, overload
 
 from bide.lane.steps import Steps, run_steps
@@ -29,7 +30,6 @@ from bide.model.times import Duration, Moment
 from bide.model.undoing import Bulk, Undo, Undone
 from bide.observing import spans
 from bide.observing.explanation import Explanation, follow, look_further
-from bide.queue.base import tracer_of_puts
 from bide.queue.changing import Changes
 from bide.queue.delivery import Delivery, Take
 from bide.queue.results import (
@@ -315,8 +315,8 @@ class Queue(Changes[Delivery, Outcome, list[Outcome], int, Undoable, Settings]):
         if self._unset is not None and not command.only_reads:
             self._lane.call(self._unset, self)
             self._unset = None
-        if type(command) is Put and spans.API in sys.modules and (tracer := tracer_of_puts()):
-            with spans.sending(tracer, command) as traced:
+        if type(command) is Put and spans.API in sys.modules and monotonic() > spans.none_until:
+            with spans.sending(command) as traced:
                 reply = self._lane.call(traced, self)
         else:
             reply = self._lane.call(command, self, wait)

@@ -146,7 +146,7 @@ class Carrier:
             if each.done:
                 continue
             if each.asking is not None:
-                packed.append(pack("ASKING"))
+                packed.append(pack(("ASKING",)))
                 due.append(None)
             packed.append(each.packed)
             due.append(each)
@@ -154,7 +154,7 @@ class Carrier:
         if wanted > 0 and any(each is not None and each.writes for each in due):
             timeout = self._settings.timeout * 1000
             longest = timeout - max(150, timeout / 10)  # else the server would seem to be silent
-            packed.append(pack("WAIT", wanted, max(1, int(longest))))
+            packed.append(pack(("WAIT", wanted, max(1, int(longest)))))
             due.append(None)
         try:
             connection.post(b"".join(packed))

@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bide.engines.redis.calls import SLICE, Call, Round, ShardMismatch, Step, in_lots
-from bide.engines.redis.layout import DAMAGED, Arg, claim_rank, read_record
+from bide.engines.redis.calls import SLICE, Call, Round, ShardMismatch, Step
+from bide.engines.redis.layout import DAMAGED, claim_rank, read_record
+from bide.engines.redis.messages import in_lots
 from bide.engines.redis.queues import ShardedQueue
 from bide.model.commands import Claim
 from bide.model.errors import OutcomeUnknown, StoreError
@@ -74,8 +75,8 @@ class _Claiming:
                 "with those bytes as its body", id, self.command.queue,
             )  # fmt: skip
         if rows := [(id, self.token) for id in self._damaged]:
-            head: list[Arg] = ["mend", "", "", "", self.command.holder]
-            yield from in_lots("change", self.command, rows, lambda _: [*head], shards)
+            head = "mend", "", "", "", self.command.holder
+            yield from in_lots("change", self.command, rows, head, shards)
 
     def reply(self, following: float | None) -> Claimed:
         """Return the reply, of the messages whose lease has not ended meanwhile."""

@@ -2,6 +2,7 @@
 
 import logging
 import ssl
+from collections.abc import Callable
 from typing import Any
 
 import hiredis
@@ -24,11 +25,8 @@ _LATER = ("OOM", "READONLY", "NOREPLICAS", "MISCONF", "MASTERDOWN")
 _log = logging.getLogger("bide.redis")
 _warned: set[str] = set()
 
-
-def pack(*command: Arg) -> bytes:
-    """Return a command as it goes to the server."""
-    packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]
-    return packed
+pack: Callable[[tuple[Arg, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]
+"""Returns a command as it goes to the server."""
 
 
 def is_away(error: StoreError) -> bool:
@@ -118,8 +116,16 @@ class Connection:
         Raises:
             Lost: the connection broke, or the server was silent for too long.
         """
-        self.post(pack(*command))
-        return self.receive(1)[0]
+        return self.exchange(pack(command), 1)[0]
+
+    def exchange(self, packed: bytes, count: int) -> list[Any]:
+        """Send so many commands, and return what comes back of them, refusals as values.
+
+        Raises:
+            Lost: the connection broke, or the server was silent for too long.
+        """
+        self.post(packed)
+        return self.receive(count)
 
     def post(self, packed: bytes) -> None:
         """Send commands. What comes back is to be received before anything else is sent.
@@ -182,9 +188,9 @@ class Connection:
     def _examine(self, shown: str) -> None:
         """Check that the server can be what bide needs, and prepare it."""
         alone = self._settings.cluster is None
-        packed = [pack("INFO", "default"), pack("GET", VERSION) if alone else pack("PING", "0")]
+        packed = [pack(("INFO", "default")), pack(("GET", VERSION) if alone else ("PING", "0"))]
         # Whether waiting lanes may be woken is to show here, not in the middle of a change.
-        packed += [pack("PUBLISH", CHANNEL, ""), pack("CLIENT", "ID")]
+        packed += [pack(("PUBLISH", CHANNEL, "")), pack(("CLIENT", "ID"))]
         self.post(b"".join(packed))
         info, version, told, number = self.receive(len(packed))
         if isinstance(info, Refusal):

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Sequence
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from operator import attrgetter
 from typing import Any
 
@@ -10,10 +10,10 @@ from bide.engines import losses
 from bide.engines.port import Capabilities, Notifier, PartlyDone
 from bide.engines.redis.calls import SLICE, Call, Outcome, ShardMismatch, Step
 from bide.engines.redis.carrier import Sent
-from bide.engines.redis.change import change, configure, delete, script_of, sweep
 from bide.engines.redis.claim import claim, claim_shards
+from bide.engines.redis.messages import change, put, script_of
 from bide.engines.redis.notifier import RedisNotifier
-from bide.engines.redis.put import put
+from bide.engines.redis.queue_wide import configure, delete, sweep
 from bide.engines.redis.queues import QueueNames, ShardedQueue, ShardMap
 from bide.engines.redis.reads import count, explain, find, forecast, history
 from bide.engines.redis.scan import check_cursor, scan
@@ -105,12 +105,10 @@ class RedisEngine:
             self._sender.nodes.lose_all()
             self._interrupted += self._sender.claims
             raise
-        errors = [outcome for outcome in outcomes if isinstance(outcome, BideError)]
-        if not errors:
-            return outcomes  # type: ignore[return-value]
-        if len(errors) == len(outcomes) and len({(type(e), str(e)) for e in errors}) == 1:
-            raise errors[0]
-        raise PartlyDone(outcomes)
+        for outcome in outcomes:
+            if isinstance(outcome, BideError):
+                raise _as_one(outcomes)
+        return outcomes  # type: ignore[return-value]
 
     def reader(self) -> "RedisEngine":
         """Return an engine with connections of its own, whose reads wait for no batch."""
@@ -208,34 +206,34 @@ class RedisEngine:
         return [Names(self._names.names(command.queue))]
 
     def _advance(self, steps: Sequence[Step], now: int | None) -> list[Outcome]:
-        """Execute steps, the first round of all of them in one pipeline."""
-        if not steps:
-            return []
-        rounds = [next(step) for step in steps]
-        answers = iter(self._send([call for each in rounds for call in each], now))
-        outcomes: list[Outcome] = []
-        for step, each in zip(steps, rounds, strict=True):
-            outcomes += self._finish(step, list(islice(answers, len(each))), now)
-        return outcomes
-
-    def _finish(self, step: Step, answers: list[Any], now: int | None) -> list[Outcome]:
-        """Execute a step from the answers to its first round on."""
-        try:
-            while True:
-                answers = self._send(step.send(answers), now)
-        except StopIteration as end:
-            outcomes: list[Outcome] = end.value
-            return outcomes
-        except StoreError as error:
-            return [error]
-
-    def _send(self, calls: Sequence[Call], now: int | None) -> list[Any]:
-        answers = self._sender.send(calls, now)
-        if self._shards.known:
-            self._shards.settle(calls, answers, now)
-        return answers
+        """Execute steps: what they ask for in the same round goes in one pipeline."""
+        outcomes: list[list[Outcome]] = [[]] * len(steps)
+        rounds = {place: next(step) for place, step in enumerate(steps)}
+        while rounds:
+            calls = list(chain.from_iterable(rounds.values()))
+            answers = self._sender.send(calls, now)
+            if self._shards.known:
+                self._shards.settle(calls, answers, now)
+            left = iter(answers)
+            for place, asked in list(rounds.items()):
+                try:
+                    rounds[place] = steps[place].send(list(islice(left, len(asked))))
+                    continue
+                except StopIteration as end:
+                    outcomes[place] = end.value
+                except StoreError as error:
+                    outcomes[place] = [error]
+                del rounds[place]
+        return list(chain.from_iterable(outcomes))
 
     def _lose(self, queue: str, count: int) -> None:
         """Report lost changes; the queue may be gone with them, so name it again."""
         losses.report(self._settings.shown, queue, count)
         self._names.add([queue])
+
+
+def _as_one(outcomes: Sequence[Outcome]) -> BideError:
+    """Return the error of commands of which some failed: theirs if all failed alike."""
+    errors = [outcome for outcome in outcomes if isinstance(outcome, BideError)]
+    alike = len(errors) == len(outcomes) and len({(type(e), str(e)) for e in errors}) == 1
+    return errors[0] if alike else PartlyDone(outcomes)

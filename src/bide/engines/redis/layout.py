@@ -222,27 +222,51 @@ def read_record(
         _order, _token, expiry, name = lease.split(b" ", 3)
         holder, until = name.partition(b"\t")[0].decode(), int(expiry)
     end = record.index(b"\n", _KIND)
-    words = record[_KIND:end].split(b" ")
-    kind, priority, attempt, attempts, expires, ended_in, ended, planned = words[:8]
-    planned, _, asked = planned.partition(b":")
-    due = int(record[_DUE])
-    parts: list[bytes] = []
-    at = end + 1
-    for length in map(int, words[8:] or (0, 0, 0)):
-        parts.append(record[at : at + length])
-        at += length
-    group, headers, failures = parts
-    state: State | None = _STATES[ended_in]
+    line = _read_line(record[_KIND:end])
+    due, at = int(record[_DUE]), end + 1
+    group = headers = failures = b""
+    if line.lengths:
+        of_group, of_headers, of_failures = line.lengths
+        group, at = record[at : at + of_group], at + of_group
+        headers, at = record[at : at + of_headers], at + of_headers
+        failures, at = record[at : at + of_failures], at + of_failures
+    state = line.state
     if holder is not None:
         state = "leased"
     elif state is None:
         state = "ready" if ready or due <= now else "delayed"
     return Message(
-        id, queue, record[at:], kind == b"j", due, int(priority),
-        int(attempt) + (holder is not None), int(attempts), state, number(expires),
-        group.decode() or None, _decode_headers(headers) if headers else None,
-        as_failures(failures) if failures else (), holder, until, number(ended), number(planned),
-        int(record[_CREATED]) or None, successor, asked=number(asked or b"-"),
+        id, queue, record[at:], line.json, due, line.priority,
+        line.attempt + (holder is not None), line.attempts, state, line.expires,
+        group.decode() if group else None, _decode_headers(headers) if headers else None,
+        as_failures(failures) if failures else (), holder, until, line.ended, line.planned,
+        int(record[_CREATED]) or None, successor, None, line.asked,
+    )  # fmt: skip
+
+
+class _Line(NamedTuple):
+    """What the line of a record says, from `kind` on."""
+
+    json: bool
+    priority: int
+    attempt: int
+    attempts: int
+    expires: int | None
+    state: State | None
+    ended: int | None
+    planned: int | None
+    asked: int | None
+    lengths: list[int]
+    """Of group, headers and failures; empty if there are none."""
+
+
+@lru_cache(1024)
+def _read_line(line: bytes) -> _Line:
+    kind, priority, attempt, attempts, expires, state, ended, planned, *rest = line.split(b" ")
+    planned, _, asked = planned.partition(b":")
+    return _Line(
+        kind == b"j", int(priority), int(attempt), int(attempts), number(expires), _STATES[state],
+        number(ended), number(planned), number(asked or b"-"), [int(length) for length in rest],
     )  # fmt: skip
 
 

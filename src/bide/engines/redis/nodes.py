@@ -49,6 +49,8 @@ class Nodes:
         self._away: dict[Address, StoreError | Connection] = {}
         """Nodes of a cluster that did not answer: why, or a connection, once one answers again."""
         self._doubtful = False
+        self.only: Connection | None = None
+        """The connection to the server that has all slots, while it is not in doubt."""
         self._asked = 0.0
         self._closed = threading.Event()
         self._lock = threading.Lock()
@@ -73,15 +75,6 @@ class Nodes:
         else:
             self.connection(self.owner(0) or self._settings.address)
 
-    @property
-    def only(self) -> Connection | None:
-        """The connection to the server that has all slots, if it is open and not in doubt."""
-        if self._many or self._doubtful or len(self.masters) != 1:
-            return None
-        (address,) = self.masters
-        connection = self._open.get(address)
-        return connection if connection is not None and connection.open else None
-
     def owner(self, slot: int) -> Address | None:
         """Return which server has a slot; `None` if none has it.
 
@@ -98,7 +91,7 @@ class Nodes:
 
     def doubt(self) -> None:
         """Ask the sentinels before the next command: what they told last was of no use."""
-        self._doubtful = True
+        self._doubtful, self.only = True, None
         if self._settings.sentinels is not None:
             self._settings.sentinels.doubt()
 
@@ -184,6 +177,8 @@ class Nodes:
         if found is None or not found.open:
             found = self._open[address] = self._connect(address)
             self._lost.pop(address, None)
+        if self.masters == {address} and not (self._many or self._doubtful):
+            self.only = found
         return found
 
     def _connect(self, address: Address) -> Connection:
@@ -210,6 +205,7 @@ class Nodes:
         """Note that a connection broke; whether the server is away shows at the next one."""
         found = self._open.pop(address, None)
         if found is not None:
+            self.only = None
             found.close()
             self._lost[address] = found
 
@@ -240,7 +236,8 @@ class Nodes:
         while not self._closed.wait(CHECK):
             if sentinels is not None:
                 told = sentinels.look(kept)
-                self._doubtful = self._doubtful or bool(told and self.masters - told)
+                if self._doubtful or (told and self.masters - told):
+                    self._doubtful, self.only = True, None
             for address, error in list(self._away.items()):
                 if isinstance(error, StoreError):
                     self._seek(address, self._lost.get(address))

@@ -202,7 +202,7 @@ class RedisNotifier:
                 self._leave(address)
             elif silent >= HEARTBEAT or self._doubtful:
                 try:
-                    connection.post(pack("PING"))
+                    connection.post(pack(("PING",)))
                 except Lost:
                     self._leave(address)
         self._doubtful = False

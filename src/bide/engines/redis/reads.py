@@ -4,8 +4,9 @@ from typing import Literal
 
 import msgspec
 
-from bide.engines.redis.calls import Call, Step, everywhere, raised, spread
+from bide.engines.redis.calls import Call, Step, everywhere, raised
 from bide.engines.redis.layout import DAMAGED, Arg, as_failures, as_message, shard_of
+from bide.engines.redis.messages import spread
 from bide.model import replies
 from bide.model.commands import Count, Explain, Find, Forecast, History
 from bide.model.ended import End, Ending, within_budget

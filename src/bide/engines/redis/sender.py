@@ -84,7 +84,7 @@ class Sender(Carrier):
 
     def plain_all(self, commands: Sequence[Sequence[Any]], *, hurried: bool) -> list[Any]:
         """Send such commands at once, and return what each answered, errors as values."""
-        sent = [Sent(slot_of(each[1]), pack(*each), False, hurried) for each in commands]
+        sent = [Sent(slot_of(each[1]), pack(tuple(each)), False, hurried) for each in commands]
         return self.carry(sent)
 
     def send(self, calls: Sequence[Call], now: int | None) -> list[Any]:
@@ -97,11 +97,10 @@ class Sender(Carrier):
         sent = [self._prepare(call, place, now) for place, call in enumerate(calls)]
         self.claims += [pair for pair in zip(calls, sent, strict=True) if pair[0].script == "claim"]
         only = None if self._settings.wait_replicas else self.nodes.only
-        if only is not None:  # all is well, as mostly: each single put goes this way
+        if only is not None:  # all is well, as mostly
             lost: Lost | None = None
             try:
-                only.post(b"".join([each.packed for each in sent]))
-                heard = only.receive(len(sent))
+                heard = only.exchange(b"".join([each.packed for each in sent]), len(sent))
             except Lost as error:
                 heard, lost = error.answers, error
             if lost is None and Refusal not in set(map(type, heard)):
@@ -139,12 +138,12 @@ class Sender(Carrier):
         """Return a call as it is sent, at a place in its pipeline."""
         keys = script_keys(call.queue, self._lane, call.shard)
         writes = call.script in self._library.writing and not call.reads
-        packed = pack(
+        packed = pack((
             "FCALL", self._library.functions[call.script], len(keys.names) + 1, *keys.names,
             keys.replay + b"%d" % place, "" if now is None else now,
             next(self._numbers) if writes else "", self._lifetime,
             self._lane if self.on_loss else "", call.queue, call.shards, call.shard, *call.args,
-        )  # fmt: skip
+        ))  # fmt: skip
         hurried = call.script == "decline" or (call.shards != 1 and call.script in _HURRIED)
         return Sent(keys.slot, packed, writes, hurried)
 

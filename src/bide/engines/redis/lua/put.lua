@@ -7,8 +7,8 @@
 --     group" with - for no death, and for a message that is new. `when` is a moment, or + and a
 --     delay; behind it, if there is one, < and how long after the first put of the id at most.
 --     Behind the priority stands e if the message expires
--- Reply: [now, change, next number, [index, outcome] of each message that is not stored]
-local ranks, texts, groups, told, left, earliest, stored
+-- Reply: [now, change, next number, when each message is due, [index, outcome] of each that is not new]
+local ranks, texts, groups, dues, told, left, earliest, stored
 local last_plan, due, due_text, priority, died_at, created, group, rank  -- of the message at hand
 local new_created, asked, latest
 
@@ -94,7 +94,7 @@ end
 define('put', {}, function()
   last_plan, new_created = nil, format('%013d ', now)
   local total = (#ARGV - 11) / 3
-  ranks, texts, groups, told, left, earliest, stored = {}, {}, {}, {}, {}, nil, 0
+  ranks, texts, groups, dues, told, left, earliest, stored = {}, {}, {}, {}, {}, {}, nil, 0
   make()
   local numbers, ids, known, new, done = {}, {}, {}, 0, {}
   read_origin(ARGV[11])
@@ -104,6 +104,7 @@ define('put', {}, function()
   for i = 1, total do
     local text, told_before = ARGV[10 + 3 * i], #told
     read(ARGV[11 + 3 * i])
+    dues[i] = due
     if rows and is_forwarded(i) then
       add(i, {false, 'forwarded'})
     elseif known[i] then
@@ -125,5 +126,5 @@ define('put', {}, function()
   if #groups > 0 then call('ZADD', GROUPS, unpack(groups)) end
   for _, each in ipairs(left) do leave(each[1], each[2]) end
   wake(earliest)
-  return finish(seq, told)
+  return finish(seq, dues, told)
 end)

@@ -1,0 +1,282 @@
+"""Commands about certain messages: put, and all that name messages by id or lease.
+
+What many callers ask for becomes few calls.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from bide.engines.redis.calls import SLICE, Call, Round, ShardMismatch, Step
+from bide.engines.redis.calls import Outcome as Result
+from bide.engines.redis.layout import Arg, as_outcome, blank, shard_of
+from bide.engines.redis.queues import ShardedQueue
+from bide.model import commands as cmd
+from bide.model.command_parts import Origin
+from bide.model.errors import OutcomeUnknown, StoreCorrupt, StoreError
+from bide.model.message import REASON_LENGTH, Item, State
+from bide.model.replies import Outcome, Outcomes
+
+BYTES = 1_000_000
+"""How many bytes of records one call carries at most, unless one record alone is larger."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+def put(run: Sequence[cmd.Put], sharded: ShardedQueue) -> Step:
+    """Put the messages of consecutive commands on one queue that treat conflicts alike."""
+    command = run[0]
+    items = command.items if len(run) == 1 else [item for each in run for item in each.items]
+    records = [_record_of(item) for item in items]
+    rows = [(item.id, record, _plan_of(item)) for item, record in zip(items, records, strict=True)]
+    head = command.on_conflict, command.if_version or ""
+    first = None if sharded.count == 1 else sharded.next
+    sharded.next += len(items)
+    outcomes, answered, failed = yield from in_lots(
+        "put", command, rows, head, sharded.count, first, sizes=[len(record) for record in records]
+    )
+    for lot, (now, _change, following, dues, told) in answered:
+        sharded.next = max(sharded.next, following)
+        for index, due in zip(lot, dues, strict=True):
+            item = items[index]
+            state: State = "ready" if due <= now else "delayed"
+            if item.died is not None:
+                state = "dead"
+            outcomes[index] = Outcome(item.id, True, state, due, item.died)
+        for place, *outcome in told:
+            outcomes[lot[place]] = as_outcome(command.queue, items[lot[place]].id, *outcome)
+    return _share_out([len(each.items) for each in run], outcomes, failed)
+
+
+def _record_of(item: Item) -> bytes:
+    """Return the record of an item that is put, from `kind` on."""
+    group = b"" if item.group is None else item.group.encode()
+    headers = b"" if item.headers is None else _encode(item.headers)
+    failures = _encode(item.failures) if item.failures else b""
+    line = _line(item.json, item.priority, item.attempt, item.attempts, item.expires, item.died)
+    if group or headers or failures:
+        lengths = b" %d %d %d" % (len(group), len(headers), len(failures))
+        return b"".join((line, lengths, b"\n", group, headers, failures, item.data))
+    return line + b"\n" + item.data
+
+
+@lru_cache(1024)
+def _line(
+    json: bool, priority: int, attempt: int, attempts: int, expires: int | None, died: int | None
+) -> bytes:
+    text = (
+        f"{'j' if json else 'b'} {priority} {attempt} {attempts} "
+        f"{'-' if expires is None else expires} {'- -' if died is None else f'dead {died}'} -"
+    )
+    return text.encode()
+
+
+def _plan_of(item: Item) -> str:
+    """Return when an item is due, and what else puts it in its place: see put.lua."""
+    when = f"+{item.delay}" if item.at is None else f"{item.at}"
+    if item.latest is not None:
+        when = f"{when}<{item.latest}"
+    expires = "" if item.expires is None else "e"
+    died = "-" if item.died is None else item.died
+    created = "-" if item.created is None else item.created
+    return f"{when} {item.priority}{expires} {died} {created} {item.group or ''}"
+
+
+def script_of(command: Any) -> tuple[str, tuple[Arg, ...]]:
+    """Return the script of a command, and the arguments before the ids; see change.lua."""
+    if isinstance(command, cmd.Ack):
+        return "ack", (3 if command.results else 2,)
+    if isinstance(command, cmd.Edit):
+        return "edit", _edit(command)
+    verb = "untouched" if getattr(command, "release", False) else type(command).__name__.lower()
+    still = f"{blank(getattr(command, 'if_due', None))}"
+    if (version := getattr(command, "if_version", None)) is not None:
+        still += f"v{version}"
+    reason = getattr(command, "reason", "")[:REASON_LENGTH]
+    return "change", (verb, _when(command), still, reason, command.actor or "")
+
+
+def _when(command: Any) -> str:
+    """Return the moment that a command names, as scripts take it; empty if it names none."""
+    at = getattr(command, "at", None)
+    after = getattr(command, "delay", getattr(command, "lease", None))
+    return f"{at}" if at is not None else "" if after is None else f"+{after}"
+
+
+def _edit(command: cmd.Edit) -> tuple[Arg, ...]:
+    """Return the arguments of an edit before the ids; see change.lua."""
+    still = "" if command.if_version is None else f"v{command.if_version}"
+    body = b"" if command.data is UNSET else (b"j" if command.json else b"b") + command.data
+    options = command.options
+    expires = options.get("expires", "")
+    group, headers = options.get("group", UNSET), options.get("headers", UNSET)
+    return (
+        still, _when(command), body, options.get("priority", ""), options.get("attempts", ""),
+        "-" if expires is None else expires,
+        "" if group is UNSET else f"={group or ''}",
+        b"" if headers is UNSET else b"=" + (b"" if headers is None else _encode(headers)),
+    )  # fmt: skip
+
+
+def _named(command: Any) -> list[tuple[Arg, ...]]:
+    """Return the id, and the token if there is one, of all messages that a command names.
+
+    Of an ack with results also the result; of a command with versions what the caller saw.
+    """
+    if isinstance(command, cmd.Ack) and command.results:
+        both = zip(command.leases, command.results, strict=True)
+        return [(lease.id, lease.token, result or "") for lease, result in both]
+    leases: list[tuple[Arg, ...]] = [
+        (lease.id, lease.token) for lease in getattr(command, "leases", ())
+    ]
+    if versions := getattr(command, "versions", None):
+        due = blank(getattr(command, "if_due", None))
+        return [(id, f"{due}v{v}") for id, v in zip(command.ids, versions, strict=True)]
+    return [*leases, *((id, "") for id in getattr(command, "ids", None) or ())]
+
+
+def change(run: Sequence[Any], shards: int) -> Step:
+    """Change messages of consecutive commands on one queue that say the same."""
+    command = run[0]
+    script, head = script_of(command)
+    named = [_named(each) for each in run]
+    rows = named[0] if len(run) == 1 else [row for mine in named for row in mine]
+    outcomes, answered, failed = yield from in_lots(script, command, rows, head, shards)
+    nexts: list[int | None] = [None] * len(rows)
+    for lot, (_now, _change, told, opens) in answered:
+        for place, index in enumerate(lot):
+            id = str(rows[index][0])
+            outcomes[index] = (
+                as_outcome(command.queue, id, *told[place]) if told else Outcome(id, True)
+            )
+            nexts[index] = opens[place] if opens else None
+    return _share_out([len(mine) for mine in named], outcomes, failed, nexts)
+
+
+def spread(
+    ids: Sequence[str], shards: int, sizes: Sequence[int] = ()
+) -> list[tuple[int, list[int]]]:
+    """Divide messages among calls, so that no call is too large or names one twice.
+
+    Args:
+        ids: of the messages.
+        shards: of how many the queue is made.
+        sizes: bytes that each adds to its call.
+
+    Returns:
+        The shard and the indexes of the messages of each call; one without any if there are no ids.
+    """
+    if shards == 1 and len(set(ids)) == len(ids) <= SLICE and sum(sizes) <= BYTES:
+        return [(0, [*range(len(ids))])]  # as mostly
+    calls: list[tuple[int, dict[str, int]]] = []
+    latest: dict[int, dict[str, int]] = {}
+    room: dict[int, int] = {}
+    for index, id in enumerate(ids):
+        shard, size = shard_of(id, shards), sizes[index] if sizes else 0
+        call = latest.get(shard)
+        if call is None or len(call) == SLICE or id in call or size > room[shard]:
+            call = latest[shard] = {}
+            room[shard] = BYTES
+            calls.append((shard, call))
+        call[id] = index
+        room[shard] -= size
+    return [(shard, list(call.values())) for shard, call in calls] or [(0, [])]
+
+
+def in_lots(
+    script: str,
+    command: Any,
+    rows: Sequence[Sequence[Arg]],
+    head: Sequence[Arg],
+    shards: int,
+    first: int | None = None,
+    sizes: Sequence[int] = (),
+) -> Round:
+    """Call a script for messages, in as many calls as are needed.
+
+    Args:
+        script: its name.
+        command: the first of those that are executed together.
+        rows: the arguments of each message; its id is the first one.
+        head: the arguments in front of those of the messages.
+        shards: of how many the queue is made.
+        first: the place of the first message of a put, among those of all shards.
+        sizes: see `spread`.
+
+    Returns:
+        A list with the errors of those messages whose call failed; the indexes of the others with
+        what was answered to their call; and the first error.
+    """
+    lots = spread([str(row[0]) for row in rows], shards, sizes)
+    origin: Origin | None = getattr(command, "origin", None)
+    calls = []
+    for shard, lot in lots:
+        args = [*head]
+        if script == "put":
+            args.append("" if first is None else " ".join([str(first + at) for at in lot]))
+        if script in ("put", "change"):
+            told = origin and (origin.outbox, origin.before, *(origin.rows[i] for i in lot))
+            args.append(" ".join(told or ()))
+        for index in lot:
+            args += rows[index]
+        calls.append(Call(script, command.queue, args, shard, shards))
+    answers = yield calls
+    outcomes: list[Any] = [None] * len(rows)
+    answered, failed = [], None
+    for (_, lot), answer in zip(lots, answers, strict=True):
+        if not isinstance(answer, StoreError):
+            answered.append((lot, answer))
+            continue
+        failed = failed or answer
+        for index in lot:
+            outcomes[index] = answer
+    return outcomes, answered, failed
+
+
+def _share_out(
+    sizes: Sequence[int],
+    outcomes: Sequence[Any],
+    failed: StoreError | None,
+    nexts: Sequence[int | None] = (),
+) -> list[Result]:
+    """Return the reply, or the error, of each of the commands that were executed together.
+
+    Args:
+        sizes: how many messages each command names.
+        outcomes: those of all messages, errors as values.
+        failed: an error, if there was one: also that of a command that names no message.
+        nexts: when a limited queue allows the next message, after each that ended a lease.
+    """
+    replies: list[Result] = []
+    first = 0
+    for size in sizes:
+        mine, opens = outcomes[first : first + size], nexts[first : first + size]
+        first += size
+        errors = [outcome for outcome in mine if isinstance(outcome, StoreError)]
+        if failed and len(errors) == size:
+            replies.append(errors[0] if errors else failed)
+        elif errors:
+            replies.append(_partly(errors[0]))
+        else:
+            wakes = [o.due for o in mine if o.done and o.state in _PENDING]
+            wakes += [moment for moment in opens if moment is not None][-1:]
+            replies.append(Outcomes(mine, min(wakes, default=None)))  # type: ignore[arg-type]
+    return replies
+
+
+_PENDING = ("delayed", "ready")
+
+
+def _partly(error: StoreError) -> StoreError:
+    """Return the error of a command of which some messages were changed."""
+    kind, others = type(error), "what the command named in other shards was carried out"
+    if isinstance(error, StoreCorrupt):
+        others = "the other messages of the command were changed"
+    elif isinstance(error, ShardMismatch):
+        kind, others = OutcomeUnknown, "other messages of the command were changed"
+    partly = kind(f"{error}; {others}")
+    partly.__cause__ = error.__cause__
+    return partly

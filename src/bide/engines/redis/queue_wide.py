@@ -1,0 +1,82 @@
+"""Commands about a whole queue: its settings, deleting it, and the messages that a rule names."""
+
+from bide.engines.redis.calls import SLICE, Call, Step, everywhere, raised
+from bide.engines.redis.layout import blank
+from bide.model import commands as cmd
+from bide.model.commands import BULK, Cancel, Purge, Where
+from bide.model.errors import Unsupported
+from bide.model.replies import PAUSES, Affected, Deleted, Settings, Sizes
+from bide.model.times import LIMITS
+
+
+def configure(command: cmd.Configure, shards: int) -> Step:
+    """Set what is given."""
+    limits = [getattr(command, name) for name in LIMITS]
+    if shards > 1 and any(limits):
+        yield ()
+        return [
+            Unsupported(
+                f"queue {command.queue!r} is made of {shards} shards, and a queue with limits has "
+                "one: set the limits of a new queue before the first put, and move the messages "
+                "there with `bide move`"
+            )
+        ]
+    paused = "" if command.paused is None else int(command.paused)
+    rest = (blank(n) for n in (command.history, command.result_ttl, *limits))
+    args = (paused, blank(command.keep), command.actor or "", PAUSES, *rest)
+    told = yield from everywhere("configure", command.queue, args, shards)
+    nows, _changes, is_paused, keep, claimable, *numbers = zip(*told, strict=True)
+    wake = min((now for now, some in zip(nows, claimable, strict=True) if some), default=None)
+    return [Settings(any(is_paused), max(keep), wake, *map(max, numbers))]
+
+
+def delete(command: cmd.Delete, shards: int) -> Step:
+    """Delete a queue if it is empty: first look at all shards, then delete them."""
+    existed = False
+    for really in (0, 1) if shards > 1 else (1,):
+        told = yield from everywhere("delete", command.queue, (really,), shards)
+        _nows, _changes, there, *parts, kept = zip(*told, strict=True)
+        sizes = Sizes(*map(sum, parts))
+        existed = existed or any(there)
+        if sizes != Sizes() or sum(kept):
+            return [Deleted(False, sizes, sum(kept))]
+    return [Deleted(existed)]
+
+
+def sweep(command: Cancel | Purge, shards: int) -> Step:
+    """Delete, or count, the messages that a rule names."""
+    if isinstance(command, Purge):
+        # A worker holds those that are leased.
+        states = {"ready": "ready due", "delayed": "waiting", "leased": ""}
+        which = states.get(command.state, command.state)
+        where, deletes = Where(before=command.before), True
+        counted = "" if which in ("acked", "expired") else "purged"
+    else:
+        where, deletes, counted = command.where or Where(), not command.dry_run, "cancelled"
+        which = "ready delayed" if where.group is None else "group"
+    head = which, blank(where.after), blank(where.before), where.group or ""
+    total = 0
+    cursors: dict[int, str] = dict.fromkeys(range(shards), "")
+    while cursors:
+        room = BULK - total if deletes else SLICE
+        chosen = list(cursors)[: max(room, 1)]
+        now_deletes = deletes and room > 0  # else: is anything left?
+        share = min(SLICE, max(1, room // len(chosen)))
+        tail = counted if now_deletes else "", int(now_deletes), command.actor or ""
+        answers = yield [
+            Call(
+                "sweep", command.queue, (*head, share, cursors[shard], *tail), shard, shards,
+                reads=not now_deletes,
+            )
+            for shard in chosen
+        ]  # fmt: skip
+        for shard, answer in zip(chosen, raised(answers), strict=True):
+            _now, _change, found, cursor = answer
+            if deletes and not now_deletes and found > 0:
+                return [Affected(total, more=True)]
+            total += found
+            if cursor is not None or (now_deletes and which != "group" and found == share):
+                cursors[shard] = cursor or ""
+            else:
+                del cursors[shard]
+    return [Affected(total)]
