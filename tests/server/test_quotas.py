@@ -1,6 +1,7 @@
 """Quotas hold for all processes of a server together."""
 
 import asyncio
+import base64
 import json
 import os
 import subprocess
@@ -238,6 +239,49 @@ def test_what_was_there_before_the_server_counts(
     assert second.put(f"{Q}/messages/b", {"body": 1}).status == 201  # it begins to count
     assert second.get("/v1/usage").json["stored_bytes"] == 5_005
     assert second.put(f"{Q}/messages/c", {"body": 1234567}).status == 507
+
+
+def test_a_register_of_workers_has_no_room_of_its_own(
+    serve: Serve, make_token: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody who may claim may write to it."""
+    monkeypatch.setattr(module, "RECOUNT_EVERY", 0.0)
+    monkeypatch.setattr(module, "SHARE", 0)
+    server = serve(auth="required", quotas={"shop": Quota(pending=3)})
+    shop = server.with_token(make_token("shop", "consume"))
+
+    def put(id: str) -> int:
+        told = {"command": "put", "queue": "bide:workers", "items": [{"id": id, "data": "MQ=="}]}
+        return shop.post("/v1/batch", {"commands": [told]}).status
+
+    assert [put(id) for id in "abcde"] == [200, 200, 200, 507, 507]
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_results_that_are_remembered_take_room(
+    serve: Serve, make_token: Any, monkeypatch: pytest.MonkeyPatch, batch: bool
+) -> None:
+    """An ack is not refused; but what it leaves is seen before much more is stored."""
+    monkeypatch.setattr(module, "RECOUNT_EVERY", 0.0)
+    monkeypatch.setattr(module, "SHARE", 0)
+    server = serve(auth="required", quotas={"shop": Quota(stored=20_000)})
+    shop = server.with_token(make_token("shop", "admin"))
+    assert shop.send("PATCH", Q, {"result_ttl": "1d"}).status == 200
+    result, stored = "r" * 5_000, 0
+    packed = base64.b64encode(json.dumps(result).encode()).decode()
+    while (put := shop.post(f"{Q}/messages", {"body": 1})).status == 201:
+        (one,) = shop.post(f"{Q}/claim", {}).json["messages"]
+        if batch:
+            number, _, secret = one["token"].partition(".")
+            lease = [one["id"], int(number), secret]
+            ack = {"command": "ack", "queue": "orders", "leases": [lease], "results": [packed]}
+            assert shop.post("/v1/batch", {"commands": [ack]}).status == 200
+        else:
+            done = {"id": one["id"], "token": one["token"], "result": result}
+            assert shop.post(f"{Q}/ack", {"leases": [done]}).status == 200
+        stored += 1
+        assert stored < 10
+    assert (put.status, stored) == (507, 4)
 
 
 def test_a_namespace_has_so_many_queues(serve: Serve, make_token: Any) -> None:

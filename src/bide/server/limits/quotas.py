@@ -18,13 +18,14 @@ import msgspec
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.lane.lane import Lane
-from bide.model.commands import Command, Count, Edit, Put, Queues, Reschedule
-from bide.model.message import Item, stored_size
+from bide.model.commands import Ack, Bury, Command, Count, Edit, Put, Queues, Reschedule, Retry
+from bide.model.message import REASON_LENGTH, Item, stored_size
 from bide.model.replies import Counts, Names, expect
 from bide.model.undoing import Bulk, Undo
 from bide.observing.heartbeat import is_register
 from bide.server.access.rights import ALL_QUEUES, Caller
 from bide.server.limits.slow_reads import SlowReads
+from bide.server.limits.usage import Usage
 from bide.server.problem import Problem, invalid
 from bide.server.settings import Quota, Settings
 from bide.server.shared_state import NEVER, NamespaceUsage, QuotaUsage
@@ -45,40 +46,13 @@ SHARE = 20
 CARRIED = 256 * 1024
 """Bytes of requests and answers after which a process tells the others of them."""
 
+ENDED = 256
+"""Bytes that a queue with a history remembers of a message beside results and reasons, about."""
+
 What = Literal["messages", "stored"]
 """What is counted: messages, or their bytes, which takes longer."""
 
 _log = logging.getLogger("bide.server")
-
-
-class Usage(msgspec.Struct, kw_only=True):
-    """What a namespace uses, and how much it may use; `null` where nothing is limited."""
-
-    namespace: str | None
-    """`null`: the whole store."""
-    messages: int
-    """How many messages are in its queues, dead and kept ones included; for a token of some queues:
-    in these."""
-    max_messages: int | None
-    """How many may be."""
-    stored_bytes: int
-    """How many bytes these messages take at most: what was counted within the last minute, and what
-    this server has put since."""
-    max_stored_bytes: int | None
-    queues: int
-    """How many queues it has."""
-    max_queues: int | None
-    max_message_bytes: int | None
-    """How many bytes a message may take: body, headers, group and id."""
-    max_rate: float | None
-    """How many messages may be put a second."""
-    max_bytes_per_second: float | None
-    """How many bytes its requests and answers may take a second."""
-    longest_delay: str | float | None
-    """How far ahead a message may be due."""
-    max_subscriptions: int | None
-    max_push_concurrency: int | None
-    """How many requests its subscriptions may have under way together."""
 
 
 @dataclass(eq=False)
@@ -145,6 +119,8 @@ class Quotas:
     ) -> None:
         """Let commands through. What an edit adds counts as if it were new; other changes do not.
 
+        Results and reasons, which queues remember, are counted and never refused.
+
         Args:
             caller: who gives them.
             commands: their queues have full names.
@@ -172,6 +148,19 @@ class Quotas:
                     await self._let(caller, (), [edited] * len(command.ids), there=True)
                 else:
                     self._bound(caller, [edited])
+            elif isinstance(command, Ack | Retry | Bury):
+                self._remembered(caller.namespace, command)
+
+    def _remembered(self, namespace: str | None, command: Ack | Retry | Bury) -> None:
+        """Count what a queue may remember of messages that are settled."""
+        size = ENDED * command.weight
+        if isinstance(command, Ack):
+            size += sum(map(len, filter(None, command.results)))
+        else:
+            size += min(len(command.reason), REASON_LENGTH) * command.weight
+        with self.shared.of(namespace) as use:
+            use.stored.value += size
+            use.stored.added += size
 
     async def _let(
         self, caller: Caller, queues: Collection[str], items: Sequence[Item], *, there: bool
@@ -371,8 +360,10 @@ class Quotas:
         began = time.monotonic()
         with self.shared.of(caller.namespace) as use:
             before = getattr(use, what).added
-        names = await self._names(caller)
-        self._queues.setdefault(caller.namespace, set()).update(names)
+        names = await self._names(caller, registers=True)
+        self._queues.setdefault(caller.namespace, set()).update(
+            name for name in names if not is_register(name)
+        )
         found = await self._sum(what, names)
         now = time.monotonic()
         with self.shared.of(caller.namespace) as use:
@@ -381,10 +372,18 @@ class Quotas:
             amount.after = now + SHARE * (now - began)
         self._counted.add((what, caller.namespace))
 
-    async def _names(self, caller: Caller) -> list[str]:
-        """Return the full names of a caller's queues."""
+    async def _names(self, caller: Caller, *, registers: bool = False) -> list[str]:
+        """Return the full names of a caller's queues.
+
+        Args:
+            caller: whose.
+            registers: whether to return registers of workers too. All who may claim may fill them.
+        """
         names = expect(Names, await self.lane.acall(Queues(caller.prefix("")))).names
-        return [name for name in names if caller.own(name) is not None]
+        return [
+            name for name in names
+            if caller.own(name) is not None or (registers and is_register(name))
+        ]  # fmt: skip
 
     async def _sum(self, what: What, names: Sequence[str]) -> int:
         """Return how many messages, or bytes, are in queues."""

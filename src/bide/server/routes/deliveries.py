@@ -158,7 +158,9 @@ async def _settle(
                 "leases", f"token={one.token!r} is not a token; give it whole, as the claim gave it"
             ) from None
     leases = await call.service.settled_by(call.caller, call.full, leases)
-    outcomes = (await call.ask(Outcomes, build(leases, *given))).outcomes
+    command = build(leases, *given)
+    await call.service.quotas.admit(call.caller, [command])
+    outcomes = (await call.ask(Outcomes, command)).outcomes
     if not any(outcomes):
         told = "; ".join(map(str, outcomes[:3]))
         raise Problem(

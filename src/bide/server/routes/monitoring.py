@@ -17,7 +17,7 @@ from bide.observing.workers import WorkerProcess, list_workers, request_stop
 from bide.server import wire
 from bide.server.access.rights import Caller
 from bide.server.call import Call
-from bide.server.limits.quotas import Usage
+from bide.server.limits.usage import Usage
 from bide.server.operation import Answer, Routes
 from bide.server.problem import Problem
 from bide.server.service import Service
