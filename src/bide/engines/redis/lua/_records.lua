@@ -307,7 +307,7 @@ local OF_DELAYED = {delayed = true, due = true, waiting = true}
 -- Returns a list of {set, lowest rank, highest rank}.
 --   which          ready (as it was promoted), delayed (due or not), of these due or waiting, leased, dead,
 --                  acked or expired
---   after, before  bounds of due; of dead, acked and expired messages: of the moment of their end
+--   after, before  bounds of due; before, of dead, acked and expired messages: of the moment of their end
 local function ranges(which, after, before)
   local LAST = 9007199254740992 / 256 - 1
   if which == 'due' then before = min(before or now + 1, now + 1) end
@@ -317,7 +317,7 @@ local function ranges(which, after, before)
   if OF_DELAYED[which] then return {{DELAYED, low * 256, high * 256 + 255}} end
   if which == 'leased' then return {{LEASED, low, high}} end
   if ended_in(which) then
-    return {{ended_in(which), BASE[which] + min(low, STRIPE), BASE[which] + min(high, STRIPE - 1)}}
+    return {{ended_in(which), BASE[which], BASE[which] + min(high, STRIPE - 1)}}
   end
   local found, rank = {}, 0
   while true do  -- a stripe for each priority: in it, messages stand by due

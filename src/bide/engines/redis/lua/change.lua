@@ -150,7 +150,7 @@ define('edit', {}, function() return change_each(ARGV[9], 16, edit, '') end)
 
 -- sweep: delete, or count, messages that a rule names, a slice at a time.
 -- ARGV 8 which, one or several: see ranges; or group
---     9 after, 10 before: bounds of due (of the end, for what has ended), or empty
+--     9 after, 10 before: bounds of due, or empty; before, of what has ended: of the end
 --     11 group, or empty; 12 limit; 13 cursor: of the slice before (of a group), or empty
 --     14 count: what the deleted ones are counted as, or empty; 15 delete: 1, else only count
 --     16 actor: who gives the command, or empty
