@@ -12,7 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from bide.model.commands import Claim
+from bide.model.limits import MAX_TALLIES
+from bide.model.message import Message
+from bide.model.replies import Claimed
 from bide.observing.tally import Tally
+from bide.server.service import Service
+from bide.server.settings import Settings
 from bide.server.shared_state import ServerStats, SharedStats, make_file
 from bide.targets.http.stats import Deliveries, PushStats
 from tests.server.process import ServerProcess
@@ -66,6 +72,28 @@ def test_a_board_that_shrinks_and_grows_is_read_as_it_is() -> None:
     for one in (board, other):
         one.close()
     os.close(descriptor)
+
+
+def test_claims_are_counted_for_so_many_queues() -> None:
+    """A tenant may make, empty and delete queues without end."""
+    service = Service(Settings(store="memory://tallies"))
+    for number in (0, *range(1, MAX_TALLIES), 0, MAX_TALLIES):
+        queue = f"q{number}"
+        message = Message("m", queue, b"1", True, 0, 0, 1, 10, "leased")
+        service.handed_out(Claim(queue, 1, 30_000, "w"), Claimed([message], 1, 0))
+    assert len(service.tallies) == MAX_TALLIES
+    assert service.tallies.keys() >= {"q0", f"q{MAX_TALLIES}"}
+    assert service.tallies["q0"].claims == 2
+    assert "q1" not in service.tallies
+
+
+def test_of_processes_that_have_ended_so_many_queues_are_counted() -> None:
+    board = SharedStats()
+    many = {f"q{number}": Tally(claims=1) for number in range(MAX_TALLIES + 1)}
+    board.leave(ServerStats(tallies=many))
+    gone = board.together(ServerStats()).tallies
+    assert (len(gone), "q0" in gone) == (MAX_TALLIES, False)
+    board.close()
 
 
 DYING = """

@@ -127,6 +127,10 @@ MAX_DETAIL = 4_000
 MAX_CLAIMERS = 1_000
 """How many programs that claim over HTTP a server process remembers."""
 
+MAX_TALLIES = 5_000
+"""Queues whose claims a server process counts; those that were not claimed from for the longest are
+forgotten."""
+
 MAX_LOGGED_METHOD = 20
 MAX_LOGGED_PATH = 200
 """Characters of a request's method and path that are logged."""

@@ -16,6 +16,7 @@ from bide.model.commands import Claim, Command, Count, History, Lease, Queues
 from bide.model.ended import end_of
 from bide.model.errors import BideError, StoreBusy, StoreError
 from bide.model.identity import is_listed
+from bide.model.limits import MAX_TALLIES
 from bide.model.replies import Claimed, Counts, Explained, Names, Reply, expect
 from bide.model.undoing import is_records
 from bide.observing.explanation import afollow, look_further
@@ -228,7 +229,10 @@ class Service:
         """Count the messages of a claim, and remember its holder."""
         self.claimers.seen(command.holder, command.queue)
         if reply.messages:
-            tally = self.tallies.setdefault(command.queue, Tally())
+            tally = self.tallies.pop(command.queue, None)
+            tally = self.tallies[command.queue] = Tally() if tally is None else tally
+            if len(self.tallies) > MAX_TALLIES:  # the names of queues have no end
+                del self.tallies[next(iter(self.tallies))]
             tally.claims += 1
             tally.claimed += len(reply.messages)
             for message in reply.messages:

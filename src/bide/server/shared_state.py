@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from bide.model.limits import MAX_FAILED_LOGINS
+from bide.model.limits import MAX_FAILED_LOGINS, MAX_TALLIES
 from bide.observing.tally import Stats, Tally
 from bide.server.http.client_address import network_of
 from bide.server.problem import Problem
@@ -303,7 +303,7 @@ class SharedStats(SharedFile):
         self._left = True
         with self._posts() as posts:
             posts.there.pop(self._name, None)
-            posts.gone = posts.gone.plus(_read(_encode(mine)).ceased())
+            posts.gone = _bounded(posts.gone.plus(_read(_encode(mine)).ceased()))
 
     @contextmanager
     def _posts(self) -> Iterator[_Posts]:
@@ -313,7 +313,7 @@ class SharedStats(SharedFile):
             at, size = _HEAD.unpack(head) if head else (_HEAD.size, 0)
             posts = _posts(os.pread(file, size, at)) if size else _Posts()
             for name in [name for name in posts.there if not _lives(name)]:
-                posts.gone = posts.gone.plus(_read(posts.there.pop(name)).ceased())
+                posts.gone = _bounded(posts.gone.plus(_read(posts.there.pop(name)).ceased()))
             yield posts
             data = _encode(posts)
             # Beside the posts that count so far: a process killed while writing changes nothing.
@@ -330,6 +330,12 @@ def _read(told: bytes | msgspec.Raw) -> ServerStats:
         tally.lateness.sum = _exact(tally.lateness.sum)
         tally.duration.sum = _exact(tally.duration.sum)
     return found
+
+
+def _bounded(gone: ServerStats) -> ServerStats:
+    """Return what processes that have ended have done, with the queues claimed from last."""
+    newest = list(gone.tallies.items())[-MAX_TALLIES:]
+    return msgspec.structs.replace(gone, tallies=dict(newest))
 
 
 def _exact(seconds: float) -> float:
