@@ -17,21 +17,68 @@ WAITS = [None, 0.0, 60.0]
 
 
 @pytest.mark.parametrize("wait", WAITS)
-def test_cancelled_before_it_was_executed(
-    lane: Lane, engine: FlakyEngine, back: Callable[[], None], wait: float | None
+def test_cancelled_before_it_was_executed_it_takes_no_message(
+    lane: Lane, engine: FlakyEngine, clock: FakeClock, wait: float | None
 ) -> None:
+    lane.call(put("a"))
+
     async def main() -> None:
         with engine.held():
             first = asyncio.create_task(lane.acall(put("b", queue="other")))
             await asyncio.to_thread(engine.wait_until_held)
-            task = asyncio.create_task(lane.acall(claim(), wait=wait))
+            tasks = [asyncio.create_task(lane.acall(claim(), wait=wait)) for _ in range(5)]
             await asyncio.sleep(0)
-            assert len(lane._inbox) == 1
-            task.cancel()
+            assert len(lane._inbox) == 5
+            for task in tasks:
+                task.cancel()
         await first
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await asyncio.to_thread(back)
+        for task in tasks:
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert ids(await lane.acall(claim())) == ["a"]
+
+    asyncio.run(main())
+    assert claims(engine) == 1
+    assert not lane._waiting.queues
+
+
+def test_cancelled_before_it_asked_it_leaves_its_turn_to_the_next(
+    lane: Lane, engine: FlakyEngine, clock: FakeClock
+) -> None:
+    async def main() -> Reply:
+        first = asyncio.create_task(lane.acall(claim(), wait=60))
+        await asyncio.to_thread(waiting, lane, 1)
+        second = asyncio.create_task(lane.acall(claim(), wait=60))
+        await asyncio.to_thread(waiting, lane, 2)
+        with engine.held():
+            other = asyncio.create_task(lane.acall(put("b", queue="other")))
+            await asyncio.to_thread(engine.wait_until_held)
+            engine.engine.execute([put("a")], clock.now())
+            await asyncio.to_thread(lane.hint, "q", 0)
+            leader = lane._waiting.due(lane._clock.monotonic())
+            lane._inbox.requests.extend(leader)  # as if it was to ask with the next batch
+            first.cancel()
+            await asyncio.sleep(0)
+        await other
+        return await asyncio.wait_for(second, PATIENCE)
+
+    assert ids(asyncio.run(main())) == ["a"]
+
+
+def test_closing_ends_although_only_claims_without_callers_are_left(
+    lane: Lane, engine: FlakyEngine
+) -> None:
+    async def main() -> None:
+        with engine.held():
+            other = asyncio.create_task(lane.acall(put("b", queue="other")))
+            await asyncio.to_thread(engine.wait_until_held)
+            task = asyncio.create_task(lane.acall(claim(), wait=60))
+            await asyncio.sleep(0)
+            task.cancel()
+            closing = asyncio.create_task(asyncio.to_thread(lane.close))
+            await asyncio.to_thread(eventually, lambda: lane._closing)
+        await asyncio.wait_for(closing, PATIENCE)
+        await other
 
     asyncio.run(main())
 

@@ -83,6 +83,11 @@ class Request(msgspec.Struct, eq=False):
         """Whether the caller no longer waits for the reply."""
         return self.abandoned
 
+    @property
+    def pointless(self) -> bool:
+        """Whether nobody takes what it brings: a claim whose caller has gone."""
+        return type(self.command) is Claim and self.gone
+
     def settle(self) -> bool:
         """Wake the caller; return whether it still waits."""
         return True

@@ -147,7 +147,7 @@ class Lane(Executor):
         """Execute a command; the async form of `call`.
 
         With `in_order` a read waits for the commands that were submitted before it. If the caller
-        is cancelled, its command still runs, but messages that it claims are returned at once.
+        is cancelled, its command still runs; but a claim is left out, or returns its messages.
         """
         if self._closing:
             raise Closed(CLOSED)
@@ -285,9 +285,10 @@ class Lane(Executor):
             # A claim whose time ends now asks once more, if it is its turn.
             self._inbox.requests.extend(self._waiting.due(now))  # without regard to the limit
             over = self._waiting.overdue(now)
-            if self._inbox or over or self._closing:
-                return self._inbox.take(), over
-            moment = self._waiting.next_moment()
+            batch = self._waiting.wanted(taken := self._inbox.take(), now)
+            if batch or over or (self._closing and not self._inbox):
+                return batch, over
+            moment = now if taken else self._waiting.next_moment()
             if moment is None:
                 self._clock.wait(self._changed, None)
             else:

@@ -113,6 +113,21 @@ class WaitingClaims:
             heapq.heapify(self._deadlines)
             self._left = 0
 
+    def wanted(self, batch: list[Request], now: float) -> list[Request]:
+        """Return what to execute of a batch: all but the claims whose callers have gone.
+
+        Callers with short timeouts would else fill a slow store with claims that only take messages
+        from others and return them.
+        """
+        pointless = [request for request in batch if request.pointless]
+        if not pointless:
+            return batch
+        for request in pointless:
+            request.settled = True
+            if request.entered:
+                self.leave(request, now, asked=True)
+        return [request for request in batch if not request.settled]
+
     def hint(self, queue: str, moment: float) -> bool:
         """Note when messages can be claimed; return whether a claim will ask sooner for it."""
         waiting = self.queues.get(queue)
