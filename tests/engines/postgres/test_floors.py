@@ -271,6 +271,26 @@ def test_hints_at_times_that_are_past_stay_as_long_as_a_message_needs_them(
         assert client.execute(hints).fetchall() == []
 
 
+def test_messages_that_one_put_stores_for_several_times_in_the_past_are_all_claimed(
+    postgres: PostgresServer, open_engine: Callable[[], PostgresEngine]
+) -> None:
+    engine, other = open_engine(), open_engine()
+    engine.execute([cmd.Put("q", [Item("later", b"1", delay=3_600_000)])])
+    for number in range(20):
+        put(engine, f"before{number}")
+        drain(engine)
+    items = [Item(f"m{number}", b"1", at=1_000 * number) for number in range(1, 5)]
+    other.execute([cmd.Put("q", [*items, Item("far", b"1", at=2**42)])])
+    with postgres.client() as client:
+        hints = f"SELECT rank / 256 FROM {engine.schema}.lowered ORDER BY rank".encode()
+        for number in range(1, 5):
+            # The message that is left, and the last one.
+            assert client.execute(hints).fetchall() == [(n * 1_000,) for n in sorted({number, 4})]
+            assert drain(engine, 1) == [f"m{number}"]
+            fold(other)
+        assert client.execute(hints).fetchall() == []
+
+
 def test_no_message_is_passed_over_whatever_transactions_do(
     postgres: PostgresServer, open_engine: Callable[[], PostgresEngine]
 ) -> None:

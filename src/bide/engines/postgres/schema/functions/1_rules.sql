@@ -162,11 +162,13 @@ CREATE FUNCTION bide._forget(q bide.queue, p_now bigint) RETURNS void LANGUAGE s
   INSERT INTO tally SELECT q.id, 'kept', -1, -count(*) FROM old HAVING count(*) > 0
 $$;
 
--- Say that delayed messages were put for a time that is past, for claims that do not look there.
+-- Say that delayed messages were put for a time that is past, for claims that do not look there: the
+-- first due time and the last one, between which `_fold` looks for those that are left.
 CREATE FUNCTION bide._lower(p_queue integer, p_moment bigint, p_dues bigint[]) RETURNS void
 LANGUAGE sql VOLATILE AS $$
-  INSERT INTO lowered SELECT p_queue, min(due) * 256 FROM unnest(p_dues) AS due
-  HAVING min(due) < p_moment
+  INSERT INTO lowered SELECT p_queue, due * 256 FROM (
+    SELECT min(due) AS first, max(due) AS last FROM unnest(p_dues) AS due WHERE due < p_moment
+  ) AS past, LATERAL (SELECT first UNION SELECT last) AS d(due) WHERE due IS NOT NULL
 $$;
 
 -- Remember how a message ended, as it stood then: who held it goes before `p_by`.

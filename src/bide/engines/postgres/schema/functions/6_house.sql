@@ -15,14 +15,23 @@ BEGIN
   FROM changes LEFT JOIN _part ON whole = what GROUP BY 1, 2, 3
   ON CONFLICT (queue, what, hour) DO UPDATE SET count = t.count + excluded.count;
   DELETE FROM total WHERE hour >= 0 AND count = 0;
-  -- A rank in `lowered` is that of the highest priority there is, 255 below the one of the lowest.
-  DELETE FROM lowered AS l USING (
+  -- A rank in `lowered` is that of the highest priority there is, 255 below the one of the lowest. The
+  -- first message that is left takes the place of those below it.
+  WITH left_over AS (
     SELECT o.queue, (
       SELECT m.rank FROM message AS m
       WHERE m.queue = o.queue AND m.state = 0 AND m.rank BETWEEN o.first AND o.last + 255
       ORDER BY m.rank LIMIT 1) AS first
     FROM (SELECT queue, min(rank) AS first, max(rank) AS last FROM lowered GROUP BY queue) AS o
-  ) AS f WHERE f.queue = l.queue AND coalesce(l.rank + 255 < f.first, true);
+  ), gone AS (
+    DELETE FROM lowered AS l USING left_over AS f
+    WHERE f.queue = l.queue AND coalesce(l.rank + 255 < f.first, true)
+    RETURNING f.queue, f.first
+  )
+  INSERT INTO lowered SELECT DISTINCT queue, first / 256 * 256 FROM gone
+  WHERE first IS NOT NULL AND NOT EXISTS (
+    SELECT FROM lowered AS l
+    WHERE l.queue = gone.queue AND l.rank BETWEEN gone.first - 255 AND gone.first);
   DELETE FROM sleeper WHERE seen < _moment(NULL) - 60000;
   DELETE FROM lease_end AS e WHERE NOT EXISTS (SELECT FROM limited AS l WHERE l.id = e.limited);
 END $$;
