@@ -109,6 +109,26 @@ def test_the_schema_is_made_for_a_user_whose_functions_are_checked_for_shadowed_
     from_url(urlsplit(careful))().close()
 
 
+def test_bodies_are_as_they_were_whatever_a_backslash_means_to_the_users_server(
+    careful: str, client: psycopg.Connection[Any]
+) -> None:
+    client.execute("ALTER ROLE careful SET standard_conforming_strings = off")
+    client.execute("ALTER ROLE careful SET bytea_output = escape")
+    body = bytes(range(256))
+    with bide.Queue("q", careful) as queue:
+        queue.put(1, id="a")
+        (delivery,) = queue.claim()
+        queue.put(body, id="a", delay=60, latest=60, on_conflict="replace")  # its successor
+        seen = queue.get("a")
+        assert seen is not None
+        assert seen.successor is not None
+        assert seen.successor.data == body
+        delivery.ack()
+        after = queue.get("a")
+        assert after is not None
+        assert after.body == body
+
+
 def test_processes_that_would_conflict_if_they_were_serializable_do_not(careful: str) -> None:
     ids = [f"m{number}" for number in range(20)]
 

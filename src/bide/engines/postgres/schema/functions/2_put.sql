@@ -167,7 +167,7 @@ BEGIN
         UPDATE message SET successor = json_build_object(
           'due', _put.successor, 'created', begun, 'priority', new.priority,
           'attempts', new.attempts, 'expires', new.expires, 'group', new."group",
-          'headers', new.headers, 'is_json', new.is_json, 'data', '\x' || encode(new.data, 'hex'))
+          'headers', new.headers, 'is_json', new.is_json, 'data', E'\\x' || encode(new.data, 'hex'))
         WHERE queue = q.id AND id = new.id;
         new := was;
       ELSE
