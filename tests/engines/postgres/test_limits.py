@@ -318,3 +318,28 @@ def test_groups_that_are_idle_are_forgotten(
     for _ in range(3):  # it finds that c has no line, then that it is idle; d has left before
         assert ids(claim(engine)) == []
     assert user.execute(f"SELECT count(*) FROM {engine.schema}.turn").fetchone() == (0,)
+
+
+def test_a_message_that_comes_and_goes_changes_its_group_no_more_than_twice(
+    engine: PostgresEngine, postgres: PostgresServer
+) -> None:
+    def changes() -> int:
+        caller = engine._caller
+        assert caller is not None
+        caller.settle()
+        caller.connection.execute("SELECT pg_stat_force_next_flush()")
+        query = (
+            "SELECT n_tup_upd FROM pg_stat_user_tables WHERE schemaname = %s AND relname = 'turn'"
+        )
+        with postgres.client() as client:
+            ((count,),) = client.execute(query, (engine.schema,)).fetchall()
+        return int(count)
+
+    engine.execute([cmd.Configure("q", limit=5, group_limit=3, rate=1)])
+    put(engine, "a", delay=3_600_000)
+    before = changes()
+    for number in range(10):
+        put(engine, f"a{number}")
+        engine.execute([cmd.Ack("q", leases(claim(engine)))])
+    assert changes() - before <= 20  # the claim, and the end of the lease
+    counts(engine)

@@ -31,17 +31,19 @@ BEGIN
     FROM told GROUP BY name
   ), changed AS (
     INSERT INTO turn AS t (limited, name, standing, turn, running, freed)
-    SELECT l.id, name, 0, l.turn + coalesce(nth, 0), -ended, freed FROM groups
+    SELECT l.id, name, CASE WHEN _has_line(l.id, name) THEN 1 ELSE 2 END, l.turn + coalesce(nth, 0),
+           -ended, freed
+    FROM groups
     ON CONFLICT (limited, name) DO UPDATE SET
       turn = CASE WHEN excluded.turn > l.turn THEN excluded.turn ELSE t.turn END,
-      running = t.running + excluded.running, freed = greatest(t.freed, excluded.freed)
+      running = t.running + excluded.running, freed = greatest(t.freed, excluded.freed),
+      standing = _standing(l, t.name, t.running + excluded.running, t.last, excluded.standing = 1,
+                           p_us)
   )
   SELECT coalesce(sum(ended), 0) AS ended, (SELECT count(nth) FROM groups) AS entered,
-         array_agg(name) AS names,
          min(moment) FILTER (WHERE l."limit" > 0 AND l.running >= l."limit"
                              AND before > l.running - l."limit") AS freed
   INTO total FROM told;
-  PERFORM _stand(l, total.names, p_us);
   l.running := l.running - total.ended;
   l.freed := greatest(l.freed, total.freed);
   l.turn := l.turn + total.entered;
@@ -63,15 +65,23 @@ BEGIN
   END IF;
 END $$;
 
--- Put groups where they are to stand: see `turn`. Answers whether one has moved.
+-- Where a group is to stand: see `turn`. What changes a group for another reason as well changes this with
+-- it: each change leaves a deleted row, which the next claims read while an old snapshot keeps it.
+CREATE FUNCTION bide._standing(l bide.limited, p_name text, p_running bigint, p_last bigint,
+                               p_has_line boolean, p_us bigint) RETURNS smallint
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT (CASE WHEN NOT p_has_line THEN CASE WHEN p_running > 0 THEN 0 ELSE 2 END
+               WHEN _is_full(l, p_name, p_running) THEN 0
+               WHEN _opens_for(l, p_name, p_last) > p_us THEN 2
+               ELSE 1 END)::smallint
+$$;
+
+-- Put groups where they are to stand. Answers whether one has moved.
 CREATE FUNCTION bide._stand(l bide.limited, p_names text[], p_us bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   UPDATE turn AS t SET standing = s.standing FROM (
-    SELECT name, CASE WHEN NOT _has_line(l.id, name) THEN CASE WHEN running > 0 THEN 0 ELSE 2 END
-                      WHEN _is_full(l, name, running) THEN 0
-                      WHEN _opens_for(l, name, last) > p_us THEN 2
-                      ELSE 1 END AS standing
+    SELECT name, _standing(l, name, running, last, _has_line(l.id, name), p_us) AS standing
     FROM turn WHERE limited = l.id AND name = ANY (p_names)
   ) AS s WHERE t.limited = l.id AND t.name = s.name AND t.standing <> s.standing;
   RETURN FOUND;
@@ -113,11 +123,11 @@ BEGIN
   UPDATE message SET state = 1, rank = _rank(1, due, priority), limited = l.id
   WHERE ctid = ANY (p_places);
   INSERT INTO turn AS t (limited, name, standing, turn)
-  SELECT l.id, name, 0, l.turn + nth FROM unnest(entering) WITH ORDINALITY AS g(name, nth)
-  ON CONFLICT (limited, name) DO UPDATE SET (turn, last, freed) = (
-    SELECT excluded.turn, CASE WHEN idle THEN 0 ELSE t.last END, CASE WHEN idle THEN 0 ELSE t.freed END
+  SELECT l.id, name, 1, l.turn + nth FROM unnest(entering) WITH ORDINALITY AS g(name, nth)
+  ON CONFLICT (limited, name) DO UPDATE SET (turn, last, freed, standing) = (
+    SELECT excluded.turn, CASE WHEN idle THEN 0 ELSE t.last END, CASE WHEN idle THEN 0 ELSE t.freed END,
+           _standing(l, t.name, t.running, t.last, true, p_us)
     FROM (SELECT t.running <= 0 AND _opens_for(l, t.name, t.last) + 10000 <= p_us AS idle) AS i);
-  PERFORM _stand(l, entering, p_us);
   l.turn := l.turn + coalesce(cardinality(entering), 0);
 END $$;
 

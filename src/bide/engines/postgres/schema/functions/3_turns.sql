@@ -158,12 +158,13 @@ BEGIN
       SELECT q.id, 'pending', _hour(h.due), -count(*) FROM unnest(heads) AS h GROUP BY 3;
       l.turn := (l.turn / 4096 + 1) * 4096;
       UPDATE turn AS t SET turn = l.turn + s.nth * 4096, running = t.running + s.n,
-        last = _served(t.last, l.group_rate, us, s.n)
+        last = _served(t.last, l.group_rate, us, s.n),
+        standing = _standing(l, t.name, t.running + s.n, _served(t.last, l.group_rate, us, s.n),
+                             _has_line(l.id, t.name), us)
       FROM (SELECT name, count(*) AS n, max(nth) AS nth
             FROM unnest(heads) WITH ORDINALITY AS h(place, name, round, freed, last, due, nth)
             GROUP BY name) AS s
       WHERE t.limited = l.id AND t.name = s.name;
-      PERFORM _stand(l, ARRAY(SELECT name FROM unnest(heads)), us);
       l.turn := l.turn + (serving - 1) * 4096;
       l.running := l.running + serving;
       l.last := _served(l.last, l.rate, us, serving);
