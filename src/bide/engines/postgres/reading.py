@@ -130,7 +130,7 @@ def is_readable(headers: str | None, failures: str | None, successor: str | None
 
 def of_versions(batch: Batch, queue: str, versions: Mapping[str, str]) -> list[int]:
     """Lock messages, and return which of them are of the versions that are given by id."""
-    rows = batch.call("_find", queue, texts(sorted(versions)), FOREVER, True)
+    rows = batch.call("_find", queue, texts(sorted(versions)), FOREVER, True, batch.now)
     return [row.seq for row in rows if message(queue, row, 0).version == versions[row.id]]
 
 
@@ -199,7 +199,7 @@ def _rank(row: Any) -> tuple[int, int, int]:
 
 def find(batch: Batch, command: cmd.Find) -> Reply:
     """Look at messages by id."""
-    rows = batch.call("_find", command.queue, texts(command.ids), command.max_bytes, False)
+    rows = batch.call("_find", command.queue, texts(command.ids), command.max_bytes, False, None)
     moment = _now(batch) if rows else 0
     budget = Budget(command.max_bytes)
     found: list[Message | None] = []

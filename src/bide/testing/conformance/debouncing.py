@@ -222,6 +222,22 @@ class DebounceCases:
                 message = driver.get("a") if verb == "find" else driver.page("leased").messages[0]
                 assert (message.state, message.successor is None) == ("leased", False)
 
+    @pytest.mark.parametrize("change", ["cancel", "reschedule", "edit", "put"])
+    def test_after_a_lapsed_lease_the_version_is_that_of_the_successor(
+        self, driver: Driver, change: str
+    ) -> None:
+        held(driver)
+        put(driver, b"2", delay=HOUR, latest=HOUR)
+        seen = driver.get("a").version
+        driver.wait(1_000)
+        fields: dict[str, dict[str, Any]] = {
+            "cancel": {}, "reschedule": {"delay": 5}, "edit": {"data": b"3"},
+            "put": {"data": b"3", "on_conflict": "replace"},
+        }  # fmt: skip
+        refused = [Outcome("a", False, "delayed", START + HOUR)]
+        assert getattr(driver, change)("a", if_version=seen, **fields[change]) == refused
+        assert driver.get("a").data == b"2"
+
     def test_a_claim_tells_of_the_dead_but_of_none_that_has_a_successor(
         self, driver: Driver
     ) -> None:

@@ -1,14 +1,16 @@
 -- What reads and changes nothing.
 
--- Messages by id. With `p_lock` nobody changes them until the transaction ends.
-CREATE FUNCTION bide._find(p_queue text, p_ids text[], p_max_bytes bigint, p_lock boolean)
+-- Messages by id. With `p_lock` nobody changes them until the transaction ends, and leases that are over
+-- have been taken back before: a successor has another version.
+CREATE FUNCTION bide._find(p_queue text, p_ids text[], p_max_bytes bigint, p_lock boolean,
+                           p_now bigint DEFAULT NULL)
 RETURNS SETOF bide._message
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 DECLARE
   q CONSTANT queue := _queue(p_queue);
 BEGIN
   IF p_lock THEN
-    PERFORM _locked(q.id, id, NULL) FROM unnest(p_ids) AS id ORDER BY id COLLATE "C";
+    PERFORM _locked(q.id, id, _moment(p_now)) FROM unnest(p_ids) AS id ORDER BY id COLLATE "C";
   END IF;
   RETURN QUERY
     SELECT (s.message).* FROM (
