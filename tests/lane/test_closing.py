@@ -30,6 +30,30 @@ def test_a_closed_lane_refuses_everything(lane: Lane, engine: FlakyEngine) -> No
     assert len(engine.batches) == 1
 
 
+def test_a_call_that_finds_the_store_free_just_after_it_was_closed_is_refused(
+    lane: Lane, engine: FlakyEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane.call(put("a"))
+    real = lane._lock
+
+    class ClosedFirst:
+        """The lock of a lane that another thread closes before this one gets it."""
+
+        def _is_owned(self) -> bool:
+            return False
+
+        def acquire(self, *, blocking: bool) -> bool:
+            lane._lock = real
+            spawn(lane.close).result(PATIENCE)
+            return real.acquire(blocking=blocking)
+
+    monkeypatch.setattr(lane, "_lock", ClosedFirst())
+    with pytest.raises(Closed, match="open a new one"):
+        lane.call(put("b"))
+    assert engine.closed == 1
+    assert len(engine.batches) == 1
+
+
 def test_what_was_handed_in_is_carried_out_first(lane: Lane, engine: FlakyEngine) -> None:
     async def main() -> tuple[Reply, Reply]:
         with engine.held():

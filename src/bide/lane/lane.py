@@ -122,7 +122,7 @@ class Lane(Executor):
         if self._batch_waits or not self._lock.acquire(blocking=False):
             return None
         try:
-            engine = engine or self._opened()
+            engine = self._opened()
             now = None if self._by_store else self._now(engine)
             try:
                 reply = engine.execute((command,), now)[0]
