@@ -12,7 +12,7 @@ import pytest
 
 import bide
 from bide.lane import waiting_claims
-from bide.model.limits import MAX_RESULT
+from bide.model.limits import MAX_BODY, MAX_RESULT
 from bide.testing.clock import FakeClock
 from tests.queue.conftest import Make
 
@@ -73,6 +73,7 @@ def test_a_result_is_returned_and_typed(make: Make) -> None:
         (b"raw", "result is bytes"), (float("nan"), "result is nan"),
         (object(), r"result is of type object.*; convert it$"),
         ("x" * MAX_RESULT, r"result takes 65,538 bytes, the limit is 65,536"),
+        ("x" * MAX_BODY, r"result takes 1,048,578 bytes, the limit is 65,536; .* reference$"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_a_result(make: Make, result: Any, why: str) -> None:

@@ -1,12 +1,13 @@
 """What a queue remembers of messages that have ended."""
 
+import sys
 from typing import Any, Literal
 
 import msgspec
 
 from bide.model.body import OR_BYTES, check_depth, encode, parse
 from bide.model.errors import InvalidArgument
-from bide.model.limits import MAX_BODY, MAX_RESULT
+from bide.model.limits import MAX_RESULT
 from bide.model.message import LAPSED, Failure
 
 Ending = Literal["acked", "cancelled", "expired", "dead", "purged"]
@@ -101,7 +102,7 @@ def encode_result(value: Any) -> bytes:
         b'{"total":3}'
     """
     try:
-        data, is_json = encode(value, MAX_BODY)
+        data, is_json = encode(value, sys.maxsize)  # `check_result` knows the limit
     except InvalidArgument as error:
         told = str(error).replace("body", "result", 1).removesuffix(OR_BYTES)
         raise InvalidArgument(told) from error

@@ -117,7 +117,10 @@ class Queue(Changes[Delivery, Outcome, list[Outcome], int, Undoable, Settings]):
         return self._do(Found, self._builder.find(id)).messages[0]
 
     def peek(self, count: int = 10) -> list[Message]:
-        """Read the messages that are delivered next, without claiming them."""
+        """Read the messages that are delivered next, without claiming them.
+
+        What has fallen due since the last claim is read by due time. A claim sorts it by priority.
+        """
         command = self._builder.scan("next", None, None, None, count, told="count")
         return list(islice(self._walk(command), count))
 
