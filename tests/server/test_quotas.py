@@ -183,7 +183,7 @@ def test_a_server_that_asks_for_tokens_has_quotas_by_default(serve: Serve, make_
         "namespace": "shop", "messages": 0, "max_messages": 1_000_000, "stored_bytes": 0,
         "max_stored_bytes": 1 << 30, "queues": 0, "max_queues": 1_000,
         "max_message_bytes": 1 << 20, "max_rate": None, "max_bytes_per_second": 100 << 20,
-        "longest_delay": None, "max_subscriptions": None, "max_push_concurrency": None,
+        "longest_delay": None, "max_subscriptions": 100, "max_push_concurrency": None,
     }  # fmt: skip
     assert client.post(f"{Q}/messages", body).status == 413
     assert client.post(f"{Q}/messages", {"body": "x" * 1_000_000}).status == 201
@@ -195,7 +195,7 @@ def test_a_quota_of_their_own_keeps_the_other_defaults() -> None:
     assert settings.quota("shop", asks=False) == Quota(rate=5)
     assert settings.quota("shop", asks=True) == Quota(
         rate=5, pending=1_000_000, max_body=2_000_000, stored=1 << 30, byte_rate=100 << 20,
-        queues=1_000,
+        queues=1_000, subscriptions=100,
     )  # fmt: skip
     lifted = Settings(quotas={"*": Quota(pending=10**12)})
     assert lifted.quota(None, asks=True).pending == 10**12

@@ -38,6 +38,9 @@ BYTE_RATE = 100 * 1024**2
 QUEUES = 1_000
 """How many queues a namespace may have there."""
 
+SUBSCRIPTIONS = 100
+"""How many subscriptions a namespace may have there; a store has room for 10,000."""
+
 SPANS = ("grace", "longest_wait", "push_lease", "request_timeout")
 """Settings that a file may have as "30s" as well as in seconds."""
 
@@ -58,8 +61,8 @@ _MODE = re.compile("0?[0-7]{3}")
 class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How much a namespace may use. What is left out is not limited, but for the defaults.
 
-    `pending`, `max_body`, `stored`, `byte_rate` and `queues` have defaults on a server that asks
-    for tokens. A larger number lifts them.
+    `pending`, `max_body`, `stored`, `byte_rate`, `queues` and `subscriptions` have defaults on a
+    server that asks for tokens. A larger number lifts them.
     """
 
     rate: float | None = None
@@ -243,8 +246,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             return quota
         size = max(MESSAGE, self.max_body)
         defaults = Quota(
-            pending=PENDING, max_body=size, stored=STORED, byte_rate=BYTE_RATE, queues=QUEUES
-        )
+            pending=PENDING, max_body=size, stored=STORED, byte_rate=BYTE_RATE, queues=QUEUES,
+            subscriptions=SUBSCRIPTIONS,
+        )  # fmt: skip
         given = {n: v for n in Quota.__struct_fields__ if (v := getattr(quota, n)) is not None}
         return msgspec.structs.replace(defaults, **given)
 

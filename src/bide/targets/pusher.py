@@ -302,6 +302,9 @@ class _NotInstalled:
 
     free = 1
 
+    def free_for(self, to: Subscription) -> int:
+        return self.free
+
     async def send(self, message: Message, to: Subscription) -> Answer:
         return Answer(None, NOT_INSTALLED)
 

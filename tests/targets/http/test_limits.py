@@ -80,6 +80,34 @@ def test_no_more_connections_are_open_than_the_process_may_have(stage: Stage) ->
     stage.play(story())
 
 
+def test_a_namespace_leaves_connections_for_others(stage: Stage) -> None:
+    """However many of its receivers hang; and it does not ping with those that are left."""
+
+    async def story() -> None:
+        async def hang(got: Got, _: object) -> bytes:
+            await asyncio.Event().wait()
+            return b""
+
+        async with receiver() as it, receiver() as well, stage.pushing(connections=8) as pusher:
+            it.script = hang
+            for name in "abcdef":
+                more = {"namespace": "evil", "name": name, "queue": name, "concurrency": 500}
+                await stage.subscribe(it.url, **more)
+                await stage.put(*range(10), queue=f"evil/{name}")
+            pusher.look()
+            await until(lambda: it.under_way == 4)
+            hook = (await pusher.records.listed())[0]
+            told = await pusher.ping(hook)
+            assert (told.good, "no connection left" in told.text) == (False, True)
+            await stage.subscribe(well.url, name="hooks", namespace="shop", queue="w")
+            await stage.put(*range(100), queue="shop/w")
+            pusher.look()
+            await stage.pass_time(lambda: stage.counts("shop/w").flow.acked == 100, step=0.01)
+            assert it.most == 4
+
+    stage.play(story())
+
+
 def test_a_host_whose_name_server_never_answers_holds_up_no_other(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

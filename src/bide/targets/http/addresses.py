@@ -136,7 +136,9 @@ def _is_public(address: _Address) -> bool:
     return address in _UNICAST and not any(address in network for network in _NOT_PUBLIC_6)
 
 
-THREADS = 32
+THREADS = 128
+"""How many hosts are looked up at a time: more than a namespace has subscriptions, unless it was
+given more."""
 
 TRY = 3.0
 """Seconds for connecting to one address of a host that has others."""

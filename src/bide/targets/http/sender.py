@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
 from importlib.metadata import version
@@ -10,7 +11,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 from bide.clock import Clock
 from bide.model.message import Message
-from bide.targets.http.client import HttpClient, NoAnswer
+from bide.targets.http.client import Busy, HttpClient, NoAnswer
 from bide.targets.http.receiver import Answer, retry_after
 from bide.targets.http.subscription import Subscription, signed
 
@@ -77,11 +78,24 @@ class Sender:
     def __init__(self, clock: Clock, client: HttpClient) -> None:
         self._clock = clock
         self._client = client
+        self._running: Counter[str | None] = Counter()
+        """How many requests each namespace has under way."""
 
     @property
     def free(self) -> int:
         """How many more requests this process may run."""
         return self._client.free
+
+    def free_for(self, to: Subscription) -> int:
+        """Return how many more of these a subscription's namespace may run.
+
+        All its subscriptions together take at most half of what other namespaces leave. Those of no
+        namespace are the operator's own.
+        """
+        free, mine = self.free, self._running[to.namespace]
+        if to.namespace is None:
+            return free
+        return min(free, max(1, (free + mine) // 2) - mine)
 
     async def send(self, message: Message, to: Subscription) -> Answer:
         """Send a message.
@@ -115,11 +129,17 @@ class Sender:
         own = {name.lower(): value for name, value in subscription.headers.items()}
         headers = {**HEADERS, **own, **request.headers, **proof}
         hidden = (*keys, proof["webhook-signature"], *_confidential(subscription))
+        if self.free_for(subscription) <= 0:
+            raise Busy("the namespace has no connection left at this server; it tries again soon")
+        self._running[subscription.namespace] += 1
         try:
             reply = await self._client.post(subscription.url, headers.items(), request.body)
         except NoAnswer as error:
             _log.debug("%s: %s (%r)", subscription.key, error, error.__cause__)
             return Answer(None, str(error))
+        finally:
+            self._running[subscription.namespace] -= 1
+            self._running += Counter()  # without those that have none
         again = None
         if reply.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
             again = retry_after(reply.headers.get("retry-after"), self._clock.now())

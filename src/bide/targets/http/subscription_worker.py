@@ -33,6 +33,9 @@ class Target(Protocol):
     def free(self) -> int:
         """How many more messages may be under way."""
 
+    def free_for(self, to: Subscription) -> int:
+        """Return how many more of these may be under way for the namespace of a subscription."""
+
     async def send(self, message: Message, to: Subscription) -> Answer:
         """Send a message; return what came of it. Any number may be sent at a time."""
 
@@ -149,11 +152,13 @@ class SubscriptionWorker(Consumer):
         if self.subscription.paused:
             return 0, None
         running = len(self.running)
-        free = self._target(self.subscription).free - (running - self._sending)
-        if free <= 0:
+        target, waiting = self._target(self.subscription), running - self._sending
+        free, own = target.free - waiting, target.free_for(self.subscription) - waiting
+        if min(free, own) <= 0:
             return 0, FULL
         # At most half of the connections that others leave: a receiver that hangs cannot take all.
         room = min(self._share, max(1, (free + running) // 2)) - running
+        room = min(room, own)
         match self.circuit.state(now):
             case "open":
                 return 0, (self.circuit.until - now) / 1000
