@@ -65,7 +65,24 @@ def test_a_directory_that_cannot_be_written_to(open_folder: Path) -> None:
     text = as_nobody(lambda: orders.put(1), open_folder)
     orders.close()
     assert text.startswith("StoreReadOnly: no file can be made in")
-    assert "permission denied; let this user write there, or name another place" in text
+    assert "this user may not write there, or the file system is mounted read-only" in text
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_file_in_a_directory_that_cannot_be_written_to(open_folder: Path) -> None:
+    locked = open_folder / "locked"
+    locked.mkdir()
+    file = locked / "bide.db"
+    with bide.Queue("orders", f"sqlite:///{file}") as orders:
+        orders.put(1, id="a")
+    file.chmod(0o444)
+    locked.chmod(0o555)
+    orders = bide.Queue("orders", f"sqlite:///{file}")
+    for action in (lambda: orders.put(1), lambda: orders.get("a")):
+        text = as_nobody(action, open_folder)
+        assert text.startswith(f"{StoreReadOnly.__name__}: {file} cannot be written to: check")
+        assert "not mounted read-only" in text
+    orders.close()
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

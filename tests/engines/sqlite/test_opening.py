@@ -83,7 +83,7 @@ def test_a_missing_directory_is_named(tmp_path: Path) -> None:
 def test_an_unwritable_directory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Permission bits do not bind root, who may be running this.
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(StoreReadOnly, match=r"no file can be made in .*: permission denied; let"):
+    with pytest.raises(StoreReadOnly, match=r"no file can be made in .*: this user may"):
         SqliteEngine(tmp_path / "bide.db")
 
 

@@ -97,8 +97,8 @@ def _refuse_bad_place(path: Path) -> None:
         )
     if not path.exists() and not os.access(path.parent, os.W_OK | os.X_OK):
         raise errors.StoreReadOnly(
-            f"no file can be made in {path.parent}: permission denied; let this user write there, "
-            "or name another place"
+            f"no file can be made in {path.parent}: this user may not write there, or the file "
+            "system is mounted read-only; mend that, or name another place"
         )
 
 
@@ -181,7 +181,10 @@ def is_busy(error: sqlite3.OperationalError) -> bool:
 def translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
     """Return SQLite's error as one of bide's, which names the cause and the mend."""
     code = getattr(error, "sqlite_errorcode", 0) or 0
-    match code & 0xFF:
+    kind = code & 0xFF
+    if kind == sqlite3.SQLITE_CANTOPEN and _has_no_room_for_log(path):
+        kind = sqlite3.SQLITE_READONLY
+    match kind:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return errors.StoreBusy(
                 f"another process kept {path} locked for {timeout:g} s; nothing was changed. Find "
@@ -232,6 +235,11 @@ def translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
                 f"{error.sqlite_errorname}); is the disk full, gone, or a network drive?"
             )
     return StoreError(f"SQLite refused to work on {path}: {error}")
+
+
+def _has_no_room_for_log(path: Path) -> bool:
+    """Whether the file can be read, but its log, which even a reader needs, cannot be made."""
+    return os.access(path, os.R_OK) and not os.access(path.resolve().parent, os.W_OK)
 
 
 def _may_not_grow(path: Path) -> bool:

@@ -116,7 +116,8 @@ def _rights(path: Path) -> Iterator[Finding]:
             "danger",
             f"this user may not write to {path} and its folder",
             "nothing can be put, claimed or acked",
-            "run bide as the owner, or open the store with ?mode=0660 for a group",
+            "run bide as the owner, open the store with ?mode=0660 for a group, or mount the file "
+            "system writable",
         )
 
 
