@@ -97,6 +97,7 @@ def test_scan_filters(run: Bide, orders: bide.Queue) -> None:
     ]
     assert sorted(ids("--group", "g1")) == ["m1", "m3"]
     assert len(ids("--limit", "3")) == 3
+    assert ids("--limit", str(10**30)) == ids()
     assert run("scan", "orders", "--state", "lost").exit_code == 2
 
 

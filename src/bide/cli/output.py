@@ -170,7 +170,7 @@ class Output:
             more: what stderr says if there are more.
         """
         left = iter(items)
-        shown = islice(left, most)
+        shown = islice(left, None if most is None else min(most, sys.maxsize))
         if not self.terminal:
             for item in shown:
                 self.json(facts(item)) if self.as_json else self.row(*line(item))
