@@ -83,7 +83,7 @@ def test_cancel_takes_ids_or_a_rule(run: Bide, arguments: list[str]) -> None:
 def test_reschedule_moves(run: Bide, orders: bide.Queue) -> None:
     orders.put(1, id="a", delay=60)
     result = run("reschedule", "orders", "a", "--at", "4000000000")
-    assert (result.output, result.exit_code) == ("a\tmoved\tdelayed\t\n", 0)
+    assert (result.output, result.exit_code) == ("a\trescheduled\tdelayed\t\n", 0)
     message = orders.get("a")
     assert message is not None
     assert message.due == 4_000_000_000_000
@@ -114,7 +114,7 @@ def test_change_only_what_is_still_as_it_was_seen(run: Bide, orders: bide.Queue)
         assert refused.output.startswith("a\tno\tdelayed\tit is delayed, due ")
         assert refused.output.endswith(", and no longer as you saw it\n")
     moved = run("reschedule", "orders", "a", "--delay", "1h", "--if-version", version(run, "a"))
-    assert (moved.output, moved.exit_code) == ("a\tmoved\tdelayed\t\n", 0)
+    assert (moved.output, moved.exit_code) == ("a\trescheduled\tdelayed\t\n", 0)
     done = run("cancel", "orders", "a", "--if-version", version(run, "a"))
     assert (done.output, done.exit_code) == ("a\tcancelled\tgone\t\n", 0)
 

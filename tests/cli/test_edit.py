@@ -72,9 +72,9 @@ def test_reschedule_a_group(run: Bide, orders: bide.Queue) -> None:
     orders.put(1, id="other", at=FAR)
     to = ("--group", "g", "--at", str(FAR + 60))
     dry = run("reschedule", "orders", *to, "--dry-run")
-    assert (dry.output, dry.exit_code) == ("would-move\t1200\n", 0)
+    assert (dry.output, dry.exit_code) == ("would-reschedule\t1200\n", 0)
     done = run("reschedule", "orders", *to, "--json")
-    assert (json.loads(done.output), done.exit_code) == ({"moved": 1_200}, 0)
+    assert (json.loads(done.output), done.exit_code) == ({"rescheduled": 1_200}, 0)
     moved = orders.scan("delayed", after=FAR + 60)
     assert sum(1 for _ in moved) == 1_200
     assert run("reschedule", "orders", *to, "--before", str(FAR)).exit_code == 1

@@ -2,6 +2,7 @@
 
 import io
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from datetime import datetime
@@ -132,12 +133,26 @@ def test_purge_asks(
 
 
 @pytest.mark.process
+def test_a_question_without_an_answer_ends_its_line(terminal: Terminal, orders: bide.Queue) -> None:
+    orders.put_many(range(3), delay=60)
+    screen, ended = terminal("purge", "orders", "--state", "delayed", typed="\x04")
+    assert screen.endswith("\r\n")
+    assert ended == 130
+    assert orders.counts().sizes.delayed == 3
+
+
+@pytest.mark.process
 def test_claim_says_how_to_ack(terminal: Terminal, orders: bide.Queue) -> None:
     orders.put(1, id="a")
     screen = plain(terminal("claim", "orders")[0])
     found = re.search(r"then bide ack orders a (\d+)", screen)
     assert found is not None
     assert terminal("ack", "orders", "a", found[1])[1] == 0
+    orders.put(2, id="it's a; b")
+    screen = plain(terminal("claim", "orders")[0])
+    found = re.search(r"then bide (ack .* \d+)", screen)
+    assert found is not None
+    assert terminal(*shlex.split(found[1]))[1] == 0
 
 
 @pytest.mark.process

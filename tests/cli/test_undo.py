@@ -39,7 +39,7 @@ def token(result: Result, verb: str, count: int) -> str:
     ("verb", "given"),
     [
         ("cancelled", ("cancel", "orders", *GROUP)),
-        ("moved", ("reschedule", "orders", *GROUP, "--delay", "1d")),
+        ("rescheduled", ("reschedule", "orders", *GROUP, "--delay", "1d")),
         ("purged", ("purge", "orders", "--state", "delayed")),
     ],
 )

@@ -36,7 +36,7 @@ def change_many(
         store: the store.
         out: where to print.
         queue: its name.
-        verb: what was done: "cancelled", "moved", "purged" or "revived".
+        verb: what was done: "cancelled", "rescheduled", "purged" or "revived".
         run: changes them, or in a dry run counts them; returns how many.
         bulk: the change if it can be taken back, in place of `run`.
         dry_run: whether `run` only counts.

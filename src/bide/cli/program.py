@@ -200,7 +200,8 @@ class Program(Group):
         except click.ClickException as error:
             errors.print_error(error)
             code = error.exit_code
-        except click.Abort:
+        except click.Abort:  # at a question, which has no end of line
+            click.echo(err=True)
             code = errors.INTERRUPTED
         except BrokenPipeError:
             code = errors.BROKEN_PIPE

@@ -80,9 +80,9 @@ def reschedule(
 ) -> bool:  # fmt: skip
     """Move a message, or all of a group, to another due time, if no worker holds them.
 
-    In a pipe, the line is: id, "moved" or "no", state, why not; with --group: moved (in a dry run
-    would-move), number; with --undo also: undo, token. The exit code is 1 if nothing was moved: a
-    worker holds the message, it is dead, or it does not exist.
+    In a pipe, the line is: id, "rescheduled" or "no", state, why not; with --group: rescheduled (in
+    a dry run would-reschedule), number; with --undo also: undo, token. The exit code is 1 if
+    nothing was rescheduled: a worker holds the message, it is dead, or it does not exist.
 
     \b
     Example:
@@ -104,12 +104,12 @@ def reschedule(
         outcome = store.queue(queue).reschedule(
             id, delay=delay, at=at, if_due=if_due, if_version=if_version
         )
-        return print_outcomes(out, store.told(queue, [outcome]), "moved", as_seen=as_seen)
+        return print_outcomes(out, store.told(queue, [outcome]), "rescheduled", as_seen=as_seen)
     builder = CommandBuilder(queue)
     bulk = bulk_of(builder.reschedule([], delay, at, None), builder.where(**rule))
     orders = store.queue(queue)
     return change_many(
-        store, out, queue, "moved",
+        store, out, queue, "rescheduled",
         lambda: orders.reschedule(delay=delay, at=at, dry_run=dry_run, **rule),
         bulk if undoable else None, dry_run=dry_run, some=lambda: _waiting(store, queue, rule),
     )  # fmt: skip

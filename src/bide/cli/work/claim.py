@@ -3,6 +3,7 @@
 import os
 import sys
 from contextlib import suppress
+from shlex import quote
 
 import click
 
@@ -133,5 +134,5 @@ def _print(out: Output, deliveries: list[Delivery], ack: bool) -> None:
     until, now = first.message.until, first.claimed
     if out.terminal and not ack and until is not None:
         told = f"{local(until, now)} ({relative(until, now)})"
-        then = f"bide ack {first.message.queue} {first.id} {first.lease.text}"
+        then = f"bide ack {first.message.queue} {quote(first.id)} {first.lease.text}"
         out.text(("yours until ", "dim"), told, ("; then ", "dim"), then)
