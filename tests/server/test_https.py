@@ -288,7 +288,7 @@ def test_check_and_start_say_what_is_wrong(tmp_path: Path, files: Files) -> None
             tmp_path, "serve", "--port", "0", "--tls-cert", cert, "--tls-key", "/none", *more
         )
         assert done.returncode == 2
-        assert "tls_key='/none' cannot be read: No such file" in done.stderr
+        assert "--tls-key '/none' cannot be read: No such file" in done.stderr
 
 
 @pytest.mark.process

@@ -219,7 +219,7 @@ def test_check_shows_what_a_file_the_environment_and_flags_say(tmp_path: Path) -
         BIDE_SERVE_PORT="9002", BIDE_URL="sqlite:///other.db",
     )  # fmt: skip
     shown = json.loads(done.stdout)
-    assert (shown["port"], shown["workers"], shown["grace"]) == (9002, 2, 5)
+    assert (shown["port"], shown["workers"], shown["grace"]) == (9002, 2, 5_000)
     assert (shown["store"], shown["tokens"]) == ("sqlite:///other.db", 0)
     assert shown["quotas"]["shop"]["rate"] == 100
     assert (shown["push"], shown["push_networks"]) == (False, ["10.1.0.0/16"])
@@ -227,6 +227,10 @@ def test_check_shows_what_a_file_the_environment_and_flags_say(tmp_path: Path) -
     told = json.loads(run(tmp_path, "serve", "--check", "--json", "--port", "0", **more).stdout)
     assert (told["push"], told["push_networks"]) == (True, ["10.1.0.0/16", "::1/128"])
     assert not (tmp_path / "other.db").exists()
+    lines = run(tmp_path, "serve", "--check", "--port", "0", **more).stdout.splitlines()
+    plain = dict(line.split("\t") for line in lines)
+    assert (plain["socket"], plain["push"], plain["grace"]) == ("", "true", "30000")
+    assert (plain["push_networks"], plain["quotas"]) == ("10.1.0.0/16 ::1/128", "")
 
 
 def test_a_socket_that_others_listen_on_is_left_to_them(tmp_path: Path) -> None:
@@ -249,6 +253,7 @@ def test_a_socket_that_others_listen_on_is_left_to_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
+        (["--host", "0.0.0.0"], "--host '0.0.0.0' can be reached from other machines"),
         (["--host", "0.0.0.0"], "bide token create"),
         (["--host", "0.0.0.0", "--auth", "off"], "auth is off"),
         (["--workers", "0"], "--workers 0 must be between 1 and 256"),

@@ -69,9 +69,9 @@ def _option_of(text: str) -> str:
 _OPTION_NAMES = (
     *OPTIONS, "after", "at", "before", "bucket", "ceiling", "concurrency", "delay", "dry_run",
     "expires", "failures", "first", "group_limit", "group_rate", "health_port", "history",
-    "horizon", "if_due", "if_version", "keep", "latest", "lease", "limit", "namespace",
+    "horizon", "host", "if_due", "if_version", "keep", "latest", "lease", "limit", "namespace",
     "on_conflict", "port", "probe", "rate", "result_ttl", "rights", "source_queue", "timeout",
-    "undo", "url", "wait", "workers",
+    "tls_cert", "tls_client_ca", "tls_key", "undo", "url", "wait", "workers",
 )  # fmt: skip
 _ARGUMENT = re.compile(rf"(?<![?&])\b({'|'.join(_OPTION_NAMES)})=([\w'\"\[-])?")
 

@@ -29,7 +29,7 @@ def _run(url: str | None, instead: str, log_json: bool, log_level: str, **option
     from bide.worker.process.supervisor import raise_descriptor_limit
 
     if is_server(url or ""):
-        raise InvalidArgument(f"url names a server{instead}")
+        raise InvalidArgument(f"--url names a server{instead}")
     refuse_memory(url or "")
     configure(as_json=log_json, level=log_level)
     raise_descriptor_limit()

@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
+import msgspec
 
 from bide.cli import option
 from bide.cli.errors import require_packages
 from bide.cli.output import Output, grid
 from bide.cli.times import read_duration
+from bide.model.times import format_duration
 from bide.server.settings import Settings
 
 TYPES = get_type_hints(Settings)
@@ -147,12 +149,25 @@ def _check(settings: Any, out: Output) -> None:
     asks = tokens > 0 or settings.auth == "required" or settings.oidc is not None
     must_be_local(settings, asks=asks)
     shown = {**settings.shown(), "tokens": tokens}
+    facts = {
+        name: round(value * 1000) if TYPES.get(name) is float else value
+        for name, value in shown.items()
+    }
     if out.as_json:
-        out.json(shown)
+        out.json(facts)
     elif out.terminal:
-        out.console.print(
-            grid([[(name, "dim"), str(value)] for name, value in shown.items()], "ll")
-        )
+        spans = {name: format_duration(facts[name]) for name in facts if TYPES.get(name) is float}
+        texts = {name: _text(value) for name, value in facts.items()} | spans
+        out.console.print(grid([[(name, "dim"), text] for name, text in texts.items()], "ll"))
     else:
-        for name, value in shown.items():
-            out.row(name, value)
+        for name, value in facts.items():
+            out.row(name, _text(value))
+
+
+def _text(value: Any) -> str:
+    """Return a setting as the environment takes it; a table of the file as JSON."""
+    if value is None or value == {}:
+        return ""
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
