@@ -1,17 +1,22 @@
 """What visitors do, and may not do."""
 
+import asyncio
 import json
 import logging
 import re
 from pathlib import Path
+from urllib.parse import unquote_to_bytes
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import bide
 from bide.dashboard.access import ACTIONS, Access
+from bide.dashboard.view import SLICE, _unquoted
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Find
-from bide.model.limits import MAX_FORM
+from bide.model.limits import MAX_FORM, MAX_QUERY_BYTES
 from bide.model.replies import Found
 from bide.observing.heartbeat import STOPS, Report, put_report
 from bide.server.logs import ActionLog
@@ -252,6 +257,25 @@ def test_forms_of_the_dashboard_are_accepted(
 def test_too_large_forms_are_refused(ann: Visitor, orders: bide.Queue) -> None:
     assert ann.do("cancel", queue="orders", id="x" * MAX_FORM).status == 413
     assert ann.do("cancel", queue="orders", id=["x"] * 3_000).status == 400
+    assert ann.get("/search?q=" + "x" * MAX_QUERY_BYTES).status == 400
+
+
+@given(
+    st.binary(max_size=20), st.lists(st.sampled_from([b"%41", b"%C3%A9", b"+", b"%", b"%4", b"x"])),
+    st.integers(-8, 8),
+)  # fmt: skip
+def test_a_part_of_a_form_is_decoded_in_steps(start: bytes, parts: list[bytes], at: int) -> None:
+    """And no escaped character is lost where one step ends."""
+    text = b"x" * (SLICE + at - len(start)) + start + b"".join(parts) + b"%41" * SLICE
+    steps = 0
+
+    async def pause() -> None:
+        nonlocal steps
+        steps += 1
+
+    whole = unquote_to_bytes(text.replace(b"+", b" ")).decode(errors="replace")
+    assert asyncio.run(_unquoted(text, pause)) == whole
+    assert steps >= 4
 
 
 def test_every_action_is_logged_with_its_author(

@@ -15,8 +15,10 @@ from bide.dashboard.access import ACTIONS, Access
 from bide.dashboard.app import Dashboard
 from bide.dashboard.served import LASTS, dashboard_of
 from bide.lane.shared import close_lane, open_lane
+from bide.model.limits import MAX_LOGIN_FORM
 from bide.server.access.tokens import Tokens
 from bide.server.app import App
+from bide.server.limits.request_bodies import LARGE
 from bide.server.settings import Quota, Settings
 from bide.testing import FakeClock
 from tests.dashboard.conftest import Visitor
@@ -81,6 +83,23 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     stage = Stage(tmp_path)
     with stage.open:
         yield stage
+
+
+def test_forms_of_strangers_are_small_and_all_forms_take_part_of_the_memory(stage: Stage) -> None:
+    """To decode a megabyte takes a second, and thousands of connections may send as much."""
+    guest = stage.server(auth="required")
+    fits = {"token": "x" * (MAX_LOGIN_FORM - len("token=&back=y")), "back": "y"}
+    assert guest.post("/login", fits).status == 401
+    assert guest.post("/login", {**fits, "back": "yy"}).status == 413
+    assert guest.post("/language", {**fits, "back": "yy"}).status == 413
+    guest.log_in(stage.token("admin"))
+    bodies = guest.client.app.service.large_bodies
+    large = {"action": "audit", "queue": "orders", "more": "x" * 100_000}
+    assert guest.post("/do", large).status == 200
+    assert bodies.buffered == 0
+    bodies.grow(0, bodies._most + LARGE)
+    assert guest.post("/do", large).status == 503
+    assert bodies.buffered == bodies._most
 
 
 def test_a_token_begins_a_session(stage: Stage) -> None:

@@ -16,9 +16,10 @@ from bide.dashboard.reading import StoreReader
 from bide.dashboard.rendering import LANGUAGES, STATIC, language_of, render, static_file
 from bide.dashboard.view import Admit, Page, Redirect, Refused, Request, View
 from bide.model.errors import AccessDenied, BideError, InvalidArgument, StoreError
+from bide.model.limits import MAX_FORM, MAX_LOGIN_FORM
 from bide.server.access.admission import refuse_foreign_forms
 from bide.server.call import Send
-from bide.server.limits.request_bodies import Gone
+from bide.server.limits.request_bodies import Gone, LargeBodies
 from bide.server.limits.slow_reads import SlowReads
 from bide.server.logs import Act, ActionLog
 from bide.server.problem import ClientText, Problem
@@ -67,6 +68,7 @@ class Dashboard:
         admit: refuses what is beyond a quota.
         address: returns the address of the client, for the log of actions; "" if it is unknown.
         slow_reads: carries out forecasts and audits; by default its own.
+        bodies: bounds the memory of forms, with all else that it counts; by default of forms alone.
     """
 
     url: str
@@ -79,6 +81,7 @@ class Dashboard:
     admit: Admit | None = None
     address: Callable[[Any], str] = lambda scope: (scope.get("client") or ("",))[0]
     slow_reads: SlowReads | None = None
+    bodies: LargeBodies = field(default_factory=lambda: LargeBodies(MAX_FORM))
 
     def __post_init__(self) -> None:
         self.store = StoreReader(self.url, self.clock, self.slow_reads)
@@ -135,6 +138,8 @@ class Dashboard:
         except Exception as error:  # noqa: BLE001  (it is logged, and other requests go on)
             answer = self._refusal(request, error)
             page = self._rendered(request, view, answer)
+        finally:
+            self.bodies.grow(request.received, 0)
         if isinstance(answer, Redirect):
             await redirect(send, answer)
             return
@@ -158,7 +163,7 @@ class Dashboard:
         """Answer what every visitor may do: choose a language, log in and out."""
         if request.method != "POST" or request.path not in ("/language", "/login", "/logout"):
             return None
-        await request.read_form()
+        await request.read_form(MAX_LOGIN_FORM, self.bodies)
         if request.path == "/language":
             return _chosen(request)
         if self.sessions is None:
@@ -181,7 +186,7 @@ class Dashboard:
         """Return the page of a request, or what its action comes to."""
         request = view.request
         if request.method == "POST":
-            await request.read_form()
+            await request.read_form(MAX_FORM, self.bodies)
             if request.path != "/do":
                 raise Refused(405, "not-found")
             try:

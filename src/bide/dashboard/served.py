@@ -138,7 +138,7 @@ def dashboard_of(service: Service, key: bytes) -> Dashboard:
     return Dashboard(
         service.settings.store, lambda scope: None, service.settings.dashboard_hide,
         service.action_log, service.clock, sessions=Sessions(service, key), admit=admit,
-        address=service.addresses.of, slow_reads=service.slow_reads,
+        address=service.addresses.of, slow_reads=service.slow_reads, bodies=service.large_bodies,
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs, quote, urlencode
+from urllib.parse import parse_qs, quote, unquote_to_bytes, urlencode
 
 from bide.dashboard.access import Access
 from bide.dashboard.reading import StoreReader
@@ -13,10 +13,10 @@ from bide.engines.registry import mask
 from bide.model.commands import Edit
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_queue
-from bide.model.limits import MAX_FORM
+from bide.model.limits import MAX_QUERY_BYTES
 from bide.model.message import Item
 from bide.model.times import unix
-from bide.server.limits.request_bodies import Receive, read_body
+from bide.server.limits.request_bodies import LargeBodies, Pause, Receive, read_body
 
 PATIENCE = 30.0
 """Seconds in which a form must have come."""
@@ -45,8 +45,13 @@ class Request:
         self.method: str = scope["method"]
         self.base: str = scope.get("root_path", "").rstrip("/")
         self.path: str = scope["path"].removeprefix(self.base) or ""
-        self.query = _fields(scope.get("query_string", b"").decode("latin-1"))
+        query: bytes = scope.get("query_string", b"")
+        if len(query) > MAX_QUERY_BYTES:
+            raise InvalidArgument(f"the query is longer than {MAX_QUERY_BYTES:,} bytes")
+        self.query = _fields(query.decode("latin-1"))
         self.form: dict[str, list[str]] = {}
+        self.received = 0
+        """How many bytes of a form have come."""
         self._headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
 
     def header(self, name: str) -> str | None:
@@ -103,17 +108,50 @@ class Request:
         safe = path.startswith(f"{self.base}/") and not path.startswith(("//", "/\\"))
         return path if safe and path.isprintable() and path.isascii() else f"{self.base}/"
 
-    async def read_form(self) -> None:
+    async def read_form(self, most: int, bodies: LargeBodies) -> None:
         """Read the fields of a form into `form`.
+
+        Args:
+            most: bytes that it may have.
+            bodies: bounds the memory of all forms, and lets others go on while one is decoded.
 
         Raises:
             Problem: it is too large, or does not arrive in time.
+            InvalidArgument: it has too many fields.
             Gone: the client has closed the connection.
         """
-        data = await read_body(
-            self._receive, self.header("content-length"), MAX_FORM, PATIENCE, lambda *_: None
-        )
-        self.form = _fields(data.decode("latin-1"))
+
+        def grow(before: int, after: int) -> None:
+            bodies.grow(before, after)
+            self.received = after
+
+        length = self.header("content-length")
+        data = await read_body(self._receive, length, most, PATIENCE, grow)
+        pairs, pause = data.split(b"&"), bodies.pauses()
+        if len(pairs) > FIELDS:
+            raise _too_many()
+        for pair in pairs:
+            name, _, value = pair.partition(b"=")
+            if value:
+                known = self.form.setdefault(await _unquoted(name, pause), [])
+                known.append(await _unquoted(value, pause))
+
+
+SLICE = 4_096
+"""Bytes of a form that are decoded in one step."""
+
+
+async def _unquoted(text: bytes, pause: Pause) -> str:
+    """Return a part of a form as text."""
+    found, at = bytearray(), 0
+    while at < len(text):
+        end = at + SLICE
+        if (escape := text.rfind(b"%", end - 2, end)) >= 0:  # it is not cut in two
+            end = escape if end < len(text) else end
+        found += unquote_to_bytes(text[at:end].replace(b"+", b" "))
+        at = end
+        await pause()
+    return found.decode(errors="replace")
 
 
 def _fields(text: str) -> dict[str, list[str]]:
@@ -125,7 +163,11 @@ def _fields(text: str) -> dict[str, list[str]]:
     try:
         return parse_qs(text, max_num_fields=FIELDS)
     except ValueError:
-        raise InvalidArgument(f"there are more than {FIELDS:,} fields") from None
+        raise _too_many() from None
+
+
+def _too_many() -> InvalidArgument:
+    return InvalidArgument(f"there are more than {FIELDS:,} fields")
 
 
 class Refused(Exception):

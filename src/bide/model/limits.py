@@ -82,6 +82,9 @@ MAX_FIELDS = 100
 MAX_QUERY = 50
 """Parameters of a query."""
 
+MAX_QUERY_BYTES = 8 * 1024
+"""Bytes of a query as it is sent: escaped characters take time to decode."""
+
 KEEP_ALIVE = 75.0
 """Seconds that a connection without requests is kept."""
 
@@ -167,6 +170,9 @@ MAX_SUBSCRIPTIONS = 10_000
 
 MAX_FORM = 1024 * 1024
 """Bytes of a form of the dashboard."""
+
+MAX_LOGIN_FORM = 16 * 1024
+"""Bytes of a form of the dashboard that anyone may send: to log in or out, or choose a language."""
 
 # Who asks.
 

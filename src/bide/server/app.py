@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote
 
 from bide.model.errors import BideError
 from bide.server.access.admission import refuse_pages
-from bide.server.call import Call, Scope, Send, send_whole
+from bide.server.call import LONGEST_PART, Call, Scope, Send, send_whole
 from bide.server.limits.request_bodies import Gone, Receive
 from bide.server.logs import DONE, Act, count_of, log_request
 from bide.server.operation import Answer, Operation
@@ -82,7 +82,9 @@ async def answer(
         if service.action_log.is_on and operation.right is not None:
             acts = [a if result == DONE else Act(a.act, a.queue, 0, result) for a in call.acts]
             if not acts:
-                queue, name = (unquote(named[n]) if n in named else None for n in _NAMES)
+                queue, name = (
+                    unquote(named[n][:LONGEST_PART]) if n in named else None for n in _NAMES
+                )
                 acts = [Act(operation.name, queue, count_of(content), result, name)]
             who, token = caller.name or caller.token or "", caller.token or ""
             service.action_log.write(
