@@ -1,7 +1,9 @@
 """Processes that are told to take the new code, or see by themselves that it has changed."""
 
 import os
+import shutil
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -132,3 +134,23 @@ def test_sources_tell_what_changed(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("1")
     assert sources.changed() == [tmp_path / "a.py", tmp_path / "d.py", tmp_path / "sub" / "b.py"]
     assert sources.changed() == []
+
+
+def test_what_cannot_be_read_is_no_source() -> None:
+    folder = Path(tempfile.mkdtemp())  # unlike those of pytest, open to other users
+    user = os.geteuid()
+    try:
+        (folder / "a.py").write_text("1")
+        (folder / "loop.py").symlink_to("loop.py")
+        (folder / "data").mkdir(mode=0o000)
+        folder.chmod(0o777)
+        if user == 0:  # root may read everything
+            os.seteuid(65534)
+        sources = Sources(folder)
+        assert sources.changed() == []
+        (folder / "b.py").write_text("1")
+        assert sources.changed() == [folder / "b.py"]
+    finally:
+        os.seteuid(user)
+        (folder / "data").chmod(0o700)
+        shutil.rmtree(folder)

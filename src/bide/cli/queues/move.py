@@ -13,9 +13,11 @@ from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_PAGE
 from bide.model.undoing import is_records
 from bide.observing.heartbeat import is_register
+from bide.observing.workers import is_stops
 from bide.queue.move import Moved, Mover
 from bide.queue.move.mover import BATCH
 from bide.queue.move.steps import ledger_name
+from bide.targets.http.peers import PRESENCE
 
 SOON, LATER = 0.1, 1.0
 """Seconds that `--follow` waits before it counts the source again: at first, and at most.
@@ -99,11 +101,13 @@ def move(
 
 
 def _names(store: Store, queues: tuple[str, ...]) -> list[str]:
-    names = store.names(own=True)
-    passing = {
-        name for name in names if is_register(name) or is_records(name) or name == ledger_name(name)
-    }
-    return list(queues) or [name for name in names if name not in passing]
+    return list(queues) or [name for name in store.names(own=True) if not _is_of_processes(name)]
+
+
+def _is_of_processes(name: str) -> bool:
+    """Tell whether a queue says only what the processes on a store do now."""
+    kinds = is_register(name), is_stops(name), is_records(name)
+    return any(kinds) or name in (ledger_name(name), PRESENCE)
 
 
 def _move(there: Store, here: Store, name: str, batch: int, *, dry_run: bool) -> Moved:

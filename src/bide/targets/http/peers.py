@@ -78,7 +78,8 @@ class Peers(Shared):
         page = await self._ask(Page, Scan(PRESENCE, limit=MOST))
         # By the store's clock alone: an entry that was due before ours was not renewed in time.
         now = max((m.due for m in page.messages if m.id == holder), default=PRESENT) - PRESENT
-        there = sorted(m.id for m in page.messages if m.due > now or m.id == holder)
+        # Another server may have deleted ours meanwhile, after it read it overdue.
+        there = sorted({holder, *(m.id for m in page.messages if m.due > now)})
         if gone := [m.id for m in page.messages if m.due <= now - 60_000]:
             await self._ask(Outcomes, Cancel(PRESENCE, gone))
         return there
