@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bide.worker.process.child import Orders
-from bide.worker.process.processes import Report, Restarts
+from bide.worker.process.processes import Process, Report, Restarts
 from bide.worker.process.supervisor import Supervisor, command_of
 from tests.worker.processes import (
     APP,
@@ -172,3 +172,16 @@ def test_a_child_has_the_flags_of_its_parent() -> None:
     assert command[0] == sys.executable
     assert '"pipe":7' in command[-1]
     assert command[-3:-1] == ["-m", "bide.worker.process.child"]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("number", "cause"), [(9, "killed by SIGKILL"), (40, "killed by signal 40")]
+)
+def test_the_cause_names_each_signal(number: int, cause: str) -> None:
+    async def main() -> str:
+        process = Process(1, lambda _: ["sh", "-c", f"kill -{number} $$"], (), lambda *_: None)
+        await process.over
+        return process.cause()
+
+    assert asyncio.run(main()) == cause

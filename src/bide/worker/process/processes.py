@@ -155,7 +155,8 @@ class Process:
         code = self.over.result()
         if code >= 0:
             return f"exit code {code}"
-        return f"killed by {signal.Signals(-code).name}"
+        named = next((one.name for one in signal.Signals if one == -code), f"signal {-code}")
+        return f"killed by {named}"  # a real-time signal has no name
 
     async def _start(
         self, command_of: CommandOf, pass_fds: Sequence[int]
