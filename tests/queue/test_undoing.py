@@ -1,5 +1,7 @@
 """Bulk changes that are taken back, on every kind of store."""
 
+import copy
+import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -283,3 +285,12 @@ def test_where_undo_has_no_meaning(given: dict[str, Any], why: str) -> None:
         orders.revive(undo=True, dry_run=True)
     with pytest.raises(bide.InvalidArgument, match="leased messages cannot be purged"):
         orders.purge(state="leased", dry_run=True)
+
+
+def test_how_to_take_it_back_goes_to_another_process() -> None:
+    with bide.Queue("orders", "memory://undo-pickled") as orders:
+        orders.put(1, group="g", delay="1h")
+        count = orders.cancel(group="g", undo=True)
+        for other in (pickle.loads(pickle.dumps(count)), copy.deepcopy(count)):
+            assert (other, other.undo, type(other)) == (1, count.undo, bide.Undoable)
+        assert orders.undo(count.undo).restored == 1

@@ -40,6 +40,10 @@ class Undoable(int):
         self.undo = undo
         return self
 
+    def __getnewargs__(self) -> tuple[int, str]:  # type: ignore[override]
+        """Let it be copied, and sent to another process."""
+        return int(self), self.undo
+
 
 def bulk_of(
     command: Cancel | Purge | Reschedule | Revive,
