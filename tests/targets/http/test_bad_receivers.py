@@ -7,7 +7,9 @@ from collections.abc import Callable
 import pytest
 import trustme
 
+from bide.model.commands import Put
 from bide.model.limits import MAX_RECEIVER_BODY, MAX_RECEIVER_HEAD, MAX_RECEIVER_INTERIM
+from bide.model.message import Item
 from tests.targets.http.environment import Stage, until
 from tests.targets.http.receiver import Got, answer, receiver
 
@@ -208,6 +210,34 @@ def test_a_head_has_a_bound(stage: Stage, length: int, fits: bool) -> None:
             it.answers(long + (b"\r\n\r\n" if fits else b""))
             await stage.put(1)
             await (stage.acked(1) if fits else stage.delayed(1))
+
+    stage.play(story())
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_an_answer_to_a_body_that_is_not_read_counts(stage: Stage, closes: bool) -> None:
+    async def story() -> None:
+        async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(answer(413, b"too large"))
+            await writer.drain()
+            if not closes:
+                writer.transport.pause_reading()  # type: ignore[attr-defined]
+                await over.wait()
+            writer.close()
+
+        over = asyncio.Event()
+        server = await asyncio.start_server(refuse, "127.0.0.1", 0, limit=1024)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            await stage.subscribe(f"http://127.0.0.1:{port}/")
+            async with stage.pushing():
+                more_than_the_buffers_of_two_sockets = b"x" * 8_000_000
+                await stage.lane.acall(
+                    Put("q", [Item("m0", more_than_the_buffers_of_two_sockets, json=False)])
+                )
+                assert (await error_of(stage)).startswith("413")
+            over.set()
 
     stage.play(story())
 
