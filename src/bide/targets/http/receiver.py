@@ -3,6 +3,7 @@
 Nothing here waits, sends or reads a clock: callers pass the time.
 """
 
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Literal, NamedTuple
@@ -112,7 +113,9 @@ def retry_after(value: str | None, now: int) -> int | None:
     if text.isascii() and text.isdigit():
         return min(int(text[:12]) * 1000, LONGEST_RETRY_AFTER)
     try:
-        moment = parsedate_to_datetime(text).timestamp()
+        date = parsedate_to_datetime(text)
+        # Dates of HTTP are in UTC; one of their three forms names no zone.
+        moment = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
     except (ValueError, TypeError, OverflowError, IndexError):
         return None
     return min(max(0, round(moment * 1000) - now), LONGEST_RETRY_AFTER)
