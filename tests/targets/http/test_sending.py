@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from datetime import UTC, datetime
 from email.utils import format_datetime
 
@@ -9,6 +10,7 @@ import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from bide.model.commands import Claim, Extend, Retry
+from bide.targets.http.receiver import retry_after
 from tests.targets.http.environment import Stage, until
 from tests.targets.http.receiver import Got, answer, receiver
 
@@ -192,6 +194,16 @@ def test_retry_after_is_kept_to(stage: Stage, status: int, form: str) -> None:
     stage.play(story())
 
 
+@pytest.mark.parametrize("date", ["Thu Jan  1 00:00:10 1970", "Thursday, 01-Jan-70 00:00:10 GMT"])
+def test_dates_of_retry_after_are_in_utc(monkeypatch: pytest.MonkeyPatch, date: str) -> None:
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "America/New_York")
+        time.tzset()
+        found = retry_after(date, 4_000)
+    time.tzset()
+    assert found == 6_000
+
+
 def test_gone_pauses_the_subscription_and_the_message_keeps_its_attempt(stage: Stage) -> None:
     async def story() -> None:
         async with stage.at_work() as (receiver, worker):
@@ -209,6 +221,27 @@ def test_gone_pauses_the_subscription_and_the_message_keeps_its_attempt(stage: S
             await stage.pass_time(lambda: stage.counts().flow.acked == 3)
             assert {got.headers["bide-attempt"] for got in receiver.got[count:]} == {"1"}
             assert not worker.subscription.paused
+
+    stage.play(story())
+
+
+def test_gone_from_a_subscription_that_was_just_changed_leaves_the_change(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.at_work(timeout=15_000) as (receiver, worker):
+            gate = asyncio.Event()
+
+            async def gone(got: Got, _: object) -> bytes:
+                await gate.wait()
+                return answer(410)
+
+            receiver.script = gone
+            await stage.put(1)
+            await until(lambda: receiver.got)
+            await stage.records.change(None, "shop", timeout=60_000)
+            gate.set()
+            await stage.pass_time(lambda: worker.subscription.timeout == 60_000)
+            assert worker.queue_handlers.handlers[None].timeout == 60
+            await stage.pass_time(lambda: worker.subscription.paused)
 
     stage.play(story())
 

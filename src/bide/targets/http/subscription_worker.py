@@ -294,8 +294,8 @@ class SubscriptionWorker(Consumer):
         try:
             paused = await self._records.pause(one.namespace, one.name, reason, one.tag)
             self.subscription = paused or one
-        except Overtaken as error:
-            self.subscription = error.now or one
+        except Overtaken:
+            self._stale()  # it may have been changed because of that; the next 410 pauses it
         except StoreError as error:
             _log.warning("%s: could not be paused: %s", self.subscription.key, error)
         self.recall()
