@@ -14,9 +14,10 @@ import pytest
 
 from bide.engines.sqlite import SqliteEngine
 from bide.lane import Lane
-from bide.model.commands import Command, Put
+from bide.model.commands import Cancel, Command, Put, Scan
 from bide.model.errors import StoreUnavailable
 from bide.targets.http.addresses import Gate
+from bide.targets.http.peers import PRESENCE, Peers, R
 from bide.targets.http.records import Records
 from bide.targets.http.stats import Deliveries
 from bide.targets.http.subscription_worker import SubscriptionWorker
@@ -72,6 +73,22 @@ def test_two_servers_share_the_work_without_doubles(stage: Stage) -> None:
             assert len(Counter(got.id for got in it.got)) == len(it.got) == 300
             assert min(tally.claimed for tally in tallies) > 0
             assert sum(tally.claimed for tally in tallies) == 300
+
+    stage.play(story())
+
+
+def test_a_server_that_others_took_for_dead_counts_itself(stage: Stage) -> None:
+    """Such as one that was suspended: another reads its entry, it renews it, the other deletes."""
+
+    class Suspended(Peers):
+        async def _ask(self, kind: type[R], command: Command) -> R:
+            if isinstance(command, Scan):
+                await stage.lane.acall(Cancel(PRESENCE, ["suspended"]))
+            return await super()._ask(kind, command)
+
+    async def story() -> None:
+        await stage.records.peers.present("alive")
+        assert await Suspended(stage.lane).present("suspended") == ["alive", "suspended"]
 
     stage.play(story())
 
