@@ -37,15 +37,15 @@ def test_move_takes_along_what_sources_and_servers_keep(
     run: Bide, url: str, orders: bide.Queue, tmp_path: Path
 ) -> None:
     orders.put(1, delay=60)
-    for name in ("bide.server/tokens", "bide:source:orders:unpaid", "bide:workers"):
+    theirs = "bide.server/tokens", "bide:source:orders:unpaid"
+    of_processes = "bide.server/pushers", "bide:stops", "bide:workers"
+    for name in theirs + of_processes:
         with bide.Queue(name, url) as queue:
             queue.put(1, delay=60)
     target = f"sqlite:///{tmp_path}/new.db"
     for _ in range(2):  # the first leaves its ledger in both stores
         lines = run("move", url, target, "--json").output.splitlines()
-        assert [json.loads(line)["queue"] for line in lines] == [
-            "bide.server/tokens", "bide:source:orders:unpaid", "orders",
-        ]  # fmt: skip
+        assert [json.loads(line)["queue"] for line in lines] == [*theirs, "orders"]
     for store in (url, target):
         assert run("queues", "--url", store).output.split("\t")[0] == "orders"
         assert "bide:move" in run("queues", "--url", store, "--all").output

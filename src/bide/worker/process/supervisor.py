@@ -52,15 +52,23 @@ class Sources:
             folders[:] = [
                 name for name in folders
                 if name not in LEFT_OUT and not name.startswith(".")
-                and not (Path(folder) / name / "pyvenv.cfg").exists()
+                and not _is_environment(Path(folder, name))
             ]  # fmt: skip
             for name in files:
                 if name.endswith(".py"):
                     path = Path(folder, name)
                     try:
                         yield path, path.stat().st_mtime_ns
-                    except FileNotFoundError:  # removed since the folder was read
+                    except OSError:  # removed since the folder was read, or a link to itself
                         continue
+
+
+def _is_environment(folder: Path) -> bool:
+    """Tell whether a folder is a virtual environment, or may not be entered."""
+    try:
+        return (folder / "pyvenv.cfg").exists()
+    except OSError:  # as the data of a database in a container
+        return True
 
 
 def raise_descriptor_limit() -> None:
