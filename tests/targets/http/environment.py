@@ -133,3 +133,10 @@ async def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come to pass"
         await asyncio.sleep(0.001)
+
+
+async def error_of(stage: Stage) -> str:
+    await stage.delayed(1)
+    error = (await stage.find("m0")).error
+    assert error is not None
+    return error
