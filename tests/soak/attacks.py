@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-__all__ = ["ATTACKS", "Target"]
+__all__ = ["ATTACKS", "SEEN", "Target"]
 
 ADDRESSES = [f"127.0.0.{number}" for number in range(2, 10)]
 
@@ -25,7 +25,7 @@ class Target(NamedTuple):
     host: str
     port: int
     token: str
-    """Of the attacker's own namespace, with every scope but admin."""
+    """Of the attacker's own namespace, with every right there."""
 
 
 Attack = Callable[[Target], Awaitable[None]]
@@ -262,7 +262,11 @@ async def huge_scans(target: Target) -> None:
 
 async def slow_readers(target: Target) -> None:
     """Requests for large answers that are never read."""
-    get = _request(target, "GET", "/v1/queues/big/messages?limit=1000") * 50
+    messages = [{"id": f"m{n}", "body": "x" * 100_000, "delay": 3_600} for n in range(80)]
+    await _accepted(
+        target, _request(target, "POST", "/v1/queues/unread/put", {"messages": messages})
+    )
+    get = _request(target, "GET", "/v1/queues/unread/messages?limit=1000") * 50
 
     async def ask() -> None:
         async with _connection(target) as (reader, writer):
@@ -276,7 +280,7 @@ async def slow_readers(target: Target) -> None:
 
 async def event_streams(target: Target) -> None:
     """Two thousand event streams, and puts that each of them is told of."""
-    stream = _request(target, "GET", "/v1/events?queue=q")
+    stream = _request(target, "GET", "/v1/events?prefix=q")
     put = _request(target, "POST", "/v1/queues/q/messages", {"body": 1, "delay": 3_600})
 
     async with asyncio.TaskGroup() as group:
@@ -303,6 +307,22 @@ async def failed_logins(target: Target) -> None:
     await _many(8, lambda: _send(target, _request(guess, "GET", "/v1/queues")))
 
 
+async def escaped(target: Target) -> None:
+    """Forms and queries of nothing but escaped characters, of which the first need no token."""
+    head = (
+        "POST /dashboard/login HTTP/1.1\r\nHost: a\r\nContent-Type: "
+        "application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\n"
+    )
+    forms = [b"token=" + b"%41" * number for number in (5_400, 340_000)]
+    async with asyncio.TaskGroup() as group:
+        for form in forms:
+            request = head.format(len(form)).encode() + form
+            group.create_task(_many(4, lambda request=request: _send(target, request)))  # type: ignore[misc]
+        for path in ("/dashboard/?prefix=", "/v1/queues?prefix=", "/v1/queues/"):
+            request = _request(target, "GET", path + "%41" * 20_000)
+            group.create_task(_many(2, lambda request=request: _send(target, request)))  # type: ignore[misc]
+
+
 async def long_paths(target: Target) -> None:
     """Requests for unknown paths of 60 kB, for the access log to hold."""
     await _many(4, lambda: _send(target, _request(target, "GET", "/" + "p" * 60_000)))
@@ -325,7 +345,7 @@ async def hanging_receivers(target: Target) -> None:
     """Push to a receiver that takes connections and never answers."""
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, asyncio.CancelledError):
             await reader.read()
         writer.close()
 
@@ -336,7 +356,7 @@ async def endless_continue(target: Target) -> None:
     """Push to a receiver that answers 100 Continue without an end."""
 
     async def repeat(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, asyncio.CancelledError):
             while not writer.is_closing():
                 writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 500)
                 await writer.drain()
@@ -373,13 +393,22 @@ async def _accepted(target: Target, request: bytes) -> None:
         await asyncio.sleep(0.1)
 
 
+SEEN = {
+    "escaped": r"POST /dashboard/login 401",
+    "event_streams": r"GET /v1/events (200|499)",
+    "hanging_receivers": r"PUT /v1/subscriptions/hang 20",
+    "endless_continue": r"PUT /v1/subscriptions/continue 20",
+    "slow_readers": r"GET /v1/queues/unread/messages (200|499)",
+}
+"""What the log of the server tells if an attack is one: it needs a right, or a valid request."""
+
 ATTACKS: dict[str, Attack] = {
     attack.__name__: attack
     for attack in (
         endless_header, endless_fields, silent_connections, slow_heads, half_bodies, deep_null,
         many_objects, dense_bodies, nested_bodies, dense_json, packed,
         unknown_fields, huge_scans, slow_reads, many_queues, slow_readers,
-        event_streams, long_polls, failed_logins, long_paths, pipelined, hanging_receivers,
+        event_streams, long_polls, failed_logins, escaped, long_paths, pipelined, hanging_receivers,
         endless_continue,
     )
 }  # fmt: skip

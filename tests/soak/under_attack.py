@@ -15,6 +15,7 @@ import http.client
 import json
 import multiprocessing
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -29,7 +30,7 @@ from typing import NamedTuple
 import bide
 from bide.lane.shared import close_lane, open_lane
 from bide.server.access.tokens import Tokens
-from tests.soak.attacks import ATTACKS, Target
+from tests.soak.attacks import ATTACKS, SEEN, Target
 
 MEMORY = 512 << 20
 DESCRIPTORS = 256
@@ -57,7 +58,7 @@ def _server(store: str, log: Path) -> Iterator[tuple[int, subprocess.Popen[bytes
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "bide", "serve", "--store", store, "--port", "0",
-             "--auth", "required", "--allow-network", "127.0.0.0/8"],
+             "--auth", "required", "--allow-network", "127.0.0.0/8", "--dashboard"],
             stderr=output, stdout=output, preexec_fn=_limit,
         )  # fmt: skip
     try:
@@ -117,6 +118,12 @@ def _probe(port: int, token: str, seconds: float) -> Probed:
     return Probed(len(took), failed, took[len(took) // 2], took[len(took) * 99 // 100], took[-1])
 
 
+def _answering(supervisor: int) -> list[int]:
+    """The processes that answer."""
+    path = Path(f"/proc/{supervisor}/task/{supervisor}/children")
+    return [int(word) for word in path.read_text("ascii").split()]
+
+
 def _memory(pid: int) -> int:
     """The most memory that the process has had, in bytes."""
     status = Path(f"/proc/{pid}/status").read_text("ascii")
@@ -130,7 +137,7 @@ def run(names: Sequence[str], seconds: float, alone: Probed | None) -> tuple[Pro
         store = f"sqlite:///{Path(folder).absolute()}/bide.db"
         lane = open_lane(store)
         tokens = Tokens(lane)
-        evil, _ = tokens.create("evil", ["put", "change", "consume", "read", "bodies"])
+        evil, _ = tokens.create("evil", ["admin"])
         shop, _ = tokens.create("shop", ["put"])
         close_lane(lane)
         with _server(store, Path(folder) / "log") as (port, server):
@@ -138,6 +145,7 @@ def run(names: Sequence[str], seconds: float, alone: Probed | None) -> tuple[Pro
                 target=_attack, args=(names, Target("127.0.0.1", port, evil), seconds + 3)
             )
             attackers.start()
+            before = _answering(server.pid)
             time.sleep(2 if names else 0)
             probed = _probe(port, shop, seconds)
             if names and not attackers.is_alive():
@@ -147,10 +155,17 @@ def run(names: Sequence[str], seconds: float, alone: Probed | None) -> tuple[Pro
             if server.poll() is not None:
                 wrong.append(f"the server ended with {server.returncode}")
             else:
-                memory = _memory(server.pid)
+                answering = _answering(server.pid)
+                if answering != before:
+                    wrong.append("a process died, and another took its place")
+                memory = max(map(_memory, answering), default=0)
                 if memory > MEMORY:
                     wrong.append(f"it took {memory >> 20} MB")
         log = (Path(folder) / "log").read_text("utf-8", "replace")
+        wrong += [
+            f"{name} was none: no {SEEN[name]!r} in the log"
+            for name in names if name in SEEN and not re.search(SEEN[name], log)
+        ]  # fmt: skip
         if "Traceback" in log:
             wrong.append("a traceback is in the log: " + log[log.index("Traceback") :][:2_000])
         with bide.Queue("shop/orders", store) as orders:
