@@ -59,6 +59,28 @@ def test_an_interrupted_claim_gives_its_messages_back(
     assert all(queue.ack(deliveries))
 
 
+@pytest.mark.parametrize(("query", "trip"), [("", 3), ("&shards=3", 5)])
+def test_an_interrupted_claim_of_many_gives_all_of_them_back(
+    url: str, monkeypatch: pytest.MonkeyPatch, query: str, trip: int
+) -> None:
+    real, trips = Connection.receive, 0
+
+    def receive(connection: Connection, count: int) -> list[Any]:
+        nonlocal trips
+        trips += 1
+        if trips == trip:
+            signal.raise_signal(signal.SIGINT)
+        return real(connection, count)
+
+    with bide.Queue("q", url + query) as queue:
+        queue.put_many(range(2_400))
+        with monkeypatch.context() as patched:
+            patched.setattr(Connection, "receive", receive)
+            with pytest.raises(KeyboardInterrupt):
+                queue.claim(3_000)
+        assert [delivery.attempt for delivery in queue.claim(2_400)] == [1] * 2_400
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_the_answer_to_an_interrupted_put_answers_nothing_else(
     queue: bide.Queue, monkeypatch: pytest.MonkeyPatch, *, before: bool

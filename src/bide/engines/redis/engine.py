@@ -83,7 +83,7 @@ class RedisEngine:
         self._sender.on_lost = self._lose
         self._sender.open()
         self._shards = ShardMap(settings.shards, self._sender.send)
-        self._interrupted: list[tuple[Call, Sent]] = []
+        self._interrupted: list[tuple[Call, Sent, Any]] = []
         """Claims of which nobody has heard what they brought, because of an interrupt."""
         self._names = QueueNames(self._sender, clustered=settings.cluster is not None)
 
@@ -133,9 +133,11 @@ class RedisEngine:
 
     def _give_back(self, now: int | None) -> None:
         """Return what was claimed while nobody could hear of it; what fails to comes back later."""
+        for place, (call, sent, answer) in enumerate(self._interrupted):
+            if answer is None:  # first of all: another call would take the place of its reply
+                self._interrupted[place] = call, sent, self._sender.again(call, sent)
         while self._interrupted:
-            call, sent = self._interrupted[0]
-            answer = self._sender.again(call, sent)
+            call, _, answer = self._interrupted[0]
             if not isinstance(answer, StoreError):
                 head, ids, _ = answer
                 rows = [part for id in ids for part in (id, head[2])]

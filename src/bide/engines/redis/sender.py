@@ -49,8 +49,9 @@ class Sender(Carrier):
         self._lane = lane
         self._lifetime = int(settings.reconnect) + SPARE
         self._numbers = itertools.count(1)
-        self.claims: list[tuple[Call, Sent]] = []
-        """Claims since the engine cleared this, and as what they were sent."""
+        self.claims: list[tuple[Call, Sent, Any]] = []
+        """Claims since the engine cleared this, as what they were sent, and what each answered, if
+        that is known: later calls may have taken the place of its reply."""
         self._changes: dict[tuple[str, int], int] = {}
         self.on_lost: Callable[[str, int], None] | None = None
         """Called with a queue and how many changes the store has lost, at least."""
@@ -95,7 +96,15 @@ class Sender(Carrier):
             now: Unix milliseconds to go by; `None`: the clock of the server.
         """
         sent = [self._prepare(call, place, now) for place, call in enumerate(calls)]
-        self.claims += [pair for pair in zip(calls, sent, strict=True) if pair[0].script == "claim"]
+        places = [place for place, call in enumerate(calls) if call.script == "claim"]
+        first = len(self.claims)
+        self.claims += [(calls[place], sent[place], None) for place in places]
+        answers = self._exchange(calls, sent)
+        self.claims[first:] = [(calls[place], sent[place], answers[place]) for place in places]
+        return answers
+
+    def _exchange(self, calls: Sequence[Call], sent: Sequence[Sent]) -> list[Any]:
+        """Send what calls became, and return what each answered."""
         only = None if self._settings.wait_replicas else self.nodes.only
         if only is not None:  # all is well, as mostly
             lost: Lost | None = None
