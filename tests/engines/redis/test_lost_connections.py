@@ -9,7 +9,7 @@ import redis as client_library
 
 from bide.engines.redis import RedisEngine, from_url
 from bide.model.commands import Ack, Cancel, Claim, Command, Count, Lease, Put
-from bide.model.errors import OutcomeUnknown, StoreUnavailable
+from bide.model.errors import OutcomeUnknown, StoreFull, StoreUnavailable
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Outcomes, Reply
 from tests.engines.redis.conftest import Open
@@ -105,6 +105,28 @@ def test_a_claim_whose_reply_was_lost_gets_no_messages_of_another_until_the_same
     (claimed,) = far.execute([Claim("q", 1, HOUR, "w")], now)
     assert isinstance(claimed, Claimed)
     assert [message.id for message in claimed.messages] == ["b"]
+
+
+def test_a_put_whose_reply_was_lost_before_the_server_was_full_is_not_said_to_be_refused(
+    start: Callable[..., RedisServer], open_engine: Open
+) -> None:
+    server = start()
+    proxy = Proxy(server.path)
+    engine = open_engine(proxy.url)
+    ask(engine, put("a"))
+
+    def fill(data: bytes) -> bytes:  # its memory, behind the change
+        proxy.rewrite = lambda data: data
+        server.client().config_set("maxmemory", 1)
+        raise OSError
+
+    proxy.rewrite = fill
+    with pytest.raises(OutcomeUnknown, match=r"may have been carried out or not.*maxmemory"):
+        ask(engine, put("b"))
+    assert server.client().hexists("bide:{q#0}:records", "b")
+    with pytest.raises(StoreFull):
+        ask(engine, put("c"))
+    proxy.close()
 
 
 def test_a_server_that_falls_silent_is_left_for_a_new_connection(

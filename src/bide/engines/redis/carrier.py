@@ -8,7 +8,7 @@ from typing import Any
 
 from bide.engines.redis.calls import ShardMismatch
 from bide.engines.redis.connection import Connection, Lost, is_away, pack
-from bide.engines.redis.faults import Refusal, passes, translate
+from bide.engines.redis.faults import Refusal, has_run, passes, translate
 from bide.engines.redis.nodes import Nodes
 from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import Settings, shown_address
@@ -213,7 +213,8 @@ class Carrier:
         elif word == "READONLY" and self._replaceable:
             self.nodes.lose(connection.address)
         elif word not in ("TRYAGAIN", "CLUSTERDOWN", "NOFUNCTION") and not passes(answer):
-            each.done, each.again = True, False  # it would have told of the first time
+            each.done = True
+            each.again = each.again and not has_run(answer)  # it would have told of the first time
             self._given_up.discard(each.slot)
 
     def _lose(self, connection: Connection, due: Iterable[Sent | None], lost: Lost) -> None:

@@ -89,6 +89,14 @@ def passes(answer: object) -> bool:
     return isinstance(answer, Refusal) and answer.word in ("BUSY", "MASTERDOWN", "NOREPLICAS")
 
 
+def has_run(answer: Refusal) -> bool:
+    """Tell whether an error is of a script, which has looked whether it was executed before.
+
+    The server itself refuses before that: it is full, its disk fails, the rights were changed.
+    """
+    return answer.word in ("SHARDS", "CORRUPT") or "@user_function" in str(answer)
+
+
 def no_connection(error: Exception, shown: str, place: str) -> StoreError:
     """Return why there is no connection, with the fix.
 
