@@ -32,7 +32,7 @@ from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Names, Outcomes
 from tests.engines.redis.conftest import Open
 from tests.engines.redis.proxy import Proxy
-from tests.servers import RedisServer, free_port
+from tests.servers import PATIENCE, RedisServer, free_port
 
 Start = Callable[..., RedisServer]
 HOUR = 3_600_000
@@ -90,6 +90,17 @@ def test_a_worker_that_starts_when_the_server_is_full_drains_it(
     assert not ask(worker, Claim("q", 1, HOUR, "w")).messages
 
 
+def test_a_full_server_is_drained_by_a_url_that_names_another_number_of_shards(
+    open_engine: Open, start: Start
+) -> None:
+    server = start()
+    ask(open_engine(server.url), put(*"abcdef"))
+    server.client().config_set("maxmemory", "1mb")
+    other = open_engine(f"{server.url}?shards=8")
+    assert all(ask(other, Cancel("q", [*"abcde"])).outcomes)
+    assert [m.id for m in ask(other, Claim("q", 6, HOUR, "w")).messages] == ["f"]
+
+
 def test_of_a_batch_only_the_guilty_hears_of_it(open_engine: Open, start: Start) -> None:
     server = start()
     engine = open_engine(server.url)
@@ -128,6 +139,20 @@ def test_a_replica_is_no_place_to_put(open_engine: Open, start: Start) -> None:
     engine = open_engine(server.url)
     with pytest.raises(StoreReadOnly, match="this server is a replica: name the master"):
         ask(engine, put("b"))
+
+
+def test_who_has_read_from_a_replica_is_told_at_once_that_it_takes_no_puts(
+    open_engine: Open, start: Start
+) -> None:
+    server = start()
+    ask(open_engine(server.url), put("a"))
+    server.client().replicaof("127.0.0.1", "1")
+    engine = open_engine(f"{server.url}?reconnect={PATIENCE}")
+    assert ask(engine, Count("q")).sizes.total == 1
+    began = time.monotonic()
+    with pytest.raises(StoreReadOnly, match="this server is a replica: name the master"):
+        ask(engine, put("b"))
+    assert time.monotonic() < began + PATIENCE
 
 
 def test_a_password_is_needed_and_never_shown(open_engine: Open, start: Start) -> None:

@@ -113,7 +113,7 @@ class Sender(Carrier):
             except Lost as error:
                 heard, lost = error.answers, error
             if lost is None and Refusal not in set(map(type, heard)):
-                self._replaceable = True
+                self._replaceable = self._replaceable or any(each.writes for each in sent)
                 self._given_up.clear()
                 return self._see(calls, heard)
             self.hear(only, sent, heard, lost)

@@ -110,7 +110,7 @@ end)
 -- ARGV 8 wanted: of how many to make it if it is not there; the first shard decides, the others follow; empty:
 --      only look
 -- Reply: [now, change, how many or 0, next number of a message here]
-define('shards', {}, function()
+define('shards', {'allow-oom'}, function()
   local wanted = tonumber(ARGV[8])
   if wanted and not exists then
     SHARDS = wanted
