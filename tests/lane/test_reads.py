@@ -92,3 +92,14 @@ def test_closing_closes_the_second_connection_too(busy: Lane, tmp_path: Path) ->
     waiting(busy)
     busy.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bide.db"]
+
+
+def test_what_a_store_can_do_is_told_while_its_writer_is_stuck(
+    busy: Lane, writer: FlakyEngine
+) -> None:
+    with writer.held():
+        stuck = spawn(busy.call, put("b"))
+        writer.wait_until_held()
+        assert spawn(lambda: busy.capabilities).result(PATIENCE).shared
+        assert not stuck.done()
+    stuck.result(PATIENCE)

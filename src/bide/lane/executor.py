@@ -58,7 +58,9 @@ class Executor:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the engine can do."""
+        """What the engine can do. An event loop may ask: it does not wait for a running batch."""
+        if (engine := self._engine) is not None:
+            return engine.capabilities
         self.refuse_reentry()
         with self._lock:
             return self._opened().capabilities
