@@ -66,6 +66,13 @@ def test_a_broken_store_is_told_without_its_path(serve: Serve, tmp_path: Path) -
         ("redis://:secret@10.0.0.1/0", "redis://:***@10.0.0.1/0: refused", "the store: refused"),
         ("unix:///run/redis/redis.sock", "unix:///run/redis/redis.sock: no such file",
          "the store: no such file"),
+        ("redis://:secret@cache.internal:6379/0",
+         "redis://:***@cache.internal:6379/0: no connection to cache.internal:6379 (Error 111 "
+         "connecting to 10.1.2.3:6379. Connection refused)",
+         "the store: no connection to the store (Error 111 connecting to .... Connection refused)"),
+        ("postgresql://bide@db.internal/app",
+         'connection to server at "db.internal" (10.1.2.3), port 5432 failed: refused',
+         "connection to server at the store (...), port 5432 failed: refused"),
         ("memory://", "cannot read /etc/bide/key.pem (denied)", "cannot read ... (denied)"),
     ],
 )  # fmt: skip

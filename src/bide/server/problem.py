@@ -273,6 +273,9 @@ LOG_EVERY = 10.0
 _FILE = re.compile(r"(?<![\w/.:<])/[^\s/:;,()'\"]+(?:/[^\s/:;,()'\"]+)+")
 """An absolute path of at least two parts."""
 
+_ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b(?::\d+)?")
+"""An IPv4 address, and a port."""
+
 _log = logging.getLogger("bide.server")
 
 
@@ -289,6 +292,10 @@ class ClientText:
         self._places = [(mask(store), "the store"), (str(path), "the store")]
         if path.parent != path and str(path.parent) != "/":
             self._places.append((str(path.parent), "the folder of the store"))
+        hosts = parts.netloc.rpartition("@")[2].split(",")
+        self._places += [(host, "the store") for host in hosts if ":" in host]
+        names = [host.partition(":")[0] for host in hosts]
+        self._places += [(f'"{name}"', "the store") for name in names if name]
         self._logged: tuple[str, float] = "", 0.0
 
     def of(self, error: BideError) -> str:
@@ -296,11 +303,14 @@ class ClientText:
         return self.without_places(str(error)) if isinstance(error, StoreError) else str(error)
 
     def without_places(self, text: str) -> str:
-        """Return a text without the place of the store and other paths; log it if it had any."""
+        """Return a text without the place of the store, addresses and paths; log it if it had any.
+
+        Anybody may ask at /readyz whether the store is there.
+        """
         told = text
         for place, words in self._places:
             told = told.replace(place, words)
-        told = _FILE.sub("...", told)
+        told = _FILE.sub("...", _ADDRESS.sub("...", told))
         before, at = self._logged
         now = time.monotonic()
         if told != text and (text != before or now - at >= LOG_EVERY):
