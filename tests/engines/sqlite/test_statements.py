@@ -58,6 +58,12 @@ def test_every_statement_compiles(store: sqlite3.Connection, name: str) -> None:
     assert store.execute(f"EXPLAIN {statement}", parameters(statement)).fetchall()
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_no_statement_needs_a_newer_sqlite_than_old_systems_bring(name: str) -> None:
+    # Python 3.11 and 3.12 of Red Hat Enterprise Linux 9 have SQLite 3.34.
+    assert not re.search(r"RETURNING|->|IIF|STRICT|MATERIALIZED", getattr(SQL, name))
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if not creates(name)])
 def test_no_statement_walks_through_a_table_of_messages(
     store: sqlite3.Connection, name: str

@@ -281,9 +281,9 @@ class Session:
             "rows": json_text(rows), "how": ENDINGS.index(how), "now": self.now, "by": by,
             "history": bool(queue.history), "results": bool(queue.result_ttl),
         }  # fmt: skip
-        ids = self.run(SQL.remember_ends, bounds).fetchall()
-        queue.ended += len(ids)
+        queue.ended += self.run(SQL.remember_ends, bounds).rowcount
         if queue.result_ttl:  # somebody may wait for the result
+            ids = self.run(SQL.ids, (json_text(seqs),))
             self.ends += [end_of(queue.name, id) for (id,) in ids]
 
     def failed(

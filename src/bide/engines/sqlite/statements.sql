@@ -283,8 +283,10 @@ SELECT m.queue, m.id, :how, :now, coalesce(l.holder, :by), m.due, m.attempt + (l
        l.since,
        CASE WHEN :history THEN m.failures END, CASE WHEN :results THEN json_extract(j.value, '$[1]') END
 FROM json_each(:rows) j CROSS JOIN bide_message m ON m.seq = json_extract(j.value, '$[0]')
-  LEFT JOIN bide_lease l ON l.seq = m.seq
-RETURNING id;
+  LEFT JOIN bide_lease l ON l.seq = m.seq;
+
+-- name: ids
+SELECT m.id FROM json_each(?) j CROSS JOIN bide_message m ON m.seq = j.value;
 
 -- name: forget_ends
 DELETE FROM bide_ended WHERE seq IN (
