@@ -3,12 +3,13 @@
 import base64
 import hmac
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bide.lane.shared import close_lane, open_lane
-from bide.model.commands import Find
+from bide.model.commands import Cancel, Find
 from bide.model.replies import Found
 from bide.server.access.tokens import KEY, KEYS
 from tests.server.client import Client, Q
@@ -106,6 +107,26 @@ def test_all_servers_of_a_store_know_the_secret_and_no_caller_its_key(
     number, _, secret = lease["token"].partition(".")
     digest = hmac.digest(reply.messages[0].data, f"shop/orders\n{number}\nm".encode(), "sha256")
     assert secret == base64.urlsafe_b64encode(digest[:16]).decode().rstrip("=")
+    close_lane(lane)
+
+
+def test_servers_agree_on_a_key_again_when_the_store_has_lost_it(
+    serve: Serve, make_token: Any, tmp_path: Path
+) -> None:
+    """One of them knows the old key; another began since then, and made a new one."""
+    token = make_token("shop", "produce", "consume")
+    old = serve(auth="required").with_token(token)
+    assert old.post(f"{Q}/ack", {"leases": [claimed(old)]}).status == 200
+    lane = open_lane(f"sqlite:///{tmp_path}/bide.db")
+    lane.call(Cancel(KEYS, [KEY]))
+    new = serve(auth="required").with_token(token)
+    assert old.post(f"{Q}/ack", {"leases": [claimed(new)]}).status == 200
+    assert new.post(f"{Q}/ack", {"leases": [claimed(old)]}).status == 200
+    lane.call(Cancel(KEYS, [KEY]))  # nobody begins: those that are there keep theirs
+    wrong = {"id": "m", "token": claimed(old)["token"] + "x"}
+    assert old.post(f"{Q}/ack", {"leases": [wrong]}).status == 409
+    third = serve(auth="required").with_token(token)
+    assert third.post(f"{Q}/ack", {"leases": [claimed(new, "n")]}).status == 200
     close_lane(lane)
 
 

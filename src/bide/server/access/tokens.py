@@ -320,11 +320,13 @@ class LeaseSecrets:
             LeaseLost: a secret is missing.
         """
         key, pause = await self._known_key(), self._large.pauses()
-        found = []
+        found, fresh = [], False
         for lease in leases:
             if lease.secret is not None:
-                right = _secret(key, queue, lease.id, lease.token)
-                good = hmac.compare_digest(right.encode(), lease.secret.encode())
+                good = _is_secret(key, queue, lease)
+                if not good and not fresh:  # a store that was lost has another key since then
+                    key, fresh = await self._read_key(self._key), True
+                    good = _is_secret(key, queue, lease)
                 found.append(Lease(lease.id, lease.token if good else NO_LEASE))
             elif trusted:
                 found.append(lease)
@@ -337,14 +339,27 @@ class LeaseSecrets:
         return found
 
     async def _known_key(self) -> bytes:
-        while self._key is None:
+        return await self._read_key() if self._key is None else self._key
+
+    async def _read_key(self, known: bytes | None = None) -> bytes:
+        """Return the key in the store.
+
+        Args:
+            known: put it if there is none; a new one by default.
+        """
+        while True:
             (message,) = expect(Found, await self._lane.acall(Find(KEYS, [KEY]))).messages
             if message is not None:
                 self._key = message.data
-            else:  # of several servers that make one at the same time, the first succeeds
-                key = Item(KEY, secrets.token_bytes(32), json=False, at=LATEST)
-                await self._lane.acall(Put(KEYS, [key]))
-        return self._key
+                return message.data
+            # Of several servers that make one at the same time, the first succeeds.
+            key = Item(KEY, known or secrets.token_bytes(32), json=False, at=LATEST)
+            await self._lane.acall(Put(KEYS, [key]))
+
+
+def _is_secret(key: bytes, queue: str, lease: Lease) -> bool:
+    right = _secret(key, queue, lease.id, lease.token)
+    return hmac.compare_digest(right.encode(), (lease.secret or "").encode())
 
 
 def _secret(key: bytes, queue: str, id: str, number: int) -> str:
