@@ -8,6 +8,7 @@ import pytest
 
 from bide.server.app import answer
 from bide.server.call import Call
+from bide.server.limits.open_calls import MAX_HINTS, Listener
 from bide.server.operation import Answer, Operation
 from bide.server.service import Service
 from bide.server.settings import Settings
@@ -60,3 +61,16 @@ def test_a_mistake_before_is_an_answer_of_its_own(caplog: pytest.LogCaptureFixtu
     assert start["status"] == 500
     assert b"boom" not in body["body"]
     assert "RuntimeError: boom" in caplog.text
+
+
+def test_a_stream_that_is_read_slowly_keeps_so_many_hints() -> None:
+    """Each end of a message that somebody waits for is a hint under a name of its own."""
+    listener = Listener()
+    for number in range(MAX_HINTS + 1):
+        listener.tell(f"orders m{number}", 5)
+    listener.tell("orders m0", 3)
+    assert listener.news.is_set()
+    hints = listener.take()
+    assert (len(hints), hints["orders m0"]) == (MAX_HINTS, 3)
+    listener.tell("orders", 1)
+    assert listener.take() == {"orders": 1}

@@ -105,6 +105,11 @@ class Claimers:
         return found
 
 
+MAX_HINTS = 10_000
+"""How many hints wait for a listener whose client reads slowly. More are dropped: they only hurry a
+client that looks again by itself."""
+
+
 class Listener:
     """The hints that one listener has not taken yet: at most one per queue."""
 
@@ -114,7 +119,8 @@ class Listener:
 
     def tell(self, queue: str, wake: int) -> None:
         """Keep the earliest time of a queue."""
-        self.hints[queue] = min(wake, self.hints.get(queue, wake))
+        if queue in self.hints or len(self.hints) < MAX_HINTS:
+            self.hints[queue] = min(wake, self.hints.get(queue, wake))
         self.news.set()
 
     def take(self) -> dict[str, int]:
