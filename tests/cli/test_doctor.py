@@ -55,4 +55,6 @@ def test_all_messages_are_looked_at_if_it_is_asked_for(
 
 def test_init_says_where_the_store_is(run: Bide, url: str) -> None:
     assert run("init").stdout == f"url\t{url}\nqueues\t0\n"
+    run("token", "create", "--rights", "put")  # in a queue of bide's own, which no command counts
+    assert run("init").stdout == f"url\t{url}\nqueues\t0\n"
     assert run("queues").exit_code == 0

@@ -55,6 +55,12 @@ def test_everything_that_can_be_said_is_kept(run: Bide) -> None:
     assert listed(run, "--all") == [told]
 
 
+@pytest.mark.parametrize(("rate", "told"), [("3", 3.0), ("7/s", 7.0), ("30/m", 0.5)])
+def test_a_rate_is_written_as_that_of_a_queue(run: Bide, rate: str, told: float) -> None:
+    run("subscription", "put", "shop", "orders", URL, "--rate", rate)
+    assert listed(run)[0]["rate"] == pytest.approx(told, rel=1e-5)
+
+
 def test_one_of_a_namespace_may_be_named_as_the_list_does(run: Bide) -> None:
     made = run("subscription", "put", "team/shop", "team/orders", URL)
     assert made.exit_code == 0, made.output
@@ -157,6 +163,8 @@ def test_what_cannot_be_is_said_in_options(run: Bide) -> None:
     assert "--concurrency 0 must be between 1 and 1,000" in result.output
     result = run("subscription", "put", "shop", "orders", URL, "--rate", "-1")
     assert "--rate -1.0 must be between" in result.output
+    result = run("subscription", "put", "shop", "orders", URL, "--rate", "fast")
+    assert "'fast' is not a valid rate; write '5/s', '100/m'" in result.output
     result = run("subscription", "put", "shop", "orders", URL, "--header", "nothing")
     assert result.exit_code == 2
     for again in ("X-Shop", "x-shop"):

@@ -40,7 +40,7 @@ async def push(
     queue_type: str = "quorum",
     metrics: tuple[str, int] | None = None,
 ) -> None:
-    """Push the subscriptions of a store until SIGTERM or Ctrl-C; a second signal ends at once.
+    """Push the subscriptions of a store until a signal; a second SIGTERM or Ctrl-C ends at once.
 
     Args:
         url: of the store.
@@ -71,6 +71,9 @@ async def push(
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+            # A closed terminal sends it twice: the second one hurries nobody.
+            loop.add_signal_handler(signal.SIGHUP, stopping.set)
         with _metrics_server(lane, pusher, metrics):
             pushing = asyncio.create_task(pusher.run(grace))
             _log.info("pushing, from %s", mask(url))

@@ -341,6 +341,34 @@ def test_two_processes_share_the_work_and_stop_gracefully(tmp_path: Path) -> Non
 
 
 @pytest.mark.process
+def test_a_closed_terminal_lets_what_is_under_way_finish(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "bide.db")
+
+    async def story() -> None:
+        async with receiver() as it:
+            await stage.subscribe(it.url, concurrency=1)
+            closed = asyncio.Event()
+
+            async def wait(got: Got, _: object) -> bytes:
+                await closed.wait()
+                return answer(200)
+
+            it.script = wait
+            await stage.put(1)
+            log = stage.path.with_suffix(".log")
+            with process(stage.path, grace="10m") as pushing:
+                await until(lambda: it.under_way == 1)
+                for _ in range(2):  # of the shell and of the system
+                    pushing.send_signal(signal.SIGHUP)
+                    await until(lambda: "stopping; what is under way" in log.read_text())
+                closed.set()
+                assert await asyncio.to_thread(pushing.wait, 60) == 0
+            assert stage.counts().flow.acked == 1
+
+    stage.play(story())
+
+
+@pytest.mark.process
 def test_a_second_signal_does_not_wait_for_what_is_under_way(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "bide.db")
 

@@ -23,7 +23,7 @@ def init(store: Store, out: Output) -> None:
     Example:
       bide init --url postgresql://owner@db.example.com/shop
     """
-    queues = store.names(own=True)
+    queues = store.names()
     out.report(
         {"url": store.shown, "queues": len(queues)}, DONE, f"the store at {store.shown} is ready"
     )

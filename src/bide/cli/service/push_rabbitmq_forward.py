@@ -53,9 +53,9 @@ def push(
     can run on one store: they share the work, and when one dies, another sends the messages that it
     held.
 
-    Messages go to public addresses only, unless --allow-network names other networks. On SIGTERM or
-    Ctrl-C, requests under way get the grace time to finish; the rest returns to the queue, and the
-    attempt does not count. A second signal returns it at once.
+    Messages go to public addresses only, unless --allow-network names other networks. On SIGTERM,
+    Ctrl-C or a closed terminal, requests under way get the grace time to finish; the rest returns
+    to the queue, and the attempt does not count. A second SIGTERM or Ctrl-C returns it at once.
 
     \b
     Example:

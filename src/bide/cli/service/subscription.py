@@ -3,6 +3,7 @@
 import functools
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from bide.cli.errors import CommandError, require_packages
 from bide.cli.output import ID, TEXT, Cell, Column, Output
 from bide.cli.program import Group
 from bide.cli.store import Store, on_any_store, on_store
+from bide.model.errors import InvalidArgument
+from bide.model.times import interval
 from bide.server.subscriptions.subscribe import Identity
 
 if TYPE_CHECKING:
@@ -116,8 +119,19 @@ def on_subscription(*options: option.Decorator) -> Callable[[Callable[..., Any]]
     return decorate
 
 
-def _number(name: str, help: str, kind: type = int) -> Callable[..., Any]:
-    return click.option(name, type=kind, metavar="N", help=help)
+def _number(name: str, help: str) -> Callable[..., Any]:
+    return click.option(name, type=int, metavar="N", help=help)
+
+
+def _per_second(text: str) -> float:
+    with suppress(ValueError):
+        return float(text)
+    try:
+        return 1_000_000 / interval(text)  # in microseconds
+    except InvalidArgument as error:
+        raise click.BadParameter(str(error).removeprefix("rate=")) from None
+    except ZeroDivisionError:
+        return 0.0
 
 
 @on_any_store(click.argument("name"), click.argument("queue"), group=subscription)
@@ -125,7 +139,10 @@ def _number(name: str, help: str, kind: type = int) -> Callable[..., Any]:
 @namespace_option
 @option.headers("A header for every request", ":")
 @_number("--concurrency", "The maximum number of concurrent requests; 10, or 500 for RabbitMQ.")
-@_number("--rate", "Requests per second; not limited by default.", float)
+@click.option(
+    "--rate", type=_per_second, metavar="RATE",
+    help="Requests per second, or such as 100/m; not limited by default.",
+)  # fmt: skip
 @option.time("--timeout", "How long the receiver may take to answer; 15s.")
 @_number("--attempts", "The maximum number of attempts per message; 10.")
 @option.time("--first", "The delay after the first failed attempt; doubles each time; 10s.")

@@ -1,5 +1,6 @@
 """`bide token`: the tokens that give access to the server."""
 
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -143,7 +144,8 @@ def _print_token(out: Output, text: str, made: "Token") -> None:
         warn("it does not expire")
     else:
         until = f"{local(made.expires)} ({relative(made.expires)})"
-        warn(f"it expires {until}; bide token rotate {made.name or made.id} makes the next one")
+        again = f"bide token rotate {quote(made.name or made.id)}"
+        warn(f"it expires {until}; {again} makes the next one")
 
 
 @on_store(group=token, name="list")
