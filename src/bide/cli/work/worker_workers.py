@@ -151,8 +151,8 @@ def list_(store: Store, out: Output) -> None:
 
     With the number of messages that they handle of the number that they can, and the message that
     they have handled for the longest time. In a pipe, each line is: name, messages that it handles,
-    the longest of them, for how many seconds, seconds that its report is overdue, queues with
-    commas between them.
+    the longest of them, for how many milliseconds, milliseconds that its report is overdue, queues
+    with commas between them.
 
     \b
     Example:
@@ -206,7 +206,7 @@ def _longest(one: WorkerProcess) -> tuple[str, float | None]:
 def _line(one: WorkerProcess) -> tuple[object, ...]:
     id, lasting = _longest(one)
     running = sum(busy.running for busy in one.busy.values())
-    times = ("" if ms is None else f"{ms / 1000:g}" for ms in (lasting, one.silent))
+    times = ("" if ms is None else f"{ms:.0f}" for ms in (lasting, one.silent))
     return one.holder, running, id, *times, ",".join(one.queues)
 
 
