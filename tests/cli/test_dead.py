@@ -142,6 +142,13 @@ def test_a_living_message_is_no_dead_letter(run: Bide, letters: bide.Queue) -> N
     assert letters.counts().sizes.delayed == 1
 
 
+def test_purge_names_the_ids_that_are_no_dead_letters(run: Bide, letters: bide.Queue) -> None:
+    result = run("dead", "purge", "orders", "a", "alive", "none", "--yes")
+    assert (result.stdout, result.exit_code) == ("purged\t1\n", 1)
+    assert "alive is not a dead letter of orders: it is delayed" in result.stderr
+    assert "none is not a dead letter of orders: it is not there" in result.stderr
+
+
 def test_list_so_many(run: Bide, letters: bide.Queue) -> None:
     result = run("dead", "orders", "--error", "ValueError", "--limit", "1")
     assert len(result.stdout.splitlines()) == 1

@@ -178,6 +178,16 @@ def _none(store: Store, queues: list[Queue], queue: str | None, letters: DeadFil
     return f"no match among {plural(total, LETTER)} {where}"
 
 
+def _letter(queue: Queue, id: str) -> Message | None:
+    """Return a dead letter, or say why there is none of this id."""
+    message = queue.get(id)
+    if message is not None and message.state == "dead":
+        return message
+    where = "is not there" if message is None else f"is {message.state}"
+    warn(f"{id} is not a dead letter of {queue.name}: it {where}")
+    return None
+
+
 @on_store(option.queue, group=dead)
 @filter_options
 def show(store: Store, out: Output, queue: str, **chosen: Any) -> bool:
@@ -197,10 +207,7 @@ def show(store: Store, out: Output, queue: str, **chosen: Any) -> bool:
     orders = store.existing(queue)
     shown, missing = 0, False
     for id in letters.ids:
-        message = orders.get(id)
-        if message is None or message.state != "dead":
-            where = "is not there" if message is None else f"is {message.state}"
-            warn(f"{id} is not a dead letter of {queue}: it {where}")
+        if _letter(orders, id) is None:
             missing = True
     for shown, message in enumerate(letters.of(orders), 1):  # noqa: B007
         if out.terminal:
@@ -260,7 +267,7 @@ def purge(
     """Delete dead letters permanently.
 
     Asks first on a terminal; elsewhere it needs --yes, unless it can be taken back (--undo). The
-    exit code is 1 if ids, --error or --after find none.
+    exit code is 1 if ids, --error or --after find none, or one of the ids is not a dead letter.
 
     \b
     Example:
@@ -280,11 +287,14 @@ def purge(
     def command(ids: list[str]) -> Purge:
         return Purge(queue, "dead", ids=ids)
 
-    return _change(
+    orders = store.existing(queue)
+    missing = [id for id in dict.fromkeys(letters.ids) if _letter(orders, id) is None]
+    changed = _change(
         store, out, queue, letters, "purged",
         lambda ids: store.ask(Outcomes, command(ids)).outcomes,
         lambda ids: bulk_of(command(ids), by_id=True), dry_run=dry_run, undoable=undoable, yes=yes,
     )  # fmt: skip
+    return changed and not missing
 
 
 def _change(

@@ -130,7 +130,9 @@ class Mover:
         check_whole(batch, "batch", 1, MAX_PAGE)
         check_blocking("move takes two", source, target)
         if source.name == target.name and source._url == target._url:
-            raise InvalidArgument(f"{source.name} at {source.url} is the source and the target")
+            raise InvalidArgument(
+                f"{source.name} at {source.url} is the source and the target; name another store"
+            )
         self._source = source
         self._target = target
         self._batch = batch
