@@ -6,27 +6,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from bide.model import commands as cmd
 from bide.model.message import IN_TRANSIT, Failure
-from bide.model.replies import Outcome, Outcomes
-from bide.testing.conformance.driver import HOUR, START, Driver, leases
+from bide.model.replies import Outcome
+from bide.testing.conformance.driver import HOUR, RICH, START, Driver, done, leases
 
 __all__ = ["ChangeCases"]
 
-EVERYTHING: dict[str, Any] = {
-    "priority": 3, "attempts": 4, "expires": 50, "group": "g", "headers": {"a": "ü"},
-}  # fmt: skip
 CHANGES: list[dict[str, Any]] = [
     {"data": b'{"b": 2}'}, {"data": b"\xff", "json": False}, {"data": b"", "json": False},
     {"priority": 255}, {"priority": 0}, {"attempts": 9}, {"expires": 7}, {"expires": None},
     {"group": "gé"}, {"group": None}, {"headers": {"b": "c"}}, {"headers": {}}, {"headers": None},
     {"at": START + 9}, {"data": b"2", "priority": 1, "group": "h", "at": START + 1},
 ]  # fmt: skip
-BY_ID: list[cmd.Cancel | cmd.Reschedule | cmd.Revive | cmd.Purge] = [
-    cmd.Cancel("q"), cmd.Reschedule("q", [], START + HOUR), cmd.Revive("q", [], HOUR),
-    cmd.Purge("q", "dead"),
-]  # fmt: skip
-"""The commands that take a version for each message."""
+VERSIONED: dict[str, dict[str, Any]] = {
+    "cancel": {}, "reschedule": {"at": START + HOUR}, "revive": {"delay": HOUR}, "purge_by_id": {},
+}  # fmt: skip
+"""The commands that take a version for each message, and what else they are given."""
 
 
 class ChangeCases:
@@ -38,28 +33,27 @@ class ChangeCases:
         assert not driver.reschedule("a", delay=9, if_due=START + 4)[0]
         moved = driver.reschedule("a", at=START - 3, if_due=START + 5)
         assert moved == [Outcome("a", True, "ready", START - 3)]
-        reply = driver.ask(cmd.Reschedule("q", ["b", "a"], delay=100), Outcomes)
         moved = [Outcome("b", False), Outcome("a", True, "delayed", START + 100)]
-        assert reply == Outcomes(moved, wake=START + 100)
-        assert driver.ask(cmd.Reschedule("q", ["b"], delay=5), Outcomes).wake is None
+        assert driver.reschedule("b", "a", delay=100) == moved
+        assert driver.wake == START + 100
+        driver.reschedule("b", delay=5)
+        assert driver.wake is None
         assert driver.get("a") == msgspec.structs.replace(before, due=START + 100)
-        driver.wait(120)
-        assert driver.take() == ["a"]
+        assert driver.wait(120).take() == ["a"]
 
     def test_revive_gives_all_attempts_again(self, driver: Driver) -> None:
         driver.retry(driver.lease("a", attempts=1), reason="no")
-        driver.wait(9)
-        reply = driver.ask(cmd.Revive("q", ["a"], 30), Outcomes)
-        assert reply == Outcomes([Outcome("a", True, "delayed", START + 39)], wake=START + 39)
-        message = driver.get("a")
-        assert (message.attempt, message.ended, message.error) == (0, None, "no")
+        due = driver.wait(9).now + 30
+        assert driver.revive("a", delay=30) == [Outcome("a", True, "delayed", due)]
+        assert driver.wake == due
+        driver.shows("a", attempt=0, ended=None, error="no")
 
     # Versions.
 
     def test_cancel_only_if_the_version_and_due_time_are_the_same(self, driver: Driver) -> None:
         driver.put("a", at=START + 50)
         seen = driver.get("a").version
-        driver.put("a", at=START + 50, data=b"2", on_conflict="replace")
+        driver.replace("a", at=START + 50, data=b"2")
         mine = driver.get("a").version
         for condition in ({"if_version": seen}, {"if_due": START},
                           {"if_version": mine, "if_due": START}):  # fmt: skip
@@ -76,39 +70,33 @@ class ChangeCases:
         assert not driver.cancel("a", if_version=again)[0]
         assert driver.cancel("a", if_version=seen)[0]
 
-    def test_a_message_named_twice_has_another_version_after_its_first_change(
-        self, driver: Driver
-    ) -> None:
+    def test_the_first_of_two_changes_ends_the_version(self, driver: Driver) -> None:
         driver.put("a", delay=9)
         both = driver.reschedule("a", "a", delay=50, if_version=driver.get("a").version)
         seen = driver.get("a").version
         both += driver.reschedule("a", "a", delay=60, versions=[seen, seen])
         both += driver.edit("a", "a", data=b"2", json=True, if_version=driver.get("a").version)
-        seen = driver.get("a").version
-        both += driver.put("a", "a", data=b"3", on_conflict="replace", if_version=seen)
-        assert [outcome.done for outcome in both] == [True, False] * 4
-        assert driver.get("a").data == b"3"
+        both += driver.replace("a", "a", data=b"3", if_version=driver.get("a").version)
+        assert done(both) == [True, False] * 4
+        driver.shows("a", data=b"3")
 
-    @pytest.mark.parametrize("verb", BY_ID, ids=lambda verb: type(verb).__name__)
-    def test_each_message_of_a_command_may_have_a_version_of_its_own(
-        self, driver: Driver, verb: Any
-    ) -> None:
+    @pytest.mark.parametrize("verb", VERSIONED)
+    def test_each_message_may_have_a_version_of_its_own(self, driver: Driver, verb: str) -> None:
         for id in "abc":
             driver.put(id, at=START, group=f"g{id}", expires=HOUR, attempts=2)
-        if isinstance(verb, (cmd.Revive, cmd.Purge)):
+        if verb in ("revive", "purge_by_id"):
             driver.bury(*driver.hold(3), reason="no")
-        versions = [driver.get(id).version for id in "cba"]
+        versions = [driver.get(id).version for id in "cbaa"]
         driver.edit("b", priority=7)
-        asked = msgspec.structs.replace(verb, ids=[*"cbad"], versions=[*versions, versions[0]])
-        if isinstance(verb, (cmd.Cancel, cmd.Reschedule)):
-            late = driver.ask(msgspec.structs.replace(asked, if_due=START + 1), Outcomes)
-            assert not any(late.outcomes)
-            asked = msgspec.structs.replace(asked, if_due=START)
-        outcomes = driver.ask(asked, Outcomes).outcomes
+        fields, change = {**VERSIONED[verb], "versions": versions}, getattr(driver, verb)
+        if verb in ("cancel", "reschedule"):
+            assert not any(change(*"cbad", if_due=START + 1, **fields))
+            fields["if_due"] = START
+        outcomes = change(*"cbad", **fields)
         assert [one.id for one in outcomes] == [*"cbad"]
-        assert [one.done for one in outcomes] == [True, False, True, False]
-        assert driver.get("b").priority == 7
-        after = None if isinstance(verb, (cmd.Cancel, cmd.Purge)) else "delayed"
+        assert done(outcomes) == [True, False, True, False]
+        driver.shows("b", priority=7)
+        after = None if verb in ("cancel", "purge_by_id") else "delayed"
         assert driver.state("a") == driver.state("c") == after
 
     @pytest.mark.parametrize("expires", [None, HOUR])
@@ -123,18 +111,14 @@ class ChangeCases:
         driver.retry(*driver.hold(), delay=40, reason="no")
         driver.wait(40)
         driver.retry(*driver.hold(), delay=50, release=True)
-        message = driver.get("a")
-        assert (message.due, message.planned, message.version) == (driver.now + 50, START, seen)
+        driver.shows("a", due=driver.now + 50, planned=START, version=seen)
         for delay in (50, 40):  # the first dies after retries, the second after a revival
-            driver.wait(delay)
-            driver.bury(*driver.hold())
+            driver.wait(delay).bury(*driver.hold())
             assert driver.page("dead").messages[0].version == seen
             assert driver.revive("a", delay=30)[0]
-            due, revived = driver.now + 30, driver.get("a")
-            assert (revived.due, revived.asked, revived.version) == (due, START, seen)
-            assert (revived.planned, revived.expires) == (None, expires)
-            driver.wait(30)
-            claimed = driver.claim()
+            due, kept = driver.now + 30, {"asked": START, "version": seen}
+            driver.shows("a", due=due, planned=None, expires=expires, **kept)
+            claimed = driver.wait(30).claim()
             assert [(m.asked, m.version) for m in claimed.messages] == [(START, seen)]
             driver.retry(*leases(claimed), delay=40)
             retried = driver.page("delayed").messages[0]
@@ -142,44 +126,36 @@ class ChangeCases:
             assert not driver.edit("a", data=b"3", if_version="0" * 16)[0]
             assert driver.edit("a", data=retried.data, if_version=seen)[0]
         assert driver.reschedule("a", delay=0, if_version=seen)[0]
-        moved = driver.get("a")
-        assert (moved.asked, moved.planned, moved.expires) == (None, None, expires)
-        assert moved.version != seen
+        assert driver.shows("a", asked=None, planned=None, expires=expires).version != seen
 
     def test_an_edit_or_a_put_of_a_revived_message_asks_anew(self, driver: Driver) -> None:
         for id in "abc":
             driver.bring(id, "dead")
-        driver.wait(5)
-        driver.revive(*"abc", delay=40)
+        driver.wait(5).revive(*"abc", delay=40)
         seen = driver.get("a")
         assert driver.edit("a", priority=3, expires=7)[0]
         assert driver.edit("b", delay=9)[0]
-        assert driver.put("c", on_conflict="replace", if_version=seen.version)[0]
-        edited, moved, replaced = (driver.get(id) for id in "abc")
-        assert (edited.asked, edited.due, edited.expires) == (START, seen.due, 7)
-        assert (moved.asked, moved.due) == (None, driver.now + 9)
-        assert (replaced.asked, replaced.due) == (None, driver.now)
+        assert driver.replace("c", if_version=seen.version)[0]
+        edited = driver.shows("a", asked=START, due=seen.due, expires=7)
+        moved = driver.shows("b", asked=None, due=driver.now + 9)
+        replaced = driver.shows("c", asked=None, due=driver.now)
         assert len({one.version for one in (seen, edited, moved, replaced)}) == 4
 
     @pytest.mark.parametrize("change", ["edit", "reschedule", "revive"])
-    def test_a_new_due_time_ends_what_a_retry_has_changed(
-        self, driver: Driver, change: str
-    ) -> None:
+    def test_a_new_due_time_ends_what_a_retry_changed(self, driver: Driver, change: str) -> None:
         driver.retry(driver.lease("a", attempts=2, expires=100), delay=40)
-        before = driver.get("a")
-        assert (before.planned, before.expires) == (START, 60)
+        before = driver.shows("a", planned=START, expires=60)
         if change == "revive":
             driver.set_aside("a")
         getattr(driver, change)("a", delay=90)
-        message = driver.get("a")
-        assert (message.planned, message.expires, message.due) == (None, 100, START + 90)
-        assert (message.version == before.version) == (change == "revive")
+        after = driver.shows("a", planned=None, expires=100, due=START + 90)
+        assert (after.version == before.version) == (change == "revive")
 
     # Edit.
 
     def test_an_edit_changes_what_is_named_and_nothing_else(self, driver: Driver) -> None:
         failures = (Failure(1, START - 9, "w", "no"),)
-        driver.put("b", delay=5, attempt=1, failures=failures, **EVERYTHING)
+        driver.put("b", delay=5, attempt=1, failures=failures, **RICH)
         for change in CHANGES:
             before = driver.get("b")
             (outcome,) = driver.edit("b", **change)
@@ -197,9 +173,9 @@ class ChangeCases:
     def test_a_dead_letter_is_edited_and_stays_dead(self, driver: Driver) -> None:
         driver.retry(driver.lease("a", attempts=1), reason="no")
         before = driver.get("a")
-        driver.wait(5)
         change: dict[str, Any] = {"data": b"2", "attempts": 5, "group": "g", "priority": 2}
-        assert driver.edit("a", **change) == [Outcome("a", True, "dead", before.due, before.ended)]
+        edited = driver.wait(5).edit("a", **change)
+        assert edited == [Outcome("a", True, "dead", before.due, before.ended)]
         after = driver.get("a")
         assert after == msgspec.structs.replace(before, **change)
         assert driver.edit("a", delay=5, data=b"3") == [driver.refusal("a")]
@@ -231,40 +207,27 @@ class ChangeCases:
 
     def test_an_edit_of_the_due_time_wakes_and_moves(self, driver: Driver) -> None:
         driver.put("a", delay=HOUR)
-        reply = driver.ask(cmd.Edit("q", ["b", "a"], delay=5, data=b"2"), Outcomes)
         moved = [Outcome("b", False), Outcome("a", True, "delayed", START + 5)]
-        assert reply == Outcomes(moved, wake=START + 5)
+        assert driver.edit("b", "a", delay=5, data=b"2") == moved
+        assert driver.wake == START + 5
         assert driver.edit("a", at=START - 3) == [Outcome("a", True, "ready", START - 3)]
         assert driver.forecast(1_000, 3).overdue == 1
         assert driver.take() == ["a"]
-
-    def test_an_edit_moves_a_message_to_another_group(self, driver: Driver) -> None:
-        driver.put("a", "b", group="g", delay=5)
-        driver.put("c", delay=5)
-        driver.edit("a", "c", group="h")
-        driver.edit("b", group=None)
-        assert driver.scan(group="g") == []
-        assert sorted(driver.scan(group="h")) == ["a", "c"]
-        assert driver.cancel_where(group="h").count == 2
-        assert driver.scan() == ["b"]
 
     def test_an_edit_of_expires_counts_from_the_planned_due_time(self, driver: Driver) -> None:
         driver.retry(driver.lease("a", attempts=2, expires=100), delay=40)
         version = driver.get("a").version
         driver.edit("a", expires=70)
-        message = driver.get("a")
-        assert (message.planned, message.expires, message.due) == (START, 30, START + 40)
+        driver.shows("a", planned=START, expires=30, due=START + 40)
         driver.edit("a", expires=100)
-        assert driver.get("a").version == version
-        driver.wait(101)
-        assert driver.take() == []
-        assert driver.state("a") == "expired"
+        driver.shows("a", version=version)
+        assert driver.wait(101).take() == []
+        driver.shows("a", state="expired")
 
     def test_an_edit_adds_what_the_queue_had_not(self, driver: Driver) -> None:
         driver.put("a")
         driver.edit("a", expires=1, group="g", headers={"a": "b"})
-        driver.wait(2)
-        assert driver.take() == []
+        assert driver.wait(2).take() == []
         assert driver.purge("expired").count == 1
         driver.put("a")
         assert driver.scan(group="g") == []

@@ -1,6 +1,6 @@
 """A caller of one engine, for the cases of the suite: a method per command, and a clock."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self, TypeVar
 
 from bide.engines.port import Engine
@@ -27,10 +27,17 @@ from bide.model.replies import (
 )
 from bide.testing.conformance.watch import Watch, audit
 
-__all__ = ["HOUR", "START", "Driver", "ids_of", "leases"]
+__all__ = [
+    "HOUR", "LEASE_ENDS", "RICH", "START", "Driver", "done", "ids_of", "leases", "numbered",
+]  # fmt: skip
 
 START = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
 HOUR = 3_600_000
+RICH: dict[str, Any] = {
+    "data": b'"x"', "json": False, "priority": 9, "expires": 50, "attempts": 3, "group": "g",
+    "headers": {"a": "ü"},
+}  # fmt: skip
+"""All options of a message, and none as it is by default."""
 
 R = TypeVar("R", bound=Reply)
 
@@ -43,6 +50,28 @@ def leases(claimed: Claimed) -> list[cmd.Lease]:
 def ids_of(reply: Claimed | Page) -> list[str]:
     """Return the ids of the messages of a reply, in their order."""
     return [message.id for message in reply.messages]
+
+
+def done(outcomes: list[Outcome]) -> list[bool]:
+    """Return what was done, outcome by outcome."""
+    return [outcome.done for outcome in outcomes]
+
+
+def numbered(count: int, start: int = 0, prefix: str = "m") -> list[str]:
+    """Return so many ids, from a number on, that sort as their numbers do."""
+    return [f"{prefix}{number:05}" for number in range(start, start + count)]
+
+
+LEASE_ENDS: dict[str, Callable[["Driver", cmd.Lease], list[Outcome]]] = {
+    "ack": lambda driver, lease: driver.ack(lease),
+    "retry": lambda driver, lease: driver.retry(lease),
+    "retry-later": lambda driver, lease: driver.retry(lease, delay=HOUR),
+    "return": lambda driver, lease: driver.retry(lease, release=True),
+    "return-later": lambda driver, lease: driver.retry(lease, delay=HOUR, release=True),
+    "release": lambda driver, lease: driver.release(lease.id),
+    "bury": lambda driver, lease: driver.bury(lease),
+}
+"""The commands that end a lease."""
 
 
 class Driver:
@@ -59,6 +88,8 @@ class Driver:
         self.engine = engine
         self.queue = queue
         self.now = START
+        self.wake: int | None = None
+        """When the last command that changes says that there is more to claim."""
         self._watch = Watch(engine) if watched else None
 
     def wait(self, ms: int) -> Self:
@@ -85,22 +116,33 @@ class Driver:
         (reply,) = [self._watch.execute(command, self.now)] if self._watch else self.batch(command)
         return expect(kind, reply)
 
-    # Commands that change.
+    # Commands that change. Each returns its outcomes, and sets `wake`.
 
-    def put(
-        self, *ids: str, on_conflict: Any = "keep", if_version: str | None = None, **fields: Any
-    ) -> list[Outcome]:
+    def outcomes(self, command: cmd.Command) -> list[Outcome]:
+        """Execute a command that names messages."""
+        reply = self.ask(command, Outcomes)
+        self.wake = reply.wake
+        return reply.outcomes
+
+    def put(self, *ids: str, on_conflict: Any = "keep", if_version: str | None = None,
+            origin: cmd.Origin | None = None, **fields: Any) -> list[Outcome]:  # fmt: skip
         """Put messages that differ only in their id."""
         items = [Item(**{"id": id, "data": b"1", **fields}) for id in ids]
-        return self.ask(cmd.Put(self.queue, items, on_conflict, if_version), Outcomes).outcomes
+        return self.outcomes(cmd.Put(self.queue, items, on_conflict, if_version, origin))
 
-    def put_items(self, items: Iterable[Item], on_conflict: Any = "keep") -> Outcomes:
+    def put_items(self, items: Iterable[Item], on_conflict: Any = "keep") -> list[Outcome]:
         """Put messages."""
-        return self.ask(cmd.Put(self.queue, list(items), on_conflict), Outcomes)
+        return self.outcomes(cmd.Put(self.queue, list(items), on_conflict))
 
-    def claim(self, count: int = 10, lease: int = 1_000, holder: str = "w1") -> Claimed:
+    def replace(self, *ids: str, **fields: Any) -> list[Outcome]:
+        """Put messages, and replace those that wait or are dead."""
+        return self.put(*ids, on_conflict="replace", **fields)
+
+    def claim(
+        self, count: int = 10, lease: int = 1_000, holder: str = "w1", **fields: Any
+    ) -> Claimed:
         """Claim messages."""
-        return self.ask(cmd.Claim(self.queue, count, lease, holder), Claimed)
+        return self.ask(cmd.Claim(self.queue, count, lease, holder, **fields), Claimed)
 
     def hold(self, count: int = 10, lease: int = 1_000, holder: str = "w1") -> list[cmd.Lease]:
         """Claim messages, and return their leases."""
@@ -109,6 +151,14 @@ class Driver:
     def take(self, count: int = 10, lease: int = 1_000) -> list[str]:
         """Claim messages, and return their ids."""
         return ids_of(self.claim(count, lease))
+
+    def take_all(self, count: int = 500, lease: int = HOUR) -> list[str]:
+        """Claim until nothing comes, and return the ids in their order."""
+        ids = []
+        while taken := self.take(count, lease):
+            assert len(taken) <= count
+            ids += taken
+        return ids
 
     def lease(self, id: str, **fields: Any) -> cmd.Lease:
         """Put a message that is due, and claim it."""
@@ -136,8 +186,7 @@ class Driver:
                 self.ack(token)
             case "expired":
                 self.put(id, expires=1)
-                self.wait(2)
-                assert self.take() == []
+                assert self.wait(2).take() == []
         assert self.state(id) == state
         return token
 
@@ -156,62 +205,66 @@ class Driver:
         self.put("ready3")
         self.put("delayed1", "delayed2", "delayed3", delay=HOUR, group="g")
 
-    def ack(self, *held: cmd.Lease) -> list[Outcome]:
+    def ack(self, *held: cmd.Lease, results: Sequence[bytes | None] = ()) -> list[Outcome]:
         """Ack messages."""
-        return self.ask(cmd.Ack(self.queue, list(held)), Outcomes).outcomes
+        return self.outcomes(cmd.Ack(self.queue, list(held), list(results)))
 
     def retry(self, *held: cmd.Lease, **fields: Any) -> list[Outcome]:
         """Return messages for another attempt."""
-        return self.ask(cmd.Retry(self.queue, list(held), **fields), Outcomes).outcomes
+        return self.outcomes(cmd.Retry(self.queue, list(held), **fields))
 
-    def bury(self, *held: cmd.Lease, reason: str = "") -> list[Outcome]:
+    def bury(self, *held: cmd.Lease, reason: str = "", ids: Sequence[str] = ()) -> list[Outcome]:
         """Make messages dead letters."""
-        return self.ask(cmd.Bury(self.queue, list(held), reason), Outcomes).outcomes
+        return self.outcomes(cmd.Bury(self.queue, list(held), reason, list(ids)))
 
     def release(self, *ids: str, reason: str = "released") -> list[Outcome]:
         """End leases of any worker."""
-        return self.ask(cmd.Release(self.queue, list(ids), reason), Outcomes).outcomes
+        return self.outcomes(cmd.Release(self.queue, list(ids), reason))
 
-    def set_aside(self, *ids: str, reason: str = "") -> list[Outcome]:
+    def set_aside(self, *ids: str, **fields: Any) -> list[Outcome]:
         """Make messages dead letters that no worker holds."""
-        return self.ask(cmd.Bury(self.queue, reason=reason, ids=list(ids)), Outcomes).outcomes
+        return self.outcomes(cmd.Bury(self.queue, ids=list(ids), **fields))
 
     def extend(self, *held: cmd.Lease, lease: int = 1_000) -> list[Outcome]:
         """Extend leases."""
-        return self.ask(cmd.Extend(self.queue, list(held), lease), Outcomes).outcomes
+        return self.outcomes(cmd.Extend(self.queue, list(held), lease))
 
     def cancel(self, *ids: str, **fields: Any) -> list[Outcome]:
         """Cancel messages by id."""
-        return self.ask(cmd.Cancel(self.queue, list(ids), **fields), Outcomes).outcomes
+        return self.outcomes(cmd.Cancel(self.queue, list(ids), **fields))
 
-    def cancel_where(self, *, dry_run: bool = False, **where: Any) -> Affected:
+    def cancel_where(
+        self, *, dry_run: bool = False, actor: str | None = None, **where: Any
+    ) -> Affected:
         """Cancel messages by a rule."""
         rule = cmd.Where(**where)
-        return self.ask(cmd.Cancel(self.queue, where=rule, dry_run=dry_run), Affected)
+        return self.ask(cmd.Cancel(self.queue, where=rule, dry_run=dry_run, actor=actor), Affected)
 
     def reschedule(self, *ids: str, **fields: Any) -> list[Outcome]:
         """Change when messages are due."""
-        return self.ask(cmd.Reschedule(self.queue, list(ids), **fields), Outcomes).outcomes
+        return self.outcomes(cmd.Reschedule(self.queue, list(ids), **fields))
 
     def edit(self, *ids: str, **fields: Any) -> list[Outcome]:
         """Change what is named of messages."""
-        return self.ask(cmd.Edit(self.queue, list(ids), **fields), Outcomes).outcomes
+        return self.outcomes(cmd.Edit(self.queue, list(ids), **fields))
 
-    def revive(self, *ids: str, delay: int = 0) -> list[Outcome]:
+    def revive(self, *ids: str, **fields: Any) -> list[Outcome]:
         """Revive dead letters."""
-        return self.ask(cmd.Revive(self.queue, list(ids), delay), Outcomes).outcomes
+        return self.outcomes(cmd.Revive(self.queue, list(ids), **fields))
 
     def configure(self, **fields: Any) -> Settings:
         """Change settings."""
-        return self.ask(cmd.Configure(self.queue, **fields), Settings)
+        settings = self.ask(cmd.Configure(self.queue, **fields), Settings)
+        self.wake = settings.wake
+        return settings
 
-    def purge(self, state: State, before: int | None = None) -> Affected:
+    def purge(self, state: State, before: int | None = None, **fields: Any) -> Affected:
         """Delete the messages of a state."""
-        return self.ask(cmd.Purge(self.queue, state, before), Affected)
+        return self.ask(cmd.Purge(self.queue, state, before, **fields), Affected)
 
-    def purge_by_id(self, *ids: str) -> list[Outcome]:
+    def purge_by_id(self, *ids: str, **fields: Any) -> list[Outcome]:
         """Delete dead letters."""
-        return self.ask(cmd.Purge(self.queue, "dead", ids=list(ids)), Outcomes).outcomes
+        return self.outcomes(cmd.Purge(self.queue, "dead", ids=list(ids), **fields))
 
     def delete(self) -> Deleted:
         """Delete the queue."""
@@ -227,6 +280,12 @@ class Driver:
         """Return a message that exists."""
         (message,) = self.find(id)
         assert message is not None, f"{id} is not there"
+        return message
+
+    def shows(self, id: str, **fields: Any) -> Message:
+        """Return a message that exists; it must have these fields."""
+        message = self.get(id)
+        assert {name: getattr(message, name) for name in fields} == fields
         return message
 
     def state(self, id: str) -> State | None:
@@ -255,26 +314,41 @@ class Driver:
             assert page.cursor != cursor, "a scan returns the same cursor again"
             cursor = page.cursor
 
-    def scan(self, state: Any = None, limit: int = 500, **where: Any) -> list[str]:
-        """Walk through all pages, and return the ids."""
-        rule = cmd.Where(**where) if where else None
-        ids: list[str] = []
-        for page in self.pages(state, limit=limit, where=rule):
+    def messages(self, state: Any = None, limit: int = 500, **fields: Any) -> list[Message]:
+        """Walk through all pages of a scan, and return the messages."""
+        found: list[Message] = []
+        for page in self.pages(state, limit=limit, **fields):
             assert len(page.messages) <= limit
-            ids += ids_of(page)
-        return ids
+            found += page.messages
+        return found
+
+    def found(self, state: Any = None, **fields: Any) -> list[str]:
+        """Walk through all pages of a scan, and return the ids."""
+        return [message.id for message in self.messages(state, **fields)]
+
+    def scan(self, state: Any = None, limit: int = 500, **where: Any) -> list[str]:
+        """Return the ids of a state, or of those that match a rule."""
+        return self.found(state, limit=limit, where=cmd.Where(**where) if where else None)
 
     def counts(self) -> Counts:
         """Count and audit."""
         return audit(self.engine, self.queue, self.now)
 
+    def count(self, **fields: Any) -> Counts:
+        """Count, without an audit."""
+        return self.ask(cmd.Count(self.queue, **fields), Counts)
+
     def stored(self) -> int:
         """Return how many bytes the queue takes."""
-        return self.ask(cmd.Count(self.queue, stored=True), Counts).stored or 0
+        return self.count(stored=True).stored or 0
 
-    def ends(self, id: str) -> list[End]:
+    def history(self, id: str, **fields: Any) -> Ends:
+        """Return what a queue remembers of an id."""
+        return self.ask(cmd.History(self.queue, id, **fields), Ends)
+
+    def ends(self, id: str, **fields: Any) -> list[End]:
         """Return how messages with an id ended."""
-        return self.ask(cmd.History(self.queue, id), Ends).ends
+        return self.history(id, **fields).ends
 
     def forecast(self, bucket: int, buckets: int) -> Forecasted:
         """Count what falls due when."""
@@ -283,6 +357,11 @@ class Driver:
     def explain(self, id: str | None = None) -> Explained:
         """Return what tells why a message is where it is."""
         return self.ask(cmd.Explain(self.queue, id), Explained)
+
+    def explains(self, id: str, **fields: Any) -> None:
+        """See that an explanation has these fields."""
+        told = self.explain(id)
+        assert {name: getattr(told, name) for name in fields} == fields
 
     def queues(self, prefix: str = "") -> list[str]:
         """Name the queues."""

@@ -6,7 +6,7 @@ They have few ids, few tokens and short times, so that their commands interact.
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from hypothesis import HealthCheck, Phase, given, settings
@@ -19,9 +19,10 @@ from bide.engines.memory import MemoryEngine
 from bide.engines.port import Engine
 from bide.model import commands as cmd
 from bide.model.message import EXPIRED_KEEP, LAPSED, STATES, Failure, Item, Message, version_of
-from bide.model.replies import Affected, Claimed, Explained, Page, Reply, Sizes
-from bide.testing.conformance.driver import START
-from bide.testing.conformance.watch import Watch, audit, dump, reply_of
+from bide.model.replies import Claimed, Explained, Page, Reply, Sizes
+from bide.model.times import LIMITS
+from bide.testing.conformance.driver import START, Driver
+from bide.testing.conformance.watch import Watch, audit, dump
 
 __all__ = [
     "QUEUES", "Player", "Script", "ScriptCases", "clear", "limited_scripts", "scripts",
@@ -217,25 +218,18 @@ class Player:
 
     def batch(self, ops: Sequence[Op], now: int) -> list[Reply]:
         """Execute a step as one batch."""
-        return self._play(ops, lambda commands: self._engine.execute(commands, now))
-
-    def singly(self, ops: Sequence[Op], now: int) -> list[Reply]:
-        """Execute a step command by command."""
-        return self._play(
-            ops, lambda commands: [self._engine.execute([each], now)[0] for each in commands]
-        )
-
-    def watched(self, ops: Sequence[Op], now: int) -> list[Reply]:
-        """Execute a step command by command, each checked against the lifecycle."""
-        return self._play(
-            ops, lambda commands: [self._watch.execute(each, now) for each in commands]
-        )
-
-    def _play(
-        self, ops: Sequence[Op], execute: Callable[[list[cmd.Command]], list[Reply]]
-    ) -> list[Reply]:
         commands = [self._resolve(op) for op in ops]
-        replies = execute(commands)
+        return self._told(commands, self._engine.execute(commands, now))
+
+    def singly(self, ops: Sequence[Op], now: int, *, watched: bool = False) -> list[Reply]:
+        """Execute a step command by command, each checked against the lifecycle if watched."""
+        commands = [self._resolve(op) for op in ops]
+        if watched:
+            return self._told(commands, [self._watch.execute(each, now) for each in commands])
+        return self._told(commands, [self._engine.execute([each], now)[0] for each in commands])
+
+    def _told(self, commands: list[cmd.Command], replies: list[Reply]) -> list[Reply]:
+        """Return what is to be compared of replies, and remember their tokens."""
         for command, reply in zip(commands, replies, strict=True):
             if isinstance(reply, Claimed) and reply.messages:
                 assert reply.token > self._last.get(command.queue, 0), "a token did not grow"
@@ -274,59 +268,44 @@ def plain(command: cmd.Command, reply: Reply) -> Reply:
     if isinstance(reply, Explained):  # a server adds who claims through it
         return replace(reply, workers=None, subscriptions=None)
     if isinstance(reply, Page) and isinstance(command, cmd.Scan):
-        messages = reply.messages
-        if command.state is None:
-            messages = sorted(messages, key=lambda message: message.id)
-        return Page(messages, None)
+        return Page(reply.messages if command.state else by_id(reply.messages), None)
     return reply
+
+
+def at(engine: Engine, queue: str, now: int) -> Driver:
+    """Return a caller of a queue at some time."""
+    return Driver(engine, queue, watched=False).wait(now - START)
 
 
 def dumped(engine: Engine, queue: str, now: int) -> dict[str, Any]:
     """Return all that commands can read of a queue."""
-    states: list[Any] = [*STATES, "next"]
-    seen: dict[str, Any] = {
-        state: _walk(engine, cmd.Scan(queue, state, limit=2), now) for state in states
-    }
+    one = at(engine, queue, now)
+    seen: dict[str, Any] = {state: one.messages(state, limit=2) for state in (*STATES, "next")}
     for group in GROUPS:
-        members = _walk(engine, cmd.Scan(queue, where=cmd.Where(group=group), limit=2), now)
-        seen[f"group {group}"] = sorted(members, key=lambda message: message.id)
+        seen[f"group {group}"] = by_id(one.messages(where=cmd.Where(group=group), limit=2))
     seen["all"] = dump(engine, queue, now)
-    by_page = _walk(engine, cmd.Scan(queue, limit=2), now)
-    assert {message.id: message for message in by_page} == seen["all"]
-    assert len(by_page) == len(seen["all"])
+    assert by_id(one.messages(limit=2)) == by_id(seen["all"].values())
     reads: list[cmd.Command]
     reads = [cmd.Forecast(queue, 3, 4), cmd.Queues(""), *(cmd.History(queue, id) for id in IDS)]
-    seen["reads"] = engine.execute(reads, now)
+    seen["reads"] = one.batch(*reads)
     return seen
 
 
-def _walk(engine: Engine, scan: cmd.Scan, now: int) -> list[Message]:
-    messages: list[Message] = []
-    cursor = None
-    while True:
-        page = reply_of(engine, replace(scan, cursor=cursor), Page, now)
-        messages += page.messages
-        if page.cursor is None:
-            return messages
-        assert page.cursor != cursor, "a scan returns the same cursor again"
-        cursor = page.cursor
+def by_id(messages: Iterable[Message]) -> list[Message]:
+    """Return messages in the order of their ids."""
+    return sorted(messages, key=lambda message: message.id)
 
 
 def clear(engine: Engine, queue: str, now: int) -> None:
     """Remove everything from a queue; nothing may be left."""
-    moment = now + 2 * EXPIRED_KEEP  # no lease of a script is that long
-    commands: list[cmd.Command] = [
-        cmd.Configure(queue, False, 0, 0, 0, limit=0, rate=0, group_limit=0, group_rate=0),
-        cmd.Claim(queue, 0, 1, "w"),
-        cmd.Cancel(queue, where=cmd.Where(after=0)),
-        cmd.Purge(queue, "dead"),
-        cmd.Purge(queue, "expired"),
-    ]
-    for reply in engine.execute(commands, moment):
-        assert not isinstance(reply, Affected) or not reply.more
-    counts = audit(engine, queue, moment)
+    one = at(engine, queue, now + 2 * EXPIRED_KEEP)  # no lease of a script is that long
+    one.configure(paused=False, keep=0, history=0, result_ttl=0, **dict.fromkeys(LIMITS, 0))
+    one.claim(0)
+    for gone in (one.cancel_where(after=0), one.purge("dead"), one.purge("expired")):
+        assert not gone.more
+    counts = one.counts()
     assert (counts.sizes, counts.kept, counts.oldest) == (Sizes(), 0, None)
-    assert dump(engine, queue, moment) == {}
+    assert dump(engine, queue, one.now) == {}
 
 
 def compare(engine: Engine, script: Script) -> None:
@@ -338,7 +317,7 @@ def compare(engine: Engine, script: Script) -> None:
         now += step
         # A batch is its commands one after the other, so every other step goes singly.
         play = subject.singly if number % 2 else subject.batch
-        assert play(ops, now) == example.watched(ops, now)
+        assert play(ops, now) == example.singly(ops, now, watched=True)
         for queue in QUEUES:
             assert audit(engine, queue, now) == audit(oracle, queue, now)
     for queue in QUEUES:

@@ -9,8 +9,8 @@ import pytest
 from bide.model import commands as cmd
 from bide.model.commands import Lease
 from bide.model.message import STATES, Item, State
-from bide.model.replies import Outcome, Outcomes
-from bide.testing.conformance.driver import START, Driver
+from bide.model.replies import Outcome
+from bide.testing.conformance.driver import START, Driver, done
 
 __all__ = ["StateCases"]
 
@@ -29,15 +29,17 @@ class Verb(NamedTuple):
 
     def on(self, driver: Driver, *held: Lease) -> list[Outcome]:
         """Execute it for messages, by lease or by the id of the lease."""
-        return driver.ask(self.command(driver.queue, list(held)), Outcomes).outcomes
+        return driver.outcomes(self.command(driver.queue, list(held)))
 
 
-def _ids(held: list[Lease]) -> list[str]:
-    return [lease.id for lease in held]
+def by_id(verb: Callable[..., cmd.Command], *more: Any, **fields: Any) -> Callable[..., Any]:
+    """Return what makes a command that names messages by the ids of their leases."""
+    return lambda queue, held: verb(queue, *more, ids=[lease.id for lease in held], **fields)
 
 
-def _put(queue: str, held: list[Lease], on_conflict: Any = "keep") -> cmd.Put:
-    return cmd.Put(queue, [Item(id, b"2") for id in _ids(held)], on_conflict)
+def put(on_conflict: Any) -> Callable[[str, list[Lease]], cmd.Put]:
+    """Return what makes a put of messages with the ids of some leases."""
+    return lambda queue, held: cmd.Put(queue, [Item(one.id, b"2") for one in held], on_conflict)
 
 
 WAITING: list[State] = ["delayed", "ready"]
@@ -50,28 +52,18 @@ BY_LEASE = {
     "bury": Verb(cmd.Bury, ["leased"]),
 }
 BY_ID = {
-    "bury by id": Verb(lambda queue, held: cmd.Bury(queue, ids=_ids(held)), WAITING),
-    "cancel": Verb(lambda queue, held: cmd.Cancel(queue, _ids(held)), WAITING),
-    "edit": Verb(
-        lambda queue, held: cmd.Edit(queue, _ids(held), data=b"3"), [*WAITING, "dead"],
-        repeats=True,
-    ),
-    "edit with a due time": Verb(
-        lambda queue, held: cmd.Edit(queue, _ids(held), delay=5), WAITING, repeats=True
-    ),
-    "purge by id": Verb(lambda queue, held: cmd.Purge(queue, "dead", ids=_ids(held)), ["dead"]),
-    "put": Verb(_put, [], stores=True),
-    "put that replaces": Verb(
-        lambda queue, held: _put(queue, held, "replace"), [*WAITING, "dead"], repeats=True,
-        stores=True,
-    ),
-    "put that revives": Verb(lambda queue, held: _put(queue, held, "revive"), ["dead"]),
-    "release": Verb(lambda queue, held: cmd.Release(queue, _ids(held), "no"), ["leased"]),
-    "reschedule": Verb(
-        lambda queue, held: cmd.Reschedule(queue, _ids(held), delay=5), WAITING, repeats=True
-    ),
-    "revive": Verb(lambda queue, held: cmd.Revive(queue, _ids(held)), ["dead"]),
-}  # fmt: skip
+    "bury by id": Verb(by_id(cmd.Bury), WAITING),
+    "cancel": Verb(by_id(cmd.Cancel), WAITING),
+    "edit": Verb(by_id(cmd.Edit, data=b"3"), [*WAITING, "dead"], repeats=True),
+    "edit with a due time": Verb(by_id(cmd.Edit, delay=5), WAITING, repeats=True),
+    "purge by id": Verb(by_id(cmd.Purge, "dead"), ["dead"]),
+    "put": Verb(put("keep"), [], stores=True),
+    "put that replaces": Verb(put("replace"), [*WAITING, "dead"], repeats=True, stores=True),
+    "put that revives": Verb(put("revive"), ["dead"]),
+    "release": Verb(by_id(cmd.Release, reason="no"), ["leased"]),
+    "reschedule": Verb(by_id(cmd.Reschedule, delay=5), WAITING, repeats=True),
+    "revive": Verb(by_id(cmd.Revive), ["dead"]),
+}
 every_verb = pytest.mark.parametrize("verb", (BY_LEASE | BY_ID).values(), ids=[*BY_LEASE, *BY_ID])
 
 
@@ -79,9 +71,7 @@ class StateCases:
     """Which command changes a message in which state."""
 
     @every_verb
-    def test_a_command_changes_messages_in_its_states_only(
-        self, driver: Driver, verb: Verb
-    ) -> None:
+    def test_a_command_changes_only_its_states(self, driver: Driver, verb: Verb) -> None:
         for state, is_ranked in [*((state, False) for state in STATES), ("ready", True)]:
             one = driver.apart(f"{state}-{is_ranked}")
             lease = one.bring("a", state)
@@ -104,8 +94,7 @@ class StateCases:
         for attempts, state in enumerate(after, 1):
             one = driver.apart(state)
             lease = one.lease("a", attempts=attempts)
-            one.wait(1_000)
-            (outcome,) = verb.on(one, lease)
+            (outcome,) = verb.on(one.wait(1_000), lease)
             assert one.counts().flow.lapsed == 1
             assert outcome.done == (state in verb.states)
             if not outcome.done:
@@ -113,20 +102,16 @@ class StateCases:
                 assert one.state("a") == state
 
     @every_verb
-    def test_a_message_named_twice_is_changed_as_one_after_the_other(
-        self, driver: Driver, verb: Verb
-    ) -> None:
+    def test_a_message_named_twice_is_changed_twice(self, driver: Driver, verb: Verb) -> None:
         lease = driver.bring("a", verb.states[0]) if verb.states else Lease("a", 0)
         again = verb.on(driver, lease, lease)
-        assert [outcome.done for outcome in again] == [True, verb.repeats]
+        assert done(again) == [True, verb.repeats]
         if not verb.repeats and driver.find("a") != [None]:
             assert again[1] == driver.refusal("a")
         driver.counts()
 
     @every_verb
-    def test_a_command_without_messages_or_queue_changes_nothing(
-        self, driver: Driver, verb: Verb
-    ) -> None:
+    def test_a_command_without_messages_changes_nothing(self, driver: Driver, verb: Verb) -> None:
         if not isinstance(verb.command("q", []), cmd.Put):
             assert verb.on(driver, Lease("a", 1)) == [Outcome("a", False)]
             assert driver.queues() == []
@@ -135,17 +120,14 @@ class StateCases:
         assert driver.counts().sizes.ready == 1
 
     @pytest.mark.parametrize("verb", BY_LEASE.values(), ids=BY_LEASE)
-    def test_only_the_token_of_its_lease_settles_a_message(
-        self, driver: Driver, verb: Verb
-    ) -> None:
+    def test_only_its_own_token_settles_a_message(self, driver: Driver, verb: Verb) -> None:
         old = driver.lease("a")
-        driver.wait(1_000)
-        new = driver.hold(holder="w2")[0]
+        (new,) = driver.wait(1_000).hold(holder="w2")
         assert verb.on(driver, old) == [Outcome("a", False, "leased", START, START + 2_000, "w2")]
         other = driver.lease("b")
         assert verb.on(driver, Lease("a", other.token)) == [driver.refusal("a")]
         mixed = verb.on(driver, Lease("b", other.token - 1), new, Lease("unknown", 1))
         assert [(o.id, o.done) for o in mixed] == [("b", False), ("a", True), ("unknown", False)]
         good_first = verb.on(driver, other, Lease("b", other.token - 1))
-        assert [outcome.done for outcome in good_first] == [True, False]
+        assert done(good_first) == [True, False]
         assert good_first[1].state == driver.state("b")

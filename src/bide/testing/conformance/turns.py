@@ -9,7 +9,7 @@ import pytest
 from bide.model.message import Item
 from bide.model.rank import GAP, LOOK_GROUPS, LOOK_MESSAGES, LOOK_MOST, PROMOTE
 from bide.model.times import interval
-from bide.testing.conformance.driver import HOUR, START, Driver, ids_of, leases
+from bide.testing.conformance.driver import HOUR, START, Driver, ids_of, leases, numbered
 from bide.testing.conformance.limiting import limited, put
 
 __all__ = ["BurstCases", "TurnCases"]
@@ -17,10 +17,7 @@ __all__ = ["BurstCases", "TurnCases"]
 
 def one_by_one(driver: Driver) -> str:
     """Claim messages one at a time until none comes; return them in their order."""
-    found = []
-    while taken := driver.take(1, HOUR):
-        found += taken
-    return " ".join(found)
+    return " ".join(driver.take_all(1))
 
 
 def line_up(driver: Driver) -> None:
@@ -32,21 +29,18 @@ def line_up(driver: Driver) -> None:
 class TurnCases:
     """How a limited queue chooses."""
 
-    def test_groups_take_turns(self, driver: Driver) -> None:
+    @pytest.mark.parametrize("count", [1, 5, 500])
+    def test_groups_take_turns(self, driver: Driver, count: int) -> None:
         limited(driver, "a1 a2 a3 a4 b1 b2 c1 -1 -2", limit=100)
-        assert one_by_one(driver) == "a1 b1 c1 -1 a2 b2 -2 a3 a4"
+        assert " ".join(driver.take_all(count)) == "a1 b1 c1 -1 a2 b2 -2 a3 a4"
 
-    def test_groups_enter_in_the_order_in_which_their_messages_are_due(
-        self, driver: Driver
-    ) -> None:
+    def test_groups_enter_in_the_order_of_their_due_times(self, driver: Driver) -> None:
         limited(driver, "c1 a1 b1 c2", limit=100)
         put(driver, "d1", at=START - 1)
         put(driver, "-1 e1", priority=1)
         assert one_by_one(driver) == "d1 -1 e1 c1 a1 b1 c2"
 
-    def test_groups_that_enter_between_two_deliveries_do_so_in_their_order(
-        self, driver: Driver
-    ) -> None:
+    def test_groups_enter_between_two_deliveries_in_their_order(self, driver: Driver) -> None:
         limited(driver, "d1 d2 d3 c1", limit=100)
         first = driver.hold(1, HOUR)
         put(driver, "z1")
@@ -60,30 +54,26 @@ class TurnCases:
         # Entered: d and c; then d was served; then x, y, z, b and none; d comes behind all of them
         assert one_by_one(driver) == "c1 z1 y1 z2 b1 -1 d1 d2 d3"
 
-    def test_a_group_of_expired_messages_leaves_its_turn_to_the_next_group(
-        self, driver: Driver
-    ) -> None:
+    def test_a_group_of_expired_messages_leaves_its_turn(self, driver: Driver) -> None:
         put(driver, "a1", expires=1)
         limited(driver, "b1 b2 c1", limit=100)
-        driver.wait(2)
-        assert driver.take(2) == ["b1", "c1"]
+        assert driver.wait(2).take(2) == ["b1", "c1"]
 
     def test_many_expired_messages_leave_room_for_others(self, bare: Driver) -> None:
         """Together they are more than a claim examines, and less than it may bring."""
         bare.configure(limit=2 * PROMOTE)
         count = PROMOTE * 2 // 3
-        bare.put(*[f"a{number}" for number in range(count)], expires=1)
-        bare.put(*[f"b{number}" for number in range(count)])
+        bare.put(*numbered(count), expires=1)
+        bare.put(*numbered(count, count))
         line_up(bare)
         bare.wait(2)
-        assert bare.take(PROMOTE) + bare.take(PROMOTE) == [f"b{number}" for number in range(count)]
+        assert bare.take(PROMOTE) + bare.take(PROMOTE) == numbered(count, count)
 
     def test_a_group_whose_line_becomes_empty_enters_anew(self, driver: Driver) -> None:
         limited(driver, "c1 b1 a1", limit=100)
         driver.claim(0)
         driver.reschedule("c1", delay=1)
-        driver.wait(1)
-        driver.claim(0)
+        driver.wait(1).claim(0)
         driver.edit("b1", group="a")
         put(driver, "b2")
         assert one_by_one(driver) == "b1 c1 b2 a1"
@@ -103,25 +93,22 @@ class TurnCases:
         count = GAP + PROMOTE
         limited(bare, "a1 a2 a3", limit=20_000)
         assert bare.take(1) == ["a1"]
-        ids = [f"m{number:04}" for number in reversed(range(count))]
+        ids = numbered(count)[::-1]
         bare.put_items([Item(id, b"1", group=id) for id in ids])
         line_up(bare)
         served = bare.take(count + 2)
         assert [id for id in served if id[0] == "m"] == ids
         assert served.index("a2") == GAP - 1
 
-    def test_one_claim_gives_a_message_of_each_group_in_turn(self, driver: Driver) -> None:
-        limited(driver, "a1 a2 a3 b1 b2 c1", limit=100)
-        assert driver.take(5) == ["a1", "b1", "c1", "a2", "b2"]
-
     def test_a_group_that_comes_later_waits_for_no_backlog(self, bare: Driver) -> None:
         bare.configure(limit=1)
-        bare.put(*[f"a{number}" for number in range(100)], group="a")
-        comes = {"a0": "b1", "b1": "b2 c1"}
-        for id in ("a0", "b1", "a1", "b2", "c1", "a2"):  # a was served before b2 and c1 came
+        bare.put(*(f"a{number}" for number in range(100)), group="a")
+        # a is served before b2 and c1 come.
+        for id, comes in (("a0", "b1"), ("b1", "b2 c1"), ("a1", ""), ("b2", ""), ("c1", ""),
+                          ("a2", "")):  # fmt: skip
             (lease,) = bare.hold()
             assert lease.id == id
-            put(bare, comes.get(id, ""))
+            put(bare, comes)
             bare.ack(lease)
 
     def test_nobody_waits_for_more_than_one_message_of_each_other_group(self, bare: Driver) -> None:
@@ -167,7 +154,7 @@ class TurnCases:
         driver.reschedule("b1", delay=5)
         driver.edit("c1", group="a")
         driver.edit("a3", priority=5)
-        driver.put("d1", group="b", on_conflict="replace")
+        driver.replace("d1", group="b")
         driver.set_aside("c2")
         # b2 and d2 stayed where they were; d1 has taken its place again behind b2
         assert one_by_one(driver) == "a3 b2 d2 a2 d1 c1"
@@ -187,7 +174,7 @@ class TurnCases:
     def test_a_backlog_is_lined_up_by_several_claims(self, bare: Driver) -> None:
         bare.configure(limit=10)
         count = 2 * PROMOTE + 5
-        bare.put(*[f"a{number:05}" for number in range(count)], group="a", delay=1)
+        bare.put(*numbered(count, prefix="a"), group="a", delay=1)
         bare.put("b", group="b", delay=2)
         bare.wait(10)
         assert (one := bare.claim(1)).behind
@@ -201,7 +188,7 @@ class TurnCases:
 
     def test_a_claim_that_finds_nothing_in_line_yet_is_to_be_repeated(self, bare: Driver) -> None:
         count = 3 * PROMOTE
-        bare.put(*[f"a{number:05}" for number in range(count)], group="a", at=START - 5)
+        bare.put(*numbered(count), group="a", at=START - 5)
         bare.put("b", group="b", at=START - 4)
         bare.put("x", priority=1)
         for _ in range(4):
@@ -212,8 +199,7 @@ class TurnCases:
         assert ids_of(claimed) == ["b"]
 
     def test_a_backlog_that_is_ready_is_lined_up_by_several_claims(self, bare: Driver) -> None:
-        count = 3 * PROMOTE
-        bare.put(*[f"a{number:05}" for number in range(count)], group="a")
+        bare.put(*numbered(3 * PROMOTE, prefix="a"), group="a")
         bare.put("a", priority=1)
         for _ in range(3):
             bare.claim(1)  # this makes them ready
@@ -238,7 +224,7 @@ def burst(
 ) -> None:
     """Set limits of a queue, and put many messages of the group a."""
     driver.configure(**limits)
-    driver.put(*(f"a{number:05}" for number in range(start, stop)), group="a", at=at)
+    driver.put(*numbered(stop - start, start, "a"), group="a", at=at)
 
 
 def drained(driver: Driver) -> list[str]:
@@ -262,7 +248,7 @@ class BurstCases:
         served = ["a00000", "b"] if place else ["b", "a00000"]
         assert (ids_of(claimed), claimed.behind) == (served, True)
         bare.ack(*leases(claimed))
-        assert drained(bare) == [f"a{number:05}" for number in range(1, BURST)]
+        assert drained(bare) == numbered(BURST - 1, 1, "a")
         assert bare.counts().strays == 0
 
     def test_a_burst_that_one_claim_lines_up_leaves_nothing_behind(self, bare: Driver) -> None:
@@ -271,11 +257,10 @@ class BurstCases:
 
     def test_a_burst_without_a_group_delays_no_group(self, bare: Driver) -> None:
         bare.configure(rate=interval("9/s"))
-        bare.put(*(f"-{number:05}" for number in range(BURST)))
+        bare.put(*numbered(BURST))
         put(bare, "b1")
-        assert bare.take() == ["-00000"]
-        bare.wait(200)
-        assert bare.take() == ["b1"]
+        assert bare.take() == ["m00000"]
+        assert bare.wait(200).take() == ["b1"]
 
     def test_of_a_group_priority_and_due_time_decide_what_goes_ahead(self, bare: Driver) -> None:
         burst(bare, at=START - 9, limit=100)
@@ -286,24 +271,20 @@ class BurstCases:
         assert bare.take(3) == ["a00000", "c1", "b1"]  # they came in the order of their due times
         assert bare.take(3) == ["a00001", "b2", "c2"]
         assert bare.take(2) == ["a00002", "b3"]
-        bare.wait(1)
-        assert bare.take(2) == ["a00003", "b4"]
+        assert bare.wait(1).take(2) == ["a00003", "b4"]
 
     def test_a_group_that_has_a_line_is_not_looked_at(self, bare: Driver) -> None:
         burst(bare, at=START - 9, limit=100)
         put(bare, "b1")
         put(bare, "b2", priority=1, at=START + 1)
         assert bare.take(1) == ["a00000"]
-        bare.wait(1)
-        assert bare.take(2) == ["b1", "a00001"]
+        assert bare.wait(1).take(2) == ["b1", "a00001"]
         assert bare.take(1) == ["b2"]
 
     def test_what_falls_due_while_a_burst_is_lined_up_goes_ahead(self, bare: Driver) -> None:
         burst(bare, 0, BURST + PROMOTE, group_limit=1)
         put(bare, "b1", delay=5)
-        held = bare.hold()
-        bare.wait(5)
-        held += bare.hold()
+        held = bare.hold() + bare.wait(5).hold()
         assert [lease.id for lease in held] == ["a00000", "b1"]
         bare.ack(*held)
         put(bare, "b2 c1")
@@ -313,13 +294,11 @@ class BurstCases:
     def test_many_groups_go_ahead_in_the_order_of_their_due_times(self, bare: Driver) -> None:
         burst(bare, at=START - 999, limit=1_000)
         names = [f"g{number * 7 % 300:03}" for number in range(300)]
-        bare.put_items([Item(name, b"1", group=name, at=START - 300 + number // 3)
-                        for number, name in enumerate(names)])  # fmt: skip
+        bare.put_items(Item(name, b"1", group=name, at=START - 300 + number // 3)
+                       for number, name in enumerate(names))  # fmt: skip
         assert bare.take(301) == ["a00000", *names]
 
-    def test_a_look_ahead_that_does_not_end_is_continued_by_the_next_claim(
-        self, bare: Driver
-    ) -> None:
+    def test_a_look_ahead_is_continued_by_the_next_claim(self, bare: Driver) -> None:
         burst(bare, 0, BURST + 2 * PROMOTE, limit=100)
         bare.put_items([Item(f"g{number}", b"1", group=f"g{number:05}", delay=HOUR)
                         for number in range(LOOK_GROUPS)])  # fmt: skip
@@ -330,9 +309,7 @@ class BurstCases:
         assert "y1" not in bare.take(2)  # the next look begins anew
         assert "y1" in bare.take(2)
 
-    def test_a_group_with_very_many_messages_waits_until_they_are_in_line(
-        self, bare: Driver
-    ) -> None:
+    def test_a_group_with_very_many_messages_waits_for_its_line(self, bare: Driver) -> None:
         burst(bare, limit=100)
         for group, count in (("b", LOOK_MOST), ("c", LOOK_MOST + 1)):
             items = [Item(f"{group}{number}", b"1", group=group, delay=HOUR - number)
@@ -346,8 +323,7 @@ class BurstCases:
         burst(bare, stop=BURST + 2 * PROMOTE, limit=100)
         each = LOOK_MOST * 9 // 10
         for group in range(-(-LOOK_MESSAGES // each)):
-            bare.put_items([Item(f"b{group}-{number}", b"1", group=f"b{group}", delay=HOUR)
-                            for number in range(each)])  # fmt: skip
+            bare.put(*numbered(each, prefix=f"b{group}-"), group=f"b{group}", delay=HOUR)
         put(bare, "c1")
         assert bare.take(2) == ["a00000", "a00001"]
         assert "c1" in bare.take(2)
@@ -372,8 +348,7 @@ class BurstCases:
         bare.edit("f1", priority=3)
         bare.set_aside("g1")
         assert bare.counts().strays == 0
-        bare.wait(3)
-        bare.ack(lease)
+        bare.wait(3).ack(lease)
         bare.configure(limit=100)
         assert bare.take(4) == ["d1", "f1", "c1", "a00001"]
         assert bare.state("h1") == "expired"
@@ -391,5 +366,4 @@ class BurstCases:
         bare.configure(limit=0, rate=interval("1/s"))
         assert bare.take() == []  # the rate
         put(bare, "b1", at=START - 1)
-        bare.wait(1_000)
-        assert bare.take() == ["b1"]  # else c1 would have come into line before it
+        assert bare.wait(1_000).take() == ["b1"]  # else c1 would have come into line before it

@@ -7,20 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from bide.engines.port import Engine
-from bide.model.commands import (
-    Ack,
-    Bury,
-    Cancel,
-    Command,
-    Count,
-    Edit,
-    Extend,
-    Put,
-    Release,
-    Reschedule,
-    Retry,
-    Scan,
-)
+from bide.model import commands as cmd
 from bide.model.lifecycle import TRANSITIONS, Transition
 from bide.model.message import EXPIRED_KEEP, LAPSED, Failure, Item, Message, State, remember
 from bide.model.replies import Claimed, Counts, Page, Reply, expect
@@ -30,12 +17,12 @@ __all__ = ["Watch", "audit", "dump", "reply_of"]
 R = TypeVar("R", bound=Reply)
 
 EVERYTHING = 100_000
-ALL = Scan("", limit=EVERYTHING)
+ALL = cmd.Scan("", limit=EVERYTHING)
 
 _KNOWN = {(t.cause, t.before, t.after): t for t in TRANSITIONS}
 
 
-def reply_of(engine: Engine, command: Command, kind: type[R], now: int) -> R:
+def reply_of(engine: Engine, command: cmd.Command, kind: type[R], now: int) -> R:
     """Execute one command, and return its reply, which must be of a kind."""
     (reply,) = engine.execute([command], now)
     return expect(kind, reply)
@@ -52,7 +39,7 @@ def dump(engine: Engine, queue: str, now: int) -> dict[str, Message]:
 
 def audit(engine: Engine, queue: str, now: int) -> Counts:
     """Return the counts of a queue, and fail unless they account for every message."""
-    counts = reply_of(engine, Count(queue, recount=True), Counts, now)
+    counts = reply_of(engine, cmd.Count(queue, recount=True), Counts, now)
     assert counts.recount == counts.sizes, "the counters are not what a recount finds"
     assert counts.strays == 0, "a message is in no state, or in two"
     assert counts.flow.put == counts.flow.gone + counts.sizes.total, "conservation"
@@ -73,7 +60,7 @@ class Watch:
         self._last: dict[str, dict[str, Message]] = {}
         self._claimed: dict[tuple[str, str], int] = {}
 
-    def execute(self, command: Command, now: int) -> Reply:
+    def execute(self, command: cmd.Command, now: int) -> Reply:
         """Execute a command; one that changes something is checked.
 
         Raises:
@@ -93,7 +80,7 @@ class Watch:
         (reply,) = self.engine.execute([command], now)
         after = dump(self.engine, queue, now)
         counts = audit(self.engine, queue, now)
-        if not isinstance(command, (Put, Edit, Reschedule)):
+        if not isinstance(command, (cmd.Put, cmd.Edit, cmd.Reschedule)):
             for id in before.keys() & after.keys():
                 follows = before[id].successor is not None and after[id].successor is None
                 same = before[id].version == after[id].version
@@ -123,7 +110,7 @@ _Step = tuple[str, State | None, State | None]
 
 
 def _steps(
-    command: Command,
+    command: cmd.Command,
     old: Message | None,
     new: Message | None,
     keep: int,
@@ -132,7 +119,7 @@ def _steps(
 ) -> Iterator[_Step]:
     """Return the steps by which a command changed a message, claimed `since` if at all."""
     if old == new:
-        if isinstance(command, Put) and old is not None and old.state == "dead":
+        if isinstance(command, cmd.Put) and old is not None and old.state == "dead":
             # Only the counters show whether a dead letter was replaced by an equal one.
             twins = (item.id == old.id and item.died is not None for item in command.items)
             meant = command.if_version in (None, old.version)
@@ -155,7 +142,7 @@ def _steps(
     if old != new:
         state = old.state if old is not None else None
         ends = old is not None and old.successor is not None
-        if new is not None and ends and not isinstance(command, (Put, Cancel, Extend)):
+        if new is not None and ends and not isinstance(command, (cmd.Put, cmd.Cancel, cmd.Extend)):
             between = _between(command, old)  # type: ignore[arg-type]
             yield _cause(command, state), state, between
             yield "succeed", between, new.state
@@ -173,14 +160,14 @@ def _following(old: Message, item: Item, now: int) -> Message:
     )  # fmt: skip
 
 
-def _between(command: Command, old: Message) -> State | None:
+def _between(command: cmd.Command, old: Message) -> State | None:
     """Return the state of a message whose lease a command ends, before its successor follows."""
-    if isinstance(command, Ack):
+    if isinstance(command, cmd.Ack):
         return None
-    untouched = isinstance(command, Retry) and command.release
-    if isinstance(command, Bury) or (old.attempt >= old.attempts and not untouched):
+    untouched = isinstance(command, cmd.Retry) and command.release
+    if isinstance(command, cmd.Bury) or (old.attempt >= old.attempts and not untouched):
         return "dead"
-    return "delayed" if isinstance(command, Retry) and command.delay else "ready"
+    return "delayed" if isinstance(command, cmd.Retry) and command.delay else "ready"
 
 
 def _taken_back(message: Message, moment: int, holder: str, now: int, since: int | None) -> Message:
@@ -197,17 +184,17 @@ def _taken_back(message: Message, moment: int, holder: str, now: int, since: int
     )
 
 
-def _cause(command: Command, state: State | None) -> str:
-    if isinstance(command, Put):
+def _cause(command: cmd.Command, state: State | None) -> str:
+    if isinstance(command, cmd.Put):
         return "replace" if state is not None else "put"
-    if isinstance(command, Retry) and command.release:
+    if isinstance(command, cmd.Retry) and command.release:
         return "release"
-    if isinstance(command, Release):
+    if isinstance(command, cmd.Release):
         return "end lease"
     return str(command.__struct_config__.tag)
 
 
-def _distinct(command: Command) -> bool:
+def _distinct(command: cmd.Command) -> bool:
     """Whether it names no message twice: only then its changes can be told apart."""
     named = [item.id for item in getattr(command, "items", ())]
     named += getattr(command, "ids", None) or ()
