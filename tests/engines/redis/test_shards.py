@@ -21,7 +21,6 @@ from bide.model.commands import (
     Put,
     Queues,
     Scan,
-    Where,
 )
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item
@@ -245,18 +244,6 @@ def test_pages_go_on_where_they_ended_though_messages_go(open_engine: Open, url:
         if cursor is None:
             break
     assert seen == ids
-
-
-def test_what_goes_by_a_rule_goes_over_all_shards(open_engine: Open, url: str) -> None:
-    engine = open_engine(f"{url}&shards=4")
-    ask(engine, put(*many(2_500), group="g", delay=HOUR))
-    taken = []
-    while True:
-        reply = ask(engine, Cancel("q", where=Where(group="g")))
-        taken.append(reply.count)
-        if not reply.more:
-            break
-    assert taken == [1_000, 1_000, 500]
 
 
 @pytest.mark.parametrize(
