@@ -24,7 +24,7 @@ __all__ = ["QueueCases"]
 
 FAR = 4_500_000_000_000  # 2112
 RULES: list[tuple[dict[str, Any], str]] = [
-    ({"group": "g"}, "bcd"), ({"group": "g", "after": START + 1}, "cd"),
+    ({"group": "g"}, "bcd"), ({"group": "g", "after": START + 4}, "cd"),
     ({"group": "g", "before": START + 4}, "b"), ({"group": "none"}, ""),
     ({"after": START + 4, "before": START + 6}, "cd"), ({"before": START - 8}, "a"),
     ({"after": START - 9, "before": START}, "a"), ({"after": FAR, "before": FAR + 1}, "f"),
