@@ -67,7 +67,9 @@ class ExplainCases:
         for ids, delay, priority in (("c", 3, 0), ("a b", 2, 0), ("heavy", 4, 1), ("top", 4, 255),
                                      ("later", HOUR, 255)):  # fmt: skip
             driver.put(*ids.split(), delay=delay, priority=priority)
-        driver.wait(5)
+        other = driver.wait(5).apart("other")
+        other.put("old", at=START - 9)
+        other.lease("new", priority=9)  # this has made the old one ready: it is ahead of none here
         assert aheads(driver, "top", "heavy", "a", "b", "c", "later") == [0, 1, 2, 3, 4, None]
         assert driver.take(1) == ["top"]  # this has made the others ready
         assert aheads(driver, "heavy", "a", "b", "c") == [0, 1, 2, 3]
@@ -88,6 +90,8 @@ class ExplainCases:
         assert aheads(bare, "top", "older", ids[5]) == [AHEAD + 1, 0, 6]
 
     def test_a_queue_remembers_its_last_pauses(self, driver: Driver) -> None:
+        other = driver.apart("other")
+        other.configure(paused=True, actor="eve")
         driver.put("a")
         for actor in ("ann", "bob"):  # for the second it is paused already
             driver.configure(paused=True, actor=actor)
@@ -103,7 +107,7 @@ class ExplainCases:
             pauses.append(Pause(driver.now, driver.now + 1, "bob"))
             driver.wait(1).configure(paused=False)
         assert driver.explain().pauses == pauses
-        assert driver.apart("another").explain().pauses == []
+        assert other.explain().pauses == [Pause(START, None, "eve")]
         driver.configure(keep=0)
         driver.cancel("a")
         assert driver.delete().done

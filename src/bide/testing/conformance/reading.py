@@ -147,6 +147,9 @@ class ReadCases:
         assert driver.stored() == before
 
     def test_oldest_is_the_earliest_due_time_of_ready_messages(self, driver: Driver) -> None:
+        other = driver.apart("other")
+        other.put("b", at=START - 99)
+        other.lease("heavy", priority=9)  # this has ranked the message of the other queue
         assert driver.counts().oldest is None
         driver.put("later", delay=5)
         assert driver.counts().oldest is None
