@@ -105,9 +105,9 @@ MUTANTS = [
            "place.expires if place.expires is None else place.expires - (due - place.due)",
            "place.expires"),
     Mutant("ids are numbers", SQL,
-           "m.id IN (SELECT value FROM json_each(?));\n\n-- name: find",
+           "m.id IN (SELECT value FROM json_each(?));\n\n-- name: held",
            "CAST(m.id AS REAL) IN (SELECT CAST(value AS REAL) FROM json_each(?));\n\n"
-           "-- name: find"),
+           "-- name: held"),
     Mutant("ranks are text", SQL, "ORDER BY p.rank, p.seq LIMIT ?;\n\n-- name: nth_due",
            "ORDER BY CAST(p.rank AS TEXT), p.seq LIMIT ?;\n\n-- name: nth_due"),
     Mutant("ties are text", SQL, "ORDER BY p.rank, p.seq LIMIT ?;\n\n-- name: nth_due",
