@@ -198,9 +198,10 @@ def test_a_body_of_exactly_the_limit_fits(orders: Any, make: Any) -> None:
         (lambda q: q.ack([], "ab"), "results must be a list, .* not a str"),
         (lambda q: q.put(1, at=10**400), "at=10+ is not between 1970 and 2100; that looks like"),
         (lambda q: q.revive(["a"], delay=-1), "delay=-1 is negative"),
+        (lambda q: q.revive(delay=-1), "delay=-1 is negative"),
         (lambda q: q.revive(["a"], delay="40000d"), "past the year 2100"),
     ],
-    ids=[f"call {number}" for number in range(63)],
+    ids=[f"call {number}" for number in range(64)],
 )
 def test_other_calls_refuse(orders: Any, call: Any, text: str) -> None:
     with pytest.raises(InvalidArgument, match=text):

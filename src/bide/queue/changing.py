@@ -79,14 +79,15 @@ def _reviving(
     builder: CommandBuilder, ids: Iterable[str] | None, delay: Duration
 ) -> Steps[list[Outcome]]:
     """Revive dead letters, a thousand at a time; without ids, all."""
+    command = builder.revive([], delay)  # checks the delay, even if none is dead
     chosen = [] if ids is None else one_or_several(ids)
     scan = builder.scan("dead", None, None, None, 500) if ids is None else None
     while scan is not None:
         page: Page = yield scan
         chosen += [message.id for message in page.messages]
         scan = following(scan, page)
-    parts = in_parts(chosen)
-    return (yield from outcomes_of(*(builder.revive(part, delay) for part in parts)))
+    parts = [msgspec.structs.replace(command, ids=part) for part in in_parts(chosen)]
+    return (yield from outcomes_of(*parts))
 
 
 class Changes(PutAndSettle[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, SettingsT]):
