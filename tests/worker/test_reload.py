@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bide.worker.process.supervisor import Sources
+from bide.worker.process.reload import Sources
 from tests.worker.processes import (
     APP,
     SLOW_TO_BEGIN,

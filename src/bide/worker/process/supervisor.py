@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,46 +29,8 @@ from bide.worker.process.processes import (
     Restarts,
     Slot,
 )
+from bide.worker.process.reload import Sources
 from bide.worker.process.totals import EVERY, StopRequests, Totals
-
-LEFT_OUT = {"__pycache__", "node_modules", "site-packages"}
-
-
-class Sources:
-    """The Python files below a folder; hidden folders and installed packages are left out."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._seen = dict(self._look())
-
-    def changed(self) -> list[Path]:
-        """Return the files that were changed, added or removed since the last call."""
-        now = dict(self._look())
-        before, self._seen = self._seen, now
-        return sorted(path for path in before | now if before.get(path) != now.get(path))
-
-    def _look(self) -> Iterator[tuple[Path, int]]:
-        for folder, folders, files in os.walk(self._folder):
-            folders[:] = [
-                name for name in folders
-                if name not in LEFT_OUT and not name.startswith(".")
-                and not _is_environment(Path(folder, name))
-            ]  # fmt: skip
-            for name in files:
-                if name.endswith(".py"):
-                    path = Path(folder, name)
-                    try:
-                        yield path, path.stat().st_mtime_ns
-                    except OSError:  # removed since the folder was read, or a link to itself
-                        continue
-
-
-def _is_environment(folder: Path) -> bool:
-    """Tell whether a folder is a virtual environment, or may not be entered."""
-    try:
-        return (folder / "pyvenv.cfg").exists()
-    except OSError:  # as the data of a database in a container
-        return True
 
 
 def raise_descriptor_limit() -> None:

@@ -1,0 +1,44 @@
+"""Notice that the code has changed, for `bide worker --reload`."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+LEFT_OUT = {"__pycache__", "node_modules", "site-packages"}
+
+
+class Sources:
+    """The Python files below a folder; hidden folders and installed packages are left out."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._seen = dict(self._look())
+
+    def changed(self) -> list[Path]:
+        """Return the files that were changed, added or removed since the last call."""
+        now = dict(self._look())
+        before, self._seen = self._seen, now
+        return sorted(path for path in before | now if before.get(path) != now.get(path))
+
+    def _look(self) -> Iterator[tuple[Path, int]]:
+        for folder, folders, files in os.walk(self._folder):
+            folders[:] = [
+                name for name in folders
+                if name not in LEFT_OUT and not name.startswith(".")
+                and not _is_environment(Path(folder, name))
+            ]  # fmt: skip
+            for name in files:
+                if name.endswith(".py"):
+                    path = Path(folder, name)
+                    try:
+                        yield path, path.stat().st_mtime_ns
+                    except OSError:  # removed since the folder was read, or a link to itself
+                        continue
+
+
+def _is_environment(folder: Path) -> bool:
+    """Tell whether a folder is a virtual environment, or may not be entered."""
+    try:
+        return (folder / "pyvenv.cfg").exists()
+    except OSError:  # as the data of a database in a container
+        return True
