@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 FIELDS = (
-    "queue", "id", "attempt", "outcome", "lateness", "duration", "handler", "reason", "counts",
-    "running",
+    "queue", "id", "attempt", "outcome", "lateness", "duration", "handler", "holder", "reason",
+    "count", "counts", "running", "subscription", "circuit",
     "method", "path", "status", "operation", "client", "namespace", "token",
 )  # fmt: skip
 

@@ -1,6 +1,7 @@
 """Rate, concurrency, and the circuit that opens when a receiver is dead."""
 
 import asyncio
+import json
 import socket
 import threading
 from functools import partial
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bide.observing.logs import JsonFormatter
 from bide.targets.http.receiver import Circuit
 from tests.targets.http.environment import Stage, until
 from tests.targets.http.receiver import Got, answer, receiver
@@ -198,6 +200,23 @@ def test_a_dead_receiver_is_left_alone_and_messages_keep_their_attempts(stage: S
             assert (await stage.records.peers.circuit("/shop")).since is None
 
     stage.play(story())
+
+
+def test_a_circuit_that_opens_and_closes_has_fields_in_the_log(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with stage.at_work(failures=1, probe=1_000) as (it, worker):
+            it.answers(answer(500), answer(200))
+            await stage.put(1, 2)
+            await stage.pass_time(lambda: stage.counts().flow.acked and not worker.circuit.since)
+
+    stage.play(story())
+    logged = [json.loads(JsonFormatter().format(one)) for one in caplog.records]
+    circuits = [one for one in logged if "circuit" in one]
+    assert [one["circuit"] for one in circuits] == ["open", "closed"]
+    for one in circuits:
+        assert (one["subscription"], one["namespace"], one["queue"]) == ("shop", "", "q")
 
 
 def test_a_message_that_is_answered_in_a_probe_has_used_an_attempt(stage: Stage) -> None:
