@@ -11,7 +11,17 @@ from bide.model.errors import InvalidArgument
 from bide.model.limits import check_whole
 from bide.queue.sorted_set import check_redis
 from bide.queue.sync import Queue, check_blocking
-from bide.queue.takeover.source import NOW, Elsewhere, Entry, Gone, Pickled, Place, Refused, Source
+from bide.queue.takeover.source import (
+    MALFORMED,
+    NOW,
+    Elsewhere,
+    Entry,
+    Gone,
+    Pickled,
+    Place,
+    Refused,
+    Source,
+)
 from bide.queue.takeover.transit import Ready, Transit
 
 Library = Literal["celery", "rq", "arq", "huey", "bullmq"]
@@ -257,6 +267,9 @@ class _Run:
                     self.done.expired += 1
             except Elsewhere:
                 continue
+            except MALFORMED as error:
+                reason = f"it is not as its library writes it ({error!r:.200})"
+                self._refuse(self.source.name(entry), reason)
             else:
                 due = now if item.at == NOW else item.due(now)
                 if not taken and item.expires is not None and due + item.expires < max(due, now):

@@ -9,6 +9,8 @@ from bide.model import body as bodies
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
 from bide.model.message import JOB, Item
+from bide.model.options import check_options
+from bide.queue.values import headers_of
 
 if TYPE_CHECKING:
     from bide.queue.foreign_redis import ForeignRedis
@@ -23,6 +25,11 @@ from bide.model.times import LATEST
 
 class Refused(Exception):
     """A message cannot be taken over; the text says why."""
+
+
+MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What is raised where a message is not as its library writes it. One such message must not keep
+all others where they are."""
 
 
 class Gone(Exception):
@@ -146,22 +153,23 @@ class Source(ABC):
 
     def _job(
         self, id: str, name: str, body: Any, due: int, priority: int, created: int | None = None,
-        expires: int | None = None,
+        expires: int | None = None, group: str | None = None,
     ) -> Item:  # fmt: skip
         """Return a message whose header names its job.
 
         Raises:
-            Refused: the body is no JSON, or the id is not valid.
+            Refused: the body is no JSON, or the id or another field is not valid.
         """
         try:
             data, is_json = bodies.encode(body, self.max_body)
-            headers = {JOB: name}
-            return Item(
+            item = Item(
                 check_name(id), data, is_json, due, priority=priority, expires=expires,
-                headers=headers, created=created,
+                group=group, headers=headers_of({JOB: name}), created=created,
             )  # fmt: skip
+            check_options(item)
         except InvalidArgument as error:
             raise Refused(str(error)) from error
+        return item
 
 
 NOW = 0

@@ -13,6 +13,7 @@ import msgspec
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item
 from bide.queue.takeover.source import (
+    MALFORMED,
     NOW,
     Entry,
     Held,
@@ -134,8 +135,8 @@ class CelerySource(Source):
         )  # fmt: skip
         id, group = id_of(headers)
         priority = min(max(_LOWEST - int(given.get("priority") or 0), 0), _LOWEST)
-        item = self._job(id, headers["task"], msgspec.to_builtins(message), due, priority)
-        return msgspec.structs.replace(item, group=group)
+        body = msgspec.to_builtins(message)
+        return self._job(id, headers["task"], body, due, priority, group=group)
 
     def held(self) -> Iterator[Held]:
         """Yield the tasks that workers have received and not acked, those with an ETA among them.
@@ -149,11 +150,12 @@ class CelerySource(Source):
                 try:
                     found, _, key = json.loads(value)
                     headers = found["headers"]
-                except (ValueError, TypeError, KeyError):
+                    eta = f", due {headers['eta']}" if headers.get("eta") else ""
+                    held = Held(str(headers.get("id")), f"{headers.get('task')}{eta}")
+                except MALFORMED:
                     continue  # not written by Celery
                 if key == self.queue:
-                    eta = f", due {headers['eta']}" if headers.get("eta") else ""
-                    yield Held(str(headers.get("id")), f"{headers.get('task')}{eta}")
+                    yield held
             if not cursor:
                 return
 
@@ -208,10 +210,14 @@ class HueySource(Source):
             message = self._message(entry)
         except (Refused, Pickled):
             return []
-        marks = (f"r:{message['id']}", f"rt:{message['name']}")
+        found = (f"r:{message['id']}", f"rt:{message['name']}")
+        marks = [mark.encode(errors="replace") for mark in found]  # half a character is no mark
         return [
             *(("HEXISTS", f"huey.results.{self._name}", mark) for mark in marks),
-            ("EXISTS", *(f"huey.r.{self._name}.{mark}" for mark in marks)),  # RedisExpireHuey
+            (
+                "EXISTS",
+                *(f"huey.r.{self._name}.".encode() + mark for mark in marks),
+            ),  # RedisExpireHuey
         ]
 
     def name(self, entry: Entry) -> str:
