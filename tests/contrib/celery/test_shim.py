@@ -52,6 +52,24 @@ def states(store: ScratchStore, queue: str = "celery") -> list[str]:
     return [message.state for message in store.queue(queue).scan()]
 
 
+def test_a_task_that_is_sent_by_its_name_has_its_own_queue_and_retries(
+    shop: Shop, bide_worker: WorkerFactory, bide_store: ScratchStore
+) -> None:
+    @shop.app.task(name="often", autoretry_for=(OSError,), max_retries=12, queue="slow")
+    def often(order: int) -> None:
+        shop.seen.append(order)
+        raise ConnectionError("bank")
+
+    result = shop.app.send_task("often", (1,))
+    assert (states(bide_store), states(bide_store, "slow")) == ([], ["ready"])
+    assert result.revoke()
+    shop.app.send_task("often", (2,))
+    worker = bide_worker(shop.app, errors="collect")
+    worker.advance("1d")
+    assert shop.seen == [2] * 13
+    assert states(bide_store, "slow") == ["dead"]
+
+
 def test_delay_and_apply_async_call_the_function(
     shop: Shop, bide_worker: WorkerFactory, bide_store: ScratchStore
 ) -> None:

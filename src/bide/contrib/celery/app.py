@@ -151,7 +151,7 @@ class Celery(App):
         self, name: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, *,
         countdown: float | None = None, eta: datetime | None = None, task_id: str | None = None,
         queue: str | None = None, expires: float | datetime | None = None, priority: int = 0,
-        headers: Mapping[str, str] | None = None, attempts: int = ATTEMPTS, **unknown: Any,
+        headers: Mapping[str, str] | None = None, attempts: int | None = None, **unknown: Any,
     ) -> "AsyncResult":  # fmt: skip
         """Put a message that calls a task, here or in a program with another app.
 
@@ -166,7 +166,7 @@ class Celery(App):
             expires: seconds from now, or the time, after which it is not run.
             priority: 0 to 255; among due messages, higher goes first.
             headers: text beside it.
-            attempts: how often it is delivered at most.
+            attempts: how often it is delivered at most; by default as the task says, or 10 times.
             unknown: Celery's other arguments, which are refused.
 
         Raises:
@@ -176,7 +176,10 @@ class Celery(App):
         """
         if unknown:
             raise unsupported_option(next(iter(unknown)))
-        name_of_queue = queue or self._default
+        known = self.tasks.get(name)
+        name_of_queue = queue or (known and known.options.queue) or self._default
+        if attempts is None:
+            attempts = ATTEMPTS if known is None else known.attempts
         if name_of_queue not in self._queues:
             raise InvalidArgument(
                 f"queue={name_of_queue!r} belongs to no task, so no worker of this app would look "
