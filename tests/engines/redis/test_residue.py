@@ -3,12 +3,26 @@
 import redis as client_library
 
 from bide.engines.redis import RedisEngine
-from bide.model.commands import Ack, Bury, Cancel, Extend, Put, Retry, Revive, Scan, Where
+from bide.model.commands import (
+    Ack,
+    Bury,
+    Cancel,
+    Claim,
+    Delete,
+    Extend,
+    Put,
+    Retry,
+    Revive,
+    Scan,
+    Where,
+)
 from bide.model.message import Item
 from bide.model.rank import PROMOTE
 from bide.model.replies import Page
 from tests.engines.redis.claims import LEASE, NOW, claim, key, of, put, settle, sound
+from tests.engines.redis.conftest import Open
 
+WEEK = 604_800
 SETS = ("records", "delayed", "ready", "dead", "kept", "leases", "leased", "groups")
 
 
@@ -27,6 +41,34 @@ def test_nothing_stays_behind(engine: RedisEngine, server: "client_library.Redis
     assert all(settle(engine, Ack("q", of(rest))))
     assert sound(engine).flow.acked == 28
     assert server.exists(*map(key, SETS)) == 0
+
+
+def test_a_queue_that_is_not_there_leaves_nothing_for_ever(
+    engine: RedisEngine, open_engine: Open, server: "client_library.Redis"
+) -> None:
+    others = [open_engine(), open_engine()]
+    for other in others:
+        assert other.notifier() is not None
+        other.execute([Claim("q", 1, LEASE, "w")])  # of a queue that nobody ever makes
+    assert 0 < server.ttl(key("meta")) == server.ttl(key("waiters")) <= WEEK
+    engine.execute([Put("q", [Item("a", b"1", delay=1_000_000)])])
+    for other in others:
+        other.execute([Claim("q", 1, LEASE, "w")])
+    assert server.ttl(key("meta")) == server.ttl(key("waiters")) == -1
+    engine.execute([Cancel("q", ["a"]), Delete("q")])
+    assert 0 < server.ttl(key("meta")) == server.ttl(key("waiters")) <= WEEK
+
+
+def test_what_is_deleted_is_read_a_part_at_a_time(
+    engine: RedisEngine, server: "client_library.Redis"
+) -> None:
+    items = [Item(f"m{n}", b"x" * 50_000, False, delay=10, group="g") for n in range(400)]
+    engine.execute([Put("q", items)], NOW)
+    before = server.info("memory")["used_memory"]
+    server.config_resetstat()
+    engine.execute([Cancel("q", where=Where(after=NOW))], NOW)
+    assert server.info("memory")["used_memory_peak"] - before < 200 * 50_000
+    assert sound(engine).flow.cancelled == 400
 
 
 def test_leases_of_one_moment_are_scanned_in_the_order_of_puts(engine: RedisEngine) -> None:

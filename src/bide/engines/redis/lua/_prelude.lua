@@ -34,6 +34,7 @@ local call, sub, find, match, format, floor, ceil, max, min, concat
 local null, tonumber, unpack, ipairs, pairs
 local STRIPE = 4398046511104  -- 2^42: ready is ordered by priority, then by due
 local ORDER = 12              -- digits of the order of putting, in front of each id
+local READ = 64               -- records at once, each of up to a megabyte
 
 local ARGV
 local META, RECORDS, DELAYED, READY, DEAD, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS
@@ -73,10 +74,16 @@ local function flag(letter, is)
   call('HSET', META, 'flags', flags)
 end
 
+-- Of a queue that is not there, a week later nothing is left. So long clients see that nothing was lost
+-- when it was deleted, since the number of changes goes on; and the lanes that wait are known.
+local function expire_keys()
+  for _, key in ipairs({META, WAITERS}) do call('EXPIRE', key, 604800) end
+end
+
 local function make()
   if exists then return end
   exists = true
-  call('PERSIST', META)  -- it may have been deleted a while ago
+  for _, key in ipairs({META, WAITERS}) do call('PERSIST', key) end
   call('HSET', META, 'token', int(now), 'flags', flags, 'seq', '0', 'keep', '0', 'shards', SHARDS)
   if call('EXISTS', RECORDS) == 0 then return end
   -- META was lost, the messages were not: settings and counters begin again.

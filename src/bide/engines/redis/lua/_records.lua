@@ -276,10 +276,10 @@ end
 -- is remembered, unless it is nil.
 local function drop(ids, how)
   if #ids == 0 then return end
-  local entries = {}
-  if limited or has('g') or how and has('h') then
-    for i, text in ipairs(call('HMGET', RECORDS, unpack(ids))) do
-      local r = text and parse(ids[i], text)
+  local entries, reads = {}, limited or has('g') or how and has('h')
+  for first = 1, reads and #ids or 0, READ do
+    for i, text in ipairs(call('HMGET', RECORDS, unpack(ids, first, min(first + READ - 1, #ids)))) do
+      local r = text and parse(ids[first + i - 1], text)
       if r and how then remember_end(r, how, actor) end
       if r and r.group ~= '' then entries[#entries + 1] = r.group .. '\1' .. r.member end
       if r and limited then drop_line(r) end

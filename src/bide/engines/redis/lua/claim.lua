@@ -88,7 +88,6 @@ end
 
 -- Leases the first members of a set; returns whether there is room for more in the reply.
 local function lease(set, members)
-  local READ = 64  -- records at once, each of up to a megabyte
   local looked, expired, expires, full, found, records = 0, 0, has('e'), false, ids_of(members), {}
   held, ends, mark = {}, {}, nil
   for i, member in ipairs(members) do
@@ -267,10 +266,11 @@ end
 end
 
 local function wait()
-  if not exists and change > 0 then call('EXPIRE', META, 604800) end  -- as `delete` does
-  if LANE == '' then return end
-  if leader == LANE then lead_no_more() end
-  enroll()
+  if LANE ~= '' then
+    if leader == LANE then lead_no_more() end
+    enroll()
+  end
+  if not exists then expire_keys() end  -- perhaps nobody ever puts anything there
 end
 
 -- Nothing is due before `moment`: leads those that wait for it, or waits behind who leads.

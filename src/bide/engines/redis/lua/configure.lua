@@ -95,9 +95,8 @@ define('delete', {'allow-oom'}, function()
     call('DEL', META)
     call('UNLINK', ENDED, ENDINGS, LINES, TURNS, SHARES, FORWARDED)
     limited = false
-    -- For a week, clients see that nothing was lost: the number of changes goes on.
     call('HSET', META, 'change', int(change))
-    call('EXPIRE', META, 604800)
+    expire_keys()
     if has('l') then  -- lanes wait: the next put makes the queue again and wakes one of them
       call('HSET', META, 'flags', 'l')
       if leader then call('HSET', META, 'leader', int(lead_at) .. ' ' .. leader) end
