@@ -3,9 +3,10 @@
 import pytest
 import redis as client_library
 
+from bide.engines.memory import MemoryEngine
 from bide.engines.port import PartlyDone
 from bide.engines.redis import RedisEngine
-from bide.model.commands import Ack, Claim, Command, Configure, Count, Put, Release
+from bide.model.commands import Ack, Claim, Command, Configure, Count, Put, Release, Retry
 from bide.model.errors import Unsupported
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Outcomes, Settings
@@ -56,6 +57,21 @@ def test_a_limit_is_raised_where_very_many_groups_run(engine: RedisEngine) -> No
     configure(engine, group_limit=2)
     assert len(claim(engine, 2_400).messages) == 1_200
     sound(engine)
+
+
+def test_a_lease_that_lapses_beside_one_that_ends_is_hinted_at(engine: RedisEngine) -> None:
+    """As in memory: once all that the command names is where it is now."""
+    for subject in (engine, MemoryEngine()):
+        items = [Item("a", b"1", attempts=1), Item("b", b"1")]
+        subject.execute([Configure("q", limit=5), Put("q", items)], NOW)
+        held = [subject.execute([Claim("q", 1, lease, "w")], NOW)[0] for lease in (9, 5)]
+        leases = [
+            lease for claimed in held if isinstance(claimed, Claimed) for lease in of(claimed)
+        ]
+        (retried,) = subject.execute([Retry("q", leases)], NOW + 5)
+        assert isinstance(retried, Outcomes)
+        assert [outcome.state for outcome in retried.outcomes] == ["dead", "ready"]
+        assert retried.wake == NOW + 5
 
 
 def test_nothing_of_lines_stays_behind(engine: RedisEngine, server: Server) -> None:

@@ -23,6 +23,9 @@ from bide.model.replies import Outcome, Outcomes
 BYTES = 1_000_000
 """How many bytes of records one call carries at most, unless one record alone is larger."""
 
+_Next = Sequence[Any]
+"""Of a message: whether its lease was ended, and when a limited queue allows one after that."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -145,14 +148,15 @@ def change(run: Sequence[Any], shards: int) -> Step:
     named = [_named(each) for each in run]
     rows = named[0] if len(run) == 1 else [row for mine in named for row in mine]
     outcomes, answered, failed = yield from in_lots(script, command, rows, head, shards)
-    nexts: list[int | None] = [None] * len(rows)
+    nexts: list[_Next] = [(False, None)] * len(rows)
     for lot, (_now, _change, told, opens) in answered:
         for place, index in enumerate(lot):
             id = str(rows[index][0])
             outcomes[index] = (
                 as_outcome(command.queue, id, *told[place]) if told else Outcome(id, True)
             )
-            nexts[index] = opens[place] if opens else None
+            if opens:
+                nexts[index] = opens[place]
     return _share_out([len(mine) for mine in named], outcomes, failed, nexts)
 
 
@@ -240,7 +244,7 @@ def _share_out(
     sizes: Sequence[int],
     outcomes: Sequence[Any],
     failed: StoreError | None,
-    nexts: Sequence[int | None] = (),
+    nexts: Sequence[_Next] = (),
 ) -> list[Result]:
     """Return the reply, or the error, of each of the commands that were executed together.
 
@@ -248,7 +252,7 @@ def _share_out(
         sizes: how many messages each command names.
         outcomes: those of all messages, errors as values.
         failed: an error, if there was one: also that of a command that names no message.
-        nexts: when a limited queue allows the next message, after each that ended a lease.
+        nexts: of a limited queue.
     """
     replies: list[Result] = []
     first = 0
@@ -262,7 +266,8 @@ def _share_out(
             replies.append(_partly(errors[0]))
         else:
             wakes = [o.due for o in mine if o.done and o.state in _PENDING]
-            wakes += [moment for moment in opens if moment is not None][-1:]
+            if any(ended for ended, _ in opens) and (last := opens[-1][1]) is not None:
+                wakes.append(last)
             replies.append(Outcomes(mine, min(wakes, default=None)))  # type: ignore[arg-type]
     return replies
 

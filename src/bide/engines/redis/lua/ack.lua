@@ -44,7 +44,7 @@ define('ack', {'allow-oom'}, function()
         end
       end
       outcomes[i] = done and r.gone and {true} or outcome(r, done)
-      if limited then nexts[i] = done and opens_next() or null end
+      if limited then nexts[i] = {done, opens_next()} end
     end
   end
   advance()

@@ -14,8 +14,8 @@
 --   release     end the lease, whoever holds it: a failed attempt, ready again at once
 --   mend        make a dead letter of what a claim has leased and its client cannot read
 -- Reply: [now, change, [outcome of each], nexts]; the state of a message that nobody holds and whose record
---   cannot be read is `unreadable`; nexts: of a limited queue, after each that ended a lease, when a
---   claim gets something of what is ready, or null if that is not before a lease ends
+--   cannot be read is `unreadable`; nexts: of a limited queue, for each whether its lease was ended, and
+--   when a claim gets something then of what is ready, or null if that is not before a lease ends
 local verb, moment, still, reason
 
 local function do_it(r, token)
@@ -94,10 +94,9 @@ local function change_each(when, first, act, origin)
       if done and not (r.gone or r.state or r.token) then earliest = min(earliest or r.due, r.due) end
       if done and rows then changed[number] = true end
       outcomes[number] = unreadable and {false, 'unreadable'} or outcome(r, done)
-      ended = held and not r.token
+      ended = held ~= nil and not r.token
     end
-    local opens = limited and opens_next()
-    if limited then nexts[number] = ended and opens or null end
+    if limited then nexts[number] = {ended, opens_next()} end
   end
   remember_rows(changed)
   wake(earliest and max(earliest, now))
