@@ -227,3 +227,19 @@ def test_a_store_of_a_newer_bide_is_left_as_it_is(here: Path) -> None:
     with bide.Queue("orders", f"sqlite:///{here}/bide.db") as orders:
         with pytest.raises(SchemaTooNew, match=r"schema 99, .*pip install --upgrade bide"):
             orders.counts()
+
+
+@pytest.mark.parametrize(
+    ("prefix", "text"),
+    [
+        (5, "must be a str, not int"), (None, "must be a str, not NoneType"),
+        ("\ud800", "is not valid Unicode text"), ("a\0", "has control characters in it"),
+    ],
+)  # fmt: skip
+def test_the_beginning_of_names_is_text(here: Path, prefix: Any, text: str) -> None:
+    with bide.Queue("orders") as orders:
+        orders.put(1)
+        with pytest.raises(InvalidArgument, match=f"prefix.*{text}"):
+            bide.queues(prefix=prefix)
+        with pytest.raises(InvalidArgument, match=f"queue.*{text}"):
+            bide.search(queue=prefix, id="a")

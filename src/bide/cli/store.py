@@ -20,7 +20,7 @@ from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import Steps, run_steps
 from bide.model.commands import Command, Queues
 from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
-from bide.model.identity import OWN, RESERVED, actor_of, is_listed, is_own
+from bide.model.identity import OWN, RESERVED, actor_of, check_prefix, is_listed, is_own
 from bide.model.limits import MAX_BODY
 from bide.model.replies import Names, Outcome, Reply, expect
 from bide.observing.heartbeat import is_register
@@ -137,7 +137,7 @@ class Store(ExitStack):
             prefix: how they begin; a prefix of internal queues returns these.
             own: whether to include the internal queues of bide.
         """
-        found = self.ask(Names, Queues(prefix)).names
+        found = self.ask(Names, Queues(check_prefix(prefix))).names
         return [name for name in found if own or is_listed(name, prefix)]
 
     def has(self, queue: str) -> bool:

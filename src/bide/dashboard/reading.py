@@ -15,7 +15,7 @@ from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import Steps, arun_steps
 from bide.model.commands import Command, Explain, Forecast, Queues, Scan
-from bide.model.identity import is_listed
+from bide.model.identity import check_prefix, is_listed
 from bide.model.message import Message, size_of
 from bide.model.replies import Explained, Forecasted, Names, Page, Reply
 from bide.observing.explanation import afollow, look_further
@@ -219,7 +219,7 @@ class StoreReader:
             own: whether to include the internal queues of bide.
         """
         caller = access.caller
-        begin = caller.prefix(prefix)
+        begin = caller.prefix(check_prefix(prefix))
         found = await self.recent.get(
             ("names", begin), SAMPLE_EVERY, lambda: self.ask(Names, Queues(begin))
         )

@@ -95,6 +95,15 @@ def check_name(name: str, what: str = "id") -> str:
     return name
 
 
+def check_prefix(prefix: str, what: str = "prefix") -> str:
+    """Return what the names of queues begin with after a check; it may be empty.
+
+    Raises:
+        InvalidArgument: it is not valid.
+    """
+    return prefix if prefix == "" else check_name(prefix, what)
+
+
 def check_actor(name: str) -> str:
     """Return the name of who changes something after a check: 1 to 64 bytes, no control characters.
 

@@ -9,7 +9,7 @@ import msgspec
 from bide.lane.steps import Steps
 from bide.model.commands import Count, Find, Queues, Scan, Where
 from bide.model.errors import InvalidArgument
-from bide.model.identity import check_name, is_listed
+from bide.model.identity import check_name, check_prefix, is_listed
 from bide.model.limits import MAX_BYTES, check_whole
 from bide.model.message import Message, State, size_of
 from bide.model.replies import Counts, Found, Names, Page
@@ -153,7 +153,7 @@ def steps_in_store(
     prefix: str, query: Query, cursor: str | None, limit: int, read: int, *, ids_ordered: bool
 ) -> Steps[SearchPage]:
     """Search the queues of a store whose names begin with `prefix`; see `search_steps`."""
-    reply: Names = yield Queues(prefix)
+    reply: Names = yield Queues(check_prefix(prefix, "queue"))
     names = [(name, name) for name in reply.names if is_listed(name, prefix)]
     return (yield from search_steps(names, query, cursor, limit, read, ids_ordered=ids_ordered))
 

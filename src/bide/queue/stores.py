@@ -15,7 +15,7 @@ from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import Steps, run_steps
 from bide.model.commands import Count, Queues
 from bide.model.errors import InvalidArgument
-from bide.model.identity import actor_of, is_listed
+from bide.model.identity import actor_of, check_prefix, is_listed
 from bide.model.replies import Counts, Found, Names, Outcomes, expect
 from bide.model.times import Duration, Moment, milliseconds
 from bide.observing.explanation import follow
@@ -49,7 +49,7 @@ def lane_to(url: str | None) -> Iterator[Lane]:
 
 
 def _listing(prefix: str) -> Steps[dict[str, Counts]]:
-    reply: Names = yield Queues(prefix)
+    reply: Names = yield Queues(check_prefix(prefix))
     found: dict[str, Counts] = {}
     for name in reply.names:
         if is_listed(name, prefix):
@@ -65,6 +65,7 @@ def queues(url: str | None = None, prefix: str = "") -> dict[str, Counts]:
         prefix: how their names begin. Queues that bide uses itself are listed only with theirs.
 
     Raises:
+        InvalidArgument: the prefix is not text, or has control characters.
         StoreError: the store failed.
 
     Example:
