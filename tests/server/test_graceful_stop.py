@@ -12,7 +12,7 @@ from functools import partial
 from http.client import HTTPConnection, HTTPException
 from math import inf
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -57,6 +57,9 @@ class Leaving:
     def queued(self) -> bool:
         """Tell whether a request waits for the one before it on its connection."""
         return any(getattr(one, "_queue", None) for one in self._server.connections)
+
+    def connections(self) -> list[Any]:
+        return list(self._server.connections)
 
     def connect(self) -> "Connection":
         known = len(self._server.connections)
@@ -309,3 +312,23 @@ def test_processes_are_replaced_under_load_and_every_request_is_answered(tmp_pat
         told = json.loads(connection.getresponse().read())
         connection.close()
         assert told["flow"]["put"] == len(load.confirmed)
+
+
+def test_who_is_slow_to_read_gets_all_of_an_answer_that_was_sent_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "QUIET", 0.02)
+    with served(tmp_path) as server:
+        connection = server.connect()
+        for number in range(8):
+            connection.send(f"{Q}/messages/m{number}", {"body": "x" * 900_000}, method="PUT")
+            assert connection.answer()[0] == 201
+        connection.send(f"{Q}/messages")
+        (one,) = server.connections()
+        wait(lambda: one.write_paused)
+        server.stop()
+        wait(lambda: one._leaving)
+        status, _, body = connection.answer()
+        assert (status, len(json.loads(body)["messages"])) == (200, 8)
+        assert connection.closed()
+        connection.close()

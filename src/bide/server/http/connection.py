@@ -361,7 +361,9 @@ class Connection(Output):
             self._timer = None
 
     def _time_is_over(self) -> None:
-        if self._last and not self.transport.is_closing() and self._request_has_come():
+        unsent = self.transport.get_write_buffer_size()
+        waits = self._last and not (unsent or self.transport.is_closing())
+        if waits and self._request_has_come():
             self._wait(self.server.quiet)  # it is about to be read
         else:
             self._close()
