@@ -92,6 +92,9 @@ def test_forms_of_strangers_are_small_and_all_forms_take_part_of_the_memory(stag
     assert guest.post("/login", fits).status == 401
     assert guest.post("/login", {**fits, "back": "yy"}).status == 413
     assert guest.post("/language", {**fits, "back": "yy"}).status == 413
+    long = "/search?q=" + "x" * 5_000
+    for path, back in (("/search?q=x", "/dashboard/search?q=x"), (long, "/dashboard/")):
+        assert f'name="back" value="{back}"' in guest.get(path).data.decode()
     guest.log_in(stage.token("admin"))
     bodies = guest.client.app.service.large_bodies
     large = {"action": "audit", "queue": "orders", "more": "x" * 100_000}

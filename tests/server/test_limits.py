@@ -371,7 +371,7 @@ ELSEWHERE = {
     "MAX_FORM": "dashboard/test_actions.py",
     "MAX_LOGIN_FORM": "dashboard/test_served.py",
     "MAX_FORWARDED": "../src/bide/testing/conformance/forwarding.py",
-    "MAX_RECEIVER_BODY": "targets/http/test_bad_receivers.py",
+    "MAX_RECEIVER_BODY": "targets/http/test_connections.py",
     "MAX_RECEIVER_HEAD": "targets/http/test_bad_receivers.py",
     "MAX_RECEIVER_INTERIM": "targets/http/test_bad_receivers.py",
     "MAX_RESULT": "queue/test_ending.py",

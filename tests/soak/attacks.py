@@ -313,7 +313,7 @@ async def escaped(target: Target) -> None:
         "POST /dashboard/login HTTP/1.1\r\nHost: a\r\nContent-Type: "
         "application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\n"
     )
-    forms = [b"token=" + b"%41" * number for number in (5_400, 340_000)]
+    forms = [b"token=" + b"%41" * number for number in (1_300, 340_000)]
     async with asyncio.TaskGroup() as group:
         for form in forms:
             request = head.format(len(form)).encode() + form

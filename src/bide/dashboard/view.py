@@ -27,6 +27,9 @@ DIGITS = 18
 FIELDS = 2_000
 """How many fields a form may have."""
 
+LONGEST_BACK = 3_000
+"""Characters of the URL of a page in the form of a stranger, as the form sends it."""
+
 EXACT = ("id", "group", "kind")
 """Parameters that name something: spaces at their ends belong to the name."""
 
@@ -97,6 +100,12 @@ class Request:
         """The URL of this page without its host."""
         query = self.scope.get("query_string", b"").decode("latin-1")
         return f"{self.base}{quote(self.path)}{'?' * bool(query)}{query}"
+
+    @property
+    def back(self) -> str:
+        """The URL of this page for the form of a stranger; if it is too long, of the first page."""
+        short = self.method == "GET" and len(quote(self.here, safe="")) <= LONGEST_BACK
+        return self.here if short else self.url("")
 
     def url(self, page: str, **parameters: Any) -> str:
         """Return the URL of a page; parameters that are `None` or "" are left out."""

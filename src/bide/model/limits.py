@@ -171,7 +171,7 @@ MAX_SUBSCRIPTIONS = 10_000
 MAX_FORM = 1024 * 1024
 """Bytes of a form of the dashboard."""
 
-MAX_LOGIN_FORM = 16 * 1024
+MAX_LOGIN_FORM = 4 * 1024
 """Bytes of a form of the dashboard that anyone may send: to log in or out, or choose a language."""
 
 # Who asks.
