@@ -310,3 +310,11 @@ def test_an_error_with_odd_characters_can_be_remembered(orders: Any) -> None:
         with orders.take(wait=5):
             raise OSError("no such file: caf\udce9 \x00")
     assert orders.get("a").error == "OSError: no such file: caf\\udce9 \x00"
+
+
+def test_a_group_of_errors_is_named_by_its_first(orders: Any) -> None:
+    orders.put(1, id="a")
+    several = ExceptionGroup("unhandled errors in a TaskGroup", [ValueError("no card"), OSError()])
+    with pytest.raises(ExceptionGroup), orders.take(wait=1):
+        raise several
+    assert orders.get("a").error == "ValueError: no card (in an ExceptionGroup of 2)"

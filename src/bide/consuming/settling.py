@@ -22,6 +22,7 @@ from bide.model.ended import encode_result
 from bide.model.message import REASON_LENGTH, Message
 from bide.model.replies import Outcome, Outcomes
 from bide.model.times import format_duration
+from bide.queue.delivery import innermost
 
 FIRST_LINE = 1_000
 HERE = str(Path(__file__).parent)
@@ -126,7 +127,7 @@ def describe(error: BaseException) -> str:
 
     Frames of the worker itself are left out. The text fits into the reason of a failure.
     """
-    cause, around = _innermost(error)
+    cause, around = innermost(error)
     first = "".join(traceback.format_exception_only(cause)).strip()
     first = (first.splitlines() or [type(cause).__name__])[0][:FIRST_LINE] + around
     whole = traceback.TracebackException.from_exception(error)
@@ -139,16 +140,6 @@ def describe(error: BaseException) -> str:
     if len(text) > left:
         text = "...\n" + text[4 - left :]
     return f"{first}\n{text}"
-
-
-def _innermost(error: BaseException) -> tuple[BaseException, str]:
-    """Return the error to name, the first one of a group, and a note about the others."""
-    if not isinstance(error, BaseExceptionGroup):
-        return error, ""
-    cause, groups = error.exceptions[0], len(error.exceptions)
-    while isinstance(cause, BaseExceptionGroup):
-        cause, groups = cause.exceptions[0], groups + len(cause.exceptions) - 1
-    return cause, f" (in an {type(error).__name__} of {groups})"
 
 
 def result(verdict: Verdict, outcome: Outcome) -> Result:

@@ -253,4 +253,15 @@ class AsyncTake(_Take):
 
 def reason_of(error: BaseException) -> str:
     """Return an error as the reason of a failed attempt: its type and what it says."""
-    return "".join(format_exception_only(error)).strip()
+    cause, around = innermost(error)
+    return "".join(format_exception_only(cause)).strip() + around
+
+
+def innermost(error: BaseException) -> tuple[BaseException, str]:
+    """Return the error to name, the first one of a group, and a note about the others."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error, ""
+    cause, groups = error.exceptions[0], len(error.exceptions)
+    while isinstance(cause, BaseExceptionGroup):
+        cause, groups = cause.exceptions[0], groups + len(cause.exceptions) - 1
+    return cause, f" (in an {type(error).__name__} of {groups})"
