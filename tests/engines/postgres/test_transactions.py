@@ -222,6 +222,26 @@ def test_a_put_forgets_nothing_of_other_queues(
         assert client.execute(kept).fetchall() == [(0,)]
 
 
+@pytest.mark.parametrize("level", list(psycopg.IsolationLevel)[1:])
+def test_a_put_does_not_fail_because_others_forget_at_the_same_time(
+    engine: PostgresEngine, user: psycopg.Connection[Any], level: psycopg.IsolationLevel
+) -> None:
+    engine.execute([cmd.Configure("q", keep=1, history=1)])
+    user.isolation_level = level
+    for id in ("a", "b"):
+        engine.execute([cmd.Put("q", [Item(id, b"1")])], now=1_000)
+        (held,) = engine.execute([cmd.Claim("q", 1, 60_000, "w")], now=1_000)
+        assert isinstance(held, Claimed)
+        engine.execute([cmd.Ack("q", [cmd.Lease(id, held.token)])], now=1_000)
+        user.execute("SELECT count(*) FROM pg_class")  # the transaction's snapshot
+        if id == "b":
+            engine.execute([cmd.Cancel("q", ["none"])])
+        assert put(user, engine, "a")[1] is (id == "a")  # it is remembered no longer
+        assert put(user, engine, f"new{id}")[1] is True
+        user.commit()
+    assert counts(engine).sizes.total == 3
+
+
 def test_numbers_of_many_transactions_add_up(engine: PostgresEngine) -> None:
     for number in range(600):
         engine.execute([cmd.Put("q", [Item(f"m{number}", b"1", delay=number * 60_000)])])

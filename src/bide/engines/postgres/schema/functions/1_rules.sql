@@ -117,6 +117,12 @@ CREATE FUNCTION bide._lock(p_queue text) RETURNS bigint LANGUAGE sql STABLE AS $
   SELECT hashtextextended(p_queue, 'queue'::regclass::oid::bigint)
 $$;
 
+-- Whether a command may forget what others may have forgotten since the transaction began: later at
+-- REPEATABLE READ and above that would be a conflict, and the user's transaction would fail for it.
+CREATE FUNCTION bide._may_forget() RETURNS boolean LANGUAGE sql STABLE AS $$
+  SELECT current_setting('transaction_isolation') ~ '^read ' OR now() = statement_timestamp()
+$$;
+
 -- The queue that a command is going to change, without what was remembered for long enough; a row of
 -- nulls when there is none and none is to be made.
 CREATE FUNCTION bide._open(p_queue text, p_now bigint, p_make boolean DEFAULT false)
@@ -133,10 +139,10 @@ BEGIN
     EXIT WHEN q.id IS NOT NULL OR NOT p_make;
     INSERT INTO queue (name) VALUES (p_queue) ON CONFLICT DO NOTHING;
   END LOOP;
-  IF q.remembers THEN
+  IF q.remembers AND _may_forget() THEN
     PERFORM _forget(q, p_now);
   END IF;
-  IF q.ends THEN
+  IF q.ends AND _may_forget() THEN
     DELETE FROM ended WHERE seq IN (
       SELECT seq FROM ended
       WHERE queue = q.id AND moment <= p_now - greatest(q.history, q.result_ttl)

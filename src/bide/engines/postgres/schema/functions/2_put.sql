@@ -35,7 +35,8 @@ BEGIN
     )
     INSERT INTO tally SELECT queue, 'new', _hour(new_due), 1 FROM stored;
     EXIT WHEN FOUND;
-    PERFORM _forget(q, moment) FROM queue AS q WHERE name = p_queue AND remembers AND NOT forgot;
+    PERFORM _forget(q, moment) FROM queue AS q
+    WHERE name = p_queue AND remembers AND NOT forgot AND _may_forget();
     IF NOT FOUND THEN
       RETURN NULL;
     END IF;
@@ -142,6 +143,12 @@ BEGIN
       successor := NULL;
       LOOP  -- until it is stored, or the one that is there is locked
         was := _locked(q.id, new.id, moment);
+        IF was.state > 3 AND NOT _may_forget() AND was.rank <= moment
+           - greatest(q.keep, (CASE was.state WHEN 5 THEN 86400000 END)) THEN
+          DELETE FROM message WHERE queue = q.id AND id = new.id;
+          moves := moves || _moved(was, NULL, NULL);
+          CONTINUE;
+        END IF;
         EXIT WHEN was.seq IS NOT NULL OR p_mode = 'revive' OR p_only_seqs IS NOT NULL;
         begun := moment;
         new := _debounced(new, begun + latest, moment);
