@@ -164,7 +164,7 @@ def run(names: Sequence[str], seconds: float, alone: Probed | None) -> tuple[Pro
         log = (Path(folder) / "log").read_text("utf-8", "replace")
         wrong += [
             f"{name} was none: no {SEEN[name]!r} in the log"
-            for name in names if name in SEEN and not re.search(SEEN[name], log)
+            for name in names if name in SEEN and len(names) == 1 and not re.search(SEEN[name], log)
         ]  # fmt: skip
         if "Traceback" in log:
             wrong.append("a traceback is in the log: " + log[log.index("Traceback") :][:2_000])
