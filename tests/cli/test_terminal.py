@@ -133,6 +133,13 @@ def test_purge_asks(
 
 
 @pytest.mark.process
+def test_one_end_of_input_ends_a_body_that_is_typed(terminal: Terminal, orders: bide.Queue) -> None:
+    _, code = terminal("put", "orders", "-", typed='{"a": 1}\n\x04')
+    assert code == 0
+    assert [message.body for message in orders.peek()] == [{"a": 1}]
+
+
+@pytest.mark.process
 def test_a_question_without_an_answer_ends_its_line(terminal: Terminal, orders: bide.Queue) -> None:
     orders.put_many(range(3), delay=60)
     screen, ended = terminal("purge", "orders", "--state", "delayed", typed="\x04")

@@ -74,11 +74,13 @@ def export_lines(stream: IO[bytes], max_body: int) -> Iterator[bytes]:
 
 def _read(stream: IO[bytes], form: Form, max_body: int) -> bytes:
     parts, size = [], 0
-    while part := stream.read(min(CHUNK, _most(form, max_body) + 1 - size)):
-        parts.append(part)
-        size += len(part)
+    while True:
+        wanted = min(CHUNK, _most(form, max_body) + 1 - size)
+        parts.append(stream.read(wanted))
+        size += len(parts[-1])
         check_size(size, form, max_body)
-    return b"".join(parts)
+        if len(parts[-1]) < wanted:  # the end; a terminal would wait for another one
+            return b"".join(parts)
 
 
 def _most(form: Form, max_body: int) -> int:
