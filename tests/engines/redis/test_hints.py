@@ -148,6 +148,19 @@ def test_who_has_died_is_passed_over_at_once(open_engine: Open) -> None:
     assert hear(second) == [("q", NOW + 502)]
 
 
+def test_of_very_many_who_have_died_the_latest_stay(
+    engine: RedisEngine, server: "client_library.Redis"
+) -> None:
+    commands(engine, put("a", delay=60_000))
+    server.zadd("bide:{q#0}:waiters", {f"dead{number:05}": number for number in range(5_000)})
+    server.hset("bide:{q#0}:meta", mapping={"flags": "l", "leader": f"{NOW + 1_000} dead"})
+    assert engine.notifier() is not None
+    claim(engine, NOW)
+    assert server.zcard("bide:{q#0}:waiters") == 1_000
+    commands(engine, put("b"))
+    assert hear(engine)[0][0] == "q"
+
+
 @pytest.mark.parametrize("forgotten", [False, True])
 def test_who_declines_passes_the_hint_on(
     open_engine: Open, redis_server: RedisServer, forgotten: bool

@@ -125,8 +125,10 @@ local function wake(moment)
   elect(moment)
 end
 
+-- A lane that has died stays until it is to be told something. Of very many the latest stay: of the
+-- others, those that wait enroll again when they look for themselves, within a second or so.
 local function enroll()
-  call('ZADD', WAITERS, 'NX', int(now), LANE)
+  if call('ZADD', WAITERS, 'NX', int(now), LANE) == 1 then call('ZREMRANGEBYRANK', WAITERS, 0, -1001) end
   flag('l', true)
 end
 
