@@ -350,10 +350,16 @@ local function set_lining(place)
   if place then call('HSET', META, 'lining', place) else call('HDEL', META, 'lining') end
 end
 
--- Lines up some of what was leased or ready before the queue was limited; returns whether some of what
--- was leased is still missing.
+-- Removes some of the lines that were there before, then lines up some of what was leased or ready before
+-- the queue was limited; returns whether some of what was leased is still missing.
 function line_up_step()
   local what, first, order = match(lining, '^(%a+) (%d+) ?(%x*)$')
+  if what == 'former' then
+    local former = call('ZRANGEBYLEX', LINES, '[r', '(x', 'LIMIT', 0, STEP)
+    if #former > 0 then call('ZREM', LINES, unpack(former)) end
+    if #former == STEP then return true end
+    what, first = 'leased', '0'
+  end
   if what == 'leased' then
     local found = call('HSCAN', LEASES, first, 'COUNT', STEP)
     local members, entries = {}, {}
@@ -381,9 +387,8 @@ end
 
 -- Lines up all messages anew, from now on.
 function begin_lines()
-  call('ZREMRANGEBYLEX', LINES, '[r', '(x')
   call('UNLINK', TURNS)
-  set_lining('leased 0')
+  set_lining('former 0')
   call('HDEL', META, 'unsettled')
   unsettled, marked, touched, entered = false, false, {}, {}
 end
