@@ -133,17 +133,19 @@ def test_page_runs(name: str, tmp_path: Path, request: pytest.FixtureRequest) ->
             step["text"] = step["text"].replace(POSTGRES, url)
     plan = {"path": name, "blocks": found, "real_time": REAL_TIME in page}
     environment = {k: v for k, v in os.environ.items() if not k.startswith("BIDE_")}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(RUNNER)],
-        input=json.dumps(plan),
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=environment,
-        timeout=60,
-    )
-    if server is not None:
-        server.stop()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-W", "error", str(RUNNER)],
+            input=json.dumps(plan),
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=environment,
+            timeout=60,
+        )
+    finally:  # also of a page that takes too long
+        if server is not None:
+            server.stop()
     assert done.returncode == 0, done.stdout + done.stderr
 
 
