@@ -15,6 +15,7 @@ from bide.clock import SYSTEM_CLOCK
 from bide.model.commands import Put
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item
+from bide.targets.amqp import parse
 from bide.targets.http.addresses import Gate
 from bide.targets.http.records import Records
 from bide.targets.http.subscription import Subscription
@@ -36,8 +37,8 @@ async def put(stage: Stage, count: int = 1, delay: int = 0, **fields: Any) -> No
 
 
 @asynccontextmanager
-async def pushing(stage: Stage) -> AsyncIterator[Pusher]:
-    pusher = Pusher(stage.lane, gate=Gate(LOOPBACK))
+async def pushing(stage: Stage, *intakes: str) -> AsyncIterator[Pusher]:
+    pusher = Pusher(stage.lane, gate=Gate(LOOPBACK), intakes=map(parse, intakes))
     task = asyncio.create_task(pusher.run(5))
     try:
         await until(lambda: task.done() or pusher.looked)
@@ -213,6 +214,15 @@ def test_two_processes_share_the_work(stage: Stage) -> None:
             got = [(await stage.receive()).message_id for _ in range(300)]
             assert len(set(got)) == 300
             assert await stage.count() == 0
+
+    stage.play(story)
+
+
+def test_the_figures_of_exchanges_of_one_name_add_up(stage: Stage) -> None:
+    async def story() -> None:
+        urls = stage.url("&queue=one"), stage.url("&queue=two")
+        async with pushing(stage, *urls) as pusher:
+            await until(lambda: pusher.sent.taken[stage.exchange].connected == 2)
 
     stage.play(story)
 

@@ -109,7 +109,8 @@ class Pusher:
     def sent(self) -> PushStats:
         """The figures so far."""
         workers = [*self.workers.values(), *self._leaving.values()]
-        taken = PushStats(taken={one.address.exchange: one.taken for one in self._intakes})
+        # Exchanges of two brokers may have one name.
+        taken = PushStats(taken=total({one.address.exchange: one.taken} for one in self._intakes))
         return reduce(PushStats.plus, [worker.sent for worker in workers], self._past.plus(taken))
 
     def target(self, subscription: Subscription) -> Target:
