@@ -20,6 +20,7 @@ from bide.targets.http.addresses import Gate
 from bide.targets.http.records import Records
 from bide.targets.http.subscription import Subscription
 from bide.targets.pusher import Pusher
+from bide.targets.rabbitmq.publisher import RabbitMQ
 from tests.rabbitmq.environment import Stage, until
 from tests.rabbitmq.proxy import proxy
 
@@ -74,6 +75,34 @@ def test_a_ping_leaves_no_connection_behind(stage: Stage) -> None:
             assert (await pusher.ping(one)).good
             await until(lambda: not line.open)
             await pusher.close()
+
+    stage.play(story)
+
+
+def test_a_message_in_flight_to_a_url_that_is_given_up_leaves_no_connection_behind(
+    stage: Stage,
+) -> None:
+    """Such as the old one of a subscription that was changed."""
+
+    async def story() -> None:
+        async with proxy(stage.broker.port) as line:
+            await subscribe(stage, stage.url("&key=k", port=line.port))
+            await put(stage, 2)
+            to = await Records(stage.lane, SYSTEM_CLOCK).get(None, "s")
+            first, second = await stage.find("m0", "q"), await stage.find("m1", "q")
+            assert to is not None
+            assert first is not None
+            assert second is not None
+            target = RabbitMQ(SYSTEM_CLOCK, Gate(LOOPBACK))
+            assert (await target.send(first, to)).good
+            line.hold_answers()
+            sending = asyncio.create_task(target.send(second, to))
+            await until(lambda: target._publishers[to.url]._flying)
+            target.keep(())
+            line.cut()
+            assert (await sending).good
+            await until(lambda: not line.open)
+            await target.close()
 
     stage.play(story)
 

@@ -79,6 +79,9 @@ class Publisher:
         self._line, self._single = _Line(self._broker), _Line(self._broker)
         self._one = asyncio.Lock()
         self._flying: dict[str | None, asyncio.Event] = {}
+        self._publishing = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     async def publish(self, publication: Publication, patience: float) -> Result:
         """Publish a message.
@@ -87,6 +90,16 @@ class Publisher:
             publication: as `to_amqp` makes it.
             patience: seconds for all attempts together.
         """
+        self._publishing += 1
+        self._idle.clear()
+        try:
+            return await self._surely(publication, patience)
+        finally:
+            self._publishing -= 1
+            if not self._publishing:
+                self._idle.set()
+
+    async def _surely(self, publication: Publication, patience: float) -> Result:
         reason, attempt = "the broker did not answer in time", 0
         line, channel = self._line, None
         try:
@@ -175,7 +188,8 @@ class Publisher:
         return False
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connection once no message is in flight: one would open it again."""
+        await self._idle.wait()
         await self._broker.close()
 
 
