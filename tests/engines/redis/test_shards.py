@@ -205,6 +205,17 @@ def test_tokens_grow_whoever_claims_where(open_engine: Open, url: str) -> None:
     assert ask(engines[0], Count("q")).flow.acked == 30
 
 
+def test_a_claim_divides_its_budget_among_shards(open_engine: Open, url: str) -> None:
+    engine = open_engine(f"{url}&shards=4")
+    first, *others = sorted(many(200), key=lambda id: shard_of(id, 4) != 0)
+    others = [id for id in others if shard_of(id, 4) != 0]
+    ask(engine, Put("q", [Item(id, b"x" * 1_000, False) for id in (first, *others)]))
+    claimed = ask(engine, Claim("q", 100, HOUR, "w", 10_000))
+    assert claimed.messages[0].id == first
+    assert 5 < len(claimed.messages) <= 10
+    assert ask(engine, Count("q")).sizes.leased == len(claimed.messages)
+
+
 def test_many_who_claim_at_once_share_nothing(open_engine: Open, url: str) -> None:
     ids = many(600)
     ask(open_engine(f"{url}&shards=4"), put(*ids))

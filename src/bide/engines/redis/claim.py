@@ -41,12 +41,16 @@ class _Claiming:
         full = self._found and self.room <= 0
         return 0 if full else self.command.count - len(self._found)
 
-    def call(self, count: int, shared: str = "", floor: int = 0) -> Call:
-        """Return a call of the script, which describes its arguments."""
+    def call(self, count: int, shared: str = "", floor: int = 0, of: int = 0) -> Call:
+        """Return a call of the script, which describes its arguments.
+
+        `of`: how many messages calls of several shards ask for together; they share the room.
+        """
         command = self.command
+        room = self.room * count // of if of else self.room
         slots = "" if command.slots is None else command.slots - len(self._found)
         lease = (command.lease, command.holder, self.token or "")
-        return Call("claim", command.queue, (count, *lease, self.room, shared, floor, slots))
+        return Call("claim", command.queue, (count, *lease, room, shared, floor, slots))
 
     def take(self, answer: Sequence[Any]) -> Sequence[Any]:
         """Take in what the script answered; return the rest of its head."""
@@ -154,10 +158,11 @@ def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
         shares = _shares(views, wanted)
         examined += sum(shares.values())
         more = any(ready >= most or ready > shares.get(s, 0) for s, (ready, _) in views.items())
-        while shares:
+        while shares and claiming.wanted:
             # One shard gives the token, the others take it over.
             chosen = list(shares) if claiming.token else list(shares)[:1]
-            calls = {s: claiming.call(shares.pop(s), "1", sharded.token) for s in chosen}
+            of = sum(shares[s] for s in chosen)
+            calls = {s: claiming.call(shares.pop(s), "1", sharded.token, of) for s in chosen}
             if sharded.enrolled:
                 sharded.enrolled = False
                 idle = [s for s in alive if s not in shares and s not in calls]
