@@ -1,6 +1,7 @@
 """Ctrl-C in the main thread: claims execute there, and what they brought is given back at once."""
 
 import signal
+import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 import bide
 from bide.engines.redis.claim import _Claiming
 from bide.engines.redis.connection import Connection
-from tests.engines.redis.conftest import until
+from bide.model.commands import Claim, Put
+from bide.model.message import Item
+from tests.engines.redis.conftest import Open, until
 
 
 @pytest.fixture
@@ -79,6 +82,20 @@ def test_an_interrupted_claim_of_many_gives_all_of_them_back(
             with pytest.raises(KeyboardInterrupt):
                 queue.claim(3_000)
         assert [delivery.attempt for delivery in queue.claim(2_400)] == [1] * 2_400
+
+
+def test_what_a_claim_brought_is_not_kept_for_an_interrupt_that_did_not_come(
+    open_engine: Open,
+) -> None:
+    engine = open_engine()
+    engine.execute([Put("q", [Item(id, b"x" * 1_000_000, False) for id in "abcde"])])
+    tracemalloc.start()
+    try:
+        engine.execute([Claim("q", 5, 60_000, "w")])
+        left, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert left < 1_000_000 < most
 
 
 @pytest.mark.parametrize("before", [True, False])

@@ -92,6 +92,7 @@ class Connection:
         self.open = True
         self.refusal: Refusal | None = None
         """Why the server did not take the library, which it may have all the same."""
+        self._answers: list[Any] = []
         self._run = ""
         self._number: int | None = None
         self._client: Any = settings.kind(**settings.arguments_at(address))
@@ -151,7 +152,9 @@ class Connection:
                 if type(answer) is Refusal and answer.word == "LOADING":
                     raise raised.BusyLoadingError(str(answer))
                 self._answers.append(answer)
-        return self._answers
+        answers = self._answers
+        self._answers = []  # they may be large
+        return answers
 
     def heard(self) -> list[Any]:
         """Return what the server says unasked; wait until it says something.
@@ -170,7 +173,7 @@ class Connection:
 
     def __enter__(self) -> None:
         """Begin to send or to receive."""
-        self._answers: list[Any] = []
+        self._answers = []
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Close the connection after an error or interrupt: half a command may be on its way."""

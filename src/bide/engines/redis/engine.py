@@ -95,7 +95,6 @@ class RedisEngine:
             if isinstance(command, cmd.Scan):
                 check_cursor(command)
         try:
-            self._sender.claims.clear()
             self._give_back(now)
             outcomes = self._execute(commands, now)
         except Exception:
@@ -105,6 +104,8 @@ class RedisEngine:
             self._sender.nodes.lose_all()
             self._interrupted += self._sender.claims
             raise
+        finally:
+            self._sender.claims.clear()  # what they brought may be large
         for outcome in outcomes:
             if isinstance(outcome, BideError):
                 raise _as_one(outcomes)
