@@ -216,6 +216,22 @@ def test_a_claim_divides_its_budget_among_shards(open_engine: Open, url: str) ->
     assert ask(engine, Count("q")).sizes.leased == len(claimed.messages)
 
 
+def test_what_is_too_late_expires_though_other_shards_have_what_is_wanted(
+    open_engine: Open, url: str
+) -> None:
+    engine = open_engine(f"{url}&shards=4")
+    first, second = [id for id in many(40) if shard_of(id, 4) == 0][:2]
+    late = next(id for id in many(40) if shard_of(id, 4) == 1)
+    items = [
+        Item(id, b"1", at=NOW - before, expires=None if id != late else 0)
+        for id, before in ((first, 3), (late, 2), (second, 1))
+    ]
+    ask(engine, Put("q", items), NOW)
+    claimed = ask(engine, Claim("q", 2, HOUR, "w"), NOW)
+    assert [message.id for message in claimed.messages] == [first, second]
+    assert ask(engine, Count("q"), NOW).flow.expired == 1
+
+
 def test_many_who_claim_at_once_share_nothing(open_engine: Open, url: str) -> None:
     ids = many(600)
     ask(open_engine(f"{url}&shards=4"), put(*ids))

@@ -36,10 +36,14 @@ class _Claiming:
         """By id: the message, its record, and in a limited queue when the last limit let it go."""
 
     @property
+    def full(self) -> bool:
+        """Whether there is no room for more."""
+        return bool(self._found) and self.room <= 0
+
+    @property
     def wanted(self) -> int:
         """How many messages are still wanted; none if there is no room for more."""
-        full = self._found and self.room <= 0
-        return 0 if full else self.command.count - len(self._found)
+        return 0 if self.full else self.command.count - len(self._found)
 
     def call(self, count: int, shared: str = "", floor: int = 0, of: int = 0) -> Call:
         """Return a call of the script, which describes its arguments.
@@ -158,7 +162,7 @@ def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
         shares = _shares(views, wanted)
         examined += sum(shares.values())
         more = any(ready >= most or ready > shares.get(s, 0) for s, (ready, _) in views.items())
-        while shares and claiming.wanted:
+        while shares and not claiming.full:  # those that are too late expire, if no more are wanted
             # One shard gives the token, the others take it over.
             chosen = list(shares) if claiming.token else list(shares)[:1]
             of = sum(shares[s] for s in chosen)
