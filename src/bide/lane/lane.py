@@ -122,7 +122,7 @@ class Lane(Executor):
         if self._batch_waits or not self._lock.acquire(blocking=False):
             return None
         try:
-            engine = self._opened()
+            engine = self._engine or self._opened()  # closing the lane takes it away
             now = None if self._by_store else self._now(engine)
             try:
                 reply = engine.execute((command,), now)[0]
