@@ -191,7 +191,8 @@ def _accepted(result: Any) -> PGresult:
 _LOG = """
 SELECT ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer,
        pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint,
-       pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0')::bigint
+       pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0')::bigint,
+       (SELECT oid FROM pg_namespace WHERE nspname = %s)
 """
 
 
@@ -201,11 +202,14 @@ class Witness:
     With each put, cancel, reschedule or other change by id or rule, except acks, the server says
     how far its log (WAL) had come just before the commit. A standby that is promoted begins a new
     timeline where its copy of the log ended: if that is before such a place, the change is lost. A
-    server that comes back with a shorter log has lost it as well.
+    server that comes back with a shorter log has lost it as well, and so has a schema that was
+    dropped and made again, or restored.
     """
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, schema: str) -> None:
         self._place = place
+        self._schema = schema
+        self._made: int | None = None
         self._timeline = 0
         self._confirmed: dict[str, int] = {}
 
@@ -218,12 +222,14 @@ class Witness:
         recovery = connection.execute("SELECT pg_is_in_recovery()").fetchone()
         if recovery == (True,):
             return  # a standby: nothing can be put there
-        row = connection.execute(_LOG).fetchone()
+        row = connection.execute(_LOG, (self._schema,)).fetchone()
         assert row is not None
-        timeline, end, replayed = row
+        timeline, end, replayed, made = row
         # What was replayed last ends where the new timeline begins; a restart forgets it.
         reach = replayed if timeline > self._timeline and replayed is not None else end
-        self._timeline = timeline
+        if self._made not in (None, made):
+            reach = -1  # the name is the same, the schema is another one
+        self._timeline, self._made = timeline, made
         for queue in [queue for queue, place in self._confirmed.items() if place > reach]:
             del self._confirmed[queue]
             losses.report(self._place, queue, 1)

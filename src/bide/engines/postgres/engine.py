@@ -18,7 +18,7 @@ from bide.engines.postgres.arrays import texts
 from bide.engines.postgres.batch import NEVER, Batch, Floors
 from bide.engines.postgres.calls import is_one_call, replies
 from bide.engines.postgres.connection import Caller, Witness
-from bide.engines.postgres.faults import CHANGED, RETRIED, translate
+from bide.engines.postgres.faults import CHANGED, RETRIED, lasts, translate
 from bide.engines.postgres.notifier import PostgresNotifier
 from bide.engines.postgres.putting import put_one
 from bide.engines.postgres.reading import is_awaited
@@ -91,7 +91,7 @@ class PostgresEngine:
         self._polls = False
         self._floors = Floors()
         self._slept: set[str] = set()  # queues at whose last claim others knew that this one sleeps
-        self._witness = Witness(settings.place)
+        self._witness = Witness(settings.place, settings.schema)
         self._pauses: dict[str, float] = {}
         self._connect()
 
@@ -296,8 +296,8 @@ class PostgresEngine:
         while True:
             try:
                 return self._connect()
-            except StoreUnavailable:
-                if time.monotonic() >= until:
+            except StoreUnavailable as error:
+                if lasts(error) or time.monotonic() >= until:
                     raise
             time.sleep(AGAIN)
 

@@ -19,8 +19,11 @@ from bide.model.errors import (
 RETRIED = (errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation)
 """The server undid a transaction because of another: the same again may succeed."""
 
-CHANGED = (errors.UndefinedFunction, errors.FeatureNotSupported)
-"""The schema's functions are not as they were: a newer bide upgraded it, or somebody changed it."""
+CHANGED = (
+    errors.UndefinedFunction, errors.FeatureNotSupported,
+    errors.InvalidSchemaName, errors.UndefinedTable,
+)  # fmt: skip
+"""The schema is not as it was: a newer bide upgraded it, or somebody changed or dropped it."""
 
 _BY_HAND = (
     "a table of the schema is missing or another one: it was changed by hand, or restored in part"
@@ -93,10 +96,32 @@ _REFUSED = {
     "no password supplied": "28P01",
     "pg_hba.conf": "28000",
     "too many clients": "53300",
+    "too many connections for": "53300",
+    "remaining connection slots": "53300",
     "starting up": "57P03",
     "shutting down": "57P03",
+    "in recovery mode": "57P03",
+    "yet accepting connections": "57P03",
+    "not accepting connections": "57P03",
 }
 """What a server says that refuses a connection: psycopg brings the text and no code."""
+
+
+LASTING = ("28000", "28P01", "3D000")
+"""Refusals of a user, password or database: waiting does not help, and the server logs each."""
+
+
+def lasts(error: StoreError) -> bool:
+    """Tell whether a server refused a connection for a reason that does not pass by itself."""
+    cause = error.__cause__
+    return isinstance(cause, psycopg.Error) and _code(cause) in LASTING
+
+
+def _code(error: psycopg.Error) -> str | None:
+    """Return the code of an error, also of a refused connection."""
+    if error.sqlstate is not None:
+        return error.sqlstate
+    return next((known for words, known in _REFUSED.items() if words in str(error)), None)
 
 
 def translate(error: psycopg.Error | MsgspecError, place: str, *, sent: bool) -> StoreError:
@@ -109,10 +134,8 @@ def translate(error: psycopg.Error | MsgspecError, place: str, *, sent: bool) ->
     """
     if isinstance(error, MsgspecError):
         return StoreCorrupt(f"{place}: {_UNREADABLE} ({error})")
-    code = error.sqlstate
+    code = error.sqlstate if sent else _code(error)
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    if code is None and not sent:
-        code = next((known for words, known in _REFUSED.items() if words in str(error)), None)
     if code in _TEXTS:
         kind, told = _TEXTS[code]
         return kind(f"{place}: {told} ({text})")
