@@ -242,6 +242,17 @@ def test_a_put_does_not_fail_because_others_forget_at_the_same_time(
     assert counts(engine).sizes.total == 3
 
 
+def test_a_put_at_repeatable_read_is_refused_for_as_long_as_its_id_is_remembered(
+    engine: PostgresEngine, user: psycopg.Connection[Any]
+) -> None:
+    engine.execute([cmd.Configure("q", keep=3_600_000), cmd.Put("q", [Item("a", b"1")])])
+    (held,) = engine.execute([cmd.Claim("q", 1, 60_000, "w")])
+    assert isinstance(held, Claimed)
+    engine.execute([cmd.Ack("q", [cmd.Lease("a", held.token)])])
+    user.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    assert put(user, engine, "a")[1] is False
+
+
 def test_numbers_of_many_transactions_add_up(engine: PostgresEngine) -> None:
     for number in range(600):
         engine.execute([cmd.Put("q", [Item(f"m{number}", b"1", delay=number * 60_000)])])

@@ -156,6 +156,8 @@ class ForwardCases:
 
     def test_how_many_rows_are_remembered(self, bare: Driver) -> None:
         half = MAX_FORWARDED // 2
+        other = bare.apart("other")
+        put(other, "x", "0", outbox="mail")
         put(bare, "x", "0", outbox="mail")
         put(bare, "y", "0", outbox="zoo")
         for first in (0, half):
@@ -167,3 +169,4 @@ class ForwardCases:
         assert done(bare.put(*ids, origin=cmd.Origin("shop", ids))) == [False, True, False]
         assert bare.cancel("x")[0].done
         assert put(bare, "x", "0", outbox="mail")[0].done
+        assert put(other, "x", "0", outbox="mail") == again("x")
