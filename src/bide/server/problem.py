@@ -273,10 +273,28 @@ LOG_EVERY = 10.0
 _FILE = re.compile(r"(?<![\w/.:<])/[^\s/:;,()'\"]+(?:/[^\s/:;,()'\"]+)+")
 """An absolute path of at least two parts."""
 
-_ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b(?::\d+)?")
-"""An IPv4 address, and a port."""
+_ADDRESS = re.compile(
+    r"\b\d{1,3}(?:\.\d{1,3}){3}\b(?::\d+)?"
+    r"|(?<![\w:])(?=[\da-f:]*::|(?:[\da-f]{1,4}:){7})[\da-f:]{3,39}(?:%\w+)?(?![\w:])",
+    re.IGNORECASE,
+)
+"""An IPv4 address, and a port; or an IPv6 address."""
 
 _log = logging.getLogger("bide.server")
+
+
+def _hosts_in(netloc: str, path: str) -> re.Pattern[str]:
+    """Return what finds the hosts of a URL in a text.
+
+    A name without a dot may be a word of the text: it counts in quotes, or with a port or the path.
+    """
+    found, behind = [], re.escape(path.rstrip("/"))
+    for host in netloc.rpartition("@")[2].split(","):
+        if name := re.sub(r":\d*$", "", host).strip("[]"):
+            quoted, more = rf"""["']{re.escape(name)}["']""", rf"(?::\d+)?(?:{behind})?(?![\w-])"
+            needs = "" if re.search(r"[.:]", name) else rf"(?=:\d|{behind or '(?!)'})"
+            found += [quoted, rf"(?<![\w.-])\[?{re.escape(name)}\]?{needs}{more}"]
+    return re.compile("|".join(found) or "(?!)")
 
 
 class ClientText:
@@ -288,14 +306,13 @@ class ClientText:
 
     def __init__(self, store: str) -> None:
         parts = urlsplit(store)
+        self._hosts = _hosts_in(parts.netloc, parts.path)
+        self._places = [(mask(store), "the store")]
         path = Path(unquote(parts.path.removeprefix("/" * (parts.scheme == "sqlite")))).absolute()
-        self._places = [(mask(store), "the store"), (str(path), "the store")]
-        if path.parent != path and str(path.parent) != "/":
-            self._places.append((str(path.parent), "the folder of the store"))
-        hosts = parts.netloc.rpartition("@")[2].split(",")
-        self._places += [(host, "the store") for host in hosts if ":" in host]
-        names = [host.partition(":")[0] for host in hosts]
-        self._places += [(f'"{name}"', "the store") for name in names if name]
+        if not parts.netloc and str(path) != "/":
+            self._places.append((str(path), "the store"))
+            if str(path.parent) != "/":
+                self._places.append((str(path.parent), "the folder of the store"))
         self._logged: tuple[str, float] = "", 0.0
 
     def of(self, error: BideError) -> str:
@@ -310,7 +327,8 @@ class ClientText:
         told = text
         for place, words in self._places:
             told = told.replace(place, words)
-        told = _FILE.sub("...", _ADDRESS.sub("...", told))
+        for pattern, words in ((self._hosts, "the store"), (_ADDRESS, "..."), (_FILE, "...")):
+            told = pattern.sub(words, told)
         before, at = self._logged
         now = time.monotonic()
         if told != text and (text != before or now - at >= LOG_EVERY):
