@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from bide.server.limits import quotas as module
 from bide.server.limits.slow_reads import SlowReads
 from bide.server.problem import Problem
 from bide.server.settings import Quota, Settings
-from bide.server.shared_state import QuotaUsage
+from bide.server.shared_state import NamespaceUsage, QuotaUsage
 from tests.server.conftest import Serve
 
 Q = "/v1/queues/orders"
@@ -197,6 +198,41 @@ def test_results_that_are_remembered_take_room(
         stored += 1
         assert stored < 10
     assert (put.status, stored) == (507, 4)
+
+
+def test_what_a_batch_settles_is_counted_once_for_all(
+    serve: Serve, make_token: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record is read and written under a lock of all processes; and a release leaves nothing."""
+    server = serve(auth="required")
+    shop = server.with_token(make_token("shop", "admin"))
+    leases = []
+    for _ in range(3):
+        assert shop.post(f"{Q}/messages", {"body": 1}).status == 201
+        (one,) = shop.post(f"{Q}/claim", {}).json["messages"]
+        number, _, secret = one["token"].partition(".")
+        leases.append([one["id"], int(number), secret])
+    more: list[dict[str, Any]] = [
+        {"command": "ack", "results": ["MQ=="]}, {"command": "bury", "reason": "no"},
+        {"command": "retry", "release": True},
+    ]  # fmt: skip
+    commands = [
+        {"queue": "orders", "leases": [lease], **one}
+        for lease, one in zip(leases, more, strict=True)
+    ]
+    real, before = QuotaUsage.of, []
+
+    @contextmanager
+    def of(self: QuotaUsage, namespace: str | None) -> Iterator[NamespaceUsage]:
+        with real(self, namespace) as use:
+            before.append(use.stored.added)
+            yield use
+
+    monkeypatch.setattr(QuotaUsage, "of", of)
+    for _ in range(2):  # the second time their leases are over, which only the store knows
+        assert shop.post("/v1/batch", {"commands": commands}).status == 200
+    first, second = before
+    assert second - first == 2 * module.ENDED + 1 + 2
 
 
 def test_a_namespace_has_so_many_queues(serve: Serve, make_token: Any) -> None:

@@ -148,19 +148,10 @@ class Quotas:
                     await self._let(caller, (), [edited] * len(command.ids), there=True)
                 else:
                     self._bound(caller, [edited])
-            elif isinstance(command, Ack | Retry | Bury):
-                self._remembered(caller.namespace, command)
-
-    def _remembered(self, namespace: str | None, command: Ack | Retry | Bury) -> None:
-        """Count what a queue may remember of messages that are settled."""
-        size = ENDED * command.weight
-        if isinstance(command, Ack):
-            size += sum(map(len, filter(None, command.results)))
-        else:
-            size += min(len(command.reason), REASON_LENGTH) * command.weight
-        with self.shared.of(namespace) as use:
-            use.stored.value += size
-            use.stored.added += size
+        if left := sum(map(_left_by, commands)):
+            with self.shared.of(caller.namespace) as use:
+                use.stored.value += left
+                use.stored.added += left
 
     async def _let(
         self, caller: Caller, queues: Collection[str], items: Sequence[Item], *, there: bool
@@ -396,3 +387,12 @@ class Quotas:
 
 def _exceeded(text: str, field: str | None = None) -> Problem:
     return Problem("quota-exceeded", text, field=field)
+
+
+def _left_by(command: Command | Bulk | Undo) -> int:
+    """Return how many bytes a queue may remember of the messages that a command settles."""
+    if isinstance(command, Ack):
+        return ENDED * command.weight + sum(map(len, filter(None, command.results)))
+    if isinstance(command, Bury) or (isinstance(command, Retry) and not command.release):
+        return (ENDED + min(len(command.reason), REASON_LENGTH)) * command.weight
+    return 0
