@@ -377,18 +377,19 @@ ELSEWHERE = {
     "MAX_RESULT": "queue/test_ending.py",
     "MAX_SUBSCRIPTIONS": "targets/http/test_subscriptions.py",
     "IMPORT_LINES": "queue/test_transfer.py",
-    "KEEP_ALIVE": "server/test_connection.py",
+    "KEEP_ALIVE": "server/test_connection_limits.py",
     "MAX_BUFFERED": "server/test_large_bodies.py",
-    "MAX_DISCARDED": "server/test_connection.py",
+    "MAX_DISCARDED": "server/test_connection_limits.py",
     "MAX_DOCUMENT": "server/test_oidc.py",
     "MAX_FAILED_LOGINS": "server/test_client_address.py",
     "MAX_FIELDS": "server/test_connection.py",
     "MAX_HEAD": "server/test_connection.py",
     "MAX_KEYS": "server/test_oidc.py",
     "MAX_SUBJECT": "server/test_oidc.py",
+    "MAX_HINTS": "server/test_streams.py",
     "MAX_TALLIES": "server/test_shared_stats.py",
-    "MAX_UNREAD": "server/test_connection.py",
-    "STALLED": "server/test_connection.py",
+    "MAX_UNREAD": "server/test_connection_limits.py",
+    "STALLED": "server/test_connection_limits.py",
 }
 """Where other limits are tested."""
 
