@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from bide.model.limits import MAX_HINTS
 from bide.server.app import answer
 from bide.server.call import Call
-from bide.server.limits.open_calls import MAX_HINTS, Listener
+from bide.server.limits.open_calls import Listener
 from bide.server.operation import Answer, Operation
 from bide.server.service import Service
 from bide.server.settings import Settings

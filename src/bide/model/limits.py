@@ -130,6 +130,9 @@ MAX_DETAIL = 4_000
 MAX_CLAIMERS = 1_000
 """How many programs that claim over HTTP a server process remembers."""
 
+MAX_HINTS = 10_000
+"""Hints that wait for an event stream whose client reads slowly; more are dropped."""
+
 MAX_TALLIES = 5_000
 """Queues whose claims a server process counts; those that were not claimed from for the longest are
 forgotten."""

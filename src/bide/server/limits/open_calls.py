@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from bide.lane.lane import Lane
-from bide.model.limits import MAX_CLAIMERS
+from bide.model.limits import MAX_CLAIMERS, MAX_HINTS
 from bide.server.problem import Problem
 
 
@@ -105,11 +105,6 @@ class Claimers:
         return found
 
 
-MAX_HINTS = 10_000
-"""How many hints wait for a listener whose client reads slowly. More are dropped: they only hurry a
-client that looks again by itself."""
-
-
 class Listener:
     """The hints that one listener has not taken yet: at most one per queue."""
 
@@ -118,7 +113,7 @@ class Listener:
         self.news = asyncio.Event()
 
     def tell(self, queue: str, wake: int) -> None:
-        """Keep the earliest time of a queue."""
+        """Keep the earliest time of a queue. Without a hint, its client looks again by itself."""
         if queue in self.hints or len(self.hints) < MAX_HINTS:
             self.hints[queue] = min(wake, self.hints.get(queue, wake))
         self.news.set()
