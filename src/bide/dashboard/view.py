@@ -28,7 +28,8 @@ FIELDS = 2_000
 """How many fields a form may have."""
 
 LONGEST_BACK = 3_000
-"""Characters of the URL of a page in the form of a stranger, as the form sends it."""
+"""Characters that the URL of a page takes, escaped, in a form that needs no login: see
+`MAX_LOGIN_FORM`."""
 
 EXACT = ("id", "group", "kind")
 """Parameters that name something: spaces at their ends belong to the name."""
@@ -103,7 +104,7 @@ class Request:
 
     @property
     def back(self) -> str:
-        """The URL of this page for the form of a stranger; if it is too long, of the first page."""
+        """The URL of this page in a form that needs no login; if too long, of the first page."""
         short = self.method == "GET" and len(quote(self.here, safe="")) <= LONGEST_BACK
         return self.here if short else self.url("")
 

@@ -95,7 +95,7 @@ class Call:
         """
         text = self.named[name]
         if len(text) > LONGEST_PART:
-            raise invalid(name, f"{name} in the path has {len(text):,} characters; no name has")
+            raise invalid(name, f"{name} in the path is longer than {LONGEST_PART:,} characters")
         if "%" not in text and text.isascii():
             return text
         try:

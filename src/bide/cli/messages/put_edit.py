@@ -9,10 +9,10 @@ from msgspec import UNSET
 
 from bide.cli import option
 from bide.cli.errors import usage_error
+from bide.cli.input import CHUNK, Form, check_size, read_body
 from bide.cli.message_output import outcome_json, print_outcomes, standing, state_and_due
 from bide.cli.option import Decorator, together
 from bide.cli.output import DONE, NOT_DONE, Bar, Output, plural, warn
-from bide.cli.reading import CHUNK, Form, check_size, read_body
 from bide.cli.store import Store, on_any_store, on_store, refuse_own
 from bide.model.errors import StoreError
 from bide.model.replies import Outcome

@@ -10,8 +10,8 @@ import click
 
 from bide.cli import option
 from bide.cli.errors import raise_on_termination, usage_error
+from bide.cli.input import export_lines
 from bide.cli.output import DONE, NOTHING, Bar, Output, plural, warn
-from bide.cli.reading import export_lines
 from bide.cli.store import Store, on_any_store, on_store
 from bide.engines.registry import mask
 from bide.queue.sorted_set import load_sorted_set

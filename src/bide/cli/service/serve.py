@@ -149,15 +149,12 @@ def _check(settings: Any, out: Output) -> None:
     asks = tokens > 0 or settings.auth == "required" or settings.oidc is not None
     must_be_local(settings, asks=asks)
     shown = {**settings.shown(), "tokens": tokens}
-    facts = {
-        name: round(value * 1000) if TYPES.get(name) is float else value
-        for name, value in shown.items()
-    }
+    spans = {name for name, kind in TYPES.items() if kind is float}
+    facts = {n: round(value * 1000) if n in spans else value for n, value in shown.items()}
     if out.as_json:
         out.json(facts)
     elif out.terminal:
-        spans = {name: format_duration(facts[name]) for name in facts if TYPES.get(name) is float}
-        texts = {name: _text(value) for name, value in facts.items()} | spans
+        texts = {n: (format_duration if n in spans else _text)(facts[n]) for n in facts}
         out.console.print(grid([[(name, "dim"), text] for name, text in texts.items()], "ll"))
     else:
         for name, value in facts.items():
@@ -165,7 +162,7 @@ def _check(settings: Any, out: Output) -> None:
 
 
 def _text(value: Any) -> str:
-    """Return a setting as the environment takes it; a table of the file as JSON."""
+    """Return a setting as text: a list with spaces between its items, a table as JSON."""
     if value is None or value == {}:
         return ""
     if isinstance(value, list):

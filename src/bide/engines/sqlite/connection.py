@@ -182,7 +182,7 @@ def translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
     """Return SQLite's error as one of bide's, which names the cause and the mend."""
     code = getattr(error, "sqlite_errorcode", 0) or 0
     kind = code & 0xFF
-    if kind == sqlite3.SQLITE_CANTOPEN and _has_no_room_for_log(path):
+    if kind == sqlite3.SQLITE_CANTOPEN and _cannot_make_log(path):
         kind = sqlite3.SQLITE_READONLY
     match kind:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
@@ -237,7 +237,7 @@ def translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
     return StoreError(f"SQLite refused to work on {path}: {error}")
 
 
-def _has_no_room_for_log(path: Path) -> bool:
+def _cannot_make_log(path: Path) -> bool:
     """Whether the file can be read, but its log, which even a reader needs, cannot be made."""
     return os.access(path, os.R_OK) and not os.access(path.resolve().parent, os.W_OK)
 

@@ -139,7 +139,8 @@ class Sender:
             return Answer(None, str(error))
         finally:
             self._running[subscription.namespace] -= 1
-            self._running += Counter()  # without those that have none
+            if not self._running[subscription.namespace]:
+                del self._running[subscription.namespace]
         again = None
         if reply.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
             again = retry_after(reply.headers.get("retry-after"), self._clock.now())

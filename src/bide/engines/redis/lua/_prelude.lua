@@ -74,8 +74,8 @@ local function flag(letter, is)
   call('HSET', META, 'flags', flags)
 end
 
--- Of a queue that is not there, a week later nothing is left. So long clients see that nothing was lost
--- when it was deleted, since the number of changes goes on; and the lanes that wait are known.
+-- Lets the keys of a queue that is not there expire after a week. Until then the number of changes goes
+-- on, so clients see that a deleted queue was not lost; and a put finds the lanes that wait.
 local function expire_keys()
   for _, key in ipairs({META, WAITERS}) do call('EXPIRE', key, 604800) end
 end

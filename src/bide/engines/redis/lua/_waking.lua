@@ -125,8 +125,8 @@ local function wake(moment)
   elect(moment)
 end
 
--- A lane that has died stays until it is to be told something. Of very many the latest stay: of the
--- others, those that wait enroll again when they look for themselves, within a second or so.
+-- Notes that this lane waits. A lane that has died stays until it is to be told something, so only the
+-- latest thousand stay: older ones that still wait enroll again when they look, within seconds.
 local function enroll()
   if call('ZADD', WAITERS, 'NX', int(now), LANE) == 1 then call('ZREMRANGEBYRANK', WAITERS, 0, -1001) end
   flag('l', true)
