@@ -106,6 +106,17 @@ def test_a_full_disk_under_the_log_harms_nothing(
         full.close()
 
 
+def test_a_handler_that_closes_stderr_harms_only_the_log(
+    log: logging.Logger, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with (tmp_path / "log").open("w") as stderr:
+        monkeypatch.setattr("sys.stderr", stderr)
+        configure(as_json=False, level="info")
+        log.info("before")
+    log.info("after")
+    assert (tmp_path / "log").read_text().endswith("before\n")
+
+
 def test_a_wrong_call_is_told_and_harms_nothing(
     log: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:

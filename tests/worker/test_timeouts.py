@@ -159,11 +159,19 @@ async def handle(body: int) -> None:
 """
 
 
+CLOSING = SWALLOWING.replace("    while", "    sys.stdout.close()\n    while").replace(
+    "import asyncio", "import asyncio, sys"
+)
+
+
 @pytest.mark.process
-def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_the_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", [SWALLOWING, CLOSING], ids=["", "with stdout closed"])
+def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_the_end(
+    tmp_path: Path, source: str
+) -> None:
     with bide.Queue("q", f"sqlite:///{tmp_path / 'bide.db'}") as queue:
         queue.put(1)
-        with worker(tmp_path, SWALLOWING, "--grace", "100ms") as process:
+        with worker(tmp_path, source, "--grace", "100ms") as process:
             wait_for(lambda: "began" in log(tmp_path), tmp_path)
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0

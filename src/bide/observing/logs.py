@@ -95,6 +95,15 @@ def _whole(value: Any) -> Any:
     return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
+class StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to stderr. A handler that closes it loses the log, not the worker."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Tell on stderr what is wrong with a record, if that is open."""
+        with suppress(ValueError):
+            super().handleError(record)
+
+
 class GatheringHandler(logging.Handler):
     """Writes the lines of 50 ms to stderr with one system call.
 
@@ -141,7 +150,7 @@ def configure(*, as_json: bool, level: str, gather: bool = False) -> None:
         level: the lowest level that is logged.
         gather: whether lines may be written 50 ms later, several at once.
     """
-    handler = GatheringHandler() if gather else logging.StreamHandler(sys.stderr)
+    handler = GatheringHandler() if gather else StderrHandler()
     if as_json:
         handler.setFormatter(JsonFormatter())
     else:

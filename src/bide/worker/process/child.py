@@ -8,6 +8,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -95,9 +96,9 @@ def _let_go(loop: asyncio.AbstractEventLoop, code: int) -> None:
 
     def leave() -> None:
         _log.error("a task or thread that a handler started does not end; the process ends anyway")
-        logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for flush in (logging.shutdown, sys.stdout.flush, sys.stderr.flush):
+            with suppress(ValueError, OSError):  # a handler has closed it
+                flush()
         os._exit(code)
 
     main = threading.main_thread()
