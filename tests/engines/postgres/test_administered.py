@@ -119,3 +119,14 @@ def test_a_server_without_a_connection_for_this_user_says_so(guarded: PostgresSe
         client.execute("ALTER ROLE app CONNECTION LIMIT 0")
     with pytest.raises(StoreUnavailable, match="takes no more connections"):
         from_url(urlsplit(url))()
+
+
+def test_a_standby_without_its_primary_is_no_matter_of_the_address(
+    postgres_url: Callable[[], str],
+) -> None:
+    url = postgres_url()
+    with closing(from_url(urlsplit(url))()):
+        read_only = f"{url}&options=-cdefault_transaction_read_only%3Don"
+        with pytest.raises(StoreUnavailable, match="no standby is promoted") as caught:
+            from_url(urlsplit(f"{read_only}&target_session_attrs=read-write"))()
+    assert "firewall" not in str(caught.value)

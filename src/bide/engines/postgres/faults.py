@@ -86,6 +86,11 @@ _TEXTS: dict[str, tuple[type[StoreError], str]] = {
         "the server refused this user: create it (createuser), or see the server's pg_hba.conf",
     ),
     "57P03": (StoreUnavailable, "the server is starting or stopping: try again"),
+    "no primary": (
+        StoreUnavailable,
+        "no server that answers takes changes: the primary is away, and no standby is promoted; or "
+        "target_session_attrs asks for another kind of server",
+    ),
 }
 
 
@@ -103,6 +108,8 @@ _REFUSED = {
     "in recovery mode": "57P03",
     "yet accepting connections": "57P03",
     "not accepting connections": "57P03",
+    "session is read-only": "no primary",
+    "server is in hot standby mode": "no primary",
 }
 """What a server says that refuses a connection: psycopg brings the text and no code."""
 
