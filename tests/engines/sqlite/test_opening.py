@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bide.engines.sqlite import SqliteEngine, schema
-from bide.engines.sqlite.connection import connect
+from bide.engines.sqlite.connection import LONGEST_PATH, connect
 from bide.engines.sqlite.schema import APPLICATION_ID, STEPS
 from bide.model.errors import (
     NotAStore,
@@ -288,3 +288,16 @@ def test_processes_that_make_one_store_at_once_do_not_get_in_each_others_way(
     engine = SqliteEngine(path)
     assert sorted(Driver(engine).scan()) == [f"m{number}" for number in range(6)]
     engine.close()
+
+
+def test_a_path_that_is_too_long_for_sqlite_is_told(tmp_path: Path) -> None:
+    folder = tmp_path
+    while len(str(folder)) < 400:
+        folder /= "x" * 80
+    folder.mkdir(parents=True)
+    path = folder / ("y" * (LONGEST_PATH - len(str(folder)) - 1))
+    SqliteEngine(path).close()
+    longer = folder / f"{path.name}y"
+    with pytest.raises(StoreUnavailable, match=f"has {LONGEST_PATH + 1} bytes"):
+        SqliteEngine(longer)
+    assert not longer.exists()

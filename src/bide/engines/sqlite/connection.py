@@ -27,6 +27,9 @@ CACHE_KIB = 16 * 1024
 LOG_BYTES = 64 * 1024 * 1024
 """To this size the log is cut after a long read transaction elsewhere has let it grow."""
 
+LONGEST_PATH = 504
+"""Bytes of a path, so that SQLite can open the log beside it, whose name is longer: 512 at most."""
+
 CHECKPOINT_PAGES = 4_000  # 16 MiB of log between checkpoints: a random load rewrites the same pages
 
 
@@ -88,6 +91,11 @@ def connect(
 
 
 def _refuse_bad_place(path: Path) -> None:
+    if (length := len(os.fsencode(os.path.realpath(path)))) > LONGEST_PATH:
+        raise StoreUnavailable(
+            f"the path {path} has {length} bytes, and SQLite opens no file whose path has more "
+            f"than {LONGEST_PATH}; name another place"
+        )
     if path.is_dir():
         raise StoreUnavailable(f"{path} is a directory; name a file in it: {path / 'bide.db'}")
     if not path.parent.is_dir():
