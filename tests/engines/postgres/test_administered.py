@@ -130,3 +130,23 @@ def test_a_standby_without_its_primary_is_no_matter_of_the_address(
         with pytest.raises(StoreUnavailable, match="no standby is promoted") as caught:
             from_url(urlsplit(f"{read_only}&target_session_attrs=read-write"))()
     assert "firewall" not in str(caught.value)
+
+
+def test_a_connection_that_was_ended_takes_one_line_of_the_log(
+    postgres: PostgresServer, postgres_url: Callable[[], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with bide.Queue("q", f"{postgres_url()}&application_name=ended") as queue:
+        queue.put(1)
+        assert len(queue.claim(wait=60)) == 1  # it listens from now on
+        with postgres.client() as client:
+            client.execute(
+                "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
+                " WHERE application_name = 'ended'"
+            )
+        queue.put(2)
+        for _ in range(600):
+            if "listens for puts was lost" in caplog.text:
+                break
+            queue.claim(wait=0.1)
+    assert "listens for puts was lost" in caplog.text
+    assert not any("\n" in message for message in caplog.messages)

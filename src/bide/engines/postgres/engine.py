@@ -18,7 +18,7 @@ from bide.engines.postgres.arrays import texts
 from bide.engines.postgres.batch import NEVER, Batch, Floors
 from bide.engines.postgres.calls import is_one_call, replies
 from bide.engines.postgres.connection import Caller, Witness
-from bide.engines.postgres.faults import CHANGED, RETRIED, lasts, translate
+from bide.engines.postgres.faults import CHANGED, RETRIED, first_line, lasts, translate
 from bide.engines.postgres.notifier import PostgresNotifier
 from bide.engines.postgres.putting import put_one
 from bide.engines.postgres.reading import is_awaited
@@ -199,7 +199,7 @@ class PostgresEngine:
                 self._until_fold = random.randrange(FOLD_EVERY, 2 * FOLD_EVERY)
                 self._fold(batch.call)
         except psycopg.Error as error:
-            _log.warning("%s: nobody could be woken: %s", self._settings.place, error)
+            _log.warning("%s: nobody could be woken: %s", self._settings.place, first_line(error))
             self._leave_if_lost(error)
 
     def _fold(self, caller: Caller) -> None:
@@ -288,7 +288,7 @@ class PostgresEngine:
         try:
             caller.settle()
         except psycopg.Error as error:  # of a lost connection the next look at it says so, too
-            _log.warning("%s: nobody could be woken: %s", self._settings.place, error)
+            _log.warning("%s: nobody could be woken: %s", self._settings.place, first_line(error))
 
     def _reconnect(self) -> Caller:
         """Connect again, waiting for a server that restarts, or for a standby to be promoted."""

@@ -131,6 +131,11 @@ def _code(error: psycopg.Error) -> str | None:
     return next((known for words, known in _REFUSED.items() if words in str(error)), None)
 
 
+def first_line(error: Exception) -> str:
+    """Return what an error says, without the statement and the advice that are below it."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def translate(error: psycopg.Error | MsgspecError, place: str, *, sent: bool) -> StoreError:
     """Return the error that a caller gets.
 
@@ -142,7 +147,7 @@ def translate(error: psycopg.Error | MsgspecError, place: str, *, sent: bool) ->
     if isinstance(error, MsgspecError):
         return StoreCorrupt(f"{place}: {_UNREADABLE} ({error})")
     code = error.sqlstate if sent else _code(error)
-    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    text = first_line(error)
     if code in _TEXTS:
         kind, told = _TEXTS[code]
         return kind(f"{place}: {told} ({text})")

@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from bide.engines.postgres.faults import first_line
 from bide.engines.postgres.settings import Settings
 from bide.engines.waiting import readable
 from bide.model.errors import StoreError
@@ -52,7 +53,7 @@ class PostgresNotifier:
                     _log.warning(
                         "the connection that listens for puts was lost (%s): until it is back, "
                         "messages that other processes put are noticed within a second",
-                        error,
+                        first_line(error),
                     )
                     self._connection.close()
                     self._connection = None
