@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import bide
+from bide.server.access.tokens import KEY, KEYS
 from tests.cli.conftest import BOUND, Bide, Terminal, environment
 
 
@@ -49,6 +50,20 @@ def test_move_takes_along_what_sources_and_servers_keep(
     for store in (url, target):
         assert run("queues", "--url", store).output.split("\t")[0] == "orders"
         assert "bide:move" in run("queues", "--url", store, "--all").output
+
+
+def test_each_store_keeps_the_key_of_its_own_leases(
+    run: Bide, url: str, orders: bide.Queue, tmp_path: Path
+) -> None:
+    """Servers on both stores may have made one already, and leases stay where they are."""
+    orders.put(1, delay=60)
+    target = f"sqlite:///{tmp_path}/new.db"
+    for number, store in enumerate((url, target)):
+        with bide.Queue(KEYS, store) as keys:
+            keys.put(number, id=KEY, delay="1d")
+    result = run("move", url, target, "--json")
+    assert [json.loads(line)["queue"] for line in result.output.splitlines()] == ["orders"]
+    assert result.exit_code == 0
 
 
 def test_what_stays_is_told_and_is_exit_code_1(

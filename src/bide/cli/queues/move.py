@@ -101,13 +101,15 @@ def move(
 
 
 def _names(store: Store, queues: tuple[str, ...]) -> list[str]:
-    return list(queues) or [name for name in store.names(own=True) if not _is_of_processes(name)]
+    return list(queues) or [name for name in store.names(own=True) if not _stays(name)]
 
 
-def _is_of_processes(name: str) -> bool:
-    """Tell whether a queue says only what the processes on a store do now."""
+def _stays(name: str) -> bool:
+    """Tell whether a queue is about its store alone: what processes do, hold and can undo there."""
+    from bide.server.access.tokens import KEYS
+
     kinds = is_register(name), is_stops(name), is_records(name)
-    return any(kinds) or name in (ledger_name(name), PRESENCE)
+    return any(kinds) or name in (ledger_name(name), PRESENCE, KEYS)
 
 
 def _move(there: Store, here: Store, name: str, batch: int, *, dry_run: bool) -> Moved:
