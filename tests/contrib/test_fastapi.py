@@ -187,6 +187,15 @@ def test_without_a_lifespan_the_error_names_the_fix() -> None:
             client.request(method, path)
 
 
+def test_after_the_lifespan_the_error_names_the_fix() -> None:
+    """As in a test without `with`, after one of the same application with it."""
+    client = TestClient(site_of(None, url="memory://"))
+    with client:
+        assert client.delete("/mails/one").json() == {"cancelled": False}
+    with pytest.raises(bide.WrongContext, match=r"with TestClient\(app\) as client"):
+        client.delete("/mails/one")
+
+
 def test_dependencies_are_no_part_of_the_api() -> None:
     operation = site_of(None).openapi()["paths"]["/mails"]["post"]
     assert [one["name"] for one in operation["parameters"]] == ["id"]

@@ -41,6 +41,7 @@ class _Opened:
 
     def __init__(self, url: str | None) -> None:
         self.worker: InProcessWorker | None = None
+        self.closed = False
         self._url = url
         self._queues: dict[tuple[object, ...], AsyncQueue | Queue] = {}
 
@@ -54,6 +55,7 @@ class _Opened:
         return found
 
     async def close(self) -> None:
+        self.closed = True
         for one in self._queues.values():
             await asyncio.to_thread(one._close)  # it waits for running commands
 
@@ -157,7 +159,7 @@ def _opened(connection: HTTPConnection) -> _Opened:
     found = connection.scope.get("state", {}).get(STATE)
     if found is None:
         found = getattr(connection.app.state, STATE, None)
-    if found is None:
+    if found is None or found.closed:
         raise WrongContext(
             "no lifespan of bide.contrib.fastapi runs in this application: write "
             "FastAPI(lifespan=lifespan(jobs)); a mounted application needs that in the outer one, "
