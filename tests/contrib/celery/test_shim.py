@@ -222,8 +222,9 @@ def test_naive_times_are_refused(
     naive = datetime(2099, 1, 1)  # noqa: DTZ001
     with pytest.raises(bide.InvalidArgument, match="is naive"):
         shop.expire.apply_async((1,), expires=naive)
-    with pytest.raises(bide.InvalidArgument, match=r"eta=.* is naive"):
-        shop.expire.apply_async((1,), eta=naive, expires=3_600)
+    for expires in (None, 3_600):
+        with pytest.raises(bide.InvalidArgument, match=r"eta=.* is naive"):
+            shop.expire.apply_async((1,), eta=naive, expires=expires)
     shop.failures.append(OSError("away"))
     shop.charge.delay(1, eta=naive.isoformat())
     bide_worker(shop.app, errors="collect").run_due()

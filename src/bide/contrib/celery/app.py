@@ -176,6 +176,7 @@ class Celery(App):
         """
         if unknown:
             raise unsupported_option(next(iter(unknown)))
+        check_aware(eta=eta)
         known = self.tasks.get(name)
         name_of_queue = queue or (known and known.options.queue) or self._default
         if attempts is None:
