@@ -214,6 +214,48 @@ def test_a_timeout_is_an_event(app: bide.App, start: Start, is_async: bool) -> N
     assert event["exception"]["values"][-1]["type"] == "TimeoutError"
 
 
+@pytest.mark.parametrize("raised", [bide.Bury("late"), bide.Discard("late"), KeyError("late")])
+def test_what_a_handler_raises_after_its_timeout_is_no_event(
+    app: bide.App, start: Start, raised: Exception
+) -> None:
+    """Its attempt has failed by then; here that is the last one, so the timeout is the event."""
+    collector, release = start(), threading.Event()
+
+    @app.handler("cards", timeout="10ms", retry=ONCE)
+    def block(body: str) -> None:
+        assert release.wait(60)
+        raise raised
+
+    def died(counts: bide.Counts) -> bool:
+        if counts.sizes.dead:
+            release.set()
+        return bool(collector.events)
+
+    play(app, "x", ended=died)
+    (event,) = collector.events
+    assert event["exception"]["values"][-1]["type"] == "TimeoutError"
+
+
+def test_an_attempt_that_buries_after_its_timeout_is_retried_and_no_event(
+    app: bide.App, start: Start
+) -> None:
+    collector, release = start(), threading.Event()
+
+    @app.handler("cards", timeout="10ms", retry=bide.Backoff(attempts=2, first="1ms", jitter=0))
+    def handle(delivery: bide.Handling) -> None:
+        if delivery.attempt == 1:
+            assert release.wait(60)
+            raise bide.Bury("late")
+
+    def ended(counts: bide.Counts) -> bool:
+        if counts.flow.retried:
+            release.set()
+        return counts.flow.acked == 1
+
+    play(app, "x", ended=ended)
+    assert collector.events == []
+
+
 def test_death_by_lapse_is_an_event(tmp_path: Path, start: Start) -> None:
     """No handler raised anything: the log tells it."""
     collector, clock = start(), FakeClock()

@@ -227,6 +227,28 @@ def test_a_timeout_is_an_error(exported: InMemorySpanExporter, url: str, kind: s
     assert facts(handled)["error.type"] == "TimeoutError"
 
 
+@pytest.mark.parametrize("raised", [bide.Discard("late"), bide.Retry("late")])
+def test_an_outcome_after_the_timeout_is_an_error(
+    exported: InMemorySpanExporter, url: str, raised: Exception
+) -> None:
+    app = bide.App(url)
+
+    @app.handler("orders", timeout=0.05, retry=bide.Backoff(attempts=1))
+    def handle(delivery: bide.Handling) -> None:
+        assert delivery.lost.wait(PATIENCE)
+        raise raised
+
+    async def story() -> None:
+        async with at_work(app) as queue:
+            await queue.put(1)
+            await until_gone(queue, dead=1)
+
+    asyncio.run(story())
+    (handled,) = named(exported, "handle orders")
+    assert handled.status.status_code is StatusCode.ERROR
+    assert facts(handled)["error.type"] == "TimeoutError"
+
+
 def test_a_message_without_a_trace_begins_one(exported: InMemorySpanExporter, url: str) -> None:
     app = bide.App(url)
 

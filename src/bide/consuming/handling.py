@@ -95,6 +95,11 @@ class Handling(Delivery):
             event.set()
         return event
 
+    @property
+    def overran(self) -> bool:
+        """Whether its attempt has failed at its timeout, so that what it raises does not count."""
+        return self.timed_out and self.gone
+
     def lose(self) -> None:
         """Tell the handler that its outcome no longer counts."""
         self.gone = True

@@ -147,7 +147,7 @@ def _middleware(made: "Tracer") -> Middleware:
             except BaseException as error:
                 _tell(span, one, error)
                 raise
-            if one.timed_out:  # a plain handler, which was not interrupted
+            if one.overran:  # a plain handler, which was not interrupted
                 _failed(span, "TimeoutError")
 
     return trace
@@ -156,9 +156,9 @@ def _middleware(made: "Tracer") -> Middleware:
 def _tell(span: "Span", one: Handling, error: BaseException) -> None:
     """Record in the span what the handler raised; an outcome that it chose is not an error."""
     match error:
-        case Discard() | Unwanted():
+        case Discard() | Unwanted() if not one.overran:
             span.add_event("discard", {"reason": str(error)})
-        case Retry():
+        case Retry() if not one.overran:
             span.add_event("retry", {"reason": error.reason})
         case asyncio.CancelledError() if not one.timed_out:
             span.add_event("interrupted")  # the worker stops, or its lease was lost

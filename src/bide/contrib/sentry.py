@@ -109,7 +109,7 @@ async def _watch(one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
                 if failed is not None and _counts(integration, one, failed):
                     _capture(failed)
                 raise
-            if one.timed_out:  # a plain handler, which was not interrupted
+            if one.overran:  # a plain handler, which was not interrupted
                 late = settling.overtime(one.handler)
                 span.set_status("deadline_exceeded")
                 if _counts(integration, one, late):
@@ -118,6 +118,8 @@ async def _watch(one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
 
 def _failure(one: Handling, error: BaseException) -> BaseException | None:
     """Return the error of an attempt; `None` if the handler chose its outcome, or was stopped."""
+    if one.overran:
+        return settling.overtime(one.handler)
     match error:
         case Discard() | Unwanted():
             return None
