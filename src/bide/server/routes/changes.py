@@ -17,11 +17,18 @@ from bide.server import wire
 from bide.server.call import Call
 from bide.server.limits.request_bodies import check_fields
 from bide.server.operation import MESSAGE, QUEUE, Answer, Routes
-from bide.server.routes.given import body_of, changed, chosen, headers_of, one_of, tag_of
-from bide.server.routes.messages import find_or_none
-from bide.server.routes.undoing import (
+from bide.server.routes.given import (
     Changed,
     Moved,
+    body_of,
+    changed,
+    chosen,
+    headers_of,
+    one_of,
+    tag_of,
+)
+from bide.server.routes.messages import find_or_none
+from bide.server.routes.undoing import (
     MovedOut,
     RevivedOut,
     UndoableOut,

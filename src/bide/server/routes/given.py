@@ -1,14 +1,14 @@
-"""What requests give: a message, and conditions of what it is to be (RFC 9110, section 13)."""
+"""What requests give: a message, what to change of it, and conditions (RFC 9110, section 13)."""
 
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Meta, UnsetType
 
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, new_id
 from bide.model.limits import MAX_HEADERS
-from bide.model.message import Item, Message, NewMessage
+from bide.model.message import Attempts, Group, Item, Message, NewMessage, Priority
 from bide.model.options import options_of
 from bide.model.replies import Outcome
 from bide.server import wire
@@ -17,7 +17,6 @@ from bide.server.limits.decoding import split
 from bide.server.limits.request_bodies import ESCAPED, check_body, check_fields
 from bide.server.operation import JSON, Answer
 from bide.server.problem import Problem, invalid
-from bide.server.routes.undoing import Changed
 
 HEADER_TYPE = "content-type"
 """The header of a message that tells what its bytes are."""
@@ -31,6 +30,37 @@ class PutQuery(wire.PutOptions, kw_only=True):
     """What a put may say beside the body; with a body of bytes, all that it says."""
 
     on_conflict: Literal["keep", "replace", "raise"] = "keep"
+
+
+class Moved(wire.Request):
+    """When messages are due: `delay` or `at`."""
+
+    delay: wire.Span | None = None
+    at: wire.When | None = None
+
+
+class Changed(Moved, kw_only=True):
+    """What to change of a message; what is left out stays as it is."""
+
+    body: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    """Any JSON value."""
+    raw: bytes | UnsetType = msgspec.field(default=UNSET, name="bytes")
+    """Bytes, in base64, instead of `body`."""
+    priority: Priority | UnsetType = UNSET
+    attempts: Attempts | UnsetType = UNSET
+    expires: wire.Span | UnsetType | None = UNSET
+    """How long after its due time it is still worth delivering; null: without limit."""
+    group: Group | UnsetType | None = UNSET
+    headers: Annotated[
+        msgspec.Raw,
+        Meta(
+            extra_json_schema={
+                "type": ["object", "null"],
+                "additionalProperties": {"type": "string"},
+            }
+        ),
+    ] = msgspec.field(default_factory=msgspec.Raw)
+    """Text that travels beside the body; null: none."""
 
 
 WHOLE = 64 * 1024

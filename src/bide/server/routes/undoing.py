@@ -1,4 +1,4 @@
-"""Changes of messages on the wire; bulk changes that can be taken back, and taking them back."""
+"""Changes of many messages that can be taken back, and taking them back."""
 
 from typing import Annotated, Literal, NamedTuple
 
@@ -9,7 +9,7 @@ from bide.lane.steps import arun_steps
 from bide.model.commands import Command, Put
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_HTTP_IDS
-from bide.model.message import Attempts, Group, Name, Priority
+from bide.model.message import Name
 from bide.model.replies import Outcome, Reply
 from bide.model.times import LATEST
 from bide.model.undoing import Bulk, Part, Undo, Undone, Verb, is_records
@@ -23,37 +23,6 @@ from bide.server.operation import QUEUE, Routes
 from bide.server.service import Service
 
 route = Routes("messages")
-
-
-class Moved(wire.Request):
-    """When messages are due: `delay` or `at`."""
-
-    delay: wire.Span | None = None
-    at: wire.When | None = None
-
-
-class Changed(Moved, kw_only=True):
-    """What to change of a message; what is left out stays as it is."""
-
-    body: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
-    """Any JSON value."""
-    raw: bytes | UnsetType = msgspec.field(default=UNSET, name="bytes")
-    """Bytes, in base64, instead of `body`."""
-    priority: Priority | UnsetType = UNSET
-    attempts: Attempts | UnsetType = UNSET
-    expires: wire.Span | UnsetType | None = UNSET
-    """How long after its due time it is still worth delivering; null: without limit."""
-    group: Group | UnsetType | None = UNSET
-    headers: Annotated[
-        msgspec.Raw,
-        Meta(
-            extra_json_schema={
-                "type": ["object", "null"],
-                "additionalProperties": {"type": "string"},
-            }
-        ),
-    ] = msgspec.field(default_factory=msgspec.Raw)
-    """Text that travels beside the body; null: none."""
 
 
 class MovedOut(msgspec.Struct, omit_defaults=True):
