@@ -127,11 +127,10 @@ def _per_second(text: str) -> float:
     with suppress(ValueError):
         return float(text)
     try:
-        return 1_000_000 / interval(text)  # in microseconds
+        microseconds = interval(text)
     except InvalidArgument as error:
         raise click.BadParameter(str(error).removeprefix("rate=")) from None
-    except ZeroDivisionError:
-        return 0.0
+    return 1_000_000 / microseconds if microseconds else 0.0
 
 
 @on_any_store(click.argument("name"), click.argument("queue"), group=subscription)
