@@ -54,7 +54,7 @@ def test_locked_beyond_the_time_out_says_by_what_and_how_long(
     for id in ("b", "a"):
         with pytest.raises(StoreBusy, match=r"kept .*bide\.db locked for 0\.01 s; nothing was"):
             engine.execute([cmd.Put("q", [Item(id, b"1")])])
-    with pytest.raises(StoreBusy, match=r"fuser .*timeout=0\.02s"):
+    with pytest.raises(StoreBusy, match=r"open transaction of this one, .*fuser .*timeout=0\.02s"):
         engine.execute([cmd.Claim("q", 1, 1, "w")])
     other.execute("ROLLBACK")
     other.close()

@@ -195,9 +195,10 @@ def translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
     match kind:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return errors.StoreBusy(
-                f"another process kept {path} locked for {timeout:g} s; nothing was changed. Find "
-                f"it with: fuser {path} (a backup or an open sqlite3 shell?), or wait longer with "
-                f"?timeout={timeout * 2:g}s in the URL"
+                f"another process, or an open transaction of this one, kept {path} locked for "
+                f"{timeout:g} s; nothing was changed. Find it with: fuser {path} (a backup or an "
+                f"open sqlite3 shell?), or wait longer with ?timeout={timeout * 2:g}s in the URL. "
+                "Within a transaction on this file, pass its connection as within="
             )
         case sqlite3.SQLITE_READONLY:
             return errors.StoreReadOnly(
