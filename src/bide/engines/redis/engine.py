@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Sequence
-from itertools import chain, groupby, islice
+from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any
 
@@ -211,22 +211,24 @@ class RedisEngine:
     def _advance(self, steps: Sequence[Step], now: int | None) -> list[Outcome]:
         """Execute steps: what they ask for in the same round goes in one pipeline."""
         outcomes: list[list[Outcome]] = [[]] * len(steps)
-        rounds = {place: next(step) for place, step in enumerate(steps)}
+        rounds = [(place, next(step)) for place, step in enumerate(steps)]
         while rounds:
-            calls = list(chain.from_iterable(rounds.values()))
+            calls: list[Call] = []
+            for _, asked in rounds:
+                calls += asked
             answers = self._sender.send(calls, now)
             if self._shards.known:
                 self._shards.settle(calls, answers, now)
-            left = iter(answers)
-            for place, asked in list(rounds.items()):
+            following, first = [], 0
+            for place, asked in rounds:
+                mine, first = answers[first : first + len(asked)], first + len(asked)
                 try:
-                    rounds[place] = steps[place].send(list(islice(left, len(asked))))
-                    continue
+                    following.append((place, steps[place].send(mine)))
                 except StopIteration as end:
                     outcomes[place] = end.value
                 except StoreError as error:
                     outcomes[place] = [error]
-                del rounds[place]
+            rounds = following
         return list(chain.from_iterable(outcomes))
 
     def _lose(self, queue: str, count: int) -> None:

@@ -96,11 +96,13 @@ class Sender(Carrier):
             now: Unix milliseconds to go by; `None`: the clock of the server.
         """
         sent = [self._prepare(call, place, now) for place, call in enumerate(calls)]
-        places = [place for place, call in enumerate(calls) if call.script == "claim"]
+        claims = [place for place, call in enumerate(calls) if call.script == "claim"]
+        if not claims:
+            return self._exchange(calls, sent)
         first = len(self.claims)
-        self.claims += [(calls[place], sent[place], None) for place in places]
+        self.claims += [(calls[place], sent[place], None) for place in claims]
         answers = self._exchange(calls, sent)
-        self.claims[first:] = [(calls[place], sent[place], answers[place]) for place in places]
+        self.claims[first:] = [(calls[place], sent[place], answers[place]) for place in claims]
         return answers
 
     def _exchange(self, calls: Sequence[Call], sent: Sequence[Sent]) -> list[Any]:
