@@ -39,7 +39,7 @@ def test_nothing_confirmed_is_lost_when_a_master_dies_or_is_silent(tmp_path: Pat
                     old.stop()
                     old.start()
                 # Either way it becomes a replica of the one that took its place.
-                eventually(functools.partial(_has_replica, cluster, slot))
+                eventually(functools.partial(_has_replica, cluster, slot, old))
             crew.until_at_work()
             crew.dismiss()
         conforms(url)
@@ -51,5 +51,5 @@ def _has_another(cluster: RedisCluster, slot: int, old: RedisServer) -> bool:
     return cluster.owner(slot, besides=old) is not old
 
 
-def _has_replica(cluster: RedisCluster, slot: int) -> bool:
-    return b"state=online" in ask(cluster.owner(slot), "INFO", "replication")
+def _has_replica(cluster: RedisCluster, slot: int, old: RedisServer) -> bool:
+    return b"state=online" in ask(cluster.owner(slot, besides=old), "INFO", "replication")
