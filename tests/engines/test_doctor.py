@@ -17,8 +17,6 @@ from tests.postgres_server import PostgresServer, new_folder, until
 from tests.sentinels import SentinelGroup
 from tests.servers import RedisServer
 
-REDIS_DOCS = Path(__file__).parents[2] / "docs" / "redis.md"
-
 
 def told(url: str, longest: float = LONGEST) -> dict[str, str]:
     """Return what was found, and how bad it is."""

@@ -12,26 +12,15 @@ import pytest
 import redis
 
 import bide
-from bide.engines.findings import EXAMPLES, LONGEST, examine
+from bide.engines.findings import EXAMPLES, examine
 from bide.engines.postgres.settings import read_url
 from bide.engines.redis.layout import records_key, shard_of, slot_of
 from bide.model.errors import StoreUnavailable
 from tests.cluster import RedisCluster
+from tests.engines.test_doctor import level, told
 from tests.servers import RedisServer
 
 REDIS_DOCS = Path(__file__).parents[2] / "docs" / "redis.md"
-
-
-def told(url: str, longest: float = LONGEST) -> dict[str, str]:
-    """Return what was found, and how bad it is."""
-    found = examine(url, longest)
-    assert all(one.loss and one.fix for one in found)
-    assert [one.level for one in found] == sorted(one.level for one in found)
-    return {one.what: one.level for one in found}
-
-
-def level(found: dict[str, str], what: str) -> str | None:
-    return next((level for text, level in found.items() if what in text), None)
 
 
 def fill(url: str) -> None:

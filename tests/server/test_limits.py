@@ -52,7 +52,6 @@ from tests.server.client import Client, Reply
 from tests.server.conftest import Serve
 
 Q = "/v1/queues/orders"
-
 HERE = Path(__file__).parents[1]
 
 Send = Callable[[Client, int], Reply]
