@@ -12,7 +12,7 @@ from redis import exceptions as raised
 from bide.engines.redis.connection import Connection, Lost, is_away
 from bide.engines.redis.faults import Refusal, translate
 from bide.engines.redis.layout import SLOTS
-from bide.engines.redis.sentinel import Address, Kept
+from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import Settings
 from bide.model.errors import StoreError, StoreUnavailable
 
@@ -231,18 +231,17 @@ class Nodes:
             self._watcher.start()
 
     def _run(self) -> None:
-        kept: Kept = {}
         sentinels = self._settings.sentinels
         while not self._closed.wait(CHECK):
             if sentinels is not None:
-                told = sentinels.look(kept)
+                told = sentinels.look()
                 if self._doubtful or (told and self.masters - told):
                     self._doubtful, self.only = True, None
             for address, error in list(self._away.items()):
                 if isinstance(error, StoreError):
                     self._seek(address, self._lost.get(address))
-        for connection in kept.values():
-            connection.disconnect()
+        if sentinels is not None:
+            sentinels.close()
 
     def _seek(self, address: Address, lost: Connection | None) -> None:
         """Try to reach a node that is away, unless nobody wants it any more."""

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from redis import ConnectionPool, Redis
 from redis import exceptions as raised
 from redis.connection import SSLConnection
 
@@ -18,9 +19,6 @@ SILENT = 10
 """After so many rounds in which no sentinel answers it is said once."""
 
 Address = tuple[str, int]
-
-Kept = dict[Address, Any]
-"""By host and port of a sentinel: the connection to it, kept from round to round."""
 
 _log = logging.getLogger("bide.redis")
 
@@ -46,9 +44,12 @@ class Sentinels:
     ) -> None:
         self._shown = shown
         self.name = name
-        self._addresses = addresses
-        self._kind = kind
-        self._arguments = arguments
+        self._encrypted = issubclass(kind, SSLConnection)
+        usual = {**arguments, "decode_responses": True, "encoding_errors": "replace"}
+        self._clients: list[tuple[str, Any]] = []
+        for host, port in addresses:
+            pool = ConnectionPool(kind, host=host, port=port, **usual)
+            self._clients.append((f"{host}:{port}", Redis(connection_pool=pool)))
         self._epoch = self._silent = 0
         self._warned = False
 
@@ -70,7 +71,7 @@ class Sentinels:
         Raises:
             StoreUnavailable: see `master`.
         """
-        newest, troubles, refusal = self._ask_all({})
+        newest, troubles, refusal = self._ask_all()
         for facts in newest:
             if not _is_down(facts):
                 return facts
@@ -85,15 +86,16 @@ class Sentinels:
 
     def doubt(self) -> None:
         """Believe another one first the next time: what was said last was of no use."""
-        self._addresses = [*self._addresses[1:], self._addresses[0]]
+        self._clients = [*self._clients[1:], self._clients[0]]
 
-    def look(self, kept: Kept) -> frozenset[Address]:
-        """Return where the master is, as far as sentinels know.
+    def close(self) -> None:
+        """Close the connections; the next question opens them again."""
+        for _, client in self._clients:
+            client.connection_pool.disconnect(inuse_connections=False)
 
-        Args:
-            kept: connections, which are used again in the next round.
-        """
-        newest, _, _ = self._ask_all(kept, keep=True)
+    def look(self) -> frozenset[Address]:
+        """Return where the master is, as far as sentinels know."""
+        newest, _, _ = self._ask_all()
         self._silent = 0 if newest else self._silent + 1
         if self._silent == SILENT:
             _log.warning(
@@ -103,9 +105,7 @@ class Sentinels:
         sound = [facts for facts in newest if not _is_down(facts)]
         return frozenset(map(_address, sound or newest))
 
-    def _ask_all(
-        self, kept: Kept, *, keep: bool = False
-    ) -> tuple[list[dict[str, str]], list[str], StoreError | None]:
+    def _ask_all(self) -> tuple[list[dict[str, str]], list[str], StoreError | None]:
         """Ask all of them, because one that is cut off with an old master believes in it.
 
         Returns:
@@ -115,40 +115,23 @@ class Sentinels:
         told: list[dict[str, str]] = []
         troubles: list[str] = []
         refusal: StoreError | None = None
-        for host, port in self._addresses:
+        for shown, client in self._clients:
             try:
-                told.append(self._ask((host, port), kept))
+                words = client.execute_command("SENTINEL", "MASTER", self.name)
+                told.append(dict(zip(words[::2], words[1::2], strict=True)))
             except (raised.RedisError, OSError) as error:
-                refusal = refusal or self._refusal(f"{host}:{port}", error)
-                troubles.append(f"{host}:{port}: {str(error).rstrip('.')}")
-        if not keep:
-            for connection in kept.values():
-                connection.disconnect()
+                refusal = refusal or self._refusal(shown, error)
+                troubles.append(f"{shown}: {str(error).rstrip('.')}")
         epoch = max(map(_epoch, told), default=0)
-        if epoch < self._epoch and len(told) < len(self._addresses):
+        if epoch < self._epoch and len(told) < len(self._clients):
             return [], [*troubles, "the others have not heard of the last fail-over"], refusal
         self._epoch = epoch  # if all agree on a lower one, they were set up anew
         return [facts for facts in told if _epoch(facts) == epoch], troubles, refusal
 
-    def _ask(self, address: Address, kept: Kept) -> dict[str, str]:
-        """Ask one of them, and keep the connection if it answers."""
-        host, port = address
-        connection = kept.pop(address, None)
-        connection = connection or self._kind(host=host, port=port, **self._arguments)
-        try:
-            connection.send_command("SENTINEL", "MASTER", self.name)
-            answer = connection.read_response(disable_decoding=True)
-        except BaseException:
-            connection.disconnect()
-            raise
-        kept[address] = connection
-        words = [word.decode(errors="replace") for word in answer]
-        return dict(zip(words[::2], words[1::2], strict=True))
-
     def _refusal(self, shown: str, error: Exception) -> StoreError | None:
         """Return why a sentinel does not tell, unless that may pass by itself."""
         text = str(error)
-        fix = fix_of(error, encrypted=issubclass(self._kind, SSLConnection))
+        fix = fix_of(error, encrypted=self._encrypted)
         known = next((fix for word, fix in _REFUSALS.items() if word in text), None)
         if isinstance(error, raised.AuthenticationError) and not known:
             known = _REFUSALS["WRONGPASS"]
