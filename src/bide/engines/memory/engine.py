@@ -6,11 +6,11 @@ of records and a few ordered sets; every command moves records between them.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Callable, Sequence
+from typing import Any, cast, get_args
 
 from bide.engines.cursor import position
-from bide.engines.memory import reading
+from bide.engines.memory import reading, verbs
 from bide.engines.memory.claim import claim
 from bide.engines.memory.queue_state import QueueState
 from bide.engines.memory.record import Record
@@ -36,9 +36,7 @@ from bide.model.versions import versions_of
 __all__ = ["MemoryEngine"]
 
 
-Change = Callable[[Record, int], Outcome | bool]
-"""Changes a record, the one of a number in its command. True: its outcome tells where it is now;
-False: it may not be changed."""
+Change = Callable[[QueueState, Record, Any, int, int], verbs.Done]
 
 
 class MemoryEngine:
@@ -52,11 +50,15 @@ class MemoryEngine:
         self._verbs = {kind: self._verb(kind.__name__.lower()) for kind in get_args(cmd.Command)}
 
     def _verb(self, name: str) -> Callable[[Any, int], Reply]:
-        """Return what executes the commands of a kind: a method here, or a function that reads."""
+        """Return what executes the commands of a kind."""
+        if verb := getattr(self, f"_{name}", None):
+            return cast("Callable[[Any, int], Reply]", verb)
         if read := getattr(reading, name, None):
             return lambda command, now: read(self._read(command.queue), command, now)
-        verb: Callable[[Any, int], Reply] = getattr(self, f"_{name}")
-        return verb
+        change = getattr(verbs, name)
+        return lambda command, now: self._each(
+            command, getattr(command, command.named_by), change, now
+        )
 
     def execute(self, commands: Sequence[cmd.Command], now: int | None = None) -> list[Reply]:
         """Execute the commands in order. Invalid ones are refused before anything is changed."""
@@ -127,98 +129,41 @@ class MemoryEngine:
         return Outcomes(outcomes, wake)
 
     def _cancel(self, command: cmd.Cancel, now: int) -> Outcomes | Affected:
-        if command.where is not None and command.dry_run:
+        if command.where is None:
+            return self._each(command, command.ids, verbs.cancel, now)
+        if command.dry_run:
             return Affected(len(self._read(command.queue).unheld(command.where, now)))
         queue = self._queue(command.queue, now)
-        if command.where is not None:
-            found = queue.unheld(command.where, now)
-            for record in found[: cmd.BULK]:
-                queue.finish(record, "cancelled", command.actor, now)
-            return Affected(min(len(found), cmd.BULK), more=len(found) > cmd.BULK)
-
-        versions = versions_of(command)
-
-        def cancel(record: Record, number: int) -> Outcome | bool:
-            if record.successor and command.if_due is None and not versions:
-                return record.forsake(now)
-            if record.state not in ("delayed", "ready") or command.if_due not in (None, record.due):
-                return False
+        found = queue.unheld(command.where, now)
+        for record in found[: cmd.BULK]:
             queue.finish(record, "cancelled", command.actor, now)
-            return True
+        return Affected(min(len(found), cmd.BULK), more=len(found) > cmd.BULK)
 
-        return self._each(queue, command.ids, now, cancel, versions)
-
-    def _reschedule(self, command: cmd.Reschedule, now: int) -> Outcomes:
-        queue = self._queue(command.queue, now)
-        due = now + command.delay if command.at is None else command.at
-
-        def reschedule(record: Record, number: int) -> bool:
-            if record.state not in ("delayed", "ready") or command.if_due not in (None, record.due):
-                return False
-            queue.plan(record, due)
-            return True
-
-        return self._each(queue, command.ids, now, reschedule, versions_of(command))
-
-    def _edit(self, command: cmd.Edit, now: int) -> Outcomes:
-        queue = self._queue(command.queue, now)
-        due = command.due(now)
-        states = ("delayed", "ready", "dead") if due is None else ("delayed", "ready")
-
-        def edit(record: Record, number: int) -> bool:
-            if record.state not in states or (record.state == "dead" and record.in_transit):
-                return False
-            queue.edit(record, command, due)
-            return True
-
-        return self._each(queue, command.ids, now, edit, versions_of(command))
-
-    def _release(self, command: cmd.Release, now: int) -> Outcomes:
-        queue = self._queue(command.queue, now)
-
-        def release(record: Record, number: int) -> bool:
-            if record.state != "leased":
-                return False
-            if queue.failed(record, command.reason, now, now):
-                queue.tally["retried"] += 1
-                queue.ready(record)
-            return True
-
-        return self._each(queue, command.ids, now, release, versions_of(command))
-
-    def _revive(self, command: cmd.Revive, now: int) -> Outcomes:
-        queue = self._queue(command.queue, now)
-
-        def revive(record: Record, number: int) -> bool:
-            if record.state != "dead":
-                return False
-            record.attempt, asked = 0, record.message("", now).as_edited().due
-            queue.plan(record, now + command.delay)
-            record.asked = asked
-            queue.tally["revived"] += 1
-            return True
-
-        return self._each(queue, command.ids, now, revive, versions_of(command))
+    def _bury(self, command: cmd.Bury, now: int) -> Outcomes:
+        held = self._each(command, command.leases, verbs.bury, now)
+        waiting = self._each(command, command.ids, verbs.set_aside, now)
+        return Outcomes(held.outcomes + waiting.outcomes, held.wake)
 
     def _each(
-        self,
-        queue: QueueState,
-        ids: Iterable[str],
-        now: int,
-        change: Change,
-        versions: Mapping[str, str] | None = None,
+        self, command: Any, names: Sequence[str | cmd.Lease], change: Change, now: int
     ) -> Outcomes:
-        """Change each message that has the version it must have; tell where the others are."""
+        """Change each message that has the version or the lease it must have.
+
+        The outcomes tell where the messages are now.
+        """
+        queue, versions = self._queue(command.queue, now), versions_of(command)
         outcomes, wakes = [], []
         freed = False
-        for number, id in enumerate(ids):
+        for number, name in enumerate(names):
+            id, token = (name, None) if isinstance(name, str) else (name.id, name.token)
             record = queue.records.get(id)
             if record is None:
                 outcomes.append(Outcome(id, False))
                 continue
             record = queue.settle_lapsed(record, now)
             was_leased = record.state == "leased"
-            done = record.is_still((versions or {}).get(id)) and change(record, number)
+            fits = record.is_still(versions.get(id)) and token in (None, record.token)
+            done = fits and change(queue, record, command, now, number)
             if was_leased and record.state != "leased":
                 freed = True
                 if record.successor is not None:
@@ -232,76 +177,6 @@ class MemoryEngine:
 
     def _claim(self, command: cmd.Claim, now: int) -> Claimed:
         return claim(self._queue(command.queue, now), command, now, self._exactly)
-
-    def _held(
-        self, queue: QueueState, leases: Sequence[cmd.Lease], now: int, change: Change
-    ) -> Outcomes:
-        """Change each message whose lease is valid; tell where the others are."""
-
-        def change_held(record: Record, number: int) -> Outcome | bool:
-            held = record.state == "leased" and record.token == leases[number].token
-            return held and change(record, number)
-
-        return self._each(queue, [lease.id for lease in leases], now, change_held)
-
-    def _extend(self, command: cmd.Extend, now: int) -> Outcomes:
-        queue = self._queue(command.queue, now)
-
-        def extend(record: Record, number: int) -> bool:
-            queue.extend(record, now + command.lease)
-            return True
-
-        return self._held(queue, command.leases, now, extend)
-
-    def _ack(self, command: cmd.Ack, now: int) -> Outcomes:
-        queue = self._queue(command.queue, now)
-
-        def ack(record: Record, number: int) -> Outcome | bool:
-            queue.tally["acked"] += 1
-            record.attempt += 1
-            result = command.results[number] if command.results else None
-            queue.remember_end(record, "acked", record.holder, now, result)
-            if queue.keep:
-                queue.end(record, "acked", now)
-                return True
-            queue.remove(record)
-            return Outcome(record.id, True)
-
-        return self._held(queue, command.leases, now, ack)
-
-    def _retry(self, command: cmd.Retry, now: int) -> Outcomes:
-        queue = self._queue(command.queue, now)
-
-        def retry(record: Record, number: int) -> bool:
-            if command.release and not command.delay:
-                queue.ready(record)
-            elif command.release or queue.failed(record, command.reason, now, now):
-                queue.tally["retried"] += not command.release
-                planned = record.due if record.planned is None else record.planned
-                if record.expires is not None:
-                    record.expires -= now + command.delay - record.due
-                queue.delay(record, now + command.delay)
-                record.planned = planned
-            return True
-
-        return self._held(queue, command.leases, now, retry)
-
-    def _bury(self, command: cmd.Bury, now: int) -> Outcomes:
-        queue = self._queue(command.queue, now)
-
-        def bury(record: Record, number: int) -> bool:
-            queue.failed(record, command.reason, now, now, final=True)
-            return True
-
-        def take(record: Record, number: int) -> bool:
-            if record.state not in ("delayed", "ready"):
-                return False
-            queue.set_aside(record, command.reason, now, command.actor)
-            return True
-
-        held = self._held(queue, command.leases, now, bury)
-        unheld = self._each(queue, command.ids, now, take)
-        return Outcomes(held.outcomes + unheld.outcomes, held.wake)
 
     def _configure(self, command: cmd.Configure, now: int) -> Settings:
         queue = self._queue(command.queue, now)
@@ -326,16 +201,9 @@ class MemoryEngine:
         return Deleted(True)
 
     def _purge(self, command: cmd.Purge, now: int) -> Outcomes | Affected:
-        queue = self._queue(command.queue, now)
         if command.ids is not None:
-
-            def purge(record: Record, number: int) -> Outcome | bool:
-                if record.state != "dead":
-                    return False
-                queue.finish(record, "purged", command.actor, now)
-                return Outcome(record.id, True, due=record.due)
-
-            return self._each(queue, command.ids, now, purge, versions_of(command))
+            return self._each(command, command.ids, verbs.purge, now)
+        queue = self._queue(command.queue, now)
         found = queue.purgeable(command.state, command.before, now, cmd.BULK + 1)
         for record in found[: cmd.BULK]:
             if record.state in ("acked", "expired"):
