@@ -29,6 +29,7 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
     monkeypatch.setattr(spans, "none_until", -1.0)
+    monkeypatch.setattr(spans, "SENDERS", [])
     yield exporter
     provider.shutdown()
 

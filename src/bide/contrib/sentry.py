@@ -7,10 +7,9 @@ Call it where the module of the app is imported, so that each worker process doe
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import msgspec
 import sentry_sdk
 from sentry_sdk.consts import OP
 from sentry_sdk.integrations import Integration
@@ -23,10 +22,10 @@ from bide.consuming.handler import Unfit, Unwanted
 from bide.consuming.handling import Handling
 from bide.consuming.outcomes import Discard, Retry
 from bide.consuming.run import INTEGRATIONS
-from bide.model.commands import Command, Put
+from bide.model.commands import Put
 from bide.model.errors import InvalidArgument
 from bide.model.message import MAX_ATTEMPTS
-from bide.queue import AsyncQueue, Queue
+from bide.observing import spans
 
 __all__ = ["BideIntegration"]
 
@@ -72,7 +71,8 @@ class BideIntegration(Integration):
         """Hook into the worker and the queues of this process. The SDK calls it once."""
         ignore_logger("bide.worker.delivery")  # its errors are the failures reported here
         INTEGRATIONS.append(_watch)
-        _stamp_puts()
+        spans.SENDERS.append(_publishing)
+        spans.library, spans.none_until = sentry_sdk.__name__, -1.0
 
 
 def _active() -> BideIntegration | None:
@@ -180,46 +180,22 @@ def _without_bodies(event: Any, hint: Mapping[str, Any]) -> Any:
     return event
 
 
-def _stamp_puts() -> None:
-    """Let puts carry the trace. Programs without this integration are not slowed down."""
-    blocking, asynchronous = Queue._do, AsyncQueue._do
-
-    def do(self: Any, kind: Any, command: Command, *more: Any, **options: Any) -> Any:
-        with _publishing(command) as stamped:
-            return blocking(self, kind, stamped, *more, **options)
-
-    async def ado(self: Any, kind: Any, command: Command, *more: Any, **options: Any) -> Any:
-        with _publishing(command) as stamped:
-            return await asynchronous(self, kind, stamped, *more, **options)
-
-    Queue._do = do  # type: ignore[method-assign]
-    AsyncQueue._do = ado  # type: ignore[method-assign]
-
-
 @contextmanager
-def _publishing(command: Command) -> Iterator[Command]:
+def _publishing(command: Put) -> Iterator[Put]:
     """Yield a put that carries the trace, within a span if there is a transaction."""
     integration = _active()
-    if type(command) is not Put or integration is None or not integration.propagate_traces:
+    if integration is None or not integration.propagate_traces:
         yield command
-    elif sentry_sdk.get_current_span() is None:
-        yield _stamped(command)
-    else:
-        with sentry_sdk.start_span(op=OP.QUEUE_PUBLISH, name=command.queue, origin=ORIGIN) as span:
+        return
+    with ExitStack() as opened:
+        if sentry_sdk.get_current_span() is not None:
+            span = opened.enter_context(
+                sentry_sdk.start_span(op=OP.QUEUE_PUBLISH, name=command.queue, origin=ORIGIN)
+            )
             span.set_data("messaging.system", "bide")
             span.set_data("messaging.destination.name", command.queue)
             if len(command.items) == 1:
                 span.set_data("messaging.message.id", command.items[0].id)
                 span.set_data("messaging.message.body.size", len(command.items[0].data))
-            yield _stamped(command)
-
-
-def _stamped(command: Put) -> Put:
-    """Return a put whose messages carry the current trace; those that have one keep it."""
-    trace = dict(sentry_sdk.get_current_scope().iter_trace_propagation_headers())
-    items = [
-        item if TRACE[0] in (item.headers or {})
-        else msgspec.structs.replace(item, headers={**trace, **(item.headers or {})})
-        for item in command.items
-    ]  # fmt: skip
-    return msgspec.structs.replace(command, items=items)
+        trace = dict(sentry_sdk.get_current_scope().iter_trace_propagation_headers())
+        yield spans.stamped(command, trace, TRACE[0])

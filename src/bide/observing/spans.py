@@ -1,15 +1,15 @@
 """OpenTelemetry spans: one for each put, one for each handling, and the context between them.
 
 Only the API is used, and only if the program has imported it and set a provider; otherwise the cost
-is one dictionary lookup and one clock reading. The context travels in the headers of the message,
-as the global propagator writes it: by default W3C Trace Context and baggage.
+of a put is one dictionary lookup and one clock reading. The context travels in the headers of the
+message, as the global propagator writes it: by default W3C Trace Context and baggage.
 """
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,24 +26,25 @@ API = "opentelemetry.trace"
 PARENT = "traceparent"
 
 LOOK_AGAIN = 1.0
-"""Seconds between two lookups of the provider by puts; a lookup costs a tenth of a put."""
+"""Seconds between two looks for who wants spans of puts; a look costs a tenth of a put."""
+
+Sender = Callable[[Put], AbstractContextManager[Put]]
+
+SENDERS: list[Sender] = []
+"""Spans that an integration such as `bide.contrib.sentry` opens around each put of the process;
+they yield the put as it is to be sent."""
+
+library = API
+"""Until this module is loaded, nobody wants spans of puts. An integration sets its own."""
 
 none_until = -1.0
-"""Puts look for no provider before this, by the monotonic clock: there was none."""
+"""Puts look for nobody who wants spans before this, by the monotonic clock: there was none."""
 
 
 def tracer() -> "Tracer | None":
-    """Return the tracer; `None` if no provider is set.
-
-    A provider that a program sets while it puts messages is found within `LOOK_AGAIN` seconds.
-    """
-    global none_until
+    """Return the tracer; `None` if no provider is set."""
     api: Any = sys.modules.get(API)
-    if api is None:
-        return None
-    provider = api.get_tracer_provider()
-    if isinstance(provider, api.ProxyTracerProvider):
-        none_until = time.monotonic() + LOOK_AGAIN
+    if api is None or isinstance(provider := api.get_tracer_provider(), api.ProxyTracerProvider):
         return None
     return _tracer_of(provider)
 
@@ -57,13 +58,36 @@ def _tracer_of(provider: "TracerProvider") -> "Tracer":
 
 @contextmanager
 def sending(command: Put) -> Iterator[Put]:
-    """Open the span of a put; yield the command with the context in the messages' headers.
+    """Open the spans of a put; yield the command with their context in the messages' headers.
 
-    A message that has its own `traceparent` keeps it. Without a tracer nothing is opened.
+    A provider that a program sets while it puts messages is found within `LOOK_AGAIN` seconds.
     """
-    if (made := tracer()) is None:
+    global none_until
+    made = tracer()
+    senders: list[Sender] = SENDERS if made is None else [partial(_sending, made), *SENDERS]
+    if not senders:
+        none_until = time.monotonic() + LOOK_AGAIN
+    with ExitStack() as opened:
+        for sender in senders:
+            command = opened.enter_context(sender(command))
         yield command
-        return
+
+
+def stamped(command: Put, context: Mapping[str, str], mark: str) -> Put:
+    """Return a put with this context in the headers of its messages.
+
+    A message that has the header `mark` keeps its own; no header of a message is replaced.
+    """
+    items = [
+        item if mark in (item.headers or {})
+        else msgspec.structs.replace(item, headers={**context, **(item.headers or {})})
+        for item in command.items
+    ]  # fmt: skip
+    return msgspec.structs.replace(command, items=items)
+
+
+@contextmanager
+def _sending(made: "Tracer", command: Put) -> Iterator[Put]:
     from opentelemetry.propagate import inject
     from opentelemetry.trace import SpanKind
 
@@ -80,13 +104,7 @@ def sending(command: Put) -> Iterator[Put]:
     with made.start_as_current_span(name, kind=SpanKind.PRODUCER, attributes=attributes):
         carrier: dict[str, str] = {}
         inject(carrier)
-        stamped = [
-            item
-            if item.headers is not None and PARENT in item.headers
-            else msgspec.structs.replace(item, headers={**(item.headers or {}), **carrier})
-            for item in items
-        ]
-        yield msgspec.structs.replace(command, items=stamped)
+        yield stamped(command, carrier, PARENT)
 
 
 @contextmanager

@@ -200,7 +200,7 @@ class AsyncQueue(
         if self._unset is not None and not command.only_reads:
             await self._lane.acall(self._unset, self)
             self._unset = None
-        if type(command) is Put and spans.API in sys.modules and monotonic() > spans.none_until:
+        if type(command) is Put and spans.library in sys.modules and monotonic() > spans.none_until:
             with spans.sending(command) as traced:
                 reply = await self._lane.acall(traced, self)
         else:

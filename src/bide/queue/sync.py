@@ -318,7 +318,7 @@ class Queue(Changes[Delivery, Outcome, list[Outcome], int, Undoable, Settings]):
         if self._unset is not None and not command.only_reads:
             self._lane.call(self._unset, self)
             self._unset = None
-        if type(command) is Put and spans.API in sys.modules and monotonic() > spans.none_until:
+        if type(command) is Put and spans.library in sys.modules and monotonic() > spans.none_until:
             with spans.sending(command) as traced:
                 reply = self._lane.call(traced, self)
         else:
