@@ -323,7 +323,7 @@ def test_an_answer_that_breaks_off_is_no_answer() -> None:
             accepted.sendall(head + b"{")
 
     threading.Thread(target=run, daemon=True).start()
-    with pytest.raises(OutcomeUnknown, match="did not answer"):
+    with pytest.raises(StoreUnavailable, match="did not answer"):
         opener(f"http://127.0.0.1:{listening.getsockname()[1]}")()
 
 

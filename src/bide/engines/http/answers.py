@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from bide.engines.http.connection import Address, Connection
+from bide.engines.http.connection import RUNNING, Address, Connection
 from bide.model import errors
 from bide.model.errors import BideError, OutcomeUnknown, StoreError, StoreUnavailable
 
@@ -42,7 +42,7 @@ def refusal(address: Address, status: int, answer: bytes) -> BideError:
         problem = msgspec.json.decode(answer, type=_Problem)
     except msgspec.DecodeError:
         problem = _Problem()
-    detail = problem.detail or f"it answered with status {status}"
+    detail = problem.detail or f"it answered with status {status}; {RUNNING}"
     return error_of(status, problem.error)(f"{address.shown}: {detail}")
 
 

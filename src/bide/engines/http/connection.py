@@ -10,15 +10,11 @@ from bide.engines.waiting import readable
 from bide.model.errors import InvalidArgument, OutcomeUnknown, StoreError, StoreUnavailable
 from bide.model.limits import MAX_ANSWER
 
-NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
-"""What OpenSSL calls an answer that is no TLS, in one version or another."""
-
+RUNNING = "is bide serve running there, and does it speak TLS (https://)?"
+"""What to ask somebody who gets no answer, or one that is not bide's."""
 
 CONNECTING = 10.0
 """For how many seconds at most a connection is tried, TLS included."""
-
-PATIENCE = 5.0
-"""For how many seconds at most it is tried whether somebody speaks TLS."""
 
 
 class Address(NamedTuple):
@@ -54,10 +50,9 @@ class Connection:
     Args:
         address: of the server.
         timeout: seconds to wait for a connection, and for each piece of an answer.
-        known: whether a server has answered there before.
     """
 
-    def __init__(self, address: Address, timeout: float, *, known: bool = False) -> None:
+    def __init__(self, address: Address, timeout: float) -> None:
         host, port = address.host, address.port
         self._http = (
             HTTPSConnection(host, port, timeout=timeout, context=_context(address))
@@ -66,35 +61,20 @@ class Connection:
         )
         self._address = address
         self._timeout = timeout
-        self._known = known
 
     def ask(self, method: str, path: str, data: bytes | None, kind: str) -> tuple[int, bytes]:
         """Send a request; return the status and the body of the answer.
 
         Raises:
-            StoreUnavailable: nothing was sent.
+            StoreUnavailable: nothing was sent, or nothing but a question.
             OutcomeUnknown: it was sent, and no answer came.
         """
         early = self._send(method, path, data, kind)
         try:
             answer = early or self._http.getresponse()
-            data = self.body(answer)
-            if answer.status == 400 and not data.startswith(b"{"):
-                self._refuse_tls()  # some say so in plain words to whoever speaks none
-            self._known = True
-            return answer.status, data
+            return answer.status, self.body(answer)
         except (OSError, HTTPException) as error:
-            self.close()
-            if not isinstance(error, TimeoutError):
-                self._refuse_tls()
-            why = "no answer in time" if isinstance(error, TimeoutError) else _words(error)
-            hint = ""
-            if self._address.tls and not self._known:
-                hint = "; if it wants a client certificate, add ?cert=FILE&cert_key=FILE to the URL"
-            raise OutcomeUnknown(
-                f"{self._address.shown} did not answer ({why}); it may have done what was asked"
-                f"{hint}"
-            ) from error
+            raise self._unanswered(method, error) from error
 
     def body(self, answer: HTTPResponse) -> bytes:
         """Return the whole body of an answer.
@@ -126,10 +106,19 @@ class Connection:
         try:
             return early or self._http.getresponse()
         except (OSError, HTTPException) as error:
-            self.close()
-            if not isinstance(error, TimeoutError):
-                self._refuse_tls()
-            raise StoreUnavailable(f"{self._address.shown}: {_words(error)}") from error
+            raise self._unanswered("GET", error) from error
+
+    def _unanswered(self, method: str, error: Exception) -> StoreUnavailable:
+        """Close the connection; return what it means that a request has no answer."""
+        self.close()
+        why = "no answer in time" if isinstance(error, TimeoutError) else _words(error)
+        said = f"{self._address.shown} did not answer ({why})"
+        if method != "GET":
+            return OutcomeUnknown(f"{said}; it may have done what was asked")
+        if self._address.tls:
+            mend = "if it wants a client certificate, add ?cert=FILE&cert_key=FILE to the URL"
+            return StoreUnavailable(f"{said}; {mend}")
+        return StoreUnavailable(f"{said}; {RUNNING}")
 
     def shutdown(self) -> None:
         """Have whoever reads in another thread read the end."""
@@ -141,15 +130,6 @@ class Connection:
     def close(self) -> None:
         """Close it; the next request opens another."""
         self._http.close()
-
-    def _refuse_tls(self) -> None:
-        """Look whether an answer that is none was TLS, where nobody has answered before."""
-        if not (self._address.tls or self._known) and _speaks_tls(
-            self._address, min(self._timeout, PATIENCE)
-        ):
-            self.close()
-            mend = self._address._replace(tls=True).shown
-            raise StoreUnavailable(f"{self._address.shown} speaks TLS: use {mend}")
 
     def _connect(self) -> None:
         """Open the connection, sooner given up than an answer."""
@@ -176,10 +156,8 @@ class Connection:
             if kept and isinstance(error, ConnectionError):
                 # It was closed in this very moment, and who has half a request does nothing.
                 return self._send(method, path, data, kind)
-            mend = "is bide serve running there?"
-            if getattr(error, "reason", None) in NO_TLS:
-                mend = "what answers there speaks no TLS; write http://"
-            elif isinstance(error, ssl.SSLCertVerificationError):
+            mend = RUNNING
+            if isinstance(error, ssl.SSLCertVerificationError):
                 mend = "name the certificate of its authority with ?ca=FILE"
             raise StoreUnavailable(
                 f"{self._address.shown} cannot be reached: {_words(error)}; {mend}"
@@ -196,22 +174,6 @@ class Connection:
             return None
         # 408 is about the connection: it was kept for too long.
         return answer if answer.status >= 400 and answer.status != 408 else None
-
-
-def _speaks_tls(address: Address, timeout: float) -> bool:
-    """Try whether TLS is spoken there, whoever it is."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    try:
-        with (
-            socket.create_connection((address.host, address.port or 80), timeout) as plain,
-            context.wrap_socket(plain, server_hostname=address.host),
-        ):
-            return True
-    except ssl.SSLError as error:
-        return "ALERT" in (error.reason or "")  # it refuses us in the words of TLS
-    except (OSError, ValueError):
-        return False
 
 
 def _context(address: Address) -> ssl.SSLContext:

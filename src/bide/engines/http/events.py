@@ -32,7 +32,7 @@ class EventStream:
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._lines: HTTPResponse | None = None
-        self._closed = self._known = False
+        self._closed = False
 
     def next(self) -> tuple[str, bytes]:
         """Wait for an event; return its name and its data.
@@ -74,13 +74,12 @@ class EventStream:
                 self._connection.shutdown()
 
     def _open(self) -> None:
-        connection = Connection(self._address, self._silence, known=self._known)
+        connection = Connection(self._address, self._silence)
         with self._lock:
             if self._closed:
                 raise StoreUnavailable("this stream was closed")
             self._connection = connection
         lines = connection.stream(self._path, "text/event-stream")
-        self._known = True
         if lines.status != 200:
             error = refusal(self._address, lines.status, connection.body(lines))
             self.drop()
