@@ -7,6 +7,7 @@ from bide.model import commands as cmd
 from bide.model import replies
 from bide.model.message import Item
 from bide.model.replies import Counts, Flow, Outcome, Sizes
+from bide.server.limits.decoding import Given
 from bide.server.validate import RULES
 
 EXAMPLES: list[Any] = [
@@ -125,12 +126,18 @@ def test_a_reply_travels_as_json(reply: Any) -> None:
     assert msgspec.json.decode(msgspec.json.encode(reply), type=replies.Reply) == reply
 
 
-def test_every_field_of_a_command_that_is_not_a_choice_has_a_rule_for_the_wire() -> None:
-    beside = {"queue", "cursor"}  # they have rules of their own, as has what an edit changes
-    own_rules = {*beside, "priority", "attempts", "expires", "group"}
-    for kind in msgspec.inspect.type_info(cmd.Command).types:  # type: ignore[attr-defined]
+def test_every_field_of_a_command_that_is_not_a_choice_is_bounded_on_the_wire() -> None:
+    own_rules = {"queue", "cursor", "priority", "attempts", "group"}  # see `validate`
+    any_text = {"prefix", "reason"}
+    for kind in msgspec.inspect.type_info(Given).types:  # type: ignore[attr-defined]
         for field in kind.fields:
-            parts = getattr(field.type, "types", (field.type,))
-            limited = (msgspec.inspect.IntType, msgspec.inspect.StrType, msgspec.inspect.ListType)
-            if any(isinstance(part, limited) for part in parts):
-                assert field.name in RULES or field.name in own_rules, f"{kind.cls}.{field.name}"
+            if field.name in {*RULES, *own_rules, *any_text}:
+                continue
+            for part in getattr(field.type, "types", (field.type,)):
+                match part:
+                    case msgspec.inspect.IntType():
+                        assert None not in (part.ge, part.le), f"{kind.cls}.{field.name}"
+                    case msgspec.inspect.ListType():
+                        assert part.max_length is not None, f"{kind.cls}.{field.name}"
+                    case msgspec.inspect.StrType():
+                        pytest.fail(f"{kind.cls}.{field.name}")

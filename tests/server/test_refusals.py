@@ -244,6 +244,13 @@ def test_who_looks_for_the_dashboard_hears_how_it_is_switched_on(client: Client,
         {"command": "forecast", "queue": "q", "bucket": 1, "buckets": 1 << 40},
         {"command": "configure", "queue": "q", "keep": -1},
         {"command": "drop", "queue": "q"},
+        {
+            "command": "bulk",
+            "queue": "q",
+            "verb": "cancel",
+            "undo": "01kb2n8m7dzz4r6y0t5v9x3h1q",
+            "ids": [str(n) for n in range(501)],
+        },
         {"command": "put", "queue": "q", "items": [], "origin": {"outbox": "o", "rows": ["1"]}},
         {"command": "cancel", "queue": "q", "ids": ["a"], "origin": {"outbox": "o", "rows": []}},
         {

@@ -1,11 +1,14 @@
 """Parts of commands that say which messages they are about: leases, rules, rows of an outbox."""
 
 import re
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_ROW
+from bide.model.times import UnixMs
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -17,7 +20,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """
 
     id: str
-    token: int
+    token: Annotated[int, Meta(ge=-1, le=1 << 53)]
     secret: str | None = None
     """The secret part of a server's token: the number could be guessed. Engines ignore it."""
 
@@ -50,9 +53,9 @@ class Where(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A rule that selects messages: all conditions that are given must hold."""
 
     group: str | None = None
-    after: int | None = None
+    after: UnixMs | None = None
     """Due at this time or later, in Unix milliseconds."""
-    before: int | None = None
+    before: UnixMs | None = None
     """Due before this time, in Unix milliseconds."""
 
 

@@ -5,20 +5,28 @@ result that a user must expect (no such message, a lease that is over) is a repl
 so that it does not affect other commands of the batch.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from bide.model.command_parts import Lease, Origin, Where
-from bide.model.limits import BULK, MAX_BYTES, MAX_LEASE
+from bide.model.limits import BULK, MAX_BUCKETS, MAX_BYTES, MAX_COUNT, MAX_LEASE
 from bide.model.message import Item, State
+from bide.model.times import LATEST, SLOWEST, Ms, UnixMs
 
 __all__ = [
     "BULK", "MAX_BYTES", "MAX_LEASE", "Ack", "Bury", "Cancel", "Claim", "Command", "Configure",
     "Count", "Delete", "Edit", "Explain", "Extend", "Find", "Forecast", "History", "Lease",
     "Origin", "Purge", "Put", "Queues", "Release", "Reschedule", "Retry", "Revive", "Scan", "Where",
 ]  # fmt: skip
+
+_Strings = Annotated[list[str], Meta(max_length=MAX_COUNT)]
+_Leases = Annotated[list[Lease], Meta(max_length=MAX_COUNT)]
+_Number = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
+_Bytes = Annotated[int, Meta(ge=0, le=MAX_BYTES)]
+_LeaseMs = Annotated[int, Meta(ge=0, le=MAX_LEASE)]
+_Interval = Annotated[int, Meta(ge=0, le=SLOWEST)]
 
 
 class _OnQueue(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="command"):
@@ -45,7 +53,7 @@ class _Command(_OnQueue, frozen=True, kw_only=True):
 
 
 class _ById(_Command, frozen=True):
-    ids: list[str]
+    ids: _Strings
 
     named_by: ClassVar[str | None] = "ids"
 
@@ -60,7 +68,7 @@ class Put(_Command, frozen=True, tag="put"):
     An item with `latest` is stored as the successor of a leased message; see `Item.follows`.
     """
 
-    items: list[Item]
+    items: Annotated[list[Item], Meta(max_length=MAX_COUNT)]
     on_conflict: Literal["keep", "replace", "revive"] = "keep"
     if_version: str | None = None
     origin: Origin | None = None
@@ -75,13 +83,13 @@ class Cancel(_Command, frozen=True, tag="cancel"):
     due at this time, `if_version` only messages of this version. Else it also removes successors.
     """
 
-    ids: list[str] = []
-    if_due: int | None = None
+    ids: _Strings = []
+    if_due: UnixMs | None = None
     if_version: str | None = None
     where: Where | None = None
     dry_run: bool = False
     """With a rule: count the messages, change nothing."""
-    versions: list[str] = []
+    versions: _Strings = []
     """One for each id, as `if_version`; empty: none. So for other commands that have it."""
     origin: Origin | None = None
     """By id only. So for other commands that have it."""
@@ -103,11 +111,11 @@ class Reschedule(_ById, frozen=True, tag="reschedule"):
     Answers `Outcomes`. `if_due`, `if_version` and `versions` as for `Cancel`.
     """
 
-    at: int | None = None
-    delay: int = 0
-    if_due: int | None = None
+    at: UnixMs | None = None
+    delay: Ms = 0
+    if_due: UnixMs | None = None
     if_version: str | None = None
-    versions: list[str] = []
+    versions: _Strings = []
     origin: Origin | None = None
 
 
@@ -124,11 +132,11 @@ class Edit(_ById, frozen=True, tag="edit"):
     """Whether `data` is JSON."""
     priority: int | UnsetType = UNSET
     attempts: int | UnsetType = UNSET
-    expires: int | UnsetType | None = UNSET
+    expires: Ms | UnsetType | None = UNSET
     group: str | UnsetType | None = UNSET
     headers: dict[str, str] | UnsetType | None = UNSET
-    at: int | None = None
-    delay: int | None = None
+    at: UnixMs | None = None
+    delay: Ms | None = None
     if_version: str | None = None
 
     @property
@@ -153,12 +161,12 @@ class Claim(_Command, frozen=True, tag="claim"):
     Also ends expired leases: their messages are ready again, or dead if no attempt is left.
     """
 
-    count: int
-    lease: int
+    count: _Number
+    lease: _LeaseMs
     holder: str
-    max_bytes: int = MAX_BYTES
+    max_bytes: _Bytes = MAX_BYTES
     """The maximum size of the messages together, in bytes (see `size_of`); one may be larger."""
-    slots: int | None = None
+    slots: _Number | None = None
     """How many messages the caller can start at once. A limited queue gives no more than that, so
     that others get their share; other queues give up to `count`."""
 
@@ -171,7 +179,7 @@ class Claim(_Command, frozen=True, tag="claim"):
 
 
 class _Settle(_Command, frozen=True):
-    leases: list[Lease]
+    leases: _Leases
 
     named_by: ClassVar[str | None] = "leases"
     repeatable: ClassVar[bool] = False
@@ -180,7 +188,7 @@ class _Settle(_Command, frozen=True):
 class Extend(_Settle, frozen=True, tag="extend"):
     """Set the end of leases to `lease` ms from now. Answers `Outcomes` with `until`."""
 
-    lease: int = 0
+    lease: _LeaseMs = 0
 
     repeatable: ClassVar[bool] = True
 
@@ -191,7 +199,7 @@ class Ack(_Settle, frozen=True, tag="ack"):
     A queue with `result_ttl` remembers the results.
     """
 
-    results: list[bytes | None] = []
+    results: Annotated[list[bytes | None], Meta(max_length=MAX_COUNT)] = []
     """The result of each message in JSON, `None` for those without; empty: none has one."""
 
 
@@ -201,7 +209,7 @@ class Retry(_Settle, frozen=True, tag="retry"):
     A message without attempts left becomes a dead letter instead.
     """
 
-    delay: int = 0
+    delay: Ms = 0
     reason: str = ""
     release: bool = False
     """Count no attempt. Without a delay, a message keeps its due time."""
@@ -213,9 +221,9 @@ class Bury(_Settle, frozen=True, tag="bury"):
     By id no attempt is counted, and leased or dead messages stay as they are.
     """
 
-    leases: list[Lease] = []
+    leases: _Leases = []
     reason: str = ""
-    ids: list[str] = []
+    ids: _Strings = []
 
     @property
     def weight(self) -> int:
@@ -236,15 +244,15 @@ class Release(_ById, frozen=True, tag="release"):
 class Revive(_ById, frozen=True, tag="revive"):
     """Return dead letters to the queue, with all their attempts again. Answers `Outcomes`."""
 
-    delay: int = 0
-    versions: list[str] = []
+    delay: Ms = 0
+    versions: _Strings = []
 
 
 class Find(_Command, frozen=True, tag="find"):
     """Read messages by id. Answers `Found`, which has the first ids only if all are too large."""
 
-    ids: list[str]
-    max_bytes: int = MAX_BYTES
+    ids: _Strings
+    max_bytes: _Bytes = MAX_BYTES
 
     only_reads: ClassVar[bool] = True
 
@@ -261,8 +269,8 @@ class Scan(_Command, frozen=True, tag="scan"):
     state: State | Literal["next"] | None = None
     where: Where | None = None
     cursor: str | None = None
-    limit: int = 500
-    max_bytes: int = MAX_BYTES
+    limit: Annotated[int, Meta(ge=1, le=MAX_COUNT)] = 500
+    max_bytes: _Bytes = MAX_BYTES
     """The maximum size of a page in bytes; it has at least one message."""
     prefix: str | None = None
     """Only messages whose id begins so; not together with a state or a rule. A store reads no
@@ -290,8 +298,8 @@ class Forecast(_Command, frozen=True, tag="forecast"):
     Answers `Forecasted`.
     """
 
-    bucket: int
-    buckets: int
+    bucket: Annotated[int, Meta(ge=1, le=LATEST)]
+    buckets: Annotated[int, Meta(ge=0, le=MAX_BUCKETS)]
 
     only_reads: ClassVar[bool] = True
 
@@ -315,7 +323,7 @@ class History(_Command, frozen=True, tag="history"):
     """
 
     id: str
-    max_bytes: int = MAX_BYTES
+    max_bytes: _Bytes = MAX_BYTES
     """The maximum size of the reply in bytes; it has at least one end."""
     watch: bool = False
     """The caller waits for the end: the store is to tell it, for a while."""
@@ -334,18 +342,18 @@ class Configure(_Command, frozen=True, tag="configure"):
     """
 
     paused: bool | None = None
-    keep: int | None = None
-    history: int | None = None
+    keep: Ms | None = None
+    history: Ms | None = None
     """How long the queue remembers how messages ended. Their ids are free."""
-    result_ttl: int | None = None
+    result_ttl: Ms | None = None
     """How long the queue remembers the results of messages, and how they ended."""
-    limit: int | None = None
+    limit: _Number | None = None
     """How many messages of the queue may be leased at a time."""
-    rate: int | None = None
+    rate: _Interval | None = None
     """The shortest time from one delivery to the next, in microseconds (see `bide.model.times`)."""
-    group_limit: int | None = None
+    group_limit: _Number | None = None
     """`limit` for each group. Messages without a group are not bound by it."""
-    group_rate: int | None = None
+    group_rate: _Interval | None = None
     """`rate` for each group. Messages without a group are not bound by it."""
 
 
@@ -357,10 +365,10 @@ class Purge(_Command, frozen=True, tag="purge"):
     """
 
     state: State
-    before: int | None = None
+    before: UnixMs | None = None
     """Only those that entered this state (delayed, ready: are due) before this time."""
-    ids: list[str] | None = None
-    versions: list[str] = []
+    ids: _Strings | None = None
+    versions: _Strings = []
 
     @property
     def weight(self) -> int:

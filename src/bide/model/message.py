@@ -10,7 +10,8 @@ from msgspec import Meta
 
 from bide.model import body as bodies
 from bide.model.errors import AccessDenied
-from bide.model.times import Duration, Moment, to_datetime
+from bide.model.limits import MAX_PUT_FAILURES
+from bide.model.times import Duration, Moment, Ms, UnixMs, to_datetime
 
 State = Literal["delayed", "ready", "leased", "dead", "acked", "expired"]
 
@@ -141,20 +142,20 @@ class Item(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     id: str
     data: bytes
     json: bool = True
-    at: int | None = None
-    delay: int = 0
+    at: UnixMs | None = None
+    delay: Ms = 0
     priority: int = 0
-    expires: int | None = None
+    expires: Ms | None = None
     attempts: int = ATTEMPTS
     group: str | None = None
     headers: dict[str, str] | None = None
-    attempt: int = 0
-    failures: tuple[Failure, ...] = ()
-    died: int | None = None
+    attempt: Annotated[int, Meta(ge=0, le=1 << 31)] = 0
+    failures: Annotated[tuple[Failure, ...], Meta(max_length=MAX_PUT_FAILURES)] = ()
+    died: UnixMs | None = None
     """Set by an import: the message is a dead letter since this time."""
-    created: int | None = None
+    created: UnixMs | None = None
     """Set by an import: when the message was first put, in Unix milliseconds; 0: unknown."""
-    latest: int | None = None
+    latest: Ms | None = None
     """If it replaces a message: how many milliseconds after the first put of the id it is due at
     most. While a worker holds that message, the item is stored as its successor."""
 

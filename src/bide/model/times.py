@@ -5,7 +5,9 @@ import re
 import time
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_DURATION_TEXT
@@ -20,6 +22,10 @@ Duration = float | timedelta | str
 
 Moment = float | datetime
 """Unix seconds, or an aware `datetime`."""
+
+UnixMs = Annotated[int, Meta(ge=0, le=2 * LATEST)]
+Ms = Annotated[int, Meta(ge=0, le=LATEST)]
+"""A time and a duration in milliseconds, as commands have them."""
 
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|[smhdw])\s*")

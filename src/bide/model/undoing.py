@@ -4,13 +4,15 @@ No store executes these commands itself. They are made of others (`bide.queue.un
 process that is next to the store: a client of a server sends them whole.
 """
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
+from msgspec import Meta
 
 from bide.model.commands import Purge, Where
 from bide.model.identity import OWN
 from bide.model.message import Message, State
+from bide.model.times import Ms, UnixMs
 
 UNDO_FOR = 600_000
 """How long a bulk change can be taken back, in milliseconds."""
@@ -53,7 +55,7 @@ class _Composed(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_f
     queue: str
     undo: str
     """The token by which the change is taken back: an id."""
-    part: int = 0
+    part: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
     """Which part of the change, from 0."""
     actor: str | None = None
 
@@ -70,16 +72,16 @@ class Bulk(_Composed, frozen=True, kw_only=True, tag="bulk"):
     """
 
     verb: Verb
-    ids: list[str] | None = None
+    ids: Annotated[list[str], Meta(max_length=PART)] | None = None
     state: State | None = None
     """For "purge": of messages in this state."""
     where: Where | None = None
     """For "cancel" and "reschedule"; for "purge" of delayed and ready ones: when they are due."""
-    until: int | None = None
+    until: UnixMs | None = None
     """Without ids, for "revive" and "purge" of dead letters: those that died before this time."""
     cursor: str | None = None
-    at: int | None = None
-    delay: int = 0
+    at: UnixMs | None = None
+    delay: Ms = 0
 
 
 class Part(msgspec.Struct, frozen=True, tag="part", omit_defaults=True):
