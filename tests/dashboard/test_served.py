@@ -272,6 +272,18 @@ def test_quotas_hold_for_copies_and_moves(stage: Stage) -> None:
     assert guest.post("/do", {**far, "delay": "2h"}).status == 303
 
 
+def test_quotas_hold_for_what_an_undo_puts_back(stage: Stage) -> None:
+    orders = stage.queue("shop/orders")
+    orders.put_many([1, 2], delay="2d", group="g")
+    guest = stage.server(auth="required", quotas={"shop": Quota(longest_delay="1d")})
+    guest.log_in(stage.token("admin", namespace="shop"))
+    fields = {"action": "undo", "queue": "orders", "back": "/dashboard/"}
+    undo = orders.reschedule(group="g", delay=60, undo=True).undo
+    assert guest.post("/do", {**fields, "undo": undo}).status == 400
+    undo = orders.cancel(group="g", undo=True).undo
+    assert guest.post("/do", {**fields, "undo": undo}).status == 303
+
+
 def test_without_tokens_this_machine_may_do_everything(stage: Stage) -> None:
     orders = stage.queue("orders")
     orders.put(1)

@@ -77,6 +77,8 @@ def test_dead_and_kept_messages_count_and_deleting_makes_room(
     full = client.put(f"{Q}/messages/more", {"body": 1})
     assert (full.status, full.problem["title"]) == (507, "The namespace is full")
     assert "may have 3 messages and has 3, dead and kept ones included" in full.problem["detail"]
+    tag = client.get(f"{Q}/messages/ready").headers["etag"]
+    assert client.put(f"{Q}/messages/ready", {"body": 2}, if_match=tag).status == 200
     usage = client.get("/v1/usage").json
     assert (usage["namespace"], usage["messages"], usage["max_messages"]) == ("shop", 3, 3)
     assert "bide_quota_messages_used 3.0" in client.get("/metrics").data.decode()

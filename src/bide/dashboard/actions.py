@@ -23,7 +23,7 @@ from bide.model.replies import Outcome, Outcomes, Reply
 from bide.model.undoing import UNDO_FOR, Bulk, Undo, Verb, is_records
 from bide.observing.workers import request_stop
 from bide.queue.command_builder import CommandBuilder
-from bide.queue.results import Audit, deleted, in_parts
+from bide.queue.results import Audit, deleted, find_all, in_parts
 from bide.queue.undoing import bulk_of, steps_of, whole, whole_undo
 from bide.server.logs import DONE, Act
 
@@ -63,9 +63,8 @@ async def _execute(view: View, command: Bulk | Undo) -> Any:
         allow(cast("Verb", view.request.get("verb")))
 
     async def ask(step: cmd.Command) -> Reply:
-        if isinstance(step, cmd.Put) and step.on_conflict == "keep" and not is_records(step.queue):
-            for item in step.items:
-                await view.admit(step.queue, item)
+        if not is_records(step.queue):
+            await view.admit(step)
         return await view.store.lane.acall(step, view.store)
 
     return await arun_steps(steps_of(command, takes_back=takes_back, allow=allow), ask)
@@ -73,16 +72,11 @@ async def _execute(view: View, command: Bulk | Undo) -> Any:
 
 async def _places(view: View, queue: str, ids: list[str]) -> list[Outcome]:
     """Return where messages are."""
-    found: list[Outcome] = []
-    while left := ids[len(found) :]:
-        wanted = cmd.Find(queue, left[:BULK], max_bytes=READ_BYTES)
-        messages = (await view.store.ask(replies.Found, wanted)).messages
-        found += [
-            Outcome(id, False) if one is None
-            else Outcome(id, False, one.state, one.due, one.until or one.ended, one.holder)
-            for id, one in zip(left, messages, strict=False)
-        ]  # fmt: skip
-    return found
+    return [
+        Outcome(id, False) if one is None
+        else Outcome(id, False, one.state, one.due, one.until or one.ended, one.holder)
+        for id, one in zip(ids, await view.store.run(find_all(queue, ids)), strict=True)
+    ]  # fmt: skip
 
 
 NAMED = 20
@@ -256,10 +250,8 @@ async def _cancel(view: View, ids: list[str]) -> Result:
 
 
 async def _reschedule(view: View, ids: list[str]) -> Result:
-    command = _rescheduling(view)
-    change = cmd.Edit(command.queue, ["-"], at=command.at, delay=command.delay)
-    await view.admit(command.queue, change)
-    return await _undoably(view, msgspec.structs.replace(command, ids=ids), rule_of(view))
+    command = msgspec.structs.replace(_rescheduling(view), ids=ids)
+    return await _undoably(view, command, rule_of(view))
 
 
 def _rescheduling(view: View, default: str | None = None) -> cmd.Reschedule:
@@ -304,7 +296,7 @@ async def _edit(view: View, ids: list[str]) -> Result:
         return Result(0)
     body, version = changes.pop("body", UNSET), request.get("version")
     command = CommandBuilder(full).edit(ids[:1], body, None, None, version, **changes)
-    await view.admit(full, command)
+    await view.admit(command)
     return await _each(view, ids[:1], command)
 
 
@@ -316,8 +308,9 @@ async def _copy(view: View, ids: list[str]) -> Result:
         (await _found(view, ids[0])).as_item((), None), id=check_name(new) if new else new_id(),
         created=None, at=due.at, delay=due.delay, attempt=0,
     )  # fmt: skip
-    await view.admit(full, item)
-    return _result((await view.store.ask(Outcomes, cmd.Put(full, [item]))).outcomes)
+    put = cmd.Put(full, [item])
+    await view.admit(put)
+    return _result((await view.store.ask(Outcomes, put)).outcomes)
 
 
 async def _release(view: View, ids: list[str]) -> Result:

@@ -15,9 +15,8 @@ from urllib.parse import quote
 from bide.dashboard.access import ACTIONS, Access
 from bide.dashboard.app import Dashboard
 from bide.dashboard.view import Redirect, Refused, Request
-from bide.model.commands import Edit, Put
+from bide.model.commands import Command
 from bide.model.errors import AccessDenied
-from bide.model.message import Item
 from bide.server.access.admission import refuse_foreign_hosts
 from bide.server.access.rights import Caller
 from bide.server.access.tokens import Token
@@ -130,9 +129,8 @@ def dashboard_of(service: Service, key: bytes) -> Dashboard:
         key: the secret of the server's processes that makes the codes of sessions.
     """
 
-    async def admit(access: Access, queue: str, what: Item | Edit) -> None:
+    async def admit(access: Access, command: Command) -> None:
         """Keep a visitor within the quotas of their namespace."""
-        command = what if isinstance(what, Edit) else Put(queue, [what])
         await service.quotas.admit(access.caller, [command])
 
     return Dashboard(

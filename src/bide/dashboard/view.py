@@ -10,11 +10,10 @@ from bide.dashboard.access import Access
 from bide.dashboard.reading import StoreReader
 from bide.dashboard.redaction import Redaction
 from bide.engines.registry import mask
-from bide.model.commands import Edit
+from bide.model.commands import Command
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_queue
 from bide.model.limits import MAX_QUERY_BYTES
-from bide.model.message import Item
 from bide.model.times import unix
 from bide.server.limits.request_bodies import LargeBodies, Pause, Receive, read_body
 
@@ -212,9 +211,8 @@ class Redirect(NamedTuple):
     """The value of the header `Set-Cookie`."""
 
 
-Admit = Callable[[Access, str, Item | Edit], Awaitable[None]]
-"""Refuses what is beyond a quota: takes the visitor's access, the queue, and a message to put, or
-what is to be changed of messages."""
+Admit = Callable[[Access, Command], Awaitable[None]]
+"""Refuses what is beyond a quota: takes the visitor's access, and what is to be executed."""
 
 
 @dataclass(eq=False)
@@ -268,11 +266,11 @@ class View:
             raise Refused(404, "not-found")
         return check_queue(self.access.caller.full(name))
 
-    async def admit(self, queue: str, what: Item | Edit) -> None:
-        """Refuse a message, or a change, that is beyond a quota of the visitor's namespace.
+    async def admit(self, command: Command) -> None:
+        """Refuse a command that is beyond a quota of the visitor's namespace.
 
         Raises:
             Problem: it is.
         """
         if self.quotas is not None:
-            await self.quotas(self.access, queue, what)
+            await self.quotas(self.access, command)

@@ -114,9 +114,7 @@ class Quotas:
             max_subscriptions=quota.subscriptions, max_push_concurrency=quota.push_concurrency,
         )  # fmt: skip
 
-    async def admit(
-        self, caller: Caller, commands: Sequence[Command | Bulk | Undo], *, there: bool = False
-    ) -> None:
+    async def admit(self, caller: Caller, commands: Sequence[Command | Bulk | Undo]) -> None:
         """Let commands through. What an edit adds counts as if it were new; other changes do not.
 
         Results and reasons, which queues remember, are counted and never refused.
@@ -124,7 +122,6 @@ class Quotas:
         Args:
             caller: who gives them.
             commands: their queues have full names.
-            there: whether the messages of puts are in the queues already, and are only changed.
 
         Raises:
             Problem: messages are too many, too large, or too far ahead.
@@ -134,7 +131,8 @@ class Quotas:
         puts = [command for command in commands if isinstance(command, Put)]
         if puts:
             items = [item for put in puts for item in put.items]
-            await self._let(caller, {put.queue for put in puts}, items, there=there)
+            added = sum(len(put.items) for put in puts if put.if_version is None)
+            await self._let(caller, {put.queue for put in puts}, items, added)
         for command in commands:
             if isinstance(command, Reschedule) and command.ids:
                 moved = Item(command.ids[0], b"", at=command.at, delay=command.delay)
@@ -145,7 +143,7 @@ class Quotas:
                     group=command.group or None, headers=command.headers or None,
                 )  # fmt: skip
                 if stored_size(edited):
-                    await self._let(caller, (), [edited] * len(command.ids), there=True)
+                    await self._let(caller, (), [edited] * len(command.ids), 0)
                 else:
                     self._bound(caller, [edited])
         if left := sum(map(_left_by, commands)):
@@ -154,12 +152,12 @@ class Quotas:
                 use.stored.added += left
 
     async def _let(
-        self, caller: Caller, queues: Collection[str], items: Sequence[Item], *, there: bool
+        self, caller: Caller, queues: Collection[str], items: Sequence[Item], added: int
     ) -> None:
-        """Let messages into queues, by their full names."""
+        """Let messages into queues, by their full names; so many are not in them yet."""
         quota, namespace = self.of(caller.namespace), caller.namespace
         whole = msgspec.structs.replace(caller, queues=ALL_QUEUES)
-        size, added = self._bound(caller, items), 0 if there else len(items)
+        size = self._bound(caller, items)
         messages = quota.pending if quota.pending is not None and added else float("inf")
         stored = float("inf") if quota.stored is None else quota.stored
         if quota.queues is not None and queues:

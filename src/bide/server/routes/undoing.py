@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from bide.lane.steps import arun_steps
-from bide.model.commands import Command, Put
+from bide.model.commands import Command
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_HTTP_IDS
 from bide.model.message import Name
@@ -138,8 +138,7 @@ async def execute(service: Service, caller: Caller, command: Bulk | Undo) -> Par
 
     async def ask(step: Command) -> Reply:
         if not is_records(step.queue):
-            there = isinstance(step, Put) and step.on_conflict == "replace"
-            await service.quotas.admit(caller, [step], there=there)
+            await service.quotas.admit(caller, [step])
         return await service.execute(step)
 
     def allow(verb: Verb) -> None:
