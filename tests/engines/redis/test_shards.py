@@ -273,6 +273,18 @@ def test_pages_go_on_where_they_ended_though_messages_go(open_engine: Open, url:
     assert seen == ids
 
 
+def test_a_page_goes_on_with_another_shard_at_the_same_place(open_engine: Open, url: str) -> None:
+    one, other = (open_engine(f"{url}&shards=2") for _ in range(2))
+    for engine in (one, other):
+        ask(engine, Count("q"), NOW)  # each believes that the first message is its own
+    ids = [next(id for id in many(100) if shard_of(id, 2) == shard) for shard in (0, 1)]
+    ask(one, put(ids[0], at=NOW), NOW)
+    ask(other, put(ids[1], at=NOW), NOW)
+    page = ask(one, Scan("q", "ready", limit=1), NOW)
+    rest = ask(one, Scan("q", "ready", limit=1, cursor=page.cursor), NOW)
+    assert [message.id for message in (*page.messages, *rest.messages)] == ids
+
+
 @pytest.mark.parametrize(
     "cursor", ["0.5..0", "0.5.aaaaaaaaaaaa-bbbbbbbbbbbb.0", "0..aaaaaaaaaaaa.1", "2...0"]
 )

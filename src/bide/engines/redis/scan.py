@@ -1,7 +1,6 @@
 """Scan: pages of messages, of each state in rank order over all shards."""
 
 import re
-from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -75,107 +74,76 @@ def scan(command: Scan, shards: int) -> Step:
     """Look at a page of messages."""
     phases = _phases(command)
     place = check_cursor(command)
-    page = _Page(command, shards)
+    messages: list[Message] = []
+    room = command.max_bytes
     while place.phase < len(phases):
-        phase = phases[place.phase]
-        one_by_one = phase in ("all", "group")  # else all shards together, in rank order
-        behind = yield from page.walk(phase, place, [place.shard] if one_by_one else range(shards))
+        one_by_one = phases[place.phase] in ("all", "group")  # else all shards, in rank order
+        asked = [place.shard] if one_by_one else range(shards)
+        limit = command.limit - len(messages)
+        entries, behind = yield from _ask(command, place, asked, shards, limit, room)
+        for at, message, size in entries:
+            if messages and (size > room or len(messages) == command.limit):
+                return [Page(messages, ".".join(map(str, place)))]
+            messages.append(message)
+            room -= size
+            place = at
         if behind is not None:
             place = behind
         elif one_by_one and place.shard + 1 < shards:
             place = _Place(place.phase, shard=place.shard + 1)
         else:
             place = _Place(place.phase + 1)
-        if place.phase < len(phases) and (behind is not None or page.full):
-            return [Page(page.messages, ".".join(map(str, place)))]
-    return [Page(page.messages, None)]
+        if place.phase < len(phases) and messages and (room <= 0 or limit <= len(entries)):
+            return [Page(messages, ".".join(map(str, place)))]
+    return [Page(messages, None)]
 
 
-class _Entry(NamedTuple):
-    """A message that a shard told of."""
+def _ask(
+    command: Scan, place: _Place, asked: Sequence[int], shards: int, limit: int, room: int
+) -> Round:
+    """Ask shards what stands behind a place.
 
-    key: tuple[int, str, int]
-    """Its place in the order of all shards: rank, order of putting, shard."""
-    behind: _Place
-    message: Message
-    size: int
+    Returns:
+        Messages in their order, each with its place and size, as far as no shard can have others
+        in between; and behind which place to go on, `None` if nothing is there.
+    """
+    phase, where = _phases(command)[place.phase], command.where or Where()
+    of = len(asked)
+    most = min(limit if of == 1 else limit // of * 5 // 4 + 4, SLICE)
+    head = phase, blank(where.after), blank(where.before), where.group or "", most, max(room, 1)
+    prefix = command.prefix or ""
+    answers = yield [
+        Call(
+            "scan", command.queue, (*head, place.rank, _order(place, shard), prefix), shard, shards
+        )
+        for shard in asked
+    ]  # fmt: skip
+    entries: list[tuple[_Place, Message, int]] = []
+    ends: list[_Place] = []
+    for shard, ((now, _change), end, *listed) in zip(asked, raised(answers), strict=True):
+        if end:
+            ends.append(_Place(place.phase, end[0].decode(), end[1].decode(), shard))
+        for id, record, at, lease in zip(*listed, strict=True):
+            name, ready = id.decode(), phase == "ready"
+            message = as_message(command.queue, name, record, now, ready=ready, lease=lease)
+            rank, _, order = at.decode().partition(" ")
+            mine = _Place(place.phase, rank, order, shard)
+            entries.append((mine, message, len(record) + len(id)))
+    entries.sort(key=lambda entry: _key(entry[0]))
+    behind = min(ends, key=_key, default=None)
+    if behind is not None:
+        entries = [entry for entry in entries if _key(entry[0]) <= _key(behind)]
+    return entries, behind
 
 
-class _Stream:
-    """What one shard tells of one phase."""
-
-    def __init__(self, shard: int, after: _Place) -> None:
-        self.shard = shard
-        self.rank, self.order = after.rank, after.order
-        if after.rank and shard != after.shard:
-            # In the shards behind that of the place, its very order is still to come.
-            number = max(int(after.order, 16) - (shard > after.shard), 0)
-            self.order = f"{number:0{ORDER}x}"
-        self.ahead: deque[_Entry] = deque()
-        self.ended = False
+def _key(place: _Place) -> tuple[int, str, int]:
+    """Return where a place is in the order of all shards."""
+    return int(place.rank), place.order, place.shard
 
 
-class _Page:
-    """A page that fills up."""
-
-    def __init__(self, command: Scan, shards: int) -> None:
-        self.messages: list[Message] = []
-        self._command = command
-        self._shards = shards
-        self._room = command.max_bytes
-
-    @property
-    def full(self) -> bool:
-        """Whether there is room for nothing more."""
-        left = self._command.limit - len(self.messages)
-        return left <= 0 or (self._room <= 0 and bool(self.messages))
-
-    def walk(self, phase: str, place: _Place, shards: Sequence[int]) -> Round:
-        """Add what shards have, in rank order; return the place where there is no more room."""
-        streams = [_Stream(shard, place) for shard in shards]
-        while True:
-            ahead = [stream.ahead for stream in streams if stream.ahead]
-            dry = [stream for stream in streams if not (stream.ahead or stream.ended)]
-            if not (ahead or dry):
-                return None
-            if self.full:
-                return place
-            if dry:
-                yield from self._ask(dry, phase, place.phase, len(streams))
-                continue
-            first = min(ahead)
-            if self.messages and first[0].size > self._room:
-                return place
-            _key, place, message, size = first.popleft()
-            self.messages.append(message)
-            self._room -= size
-
-    def _ask(self, streams: Sequence[_Stream], phase: str, number: int, of: int) -> Round:
-        """Ask shards what comes next; `of`: among how many it is sorted."""
-        command, where = self._command, self._command.where or Where()
-        bounds = blank(where.after), blank(where.before)
-        left = command.limit - len(self.messages)
-        limit = min(left if of == 1 else left // of * 5 // 4 + 4, SLICE)
-        head = (phase, *bounds, where.group or "", limit, max(self._room, 1))
-        prefix = command.prefix or ""
-        answers = yield [
-            Call(
-                "scan", command.queue, (*head, each.rank, each.order, prefix), each.shard,
-                self._shards,
-            )
-            for each in streams
-        ]  # fmt: skip
-        for stream, ((now, _change), end, *listed) in zip(streams, raised(answers), strict=True):
-            stream.ended = not end
-            if end:
-                stream.rank, stream.order = (text.decode() for text in end)
-            for id, record, place, lease in zip(*listed, strict=True):
-                name = id.decode()
-                ready = phase == "ready"
-                message = as_message(command.queue, name, record, now, ready=ready, lease=lease)
-                rank, _, order = place.decode().partition(" ")
-                key = (int(rank), order, stream.shard)
-                if phase in ("all", "group"):  # all that is told fits, and nothing is in order
-                    rank, order = stream.rank, stream.order
-                behind = _Place(number, rank, order, stream.shard)
-                stream.ahead.append(_Entry(key, behind, message, len(record) + len(id)))
+def _order(after: _Place, shard: int) -> str:
+    """Return behind which order a shard goes on: in those behind that of the place, its is next."""
+    if not after.rank or shard <= after.shard:
+        return after.order
+    number = int(after.order, 16)
+    return f"{number - 1:0{ORDER}x}" if number else ""
