@@ -285,7 +285,7 @@ def test_the_place_of_a_fault_is_short() -> None:
     body: Any = math.inf
     for _ in range(100):
         body = {"k" * 1_000: body}
-    with pytest.raises(InvalidArgument, match=r"^body\.\.\.\['kkk") as caught:
+    with pytest.raises(InvalidArgument, match=r"^body\.\.\.k+'\]") as caught:
         encode([body, None])
     assert len(str(caught.value)) < 4_000
 

@@ -28,6 +28,9 @@ _FAST = 16 * 1024
 _EXPONENTS = 1_000
 """Numbers with an exponent that may each take msgspec 10 µs, fifty times what others take."""
 
+_LONGEST_PATH = 1_000
+"""Characters of the path of a part in an error."""
+
 _RAW = (bytes, bytearray, memoryview)
 _NO_NAN = frozenset((str, int, bool, type(None)))
 """Types whose values cannot contain NaN, which msgspec would write as null."""
@@ -77,8 +80,12 @@ def encode(body: Any, limit: int = MAX_BODY, *, decoded: bool = False) -> tuple[
             ) from error
         if len(data) > 2 * MAX_DEPTH:  # shorter text cannot be nested deeper
             check_depth(data)
-        if not decoded and kind not in _NO_NAN and data.find(b"null") >= 0:
-            _refuse_nan(body)
+        doubtful = not decoded and kind not in _NO_NAN and data.find(b"null") >= 0
+        if doubtful and (found := _find_nan(body)):
+            raise InvalidArgument(
+                f"{_place(found[0])} is {found[1]}, which JSON cannot represent; put None or a "
+                "string instead"
+            )
         is_json = True
     if len(data) > limit:
         raise InvalidArgument(
@@ -203,32 +210,23 @@ def decode(data: bytes, is_json: bool) -> Any:
 
 
 def _explain(body: Any, error: Exception) -> str:
-    steps, value, is_key = _culprit(body)
-    place = _place(steps)
-    if is_key:
-        if isinstance(value, str):
-            return f"{place} has the key {_shown(value)}, which is not valid Unicode text"
-        return f"{place} has the key {_shown(value)} {_kind(value)}; JSON needs str keys"
-    return f"{place} is {_kind(value)}, which JSON cannot represent ({error}); convert it{OR_BYTES}"
+    """Name the innermost part that cannot be encoded."""
+    path, value = "", body
+    while found := next((step for step in _parts(value) if not _encodes(step[2])), None):
+        path, value = path + found[0].format(found[1]), found[2]
+    for key in value if isinstance(value, Mapping) else ():
+        if not _encodes({key: None}):
+            why = f" of type {type(key).__name__}; JSON needs str keys"
+            if isinstance(key, str):
+                why = ", which is not valid Unicode text"
+            return f"{_place(path)} has the key {repr(key)[:100]}{why}"
+    why = f"which JSON cannot represent ({error}); convert it{OR_BYTES}"
+    return f"{_place(path)} is of type {type(value).__name__}, {why}"
 
 
-def _kind(value: object) -> str:
-    return f"of type {type(value).__name__}"
-
-
-_Step = tuple[str, Any]
-"""The step from a value to a part of it: "." and a name, or "[" and a key."""
-
-
-def _place(steps: Sequence[_Step]) -> str:
-    """Return the path of a part, such as `body['items'][3].price`; of a deep one the end."""
-    told = [f".{key}" if kind == "." else f"[{_shown(key)}]" for kind, key in steps[-20:]]
-    return "".join(("body" if len(steps) <= 20 else "body...", *told))
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:97]}..."
+def _place(path: str) -> str:
+    """Return what a path such as `['items'][3].price` leads to; of a long one the end."""
+    return f"body{path}" if len(path) <= _LONGEST_PATH else f"body...{path[-_LONGEST_PATH:]}"
 
 
 def _encodes(value: Any) -> bool:
@@ -239,35 +237,17 @@ def _encodes(value: Any) -> bool:
     return True
 
 
-def _culprit(value: Any) -> tuple[list[_Step], Any, bool]:
-    """Find the innermost part that cannot be encoded: its path, the part, whether it is a key."""
-    steps: list[_Step] = []
-    while True:
-        for kind, key, part in _parts(value):
-            if not _encodes(part):
-                steps.append((kind, key))
-                value = part
-                break
-        else:
-            break
-    if isinstance(value, Mapping):
-        for key in value:
-            if not _encodes({key: None}):
-                return steps, key, True
-    return steps, value, False
-
-
 def _parts(value: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the parts of a value, each with its step."""
+    """Yield the parts of a value, each after the form of the step to it and its key or name."""
     if isinstance(value, Mapping):
         for key, part in value.items():
-            yield "[", key, part
+            yield "[{!r}]", key, part
     elif isinstance(value, (list, tuple, set, frozenset)):
         for index, part in enumerate(value):
-            yield "[", index, part
+            yield "[{}]", index, part
     elif not isinstance(value, type):
         for name in _fields(value):
-            yield ".", name, getattr(value, name, None)
+            yield ".{}", name, getattr(value, name, None)
 
 
 def _fields(value: Any) -> Iterable[str]:
@@ -280,29 +260,17 @@ def _fields(value: Any) -> Iterable[str]:
     return chain(own, getattr(value, "__dict__", ()))
 
 
-def _refuse_nan(body: Any) -> None:
-    """Refuse NaN and infinity, which msgspec writes as null.
+def _find_nan(value: Any) -> tuple[str, float] | None:
+    """Return the path and the value of a number that is not finite.
 
     The path is built only when a fault is found: the paths of all elements would take many times
     the memory of the body.
     """
-    found = _find_nan(body)
-    if found is not None:
-        steps, value = found
-        raise InvalidArgument(
-            f"{_place(steps[::-1])} is {value}, which JSON cannot represent; put None or a string "
-            "instead"
-        )
-
-
-def _find_nan(value: Any) -> tuple[list[_Step], float] | None:
-    """Return the path of a number that is not finite, innermost step first."""
     if isinstance(value, float):
-        return None if math.isfinite(value) else ([], value)
+        return None if math.isfinite(value) else ("", value)
     if type(value) in _NO_NAN:
         return None
-    for kind, key, part in _parts(value):
+    for step, key, part in _parts(value):
         if found := _find_nan(part):
-            found[0].append((kind, key))
-            return found
+            return step.format(key) + found[0], found[1]
     return None
