@@ -138,6 +138,15 @@ class LimitReportCases:
         driver.configure(limit=0, group_limit=0, rate=0, group_rate=0)
         driver.explains("a2", limited=None)
 
+    def test_of_a_limited_queue_the_group_is_what_is_ahead(self, driver: Driver) -> None:
+        driver.configure(group_limit=1)
+        for id, delay in (("a1", 3), ("b1", 2), ("a2", 4), ("a3", 5)):
+            driver.put(id, delay=delay, group=id[0])
+        driver.wait(5)
+        assert aheads(driver, "a1", "a2", "a3", "b1") == [0, 1, 2, 0]  # no claim has seen them
+        assert driver.take(1) == ["b1"]
+        assert aheads(driver, "a1", "a2", "a3") == [0, 1, 2]
+
     def test_a_claim_tells_when_the_limits_let_each_message_go(self, driver: Driver) -> None:
         limited(driver, "a1 a2 b1 c1", limit=2, group_limit=1)
         claimed = driver.claim(lease=HOUR)
