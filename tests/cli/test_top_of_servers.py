@@ -114,6 +114,19 @@ def test_the_token_is_that_of_the_environment_or_the_url(url: str, orders: bide.
             assert (result.exit_code, why in result.stderr) == (3, True), result.stderr
 
 
+def test_a_token_of_a_namespace_sees_the_workers_that_use_the_store_itself(url: str) -> None:
+    with bide.Queue("shop/orders", url) as orders:
+        orders.put(1)
+        say(url, "web1:7", "shop/orders", late=0.2)
+        reads = Tokens(orders._lane).create("shop", ["read"])[0]
+        with running(App(Settings(store=url, auth="required"))) as port:
+            env = {"BIDE_URL": f"http://127.0.0.1:{port}", "BIDE_TOKEN": reads}
+            result = CliRunner().invoke(main, ["top", "--once", "--json"], env=env)
+    told = json.loads(result.output)
+    assert [one["holder"] for one in told["workers"]] == ["web1:7"]
+    assert told["queues"][0]["lateness"] == {"p50": 250, "p99": 250, "count": 1}
+
+
 def test_nobody_there(run: Top) -> None:
     result = run("top", "--url", "http://127.0.0.1:1")
     assert result.exit_code == 3
