@@ -1,8 +1,9 @@
 """Recurring times: by a cron expression in a time zone, or by a period."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from functools import lru_cache
+from heapq import merge
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -17,9 +18,6 @@ ALIASES = {
     "@weekly": "0 0 * * 0", "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }  # fmt: skip
-DAY = timedelta(days=1)
-SECOND = timedelta(seconds=1)
-EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  (UTC, and naive like all times here)
 
 
 class Every:
@@ -55,8 +53,8 @@ class Cron:
     An expression with a star in its minutes or hours follows elapsed time, so it leaves out what
     the clocks skip and repeats what they repeat. Any other names times of a day: a skipped time
     happens right after the gap, a repeated one happens once. The library knows when times of a day
-    happen. Of the others it finds the local times, since it errs in zones that move their clocks by
-    half an hour or at midnight; when these happen is decided here.
+    happen. Of the others it is asked with a fixed offset, since it errs in zones that move their
+    clocks by half an hour, or at a quarter to an hour.
 
     Args:
         expression: minute, hour, day of the month, month, day of the week.
@@ -70,14 +68,19 @@ class Cron:
         self.expression = " ".join(expression.split())
         self.zone = zone
         self._fields = ALIASES.get(self.expression.lower(), self.expression)
-        self._simulator, self._error = _library()
+        self._simulator, error_type = _library()
         fields = self._fields.split()
         if len(fields) != 5:
             raise self._refusal(
                 f"it has {len(fields)} fields, not 5: minute, hour, day of month, month, weekday"
             )
         self._passing = fields[0].startswith("*") or fields[1].startswith("*")
-        self._next(datetime(2000, 1, 1))  # noqa: DTZ001  (raises if it is wrong)
+        try:
+            next(self._simulator(self._fields, datetime(2000, 1, 1, tzinfo=UTC)))
+        except error_type as error:
+            raise self._refusal(str(error).lower()) from None
+        except StopIteration:
+            raise self._refusal("it names no day that exists") from None
 
     @property
     def spec(self) -> str:
@@ -86,14 +89,10 @@ class Cron:
 
     def after(self, moment: int) -> int:
         """Return the first of these times that is later than `moment`."""
-        if not self._passing:
-            # The library begins at a local time: in an hour that is repeated, it may go back.
-            local = datetime.fromtimestamp(moment // 1000, self.zone)
-            times: Iterator[datetime] = self._simulator(self._fields, local)
-            found = next(time for time in times if time.timestamp() * 1000 > moment)
-            return round(found.timestamp() * 1000)
-        passed = self._passing_after(EPOCH + timedelta(milliseconds=moment))
-        return (passed - EPOCH) // timedelta(milliseconds=1)
+        local = datetime.fromtimestamp(moment // 1000, self.zone)
+        # In an hour that is repeated, the library may go back.
+        times = (time for time in self._times(local) if time.timestamp() * 1000 > moment)
+        return round(next(times).timestamp() * 1000)
 
     def latest(self, moment: int, floor: int) -> int:
         """Return the last of these times up to `moment`; `floor` if there is none after it."""
@@ -107,51 +106,18 @@ class Cron:
                 return last
         return floor
 
-    def _next(self, wall: datetime) -> datetime:
-        """Return the next local time after another one."""
-        try:
-            found: datetime = next(self._simulator(self._fields, wall))
-        except self._error as error:
-            raise self._refusal(str(error).lower()) from None
-        except StopIteration:
-            raise self._refusal("it names no day that exists") from None
-        return found
-
-    def _passing_after(self, start: datetime) -> datetime:
-        """Follow elapsed time, from one change of the zone's offset to the next."""
-        moment, wall = start, self._wall(start)
-        while True:
-            offset = self._offset(moment)
-            found = self._next(wall) - offset
-            change = self._change(moment, found, offset)
-            if change is None:
-                return found
-            moment, wall = change, change + self._offset(change) - SECOND
-
-    def _change(self, start: datetime, end: datetime, offset: timedelta) -> datetime | None:
-        """Return when the offset first changes in a span, to the second."""
-        low = start
-        while low < end:
-            high = min(low + DAY, end)
-            if self._offset(high) != offset:
-                while high - low > SECOND:
-                    middle = low + (high - low) / 2
-                    if self._offset(middle) == offset:
-                        low = middle
-                    else:
-                        high = middle
-                return high.replace(microsecond=0)
-            low = high
-        return None
-
-    def _offset(self, moment: datetime) -> timedelta:
-        return self._local(moment).utcoffset() or timedelta()
-
-    def _wall(self, moment: datetime) -> datetime:
-        return self._local(moment).replace(tzinfo=None, fold=0)
-
-    def _local(self, moment: datetime) -> datetime:
-        return moment.replace(tzinfo=UTC).astimezone(self.zone)
+    def _times(self, start: datetime) -> Iterator[datetime]:
+        """Yield the times after a local time."""
+        if not self._passing:
+            times: Iterator[datetime] = self._simulator(self._fields, start)
+            return times
+        # The times under each offset of the next year; one counts if the zone has that offset then.
+        # No zone keeps an offset for less than four weeks.
+        local = (start + timedelta(weeks=number) for number in range(0, 54, 4))
+        offsets = {one.utcoffset() or timedelta() for one in local}
+        starts = [start.astimezone(timezone(offset)) for offset in offsets]
+        times = merge(*(self._simulator(self._fields, one) for one in starts))
+        return (one for one in times if one.astimezone(self.zone).utcoffset() == one.utcoffset())
 
     def _refusal(self, why: str) -> InvalidArgument:
         return InvalidArgument(
