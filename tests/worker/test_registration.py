@@ -112,18 +112,18 @@ def one(body: Any) -> bool:
     return True
 
 
-def two(body: Any, delivery: Any) -> bool:
+def two(body: Any, delivery: bide.Delivery) -> bool:
     return True
 
 
 @pytest.mark.parametrize(
     ("still_wanted", "hint"),
     [
-        (3, r"still_wanted=3 of .*<lambda> must be a function: \(body\) or \(body, delivery\)"),
-        (no_arguments, r"no_arguments, as still_wanted of .*, must be \(body\) or"),
-        (three, r"three, as still_wanted of .* missing a required argument: 'more'"),
-        (needs_more, "needs_more, as still_wanted of"),
-        (yields, "yields is a generator, which is always true; let it return"),
+        (3, r"still_wanted of .*<lambda> must be a function, not a int"),
+        (no_arguments, r"no_arguments takes nothing; still_wanted takes \(body\) or \(body, del"),
+        (three, r"three takes too many arguments; still_wanted takes \(body\) or"),
+        (needs_more, "needs_more needs more=, which bide does not pass"),
+        (yields, "yields is a generator: calling it runs nothing; remove the yield"),
     ],
 )
 def test_a_check_that_cannot_judge(still_wanted: Any, hint: str) -> None:
@@ -131,7 +131,11 @@ def test_a_check_that_cannot_judge(still_wanted: Any, hint: str) -> None:
         bide.App("memory://").handler("q", still_wanted=still_wanted)(lambda body: None)
 
 
-@pytest.mark.parametrize("still_wanted", [one, two, bool, {1: True}.get])
+def delivery_only(delivery: bide.Delivery) -> bool:
+    return True
+
+
+@pytest.mark.parametrize("still_wanted", [one, two, delivery_only, bool, {1: True}.get])
 def test_a_check_that_can_judge(still_wanted: Any) -> None:
     app = bide.App("memory://")
     app.handler("q", still_wanted=still_wanted)(lambda body: None)
@@ -153,7 +157,7 @@ def test_a_job_says_what_to_do_and_its_check_takes_what_there_is() -> None:
 
         def run(self) -> None: ...
 
-    with pytest.raises(bide.InvalidArgument, match=r"Greedy\.still_wanted, as still_wanted of"):
+    with pytest.raises(bide.InvalidArgument, match=r"Greedy\.still_wanted takes too many"):
         app.job("q")(Greedy)
 
     class Modest(bide.Job):

@@ -94,8 +94,7 @@ def _name(kind: Any) -> str:
 Middleware = Callable[[Handling, Callable[[], Awaitable[None]]], Awaitable[None]]
 """Runs around every delivery: it awaits its second argument, which takes none, once."""
 
-POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-WANTED = "(body) or (body, delivery), and returns whether it is"
+WANTED = "still_wanted takes (body) or (body, delivery: bide.Delivery)"
 SIGNATURES = "a handler takes (body), (body, delivery: bide.Delivery) or (delivery: bide.Delivery)"
 
 
@@ -126,8 +125,8 @@ class Handler:
         """
         if self.decode is None:
             return self.function(one)
-        body, order = self.decode(one), self.order
-        arguments = (body,) if order == "b" else (body, one) if order == "bd" else (one, body)
+        body = self.decode(one)
+        arguments = _arguments(self.order, body, one)
         if self.still_wanted is not None:
             wanted = self.still_wanted(body, one)
             if self.is_async:
@@ -165,20 +164,55 @@ def make_handler(
     Raises:
         InvalidArgument: it takes anything but a body and a delivery, or a setting is not valid.
     """
-    if not callable(function):
-        raise InvalidArgument(f"a handler must be a function, not a {type(function).__name__}")
-    name = name_of(function)
+    name, order, kind = _taken(function, "a handler", signatures, body)
     is_async = _is_async(function)
+    wanted = None
+    if still_wanted is not None:
+        _, asked, _ = _taken(still_wanted, f"still_wanted of {name}", WANTED)
+        if _is_async(still_wanted) != is_async:
+            raise InvalidArgument(
+                f"still_wanted of {name} must be {'async' if is_async else 'a plain function'}, as "
+                "the handler is: they run in the same place"
+            )
+        if "b" not in order:
+            raise InvalidArgument(
+                f"{name} has still_wanted=, which checks the body, but takes no body; add one"
+            )
+        wanted = lambda body, one: still_wanted(*_arguments(asked, body, one))  # noqa: E731
+    decode = decoder(kind, name) if "b" in order else None
+    seconds, backoff = seconds_of(timeout), checked_retry(retry) or Backoff()
+    warning = seconds_of(warn_after, "warn_after")
+    return Handler(name, function, is_async, decode, order, seconds, warning, backoff, wanted)
+
+
+def _arguments(order: str, body: Any, one: Handling) -> tuple[Any, ...]:
+    """Return what a function is called with.
+
+    Example:
+        >>> _arguments("db", "body", "delivery")
+        ('delivery', 'body')
+    """
+    given = {"b": body, "d": one}
+    return tuple([given[what] for what in order])
+
+
+def _taken(function: Any, what: str, signatures: str, kind: Any = Any) -> tuple[str, str, Any]:
+    """Return the name of a function, which arguments it takes, and the type of the body.
+
+    Raises:
+        InvalidArgument: it is not a function, or takes anything but a body and a delivery.
+    """
+    if not callable(function):
+        raise InvalidArgument(f"{what} must be a function, not a {type(function).__name__}")
+    name = name_of(function)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidArgument(f"{name} is a generator: calling it runs nothing; remove the yield")
-    wanted = checked_wanted(still_wanted, name)
-    if still_wanted is not None and _is_async(still_wanted) != is_async:
-        raise InvalidArgument(
-            f"still_wanted of {name} must be {'async, as' if is_async else 'a plain function, as'} "
-            "the handler is: they run in the same place"
-        )
-    order, kind, stars = "", body, []
-    for parameter in inspect.signature(function).parameters.values():
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # a function written in C may have no signature
+        return name, "b", kind
+    order, stars = "", []
+    for parameter in parameters:
         if parameter.kind is parameter.VAR_POSITIONAL or parameter.kind is parameter.VAR_KEYWORD:
             stars.append(str(parameter).partition(":")[0])
             continue
@@ -187,13 +221,13 @@ def make_handler(
                 raise InvalidArgument(f"{name} needs {parameter.name}=, which bide does not pass")
             continue
         annotation = _hints(function, name).get(parameter.name, parameter.annotation)
-        what = "d" if _is_delivery(parameter.name, annotation) else "b"
-        if what in order:
+        argument = "d" if _is_delivery(parameter.name, annotation) else "b"
+        if argument in order:
             if parameter.default is not parameter.empty:
                 break
             raise InvalidArgument(f"{name} takes too many arguments; {signatures}")
-        order += what
-        if what == "b" and annotation is not parameter.empty:
+        order += argument
+        if argument == "b" and annotation is not parameter.empty:
             kind = annotation
     if not order:
         if stars:
@@ -202,14 +236,7 @@ def make_handler(
                 f"its parameters, or use functools.wraps in its decorator: {signatures}"
             )
         raise InvalidArgument(f"{name} takes nothing; {signatures}")
-    if still_wanted is not None and "b" not in order:
-        raise InvalidArgument(
-            f"{name} has still_wanted=, which checks the body, but takes no body; add one"
-        )
-    decode = decoder(kind, name) if "b" in order else None
-    seconds, backoff = seconds_of(timeout), checked_retry(retry) or Backoff()
-    warning = seconds_of(warn_after, "warn_after")
-    return Handler(name, function, is_async, decode, order, seconds, warning, backoff, wanted)
+    return name, order, kind
 
 
 def done(result: Any, name: str) -> Any:
@@ -226,38 +253,6 @@ def done(result: Any, name: str) -> Any:
         f"{name} returned a {type(result).__name__}, of which nothing has run: a decorator hides "
         "an async function; let the decorator return an async function that awaits it"
     )
-
-
-def checked_wanted(still_wanted: Any, name: str) -> Callable[[Any, Handling], Any] | None:
-    """Return a check whether a message is still wanted, as a function of body and delivery.
-
-    Raises:
-        InvalidArgument: it is not a function, or it takes other parameters.
-    """
-    if still_wanted is None:
-        return None
-    if not callable(still_wanted):
-        raise InvalidArgument(
-            f"still_wanted={still_wanted!r} of {name} must be a function: {WANTED}"
-        )
-    asked = name_of(still_wanted)
-    if inspect.isgeneratorfunction(still_wanted) or inspect.isasyncgenfunction(still_wanted):
-        raise InvalidArgument(f"{asked} is a generator, which is always true; let it return")
-    try:
-        signature = inspect.signature(still_wanted)
-    except ValueError:  # a function written in C may have no signature
-        return lambda body, one: still_wanted(body)
-    second = [*signature.parameters.values(), None, None][1]
-    takes_delivery = second is not None and (
-        second.name == "delivery" or (second.default is second.empty and second.kind in POSITIONAL)
-    )
-    try:
-        signature.bind(*(None, None)[: 1 + takes_delivery])
-    except TypeError as error:
-        raise InvalidArgument(
-            f"{asked}, as still_wanted of {name}, must be {WANTED}: {error}"
-        ) from None
-    return still_wanted if takes_delivery else lambda body, one: still_wanted(body)
 
 
 def seconds_of(timeout: Duration | None, what: str = "timeout") -> float | None:
