@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 Lifespan = Callable[["App"], AbstractAsyncContextManager[object] | AbstractContextManager[object]]
 
-SHAPE = "a function that takes the app and yields once, under @contextlib.{}"
+SHAPE = (
+    "a function that takes the app and yields once, under @contextlib.contextmanager, or "
+    "@contextlib.asynccontextmanager if it is async"
+)
 
 
 def checked_lifespan(function: Any) -> Lifespan | None:
@@ -26,28 +29,19 @@ def checked_lifespan(function: Any) -> Lifespan | None:
     Raises:
         InvalidArgument: it is not a lifespan.
     """
-    if function is None:
-        return None
-    if isinstance(function, (AbstractContextManager, AbstractAsyncContextManager)):
-        raise InvalidArgument(
-            f"lifespan={function!r} is a context manager already; give the function that makes it, "
-            "which is called with the app in each process"
-        )
-    told = name_of(function) if callable(function) else repr(function)
-    bare_async = inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function)
-    bare = inspect.isgeneratorfunction(function)
-    if not callable(function) or bare or bare_async:
-        shape = SHAPE.format("contextmanager" if bare else "asynccontextmanager")
-        raise InvalidArgument(f"lifespan={told} must be {shape}")
+    why = ""
     try:
-        inspect.signature(function).bind(None)
+        if function is not None:
+            inspect.signature(function).bind(None)
     except TypeError as error:
-        raise InvalidArgument(
-            f"lifespan={told} must take the app, and nothing else: {error}"
-        ) from None
+        why = f": {error}"
     except ValueError:  # a function written in C may have no signature
         pass
-    checked: Lifespan = function
+    kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction, inspect.iscoroutinefunction)
+    if why or any(bare(function) for bare in kinds):
+        told = name_of(function) if callable(function) else repr(function)
+        raise InvalidArgument(f"lifespan={told} must be {SHAPE}{why}")
+    checked: Lifespan | None = function
     return checked
 
 
@@ -71,5 +65,5 @@ async def lifespan(app: "App") -> AsyncIterator[None]:
     else:
         raise InvalidArgument(
             f"lifespan {name_of(app.lifespan)} returned {manager!r}, which is no context manager; "
-            f"let it be {SHAPE.format('asynccontextmanager')}"
+            f"let it be {SHAPE}"
         )
