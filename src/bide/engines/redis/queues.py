@@ -73,14 +73,12 @@ class ShardMap:
             self.learn(command.queue, self._wanted, now)
 
     def learn(self, queue: str, shards: int, now: int | None) -> None:
-        """Note of how many shards a queue is made."""
-        if shards == self.known.setdefault(queue, ShardedQueue(queue, 1)).count:
-            return
-        self.known[queue] = ShardedQueue(queue, 1)
-        if shards > 1:
-            told = self._ask(queue, shards, "", now)
-            self.known[queue] = ShardedQueue(queue, shards, max((n for _, n in told), default=0))
-            self.learn(queue, next((found for found, _ in told if found), shards), now)
+        """Note of how many shards a queue is made, unless these tell of another number."""
+        told = self._ask(queue, shards, "", now) if shards > 1 else []
+        self.known[queue] = ShardedQueue(queue, shards, max((n for _, n in told), default=0))
+        found = next((found for found, _ in told if found), shards)
+        if found != shards:
+            self.learn(queue, found, now)
 
     def settle(self, calls: Sequence[Call], answers: list[Any], now: int | None) -> None:
         """Send calls again whose shards are not there, or left over; the first one decides.
@@ -91,28 +89,22 @@ class ShardMap:
             now: see `Sender.send`.
         """
         left = [at for at, call in enumerate(calls) if _is_open(call, answers[at])]
-        while left:
-            queue, shards = calls[left[0]].queue, calls[left[0]].shards
+        for queue in {calls[at].queue for at in left}:
             places = [at for at in left if calls[at].queue == queue]
-            left = [at for at in left if calls[at].queue != queue]
+            shards = calls[places[0]].shards
             creating = any(calls[at].script in CREATING for at in places)
-            (first,) = self._send(
-                [Call("shards", queue, (shards if creating else "",), 0, "")], now
-            )
-            if not isinstance(first, StoreError) and first[2] not in (0, shards):
-                first = ShardMismatch(first[2])
-            if isinstance(first, StoreError):
-                corrected = [first] * len(places)
-            else:
-                if first[2] > 0:
-                    self._ask(queue, first[2], shards, now)
-                again = [
-                    calls[at]._replace(shards=shards if calls[at].script in CREATING else "")
-                    for at in places
-                ]
-                corrected = self._send(again, now)
-                both = zip(places, corrected, strict=True)
-                left += [at for at, answer in both if _is_open(calls[at], answer)]
+            wanted = shards if creating else ""
+            corrected = self._send([Call("shards", queue, (wanted,), 0, "")], now) * len(places)
+            if not isinstance(corrected[0], StoreError):
+                found = corrected[0][2]
+                corrected = [ShardMismatch(found)] * len(places)
+                if found in (0, shards):
+                    self._ask(queue, found, shards, now)
+                    again = [
+                        calls[at]._replace(shards=shards if calls[at].script in CREATING else "")
+                        for at in places
+                    ]
+                    corrected = self._send(again, now)
             for at, answer in zip(places, corrected, strict=True):
                 answers[at] = answer
 
