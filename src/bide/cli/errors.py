@@ -118,9 +118,9 @@ def require_packages(what: str, *packages: str, extra: str = "server") -> None:
 def print_error(error: click.ClickException) -> None:
     """Print an error to stderr, in a line or two."""
     if isinstance(error, click.NoSuchOption) and error.option_name == "--store" and error.ctx:
-        # click would guess by the letters.
-        url = [one.opts[0] for one in error.ctx.command.params if "--url" in one.opts]
-        error = click.NoSuchOption(error.option_name, possibilities=url, ctx=error.ctx)
+        takes_url = any("--url" in one.opts for one in error.ctx.command.params)
+        guess = " Did you mean '--url'?" * takes_url  # click guesses by the letters
+        error = click.UsageError(error.message + guess, error.ctx)
     lines = [line for line in error.format_message().splitlines() if line.strip()]
     text = escape(" ".join(line.strip() for line in lines))
     hint = ""
