@@ -5,6 +5,7 @@ A single server, and the master that sentinels name, have all slots.
 
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from redis import exceptions as raised
@@ -46,14 +47,13 @@ class Nodes:
         self._replicas: set[Address] = set()
         self._open: dict[Address, Connection] = {}
         self._lost: dict[Address, Connection] = {}
-        self._away: dict[Address, StoreError | Connection] = {}
-        """Nodes of a cluster that did not answer: why, or a connection, once one answers again."""
+        self._away: dict[Address, StoreError] = {}
+        """Nodes of a cluster that did not answer, and why."""
         self._doubtful = False
         self.only: Connection | None = None
         """The connection to the server that has all slots, while it is not in doubt."""
         self._asked = 0.0
         self._closed = threading.Event()
-        self._lock = threading.Lock()
         self._watcher: threading.Thread | None = None
         if settings.sentinels is not None:
             self._watch()
@@ -61,8 +61,8 @@ class Nodes:
     def close(self) -> None:
         """Close all connections."""
         self._closed.set()
-        for address in {*self._open, *self._away}:
-            self._drop(address)
+        self._away.clear()
+        self.lose_all()
 
     def open(self) -> None:
         """Reach the store.
@@ -183,11 +183,8 @@ class Nodes:
 
     def _connect(self, address: Address) -> Connection:
         away, lost = self._away.get(address), self._lost.get(address)
-        if isinstance(away, StoreError):
-            raise away.with_traceback(None)  # else each one would add to it
         if away is not None:
-            del self._away[address]
-            return away
+            raise away.with_traceback(None)  # else each one would add to it
         quick = self._many and lost is not None
         settings = self._settings.hurried(QUICK) if quick else self._settings
         try:
@@ -218,10 +215,7 @@ class Nodes:
         """Forget a server."""
         self.lose(address)
         self._lost.pop(address, None)
-        with self._lock:
-            away = self._away.pop(address, None)
-        if isinstance(away, Connection):
-            away.close()
+        self._away.pop(address, None)
 
     # The thread.
 
@@ -237,22 +231,9 @@ class Nodes:
                 told = sentinels.look()
                 if self._doubtful or (told and self.masters - told):
                     self._doubtful, self.only = True, None
-            for address, error in list(self._away.items()):
-                if isinstance(error, StoreError):
-                    self._seek(address, self._lost.get(address))
+            for address in list(self._away):
+                with suppress(StoreError):
+                    Connection(self._settings, address).close()
+                    self._away.pop(address, None)
         if sentinels is not None:
             sentinels.close()
-
-    def _seek(self, address: Address, lost: Connection | None) -> None:
-        """Try to reach a node that is away, unless nobody wants it any more."""
-        found: Connection | StoreError
-        try:
-            found = Connection(self._settings, address, lost)
-        except StoreError as error:
-            found = error
-        with self._lock:
-            if address in self._away:
-                self._away[address] = found
-                return
-        if isinstance(found, Connection):
-            found.close()
