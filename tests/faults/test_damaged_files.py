@@ -72,7 +72,7 @@ def test_a_log_that_is_deleted_while_it_is_in_use_loses_nothing(
         for number in range(5):
             orders.put(number, id=f"m{number}")
         log.unlink()
-        with pytest.raises(StoreCorrupt, match="is cut or was deleted"):
+        with pytest.raises(StoreCorrupt, match="was cut or deleted"):
             SqliteEngine(file)
         for _ in range(2):
             with pytest.raises(StoreCorrupt, match="was deleted or replaced while"):
@@ -125,5 +125,5 @@ def test_a_log_that_is_cut_is_told(file: Path) -> None:
         os.truncate(file.with_name(f"{file.name}-wal"), 4096)
         with closing(sqlite3.connect(file)) as other, pytest.raises(sqlite3.OperationalError):
             other.execute("SELECT count(*) FROM bide_message").fetchone()
-        with pytest.raises(StoreCorrupt, match="is cut or was deleted"):
+        with pytest.raises(StoreCorrupt, match="was cut or deleted"):
             SqliteEngine(file)

@@ -1,6 +1,5 @@
 """Opening a SQLite file that is a store or holds one, and saying what is wrong with it."""
 
-import errno
 import os
 import random
 import sqlite3
@@ -26,9 +25,6 @@ a second, when somebody seems to keep it."""
 CACHE_KIB = 16 * 1024
 LOG_BYTES = 64 * 1024 * 1024
 """To this size the log is cut after a long read transaction elsewhere has let it grow."""
-
-LONGEST_PATH = 504
-"""Bytes of a path, so that SQLite can open the log beside it, whose name is longer: 512 at most."""
 
 CHECKPOINT_PAGES = 4_000  # 16 MiB of log between checkpoints: a random load rewrites the same pages
 
@@ -91,11 +87,6 @@ def connect(
 
 
 def _refuse_bad_place(path: Path) -> None:
-    if (length := len(os.fsencode(os.path.realpath(path)))) > LONGEST_PATH:
-        raise StoreUnavailable(
-            f"the path {path} has {length} bytes, and SQLite opens no file whose path has more "
-            f"than {LONGEST_PATH}; name another place"
-        )
     if path.is_dir():
         raise StoreUnavailable(f"{path} is a directory; name a file in it: {path / 'bide.db'}")
     if not path.parent.is_dir():
@@ -192,6 +183,8 @@ def translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
     kind = code & 0xFF
     if kind == sqlite3.SQLITE_CANTOPEN and _cannot_make_log(path):
         kind = sqlite3.SQLITE_READONLY
+    if code == sqlite3.SQLITE_IOERR_SHORT_READ:
+        kind = sqlite3.SQLITE_CORRUPT
     match kind:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return errors.StoreBusy(
@@ -217,20 +210,17 @@ def translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
             )
         case sqlite3.SQLITE_CORRUPT:
             return errors.StoreCorrupt(
-                f"{path} is damaged ({error}). Stop all workers and copy the file; then put a "
-                "backup in its place, or save what can be read, as the page on operations tells"
+                f"{path} is damaged, or it or its log {path.name}-wal was cut or deleted while it "
+                f"was in use ({error}). Stop all workers and copy the files. If only the log was "
+                "deleted, start them again; else put a backup in its place, or save what can be "
+                "read, as the page on operations tells"
             )
         case sqlite3.SQLITE_CANTOPEN:
             return StoreUnavailable(
                 f"{path} cannot be opened ({error}): check the permissions of the file and of its "
-                "directory; the files of a store are for the user who made them, unless the URL "
-                f"that made them ends in ?mode=0660{_file_limit()}"
-            )
-        case sqlite3.SQLITE_IOERR if code == sqlite3.SQLITE_IOERR_SHORT_READ:
-            return errors.StoreCorrupt(
-                f"{path}, or its log {path.name}-wal, is cut or was deleted while it was in use "
-                f"({error}, SQLITE_IOERR_SHORT_READ). Stop all workers and copy the files; if the "
-                "log was deleted, start them again, else put a backup in place of the file"
+                "directory, the length of the path (504 bytes at most), and how many files this "
+                "process may open (ulimit -n); the files of a store are for the user who made "
+                "them, unless the URL that made them ends in ?mode=0660"
             )
         case sqlite3.SQLITE_IOERR if _may_not_grow(path):
             return StoreFull(
@@ -263,12 +253,3 @@ def _may_not_grow(path: Path) -> bool:
     path = path.resolve()
     files = (path, path.with_name(f"{path.name}-wal"))
     return any(file.exists() and file.stat().st_size > limit - 8_192 for file in files)
-
-
-def _file_limit() -> str:
-    try:
-        os.close(os.open(os.devnull, os.O_RDONLY))
-    except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            return ", or: this process has too many open files (ulimit -n)"
-    return ""
