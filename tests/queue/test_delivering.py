@@ -282,28 +282,6 @@ def test_a_take_that_found_nothing_can_be_entered_again(orders: Any) -> None:
         assert delivery.body == 1
 
 
-def test_a_take_without_a_block_says_that_it_needs_one(orders: Any, pair: tuple[str, str]) -> None:
-    form = "with" if pair[0] == "sync" else "async with"
-    with pytest.raises(AttributeError, match=f": {form} queue.take.* as delivery: delivery.body"):
-        _ = orders.take().body
-    assert orders.counts().flow.put == 0
-
-
-def test_awaiting_a_take_says_how_it_is_used(clock: FakeClock) -> None:
-    async def main() -> None:
-        async with bide.AsyncQueue("orders", "memory://", clock=clock) as orders:
-            await orders.take()  # type: ignore[misc]
-
-    with pytest.raises(TypeError, match=r"block: async with queue\.take\(\) as delivery"):
-        asyncio.run(main())
-
-
-def test_iterating_over_a_take_says_how_it_is_used(clock: FakeClock) -> None:
-    with bide.Queue("orders", "memory://", clock=clock) as orders:
-        with pytest.raises(TypeError, match=r"block: with queue\.take\(\) as delivery"):
-            list(orders.take())  # type: ignore[call-overload]
-
-
 def test_an_error_with_odd_characters_can_be_remembered(orders: Any) -> None:
     orders.put(1, id="a")
     with pytest.raises(OSError, match="caf"):

@@ -175,14 +175,14 @@ def test_a_body_of_exactly_the_limit_fits(orders: Any, make: Any) -> None:
         ),
         (lambda q: q.purge(state="all"), "state='all' is none of"),
         (lambda q: q.take(retry="soon"), "retry='soon' is not a valid duration"),
-        (lambda q: q.ack(["x"]), "takes deliveries, as claim returns them, not a str; an id is"),
-        (lambda q: q.ack("x"), "not a str"),
-        (lambda q: q.ack(None), "not a NoneType"),
-        (lambda q: q.retry([None]), "not a NoneType"),
-        (lambda q: q.bury([{}]), "not a dict"),
-        (lambda q: q.release(5), "not a int"),
-        (lambda q: q.ack(iter([])), "takes a list of deliveries, not a list_iterator"),
-        (lambda q: q.extend(["x"]), "not a str"),
+        (lambda q: q.ack(["x"]), r"takes a list of deliveries, .* not \['x'\]; one .*an id is"),
+        (lambda q: q.ack("x"), "not 'x'"),
+        (lambda q: q.ack(None), "not None"),
+        (lambda q: q.retry([None]), "a list of deliveries"),
+        (lambda q: q.bury([{}]), "a list of deliveries"),
+        (lambda q: q.release(5), "not 5"),
+        (lambda q: q.ack(iter([])), "takes a list of deliveries, .* not <list_iterator"),
+        (lambda q: q.extend(["x"]), "a list of deliveries"),
         (lambda q: q.cancel_many(None), "ids must be several: a list of str, not a NoneType"),
         (lambda q: q.cancel_many([5]), "id must be a str, not int"),
         (lambda q: q.revive(5), "ids must be several: a list of str, not a int"),
@@ -211,7 +211,7 @@ def test_other_calls_refuse(orders: Any, call: Any, text: str) -> None:
 def test_one_delivery_is_settled_by_itself(orders: Any) -> None:
     orders.put(1)
     (delivery,) = orders.claim()
-    with pytest.raises(InvalidArgument, match=r"takes several .* delivery\.ack"):
+    with pytest.raises(InvalidArgument, match=r"not <Delivery .* delivery\.ack"):
         orders.ack(delivery)
     assert orders.ack((delivery,))[0]
 

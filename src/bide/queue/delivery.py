@@ -1,10 +1,10 @@
 """A delivery: a message that one worker holds until its lease ends. `take`: a block with one."""
 
 import threading
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from traceback import format_exception_only
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, TypeVar
 
 from bide.model.commands import Command, Lease
 from bide.model.errors import BideError, Empty, InvalidArgument, WrongContext
@@ -121,33 +121,18 @@ def leases(deliveries: Sequence[Held[Any]]) -> list[Lease]:
     Raises:
         InvalidArgument: they are not deliveries.
     """
-    if isinstance(deliveries, Iterator):  # which can be read once only
-        kind = type(deliveries).__name__
-        raise InvalidArgument(f"this takes a list of deliveries, not a {kind}: list(...) makes one")
-    try:
-        return [delivery.lease for delivery in deliveries]
-    except (AttributeError, TypeError):
-        raise InvalidArgument(_no_deliveries(deliveries)) from None
-
-
-def _no_deliveries(found: object) -> str:
-    if isinstance(found, Held):
-        return (
-            "this takes several deliveries, as a list; one has methods of its own: delivery.ack()"
-        )
-    wrong = found
-    if isinstance(found, Iterable) and not isinstance(found, (str, bytes)):
-        wrong = next((one for one in found if not isinstance(one, Held)), found)
-    return (
-        f"this takes deliveries, as claim returns them, not a {type(wrong).__name__}; an id is "
-        "enough to get or cancel a message, not to settle it"
+    if not isinstance(deliveries, Iterator):  # which can be read once only
+        with suppress(AttributeError, TypeError):
+            return [delivery.lease for delivery in deliveries]
+    raise InvalidArgument(
+        f"this takes a list of deliveries, as claim returns them, not {repr(deliveries)[:100]}; one "
+        "delivery has methods of its own, such as delivery.ack(), and an id is enough to get or "
+        "cancel a message, not to settle it"
     )
 
 
 class _Take:
     """What both forms share."""
-
-    _with = "with"
 
     def __init__(self, queue: Any, wait: float, lease: Duration, retry: Duration) -> None:
         self._queue = queue
@@ -156,22 +141,6 @@ class _Take:
         self._delay = milliseconds(retry, "retry") / 1000
         self._delivery: Held[Any] | None = None
         self._free = threading.Lock()
-
-    if not TYPE_CHECKING:  # a type checker finds these mistakes itself
-
-        def __getattr__(self, name: str) -> NoReturn:
-            raise AttributeError(self._misused(f"delivery.{name}"))
-
-        def __await__(self) -> NoReturn:
-            raise TypeError(self._misused())
-
-        __iter__ = __await__
-
-    def _misused(self, use: str = "...") -> str:
-        return (
-            "take() has no message yet, it claims one for the length of a block: "
-            f"{self._with} queue.take() as delivery: {use}"
-        )
 
     @contextmanager
     def _entering(self) -> Iterator[None]:
@@ -235,8 +204,6 @@ class Take(_Take):
 
 class AsyncTake(_Take):
     """Async form of `Take`."""
-
-    _with = "async with"
 
     async def __aenter__(self) -> AsyncDelivery:
         with self._entering():
