@@ -125,9 +125,9 @@ def leases(deliveries: Sequence[Held[Any]]) -> list[Lease]:
         with suppress(AttributeError, TypeError):
             return [delivery.lease for delivery in deliveries]
     raise InvalidArgument(
-        f"this takes a list of deliveries, as claim returns them, not {repr(deliveries)[:100]}; one "
-        "delivery has methods of its own, such as delivery.ack(), and an id is enough to get or "
-        "cancel a message, not to settle it"
+        f"this takes a list of deliveries, as claim returns them, not {repr(deliveries)[:100]}; "
+        "one delivery has methods of its own, such as delivery.ack(), and an id is enough to get "
+        "or cancel a message, not to settle it"
     )
 
 
