@@ -256,6 +256,18 @@ def test_the_figures_of_exchanges_of_one_name_add_up(stage: Stage) -> None:
     stage.play(story)
 
 
+def test_what_an_intake_has_stored_counts_once_after_the_end(stage: Stage) -> None:
+    async def story() -> None:
+        async with pushing(stage, stage.url()) as pusher:
+            await until(lambda: pusher.sent.taken[stage.exchange].connected)
+            await stage.send(message_id="m1", headers={"x-delay": 60_000})
+            await until(lambda: pusher.sent.taken[stage.exchange].stored == 1)
+        told = pusher.sent.taken[stage.exchange]
+        assert (told.stored, told.connected) == (1, 0)
+
+    stage.play(story)
+
+
 def test_rate_and_pause_hold_as_for_push(stage: Stage) -> None:
     async def story() -> None:
         await subscribe(stage, stage.url("&key=k"), rate=10)

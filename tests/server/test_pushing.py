@@ -69,7 +69,7 @@ def test_a_server_can_be_told_not_to_push(serve: Serve) -> None:
         ask = Asking(client.port)
         await ask.subscribe(it)
         await ask.put("a")
-        assert client.app.service.pushing.workers == {}
+        assert client.app.service.pushing.pusher.workers == {}
         assert (await ask("POST", f"{ONE}/ping"))["taken"]  # whoever asks for it gets it
         assert await ask("GET", "/readyz") == {"status": "ready"}
         assert (await ask.sizes())["ready"] == 1
@@ -217,5 +217,9 @@ def test_readiness_tells_when_nothing_can_be_pushed(
         await ask.subscribe(it)
         told = await ask.until("/readyz", lambda told: told["status"] == "not ready")
         assert told["reason"] == "push has failed, and begins anew: RuntimeError"
+        monkeypatch.undo()
+        await ask.put("a")
+        await until(lambda: it.got)
+        await ask.until("/readyz", lambda told: told["status"] == "ready")
 
     play(story)

@@ -287,7 +287,7 @@ class Service:
     @property
     def stats(self) -> ServerStats:
         """What this process has done so far."""
-        sent, waiting = self.pushing.sent, self.claimers.waiting
+        sent, waiting = self.pushing.pusher.sent, self.claimers.waiting
         return ServerStats(self.requests, self.seconds, self.tallies, sent, waiting)
 
     async def keep_tokens(self) -> None:

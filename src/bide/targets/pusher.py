@@ -140,12 +140,6 @@ class Pusher:
         Args:
             grace: seconds that running requests get to finish.
         """
-        if not self.records.keys:
-            _log.warning(
-                "secrets, headers and URLs of subscriptions are stored in clear text; "
-                "bide subscription new-key makes a key for %s or %s",
-                KEY, KEY_FILE,
-            )  # fmt: skip
         lane, claimer = self._store_client.lane, f"push:{self.holder}"
         heartbeat = Heartbeat(  # by the system's clock: the report is for people
             lane, SYSTEM_CLOCK, claimer, lambda: {claimer: list(self._tallies())}, self._tallies
@@ -236,6 +230,12 @@ class Pusher:
         return {key: told for key, told in found.items() if told.answers or told.running}
 
     def _begin(self, key: str, subscription: Subscription) -> SubscriptionWorker:
+        if not self.workers and not self.records.keys:
+            _log.warning(
+                "secrets, headers and URLs of subscriptions are stored in clear text; "
+                "bide subscription new-key makes a key for %s or %s",
+                KEY, KEY_FILE,
+            )  # fmt: skip
         worker = self.workers[key] = SubscriptionWorker(
             subscription, self.target, self.records, self._store_client, f"push:{self.holder}",
             self._lease, stale=self.look,
@@ -264,7 +264,7 @@ class Pusher:
             *[stop([worker], self._clock, grace, self._hurrying) for worker in workers],
             return_exceptions=True,  # which `_refresh` would have logged
         )
-        self._past, self.workers = self.sent, {}
+        self._past, self.workers, self._intakes = self.sent, {}, {}
         for worker in leaving.values():
             worker.hand_back()
         if leaving:
@@ -272,7 +272,8 @@ class Pusher:
         await cancel(leaving)
         await self.close()
         try:
-            await self.records.peers.leave(self.holder)
+            if self._seen != float("-inf"):
+                await self.records.peers.leave(self.holder)
         except (StoreError, Closed) as error:
             _log.debug("the end could not be stored for other servers: %s", error)
 
@@ -281,6 +282,7 @@ class Pusher:
         await self._sender.close()
         if self._rabbitmq is not None:
             await self._rabbitmq.close()
+            self._rabbitmq = None
 
     async def ping(self, subscription: Subscription) -> Answer:
         """Check whether the receiver answers; send no message."""

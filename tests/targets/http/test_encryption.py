@@ -167,11 +167,14 @@ def test_the_environment_gives_the_keys(tmp_path: Path, monkeypatch: pytest.Monk
     assert not SecretKeys.of_environment()
 
 
-def test_a_start_without_a_key_warns(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_subscription_without_a_key_warns(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
 
     async def story() -> None:
-        async with stage.pushing():
+        async with stage.pushing() as pusher:
+            assert "stored in clear text" not in caplog.text
+            await stage.subscribe("https://shop.example/")
+            await stage.pass_time(lambda: pusher.workers)
             assert "stored in clear text" in caplog.text
 
     stage.play(story())

@@ -8,10 +8,12 @@ import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from bide.model.errors import InvalidArgument
+from bide.server.settings import Settings
+from bide.server.subscriptions.pushing import Pushing
 from bide.server.subscriptions.subscription_wire import shown
 from bide.targets.http import records
 from bide.targets.http.receiver import Circuit
-from bide.targets.http.records import SUBSCRIPTIONS, Overtaken, Survey
+from bide.targets.http.records import SUBSCRIPTIONS, Overtaken
 from bide.targets.http.subscription import Subscription, new_secret
 from tests.targets.http.environment import Stage, until
 from tests.targets.http.receiver import Got, answer, receiver
@@ -222,7 +224,8 @@ def test_what_another_server_tells_late_is_of_the_receiver_that_it_was_about(sta
             await stage.put(1, id="a")
             await stage.pass_time(lambda: stage.counts().flow.acked == 1)
             assert worker.circuit.since is None
-            (told,) = (await Survey(stage.records).known()).values()
+            idle = Pushing(stage.lane, stage.clock, Settings())
+            (told,) = (await idle.known()).values()
             assert told.circuit.state(stage.clock.now()) == "closed"
             assert shown(after, await stage.records.peers.circuit("/shop"), now).state == "active"
             await tell("/shop", msgspec.structs.replace(opened, receiver=after.receiver))

@@ -120,7 +120,7 @@ async def delete(call: Call) -> Answer:
     Its messages stay in the queue.
     """
     await _changed(call, call.records.delete)
-    call.service.pushing.look()
+    call.service.pushing.pusher.look()
     return Answer(204, b"")
 
 
@@ -161,7 +161,7 @@ async def ping(call: Call, asked: wire.Empty) -> PingOut:
     Signed as all are; tells what the receiver said.
     """
     known = await _known(call)
-    said = await unless_gone(call.receive, call.service.pushing.ping(known), _stopping(call))
+    said = await unless_gone(call.receive, call.service.pushing.pusher.ping(known), _stopping(call))
     return PingOut(said.good, said.text)
 
 
@@ -278,7 +278,7 @@ async def _known(call: Call) -> Subscription:
 async def _answer(
     call: Call, one: Subscription, secret: str | None = None, status: int = 200
 ) -> Answer:
-    call.service.pushing.look()
+    call.service.pushing.pusher.look()
     peers = call.records.peers
     circuit, deliveries = await peers.circuit(one.key), (await peers.deliveries()).get(one.key)
     told = _told(call, one, shown(one, circuit, call.service.clock.now(), secret, deliveries))

@@ -114,7 +114,7 @@ class HttpClient:
         self._clock = clock
         self._gate = gate
         self._lookup = lookup
-        self._tls = tls or ssl.create_default_context()
+        self._tls = tls
         self._busy = 0
         self._idle: dict[_Connection, None] = {}  # the longest idle first
 
@@ -258,9 +258,10 @@ class HttpClient:
     async def _connect_to(self, origin: _Origin, address: str) -> _Connection:
         scheme, host, port = origin
         sock = self._gate.socket(address)
-        tls: dict[str, Any] = (
-            {"ssl": self._tls, "server_hostname": host} if scheme == "https" else {}
-        )
+        tls: dict[str, Any] = {}
+        if scheme == "https":
+            self._tls = self._tls or ssl.create_default_context()
+            tls = {"ssl": self._tls, "server_hostname": host}
         try:
             sock.setblocking(False)
             await asyncio.get_running_loop().sock_connect(sock, (address, port))

@@ -3,8 +3,7 @@
 So all servers on a store know the same subscriptions, without a database beside it.
 """
 
-import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,8 +19,6 @@ from bide.model.replies import Found, Outcomes, Page
 from bide.model.times import LATEST
 from bide.targets.http.encryption import KEY, KEY_FILE, SecretKeys, change_of_lost, stored
 from bide.targets.http.peers import Peers, Shared
-from bide.targets.http.receiver import Circuit
-from bide.targets.http.stats import Known
 from bide.targets.http.subscription import Secret, Subscription, check_secret, key_of, new_secret
 
 SUBSCRIPTIONS = f"{RESERVED}/subscriptions"
@@ -340,39 +337,3 @@ class Records(Shared):
 def _is_other(known: Subscription | None, tag: str | None) -> bool:
     """Tell whether the stored version is not the one of a tag; "*" means any."""
     return tag is not None and (known is None or tag not in ("*", known.tag))
-
-
-FRESH = 1.0
-"""Seconds for which one look into the store answers all readers."""
-
-
-class Survey:
-    """Reads from the store, once a second at most, what the servers that push have stored.
-
-    Args:
-        records: the subscriptions of the store.
-    """
-
-    def __init__(self, records: Records) -> None:
-        self._records = records
-        self._lock = asyncio.Lock()
-        self._known: Mapping[str, Known] = {}
-        self._over = float("-inf")
-
-    async def known(self) -> Mapping[str, Known]:
-        """Return all subscriptions by their keys, at most a second old.
-
-        Raises:
-            StoreError: the store cannot be read.
-        """
-        clock = asyncio.get_running_loop().time
-        async with self._lock:
-            if clock() >= self._over:
-                listed = await self._records.listed()
-                circuits = await self._records.peers.circuits() if listed else {}
-                self._known = {
-                    one.key: Known(one, circuits.get(one.key, Circuit()).at(one.receiver))
-                    for one in listed
-                }
-                self._over = clock() + FRESH
-            return self._known
