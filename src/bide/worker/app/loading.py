@@ -24,7 +24,6 @@ that of `yaml` is PyYAML."""
 OF_CELERY = "__bide_app__"
 """The attribute of a Celery app that makes the app which publishes its delayed tasks."""
 
-HERE = str(Path(__file__).parent)
 PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
 
 
@@ -109,7 +108,8 @@ def _apps(module: ModuleType) -> list[str]:
 
 def _import(name: str) -> ModuleType:
     try:
-        return importlib.import_module(name)
+        __import__(name)  # importlib.import_module would add its own frames to tracebacks
+        return sys.modules[name]
     except ModuleNotFoundError as error:
         missing = error.name or name
         owner = sys.modules.get(name.rpartition(".")[0])
@@ -134,30 +134,15 @@ def _import(name: str) -> ModuleType:
         if plain:
             what = f"{name} cannot be imported{_place(error.__traceback__)}: {error}"
         if not plain or logging.getLogger("bide").isEnabledFor(logging.DEBUG):
-            sys.stderr.writelines(_told(error).format())
+            here = error.__traceback__
+            traceback.print_exception(error.with_traceback(here and here.tb_next))
         raise InvalidArgument(what) from error
 
 
 def _place(trace: TracebackType | None) -> str:
     """Return the file and line of the user's code that raised, if any."""
-    frames = [one for one in traceback.extract_tb(trace) if not _is_ours(one.filename, PACKAGE)]
+    others = (PACKAGE, "<frozen importlib", importlib.__file__)
+    frames = [one for one in traceback.extract_tb(trace) if not one.filename.startswith(others)]
     if not frames:
         return ""
     return f" ({os.path.relpath(frames[-1].filename)}, line {frames[-1].lineno})"
-
-
-def _told(error: BaseException) -> traceback.TracebackException:
-    """Return an error with its causes, without the frames before the user's code."""
-    whole = one = traceback.TracebackException.from_exception(error)
-    rest = [one]
-    while rest:
-        one = rest.pop()
-        frames = [frame for frame in one.stack if not _is_ours(frame.filename, HERE)]
-        one.stack = traceback.StackSummary.from_list(frames)
-        rest += [cause for cause in (one.__cause__, one.__context__) if cause is not None]
-    return whole
-
-
-def _is_ours(filename: str, folder: str) -> bool:
-    """Tell whether a frame belongs to the import system or to a folder of this package."""
-    return filename.startswith(("<frozen importlib", folder)) or filename == importlib.__file__
