@@ -45,7 +45,7 @@ def test_a_token_needs_rights_that_exist(run: Bide) -> None:
     wrong = run("token", "create", "--rights", "put,write")
     assert (wrong.exit_code, "--rights ['write'] must be of put" in wrong.stderr) == (2, True)
     pattern = run("token", "create", "--rights", "put", "--queues", "or ders")
-    assert "queues='or ders' is not a pattern" in pattern.stderr
+    assert "--queues 'or ders' is not a pattern" in pattern.stderr
 
 
 def test_tokens_expire_after_90_days_unless_told_otherwise(run: Bide) -> None:

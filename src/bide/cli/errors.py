@@ -12,18 +12,18 @@ from types import FrameType
 from typing import NoReturn
 
 import click
+from click.core import ParameterSource
 
 from bide.cli.output import escape
 from bide.engines.registry import mask
 from bide.model import errors
 from bide.model.errors import BideError, InvalidArgument
-from bide.model.options import OPTIONS
 
 DEBUG = "bide.debug"
 """The key in the context that says whether to print tracebacks."""
 
-URL = "bide.url"
-"""The key in the context with the store's URL, and where it comes from: --url or BIDE_URL."""
+COMMAND = "bide.command"
+"""The key in the context with the context of the command that runs."""
 
 DONE = 0
 NOT_DONE = 1
@@ -59,21 +59,19 @@ def command_error(error: BideError | OSError) -> CommandError:
     return CommandError(in_options(text, _option_of(text)), code)
 
 
+def _command() -> click.Context | None:
+    context = click.get_current_context(silent=True)
+    return context and context.meta.get(COMMAND)
+
+
 def _option_of(text: str) -> str:
     """Return where the URL in an error comes from: --url, BIDE_URL, or an argument without name."""
-    context = click.get_current_context(silent=True)
-    given, name = context.meta.get(URL, ("", "")) if context else ("", "")
-    return name if given and repr(mask(given)) in text else ""
-
-
-_OPTION_NAMES = (
-    *OPTIONS, "after", "at", "before", "bucket", "ceiling", "concurrency", "delay", "dry_run",
-    "expires", "failures", "first", "group_limit", "group_rate", "health_port", "history",
-    "horizon", "host", "if_due", "if_version", "keep", "latest", "lease", "limit", "namespace",
-    "on_conflict", "port", "probe", "rate", "result_ttl", "rights", "source_queue", "timeout",
-    "tls_cert", "tls_client_ca", "tls_key", "undo", "url", "wait", "workers",
-)  # fmt: skip
-_ARGUMENT = re.compile(rf"(?<![?&])\b({'|'.join(_OPTION_NAMES)})=([\w'\"\[-])?")
+    command = _command()
+    given = command and command.params.get("url")
+    if command is None or not given or repr(mask(given)) not in text:
+        return ""
+    named = command.get_parameter_source("url") is ParameterSource.ENVIRONMENT
+    return "BIDE_URL" if named else "--url"
 
 
 def in_options(text: str, url: str = "--url") -> str:
@@ -82,18 +80,21 @@ def in_options(text: str, url: str = "--url") -> str:
     Args:
         text: of the error.
         url: what to call the argument `url`.
-
-    Example:
-        >>> in_options("give delay= or at=, not both; on_conflict='keep' keeps")
-        "give --delay or --at, not both; --on-conflict 'keep' keeps"
     """
     text = text.replace("Queue(..., max_body=...)", "--max-body")
     text = re.sub(r"(?<![?&\w])url=(?=')", f"{url} " if url else "", text)
     text = text.replace("metrics cannot be served at", "--metrics cannot be served at")
     text = text.replace("send the header 'Authorization: Bearer ...'", "set BIDE_TOKEN")
-    return _ARGUMENT.sub(
-        lambda found: f"--{found[1].replace('_', '-')}" + (f" {found[2]}" if found[2] else ""), text
-    )
+    command = _command()
+    options = [name for option in command.command.params for name in option.opts] if command else ()
+
+    def as_option(argument: re.Match[str]) -> str:
+        option = f"--{argument[1].replace('_', '-')}"
+        if option not in options:
+            return argument[0]
+        return f"{option} {argument[2]}" if argument[2] else option
+
+    return re.sub(r"(?<![?&])\b(\w+)=([\w'\"\[-])?", as_option, text)
 
 
 def usage_error(text: str) -> click.UsageError:

@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
-from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from bide.cli.errors import DEBUG, URL
+from bide.cli.errors import DEBUG
 from bide.cli.times import read_duration, read_moment
 from bide.engines.registry import mask
 from bide.model.errors import BideError, InvalidArgument
@@ -248,18 +247,11 @@ def _remember_debug(ctx: click.Context, param: click.Parameter, value: bool) -> 
         ctx.meta[DEBUG] = True
 
 
-def remember_url(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Note where a URL comes from, for errors that name it."""
-    named = ctx.get_parameter_source("url") == ParameterSource.ENVIRONMENT
-    ctx.meta[URL] = (value or "", "BIDE_URL" if named else "--url")
-    return value
-
-
 url = text(
     "--url", "URL",
     "The store: sqlite:///file.db, redis://host/0, http://host, ...  By default bide.db in this "
     "folder.",
-    envvar="BIDE_URL", show_envvar=True, is_eager=True, callback=remember_url,
+    envvar="BIDE_URL", show_envvar=True, is_eager=True,
 )  # fmt: skip
 
 debug = click.option(

@@ -82,6 +82,10 @@ def _unbroken(text: str) -> str:
 class _Context(click.Context):
     formatter_class = _HelpFormatter
 
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self.meta[errors.COMMAND] = self
+
 
 class Group(click.Group):
     """A command with commands of its own: its help shows the whole first sentence of each."""

@@ -28,10 +28,7 @@ def _no_concurrency(ctx: click.Context, param: click.Parameter, value: str | Non
 @click.command()
 @click.argument("target", metavar="MODULE:APP")
 @option.count("--processes", most=1_000, default=1, help="The number of worker processes.")
-@option.text(
-    "--url", "URL", "The store. By default the one of the app, else BIDE_URL.",
-    callback=option.remember_url,
-)  # fmt: skip
+@option.text("--url", "URL", "The store. By default the one of the app, else BIDE_URL.")
 @option.text("--queues", "NAMES", "These queues only, with commas; by default all that it can.", "")
 @click.option("--concurrency", hidden=True, expose_value=False, callback=_no_concurrency)
 @option.grace("handlers")
