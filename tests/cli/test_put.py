@@ -140,15 +140,15 @@ def test_a_naive_moment_is_refused_with_the_local_one(run: Bide) -> None:
     result = run("put", "orders", "1", "--at", "2026-12-01T09:00")
     assert result.exit_code == 2
     assert "has no time zone" in result.stderr
-    assert "2026-12-01T09:00+" in result.stderr or "2026-12-01T09:00-" in result.stderr
+    assert re.search(r"write 2026-12-01T09:00:00[+-]\d\d", result.stderr)
 
 
 @pytest.mark.skipif(not hasattr(time, "tzset"), reason="the zone of a process cannot be changed")
 @pytest.mark.parametrize(
     ("naive", "said"),
     [
-        ("2027-03-28T02:30", "clocks are put forward at that hour"),
-        ("2026-10-25T02:30", "2026-10-25T02:30+02:00, or 2026-10-25T02:30+01:00 after the clocks"),
+        ("2027-03-28T02:30", "the clocks of the zone skip or show twice; write an offset"),
+        ("2026-10-25T02:30", "the clocks of the zone skip or show twice; write an offset"),
         ("2027-06-01T09:00:30", "write 2027-06-01T09:00:30+02:00, for UTC add a Z"),
         ("9999-12-31", "is not between 1970 and 2100"),
     ],
@@ -187,12 +187,8 @@ def test_a_moment_may_name_its_zone(run: Bide, orders: bide.Queue, written: str,
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("2027-03-28 02:30 Europe/Berlin", "is in the hour that is left out when clocks"),
-        (
-            "2026-10-25 02:30 Europe/Berlin",
-            "comes twice, since clocks are put back: write 2026-10-25T02:30+02:00, or "
-            "2026-10-25T02:30+01:00 after that",
-        ),
+        ("2027-03-28 02:30 Europe/Berlin", "the clocks of the zone skip or show twice; write an"),
+        ("2026-10-25 02:30 Europe/Berlin", "the clocks of the zone skip or show twice; write an"),
         ("2026-12-01T09:00+02:00[Europe/Berlin]", "has an offset that the zone has not"),
         ("2026-12-01 09:00 Europe/Bonn", "'Europe/Bonn' is not known here"),
         ("2026-12-01 09:00 ../../etc/passwd", "is not a valid time"),

@@ -3,7 +3,7 @@
 import re
 import time
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, datetime, tzinfo
 
 import click
 
@@ -89,16 +89,23 @@ def _as_datetime(text: str, instead: str) -> datetime:
         raise click.BadParameter(f"{text!r} {why}") from None
     if not 1970 <= moment.year <= 2100:
         raise InvalidArgument
-    if zone is None:
-        if moment.tzinfo is None:
-            raise click.BadParameter(f"{text!r} has no time zone; {_with_zone(moment)}")
+    if moment.tzinfo is not None:
+        shown = moment.astimezone(zone or moment.tzinfo).replace(tzinfo=None)
+        if shown != moment.replace(tzinfo=None):
+            raise click.BadParameter(f"{text!r} has an offset that the zone has not at that time")
         return moment
-    found = _in_zone(moment, zone)
-    if moment.tzinfo is None and len(found) != 1:
-        raise click.BadParameter(f"{text!r} {_not_once(found)}")
-    if moment.tzinfo is not None and moment not in found:
-        raise click.BadParameter(f"{text!r} has an offset that the zone has not at that time")
-    return found[0] if moment.tzinfo is None else moment
+    times = [moment.replace(tzinfo=zone, fold=fold).astimezone(zone) for fold in (0, 1)]
+    if times[0].timestamp() != times[1].timestamp():
+        raise click.BadParameter(
+            f"{text!r} is a time that the clocks of the zone skip or show twice; write an offset, "
+            "as in 2026-12-01T09:00+01:00"
+        )
+    if zone is None:
+        raise click.BadParameter(
+            f"{text!r} has no time zone; for the zone of this machine write "
+            f"{times[0].isoformat()}, for UTC add a Z"
+        )
+    return times[0]
 
 
 def _zone(name: str) -> tzinfo:
@@ -108,47 +115,6 @@ def _zone(name: str) -> tzinfo:
         return zone_of(name)
     except InvalidArgument as error:
         raise click.BadParameter(str(error).removeprefix("timezone=")) from None
-
-
-def _in_zone(moment: datetime, zone: tzinfo | None) -> list[datetime]:
-    """Return when a zone's clocks show a time: once, mostly.
-
-    When clocks are put back, an hour comes twice; when they are put forward, one is left out.
-
-    Args:
-        moment: a time as clocks show it; a zone of its own does not count.
-        zone: `None` for that of this machine.
-    """
-    shown = moment.replace(tzinfo=None)
-    times: list[datetime] = []
-    for fold in (0, 1):
-        local = shown.replace(tzinfo=zone, fold=fold).astimezone(zone)
-        same = local.astimezone(UTC).astimezone(zone).replace(tzinfo=None) == shown
-        if same and local.utcoffset() not in [time.utcoffset() for time in times]:
-            times.append(local.replace(tzinfo=timezone(local.utcoffset() or timedelta())))
-    return times
-
-
-def _not_once(found: list[datetime]) -> str:
-    """Return why a time is refused that a zone's clocks never show, or twice."""
-    if not found:
-        return "is in the hour that is left out when clocks are put forward; choose another"
-    first, second = map(_iso, found)
-    return f"comes twice, since clocks are put back: write {first}, or {second} after that"
-
-
-def _with_zone(moment: datetime) -> str:
-    """Return what to write for a naive time: as this machine's clocks show it, or in UTC."""
-    found = _in_zone(moment, None)
-    if not found:
-        return "clocks are put forward at that hour: choose another, or for UTC add a Z"
-    shown = ", or ".join(map(_iso, found)) + " after the clocks were put back" * (len(found) > 1)
-    return f"for the zone of this machine write {shown}, for UTC add a Z"
-
-
-def _iso(moment: datetime) -> str:
-    precise = moment.second or moment.microsecond
-    return moment.isoformat(timespec="auto" if precise else "minutes")
 
 
 def _is_duration(text: str) -> bool:
