@@ -159,36 +159,26 @@ class Carrier:
         try:
             connection.post(b"".join(packed))
         except Lost as lost:
-            self._lose(connection, due, lost)
+            self.lose(connection, due, lost)
             return []
         return due
 
     def _receive(self, connection: Connection, due: Sequence[Sent | None]) -> Any:
         """Read what a server answers; return how many replicas have it, if that was asked."""
-        waits = due[-1] is None
-        lost: Lost | None = None
         try:
             told = connection.receive(len(due))
-        except Lost as error:
-            # What a server has said that has died since, and no replica has, is not so.
-            lost, told = error, [] if waits else error.answers
-        self.hear(connection, due, told, lost)
-        return told[-1] if waits and lost is None else None
+        except Lost as lost:
+            self.lose(connection, due, lost)
+            return None
+        self.hear(connection, due, told)
+        return told[-1] if due[-1] is None else None
 
-    def hear(
-        self,
-        connection: Connection,
-        due: Sequence[Sent | None],
-        told: Sequence[Any],
-        lost: Lost | None,
-    ) -> None:
-        """Take in what a server has answered; the rest was lost with the connection."""
-        for each, answer in zip(due, told, strict=False):
+    def hear(self, connection: Connection, due: Sequence[Sent | None], told: Sequence[Any]) -> None:
+        """Take in what a server has answered."""
+        for each, answer in zip(due, told, strict=True):
             if each is not None:
                 each.answer, each.asking = answer, None
                 self._judge(each, connection)
-        if lost is not None:
-            self._lose(connection, due[len(told) :], lost)
 
     def _judge(self, each: Sent, connection: Connection) -> None:
         """See whether an answer is one, or says where or when to ask again."""
@@ -217,7 +207,8 @@ class Carrier:
             each.again = each.again and not has_run(answer)  # it would have told of the first time
             self._given_up.discard(each.slot)
 
-    def _lose(self, connection: Connection, due: Iterable[Sent | None], lost: Lost) -> None:
+    def lose(self, connection: Connection, due: Iterable[Sent | None], lost: Lost) -> None:
+        """Note that all that is due was lost with the connection, and is to be sent again."""
         self.nodes.lose(connection.address)
         error = StoreUnavailable(
             f"{self._settings.shown}: the connection to {shown_address(connection.address)} was "

@@ -63,12 +63,11 @@ def check_layout(version: bytes | None, shown: str) -> None:
 
 
 class Lost(Exception):
-    """The connection broke; `answers` are what had come until then."""
+    """The connection broke, because of `cause`."""
 
-    def __init__(self, cause: Exception, answers: list[Any]) -> None:
+    def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
         self.cause = cause
-        self.answers = answers
 
 
 class Connection:
@@ -92,7 +91,6 @@ class Connection:
         self.open = True
         self.refusal: Refusal | None = None
         """Why the server did not take the library, which it may have all the same."""
-        self._answers: list[Any] = []
         self._run = ""
         self._number: int | None = None
         self._client: Any = settings.kind(**settings.arguments_at(address))
@@ -143,17 +141,16 @@ class Connection:
         Raises:
             Lost: the connection broke, or the server was silent for too long.
         """
+        answers: list[Any] = []
         with self:
-            while len(self._answers) < count:
+            while len(answers) < count:
                 answer = self._reader.gets()
                 if answer is False:
                     self._read()
                     continue
                 if type(answer) is Refusal and answer.word == "LOADING":
                     raise raised.BusyLoadingError(str(answer))
-                self._answers.append(answer)
-        answers = self._answers
-        self._answers = []  # they may be large
+                answers.append(answer)
         return answers
 
     def heard(self) -> list[Any]:
@@ -173,14 +170,13 @@ class Connection:
 
     def __enter__(self) -> None:
         """Begin to send or to receive."""
-        self._answers = []
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Close the connection after an error or interrupt: half a command may be on its way."""
         if error is not None:
             self.close()
         if isinstance(error, _BROKEN):
-            raise Lost(error, self._answers) from error
+            raise Lost(error) from error
 
     def _read(self) -> None:
         data = self.socket.recv(65536)

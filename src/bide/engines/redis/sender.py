@@ -109,16 +109,16 @@ class Sender(Carrier):
         """Send what calls became, and return what each answered."""
         only = None if self._settings.wait_replicas else self.nodes.only
         if only is not None:  # all is well, as mostly
-            lost: Lost | None = None
             try:
                 heard = only.exchange(b"".join([each.packed for each in sent]), len(sent))
-            except Lost as error:
-                heard, lost = error.answers, error
-            if lost is None and Refusal not in set(map(type, heard)):
-                self._replaceable = self._replaceable or any(each.writes for each in sent)
-                self._given_up.clear()
-                return self._see(calls, heard)
-            self.hear(only, sent, heard, lost)
+            except Lost as lost:
+                self.lose(only, sent, lost)
+            else:
+                if Refusal not in set(map(type, heard)):
+                    self._replaceable = self._replaceable or any(each.writes for each in sent)
+                    self._given_up.clear()
+                    return self._see(calls, heard)
+                self.hear(only, sent, heard)
         return self._see(calls, self.carry(sent))
 
     def again(self, call: Call, sent: Sent) -> Any:
