@@ -28,6 +28,7 @@ Ms = Annotated[int, Meta(ge=0, le=LATEST)]
 """A time and a duration in milliseconds, as commands have them."""
 
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_MS = timedelta(milliseconds=1)
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|[smhdw])\s*")
 _WHOLE = re.compile(rf"\s*(?:{_PART.pattern})+")
 
@@ -60,12 +61,9 @@ def milliseconds(duration: Duration, what: str = "delay") -> int:
             )
         ms = found
     elif isinstance(duration, timedelta):
-        parts, part = divmod(duration, timedelta(milliseconds=1))
-        ms = parts + bool(part)
+        ms = duration // _MS + bool(duration % _MS)
     elif isinstance(duration, (int, float)) and not isinstance(duration, bool):
-        if isinstance(duration, float) and not math.isfinite(duration * 1000):
-            raise InvalidArgument(f"{what}={duration!r} is not a finite number of seconds")
-        ms = _whole_ms(duration)
+        ms = _whole_ms(duration, what)
     else:
         raise InvalidArgument(
             f"{what} cannot be a {type(duration).__name__}; give seconds, a "
@@ -80,11 +78,13 @@ def milliseconds(duration: Duration, what: str = "delay") -> int:
     raise InvalidArgument(f"{what}={duration!r} is longer than 130 years{hint}")
 
 
-def _whole_ms(seconds: float) -> int:
+def _whole_ms(seconds: float, what: str) -> int:
     """Return whole milliseconds, rounded up so that nothing is early.
 
     To microseconds first: 1.1 seconds are 1,100.0000000000002 ms in floating point.
     """
+    if isinstance(seconds, float) and not math.isfinite(seconds * 1000):
+        raise InvalidArgument(f"{what}={seconds!r} is not a finite number of seconds")
     if abs(seconds) > _LONGEST:  # the caller refuses it
         return round(seconds * 1000)
     return -(-round(seconds * 1_000_000) // 1000)
@@ -95,7 +95,8 @@ def _parse(text: str) -> int | None:
     unsigned = text.lstrip().removeprefix("-")
     if not _WHOLE.fullmatch(unsigned):
         return None
-    ms = _whole_ms(sum(float(n) * _UNITS[unit] / 1000 for n, unit in _PART.findall(unsigned)))
+    seconds = sum(float(n) * _UNITS[unit] / 1000 for n, unit in _PART.findall(unsigned))
+    ms = _whole_ms(seconds, "duration")
     return ms if unsigned == text.lstrip() else -ms
 
 
@@ -119,12 +120,10 @@ def unix(moment: Moment, what: str = "at") -> int:
                 f"{what}={moment.isoformat(sep=' ')} has no time zone; add "
                 "one: datetime(..., tzinfo=UTC), datetime.now(UTC), or .astimezone() for local time"
             )
-        parts, part = divmod(moment - _EPOCH, timedelta(milliseconds=1))
-        ms = parts + bool(part)
+        since = moment - _EPOCH
+        ms = since // _MS + bool(since % _MS)
     elif isinstance(moment, (int, float)) and not isinstance(moment, bool):
-        if isinstance(moment, float) and not math.isfinite(moment * 1000):
-            raise InvalidArgument(f"{what}={moment} is not a finite number of Unix seconds")
-        ms = _whole_ms(moment)
+        ms = _whole_ms(moment, what)
     else:
         hint = "; parse it with datetime.fromisoformat(...)" if isinstance(moment, str) else ""
         raise InvalidArgument(

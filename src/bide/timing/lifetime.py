@@ -171,13 +171,8 @@ def length_seconds(value: Delay, name: str) -> float:
         ValueError: it is negative, NaN, infinite or longer than 316 years.
     """
     if isinstance(value, timedelta):
-        seconds = value.total_seconds()
-    elif isinstance(value, Real) and not isinstance(value, bool):
-        seconds = _as_float(value)
-    else:
-        raise TypeError(
-            f"{name} must be seconds or a datetime.timedelta, not {type(value).__name__}"
-        )
+        value = value.total_seconds()
+    seconds = _number(value, f"{name} must be seconds or a datetime.timedelta")
     if seconds < 0:
         raise ValueError(f"{name} is negative ({value!r}); give 0 or more")
     return _bounded(seconds, f"{name}={value!r}")
@@ -190,17 +185,17 @@ def _unix_seconds(at: Moment) -> float:
                 f"at={at!r} has no time zone; "
                 "say datetime(..., tzinfo=timezone.utc), or .astimezone() for local time"
             )
-        return at.timestamp()
-    if isinstance(at, Real) and not isinstance(at, bool):
-        return _as_float(at)
-    raise TypeError(f"at must be an aware datetime or Unix seconds, not {type(at).__name__}")
+        at = at.timestamp()
+    return _number(at, "at must be an aware datetime or Unix seconds")
 
 
-def _as_float(number: Real) -> float:
+def _number(value: object, must: str) -> float:
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise TypeError(f"{must}, not {type(value).__name__}")
     try:
-        return float(number)
+        return float(value)
     except OverflowError:  # an integer of more than 308 digits
-        return -math.inf if number < 0 else math.inf
+        return -math.inf if value < 0 else math.inf
 
 
 def _bounded(seconds: float, what: str) -> float:
