@@ -6,8 +6,6 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from math import inf
 from typing import Any, NamedTuple, TypeVar
 
-import msgspec
-
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.dashboard.access import Access
 from bide.engines.registry import is_server
@@ -16,10 +14,10 @@ from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import Steps, arun_steps
 from bide.model.commands import Command, Explain, Forecast, Queues, Scan
 from bide.model.identity import check_prefix, is_listed
-from bide.model.message import Message, size_of
-from bide.model.replies import Explained, Forecasted, Names, Page, Reply
+from bide.model.replies import Explained, Forecasted, Names, Reply
 from bide.observing.explanation import afollow, look_further
 from bide.observing.sample import RecentWorkers, Sample, Worker, take_sample, together
+from bide.queue.search import Query, SearchPage, search_steps
 from bide.server.limits.slow_reads import SlowReads, is_slow
 
 R = TypeVar("R", bound=Reply)
@@ -107,16 +105,11 @@ HISTORY = 60
 VIEWS = 32
 """Of how many different selections of queues samples are kept."""
 
-READ = 100
-"""How many messages one command of a search reads."""
-
 SEARCHED = 2_000
 """How many messages a search reads for one page."""
 
 READ_BYTES = 1 << 20
-
-SEARCHED_BYTES = 4 << 20
-"""How many bytes of messages a search reads for one page, and what one command reads more."""
+"""How many bytes of messages one command reads."""
 
 
 class Glance(NamedTuple):
@@ -141,16 +134,6 @@ class Glance(NamedTuple):
     def before(self) -> Sample | None:
         """The sample before the newest."""
         return self.samples[-2] if len(self.samples) > 1 else None
-
-
-class Found(NamedTuple):
-    """A page of a search."""
-
-    messages: list[Message]
-    cursor: str | None
-    """Where the search goes on; `None`: it has read everything."""
-    searched: int
-    """How many messages were read for it."""
 
 
 class _History:
@@ -277,25 +260,13 @@ class StoreReader:
             return None
 
     async def search(
-        self, scan: Scan, matches: Callable[[Message], bool] | None, want: int
-    ) -> Found:
+        self, queues: Sequence[tuple[str, str]], query: Query, cursor: str, limit: int, **more: Any
+    ) -> SearchPage:
         """Read messages until a page is full; at most so many that the store does not notice.
 
-        Args:
-            scan: what to read.
-            matches: tells which messages are wanted; `None`: all.
-            want: how many fill a page; with `matches` there may be some more.
+        The arguments are those of `search_steps`.
         """
-        limit = want if matches is None else READ
-        scan = msgspec.structs.replace(scan, limit=limit, max_bytes=READ_BYTES)
-        found: list[Message] = []
-        searched = size = 0
-        while True:
-            page = await self.ask(Page, scan)
-            searched += len(page.messages)
-            size += sum(map(size_of, page.messages))
-            found += page.messages if matches is None else filter(matches, page.messages)
-            enough = len(found) >= want or searched >= SEARCHED or size >= SEARCHED_BYTES
-            if page.cursor is None or enough:
-                return Found(found, page.cursor, searched)
-            scan = msgspec.structs.replace(scan, cursor=page.cursor)
+        ordered, start = self.lane.capabilities.ids_ordered, cursor or None
+        return await self.run(
+            search_steps(queues, query, start, limit, SEARCHED, ids_ordered=ordered, **more)
+        )

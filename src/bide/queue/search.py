@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -42,7 +42,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str | None = None
     """How the id begins."""
     group: str | None = None
-    state: State | None = None
+    state: State | Literal["next"] | None = None
+    """ "next": ready, then delayed."""
     after: int | None = None
     """Due at this time or later, in Unix milliseconds."""
     before: int | None = None
@@ -60,10 +61,11 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def matches(self, message: Message, seen: Callable[[Message], Message]) -> bool:
         """Tell whether a message is one of those; `seen` returns it as the caller may see it."""
+        states = ("ready", "delayed") if self.state == "next" else (self.state,)
         if (
             (self.id is not None and not message.id.startswith(self.id))
             or (self.group is not None and message.group != self.group)
-            or (self.state is not None and message.state != self.state)
+            or (self.state is not None and message.state not in states)
             or (self.after is not None and message.due < self.after)
             or (self.before is not None and message.due >= self.before)
             or (self.error is not None and self.error not in (message.error or ""))
@@ -167,6 +169,7 @@ def search_steps(
     *,
     ids_ordered: bool,
     seen: Callable[[Message], Message] = lambda message: message,
+    counts: bool = True,
 ) -> Steps[SearchPage]:
     """Search some queues, as far as `read` allows.
 
@@ -178,6 +181,7 @@ def search_steps(
         read: how many messages are read for it.
         ids_ordered: whether the store reads messages by the beginning of their ids.
         seen: returns a message as the caller may see its body and headers.
+        counts: whether to count how many messages there are to read.
 
     Raises:
         InvalidArgument: no search made this cursor, or a number is out of bounds.
@@ -186,9 +190,9 @@ def search_steps(
     check_whole(read, "read", 1, MAX_READ)
     place = _placed(cursor)
     orders = _orders(query, ids_ordered=ids_ordered)
-    bounded = any(order.reads_all for order in orders)
+    counts = counts and len(queues) <= COUNTED and any(order.reads_all for order in orders)
     left = [(own, full) for own, full in sorted(queues) if own >= place.queue]
-    total = (yield from _total(queues, orders)) if bounded and len(queues) <= COUNTED else None
+    total = (yield from _total(queues, orders)) if counts else None
     page = _Filling(query, seen, limit, read)
     for own, full in left:
         begun = own == place.queue
@@ -234,6 +238,8 @@ def _orders(query: Query, *, ids_ordered: bool) -> list[_Order]:
 def _by_state(query: Query) -> list[_Order]:
     by_due = query.after is not None or query.before is not None
     delayed = _Order("delayed", Where(after=query.after, before=query.before) if by_due else None)
+    if query.state == "next":
+        return [_Order("ready"), delayed]
     if query.state is not None:
         return [delayed if query.state == "delayed" else _Order(query.state)]
     if query.error is not None:  # dead letters first: of the others, few have failed
@@ -289,13 +295,14 @@ class _Filling:
         while True:
             if self._full:
                 return cursor or ""
-            size = min(READ, self.read - self.searched)
+            room = self.limit - len(self.messages)
+            all_match = self.searched == len(self.messages)  # until then more would be read twice
+            size = min(READ, self.read - self.searched, room if all_match else READ)
             scan = Scan(
                 queue, order.state, order.where, cursor, size, READ_BYTES, prefix=order.prefix
             )
             page = yield from self._page(scan)
             matching = list(self._matching(page.messages, by_id=by_id))
-            room = self.limit - len(self.messages)
             if len(matching) > room:  # read again what fits, for the cursor behind it
                 last = page.messages.index(matching[room - 1])
                 page = yield from self._page(msgspec.structs.replace(scan, limit=last + 1))

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from bide.dashboard.pages.queues import counts_of
-from bide.dashboard.reading import FORECAST_EVERY, READ_BYTES, SEARCHED, StoreReader
+from bide.dashboard.reading import FORECAST_EVERY, READ_BYTES, StoreReader
 from bide.dashboard.view import Page, Refused, View
 from bide.model.commands import Find, History, Scan
 from bide.model.identity import check_name
@@ -14,7 +14,7 @@ from bide.model.message import Message, size_of
 from bide.model.replies import Ends, Found
 from bide.model.replies import Page as Scanned
 from bide.observing.explanation import Explanation
-from bide.queue.search import Query, SearchPage, query_of, search_steps
+from bide.queue.search import Query, SearchPage, query_of
 
 POSSIBLE = {
     "delayed": ("reschedule", "edit", "cancel", "copy"),
@@ -71,12 +71,9 @@ async def _found(view: View, filters: dict[str, str]) -> SearchPage:
         raise Refused(403, "not-allowed", "search in bodies and headers")
     listed = await view.store.names(view.access, filters["prefix"])
     names = [(view.own(full), full) for full in listed]
-    page = await view.store.run(
-        search_steps(
-            sorted(names), query, view.request.get("cursor") or None, ROWS, SEARCHED,
-            ids_ordered=view.store.lane.capabilities.ids_ordered, seen=view.shown.redacted,
-        )
-    )  # fmt: skip
+    page = await view.store.search(
+        names, query, view.request.get("cursor"), ROWS, seen=view.shown.redacted
+    )
     page.messages.sort(key=lambda message: message.due)
     return page
 

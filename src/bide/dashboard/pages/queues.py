@@ -1,14 +1,12 @@
 """All queues, the audit, and one queue with its messages by state, due time, group or id."""
 
-from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any
 
 from bide.dashboard.reading import SAMPLE_EVERY, Glance, StoreReader
 from bide.dashboard.rendering import SPANS, histogram, sparkline
 from bide.dashboard.view import Page, Refused, View
-from bide.model.commands import Count, Scan, Where
-from bide.model.identity import check_name
-from bide.model.message import Message, State
+from bide.model.commands import Count
+from bide.model.identity import check_prefix
 from bide.model.replies import Counts
 from bide.model.times import limits_of
 from bide.observing.sample import main_cause, rates
@@ -85,8 +83,6 @@ ROWS = 50
 TABS = ("next", "delayed", "ready", "leased", "dead", "acked", "expired", "all")
 """What can be listed; "next": ready, then delayed."""
 
-WAITING = ("ready", "delayed")
-
 
 async def queue(view: View) -> Page:
     """Return the page of a queue."""
@@ -98,16 +94,22 @@ async def queue(view: View) -> Page:
             raise Refused(404, "no-queue", request.get("queue"))
     span = span_of(view)
     forecast = await view.store.forecast([full], span.bucket, span.buckets)
-    tab = request.get("state") if request.get("state") in TABS else TABS[0]
+    tab: Any = request.get("state") if request.get("state") in TABS else TABS[0]
     filters = {name: request.get(name) for name in ("group", "prefix", "error", "after", "before")}
-    scan, matches = _scan_of(view, full, tab, filters)
-    found = await view.store.search(scan, matches, ROWS)
+    query = Query(
+        id=check_prefix(filters["prefix"]) or None, state=None if tab == "all" else tab,
+        group=check_prefix(filters["group"], "group") or None, after=request.moment("after"),
+        before=request.moment("before"), error=filters["error"] or None,
+    )  # fmt: skip
+    own = view.own(full)
+    cursor = request.get("cursor")
+    found = await view.store.search([(own, full)], query, cursor, ROWS, counts=False)
     return Page("queue.html", {
-        "queue": view.own(full), "counts": counts, "span": span, "chart": histogram(forecast, span),
-        "tabs": TABS, "tab": tab, "filters": filters, "found": found, "searched": bool(matches),
+        "queue": own, "counts": counts, "span": span, "chart": histogram(forecast, span),
+        "tabs": TABS, "tab": tab, "filters": filters, "found": found,
         "late": None if counts.oldest is None else max(0, view.now - counts.oldest),
         "filtered": any(filters.values()), "ruled": _is_rule(view, tab, filters),
-        "paged": bool(request.get("cursor")), "limits": limits_of(counts),
+        "paged": bool(cursor), "limits": limits_of(counts),
     })  # fmt: skip
 
 
@@ -124,31 +126,3 @@ async def counts_of(store: StoreReader, queue: str) -> Counts:
     return await store.recent.get(
         ("counts", queue), SAMPLE_EVERY / 2, lambda: store.ask(Counts, Count(queue))
     )
-
-
-def _scan_of(
-    view: View, queue: str, tab: str, filters: dict[str, str]
-) -> tuple[Scan, Callable[[Message], bool] | None]:
-    """Return what to read for a list, and which of the messages it shows.
-
-    The store is only given conditions that it has an order for, so that no page reads more than
-    its share: due times of delayed messages, and groups.
-    """
-    request = view.request
-    group = check_name(filters["group"], "group") if filters["group"] else None
-    query = Query(
-        id=filters["prefix"] or None, group=group, after=request.moment("after"),
-        before=request.moment("before"), error=filters["error"] or None,
-    )  # fmt: skip
-    states = get_args(State) if tab == "all" else WAITING if tab == "next" else (tab,)
-    given = {name for name, value in filters.items() if value}
-    state: Any = None if tab == "all" else tab
-    where, ordered = None, set[str]()
-    if group is not None:
-        state, where, ordered = None, Where(group), {"group"} if tab == "all" else set()
-    elif state == "delayed" and given & {"after", "before"}:
-        where, ordered = Where(after=query.after, before=query.before), {"after", "before"}
-    scan = Scan(queue, state, where, request.get("cursor") or None)
-    if given <= ordered:
-        return scan, None
-    return scan, lambda one: one.state in states and query.matches(one, lambda seen: seen)
