@@ -1,6 +1,6 @@
 """Cancel, reschedule, edit, revive, purge, configure, delete: changes of what no worker holds."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from msgspec import UNSET, structs
@@ -19,31 +19,27 @@ from bide.model.versions import versions_of
 
 __all__ = ["cancel", "configure", "delete", "edit", "purge", "reschedule", "revive"]
 
-May = Callable[[Place, int], bool]
-"""Tells whether a message may be changed; it gets the number of the id, too."""
+May = Callable[[Place], bool]
+"""Tells whether a message may be changed."""
 
 Change = Callable[[QueueRow, list[Place]], list[Outcome]]
 
 
 def change_each(
-    session: Session,
-    name: str,
-    ids: Sequence[str],
-    may: May,
-    change: Change,
-    versions: Mapping[str, str] | None = None,
+    session: Session, command: Any, names: Sequence[str | cmd.Lease], may: May, change: Change
 ) -> Outcomes:
     """Change the messages that may be changed; the outcomes of the others say where they are.
 
     Args:
         session: of the batch.
-        name: of the queue.
-        ids: of the messages.
+        command: to be executed; it may ask for versions.
+        names: the ids or the leases of its messages; a lease must be valid.
         may: whether a message may be changed.
         change: changes some, and returns their outcomes.
-        versions: which versions the messages must have, by id.
     """
-    queue = session.open(name)
+    queue, versions = session.open(command.queue), versions_of(command)
+    ids = [name if isinstance(name, str) else name.id for name in names]
+    tokens = [None if isinstance(name, str) else name.token for name in names]
     if queue is None:
         return Outcomes([Outcome(id, False) for id in ids])
     numbers = range(len(ids))
@@ -54,7 +50,8 @@ def change_each(
         places = session.locate(queue, [ids[n] for n in part])
         chosen = [
             place for n in part
-            if (place := places.get(ids[n])) is not None and may(place, n)
+            if (place := places.get(ids[n])) is not None and may(place)
+            and tokens[n] in (None, place.token)
             and (not versions or versions[place.id] == session.version(queue, place.id))
         ]  # fmt: skip
         outcomes = {outcome.id: outcome for outcome in change(queue, chosen)} if chosen else {}
@@ -74,11 +71,11 @@ def told(found: list[Outcome]) -> Outcomes:
     return Outcomes(found, min(wakes, default=None))
 
 
-def _waits(place: Place, _number: int = 0) -> bool:
+def _waits(place: Place) -> bool:
     return place.token is None and place.aside is None
 
 
-def _is_dead(place: Place, _number: int = 0) -> bool:
+def _is_dead(place: Place) -> bool:
     return place.aside == DEAD
 
 
@@ -96,11 +93,11 @@ def cancel(session: Session, command: cmd.Cancel) -> Outcomes | Affected:
             return Affected(_count_unheld(session, queue, command.where))
         rows = _unheld(session, queue, command.where)
         return _remove_all(session, queue, rows, "cancelled", command.actor)
-    versions = versions_of(command)
+    conditional = command.if_due is not None or versions_of(command)
 
-    def may(place: Place, _number: int) -> bool:
+    def may(place: Place) -> bool:
         if place.token is not None:  # its successor may go
-            return command.if_due is None and not versions
+            return not conditional
         return _waits(place) and command.if_due in (None, place.due)
 
     def remove(queue: QueueRow, places: list[Place]) -> list[Outcome]:
@@ -114,7 +111,7 @@ def cancel(session: Session, command: cmd.Cancel) -> Outcomes | Affected:
             for place in held if place.id in gone
         ]  # fmt: skip
 
-    return change_each(session, command.queue, command.ids, may, remove, versions)
+    return change_each(session, command, command.ids, may, remove)
 
 
 def _remove_all(
@@ -165,7 +162,7 @@ def reschedule(session: Session, command: cmd.Reschedule) -> Outcomes:
     """Move messages to another moment."""
     due = session.now + command.delay if command.at is None else command.at
 
-    def may(place: Place, _number: int) -> bool:
+    def may(place: Place) -> bool:
         return _waits(place) and command.if_due in (None, place.due)
 
     def move(queue: QueueRow, places: list[Place]) -> list[Outcome]:
@@ -173,7 +170,7 @@ def reschedule(session: Session, command: cmd.Reschedule) -> Outcomes:
         session.run_many(SQL.reschedule, [(due, p.seq) for p in places])
         return _delayed(session, queue, places, due)
 
-    return change_each(session, command.queue, command.ids, may, move, versions_of(command))
+    return change_each(session, command, command.ids, may, move)
 
 
 def _delayed(session: Session, queue: QueueRow, places: Sequence[Place], due: int) -> list[Outcome]:
@@ -199,7 +196,7 @@ def edit(session: Session, command: cmd.Edit) -> Outcomes:
     if "expires" in values or due is not None:
         changes.append(f"expires = {expires}")
 
-    def may(place: Place, _number: int) -> bool:
+    def may(place: Place) -> bool:
         return _waits(place) or (
             _is_dead(place) and due is None and not _in_transit(session, place)
         )
@@ -231,7 +228,7 @@ def edit(session: Session, command: cmd.Edit) -> Outcomes:
             outcomes.append(new.outcome(True, session.now))
         return outcomes
 
-    return change_each(session, command.queue, command.ids, may, change, versions_of(command))
+    return change_each(session, command, command.ids, may, change)
 
 
 def _in_transit(session: Session, place: Place) -> bool:
@@ -251,7 +248,7 @@ def revive(session: Session, command: cmd.Revive) -> Outcomes:
         queue.revived += len(places)
         return _delayed(session, queue, places, due)
 
-    return change_each(session, command.queue, command.ids, _is_dead, back, versions_of(command))
+    return change_each(session, command, command.ids, _is_dead, back)
 
 
 def set_aside(session: Session, command: cmd.Bury) -> Outcomes:
@@ -263,7 +260,7 @@ def set_aside(session: Session, command: cmd.Bury) -> Outcomes:
             session.set_aside(queue, place, command.reason, command.actor)
         return [Outcome(p.id, True, "dead", p.due, session.now) for p in places]
 
-    return change_each(session, command.queue, command.ids, _waits, aside, versions_of(command))
+    return change_each(session, command, command.ids, _waits, aside)
 
 
 def purge(session: Session, command: cmd.Purge) -> Outcomes | Affected:
@@ -274,8 +271,7 @@ def purge(session: Session, command: cmd.Purge) -> Outcomes | Affected:
             _purge_aside(session, queue, DEAD, [place.seq for place in places], command.actor)
             return [Outcome(place.id, True, due=place.due) for place in places]
 
-        versions = versions_of(command)
-        return change_each(session, command.queue, command.ids, _is_dead, remove, versions)
+        return change_each(session, command, command.ids, _is_dead, remove)
     queue = session.open(command.queue)
     if queue is None:
         return Affected(0)

@@ -9,20 +9,18 @@ from bide.engines.sqlite.tables import ACKED, SQL, Place, QueueRow, json_text
 from bide.engines.sqlite.verbs.edit import Change, change_each, set_aside
 from bide.model.commands import Ack, Bury, Extend, Lease, Release, Retry
 from bide.model.replies import Outcome, Outcomes
-from bide.model.versions import versions_of
 
 __all__ = ["ack", "bury", "extend", "release", "retry"]
 
 
-def _held(session: Session, name: str, leases: Sequence[Lease], change: Change) -> Outcomes:
-    """Change the messages whose lease is good; tell of the others where they stand."""
-    ids = [lease.id for lease in leases]
-    return change_each(session, name, ids, lambda p, n: p.token == leases[n].token, change)
+def _is_held(place: Place) -> bool:
+    return place.token is not None
 
 
-def _settled(session: Session, name: str, leases: Sequence[Lease], end: Change) -> Outcomes:
+def _settled(session: Session, command: Ack | Bury | Retry, end: Change) -> Outcomes:
     """End the leases that are good."""
-    return freed(session, name, _held(session, name, leases, _then(session, end)))
+    done = change_each(session, command, command.leases, _is_held, _then(session, end))
+    return freed(session, command.queue, done)
 
 
 def _then(session: Session, end: Change) -> Change:
@@ -44,7 +42,7 @@ def extend(session: Session, command: Extend) -> Outcomes:
         session.run_many(SQL.extend, [(until, place.seq) for place in places])
         return [place._replace(until=until).outcome(True, session.now) for place in places]
 
-    return _held(session, command.queue, command.leases, move)
+    return change_each(session, command, command.leases, _is_held, move)
 
 
 def ack(session: Session, command: Ack) -> Outcomes:
@@ -74,7 +72,7 @@ def ack(session: Session, command: Ack) -> Outcomes:
         session.run_many(SQL.count_attempt, [(p.attempt + 1, p.seq) for p in places])
         return [Outcome(p.id, True, "acked", p.due, session.now) for p in places]
 
-    return _settled(session, command.queue, command.leases, leave)
+    return _settled(session, command, leave)
 
 
 def _all_held(session: Session, queue: QueueRow, leases: Sequence[Lease]) -> list[int] | None:
@@ -117,7 +115,7 @@ def retry(session: Session, command: Retry) -> Outcomes:
         session.delay(queue, [(place.seq, due, place.priority)])
         return place._replace(due=due, holder=None).outcome(True, session.now)
 
-    return _settled(session, command.queue, command.leases, again)
+    return _settled(session, command, again)
 
 
 def release(session: Session, command: Release) -> Outcomes:
@@ -136,10 +134,7 @@ def release(session: Session, command: Release) -> Outcomes:
                 outcomes.append(Outcome(place.id, True, "dead", place.due, session.now))
         return outcomes
 
-    held = change_each(
-        session, command.queue, command.ids, lambda place, _: place.token is not None,
-        _then(session, end), versions_of(command),
-    )  # fmt: skip
+    held = change_each(session, command, command.ids, _is_held, _then(session, end))
     return freed(session, command.queue, held)
 
 
@@ -152,6 +147,6 @@ def bury(session: Session, command: Bury) -> Outcomes:
             session.failed(queue, place, command.reason, session.now, final=True)
         return [Outcome(p.id, True, "dead", p.due, session.now) for p in places]
 
-    held = _settled(session, command.queue, command.leases, aside)
+    held = _settled(session, command, aside)
     unheld = set_aside(session, command)
     return Outcomes(held.outcomes + unheld.outcomes, held.wake)
