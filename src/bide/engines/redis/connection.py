@@ -47,18 +47,11 @@ def check_layout(version: bytes | None, shown: str) -> None:
     """
     if version is None or version == b"%d" % LAYOUT:
         return
-    age, fix = "a newer", "upgrade bide here"
-    if version.isdigit() and int(version) < LAYOUT:
-        age, fix = (
-            "an older",
-            (
-                "export each queue with that version (bide export), delete the keys that begin "
-                "with bide:, and import the files with this one (bide import)"
-            ),
-        )
     raise SchemaTooNew(
-        f"{shown}: {age} bide stores its messages there (layout "
-        f"{version.decode(errors='replace')}, this one reads {LAYOUT}): {fix}"
+        f"{shown}: another version of bide stores its messages there (layout "
+        f"{version.decode(errors='replace')}, this one reads {LAYOUT}): upgrade bide here if that "
+        "is a newer one; else export each queue with it (bide export), delete the keys that begin "
+        "with bide:, and import the files with this one (bide import)"
     )
 
 
