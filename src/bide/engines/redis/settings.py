@@ -74,7 +74,7 @@ def read_url(parts: SplitResult) -> Settings:
     chosen = options(parts, *_OPTIONS, *(_SENTINEL_OPTIONS if form == "sentinel" else ()))
     if not encrypted and (tls := chosen.keys() & set(_TLS_OPTIONS)):
         raise InvalidArgument(f"the option {min(tls)!r} is for rediss://, which encrypts")
-    timeout = _seconds(chosen.get("timeout", "5s"), "timeout", parts)
+    timeout = _seconds(chosen, "timeout", "5s")
     usual: dict[str, Any] = {"protocol": 2, "client_name": "bide"}
     arguments = usual | dict.fromkeys(_TIMEOUTS, timeout)
     for name, secret in (("username", parts.username), ("password", parts.password)):
@@ -113,12 +113,11 @@ def read_url(parts: SplitResult) -> Settings:
     shards = _count(chosen.get("shards", "8" if form == "cluster" else "1"), "shards")
     if not 0 < shards <= SHARDS:
         raise InvalidArgument(f"shards={shards} must be from 1 to {SHARDS}")
-    reconnect = chosen.get("reconnect", f"{timeout}")
+    reconnect = _seconds(chosen, "reconnect", f"{timeout}")
     wait_replicas = _count(chosen.get("wait_replicas", "0"), "wait_replicas")
     return Settings(
-        shown, kind, arguments, timeout, _seconds(reconnect, "reconnect", parts), wait_replicas,
-        sentinels, shards, cluster,
-    )  # fmt: skip
+        shown, kind, arguments, timeout, reconnect, wait_replicas, sentinels, shards, cluster
+    )
 
 
 def _shown(parts: SplitResult) -> str:
@@ -198,11 +197,8 @@ def _count(text: str, name: str) -> int:
     return int(text)
 
 
-def _seconds(text: str, name: str, parts: SplitResult) -> float:
-    try:
-        found = seconds(text, name)
-    except ValueError as error:
-        raise InvalidArgument(f"url={_shown(parts)!r}: {error}") from None
+def _seconds(chosen: dict[str, str], name: str, usual: str) -> float:
+    found = seconds(chosen.get(name, usual), name)
     if found <= 0:
         raise InvalidArgument(f"?{name} must be longer than nothing, such as 5s")
     return found
