@@ -164,21 +164,6 @@ class CircuitOut(msgspec.Struct, omit_defaults=True):
     """What the last failure was."""
 
 
-class DeliveriesOut(msgspec.Struct, omit_defaults=True):
-    """What has come of its requests since the servers that are there began."""
-
-    answers: dict[str, int]
-    """How many were answered how: by the first digit of the status, or not at all."""
-    running: int = 0
-    """How many are under way."""
-    taken_at: int | UnsetType = UNSET
-    """When the receiver last took a message."""
-    failed_at: int | UnsetType = UNSET
-    """When a request last failed."""
-    error: str = ""
-    """What went wrong then."""
-
-
 class SubscriptionOut(msgspec.Struct, omit_defaults=True, kw_only=True):
     """A subscription. Lengths of time are milliseconds, moments are Unix milliseconds."""
 
@@ -201,7 +186,7 @@ class SubscriptionOut(msgspec.Struct, omit_defaults=True, kw_only=True):
     probe: int
     secrets: list[SecretOut]
     circuit: CircuitOut
-    deliveries: DeliveriesOut | UnsetType = UNSET
+    deliveries: Deliveries | UnsetType = UNSET
     """Not told before anything was sent."""
     messages: CountsOut | UnsetType = UNSET
     """Of its queue, when it is looked at alone."""
@@ -239,14 +224,9 @@ def shown(
         CircuitOut, state=circuit.state(now), failures=circuit.failures, since=circuit.since,
         probe_at=None if circuit.since is None else circuit.until, error=circuit.error,
     )  # fmt: skip
-    pushed = None if deliveries is None else _known(
-        DeliveriesOut, answers=dict(deliveries.answers.items()), running=deliveries.running,
-        taken_at=deliveries.taken_at or None, failed_at=deliveries.failed_at or None,
-        error=deliveries.error,
-    )  # fmt: skip
     state = standing(subscription, circuit, now)
     return _known(
-        SubscriptionOut, **own, state=state, circuit=fares, deliveries=pushed, secret=secret
+        SubscriptionOut, **own, state=state, circuit=fares, deliveries=deliveries, secret=secret
     )
 
 

@@ -65,14 +65,7 @@ CLASSES: tuple[Class, ...] = get_args(Class)
 
 
 class Deliveries(Stats, omit_defaults=True):
-    """The requests since the running servers started. Times are Unix milliseconds.
-
-    Example:
-        >>> deliveries = Deliveries()
-        >>> deliveries.note(Answer(503, "503 Service Unavailable"), 1_000)
-        >>> deliveries.answers, deliveries.error
-        ({'5xx': 1}, '503 Service Unavailable')
-    """
+    """The requests since the running servers started. Times are Unix milliseconds."""
 
     CURRENT = ("running",)
 
@@ -88,7 +81,14 @@ class Deliveries(Stats, omit_defaults=True):
     """The error of that request."""
 
     def note(self, answer: Answer, now: int) -> None:
-        """Count an answer."""
+        """Count an answer.
+
+        Example:
+            >>> deliveries = Deliveries()
+            >>> deliveries.note(Answer(503, "503 Service Unavailable"), 1_000)
+            >>> deliveries.answers, deliveries.error
+            ({'5xx': 1}, '503 Service Unavailable')
+        """
         status = answer.status or 0
         found: Class = CLASSES[status // 100 - 2] if 200 <= status < 600 else "none"
         self.answers[found] = self.answers.get(found, 0) + 1
