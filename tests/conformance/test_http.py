@@ -2,15 +2,21 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
+from bide.engines.http import address_of
+from bide.engines.http.connection import Address
+from bide.engines.http.engine import HttpEngine
 from bide.engines.port import Engine
-from bide.engines.registry import opener
+from bide.model.commands import Command
+from bide.model.replies import Reply
 from bide.server.app import App
 from bide.server.settings import Settings
 from bide.testing import FakeClock
@@ -32,6 +38,7 @@ class Stores:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._apps: dict[str, App] = {}
+        self.clocks: defaultdict[str, FakeClock] = defaultdict(FakeClock)
         self._settings = App(self._told("main"))
         self.service = self._settings.service
 
@@ -42,7 +49,7 @@ class Stores:
         return Settings(store=f"sqlite:///{self._folder}/{name}.db?durability=normal")
 
     async def _app(self, name: str) -> App:
-        app = self._apps.pop(name, None) or App(self._told(name), FakeClock())
+        app = self._apps.pop(name, None) or App(self._told(name), self.clocks[name])
         self._apps[name] = app
         if len(self._apps) > KEPT:
             await self._apps.pop(next(iter(self._apps))).service.end()
@@ -61,11 +68,30 @@ class Stores:
             await app.service.end()
 
 
+class Timed(HttpEngine):
+    """Moves the clock of its store, which is in this process, to the time of the suite."""
+
+    def __init__(self, address: Address, clock: FakeClock) -> None:
+        self._clock = clock
+        super().__init__(address)
+
+    def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
+        if now is not None:
+            self._clock.set_wall(now)
+        return super().execute(commands, now)
+
+    def reader(self) -> "Timed":
+        return Timed(self._address, self._clock)
+
+
 @pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+def at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Engine]]:
+    """Provide a function that opens an engine on the store of a name."""
     stores = Stores(tmp_path_factory.mktemp("stores"))
     with running(stores) as port:  # type: ignore[arg-type]
-        yield port
+        yield lambda name: Timed(
+            address_of(urlsplit(f"http://127.0.0.1:{port}/{name}"))[0], stores.clocks[name]
+        )
     asyncio.run(stores.close())
 
 
@@ -83,19 +109,23 @@ class TestHttp(EngineConformance):
     )
 
     @pytest.fixture
-    def urls(self) -> dict[Engine, str]:
+    def names(self) -> dict[Engine, str]:
         return {}
 
     @pytest.fixture
-    def make_engine(self, urls: dict[Engine, str], port: int) -> Callable[[], Engine]:
+    def make_engine(
+        self, names: dict[Engine, str], at: Callable[[str], Engine]
+    ) -> Callable[[], Engine]:
         def make() -> Engine:
-            url = f"http://127.0.0.1:{port}/{next(numbers)}"
-            engine = opener(url)()
-            urls[engine] = url
+            name = str(next(numbers))
+            engine = at(name)
+            names[engine] = name
             return engine
 
         return make
 
     @pytest.fixture
-    def reopen(self, urls: dict[Engine, str]) -> Callable[[Engine], Engine]:
-        return lambda engine: opener(urls[engine])()
+    def reopen(
+        self, names: dict[Engine, str], at: Callable[[str], Engine]
+    ) -> Callable[[Engine], Engine]:
+        return lambda engine: at(names[engine])

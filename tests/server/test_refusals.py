@@ -289,11 +289,6 @@ def test_a_command_that_cannot_be_undoes_its_batch(client: Client, command: Any)
     assert client.get("/v1/queues").json["queues"] == []
 
 
-def test_the_clock_is_the_stores(client: Client) -> None:
-    reply = client.post("/v1/batch", {"commands": [], "now": 5})
-    assert (reply.status, reply.problem["field"]) == (400, "now")
-
-
 def test_settings_that_cannot_be_are_refused() -> None:
     from bide.model.errors import InvalidArgument
 

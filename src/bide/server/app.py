@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
+from bide.clock import SYSTEM_CLOCK, Clock
 from bide.model.errors import BideError
 from bide.server.access.admission import refuse_pages
 from bide.server.call import LONGEST_PART, Call, Scope, Send, send_whole
@@ -16,7 +17,7 @@ from bide.server.logs import DONE, Act, count_of, log_request
 from bide.server.operation import Answer, Operation
 from bide.server.problem import Problem, as_json, of_bide
 from bide.server.routes import OPERATIONS
-from bide.server.service import Service, SettableClock
+from bide.server.service import Service
 from bide.server.settings import Settings
 from bide.server.shared_state import SharedState
 
@@ -135,7 +136,7 @@ class App:
 
     Args:
         settings: of the server.
-        test_clock: replaces the clock of the store; see `bide.testing.FakeClock`.
+        clock: by which the store goes; see `bide.testing.FakeClock`.
         ready: called once requests can be answered.
         shared: what the processes of the server know together.
         pages: makes what answers below /dashboard.
@@ -144,12 +145,12 @@ class App:
     def __init__(
         self,
         settings: Settings,
-        test_clock: SettableClock | None = None,
+        clock: Clock = SYSTEM_CLOCK,
         ready: Callable[[], None] = lambda: None,
         shared: SharedState | None = None,
         pages: "Callable[[Service], Pages] | None" = None,
     ) -> None:
-        self.service = Service(settings, test_clock, shared)
+        self.service = Service(settings, clock, shared)
         self._pages = None if pages is None else pages(self.service)
         self._ready = ready
         self._paths: dict[tuple[str, ...], dict[str, Operation]] = {}

@@ -8,7 +8,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from bide.clock import SYSTEM_CLOCK, Clock, sleep
 from bide.lane.shared import close_lane, open_lane
@@ -59,32 +59,24 @@ WRITE_USES = 10.0
 """Seconds between two writes of when tokens were last used."""
 
 
-class SettableClock(Clock, Protocol):
-    """A clock that a test moves through requests of its own."""
-
-    def set_wall(self, now: int) -> None:
-        """Set the wall clock, in Unix milliseconds."""
-
-
 class Service:
     """A store, and what a server process knows beside it.
 
     Args:
         settings: of the server.
-        test_clock: replaces the clock of the store; requests may then set it.
+        clock: by which the store goes; the system's by default.
         shared: what the processes of the server know together.
     """
 
     def __init__(
         self,
         settings: Settings,
-        test_clock: SettableClock | None = None,
+        clock: Clock = SYSTEM_CLOCK,
         shared: SharedState | None = None,
     ) -> None:
         settings.check()
         self.settings = settings
-        self.clock: Clock = test_clock or SYSTEM_CLOCK
-        self.test_clock = test_clock
+        self.clock = clock
         self.lane = open_lane(settings.store, self.clock)
         self.events = EventFanout(self.lane)
         self.tokens = Tokens(self.lane, self.clock)

@@ -22,9 +22,8 @@ SAME_TIME = 50
 """Clocks that differ by no more than so many milliseconds are taken for one."""
 
 
-class _Batch(msgspec.Struct, omit_defaults=True):
+class _Batch(msgspec.Struct):
     commands: Sequence[Command]
-    now: int | None = None
 
 
 class _Failed(msgspec.Struct, tag="failed"):
@@ -79,7 +78,7 @@ class HttpEngine:
     def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
         """Have the commands carried out in one request."""
         began = time.time_ns()
-        data = self._ask("POST", "/v1/batch", _encode(_Batch(commands, now)), MSGPACK)
+        data = self._ask("POST", "/v1/batch", _encode(_Batch(commands)), MSGPACK)
         try:
             answer = _decode(data)
         except msgspec.DecodeError as error:

@@ -125,15 +125,12 @@ class Batch(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Commands, to be carried out in their order, each all or nothing."""
 
     commands: list[Given]
-    now: int | None = None
-    """By which clock, in Unix milliseconds; only a server under test takes it."""
 
 
 class _Raws(msgspec.Struct, forbid_unknown_fields=True):
     """A batch whose commands are not decoded yet."""
 
     commands: Annotated[list[Raw], Meta(max_length=limits.MAX_COMMANDS)]
-    now: int | None = None
 
 
 class _Lists(msgspec.Struct):
@@ -187,7 +184,7 @@ async def unpack(data: bytes, pause: Pause) -> Batch:
             check_fields(fields)
         commands.append(command)
         await pause()
-    return Batch(commands, given.now)
+    return Batch(commands)
 
 
 async def _large(raw: Raw, pause: Pause) -> Given:

@@ -24,7 +24,7 @@ from bide.server.limits.decoding import Batch, Given, unpack
 from bide.server.limits.request_bodies import Pause
 from bide.server.logs import Act, count_of
 from bide.server.operation import MSGPACK, Answer, Routes
-from bide.server.problem import Problem, invalid, kind_of, of_validation
+from bide.server.problem import Problem, kind_of, of_validation
 from bide.server.routes.undoing import execute
 from bide.server.service import own_names
 
@@ -83,12 +83,6 @@ async def batch(call: Call) -> Answer:
             f"the commands name {named:,} messages; {MAX_BATCH_MESSAGES:,} is the most in a batch"
         )
     service = call.service
-    if given.now is not None:
-        if service.test_clock is None:
-            raise invalid(
-                "now", "now cannot be given: this server goes by its store's clock; leave it out"
-            )
-        service.test_clock.set_wall(given.now)
     await service.quotas.admit(call.caller, commands)
     answers: list[Any] = []
     for composed, group in groupby(commands, lambda command: isinstance(command, (Bulk, Undo))):
@@ -207,8 +201,7 @@ async def about(call: Call) -> About:
     from importlib.metadata import version
 
     can = call.service.lane.capabilities
-    by_caller = call.service.test_clock is not None
-    mine = msgspec.structs.replace(can, caller_time=by_caller, resends=False, takes_back=True)
+    mine = msgspec.structs.replace(can, caller_time=False, resends=False, takes_back=True)
     caller = call.caller
     rights = [right for right in RIGHTS if caller.may(right)]
     return About(f"bide {version('bide')}", mine, caller.namespace, rights, list(caller.queues))
