@@ -3,7 +3,7 @@
 import inspect
 import types
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -134,6 +134,10 @@ class Handler:
             if not done(wanted, "still_wanted of " + self.name):
                 raise Unwanted
         return self.function(*arguments)
+
+    def run_by(self, function: Callable[[Handling], Any]) -> "Handler":
+        """Return a handler in whose place another function runs, which calls this one."""
+        return replace(self, function=function, decode=None, still_wanted=None)
 
     async def _if(self, wanted: Awaitable[Any], arguments: tuple[Any, ...]) -> Any:
         if not await wanted:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -29,33 +29,21 @@ class ContextApp(App):
     def queue_handlers(self) -> Mapping[str, QueueHandlers]:
         """The handlers by queue, including those of jobs, sources and schedules."""
         return MappingProxyType(
-            {queue: self._in_context(known) for queue, known in self._queue_handlers.items()}
-        )
+            {
+                queue: replace(known, handlers={
+                    job: self._in_context(handler) for job, handler in known.handlers.items()
+                })
+                for queue, known in self._queue_handlers.items()
+            }
+        )  # fmt: skip
 
-    def _in_context(self, known: QueueHandlers) -> QueueHandlers:
-        handlers: dict[str | None, Handler] = {
-            job: _InContext(
-                **{each.name: getattr(handler, each.name) for each in fields(handler)}, app=self
-            )
-            for job, handler in known.handlers.items()
-        }
-        return replace(known, handlers=handlers)
+    def _in_context(self, handler: Handler) -> Handler:
+        def in_thread(one: Handling) -> Any:
+            with self._thread_context():
+                return handler.call(one)
 
+        async def on_loop(one: Handling) -> Any:
+            async with self._loop_context():
+                return await handler.call(one)
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class _InContext(Handler):
-    """A handler that runs in a context of its app."""
-
-    app: ContextApp
-
-    def call(self, one: Handling) -> Any:
-        """Call the function, in its thread or on the event loop."""
-        return self._on_loop(one) if self.is_async else self._in_thread(one)
-
-    def _in_thread(self, one: Handling) -> Any:
-        with self.app._thread_context():
-            return super().call(one)
-
-    async def _on_loop(self, one: Handling) -> Any:
-        async with self.app._loop_context():
-            return await super().call(one)
+        return handler.run_by(on_loop if handler.is_async else in_thread)

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from asgiref.sync import async_to_sync, sync_to_async
@@ -159,19 +159,9 @@ class _InPlace(AsyncManualWorker):
 def _in_test_thread(handler: Handler) -> Handler:
     if handler.is_async:
         return handler
-    return _InTestThread(
-        handler.name, handler.function, True, timeout=handler.timeout, retry=handler.retry,
-        plain=handler,
-    )  # fmt: skip
 
+    async def call(one: Handling) -> Any:
+        result = await sync_to_async(handler.call, thread_sensitive=True)(one)
+        return done(result, handler.name)
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class _InTestThread(Handler):
-    """A plain handler, as an async one that waits for it."""
-
-    plain: Handler
-
-    async def call(self, one: Handling) -> Any:
-        """Call the function in the thread of the test; return what it returns."""
-        result = await sync_to_async(self.plain.call, thread_sensitive=True)(one)
-        return done(result, self.name)
+    return replace(handler.run_by(call), is_async=True)
