@@ -77,20 +77,21 @@ local function do_it(r, token)
   return true
 end
 
--- Does `act` to each message that is named from `first` on, at the moment that `when` says; replies.
-local function change_each(when, first, act, origin)
+-- Does `act` to each message that is named from `first` on, `width` arguments each, at the moment that `when`
+-- says; replies.
+local function change_each(when, first, width, act, origin)
   local outcomes, nexts, changed, earliest = {}, {}, {}, nil
   moment = when ~= '' and moment_of(when)
   advance()
   read_origin(origin)
-  for i = first, #ARGV, 2 do
+  for i = first, #ARGV, width do
     local number, ended = #outcomes + 1, false
     if rows and is_forwarded(number) then
       outcomes[number] = {false, 'forwarded'}
     else
       local r, unreadable = locate(ARGV[i])
       local held = r and r.token
-      local done = r ~= nil and act(r, ARGV[i + 1])
+      local done = r ~= nil and act(r, ARGV[i + 1], ARGV[i + 2])
       if done and not (r.gone or r.state or r.token) then earliest = min(earliest or r.due, r.due) end
       if done and rows then changed[number] = true end
       outcomes[number] = unreadable and {false, 'unreadable'} or outcome(r, done)
@@ -106,7 +107,57 @@ end
 define('change', {'allow-oom'}, function()
   verb, still, reason = ARGV[8], ARGV[10], ARGV[11]
   actor = ARGV[12] ~= '' and ARGV[12] or nil
-  return change_each(ARGV[9], 14, do_it, ARGV[13])
+  return change_each(ARGV[9], 14, 2, do_it, ARGV[13])
+end)
+
+-- ack: messages are done and leave the queue, or are kept for a while if the queue keeps.
+-- ARGV 8 width: 2, or 3 with results; from 9 on, so many for each, no id twice: id, token, result in JSON
+--      or empty
+-- Reply: as change; the list is empty if all have left
+local function ack(r, token, result)
+  if r.token ~= token then return false end
+  r.attempt = r.attempt + 1
+  remember_end(r, 'acked', r.holder, result ~= '' and result or nil)
+  if r.successor then
+    count('acked')
+    count('put')
+    follow(r)
+  elseif keep > 0 then
+    set_aside(r, 'acked')
+  else
+    delete(r, 'acked')
+    r.due = nil
+  end
+  return true
+end
+
+-- Acks all messages at once, if they only have to leave; returns whether it did.
+local function ack_all(width)
+  local ids, members, last, token, holds = {}, {}, nil, nil, nil
+  for i = 9, #ARGV, width do ids[#ids + 1] = ARGV[i] end
+  if #ids == 0 or keep > 0 or has('h') or limited then return false end
+  for i, lease in ipairs(call('HMGET', LEASES, unpack(ids))) do
+    local mark = lease and sub(lease, ORDER + 2)
+    if mark ~= last then  -- most leases of one ack are of one claim
+      local until_
+      last, token, until_ = mark, match(mark or '', '^(%d+) (%d+) [^\n]*$')
+      holds = (tonumber(until_) or 0) > now
+    end
+    if not holds or token ~= ARGV[10 + (i - 1) * width] then return false end
+    members[i] = sub(lease, 1, ORDER) .. ids[i]
+  end
+  count('acked', #ids)
+  if has('g') then drop(ids) else call('HDEL', RECORDS, unpack(ids)) end
+  call('HDEL', LEASES, unpack(ids))
+  call('ZREM', LEASED, unpack(members))
+  return true
+end
+
+define('ack', {'allow-oom'}, function()
+  local width = tonumber(ARGV[8])
+  if not ack_all(width) then return change_each('', 9, width, ack, '') end
+  advance()
+  return finish({}, {})
 end)
 
 -- edit: change what is named of messages that nobody holds, dead letters included.
@@ -145,7 +196,7 @@ local function edit(r)
   return true
 end
 
-define('edit', {}, function() return change_each(ARGV[9], 16, edit, '') end)
+define('edit', {}, function() return change_each(ARGV[9], 16, 2, edit, '') end)
 
 -- sweep: delete, or count, messages that a rule names, a slice at a time.
 -- ARGV 8 which, one or several: see ranges; or group
