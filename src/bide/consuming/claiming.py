@@ -145,7 +145,7 @@ class Claimer(ABC):
                     await self._vacancy.wait()
                 else:
                     await first_of(self._vacancy.wait(), sleep(self._clock, max(0.0, pause)))
-            elif (reply := await self._claimed(room)) is not None:
+            elif (reply := await self.claimed(room)) is not None:
                 admitted = False
                 try:
                     admitted = not reply.messages or await self.admits(reply)
@@ -168,7 +168,7 @@ class Claimer(ABC):
         if self._claim is not None:
             self._claim.cancel()
 
-    async def _claimed(self, count: int) -> Claimed | None:
+    async def claimed(self, count: int) -> Claimed | None:
         """Return what a claim brought; `None` if it was recalled."""
         self._asked = self._clock.monotonic()
         self._claim = claim = self._loop.create_task(self.ask(self._claim_of(count)))

@@ -38,8 +38,8 @@ AGAIN = 1.0
 class Consumer(Claimer):
     """Claims the messages of one queue, runs their handlers and settles them.
 
-    A subclass may decide how much to claim (`room`), whether to run what a claim brought (`admits`)
-    and how to settle a message whose handler raised (`judge`).
+    A subclass may decide when to claim (`claim`) and how much (`room`), whether to run what a claim
+    brought (`admits`), and how to settle a message whose handler raised (`judge`).
 
     Args:
         queue_handlers: the queue and its handlers.
@@ -365,6 +365,7 @@ class Consumer(Claimer):
                 one.handler.name, why,
             )  # fmt: skip
             self.tally.ended("lost")
+            one.outcome = "lost"
             one.lose()
 
     def _held(self) -> list[Handling]:
@@ -372,9 +373,9 @@ class Consumer(Claimer):
 
     def _tell(self, pairs: Pairs, outcomes: list[Outcome]) -> None:
         self._crash_isolation.settled(one for one, _ in pairs)
-        both = zip(pairs, outcomes, strict=True)
-        results = [settling.result(verdict, outcome) for (_, verdict), outcome in both]
-        for how, count in Counter(results).items():
+        for (one, verdict), outcome in zip(pairs, outcomes, strict=True):
+            one.outcome = settling.result(verdict, outcome)
+        for how, count in Counter([one.outcome for one, _ in pairs]).items():
             self.tally.ended(how, count)
         self.late_causes.add_to(self.tally)
-        delivery_log.settled(pairs, outcomes, results)
+        delivery_log.settled(pairs, outcomes)

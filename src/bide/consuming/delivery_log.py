@@ -21,15 +21,11 @@ QUIET = frozenset({"acked", "discarded", "released"})
 _log = logging.getLogger("bide.worker.delivery")
 
 
-def settled(
-    pairs: Sequence[tuple[Handling, "Verdict"]], outcomes: Sequence[Outcome], results: Sequence[str]
-) -> None:
+def settled(pairs: Sequence[tuple[Handling, "Verdict"]], outcomes: Sequence[Outcome]) -> None:
     """Log the outcomes of messages after the store confirmed them."""
     detailed = _log.isEnabledFor(logging.DEBUG)
-    if not detailed and QUIET.issuperset(results):
-        return
-    for (one, verdict), outcome, result in zip(pairs, outcomes, results, strict=True):
-        if not detailed and result in QUIET:
+    for (one, verdict), outcome in zip(pairs, outcomes, strict=True):
+        if not detailed and one.outcome in QUIET:
             continue
         first = verdict.reason.partition("\n")[0]
         level, text = {
@@ -41,8 +37,8 @@ def settled(
             "discarded": (logging.DEBUG, f"discarded: {first}"),
             "released": (logging.DEBUG, "handed back"),
             "acked": (logging.DEBUG, f"done in {one.took * 1000:.1f} ms"),
-        }[result]  # fmt: skip
-        fields = _fields(one, result) | ({"reason": verdict.reason} if verdict.reason else {})
+        }[one.outcome]  # fmt: skip
+        fields = _fields(one, one.outcome) | ({"reason": verdict.reason} if verdict.reason else {})
         _log.log(level, "%s: %s", one, text, extra=fields)
 
 

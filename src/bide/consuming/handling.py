@@ -24,8 +24,8 @@ class Handling(Delivery):
 
     __slots__ = (
         "_event", "arrived", "asked", "began", "error", "expires", "freed", "given", "gone",
-        "handler", "keeps_result", "result", "returned", "state", "task", "timed_out", "timer",
-        "took", "warning",
+        "handler", "keeps_result", "outcome", "result", "returned", "state", "task",
+        "timed_out", "timer", "took", "warning",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +61,8 @@ class Handling(Delivery):
         """The tick of a schedule, or the window of a source."""
         self.gone = False
         """Whether the outcome of the handler no longer counts."""
+        self.outcome = ""
+        """How its message was settled, in one word of `tally.OUTCOMES`, once it was."""
         self.timed_out = False
         self.task: asyncio.Task[None] | None = None
         """The task that runs it on the loop."""

@@ -13,17 +13,16 @@ from bide.cli.message_output import body_bytes
 from bide.cli.output import Output
 from bide.cli.times import iso
 from bide.clock import SYSTEM_CLOCK
-from bide.consuming import settling
 from bide.consuming.consumer import Consumer
-from bide.consuming.graceful_stop import FAREWELL, cancel, first_of
+from bide.consuming.graceful_stop import FAREWELL, first_of
 from bide.consuming.handler import Handler
 from bide.consuming.handling import Handling
 from bide.consuming.queue_handlers import QueueHandlers, lease_of
-from bide.consuming.settling import RELEASE, Pairs, Verdict
+from bide.consuming.settling import RELEASE, Verdict
 from bide.consuming.store_client import StoreClient
 from bide.lane.lane import Lane
 from bide.model.commands import Claim
-from bide.model.replies import Claimed, Outcome
+from bide.model.replies import Claimed
 
 PATIENCE, PAUSE = 5.0, 0.02
 """Seconds that a command gets to end when it is stopped, and between two looks whether it has."""
@@ -57,50 +56,67 @@ class CommandConsumer(Consumer):
         handler = Handler(command, self._handle, is_async=True)
         handlers = QueueHandlers(queue, lease_of(lease), 1, {None: handler})
         super().__init__(handlers, (), SimpleNamespace(), StoreClient(lane, SYSTEM_CLOCK), holder)
-        self.over = asyncio.Event()
-        """Set when there is nothing more to do."""
-        self.hurry = asyncio.Event()
-        """Set when a command that is being stopped is to be killed at once."""
+        self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
         self.results: set[str] = set()
         """How deliveries have ended."""
-        self.error: Exception | None = None
-        """Why a command could not be started."""
+        self._error: Exception | None = None  # why a command could not be started
+        self._code: int | None = None  # of the command that has ended
         self._command = command
         self._environment = environment
         self._retry = round(retry * 1000)
-        self._left = count
+        self._count = count
         self._patience = wait
         self._out = out
-        self._codes: dict[Handling, int] = {}
 
-    def room(self) -> tuple[int, float | None]:
-        """Claim one message, once the one before is settled."""
-        idle = not self.running and not self._settling.busy and not self.over.is_set()
-        return int(idle), None
+    def stop(self) -> None:
+        """Stop the command, also one whose lease was lost, or the wait for a message.
+
+        A command that is stopped for the second time is killed at once.
+        """
+        if self._stopping.is_set():
+            self._hurry.set()
+            return
+        self._stopping.set()
+        self.recall()
+        self.hand_back()
+        for one in self.running:
+            one.cancel()
+
+    async def claim(self) -> None:
+        """Handle one message after another, until there is none or enough were handled."""
+        left = float("inf") if self._count is None else self._count
+        while left and not self._stopping.is_set():
+            reply = await self.claimed(1)
+            if reply is None or not reply.messages:
+                return
+            self._code = None
+            self.start(reply)
+            (one,) = self.running
+            if self._stopping.is_set():  # the message came with the signal
+                self.hand_back()
+            if one.task is not None:
+                await asyncio.wait([one.task])
+            await first_of(self.until_quiet(), self._farewell())
+            if self._error is not None:
+                raise self._error
+            if self._code is not None and one.outcome:
+                self._report(one, self._code)
+            left -= 1
 
     async def ask(self, command: Claim) -> Claimed:
         """Wait for a message as long as the user wants to."""
-        if self._left is None and self._patience is None:
+        if self._count is None and self._patience is None:
             return await super().ask(command)
-        reply = await self._store_client.once(Claimed, command, self, self._patience)
-        if not reply.messages:
-            self.over.set()
-        return reply
+        return await self._store_client.once(Claimed, command, self, self._patience)
 
     def judge(self, one: Handling, error: BaseException) -> Verdict | None:
         """Retry a message whose command failed; release one whose command could not start."""
         if isinstance(error, CommandFailed):
             return Verdict("retry", self._retry, str(error))
         if isinstance(error, Exception):
-            self.error = error
-            self.over.set()
+            self._error = error
         return RELEASE
-
-    def hand_back(self, *, interrupt: bool = True) -> None:
-        """Stop the command, also one whose lease was lost; then release its message."""
-        super().hand_back(interrupt=interrupt)
-        for one in self.running:
-            one.cancel()
 
     async def _handle(self, one: Handling) -> None:
         with tempfile.TemporaryFile() as body:  # a pipe would need somebody to feed it
@@ -115,12 +131,12 @@ class CommandConsumer(Consumer):
             try:
                 process = await asyncio.shield(starting)
             except asyncio.CancelledError:
-                await self._stop(await starting)
+                await self._end(await starting)
                 raise
         try:
-            self._codes[one] = code = await self._end_of(process, one)
+            self._code = code = await self._end_of(process, one)
         except BaseException:
-            await self._stop(process)
+            await self._end(process)
             raise
         if code:
             raise CommandFailed(f"exit code {code}" if code > 0 else f"killed by signal {-code}")
@@ -141,41 +157,28 @@ class CommandConsumer(Consumer):
             try:
                 return await process.wait()
             except asyncio.CancelledError:
-                if self._leaving or not one.gone:
+                if self._stopping.is_set() or not one.gone:
                     raise
 
-    async def _stop(self, process: Process) -> None:
+    async def _end(self, process: Process) -> None:
         """End a command and all that it started, so that the work is not done twice.
 
         Sends SIGTERM, and after `PATIENCE` seconds, or a second Ctrl-C, SIGKILL.
         """
         _signal(process, signal.SIGTERM)
-        await first_of(_ended(process), asyncio.sleep(PATIENCE), self.hurry.wait())
+        await first_of(_ended(process), asyncio.sleep(PATIENCE), self._hurry.wait())
         if _signal(process, signal.SIGKILL):
             await first_of(_ended(process), asyncio.sleep(PATIENCE))
 
-    def _tell(self, pairs: Pairs, outcomes: list[Outcome]) -> None:
-        super()._tell(pairs, outcomes)
-        for (one, verdict), outcome in zip(pairs, outcomes, strict=True):
-            self._report(one, settling.result(verdict, outcome))
-        self.recall()
+    async def _farewell(self) -> None:
+        await self._stopping.wait()
+        await asyncio.sleep(FAREWELL)
 
-    def _ended(self, one: Handling, error: BaseException | None) -> None:
-        super()._ended(one, error)
-        if one.gone:
-            self._report(one, "lost")
-
-    def _report(self, one: Handling, outcome: str) -> None:
-        if (code := self._codes.pop(one, None)) is None:  # it did not come to its end
-            return
-        self.results.add(outcome)
-        if self._left is not None:
-            self._left -= 1
-            if not self._left:
-                self.over.set()
+    def _report(self, one: Handling, code: int) -> None:
+        self.results.add(one.outcome)
         if self._out.as_json:
             self._out.json({
-                "id": one.id, "attempt": one.attempt, "exit": code, "outcome": outcome,
+                "id": one.id, "attempt": one.attempt, "exit": code, "outcome": one.outcome,
                 "took": round(one.took * 1000), "lateness": round(one.lateness * 1000),
             })  # fmt: skip
             self._out.flush()
@@ -196,28 +199,19 @@ async def execute(queue: str, lane: Lane, holder: str, lease: float, **options: 
     signals: list[int] = []
 
     def interrupt(number: int) -> None:
-        if signals:
-            consumer.hurry.set()
         signals.append(number)
-        consumer.over.set()
+        consumer.stop()
 
     for number in (signal.SIGINT, *TERMINATION_SIGNALS):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             loop.add_signal_handler(number, interrupt, number)
     consumer.open()
     try:
-        await first_of(consumer.over.wait(), consumer.claims, *consumer.chores)
-        await cancel([consumer.claims])
-        consumer.hand_back()
-        if tasks := [one.task for one in consumer.running if one.task is not None]:
-            await asyncio.wait(tasks)
-        await first_of(consumer.until_quiet(), asyncio.sleep(FAREWELL), *consumer.chores)
+        await first_of(consumer.claims, *consumer.chores)
     finally:
         await consumer.close()
     if signals:
         raise KeyboardInterrupt if signals[0] == signal.SIGINT else SystemExit(128 + signals[0])
-    if consumer.error is not None:
-        raise consumer.error
     return consumer.results == {"acked"}
 
 
