@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from bide.consuming.handling import Handling
@@ -72,17 +72,11 @@ class Delays:
         self._store = store
         self._name = queue
         self._max_body = max_body
-        self._queue: Queue | None = None
-        self._opening = threading.Lock()
 
-    @property
+    @cached_property
     def queue(self) -> Queue:
-        """The queue; opened when it is first used, so that importing an app opens nothing."""
-        if self._queue is None:
-            with self._opening:
-                if self._queue is None:
-                    self._queue = Queue(self._name, self._store, max_body=self._max_body)
-        return self._queue
+        """The queue; made when it is first used, so that importing an app needs no store."""
+        return Queue(self._name, self._store, max_body=self._max_body)
 
     def publisher(self) -> App:
         """Return the app that publishes what is due, for `bide worker --celery`."""
