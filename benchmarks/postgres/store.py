@@ -4,11 +4,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+
+from psycopg.pq import ExecStatus, Format
 
 import bide
 from benchmarks.core.store import BODY
-from bide.engines.postgres.arrays import byteas, integers, register, texts
+from bide.engines.postgres.arrays import Array, byteas, integers, texts
 from bide.model.identity import new_ids
 from tests.postgres_server import PostgresServer, new_folder
 
@@ -29,7 +30,7 @@ _ROW = """
 INSERT INTO raw SELECT s, d * 256, d, 1, 10, 0, 256, 0::smallint, 0::smallint, NULL, NULL, NULL,
                        i, NULL, NULL, NULL, true, b, NULL, NULL, NULL, d, NULL
 """
-_MANY = _ROW + "FROM unnest(%s, %s, %s, %s) AS u(s, d, i, b)"
+_MANY = _ROW + "FROM unnest($1, $2, $3, $4) AS u(s, d, i, b)"
 _ONE = _ROW + "FROM (VALUES (%s::bigint, %s::bigint, %s::text, %s::bytea)) AS u(s, d, i, b)"
 
 
@@ -64,17 +65,21 @@ class Raw:
 
     def __init__(self, server: PostgresServer) -> None:
         self.connection = server.client()
-        register(self.connection)
         self.connection.execute("DROP TABLE IF EXISTS raw")
         self.connection.execute(_TABLE.encode())
+        types = [one.oid for one in self._arrays(1)]
+        self.connection.pgconn.prepare(b"many", _MANY.encode(), types)
 
     def insert(self, count: int) -> None:
         """Insert rows with one statement."""
+        values = [one.data for one in self._arrays(count)]
+        done = self.connection.pgconn.exec_prepared(b"many", values, [Format.BINARY] * len(values))
+        assert done.status == ExecStatus.COMMAND_OK, done.error_message
+
+    def _arrays(self, count: int) -> list[Array]:
         due = round(time.time() * 1000) + 3_600_000
-        ids = new_ids(count)
-        values: list[Any] = [integers(range(count)), integers([due] * count), texts(ids),
-                             byteas([DATA] * count)]  # fmt: skip
-        self.connection.execute(_MANY, values, prepare=True)
+        return [integers(range(count)), integers([due] * count), texts(new_ids(count)),
+                byteas([DATA] * count)]  # fmt: skip
 
     def insert_one(self) -> None:
         """Insert a row."""

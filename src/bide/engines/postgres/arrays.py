@@ -7,48 +7,18 @@ longer than the server needs to store them.
 import struct
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
-
-import psycopg
-from psycopg.adapt import Buffer, Dumper
-from psycopg.pq import Format
+from typing import NamedTuple
 
 _HEAD = struct.Struct("!iiIii")  # dimensions, has nulls, type of elements, length, first index
 _EMPTY = struct.Struct("!iiI")
 _NULL = struct.pack("!i", -1)
 
 
-class Array:
+class Array(NamedTuple):
     """An array as it is sent."""
 
-    def __init__(self, oid: int, data: bytes) -> None:
-        self.oid = oid
-        self.data = data
-
-
-class _ArrayDumper(Dumper):
-    format = Format.BINARY
-
-    def __init__(self, cls: type, context: Any = None) -> None:
-        super().__init__(cls, context)
-        self.oid = 0
-
-    def get_key(self, obj: Any, format: Any) -> Any:
-        return (Array, obj.oid)
-
-    def upgrade(self, obj: Any, format: Any) -> "_ArrayDumper":
-        dumper = _ArrayDumper(Array)
-        dumper.oid = obj.oid
-        return dumper
-
-    def dump(self, obj: Any) -> Buffer:
-        data: bytes = obj.data
-        return data
-
-
-def register(connection: psycopg.Connection[Any]) -> None:
-    """Let a connection send arrays."""
-    connection.adapters.register_dumper(Array, _ArrayDumper)
+    oid: int
+    data: bytes
 
 
 def _array(oid: int, array_oid: int, length: int, nulls: bool, data: bytes) -> Array:

@@ -15,7 +15,7 @@ from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGresult
 
 from bide.engines import losses
-from bide.engines.postgres.arrays import register
+from bide.engines.postgres.arrays import Array
 from bide.engines.waiting import watch
 
 _PLACE = b", pg_current_wal_insert_lsn()"
@@ -42,7 +42,6 @@ class Caller:
         self._wait_for_input = watch(connection.fileno(), waits=True)
         self._texts: dict[str, bytes] = {}
         self._rows: dict[str, Callable[[Sequence[Any]], Any]] = {}
-        register(connection)
 
     def __call__(self, function: str, *arguments: Any) -> list[Any]:
         """Call one function, and return its rows with named columns.
@@ -117,9 +116,13 @@ class Caller:
     def _call(self, function: str, arguments: Sequence[Any], *, waits: bool = True) -> PGresult:
         text = self._texts.get(function) or self._text(function, len(arguments), b"SELECT * FROM ")
         transformer = Transformer(self.connection)
-        values = transformer.dump_sequence(arguments, [PyFormat.BINARY] * len(arguments))
-        formats = transformer.formats or ()
-        return self._exchange(text, values, transformer.types, formats, waits=waits)
+        others = [None if isinstance(one, Array) else one for one in arguments]
+        values = list(transformer.dump_sequence(others, [PyFormat.BINARY] * len(others)))
+        types = list(transformer.types or ())
+        for at, one in enumerate(arguments):
+            if isinstance(one, Array):
+                types[at], values[at] = one
+        return self._exchange(text, values, tuple(types), _BINARY[len(values)], waits=waits)
 
     def _text(self, function: str, count: int, head: bytes) -> bytes:
         name = sql.Identifier(self._schema, function).as_bytes(self.connection)
