@@ -293,7 +293,7 @@ def test_settings_that_cannot_be_are_refused() -> None:
     from bide.model.errors import InvalidArgument
 
     for wrong in (
-        {"port": 70_000}, {"workers": 0}, {"host": "0.0.0.0", "auth": "off"},
+        {"port": 70_000}, {"workers": 0},
         {"store": "memory://", "workers": 2}, {"store": "nonsense"},
         {"quotas": {"a/b": Quota()}}, {"quotas": {"*": Quota(rate=0)}},
         {"quotas": {"*": Quota(byte_rate=-1.0)}}, {"quotas": {"*": Quota(stored=-1)}},

@@ -4,7 +4,6 @@
 """
 
 import asyncio
-import errno
 import gc
 import logging
 import os
@@ -128,28 +127,20 @@ def bind(settings: Settings) -> socket.socket:
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listening
     except OSError as error:
+        mend = (
+            "a --socket needs a short path, in a folder that is there and may be written to"
+            if settings.socket is not None
+            else "is another server there? --host must be an address of this machine, and a --port "
+            "below 1024 needs a privilege"
+        )
         raise InvalidArgument(
-            f"nothing can listen on {settings.address}: {_why(error)}; {_mend(error, settings)}"
+            f"nothing can listen on {settings.address}: {_why(error)}; {mend}"
         ) from None
 
 
 def _why(error: OSError) -> str:
     # asyncio and socket add to the words of the system what was tried, which is said already.
     return (error.strerror or str(error)).partition(" (while attempting")[0]
-
-
-def _mend(error: OSError, settings: Settings) -> str:
-    """Return what helps against an error of binding."""
-    if settings.socket is not None:
-        folder = Path(settings.socket).absolute().parent
-        if error.errno is None:
-            return "take a shorter --socket, such as /run/bide.sock"
-        return f"--socket needs a folder that is there and may be written to, is {folder}?"
-    if error.errno == errno.EADDRINUSE:
-        return "is another server there? Choose another --port or --host, or a --socket"
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return "ports below 1024 need a privilege; choose another --port"
-    return "--host must be an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all"
 
 
 def _make_room(path: Path) -> None:

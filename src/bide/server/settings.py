@@ -275,11 +275,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 "oidc is set, and requests are not asked for a token; leave out auth=off, and give "
                 "the URL of the store itself"
             )
-        if self.auth == "off" and not self.local:
-            raise InvalidArgument(
-                f"host={self.host!r} can be reached from other machines, and auth is off; leave "
-                "auth out and make a token (bide token create), or listen on 127.0.0.1"
-            )
 
     def shown(self) -> dict[str, Any]:
         """Return all settings, fit to be shown."""
@@ -313,7 +308,7 @@ def read_file(path: Path) -> dict[str, Any]:
         settings = msgspec.convert(found, Settings)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidArgument(f"{path} cannot be read: {error}") from None
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, InvalidArgument) as error:
         raise InvalidArgument(
             f"{path} has a setting that cannot be: {_in_words(str(error))}"
         ) from None

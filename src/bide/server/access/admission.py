@@ -193,8 +193,8 @@ def must_be_local(settings: Settings, *, asks: bool) -> None:
     """
     if not asks and not settings.local:
         raise InvalidArgument(
-            f"host={settings.host!r} can be reached from other machines, and the store has no "
-            "tokens; make one with bide token create, or listen on 127.0.0.1"
+            f"host={settings.host!r} can be reached from other machines, and requests need no "
+            "token; leave auth out and make one with bide token create, or listen on 127.0.0.1"
         )
 
 
