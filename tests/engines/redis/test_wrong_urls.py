@@ -78,12 +78,13 @@ def test_a_user_who_may_not_be_woken(
         "ACL", "SETUSER", "app", "on", ">pw", "~bide:*", "&bide:*", "+@all", "-subscribe"
     )
     lane = Lane(opener(f"unix://app:pw@{server.path}"))
-    with caplog.at_level(logging.WARNING, "bide.redis"):
+    with caplog.at_level(logging.WARNING, "bide"):
         for _ in range(2):
             lane.call(Claim("q", 1, HOUR, "w"), wait=0.01)
-    told = [r.getMessage() for r in caplog.records if "may not subscribe" in r.getMessage()]
+    told = [r.getMessage() for r in caplog.records if "cannot listen" in r.getMessage()]
     assert len(told) == 1
-    assert "its ACL needs +subscribe and &bide:*" in told[0]
+    assert "its ACL needs what bide's documentation lists" in told[0]
+    assert "'subscribe'" in told[0]
     lane.close()
 
 

@@ -10,7 +10,7 @@ from redis import exceptions as raised
 
 from bide.engines.redis.calls import load_library
 from bide.engines.redis.dangers import SETTINGS, cut_off, is_too_old, of_server, warn
-from bide.engines.redis.faults import Refusal, no_connection, origin
+from bide.engines.redis.faults import Refusal, no_connection, origin, translate
 from bide.engines.redis.layout import CHANNEL, LAYOUT, VERSION, Arg
 from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import Settings, shown_address
@@ -88,7 +88,7 @@ class Connection:
         self._number: int | None = None
         self._client: Any = settings.kind(**settings.arguments_at(address))
         self._reader = hiredis.Reader(protocolError=raised.InvalidResponse, replyError=Refusal)
-        shown = settings.shown_at(address)
+        self._shown = shown = settings.shown_at(address)
         try:
             self._client.connect()  # type: ignore[no-untyped-call]
             self.socket: Any = self._client._sock
@@ -109,6 +109,20 @@ class Connection:
             Lost: the connection broke, or the server was silent for too long.
         """
         return self.exchange(pack(command), 1)[0]
+
+    def demand(self, *command: Arg) -> Any:
+        """Send one command and return what comes back.
+
+        Raises:
+            StoreError: the connection broke, or the server refuses.
+        """
+        try:
+            answer = self.ask(*command)
+        except Lost as lost:
+            raise StoreUnavailable(f"{self._shown}: {lost}") from lost.cause
+        if isinstance(answer, Refusal):
+            raise translate(answer, self._shown)
+        return answer
 
     def exchange(self, packed: bytes, count: int) -> list[Any]:
         """Send so many commands, and return what comes back of them, refusals as values.

@@ -10,8 +10,7 @@ from typing import Any
 
 from redis import exceptions as raised
 
-from bide.engines.redis.connection import Connection, Lost, is_away
-from bide.engines.redis.faults import Refusal, translate
+from bide.engines.redis.connection import Connection, is_away
 from bide.engines.redis.layout import SLOTS
 from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import Settings
@@ -126,7 +125,7 @@ class Nodes:
         # Those are asked first to which there is a connection, and last those that are away.
         for address in sorted(known, key=lambda a: (a in self._away, a not in self._open)):
             try:
-                return self._read(address, self.ask(address, "CLUSTER", "SLOTS"))
+                return self._read(address, self.connection(address).demand("CLUSTER", "SLOTS"))
             except StoreError as error:
                 trouble = error
         raise trouble
@@ -150,22 +149,6 @@ class Nodes:
 
     # Connections.
 
-    def ask(self, address: Address, *command: str) -> Any:
-        """Send a command to a server, and return what it answers.
-
-        Raises:
-            StoreError: it does not answer, or refuses.
-        """
-        shown = self._settings.shown_at(address)
-        try:
-            answer = self.connection(address).ask(*command)
-        except Lost as lost:
-            self.lose(address)
-            raise StoreUnavailable(f"{shown}: {lost.cause}") from lost.cause
-        if isinstance(answer, Refusal):
-            raise translate(answer, shown)
-        return answer
-
     def connection(self, address: Address) -> Connection:
         """Return a connection to a server.
 
@@ -175,6 +158,7 @@ class Nodes:
         """
         found = self._open.get(address)
         if found is None or not found.open:
+            self.lose(address)
             found = self._open[address] = self._connect(address)
             self._lost.pop(address, None)
         if self.masters == {address} and not (self._many or self._doubtful):

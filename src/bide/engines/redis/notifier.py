@@ -6,7 +6,6 @@ listens at every master of a cluster. What is published at one goes to all nodes
 several times: all but the first are dropped.
 """
 
-import logging
 import os
 import selectors
 import threading
@@ -16,14 +15,13 @@ from typing import Any
 
 from bide.engines.redis.calls import Call
 from bide.engines.redis.connection import Connection, Lost, pack
-from bide.engines.redis.faults import Refusal
 from bide.engines.redis.layout import CHANNEL
 from bide.engines.redis.nodes import QUICK
 from bide.engines.redis.sender import Sender
 from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import Settings
 from bide.model.ended import end_of
-from bide.model.errors import StoreError, StoreUnavailable
+from bide.model.errors import StoreError
 
 LOOK = 1.0
 """Seconds after which the listener sees whether it was closed, or the master is another server."""
@@ -37,9 +35,6 @@ HEARTBEAT = 10.0
 ECHO = 1.0
 """Seconds for which the same hint from another node is taken for its echo."""
 
-_log = logging.getLogger("bide.redis")
-_deaf: set[str] = set()
-
 
 class RedisNotifier:
     """The listening end in one process.
@@ -49,7 +44,7 @@ class RedisNotifier:
         lane: the name of the lane that listens, and of its channel.
 
     Raises:
-        StoreError: no server can be reached.
+        StoreError: no server can be reached, or lets this user subscribe.
     """
 
     def __init__(self, settings: Settings, lane: str) -> None:
@@ -76,7 +71,7 @@ class RedisNotifier:
             if self._clustered:
                 self._nodes.refresh()
             self._check()
-            if not self._at and (address := self._nodes.owner(0)) and not self._clustered:
+            if not self._at and (address := self._nodes.owner(0)):
                 self._subscribe(address)
         except BaseException:
             self.close()
@@ -209,22 +204,12 @@ class RedisNotifier:
         return new
 
     def _subscribe(self, address: Address) -> None:
-        shown = self._settings.shown_at(address)
         connection = Connection(self._settings, address)
         try:
-            answer = connection.ask("SUBSCRIBE", CHANNEL + self._lane)
-        except Lost as lost:
-            raise StoreUnavailable(f"{shown}: cannot subscribe ({lost.cause})") from lost.cause
-        if isinstance(answer, Refusal):
+            connection.demand("SUBSCRIBE", CHANNEL + self._lane)
+        except StoreError:
             connection.close()
-            if answer.word == "NOPERM" and shown not in _deaf:
-                _deaf.add(shown)
-                _log.warning(
-                    "%s: this user may not subscribe to %s*, so that claims which wait look once a "
-                    "second instead of being told; its ACL needs +subscribe and &bide:* (%s)",
-                    shown, CHANNEL, answer,
-                )  # fmt: skip
-            raise StoreUnavailable(f"{shown}: cannot subscribe to {CHANNEL}* ({answer})")
+            raise
         self._selector.register(connection.socket, selectors.EVENT_READ, connection)
         self._at[address], self._alive[address] = connection, time.monotonic()
 
