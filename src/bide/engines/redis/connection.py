@@ -23,7 +23,6 @@ _LATER = ("OOM", "READONLY", "NOREPLICAS", "MISCONF", "MASTERDOWN")
 """A server that takes no library for one of these may have it, from another client."""
 
 _log = logging.getLogger("bide.redis")
-_warned: set[str] = set()
 
 pack: Callable[[tuple[Arg, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]
 """Returns a command as it goes to the server."""
@@ -88,11 +87,11 @@ class Connection:
         self._number: int | None = None
         self._client: Any = settings.kind(**settings.arguments_at(address))
         self._reader = hiredis.Reader(protocolError=raised.InvalidResponse, replyError=Refusal)
-        self._shown = shown = settings.shown_at(address)
+        self._shown = settings.shown_at(address)
         try:
             self._client.connect()  # type: ignore[no-untyped-call]
             self.socket: Any = self._client._sock
-            self._examine(shown)
+            self._examine()
             if lost is not None:
                 self._end(lost)
         except BaseException as error:
@@ -100,7 +99,7 @@ class Connection:
             cause = error.cause if isinstance(error, Lost) else error
             if not isinstance(cause, (raised.RedisError, Refusal, OSError)):
                 raise
-            raise no_connection(cause, shown, shown_address(address)) from cause
+            raise no_connection(cause, self._shown, shown_address(address)) from cause
 
     def ask(self, *command: Arg) -> Any:
         """Send one command and return what comes back, a refusal as a value.
@@ -191,7 +190,7 @@ class Connection:
             raise raised.ConnectionError("Connection closed by server.")
         self._reader.feed(data)
 
-    def _examine(self, shown: str) -> None:
+    def _examine(self) -> None:
         """Check that the server can be what bide needs, and prepare it."""
         alone = self._settings.cluster is None
         packed = [pack(("INFO", "default")), pack(("GET", VERSION) if alone else ("PING", "0"))]
@@ -204,12 +203,12 @@ class Connection:
         facts = dict(
             line.split(":", 1) for line in info.decode(errors="replace").splitlines() if ":" in line
         )
-        self._check_kind(facts, shown, alone=alone)
+        self._check_kind(facts, alone=alone)
         for answer in (version, told):
             if isinstance(answer, Refusal):
                 raise answer
         if alone:
-            check_layout(version, shown)
+            check_layout(version, self._shown)
             if version is None:
                 self.ask("SET", VERSION, LAYOUT, "NX")
         self._load()
@@ -225,7 +224,7 @@ class Connection:
                 raise answer
             self.refusal = answer
 
-    def _check_kind(self, facts: dict[str, str], shown: str, *, alone: bool) -> None:
+    def _check_kind(self, facts: dict[str, str], *, alone: bool) -> None:
         version, role = facts.get("redis_version", "0"), facts.get("role", "master")
         if self._settings.sentinels is not None and role != "master":
             raise raised.ConnectionError(
@@ -245,7 +244,7 @@ class Connection:
         }  # fmt: skip
         for what, found in wrong.items():
             if found:
-                raise StoreUnavailable(f"{shown}: this is {what}")
+                raise StoreUnavailable(f"{self._shown}: this is {what}")
 
     def _end(self, lost: "Connection") -> None:
         """Have the server end a connection that was to this very run of it."""
@@ -256,15 +255,11 @@ class Connection:
             _log.debug("%s: the lost connection was not ended (%s)", self._settings.shown, answer)
 
     def _warn(self, info: dict[str, str]) -> None:
-        """Log once what makes this server a bad place for messages."""
-        shown = self._settings.shown_at(self.address)
-        if shown in _warned:
-            return
-        _warned.add(shown)
+        """Log what makes this server a bad place for messages."""
         told = self.ask("CONFIG", "GET", *SETTINGS)
         words = [] if isinstance(told, Refusal) else [word.decode() for word in told]
         config = dict(zip(words[::2], words[1::2], strict=True))
         found = of_server(info, config)
-        warn(shown, [each for each in found if each.level == "danger"])
+        warn(self._shown, [each for each in found if each.level == "danger"])
         if self._settings.sentinels is not None and self._settings.wait_replicas:
-            warn(shown, cut_off(config))
+            warn(self._shown, cut_off(config))

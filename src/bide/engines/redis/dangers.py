@@ -17,12 +17,15 @@ OLDEST = (7, 0)
 _EVICTS = "the server deletes messages when its memory is full"
 
 _log = logging.getLogger("bide.redis")
+_said: set[tuple[str, Finding]] = set()
 
 
 def warn(shown: str, found: Iterable[Finding]) -> None:
-    """Log findings about the store at a URL."""
+    """Log findings about the store at a URL, each once."""
     for each in found:
-        _log.warning("%s: %s: %s; %s", shown, each.what, each.loss, each.fix)
+        if (shown, each) not in _said:
+            _said.add((shown, each))
+            _log.warning("%s: %s: %s; %s", shown, each.what, each.loss, each.fix)
 
 
 def is_too_old(version: str) -> bool:

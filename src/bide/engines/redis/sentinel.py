@@ -51,7 +51,6 @@ class Sentinels:
             pool = ConnectionPool(kind, host=host, port=port, **usual)
             self._clients.append((f"{host}:{port}", Redis(connection_pool=pool)))
         self._epoch = self._silent = 0
-        self._warned = False
 
     def master(self) -> Address:
         """Return the host and port of the master.
@@ -60,9 +59,7 @@ class Sentinels:
             StoreUnavailable: none knows; its cause is a `ConnectionError` where that may pass.
         """
         facts = self.facts()
-        if not self._warned:
-            self._warned = True
-            warn(self._shown, of_sentinels(facts, self.name))
+        warn(self._shown, of_sentinels(facts, self.name))
         return _address(facts)
 
     def facts(self) -> dict[str, str]:
