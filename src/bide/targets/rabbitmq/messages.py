@@ -286,44 +286,31 @@ def due_of(headers: Mapping[str, Any]) -> tuple[int | None, int]:
     if len(given) > 1:
         raise InvalidArgument(f"{given[0]} and {given[1]} both say when it is due; send one")
     name, value = given[0], headers[given[0]]
-    match name:
-        case "bide-at":
-            return unix(_moment(value), name), 0
-        case "bide-delay":
-            text = isinstance(value, str) and not _is_number(value)
-            return None, milliseconds(value if text else _number(value, name), name)
-        case _:
-            number = _number(value, name)
-            if number > LATEST:
-                raise InvalidArgument(f"{name}={value!r} is later than 2100; it is milliseconds")
-            whole = max(0, round(number))
-            return (None, whole) if name == "x-delay" else (whole, 0)
+    number = _number(value)
+    if name == "bide-at":
+        if number is None and isinstance(value, str):
+            try:
+                value = datetime.fromisoformat(value)
+            except ValueError:
+                raise InvalidArgument(
+                    f"bide-at={value[:80]!r} must be Unix seconds, or as 2030-01-01T12:00:00Z"
+                ) from None
+        return unix(value if number is None else number, name), 0
+    if name == "bide-delay":
+        return None, milliseconds(value if number is None else number, name)
+    if number is None or number > LATEST:
+        raise InvalidArgument(f"{name}={str(value)[:80]!r} must be milliseconds, up to 2100")
+    whole = max(0, round(number))
+    return (None, whole) if name == "x-delay" else (whole, 0)
 
 
-def _moment(value: Any) -> float | datetime:
-    if isinstance(value, datetime):
-        return value
-    if isinstance(value, str) and not _is_number(value):
-        try:
-            return datetime.fromisoformat(value)
-        except ValueError:
-            raise InvalidArgument(
-                f"bide-at={value[:80]!r} must be Unix seconds, or as 2030-01-01T12:00:00Z"
-            ) from None
-    return _number(value, "bide-at")
-
-
-def _number(value: Any, name: str) -> float:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value):
-        return value
-    if isinstance(value, str) and _is_number(value):
-        return float(value)
-    raise InvalidArgument(f"{name}={str(value)[:80]!r} must be a number")
-
-
-def _is_number(text: str) -> bool:
-    whole, _, part = text.removeprefix("-").partition(".")
-    return len(text) <= 20 and text.isascii() and whole.isdigit() and (not part or part.isdigit())
+def _number(value: Any) -> float | None:
+    """Return a number of a header, also one that is written as text; `None` if it is none."""
+    try:
+        number = None if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if number is not None and isfinite(number) else None
 
 
 def _is_json(message: AbstractIncomingMessage) -> bool:
