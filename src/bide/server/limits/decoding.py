@@ -174,7 +174,7 @@ async def unpack(data: bytes, pause: Pause) -> Batch:
         check_count("messages", named, limits.MAX_BATCH_MESSAGES)
         for one in (lists.results, lists.versions):
             check_count("values of a list", _length(one), limits.MAX_COUNT)
-        _check_headers(lists.headers)
+        check_headers(lists.headers)
         await pause()
     commands = []
     for raw in given.commands:
@@ -200,14 +200,19 @@ async def _large(raw: Raw, pause: Pause) -> Given:
     for one in _raws(packed):
         if len(memoryview(one)) > LARGE:
             texts = _lists(one)
-            _check_headers(texts.headers)
+            check_headers(texts.headers)
             check_count("failures of a message", _length(texts.failures), limits.MAX_PUT_FAILURES)
         items.append(_item(one))
         await pause()
     return msgspec.structs.replace(command, items=items)
 
 
-def _check_headers(raw: Raw) -> None:
+def check_headers(raw: Raw) -> None:
+    """Check the size of the headers of a message, before they are read.
+
+    Raises:
+        InvalidArgument: they are too long.
+    """
     if (size := len(memoryview(raw))) > limits.MAX_HEADERS:
         raise InvalidArgument(
             f"headers take {size:,} bytes, the limit is {limits.MAX_HEADERS:,}; put what is so "

@@ -13,7 +13,7 @@ from bide.model.options import options_of
 from bide.model.replies import Outcome
 from bide.server import wire
 from bide.server.call import Call, decode
-from bide.server.limits.decoding import split
+from bide.server.limits.decoding import check_headers, split
 from bide.server.limits.request_bodies import ESCAPED, check_body, check_fields
 from bide.server.operation import JSON, Answer
 from bide.server.problem import Problem, invalid
@@ -181,11 +181,7 @@ def headers_of(raw: msgspec.Raw, place: str = "") -> dict[str, str] | None:
     """Return the headers that a request gives, `None` if it gives none."""
     if (text := bytes(raw)) in (b"", b"null"):
         return None
-    if len(text) > MAX_HEADERS:
-        raise InvalidArgument(
-            f"headers take {len(text):,} bytes, the limit is {MAX_HEADERS:,}; put what is so long "
-            "into the body"
-        )
+    check_headers(raw)
     return decode(text, dict[str, str], f"{place}.headers" if place else "headers")
 
 
