@@ -53,10 +53,26 @@ local function tell(lane, moment)
   return call('PUBLISH', 'bide:wake:' .. lane, QUEUE .. shard .. ' ' .. hint) > 0
 end
 
+local function first_waiter()
+  return call('ZRANGE', WAITERS, 0, 0)[1]
+end
+
+-- Tells the first of those that wait and hear it, and returns that one.
+local function tell_first(moment)
+  local lane = first_waiter()
+  while lane and not tell(lane, moment) do
+    call('ZREM', WAITERS, lane)
+    lane = first_waiter()
+  end
+  return lane
+end
+
+-- Lets a lane lead that waits no longer behind others, and another one be its deputy.
 local function lead(lane, moment)
   leader, lead_at = lane, moment
   call('HSET', META, 'leader', int(moment) .. ' ' .. lane)
   flag('l', true)
+  tell_first(moment + BEAT)
 end
 
 local function lead_no_more()
@@ -65,27 +81,11 @@ local function lead_no_more()
   call('HDEL', META, 'leader')
 end
 
-local function first_waiter()
-  return call('ZRANGE', WAITERS, 0, 0)[1]
-end
-
-local function deputize(moment)
-  local lane = first_waiter()
-  while lane and not tell(lane, moment + BEAT) do
-    call('ZREM', WAITERS, lane)
-    lane = first_waiter()
-  end
-end
-
 local function elect(moment)
-  local lane = first_waiter()
-  while lane do
+  local lane = tell_first(moment)
+  if lane then
     call('ZREM', WAITERS, lane)
-    if tell(lane, moment) then
-      lead(lane, moment)
-      return deputize(moment)
-    end
-    lane = first_waiter()
+    return lead(lane, moment)
   end
   lead_no_more()
   flag('l', false)
@@ -117,10 +117,7 @@ local function wake(moment)
   if not moment or not has('l') then return end
   if lead_at and lead_at + BEAT > now then
     if lead_at <= moment then return end
-    if tell(leader, moment) then
-      lead(leader, moment)
-      return deputize(moment)
-    end
+    if tell(leader, moment) then return lead(leader, moment) end
   end
   elect(moment)
 end

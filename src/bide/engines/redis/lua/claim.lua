@@ -288,10 +288,7 @@ local function sleep(moment)
     end
   end
   call('ZREM', WAITERS, LANE)
-  if leader ~= LANE or at ~= moment then
-    lead(LANE, moment)
-    deputize(moment)
-  end
+  if leader ~= LANE or at ~= moment then lead(LANE, moment) end
   return reply(exactly - now)
 end
 

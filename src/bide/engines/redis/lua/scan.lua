@@ -43,12 +43,8 @@ define('scan', {'no-writes'}, function()
   -- Scans one range of a set; returns false if it is not over.
   local function scan_range(set, low, high)
     if rank and rank > high then return true end
-    local first
-    if rank and rank >= low then
-      first = behind(set, rank, order)
-    else
-      first = call('ZCOUNT', set, '-inf', '(' .. int(low))
-    end
+    local goes_on = rank and rank >= low
+    local first = behind(set, goes_on and rank or low, goes_on and order or '')
     while visits < VISITS do
       local found = call('ZRANGE', set, first, first + READ - 1, 'WITHSCORES')
       for i = 1, #found, 2 do
