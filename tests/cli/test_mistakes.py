@@ -11,7 +11,6 @@ from click.testing import CliRunner, Result
 import bide
 from bide.cli import main
 from bide.cli.program import FILES, OTHER_WORDS
-from bide.cli.work import dead_revive
 from tests.cli.conftest import Shell
 
 Bide = Callable[..., Result]
@@ -91,16 +90,6 @@ def test_a_queue_to_be_moved_is_not_there(run: Bide, url: str, tmp_path: Path) -
         assert (result.stdout, result.exit_code) == ("", 1)
         assert "there is no queue 'ordrs' in" in result.stderr
     assert not (tmp_path / "new.db").exists()
-
-
-@pytest.mark.usefixtures("filled")
-def test_another_word_for_a_command_of_dead_letters(run: Bide, url: str) -> None:
-    result = run("dead", "delete", "orders")
-    assert result.exit_code == 2
-    assert "no command 'delete'; did you mean 'purge'?" in result.stderr
-    with bide.Queue("delete", url) as queue:
-        queue.put(1)
-    assert run("dead", "delete").exit_code == run("dead", "delete", "--json").exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -196,8 +185,6 @@ def test_what_others_write_is_met_with_the_mend(run: Bide, line: str, told: str)
 def test_other_words_lead_to_commands_that_there_are() -> None:
     assert set(OTHER_WORDS.values()) <= FILES.keys()
     assert not OTHER_WORDS.keys() & FILES.keys()
-    assert set(dead_revive.OTHER_WORDS.values()) <= dead_revive.dead.commands.keys()
-    assert not dead_revive.OTHER_WORDS.keys() & dead_revive.dead.commands.keys()
 
 
 def test_schedules_may_be_those_of_an_app(run: Bide) -> None:

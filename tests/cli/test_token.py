@@ -27,13 +27,6 @@ def test_a_namespace_that_cannot_be_is_named_as_it_was_given(run: Bide) -> None:
         assert "/q" not in refused.stderr
 
 
-def test_several_scopes_in_one_are_told_apart(run: Bide) -> None:
-    refused = run("token", "create", "--scope", "produce, read")
-    assert refused.exit_code == 2
-    assert "write --scope produce --scope read" in refused.stderr
-    assert "is not one of" in run("token", "create", "--scope", "produce,write").stderr
-
-
 def test_a_token_that_is_over_at_once_is_not_made(run: Bide) -> None:
     refused = run("token", "create", "--scope", "read", "--expires", "0")
     assert (refused.stdout, refused.exit_code) == ("", 2)

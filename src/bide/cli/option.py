@@ -62,27 +62,12 @@ def text(name: str, metavar: str, help: str, default: str | None = None, **more:
     return click.option(name, metavar=metavar, default=default, help=help, **more)
 
 
-class WholeNumber(click.IntRange):
-    """A whole number between two bounds."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number that a text tells."""
-        try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter:
-            bounds = f"of at least {self.min}"
-            if self.max is not None:
-                bounds = f"from {self.min} to {self.max}"
-            text = f"{str(value)!r} is not a valid number; write a whole number {bounds}"
-            self.fail(text, param, ctx)
-
-
 def count(
     *names: str, help: str, least: int = 1, most: int | None = None, default: int | None = None
 ) -> Decorator:
     """Take a whole number; a default is shown."""
     return click.option(
-        *names, type=WholeNumber(least, most), default=default, show_default=default is not None,
+        *names, type=click.IntRange(least, most), default=default, show_default=default is not None,
         metavar="N", help=help,
     )  # fmt: skip
 
@@ -237,7 +222,7 @@ def if_version(what: str) -> Decorator:
 
 
 max_body = click.option(
-    "--max-body", type=WholeNumber(1), default=MAX_BODY, metavar="BYTES",
+    "--max-body", type=click.IntRange(1), default=MAX_BODY, metavar="BYTES",
     help="The maximum size of a body; 1 MiB by default.",
 )  # fmt: skip
 

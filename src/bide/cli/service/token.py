@@ -25,16 +25,6 @@ COLUMNS = (
 NEVER = "never"
 
 
-class _Scopes(click.Choice[str]):
-    """A scope; the error for several in one option says how to write them."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        parts = [part.strip() for part in str(value).split(",")]
-        if len(parts) > 1 and all(part in self.choices for part in parts):
-            self.fail(f"write {' '.join(f'--scope {part}' for part in parts)}", param, ctx)
-        return super().convert(value, param, ctx)
-
-
 def _lifetime(value: str | float) -> float | str:
     if value == NEVER:
         return NEVER
@@ -71,7 +61,7 @@ def token() -> None:
     "bodies and headers when reading), admin (everything).",
 )  # fmt: skip
 @click.option(
-    "--scope", "scopes", multiple=True, type=_Scopes(["produce", "consume", "read", "admin"]),
+    "--scope", "scopes", multiple=True, type=click.Choice(["produce", "consume", "read", "admin"]),
     help="A set of rights: produce is put,change; read is read,bodies. Can be repeated.",
 )  # fmt: skip
 @click.option(

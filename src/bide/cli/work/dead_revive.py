@@ -26,12 +26,6 @@ from bide.queue.undoing import bulk_of, reviving
 
 LETTER = "dead letter"
 
-OTHER_WORDS = {
-    "delete": "purge", "remove": "purge", "rm": "purge", "get": "show", "ls": "list",
-    "requeue": "revive", "retry": "revive",
-}  # fmt: skip
-"""The names that other tools use for these commands."""
-
 all_option = option.flag("--all", "everything", help="All dead letters.")
 dry_run_option = option.flag("--dry-run", help="Only count the dead letters, and show the first.")
 
@@ -110,13 +104,6 @@ class _DeadGroup(Group):
     """Takes `bide dead QUEUE` for `bide dead list QUEUE`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if len(args) > 1 and args[0] in OTHER_WORDS and not args[1].startswith("-"):
-            meant = OTHER_WORDS[args[0]]
-            raise click.UsageError(
-                f"bide dead has no command {args[0]!r}; did you mean {meant!r}? (For dead letters "
-                f"of a queue {args[0]!r} write: bide dead list {args[0]})",
-                ctx,
-            )
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             args = ["list", *args]
         return super().parse_args(ctx, args)
