@@ -329,30 +329,6 @@ class _Told(msgspec.Struct):
 class SettingsOut(_Told):
     """What is set for a queue."""
 
-    paused: bool
-    keep: int
-    """For how many milliseconds acked messages are remembered."""
-    history: int
-    """For how many milliseconds the queue remembers how messages ended."""
-    result_ttl: int
-    """For how many milliseconds it remembers their results."""
-    limit: int
-    """How many of its messages may be leased at a time; 0: no limit."""
-    rate: str | None
-    """How many may be delivered, such as "5/s"; null: no limit."""
-    group_limit: int
-    """`limit` for each group."""
-    group_rate: str | None
-    """`rate` for each group."""
-
-
-class CountsOut(_Told, omit_defaults=True):
-    """How many messages are where, and what has become of the others."""
-
-    sizes: Sizes
-    flow: Flow
-    kept: int = 0
-    """Messages that are remembered though they are gone."""
     paused: bool = False
     keep: int = 0
     """For how many milliseconds acked messages are remembered."""
@@ -368,6 +344,15 @@ class CountsOut(_Told, omit_defaults=True):
     """`limit` for each group."""
     group_rate: str | None = None
     """`rate` for each group."""
+
+
+class CountsOut(SettingsOut, kw_only=True, omit_defaults=True):
+    """How many messages are where, what has become of the others, and what is set for the queue."""
+
+    sizes: Sizes
+    flow: Flow
+    kept: int = 0
+    """Messages that are remembered though they are gone."""
     oldest: int | None = None
     """The due moment of the message that has waited longest, if one is due."""
     recount: Sizes | None = None
