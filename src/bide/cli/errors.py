@@ -181,31 +181,25 @@ def raise_on_termination(error: Callable[[int], BaseException] = _end) -> Iterat
         yield
 
 
-class StopRequest:
+class StopRequest(SimpleQueue[None]):
     """An event that a signal handler may set while the main thread waits for it.
 
     It may come while the main thread has the lock of a `threading.Event`, and would wait forever.
     """
 
-    def __init__(self) -> None:
-        self._is_set = False
-        self._news: SimpleQueue[None] = SimpleQueue()
-
     def is_set(self) -> bool:
         """Tell whether somebody asked to stop."""
-        return self._is_set
+        return not self.empty()
 
     def set(self) -> None:
         """Ask to stop."""
-        self._is_set = True
-        self._news.put(None)
+        self.put(None)
 
     def wait(self, seconds: float) -> bool:
         """Wait until somebody asks to stop, at most so long; return whether somebody has."""
-        if not self._is_set:
-            with suppress(Empty):
-                self._news.get(timeout=seconds)
-        return self._is_set
+        with suppress(Empty):
+            self.put(self.get(timeout=seconds))
+        return self.is_set()
 
 
 @contextmanager
