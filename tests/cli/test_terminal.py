@@ -114,9 +114,8 @@ def test_the_audit_adds_up_and_says_so(terminal: Terminal, orders: bide.Queue) -
     orders.put_many(range(1_234))
     orders.ack(orders.claim(34))
     screen = plain(terminal("audit", "orders")[0])
-    assert re.search(r"put +1,234", screen)
-    assert re.search(r"acked += +34 +gone", screen)
-    assert re.search(r"ready +\+ 1,200 +in the queue", screen)
+    assert re.search(r"queue +put +acked .*ready", screen)
+    assert re.search(r"orders +1,234 +34 .* 1,200 .*✓", screen)
     assert "✓ it balances: 1,234 messages put, all accounted for" in screen
 
 

@@ -141,9 +141,7 @@ def audit(store: Store, out: Output, queues: tuple[str, ...], own: bool) -> bool
         for one in found:
             _print_audit(out, one)
         return all(found)
-    if len(found) == 1:
-        _print_sum(out, found[0])
-    elif found:
+    if found:
         _print_audits(out, found)
     _print_verdict(out, store, found)
     return all(found)
@@ -164,21 +162,6 @@ def _print_audit(out: Output, audited: Audit) -> None:
         return
     out.report(facts)
     out.row("balanced", "yes" if audited else "no: " + "; ".join(audited.problems))
-
-
-def _print_sum(out: Output, audited: Audit) -> None:
-    parts = _parts_of(audited)
-    put = audited.counts.flow.put
-    width = len(f"{max(put, sum(parts.values())):,}") + 2
-    rows: list[list[Cell]] = [["put", (f"{put:,}", "bold"), ""]]
-    for number, (name, count) in enumerate(parts.items()):
-        sign = "+ " if number else "= "
-        amount = [f"{sign}{'':{width - len(f'{count:,}') - 2}}", counted(count)]
-        place = "gone" if name in GONE else "in the queue"
-        rows.append([(name, STYLES.get(name, "bright_black")), amount, (place, "dim")])
-    rows += [["", "─" * width, ""], ["", (f"{sum(parts.values()):,}", "bold"), ""]]
-    out.text((audited.queue, "bold"))
-    out.console.print(grid(rows, "rrl"))
 
 
 def _print_audits(out: Output, found: list[Audit]) -> None:
