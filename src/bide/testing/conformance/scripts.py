@@ -133,6 +133,14 @@ def _held(verb: Any, **fields: SearchStrategy[Any]) -> SearchStrategy[Held]:
     return st.builds(Held, st.just(verb), queues, refs, st.fixed_dictionaries(fields))
 
 
+def _weighted(strategies: Sequence[SearchStrategy[Any]]) -> SearchStrategy[Any]:
+    """Return one of some strategies, the more often the more often it is given.
+
+    `one_of` drops what it is given again.
+    """
+    return some(range(len(strategies))).flatmap(strategies.__getitem__)
+
+
 PUTS = st.builds(
     _put, queues, st.lists(items, max_size=4), some(["keep"] * 3 + ["replace"] * 2 + ["revive"])
 )
@@ -180,7 +188,7 @@ READS: list[SearchStrategy[Any]] = [
     st.builds(cmd.Explain, queues, st.none() | ids),
     st.builds(cmd.Queues, some(["", "q", "q2", "%"])),
 ]
-OPS = st.one_of(*[PUTS, CLAIMS] * 6, *SETTLES * 2, *CHANGES, *READS)
+OPS = _weighted([*[PUTS, CLAIMS] * 6, *SETTLES * 2, *CHANGES, *READS])
 """One command of a script; puts, claims and what settles come more often than the rest."""
 
 
@@ -196,7 +204,7 @@ def limited_scripts() -> SearchStrategy[Script]:
     limiting = st.builds(
         cmd.Configure, queues, limit=limits, rate=rates, group_limit=limits, group_rate=rates
     )
-    often = st.one_of(*[OPS] * 6, limiting)
+    often = _weighted([*[OPS] * 6, limiting])
     steps = st.tuples(some(STEPS), st.lists(often, min_size=1, max_size=6))
     first = st.tuples(st.just(0), st.lists(limiting, min_size=2, max_size=3))
     return st.builds(
