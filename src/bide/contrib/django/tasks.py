@@ -32,6 +32,7 @@ from django.utils.json import normalize_json
 
 import bide
 from bide.consuming.outcomes import text_of
+from bide.consuming.settling import judge
 from bide.contrib.django.queues import Queue
 from bide.contrib.django.task_records import (
     Record,
@@ -252,16 +253,10 @@ class BideBackend(BaseTaskBackend):
         told = "".join(traceback.format_exception(error))
         said = text_of(error).partition("\n")[0][:FIRST_LINE]
         reason = f"{path}: {said}\n{told}"
-        retry: bide.Backoff | None = getattr(result.task, "retry", None)
-        is_last = (
-            retry is None
-            or not isinstance(error, Exception)
-            or not retry.covers(error)
-            or delivery.attempt >= min(retry.attempts, delivery.message.attempts)
-        )
-        if retry is not None and not is_last:
-            pause = retry.delay(delivery.attempt, random.random())
-            raise bide.Retry(reason, delay=pause / 1000) from error
+        retry = getattr(result.task, "retry", None) or bide.Backoff(attempts=1)
+        verdict = judge(delivery.message, error, retry, random.random())
+        if verdict.verb == "retry" and isinstance(error, Exception):
+            raise bide.Retry(reason, delay=verdict.delay / 1000) from error
         result.errors.append(TaskError(exception_class_path=path, traceback=told))
         _end(result, TaskResultStatus.FAILED)
         task_finished.send(type(self), task_result=result)
