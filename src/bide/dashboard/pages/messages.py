@@ -14,6 +14,7 @@ from bide.model.message import Message, size_of
 from bide.model.replies import Ends, Found
 from bide.model.replies import Page as Scanned
 from bide.observing.explanation import Explanation
+from bide.queue.results import following
 from bide.queue.search import Query, SearchPage, query_of
 
 POSSIBLE = {
@@ -155,13 +156,11 @@ async def _groups(store: StoreReader, queue: str, most: int) -> list[Group]:
 
 async def letters(store: StoreReader, queue: str, most: int) -> AsyncIterator[Message]:
     """Return dead letters, oldest first."""
-    scan = Scan(queue, "dead", limit=min(most, 500), max_bytes=READ_BYTES)
+    scan: Scan | None = Scan(queue, "dead", limit=min(most, 500), max_bytes=READ_BYTES)
     read = 0
-    while True:
+    while scan is not None and read < most:
         page = await store.ask(Scanned, scan)
         for letter in page.messages:
             yield letter
         read += len(page.messages)
-        if page.cursor is None or read >= most:
-            return
-        scan = msgspec.structs.replace(scan, cursor=page.cursor)
+        scan = following(scan, page)

@@ -25,6 +25,7 @@ from bide.model.limits import MAX_TOKEN_NAME
 from bide.model.message import Item, Message
 from bide.model.replies import Claimed, Found, Outcomes, Page, expect
 from bide.model.times import LATEST
+from bide.queue.results import following
 from bide.server.access.rights import ALL_QUEUES, Caller, Right, check_patterns, check_rights
 from bide.server.limits.request_bodies import LargeBodies
 
@@ -175,13 +176,12 @@ class Tokens:
     def listed(self) -> list[Token]:
         """Return all tokens, the oldest first."""
         tokens: list[Token] = []
-        scan = Scan(QUEUE, limit=PAGE)
-        while True:
+        scan: Scan | None = Scan(QUEUE, limit=PAGE)
+        while scan is not None:
             page = expect(Page, self._lane.call(scan))
             tokens += [_decode(message.data) for message in page.messages]
-            if page.cursor is None:
-                return sorted(tokens, key=lambda token: token.created)
-            scan = msgspec.structs.replace(scan, cursor=page.cursor)
+            scan = following(scan, page)
+        return sorted(tokens, key=lambda token: token.created)
 
     async def exist(self) -> bool:
         """Tell whether there are any tokens, expired ones included."""
