@@ -165,7 +165,7 @@ def timed(commands: Sequence[cmd.Command], now: int | None) -> list[cmd.Command]
             case cmd.Cancel(where=cmd.Where()):
                 raise InvalidArgument(
                     "in a transaction, a message of a store elsewhere is cancelled by its id; "
-                    "cancel by group, after and before without within="
+                    "cancel by group, after and before outside of the transaction"
                 )
             case _:
                 found.append(command)

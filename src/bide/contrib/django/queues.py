@@ -74,13 +74,7 @@ class Queue(OfSettings, bide.Queue):
         if within is not None or not _can_join(command) or not self._joins():
             return super()._do(kind, command, wait, within or None)
         alias = configuration().database
-        is_here = in_database(self._url, alias)
-        if isinstance(command, Cancel) and command.where is not None and not is_here:
-            raise InvalidArgument(
-                "in a transaction, a message of a store elsewhere is cancelled by its id; cancel "
-                "by group, after and before with within=False, which is done at once"
-            )
-        if is_here or has_outbox():
+        if in_database(self._url, alias) or has_outbox():
             return super()._do(kind, command, wait, connections[alias])
         reply = self._after_commit(command, alias)
         assert isinstance(reply, kind), f"{reply!r} is the answer to {command!r}"
