@@ -1,7 +1,7 @@
 """What is sent about subscriptions: structs of requests, and how it stands with a subscription."""
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
@@ -21,8 +21,6 @@ from bide.targets.http.subscription import (
     Subscription,
     usual_concurrency,
 )
-
-T = TypeVar("T")
 
 Secret = Annotated[
     str,
@@ -146,7 +144,7 @@ class SecretOut(msgspec.Struct, omit_defaults=True):
     """One secret; what it is was told once, when it was made."""
 
     created: int
-    until: int | UnsetType = UNSET
+    until: int | None = None
     """From when on nothing is signed with it."""
 
 
@@ -156,9 +154,9 @@ class CircuitOut(msgspec.Struct, omit_defaults=True):
     state: Literal["closed", "open", "half-open"]
     failures: int = 0
     """How many requests have failed in a row, when that was last told."""
-    since: int | UnsetType = UNSET
+    since: int | None = None
     """Since when it is open."""
-    probe_at: int | UnsetType = UNSET
+    probe_at: int | None = None
     """When one message is sent to see whether the receiver is back."""
     error: str = ""
     """What the last failure was."""
@@ -177,7 +175,7 @@ class SubscriptionOut(msgspec.Struct, omit_defaults=True, kw_only=True):
     headers: list[str] = []
     """The names of the headers that are sent; their values may be secret."""
     concurrency: int
-    rate: float | UnsetType = UNSET
+    rate: float | None = None
     timeout: int
     attempts: int
     first: int
@@ -186,13 +184,13 @@ class SubscriptionOut(msgspec.Struct, omit_defaults=True, kw_only=True):
     probe: int
     secrets: list[SecretOut]
     circuit: CircuitOut
-    deliveries: Deliveries | UnsetType = UNSET
+    deliveries: Deliveries | None = None
     """Not told before anything was sent."""
-    messages: CountsOut | UnsetType = UNSET
+    messages: CountsOut | None = None
     """Of its queue, when it is looked at alone."""
     created: int
     changed: int
-    secret: str | UnsetType = UNSET
+    secret: str | None = None
     """A secret that is new: kept from now on, and not told again."""
 
 
@@ -216,23 +214,14 @@ def shown(
         own["url"] = shown_address(subscription.url)
     own["headers"] = sorted(subscription.headers)
     own["secrets"] = [
-        _known(SecretOut, created=one.created, until=one.until)
+        SecretOut(one.created, one.until)
         for one in subscription.secrets
         if one.until is None or now < one.until
     ]
-    fares = _known(
-        CircuitOut, state=circuit.state(now), failures=circuit.failures, since=circuit.since,
-        probe_at=None if circuit.since is None else circuit.until, error=circuit.error,
-    )  # fmt: skip
+    probe_at = None if circuit.since is None else circuit.until
+    fares = CircuitOut(circuit.state(now), circuit.failures, circuit.since, probe_at, circuit.error)
     state = standing(subscription, circuit, now)
-    return _known(
-        SubscriptionOut, **own, state=state, circuit=fares, deliveries=deliveries, secret=secret
-    )
-
-
-def _known(kind: type[T], **fields: Any) -> T:
-    """Return a struct of those fields that are known."""
-    return kind(**{name: value for name, value in fields.items() if value is not None})
+    return SubscriptionOut(**own, state=state, circuit=fares, deliveries=deliveries, secret=secret)
 
 
 async def all_shown(
