@@ -118,7 +118,6 @@ def test_a_body_that_is_no_json_is_refused_with_the_mend(run: Bide, orders: bide
         (["orders", "1", "--attempts", "0"], "0"),
         (["orders", "1", "--header", "x"], "NAME=VALUE"),
         (["orders", "1", "--header", "a=1", "--header", "a=2"], "'a' is given twice"),
-        (["orders", "1", "--text", "--bytes"], "--text and --bytes cannot be used together"),
         (["orders", "1", "--id", ""], "0 bytes"),
         (["no queue", "1"], "is not a valid name of a queue"),
         (["orders", "-", "--lines", "--id", "x"], "--id cannot be used with --lines"),

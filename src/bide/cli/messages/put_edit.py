@@ -18,20 +18,11 @@ from bide.model.errors import StoreError
 from bide.model.replies import Outcome
 from bide.queue.sync import Queue
 
-
-def _form(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value and ctx.params.get("form") is not None:
-        raise click.UsageError("--text and --bytes cannot be used together", ctx)
-    ctx.params["form"] = param.name if value else ctx.params.get("form")
-
-
-def _form_option(name: str, help: str) -> Decorator:
-    return click.option(name, is_flag=True, expose_value=False, callback=_form, help=help)
-
-
 option_form = together(
-    _form_option("--text", "The body is text, not JSON."),
-    _form_option("--bytes", "The body is bytes, stored unchanged."),
+    click.option("--text", "form", flag_value="text", help="The body is text, not JSON."),
+    click.option(
+        "--bytes", "form", flag_value="bytes", help="The body is bytes, stored unchanged."
+    ),
 )
 """Take what a body is, if it is not JSON."""
 
