@@ -77,3 +77,11 @@ def test_python_lists_the_workers_of_a_token(server: Client, make_token: Any) ->
         orders._lane.call(put_report("shop:7", Report({"shop:7": ["orders"]})))
     assert [one.holder for one in bide.workers(url)] == ["shop:7"]
     assert shop.get(f"{Q}/messages").status == 200
+
+
+def test_a_token_that_may_not_read_the_reports_is_denied_the_list(
+    server: Client, make_token: Any
+) -> None:
+    some = server.with_token(make_token("shop", "read", queues=["ord*"]))
+    with pytest.raises(AccessDenied):
+        bide.workers(some.url.replace("http://", f"http://{some.token}@"))

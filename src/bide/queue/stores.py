@@ -18,7 +18,6 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import actor_of, check_prefix, is_listed
 from bide.model.replies import Counts, Found, Names, Outcomes, expect
 from bide.model.times import Duration, Moment, milliseconds
-from bide.observing.explanation import follow
 from bide.observing.heartbeat import QUEUE, is_register
 from bide.observing.workers import (
     WorkerProcess,
@@ -206,7 +205,7 @@ def read_workers(lane: Lane) -> list[WorkerProcess]:
     """List the worker processes of a store."""
     names = expect(Names, lane.call(Queues(""))).names
     registers = {QUEUE, *filter(is_register, names)}  # a server does not name its own
-    return follow(list_workers(sorted(registers), time.time_ns() // 1_000_000), lane.call)
+    return run_steps(list_workers(sorted(registers), time.time_ns() // 1_000_000), lane.call)
 
 
 def ask_to_stop(lane: Lane, holder: str, actor: str, wait: Duration) -> bool:
