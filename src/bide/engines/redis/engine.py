@@ -50,7 +50,7 @@ _SINGLE: dict[type, Callable[[Any, int], Step]] = {
 }
 """How a command is executed of which each is executed as one."""
 
-_ALONE = (cmd.Scan, cmd.Forecast, cmd.Explain, cmd.Delete, cmd.Queues)
+_ALONE = (cmd.Scan, cmd.Forecast, cmd.Explain, cmd.Delete)
 """Commands of several rounds: nothing else may be executed meanwhile."""
 
 

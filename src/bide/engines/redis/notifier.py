@@ -6,8 +6,8 @@ listens at every master of a cluster. What is published at one goes to all nodes
 several times: all but the first are dropped.
 """
 
-import os
 import selectors
+import socket
 import threading
 import time
 from contextlib import suppress
@@ -64,7 +64,7 @@ class RedisNotifier:
         self._checked = 0.0
         self._doubtful = self._closed = False
         self._hearing = threading.Lock()
-        self._wake_out, self._wake_in = os.pipe()
+        self._wake_out, self._wake_in = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_out, selectors.EVENT_READ)
         try:
@@ -111,20 +111,18 @@ class RedisNotifier:
         if self._closed:
             return
         self._closed = True
-        os.write(self._wake_in, b"!")
+        self._wake_in.send(b"!")
         if self._hearing.acquire(blocking=False):  # else the thread that listens hangs up
             self._hang_up()
             self._hearing.release()
 
     def _hang_up(self) -> None:
-        if self._selector.get_map() is None:
-            return
         for address in list(self._at):
             self._leave(address)
         self._nodes.close()
         self._selector.close()
-        os.close(self._wake_out)
-        os.close(self._wake_in)
+        self._wake_out.close()
+        self._wake_in.close()
 
     def _hear(self, seconds: float) -> list[tuple[str, int]]:
         """Return what is heard in so many seconds."""

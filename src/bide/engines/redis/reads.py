@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 
+from bide.engines.cursor import Budget
 from bide.engines.redis.calls import Call, Step, everywhere, raised
 from bide.engines.redis.layout import DAMAGED, Arg, as_failures, as_message, shard_of
 from bide.engines.redis.messages import spread
@@ -34,11 +35,10 @@ def find(command: Find, shards: int) -> Step:
                 read = as_message(command.queue, id, record, now, lease=lease)
                 told[index] = read, len(id) + len(record)
     messages: list[Message | None] = []
-    left = command.max_bytes  # each shard has kept to it; together they may have not
+    budget = Budget(command.max_bytes)  # each shard has kept to it; together they may have not
     for index in range(len(command.ids)):
-        message, size = told.get(index, (None, -1))
-        left -= size
-        if size < 0 or (left < 0 and size and any(messages)):
+        message, size = told.get(index, (None, 0))
+        if index not in told or (message is not None and not budget.takes(size)):
             break
         messages.append(message)
     return [replies.Found(messages)]

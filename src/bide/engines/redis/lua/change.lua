@@ -41,12 +41,10 @@ local function do_it(r, token)
   elseif r.successor and verb ~= 'extend' then
     if verb ~= 'untouched' and failed(r, reason, now, true, verb == 'bury') then count('retried') end
     follow(r)
-  elseif verb == 'cancel' then
-    remember_end(r, 'cancelled', actor)
-    delete(r, 'cancelled')
-  elseif verb == 'purge' then
-    remember_end(r, 'purged', actor)
-    delete(r, 'purged')
+  elseif verb == 'cancel' or verb == 'purge' then
+    local how = verb == 'cancel' and 'cancelled' or 'purged'
+    remember_end(r, how, actor)
+    delete(r, how)
   elseif verb == 'bury' then
     failed(r, reason, now, token ~= '', true)
   elseif verb == 'extend' then
