@@ -73,7 +73,7 @@ CREATE TABLE bide.message (
   headers   text,               -- JSON object
   failures  text,               -- JSON array of [attempt, moment, holder, reason, started]
   successor text,               -- what a put with `latest` has stored while it was leased, for the time
-                                -- when the lease ends: JSON, with the body in base64
+                                -- when the lease ends: JSON, with the body in hex
   data      bytea    NOT NULL,  -- the body, byte for byte
   UNIQUE (queue, id)
 ) WITH (
