@@ -26,6 +26,17 @@ for queue in (orders, later):
 Order.objects.create(state="asked")  # the source finds it
 """
 
+TELL = """
+import logging
+from bide.observing.logs import configure
+from django.conf import settings
+
+settings.DEBUG = True
+configure(as_json=False, level="info")
+import bide.contrib.django.worker
+logging.getLogger("django.dispatch").warning("told by Django")
+"""
+
 OTHERS = """
     SELECT count(*) FROM pg_stat_activity
     WHERE datname = 'kit' AND application_name <> 'bide' AND pid <> pg_backend_pid()
@@ -93,6 +104,15 @@ def test_a_worker_lets_its_connections_go(
         until(kit, OTHERS, [(0,)])
     with psycopg.connect(postgres.url, autocommit=True) as admin:
         admin.execute("DROP DATABASE kit")
+
+
+def test_what_django_tells_is_once_in_the_log_of_a_worker(tmp_path: Path) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", TELL], cwd=PROJECT, capture_output=True, text=True, check=True,
+        env={**os.environ, "KIT_FOLDER": str(tmp_path),
+             "DJANGO_SETTINGS_MODULE": "project.settings"},
+    ).stderr  # fmt: skip
+    assert told.count("told by Django") == 1
 
 
 def test_no_migration_is_missing(run: Run) -> None:

@@ -1,5 +1,7 @@
 """The app of a project, for `manage.py bide worker`: the handlers of all its applications."""
 
+import logging
+
 import django
 from django.apps import apps
 from django.conf import settings
@@ -15,6 +17,9 @@ TARGET = "bide.contrib.django.worker:app"
 
 if not apps.ready:  # a process of the worker has begun
     django.setup()
+    if "django" not in settings.LOGGING.get("loggers", {}):  # the worker's log has these lines, too
+        own = logging.getLogger("django")
+        own.handlers = [handler for handler in own.handlers if handler.name != "console"]
 
 
 def _app_of_project() -> bide.App:
