@@ -144,7 +144,7 @@ def test_an_id_that_becomes_free_meanwhile_is_taken(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"headers": {"x-delay": "soon"}}, "x-delay='soon' must be a number"),
+        ({"headers": {"x-delay": "soon"}}, "x-delay='soon' must be milliseconds"),
         ({"body": b"x" * 2_001}, "takes 2,001 bytes, the limit is 2,000"),
     ],
 )
