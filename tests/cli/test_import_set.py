@@ -84,11 +84,11 @@ def test_a_key_that_is_a_slip_of_the_pen_is_told_in_a_pipe(
         (("no-such-file",), "No such file"),
         (
             ("sqlite:///x.db", "--redis-zset", "delayed"),
-            "sqlite:///x.db is not a Redis URL; --redis-zset",
+            "'sqlite:///x.db' is no Redis: redis://",
         ),
         (
             ("http://me:s3@h/", "--redis-zset", "delayed"),
-            "http://me:***@h/ is not a Redis URL",
+            "'http://me:***@h/' is no Redis",
         ),
     ],
 )

@@ -13,7 +13,6 @@ from bide.cli.errors import raise_on_termination, usage_error
 from bide.cli.input import export_lines
 from bide.cli.output import DONE, NOTHING, Bar, Output, plural, warn
 from bide.cli.store import Store, on_any_store, on_store
-from bide.engines.registry import mask
 from bide.queue.sorted_set import load_sorted_set
 from bide.queue.sync import Queue
 from bide.queue.takeover import take_over
@@ -148,11 +147,6 @@ def import_(
             allow_pickle=allow_pickle, delayed_only=delayed_only,
         )  # fmt: skip
     if redis_zset is not None:
-        if not file.startswith(("redis", "unix")):
-            raise usage_error(
-                f"{mask(file)} is not a Redis URL; --redis-zset needs one in place of FILE: "
-                "redis://, rediss://, unix://, ..."
-            )
         trial = store.trial(queue, max_body, dry_run=dry_run)
         return _import_set(out, trial, file, redis_zset, **options)
     if dry_run or not unset:
