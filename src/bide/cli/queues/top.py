@@ -80,9 +80,6 @@ class PacedForecast:
 class Poller:
     """Reads a store again and again; keeps the last sample and the one before."""
 
-    waits = False
-    """Whether to wait for a store that is down, even without a terminal."""
-
     def __init__(self, store: Store, prefix: str, interval: float) -> None:
         self.store = store
         self.prefix = prefix
@@ -131,8 +128,6 @@ class Poller:
 
 class EventPoller(Poller):
     """Reads what changes from the event stream of a server."""
-
-    waits = True
 
     def __init__(self, store: Store, prefix: str, interval: float) -> None:
         super().__init__(store, prefix, interval)
@@ -238,7 +233,7 @@ def _print_objects(out: Output, poller: Poller, once: bool) -> None:
             return
         before = poller.trouble
         poller.refresh()
-        if poller.trouble is not None and not poller.waits:
+        if poller.trouble is not None and not poller.store.remote:
             raise poller.trouble
         if poller.trouble is not None and before is None:
             warn(f"{poller.trouble}; waiting for it")

@@ -64,7 +64,7 @@ def rule_in_words(rule: Recurrence) -> tuple[str, str]:
     """Return a schedule for people, and its zone."""
     if isinstance(rule, Every):
         return f"every {format_duration(rule.period)}", rule.zone.key
-    return rule.spec.removeprefix("cron ").removesuffix(f" {rule.zone.key}"), rule.zone.key
+    return rule.expression, rule.zone.key
 
 
 def upcoming(rule: Recurrence, first: int, count: int) -> list[int]:
