@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any, NoReturn, overload
 
 from bide.consuming.handler import make_handler
@@ -87,10 +88,10 @@ class Celery(App):
         self.tasks: dict[str, Task] = {}
         """The tasks by name."""
         self._default = queue
-        self._result_ttl = result_ttl
         self._lease = lease
         self._concurrency = concurrency
-        self._queues: dict[str, Queue | None] = {queue: None}
+        self._queues = {queue: None}
+        self._queue = cache(lambda name: Queue(name, self._url, result_ttl=result_ttl))
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in _NOT_THERE:
@@ -198,12 +199,6 @@ class Celery(App):
     def AsyncResult(self, id: str) -> "AsyncResult":
         """Return the handle of a task that was sent."""
         return AsyncResult(id, self)
-
-    def _queue(self, name: str) -> Queue:
-        found = self._queues[name]
-        if found is None:
-            found = self._queues[name] = Queue(name, self._url, result_ttl=self._result_ttl)
-        return found
 
     def _register(self) -> None:
         """Let each queue know each task: any task may be sent to any of them."""

@@ -18,8 +18,9 @@ handlers.
 """
 
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager
+from functools import cache, partial
 from typing import Any, cast
 
 import click
@@ -93,7 +94,7 @@ class Bide(ContextApp):
         Raises:
             WrongContext: at its use: `init_app` was not called.
         """
-        return cast("Queue", LocalProxy(lambda: self._opened().queue(name, options)))
+        return cast("Queue", LocalProxy(lambda: self._opened().queue(name, **options)))
 
     def _thread_context(self) -> AbstractContextManager[object]:
         """Return a context of the application, with its own teardown."""
@@ -127,14 +128,7 @@ class _Opened:
     def __init__(self, jobs: Bide, url: str) -> None:
         self.jobs = jobs
         self.url = url
-        self._queues: dict[tuple[object, ...], Queue] = {}
-
-    def queue(self, name: str, options: Mapping[str, Any]) -> Queue:
-        key = name, *sorted(options.items())
-        found = self._queues.get(key)
-        if found is None:  # of two threads that come here at once, one wins; a queue is cheap
-            found = self._queues.setdefault(key, Queue(name, **{"url": self.url, **options}))
-        return found
+        self.queue = cache(partial(Queue, url=url))
 
 
 TARGET = "bide.contrib.flask.target:app"
