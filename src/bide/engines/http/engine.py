@@ -26,14 +26,20 @@ class _Batch(msgspec.Struct):
     commands: Sequence[Command]
 
 
-class _Failed(msgspec.Struct, tag="failed"):
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """Stands for the reply of a command that was not carried out."""
+
     error: str
+    """The name of the exception that bide raises."""
     detail: str
 
 
-class _Replies(msgspec.Struct):
-    replies: list[Reply | Part | Undone | _Failed]
+class Replies(msgspec.Struct):
+    """A reply for each command, in their order."""
+
+    replies: list[Reply | Part | Undone | Failed]
     now: int
+    """The server's clock, in Unix milliseconds."""
 
 
 class _About(msgspec.Struct):
@@ -41,7 +47,7 @@ class _About(msgspec.Struct):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Replies).decode
+_decode = msgspec.msgpack.Decoder(Replies).decode
 
 
 class HttpEngine:
@@ -89,7 +95,7 @@ class HttpEngine:
         ahead = middle - answer.now if now is None else 0
         outcomes: list[Any] = []
         for reply in answer.replies:
-            if isinstance(reply, _Failed):
+            if isinstance(reply, Failed):
                 outcomes.append(error_named(reply.error)(reply.detail))
             else:
                 outcomes.append(reply if abs(ahead) <= SAME_TIME else _shifted(reply, ahead))

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from bide.engines.http.answers import error_of
+from bide.engines.http.engine import Failed, Replies
 from bide.engines.port import Capabilities
 from bide.model import commands as cmd
 from bide.model.ended import PENDING
@@ -14,7 +15,7 @@ from bide.model.errors import BideError, InvalidArgument
 from bide.model.identity import actor_of
 from bide.model.limits import MAX_BATCH_MESSAGES, MAX_COMMANDS
 from bide.model.message import withheld
-from bide.model.replies import Claimed, Ends, Explained, Found, Names, Page, Reply
+from bide.model.replies import Claimed, Ends, Explained, Found, Names, Page
 from bide.model.undoing import Bulk, Part, Undo, Undone
 from bide.observing.heartbeat import is_register
 from bide.server import validate
@@ -29,22 +30,6 @@ from bide.server.routes.undoing import execute
 from bide.server.service import own_names
 
 route = Routes("batch")
-
-
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """Stands for the reply of a command that was not carried out."""
-
-    error: str
-    """The name of the exception that bide raises."""
-    detail: str
-
-
-class Replies(msgspec.Struct):
-    """A reply for each command, in their order."""
-
-    replies: list[Reply | Part | Undone | Failed]
-    now: int
-    """The server's clock, in Unix milliseconds."""
 
 
 class About(msgspec.Struct):
