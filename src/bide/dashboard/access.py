@@ -7,12 +7,11 @@ from typing import Any
 import msgspec
 
 from bide.model.errors import InvalidArgument
-from bide.server.access.rights import ALL_QUEUES, Caller
+from bide.server.access.rights import ALL_QUEUES, RIGHT_OF_VERB, Caller, Right
 
-RIGHTS = {
-    "cancel": "change", "reschedule": "change", "edit": "change", "copy": "put", "release": "admin",
-    "revive": "admin", "purge": "admin", "pause": "admin", "delete": "admin",
-    "subscriptions": "admin", "audit": "read", "stop": "admin",
+RIGHTS: dict[str, Right] = {
+    **RIGHT_OF_VERB, "edit": "change", "copy": "put", "release": "admin", "pause": "admin",
+    "delete": "admin", "subscriptions": "admin", "audit": "read", "stop": "admin",
 }  # fmt: skip
 """The right of a token that each action needs."""
 
