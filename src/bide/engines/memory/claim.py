@@ -44,7 +44,7 @@ def claim(queue: QueueState, command: Claim, now: int, exactly: float) -> Claime
         if not budget.takes(size_of(record)):
             break
         if limited:
-            freed.append(queue.lines.freed(record))
+            freed.append(queue.lines.freed_at(record))
         taken.append(record)
         until = now + command.lease
         queue.lease(record, queue.token + 1, command.holder, now, until)

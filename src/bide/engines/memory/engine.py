@@ -188,7 +188,7 @@ class MemoryEngine:
             if (value := getattr(command, name)) is not None:
                 setattr(queue, name, value)
         wake = now if queue.limit(command) or resumed else None
-        limits = (getattr(queue.lines, name) for name in LIMITS)
+        limits = (getattr(queue.lines.limits, name) for name in LIMITS)
         return Settings(queue.paused, queue.keep, wake, queue.history, queue.result_ttl, *limits)
 
     def _delete(self, command: cmd.Delete, now: int) -> Deleted:

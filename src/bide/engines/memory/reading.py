@@ -84,7 +84,7 @@ def count(queue: QueueState, command: Count, now: int) -> Counts:
         recount=sizes if command.recount else None,
         strays=0 if command.recount else None,
         stored=_stored(queue) if command.stored else None,
-        **{name: getattr(queue.lines, name) for name in LIMITS},
+        **{name: getattr(queue.lines.limits, name) for name in LIMITS},
     )
 
 
@@ -119,7 +119,7 @@ def explain(queue: QueueState, command: Explain, now: int) -> Explained:
         _ahead(queue, record, now) if waits else None,
         seen.holder, record.since, record.extended, seen.until, seen.ended,
         successor=None if record.successor is None else record.successor.at,
-        limited=queue.lines.limited(record) if queue.lines and waits else None,
+        limited=queue.lines.holds(record) if queue.lines and waits else None,
     )  # fmt: skip
 
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from bide.engines.limiter import Limiter, key_of
 from bide.engines.sqlite.tables import SQL, GroupRow, LimitRow, QueueRow
 from bide.model.commands import Configure
-from bide.model.rank import EVERYTHING, GAP, PROMOTE, after_service, delayed_reach
+from bide.model.rank import EVERYTHING, PROMOTE, delayed_reach
 from bide.model.replies import Limited, Outcomes
-from bide.model.times import CREDIT, LIMITS, served
+from bide.model.times import CREDIT, LIMITS
 
 if TYPE_CHECKING:
     from bide.engines.sqlite.session import Session
@@ -21,12 +22,7 @@ if TYPE_CHECKING:
 NONE, TURNS, RESTING, IDLE = range(4)
 
 
-def key_of(group: str | None) -> str:
-    """Return the key of a group."""
-    return "" if group is None else f"={group}"
-
-
-class Lines:
+class Lines(Limiter):
     """The lines of one limited queue, in one transaction.
 
     Args:
@@ -36,11 +32,9 @@ class Lines:
     """
 
     def __init__(self, session: "Session", row: LimitRow, now: int) -> None:
+        super().__init__(row, now)  # the caller sets `running` before it asks
         self._run, self._run_many = session.run, session.run_many
         self.row = row
-        self.now = now
-        self.running = 0
-        """How many messages of the queue are leased; the caller sets it before it asks."""
         self._groups: dict[str, GroupRow] = {}
         self._saved = msgspec.structs.astuple(row)
 
@@ -81,29 +75,19 @@ class Lines:
 
         If it is `leased` now, its group gets the last turn.
         """
-        row, group = self.row, self._group(key)
-        found = self._run(SQL.drop_line, (row.queue, key, rank, seq)).rowcount
+        group = self._group(key)
+        found = self._run(SQL.drop_line, (self.row.queue, key, rank, seq)).rowcount
         group.waiting -= found
         if leased:
-            row.turn = after_service(row.turn)
-            group.turn = row.turn + GAP
-            group.running += 1
-            self.running += 1
-            row.last = served(row.last, row.rate, self.now)
-            group.last = served(group.last, row.group_rate, self.now)
+            self.lease(group)
         if found or leased:
             self._save(group)
 
     def stop(self, groups: Iterable[str | None]) -> None:
         """Count messages that are not leased any more, by their groups."""
-        if self.full:
-            self.row.freed = self.now // 1000
         for key, count in Counter(map(key_of, groups)).items():
             group = self._group(key)
-            if self._is_full(group):
-                group.freed = self.now // 1000
-            group.running -= count
-            self.running -= count
+            self.end_leases(group, count)
             self._save(group)
 
     # Whose turn it is.
@@ -126,12 +110,9 @@ class Lines:
         """Return the group whose first message may be served now."""
         return self._first(TURNS) if self.open else None
 
-    def freed(self, key: str, due: int) -> int:
-        """Return when the last limit let the first message of a group go, in milliseconds."""
-        group = self._group(key)
-        opens = -(-max(self._opens, self._opens_for(group)) // 1000)
-        freed = max(self.row.freed, group.freed, opens)
-        return freed if freed > due else 0
+    def freed_at(self, key: str, due: int) -> int:
+        """Return when the last limit let the first message of a group go: see `freed`."""
+        return self.freed(self._group(key), due)
 
     def opens(self) -> int | None:
         """Return when a message may be served, in microseconds; `None`: when a lease has ended."""
@@ -139,23 +120,13 @@ class Lines:
             return None
         self.wake()
         if self._first(TURNS) is not None:
-            return max(self.now, self._opens)
+            return max(self.now, self.reopens)
         group = self._first(RESTING)
-        return None if group is None else max(self._opens_for(group), self._opens)
+        return None if group is None else max(self.reopens_for(group), self.reopens)
 
-    def limited(self, group: str | None) -> Limited | None:
+    def holds(self, group: str | None) -> Limited | None:
         """Return which limit holds a message of a group back."""
-        row, mine = self.row, self._group(key_of(group))
-        if self.full:
-            return Limited("limit", row.limit, self.running)
-        if self._is_full(mine):
-            return Limited("group_limit", row.group_limit, mine.running)
-        opens = self._opens_for(mine)
-        if self._opens > max(self.now, opens):
-            return Limited("rate", row.rate, self.running, -(-self._opens // 1000))
-        if opens > self.now:
-            return Limited("group_rate", row.group_rate, mine.running, -(-opens // 1000))
-        return None
+        return self.limited(self._group(key_of(group)))
 
     def ahead(self, group: str | None, rank: int, seq: int, limit: int) -> int:
         """Return how many messages of a group are in line before a place, up to a limit."""
@@ -197,32 +168,12 @@ class Lines:
         if values != self._saved:
             self._run(SQL.save_limit, values)
 
-    @property
-    def open(self) -> bool:
-        """Whether the limits of the queue allow a message now."""
-        return not self.full and self._opens <= self.now
-
-    @property
-    def full(self) -> bool:
-        """Whether no more messages may be leased."""
-        return 0 < self.row.limit <= self.running
-
-    @property
-    def _opens(self) -> int:
-        return self.row.last + self.row.rate if self.row.rate else 0
-
-    def _is_full(self, group: GroupRow) -> bool:
-        return bool(group.key) and 0 < self.row.group_limit <= group.running
-
-    def _opens_for(self, group: GroupRow) -> int:
-        return group.last + self.row.group_rate if group.key and self.row.group_rate else 0
-
     def _standing_of(self, group: GroupRow) -> int:
         if not group.waiting:
             return NONE if group.running else IDLE
-        if self._is_full(group):
+        if self.is_full(group):
             return NONE
-        return RESTING if self._opens_for(group) > self.now else TURNS
+        return RESTING if self.reopens_for(group) > self.now else TURNS
 
     def _group(self, key: str) -> GroupRow:
         group = self._groups.get(key)

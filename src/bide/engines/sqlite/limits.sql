@@ -1,22 +1,22 @@
 -- Statements of limited queues. See statements.sql for how they are written.
 
 -- name: load_limit
-SELECT * FROM bide_limit WHERE queue = ?;
+SELECT {limits} FROM bide_limit WHERE queue = ?;
 
 -- name: save_limit
-INSERT OR REPLACE INTO bide_limit VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT OR REPLACE INTO bide_limit ({limits}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: load_group
-SELECT key, running, waiting, turn, last, freed FROM bide_group WHERE queue = ? AND key = ?;
+SELECT key, running, turn, last, freed, waiting FROM bide_group WHERE queue = ? AND key = ?;
 
 -- name: save_group
 INSERT OR REPLACE INTO bide_group
-  (key, running, waiting, turn, last, freed, queue, standing, rank)
+  (key, running, turn, last, freed, waiting, queue, standing, rank)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: groups_standing
 -- The first groups of a standing, up to a rank.
-SELECT key, running, waiting, turn, last, freed FROM bide_group WHERE queue = ? AND standing = ? AND rank <= ?
+SELECT key, running, turn, last, freed, waiting FROM bide_group WHERE queue = ? AND standing = ? AND rank <= ?
 ORDER BY rank, key LIMIT ?;
 
 -- name: forget_groups

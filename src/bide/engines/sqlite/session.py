@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from bide.engines.sqlite.limits import Lines, key_of
+from bide.engines.limiter import key_of
+from bide.engines.sqlite.limits import Lines
 from bide.engines.sqlite.successors import followed
 from bide.engines.sqlite.tables import (
     ACKED,
@@ -87,8 +88,9 @@ class Session:
         """Return the lines of a limited queue."""
         lines = self._lines.get(queue.id)
         if lines is None:
-            found = self.run(SQL.load_limit, (queue.id,)).fetchone() or (queue.id,)
-            lines = Lines(self, LimitRow(*found), int(self.exactly * 1000))
+            found = self.run(SQL.load_limit, (queue.id,)).fetchone()
+            row = LimitRow(*found) if found else LimitRow(queue=queue.id)
+            lines = Lines(self, row, int(self.exactly * 1000))
             self._lines[queue.id] = lines
         lines.running = queue.leased
         return lines

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from bide.engines.limiter import Group, Limits
 from bide.model.commands import Where
 from bide.model.message import STATES, Failure, Item, Message, State, unreadable
 from bide.model.rank import EVERYTHING
@@ -61,32 +62,18 @@ class QueueRow(msgspec.Struct, gc=False):
         return Flow(*msgspec.structs.astuple(self)[16:])
 
 
-class LimitRow(msgspec.Struct, gc=False):
+class LimitRow(Limits, gc=False):
     """A row of the table `bide_limit`."""
 
-    queue: int
-    limit: int = 0
-    rate: int = 0
-    group_limit: int = 0
-    group_rate: int = 0
-    turn: int = 0
-    last: int = 0
-    freed: int = 0
+    queue: int = 0
     rank: int | None = None
     seq: int | None = None
-    looked: str = ""
-    """The last group looked ahead at; empty: there were no more."""
 
 
-class GroupRow(msgspec.Struct, gc=False):
+class GroupRow(Group, gc=False):
     """A row of the table `bide_group`, but for its place among others."""
 
-    key: str
-    running: int = 0
     waiting: int = 0
-    turn: int = 0
-    last: int = 0
-    freed: int = 0
 
 
 class Place(NamedTuple):
@@ -231,6 +218,7 @@ class _Statements:
         columns = {
             "message": ", ".join([*(f'm."{name}"' for name in message), size]),
             "place": ", ".join(f"m.{name}" for name in Place._fields[:8]),
+            "limits": ", ".join(f'"{name}"' for name in LimitRow.__struct_fields__),
             "queue": ", ".join(QueueRow.__struct_fields__),
             "set_queue": ", ".join(f"{name} = ?" for name in QueueRow.__struct_fields__[2:]),
         }

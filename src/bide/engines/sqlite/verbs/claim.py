@@ -62,7 +62,7 @@ def claim(session: Session, command: Claim) -> Claimed:
         else:
             break
         if lines is not None:
-            freed += [] if is_late else [lines.freed(group, row.due)]
+            freed += [] if is_late else [lines.freed_at(group, row.due)]
             lines.leave(group, row.rank, row.seq, leased=not is_late)
     rows.close()
     left = good + late

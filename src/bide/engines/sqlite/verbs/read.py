@@ -303,7 +303,7 @@ def explain(session: Session, command: Explain) -> Explained:
     place = Place(*columns)
     state = place.state(session.now)
     group = session.groups_of([place.seq])[place.seq] if queue.limited else None
-    limited = session.lines(queue).limited(group) if queue.limited and state == "ready" else None
+    limited = session.lines(queue).holds(group) if queue.limited and state == "ready" else None
     successor = successors(session, queue, [place.id]).get(place.id)
     return Explained(
         session.now, pauses, state, place.due, planned, place.priority,

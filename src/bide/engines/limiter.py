@@ -1,0 +1,124 @@
+"""Whether the limits of a queue allow a message, for engines that keep what counts in structs.
+
+Times are microseconds; those at which a lease made room are milliseconds.
+"""
+
+import msgspec
+
+from bide.model.rank import GAP, after_service
+from bide.model.replies import Limited
+from bide.model.times import served
+
+
+class Limits(msgspec.Struct, gc=False):
+    """The limits of a queue, and what they depend on."""
+
+    limit: int = 0
+    rate: int = 0
+    group_limit: int = 0
+    group_rate: int = 0
+    turn: int = 0
+    """See `bide.model.rank`."""
+    last: int = 0
+    """When the last message counts as served (see `bide.model.times`)."""
+    freed: int = 0
+    """When a lease ended last while the queue was full."""
+    looked: str = ""
+    """The last group that a claim has looked ahead at; empty: there were no more."""
+
+
+class Group(msgspec.Struct, gc=False):
+    """A group of a limited queue."""
+
+    key: str
+    """Its name behind "="; empty for messages without a group, which no limit of a group binds."""
+    running: int = 0
+    """How many of its messages are leased."""
+    turn: int = 0
+    last: int = 0
+    freed: int = 0
+
+
+def key_of(group: str | None) -> str:
+    """Return the key of a group."""
+    return "" if group is None else f"={group}"
+
+
+class Limiter:
+    """What the limits of one queue allow.
+
+    Args:
+        limits: of the queue.
+        now: the time, which the caller may set again.
+    """
+
+    def __init__(self, limits: Limits, now: int) -> None:
+        self.limits = limits
+        self.now = now
+        self.running = 0
+        """How many messages of the queue are leased."""
+
+    @property
+    def open(self) -> bool:
+        """Whether the limits of the queue allow a message now."""
+        return not self.full and self.reopens <= self.now
+
+    @property
+    def full(self) -> bool:
+        """Whether no more messages may be leased."""
+        return 0 < self.limits.limit <= self.running
+
+    @property
+    def reopens(self) -> int:
+        """From when the rate of the queue allows a message; 0: at any time."""
+        return self.limits.last + self.limits.rate if self.limits.rate else 0
+
+    def is_full(self, group: Group) -> bool:
+        """Tell whether no more messages of a group may be leased."""
+        return bool(group.key) and 0 < self.limits.group_limit <= group.running
+
+    def reopens_for(self, group: Group) -> int:
+        """Return from when the rate of groups allows a message of one; 0: at any time."""
+        rate = self.limits.group_rate
+        return group.last + rate if group.key and rate else 0
+
+    def lease(self, group: Group) -> None:
+        """Count a message that is leased now, and give its group the last turn."""
+        limits = self.limits
+        limits.turn = after_service(limits.turn)
+        group.turn = limits.turn + GAP
+        group.running += 1
+        self.running += 1
+        limits.last = served(limits.last, limits.rate, self.now)
+        group.last = served(group.last, limits.group_rate, self.now)
+
+    def end_leases(self, group: Group, count: int = 1) -> None:
+        """Count messages of a group that are not leased any more."""
+        if self.full:
+            self.limits.freed = self.now // 1000
+        if self.is_full(group):
+            group.freed = self.now // 1000
+        group.running -= count
+        self.running -= count
+
+    def freed(self, group: Group, due: int) -> int:
+        """Return when the last limit let a message of a group go that is to be served.
+
+        0: none has held it since it was `due`.
+        """
+        reopens = -(-max(self.reopens, self.reopens_for(group)) // 1000)
+        freed = max(self.limits.freed, group.freed, reopens)
+        return freed if freed > due else 0
+
+    def limited(self, group: Group) -> Limited | None:
+        """Return which limit holds a message of a group back."""
+        limits, reopens = self.limits, self.reopens_for(group)
+        if self.full:
+            return Limited("limit", limits.limit, self.running)
+        if self.is_full(group):
+            return Limited("group_limit", limits.group_limit, group.running)
+        if self.reopens > max(self.now, reopens):
+            return Limited("rate", limits.rate, self.running, -(-self.reopens // 1000))
+        if reopens > self.now:
+            return Limited("group_rate", limits.group_rate, group.running, -(-reopens // 1000))
+        return None
