@@ -11,7 +11,7 @@ from bide.model import commands as cmd
 from bide.model.errors import AccessDenied, InvalidArgument
 from bide.model.identity import RESERVED
 from bide.model.limits import MAX_NAME, MAX_PATTERNS
-from bide.model.undoing import Bulk, Undo, Verb, is_records
+from bide.model.undoing import Bulk, Undo, is_records
 from bide.observing.heartbeat import QUEUE as REGISTER
 from bide.observing.heartbeat import is_register
 from bide.observing.workers import is_stops
@@ -47,7 +47,7 @@ _OF_COMMAND: dict[type[cmd.Command], Right] = {
 """The right of each command, the same as that of its route."""
 
 
-RIGHT_OF_VERB: dict[Verb, Right] = {
+RIGHT_OF_VERB: dict[str, Right] = {
     "cancel": "change", "reschedule": "change", "purge": "admin", "revive": "admin",
 }  # fmt: skip
 """The right for a bulk change, and for taking it back."""
