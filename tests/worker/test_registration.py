@@ -35,12 +35,12 @@ async def good(app: bide.App) -> AsyncIterator[None]:
 @pytest.mark.parametrize(
     ("lifespan", "hint"),
     [
-        (3, "lifespan=3 must be a function that takes the app .*: 3 is not a callable object"),
+        (3, "must take the app; a lifespan is a function .*: 3 is not a callable object"),
         (bare_async, "bare_async must be .* @contextlib.asynccontextmanager if it is async$"),
         (bare_plain, "bare_plain must be .* under @contextlib.contextmanager, or"),
         (no_yield, "no_yield must be .* yields once"),
-        (ignores_the_app, "ignores_the_app must be .* takes the app .*: too many positional"),
-        (contextlib.nullcontext(), "must be a function that takes the app .* is not a callable"),
+        (ignores_the_app, "ignores_the_app must take the app; .*: too many positional"),
+        (contextlib.nullcontext(), "a lifespan is a function that takes the app .* is not a call"),
     ],
 )
 def test_a_lifespan_that_cannot_be_one(lifespan: Any, hint: str) -> None:

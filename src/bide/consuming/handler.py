@@ -291,6 +291,20 @@ class Unwanted(Exception):
     """`still_wanted` returned false."""
 
 
+def check_takes(function: Any, count: int, what: str) -> None:
+    """Check that a function can be called with so many arguments, which `what` names.
+
+    Raises:
+        InvalidArgument: it takes others.
+    """
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError as error:
+        raise InvalidArgument(f"{name_of(function)} must take {what}: {error}") from None
+    except ValueError:  # a function written in C may have no signature
+        return
+
+
 def name_of(function: Any) -> str:
     """Return the name of a function for logs and errors."""
     inner = getattr(function, "func", function)  # of a functools.partial

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import msgspec
 
 from bide.clock import SYSTEM_CLOCK, Clock
-from bide.consuming.handler import Handler, Middleware, make_handler, name_of
+from bide.consuming.handler import Handler, Middleware, check_takes, make_handler, name_of
 from bide.consuming.queue_handlers import QueueHandlers, check_decorator, lease_of
 from bide.engines.registry import DEFAULT_URL, mask, opener
 from bide.model.backoff import Backoff
@@ -285,12 +285,7 @@ class App(Periodic):
                 f"{name_of(function)} must be an async function (delivery, go_on); it runs on the "
                 "event loop, around plain handlers too"
             )
-        try:
-            inspect.signature(function).bind(None, None)
-        except TypeError as error:
-            raise InvalidArgument(
-                f"{name_of(function)} must take (delivery, go_on): {error}"
-            ) from None
+        check_takes(function, 2, "(delivery, go_on)")
         self._middleware.append(function)
         return function
 

@@ -9,7 +9,7 @@ from contextlib import (
 )
 from typing import TYPE_CHECKING, Any
 
-from bide.consuming.handler import name_of
+from bide.consuming.handler import check_takes, name_of
 from bide.model.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -29,18 +29,11 @@ def checked_lifespan(function: Any) -> Lifespan | None:
     Raises:
         InvalidArgument: it is not a lifespan.
     """
-    why = ""
-    try:
-        if function is not None:
-            inspect.signature(function).bind(None)
-    except TypeError as error:
-        why = f": {error}"
-    except ValueError:  # a function written in C may have no signature
-        pass
-    kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction, inspect.iscoroutinefunction)
-    if why or any(bare(function) for bare in kinds):
-        told = name_of(function) if callable(function) else repr(function)
-        raise InvalidArgument(f"lifespan={told} must be {SHAPE}{why}")
+    if function is not None:
+        check_takes(function, 1, f"the app; a lifespan is {SHAPE}")
+        kinds = inspect.isgeneratorfunction, inspect.isasyncgenfunction, inspect.iscoroutinefunction
+        if any(bare(function) for bare in kinds):
+            raise InvalidArgument(f"lifespan={name_of(function)} must be {SHAPE}")
     checked: Lifespan | None = function
     return checked
 

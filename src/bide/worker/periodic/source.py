@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from bide.consuming.graceful_stop import first_of
-from bide.consuming.handler import name_of
+from bide.consuming.handler import check_takes
 from bide.consuming.handling import Handling
 from bide.consuming.outcomes import Bury, Discard, Retry
 from bide.consuming.store_client import StoreClient
@@ -215,13 +215,7 @@ def inspect_source(function: Callable[..., Any], queue: str, name: str | None) -
     """
     if not callable(function):
         raise InvalidArgument(f"a source must be a function, not a {type(function).__name__}")
-    called = name_of(function)
-    try:
-        inspect.signature(function).bind(0, 1)
-    except TypeError as error:
-        raise InvalidArgument(
-            f"{called} must take (after, before), the start and end of a window: {error}"
-        ) from error
+    check_takes(function, 2, "(after, before), the start and end of a window")
     chosen = getattr(function, "__name__", "") if name is None else name
     if not isinstance(chosen, str) or not _NAME.fullmatch(chosen):
         raise InvalidArgument(
