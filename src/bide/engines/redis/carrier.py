@@ -212,9 +212,9 @@ class Carrier:
         self.nodes.lose(connection.address)
         error = StoreUnavailable(
             f"{self._settings.shown}: the connection to {shown_address(connection.address)} was "
-            f"lost ({lost.cause}); is the server running, and has it a replica to take its place?"
+            f"lost ({lost}); is the server running, and has it a replica to take its place?"
         )
-        error.__cause__ = lost.cause
+        error.__cause__ = lost.__cause__
         for each in due:
             if each is not None:
                 each.answer, each.again, each.asking, each.away = error, True, None, False

@@ -55,11 +55,7 @@ def check_layout(version: bytes | None, shown: str) -> None:
 
 
 class Lost(Exception):
-    """The connection broke, because of `cause`."""
-
-    def __init__(self, cause: Exception) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
+    """The connection broke; its cause is what broke it, in the same words."""
 
 
 class Connection:
@@ -96,7 +92,7 @@ class Connection:
                 self._end(lost)
         except BaseException as error:
             self.close()
-            cause = error.cause if isinstance(error, Lost) else error
+            cause = error.__cause__ if isinstance(error, Lost) else error
             if not isinstance(cause, (raised.RedisError, Refusal, OSError)):
                 raise
             raise no_connection(cause, self._shown, shown_address(address)) from cause
@@ -118,7 +114,7 @@ class Connection:
         try:
             answer = self.ask(*command)
         except Lost as lost:
-            raise StoreUnavailable(f"{self._shown}: {lost}") from lost.cause
+            raise StoreUnavailable(f"{self._shown}: {lost}") from lost.__cause__
         if isinstance(answer, Refusal):
             raise translate(answer, self._shown)
         return answer
@@ -182,7 +178,7 @@ class Connection:
         if error is not None:
             self.close()
         if isinstance(error, _BROKEN):
-            raise Lost(error) from error
+            raise Lost(str(error)) from error
 
     def _read(self) -> None:
         data = self.socket.recv(65536)
