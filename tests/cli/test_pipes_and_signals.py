@@ -290,6 +290,27 @@ def test_an_exec_that_does_not_heed_is_killed_at_a_second_interrupt(
     assert message.state == "ready"
 
 
+def test_an_exec_in_a_loop_goes_on_after_a_message_that_died(
+    orders: bide.Queue, url: str, tmp_path: Path
+) -> None:
+    orders.put(1, id="a", attempts=1)
+    assert orders.claim(lease=0.2)
+    mark = tmp_path / "runs"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bide", "claim", "orders", "--loop",
+         "--exec", f"echo $BIDE_ID > {mark}"],
+        env={**os.environ, "BIDE_URL": url}, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stderr is not None
+    assert b"a of orders, attempt 1: it is dead now" in process.stderr.readline()
+    orders.put(2, id="b")
+    until(lambda: process.poll() is not None or mark.exists())
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=BOUND)
+    assert process.returncode == 143
+    assert mark.read_text() == "b\n"
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a file that is always full")
 @pytest.mark.parametrize(
     "command",

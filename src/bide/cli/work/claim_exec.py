@@ -107,7 +107,10 @@ class CommandConsumer(Consumer):
     async def ask(self, command: Claim) -> Claimed:
         """Wait for a message as long as the user wants to."""
         if self._count is None and self._patience is None:
-            return await super().ask(command)
+            # An empty reply only says that messages died, or that the store is back.
+            while not (reply := await super().ask(command)).messages:
+                pass
+            return reply
         return await self._store_client.once(Claimed, command, self, self._patience)
 
     def judge(self, one: Handling, error: BaseException) -> Verdict | None:
