@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -36,6 +37,13 @@ configure(as_json=False, level="info")
 import bide.contrib.django.worker
 logging.getLogger("django.dispatch").warning("told by Django")
 """
+
+OWN_LOG = {
+    "version": 1,
+    "formatters": {"own": {"format": "own form: %(message)s"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "own"}},
+    "loggers": {"django": {"handlers": ["console"], "propagate": False}},
+}
 
 OTHERS = """
     SELECT count(*) FROM pg_stat_activity
@@ -106,13 +114,34 @@ def test_a_worker_lets_its_connections_go(
         admin.execute("DROP DATABASE kit")
 
 
-def test_what_django_tells_is_once_in_the_log_of_a_worker(tmp_path: Path) -> None:
-    told = subprocess.run(
-        [sys.executable, "-c", TELL], cwd=PROJECT, capture_output=True, text=True, check=True,
-        env={**os.environ, "KIT_FOLDER": str(tmp_path),
+def _told(folder: Path, program: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True,
+        env={**os.environ, "KIT_FOLDER": str(folder),
              "DJANGO_SETTINGS_MODULE": "project.settings"},
     ).stderr  # fmt: skip
-    assert told.count("told by Django") == 1
+
+
+def test_what_django_tells_is_once_in_the_log_of_a_worker(tmp_path: Path) -> None:
+    assert _told(tmp_path, TELL).count("told by Django") == 1
+
+
+@pytest.mark.parametrize(("by", "what"), [(None, {}), ("project.log.configure", "a file")])
+def test_what_a_project_itself_has_set_for_the_log_of_django_stays(
+    tmp_path: Path, by: str | None, what: Any
+) -> None:
+    program = (
+        "import logging.config, sys\n"
+        "from types import SimpleNamespace\n"
+        "from django.conf import settings\n"
+        f"own = lambda *_: logging.config.dictConfig({OWN_LOG})\n"
+        "sys.modules['project.log'] = SimpleNamespace(configure=own)\n"
+        f"settings.LOGGING_CONFIG, settings.LOGGING = {by!r}, {what!r}\n"
+        "own()\n"
+        "import bide.contrib.django.worker\n"
+        "logging.getLogger('django.dispatch').warning('told by Django')\n"
+    )
+    assert _told(tmp_path, program) == "own form: told by Django\n"
 
 
 def test_no_migration_is_missing(run: Run) -> None:

@@ -5,6 +5,7 @@ import logging
 import django
 from django.apps import apps
 from django.conf import settings
+from django.utils.log import RequireDebugTrue
 from django.utils.module_loading import autodiscover_modules
 
 import bide
@@ -15,11 +16,19 @@ __all__ = ["TARGET", "app"]
 
 TARGET = "bide.contrib.django.worker:app"
 
+
+def _is_of_django(handler: logging.Handler) -> bool:
+    """Tell whether Django made a handler that prints, and not the settings of the project."""
+    return handler.name == "console" and any(
+        isinstance(one, RequireDebugTrue) for one in handler.filters
+    )
+
+
 if not apps.ready:  # a process of the worker has begun
     django.setup()
-    if "django" not in settings.LOGGING.get("loggers", {}):  # the worker's log has these lines, too
-        own = logging.getLogger("django")
-        own.handlers = [handler for handler in own.handlers if handler.name != "console"]
+    own = logging.getLogger("django")
+    if own.propagate:  # the worker's log has these lines, too
+        own.handlers = [one for one in own.handlers if not _is_of_django(one)]
 
 
 def _app_of_project() -> bide.App:
