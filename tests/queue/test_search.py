@@ -80,6 +80,17 @@ def test_a_search_finds_what_matches(url: str, query: Any, expected: Any) -> Non
     assert found(url, **query) == sorted(expected)
 
 
+def test_a_search_by_error_finds_what_failed_before_it_was_done(url: str, shop: bide.Queue) -> None:
+    shop.configure(keep="1h")
+    shop.put(4, id="late")
+    shop.retry(shop.claim(), reason="Timeout: once")
+    shop.ack(shop.claim())
+    assert found(url, error="Timeout") == [DEAD, ("orders", "late")]
+    assert found(url, error="Timeout", id="l") == [("orders", "late")]
+    page = bide.search(url, error="Timeout", queue="orders")
+    assert (page.searched, page.total) == (5, 5)
+
+
 def test_a_search_says_how_much_it_has_read(url: str, shop: bide.Queue) -> None:
     shop.put_many([{"n": n} for n in range(1_000)], at=4e9)
     page = bide.search(url, body="Müller", read=300, queue="orders")
@@ -143,7 +154,7 @@ def test_what_moves_meanwhile_is_found_once() -> None:
         return reply
 
     page = run_steps(steps, ask)
-    assert states == ["dead", "leased", "ready", "delayed"]
+    assert states == ["dead", "leased", "ready", "delayed", "acked", "expired"]
     assert [message.id for message in page.messages] == ["a"]
 
 

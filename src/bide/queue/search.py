@@ -243,10 +243,9 @@ def _by_state(query: Query) -> list[_Order]:
     if query.state is not None:
         return [delayed if query.state == "delayed" else _Order(query.state)]
     if query.error is not None:  # dead letters first: of the others, few have failed
-        return [_Order("dead"), _Order("leased"), _Order("ready"), delayed]
+        return [_Order("dead"), _Order("leased"), _Order("ready"), delayed, *map(_Order, _ENDS)]
     if by_due:
-        others: tuple[State, ...] = ("ready", "leased", "dead", *_ENDS)
-        return [delayed, *map(_Order, others)]
+        return [delayed, *map(_Order, ("ready", "leased", "dead", *_ENDS))]
     return [_Order()]
 
 
