@@ -285,6 +285,15 @@ def test_check_says_what_cannot_work(tmp_path: Path, arguments: list[str], text:
     assert text in done.stderr
 
 
+def test_tokens_are_no_help_to_a_server_that_asks_for_none(tmp_path: Path) -> None:
+    assert run(tmp_path, "token", "create", "--scope", "admin").returncode == 0
+    arguments = "serve", "--check", "--port", "0", "--host", "0.0.0.0"
+    assert run(tmp_path, *arguments).returncode == 0
+    refused = run(tmp_path, *arguments, "--auth", "off")
+    assert refused.returncode == 2
+    assert "requests need no token; leave auth out" in refused.stderr
+
+
 def test_check_tells_of_a_port_that_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

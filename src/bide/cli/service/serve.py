@@ -146,7 +146,8 @@ def _check(settings: Any, out: Output) -> None:
                 raise
         else:
             tokens = 0 if settings.behind else len(Tokens(store.lane).listed())
-    asks = tokens > 0 or settings.auth == "required" or settings.oidc is not None
+    asks = settings.auth == "required" or settings.oidc is not None
+    asks |= settings.auth == "auto" and tokens > 0
     must_be_local(settings, asks=asks)
     shown = {**settings.shown(), "tokens": tokens}
     spans = {name for name, kind in TYPES.items() if kind is float}

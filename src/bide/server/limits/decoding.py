@@ -149,7 +149,7 @@ _whole = msgspec.msgpack.Decoder(Batch).decode
 _raw_batch = msgspec.msgpack.Decoder(_Raws).decode
 _lists = msgspec.msgpack.Decoder(_Lists).decode
 _fields = msgspec.msgpack.Decoder(dict[str, Raw]).decode
-_raws = msgspec.msgpack.Decoder(list[Raw]).decode
+_raws = msgspec.msgpack.Decoder(Annotated[list[Raw], Meta(max_length=limits.MAX_COUNT)]).decode
 _item = msgspec.msgpack.Decoder(Item).decode
 _command: Callable[[bytes | Raw], Given] = msgspec.msgpack.Decoder(Given).decode
 _encode = msgspec.msgpack.Encoder().encode
