@@ -273,6 +273,7 @@ class Pusher:
         await self.close()
         try:
             if self._seen != float("-inf"):
+                self._seen = float("-inf")
                 await self.records.peers.leave(self.holder)
         except (StoreError, Closed) as error:
             _log.debug("the end could not be stored for other servers: %s", error)
