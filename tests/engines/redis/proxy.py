@@ -9,14 +9,14 @@ Rewrite = Callable[[bytes], bytes]
 
 
 class Proxy:
-    """Forwards from a port of its own to a Unix socket.
+    """Forwards from a port, by default a free one, to a Unix socket.
 
     `cut_up` and `cut_down` are how many more bytes go to and from the server before the connection
     is cut, once; `silent` swallows everything; `holds` keeps back what goes to the server, until
     `deliver`; `rewrite` changes what comes back; `told` counts its bytes.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, port: int = 0) -> None:
         self._path = path
         self.cut_up: int | None = None
         self.cut_down: int | None = None
@@ -25,7 +25,7 @@ class Proxy:
         self.connections = self.told = 0
         self._open: list[socket.socket] = []
         self._held: list[tuple[socket.socket, bytes]] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 

@@ -1,6 +1,7 @@
 """Nodes of a cluster that are away: a thread seeks them, callers do not."""
 
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,6 +16,7 @@ from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import read_url
 from bide.model.errors import StoreUnavailable
 from tests.cluster import eventually
+from tests.engines.redis.proxy import Proxy
 from tests.servers import RedisServer, free_port
 
 pytestmark = pytest.mark.process
@@ -68,3 +70,34 @@ def test_a_node_that_is_back_is_found(
         nodes.close()
         server.stop()
     eventually(lambda: not seekers())
+
+
+def test_a_node_that_is_back_and_slow_is_waited_for(
+    nodes: Nodes, address: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CHECK", 0.02)
+    monkeypatch.setattr(module, "QUICK", 0.05)
+    config = {"cluster-enabled": "yes", "cluster-port": str(free_port())}
+    server = RedisServer(tmp_path, port=free_port(), **config)
+    proxy = Proxy(server.path, port=address[1])
+
+    def slowly(data: bytes) -> bytes:
+        time.sleep(0.1)
+        return data
+
+    def answers() -> bool:
+        with suppress(StoreUnavailable):
+            return bool(nodes.connection(address).ask("PING") == b"PONG")
+        return False
+
+    try:
+        assert answers()
+        proxy.rewrite = slowly
+        proxy.cut_all()
+        nodes.lose(address)
+        refused(nodes, address)
+        eventually(answers)
+    finally:
+        nodes.close()
+        proxy.close()
+        server.stop()

@@ -46,8 +46,8 @@ class Nodes:
         self._replicas: set[Address] = set()
         self._open: dict[Address, Connection] = {}
         self._lost: dict[Address, Connection] = {}
-        self._away: dict[Address, StoreError] = {}
-        """Nodes of a cluster that did not answer, and why."""
+        self._away: dict[Address, StoreError | None] = {}
+        """Nodes of a cluster that did not answer, and why; `None`: the thread had an answer."""
         self._doubtful = False
         self.only: Connection | None = None
         """The connection to the server that has all slots, while it is not in doubt."""
@@ -123,7 +123,7 @@ class Nodes:
         trouble: StoreError = StoreUnavailable("the cluster has no nodes")
         known = dict.fromkeys((*(self._settings.cluster or ()), *sorted(self._replicas)))
         # Those are asked first to which there is a connection, and last those that are away.
-        for address in sorted(known, key=lambda a: (a in self._away, a not in self._open)):
+        for address in sorted(known, key=lambda a: (bool(self._away.get(a)), a not in self._open)):
             try:
                 return self._read(address, self.connection(address).demand("CLUSTER", "SLOTS"))
             except StoreError as error:
@@ -169,7 +169,8 @@ class Nodes:
         away, lost = self._away.get(address), self._lost.get(address)
         if away is not None:
             raise away.with_traceback(None)  # else each one would add to it
-        quick = self._many and lost is not None
+        # One that answers again gets as long as it had for that: it may be slow.
+        quick = self._many and lost is not None and address not in self._away
         settings = self._settings.hurried(QUICK) if quick else self._settings
         try:
             found = Connection(settings, address, lost)
@@ -179,6 +180,7 @@ class Nodes:
                 self._away[address] = error
                 self._watch()
             raise
+        self._away.pop(address, None)
         found.socket.settimeout(self._settings.arguments["socket_timeout"])
         return found
 
@@ -215,9 +217,10 @@ class Nodes:
                 told = sentinels.look()
                 if self._doubtful or (told and self.masters - told):
                     self._doubtful, self.only = True, None
-            for address in list(self._away):
-                with suppress(StoreError):
-                    Connection(self._settings, address).close()
-                    self._away.pop(address, None)
+            for address, error in list(self._away.items()):
+                if error is not None:
+                    with suppress(StoreError):
+                        Connection(self._settings, address).close()
+                        self._away[address] = None
         if sentinels is not None:
             sentinels.close()
