@@ -1,11 +1,13 @@
 """Queues of several shards: how many there are, whoever asks, and what they share."""
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from bide.engines.redis import RedisEngine
+from bide.engines.redis.calls import Call
 from bide.engines.redis.claim import _Claiming
 from bide.engines.redis.layout import shard_of
 from bide.model.commands import (
@@ -149,6 +151,26 @@ def test_a_queue_that_is_made_again_of_other_shards_is_one_for_all_who_knew_it(
     assert all(ask(early[0], Ack("q", leases)).outcomes)
     counts = ask(early[1], Count("q", recount=True))
     assert (counts.sizes.total, counts.flow.acked, counts.strays) == (0, 20, 0)
+
+
+def test_a_shard_that_is_deleted_while_it_is_made_is_made_once_more(
+    open_engine: Open, url: str, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_engine(f"{url}&shards=4")
+    ask(engine, put("a"))
+    client.flushdb()
+    send, left = engine._shards._send, ["bide:{q#2}:meta"]
+
+    def interrupted(calls: Sequence[Call], now: int | None) -> list[Any]:
+        answers = send(calls, now)
+        if len(calls) == 4 and calls[0].script == "shards" and left:
+            client.delete(left.pop())  # as a client does that deletes the empty queue
+        return answers
+
+    monkeypatch.setattr(engine._shards, "_send", interrupted)
+    assert all(outcome.done for outcome in ask(engine, put(*many(40))).outcomes)
+    assert not left
+    assert ask(engine, Count("q")).sizes.total == 40
 
 
 def test_a_shard_that_was_lost_is_made_again(open_engine: Open, url: str, client: Any) -> None:

@@ -89,9 +89,10 @@ class ShardMap:
             now: see `Sender.send`.
         """
         left = [at for at, call in enumerate(calls) if _is_open(call, answers[at])]
-        for queue in {calls[at].queue for at in left}:
+        while left:
+            queue, shards = calls[left[0]].queue, calls[left[0]].shards
             places = [at for at in left if calls[at].queue == queue]
-            shards = calls[places[0]].shards
+            left = [at for at in left if calls[at].queue != queue]
             creating = any(calls[at].script in CREATING for at in places)
             wanted = shards if creating else ""
             corrected = self._send([Call("shards", queue, (wanted,), 0, "")], now) * len(places)
@@ -105,6 +106,9 @@ class ShardMap:
                         for at in places
                     ]
                     corrected = self._send(again, now)
+                    # A shard that was deleted meanwhile: others may have done their part.
+                    both = zip(places, corrected, strict=True)
+                    left += [at for at, answer in both if _is_open(calls[at], answer)]
             for at, answer in zip(places, corrected, strict=True):
                 answers[at] = answer
 
