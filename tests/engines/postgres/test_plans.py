@@ -8,7 +8,7 @@ import pytest
 from bide.engines.postgres import PostgresEngine, from_url
 from bide.model import commands as cmd
 from bide.model.message import Item
-from bide.model.replies import Claimed
+from bide.model.replies import Claimed, Counts
 from tests.postgres_server import PostgresServer
 
 MESSAGES = 3_000
@@ -126,3 +126,19 @@ def test_plans_of_an_empty_store_are_good_for_a_full_one(
         action()
         costs[name] = read(engine, server) - before
     assert {name: cost for name, cost in costs.items() if cost > FEW} == {}
+
+
+@pytest.mark.parametrize("engine", ["never analysed", "analysed when empty"], indirect=True)
+@pytest.mark.parametrize("priority", [0, 9])
+def test_the_counts_of_a_backlog_read_a_part_of_it(
+    engine: PostgresEngine, server: PostgresServer, priority: int
+) -> None:
+    for batch in range(20):
+        weight = priority if batch % 2 else 0
+        put(engine, ids(f"{batch}-", 500), at=1_700_000_000_000, priority=weight)
+    claim(engine, 1)  # with priorities, it ranks some
+    before = read(engine, server)
+    (counts,) = engine.execute([cmd.Count("q")])
+    assert isinstance(counts, Counts)
+    assert counts.sizes.ready == 9_999
+    assert read(engine, server) - before < 5_000

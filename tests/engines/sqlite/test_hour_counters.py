@@ -1,7 +1,10 @@
 """The counters of hours, by which forecasts go."""
 
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from bide.engines.sqlite import SqliteEngine
 from bide.model import commands as cmd
@@ -18,10 +21,14 @@ def forecast(engine: SqliteEngine, now: int = START) -> Forecasted:
     return told
 
 
+def counts(engine: SqliteEngine, *, recount: bool = False) -> Counts:
+    (told,) = engine.execute([cmd.Count("q", recount=recount)], START)
+    assert isinstance(told, Counts)
+    return told
+
+
 def strays(engine: SqliteEngine) -> int | None:
-    (counts,) = engine.execute([cmd.Count("q", recount=True)], START)
-    assert isinstance(counts, Counts)
-    return counts.strays
+    return counts(engine, recount=True).strays
 
 
 def fill(path: Path) -> None:
@@ -64,30 +71,42 @@ def test_hours_without_messages_take_no_rows(tmp_path: Path) -> None:
     connection.close()
 
 
-def test_a_forecast_reads_hours_and_not_messages(tmp_path: Path) -> None:
-    """The work of a forecast, in SQLite's own steps, does not grow with what is pending."""
-    steps = []
-    for total in (500, 20_000):
-        engine = SqliteEngine(tmp_path / f"{total}.db")
-        for first in range(0, total, 500):
-            items = [Item(f"m{first + n}", b"1", delay=2 * HOUR + n) for n in range(500)]
-            engine.execute([cmd.Put("q", items)], START)
-        connection = engine._connection
-        assert connection is not None
+def fewest_steps(path: Path, total: int, due: int, look: Callable[[SqliteEngine], int]) -> int:
+    """Return SQLite's own steps, by ten, of a look at a store of so many messages."""
+    engine = SqliteEngine(path / f"{total}.db")
+    for first in range(0, total, 500):
+        items = [Item(f"m{first + n}", b"1", at=due + n) for n in range(500)]
+        engine.execute([cmd.Put("q", items)], START)
+    connection = engine._connection
+    assert connection is not None
+    counted = 0
+
+    def count() -> int:
+        nonlocal counted
+        counted += 1
+        return 0
+
+    connection.set_progress_handler(count, 10)
+    seen = []
+    for _ in range(5):  # now and then the engine looks at its files as well
         counted = 0
+        assert look(engine) == total
+        seen.append(counted)
+    connection.set_progress_handler(None, 0)
+    engine.close()
+    return min(seen)
 
-        def count() -> int:
-            nonlocal counted
-            counted += 1
-            return 0
 
-        connection.set_progress_handler(count, 10)
-        counts = []
-        for _ in range(5):  # now and then the engine looks at its files as well
-            counted = 0
-            assert sum(forecast(engine).buckets[2:]) == total
-            counts.append(counted)
-        connection.set_progress_handler(None, 0)
-        steps.append(min(counts))
-        engine.close()
-    assert steps[1] <= steps[0] + 3
+@pytest.mark.parametrize(
+    ("due", "look"),
+    [
+        pytest.param(START + 2 * HOUR, lambda engine: sum(forecast(engine).buckets), id="forecast"),
+        pytest.param(START - 2 * HOUR, lambda engine: counts(engine).sizes.ready, id="overdue"),
+        pytest.param(START + 1_000, lambda engine: counts(engine).sizes.delayed, id="soon"),
+    ],
+)
+def test_who_looks_reads_hours_and_not_messages(
+    tmp_path: Path, due: int, look: Callable[[SqliteEngine], int]
+) -> None:
+    few, many = (fewest_steps(tmp_path, total, due, look) for total in (5_000, 20_000))
+    assert many <= few + 3

@@ -71,7 +71,7 @@ def test_no_statement_walks_through_a_table_of_messages(
     scans = [step for step in plan(store, name) if step.startswith("SCAN")]
     small = (
         r"\w+ VIRTUAL TABLE.*|bide_(queue|store)\b.*|(\d+ )?CONSTANT ROWS?|SUBQUERY \d+"
-        r"|n|named"  # the names of `groups_after`
+        r"|n|named|\(subquery-1\)"  # the names of `groups_after`; what `count_delayed` counts
     )
     assert [step for step in scans if not re.fullmatch(f"SCAN ({small})", step)] == []
 
@@ -93,7 +93,7 @@ def test_what_is_asked_in_order_stands_in_order(store: sqlite3.Connection, name:
         ("next_due", "SEARCH bide_pending USING PRIMARY KEY (queue=? AND state=?)"),
         ("lapsed", "SEARCH l USING INDEX bide_lease_until (queue=? AND until<?)"),
         ("next_lapse", "SEARCH bide_lease USING COVERING INDEX bide_lease_until (queue=?)"),
-        ("count_due", "SEARCH bide_pending USING PRIMARY KEY (queue=? AND state=? AND rank<?)"),
+        ("count_delayed", "PRIMARY KEY (queue=? AND state=? AND rank>? AND rank<?)"),
         ("of_group", "SEARCH m USING INDEX bide_message_group (queue=? AND group=?)"),
         ("drop_pending", "USING PRIMARY KEY (queue=? AND state=? AND rank=? AND seq=?)"),
         ("forgettable", "bide_aside_ended (queue=? AND state=? AND ended<?)"),

@@ -35,9 +35,6 @@ WHERE a.queue = :queue AND a.state = :state AND (a.ended, a.seq) > (:rank, :seq)
   AND m.due >= :after AND m.due < :before AND (:group IS NULL OR m."group" = :group)
 ORDER BY a.ended, a.seq LIMIT :limit;
 
--- name: count_due
-SELECT count(*) FROM bide_pending WHERE queue = ? AND state = 0 AND rank <= ?;
-
 -- name: oldest_ready
 -- The first of the ready messages from a rank on: asked once for each weight that is there.
 SELECT rank FROM bide_pending WHERE queue = ? AND state = 1 AND rank >= ?

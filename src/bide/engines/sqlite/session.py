@@ -29,6 +29,9 @@ from bide.model.replies import Died
 
 HOUR = 3_600_000
 
+COUNTED = 1_000
+"""How many due messages are counted one by one before the counters of hours are asked."""
+
 Waiting = tuple[int, int, int]
 """What tells where a delayed or ready message stands: its seq, due and priority."""
 
@@ -120,11 +123,28 @@ class Session:
                 del counted[key]
 
     def count_due(self, queue: QueueRow) -> int:
-        """Count the delayed messages that are due."""
+        """Count the delayed messages that are due.
+
+        Either those or the ones that fall due later in this hour, whichever are fewer: the counters
+        of hours tell the rest.
+        """
         if not queue.delayed:
             return 0
-        (count,) = self.run(SQL.count_due, (queue.id, delayed_reach(self.now))).fetchone()
-        return int(count)
+        hour = self.now // HOUR + 1
+        reach, hour_end = delayed_reach(self.now), delayed_reach(hour * HOUR)
+        most = COUNTED
+        while (due := self.count_between(queue, -1, reach, most)) == most:
+            coming = self.count_between(queue, reach, hour_end, most)
+            if coming < most:
+                until = sum(count for each, count in self.hours(queue).items() if each <= hour)
+                return until - queue.ready - coming
+            most *= 4
+        return due
+
+    def count_between(self, queue: QueueRow, after: int, until: int, most: int = -1) -> int:
+        """Count the delayed messages between two ranks; stop at `most` of them."""
+        bounds = queue.id, after, until, most
+        return int(self.run(SQL.count_delayed, bounds).fetchone()[0])
 
     def save(self) -> None:
         """Write back what has changed in the rows of queues, with what single puts have added."""

@@ -50,8 +50,10 @@ DELETE FROM bide_due_hour WHERE queue = ? AND hour = ? AND count = 0;
 SELECT (CASE state WHEN 0 THEN rank >> 8 ELSE rank & 4398046511103 END + 3599999) / 3600000
 FROM bide_pending WHERE queue = ?;
 
--- name: count_due_between
-SELECT count(*) FROM bide_pending WHERE queue = ? AND state = 0 AND rank > ? AND rank <= ?;
+-- name: count_delayed
+SELECT count(*) FROM (
+  SELECT 1 FROM bide_pending WHERE queue = ? AND state = 0 AND rank > ? AND rank <= ? LIMIT ?
+);
 
 -- name: count_puts
 UPDATE bide_queue SET put = put + ?, delayed = delayed + ? WHERE id = ?;

@@ -265,6 +265,13 @@ class LimitCases:
         assert ids_of(driver.claim(max_bytes=1_500)) == ["a1", "b1"]
         assert driver.take() == ["a2"]
 
+    def test_a_full_reply_ends_behind_a_message_that_has_expired(self, driver: Driver) -> None:
+        driver.configure(limit=100)
+        for id, expires in (("a1", None), ("a2", 5), ("a3", None)):
+            driver.put(id, group="a", data=b"x" * 600, json=False, expires=expires)
+        assert ids_of(driver.wait(9).claim(max_bytes=1_000)) == ["a1"]
+        assert driver.take() == ["a3"]
+
     def test_limits_survive_a_restart(
         self, make_engine: Callable[[], Engine], reopen: Callable[[Engine], Engine]
     ) -> None:

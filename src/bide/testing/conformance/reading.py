@@ -10,7 +10,7 @@ from bide.model import commands as cmd
 from bide.model.errors import InvalidArgument
 from bide.model.message import STATES, Item
 from bide.model.replies import Counts, Flow, Forecasted, Found, Sizes
-from bide.testing.conformance.driver import HOUR, START, Driver, ids_of
+from bide.testing.conformance.driver import HOUR, START, Driver, ids_of, numbered
 
 __all__ = ["ReadCases"]
 
@@ -163,6 +163,30 @@ class ReadCases:
         assert driver.counts().oldest == START - 5
         driver.put("c", at=START - 7)
         assert driver.counts().oldest == START - 7
+
+    def test_counts_of_a_large_backlog_are_exact(self, bare: Driver) -> None:
+        def waiting() -> tuple[int, int]:
+            sizes = bare.count().sizes
+            return sizes.delayed, sizes.ready
+
+        many, hour = 1_100, START // HOUR * HOUR + HOUR
+        bare.put(*numbered(many, prefix="old"), at=START - 2 * HOUR)
+        bare.put("soon", delay=100)
+        bare.put("edge", at=hour)
+        bare.put("later", at=hour + 1)
+        assert waiting() == (3, many)
+        bare.put(*numbered(many, prefix="now"))
+        assert waiting() == (3, 2 * many)
+        bare.put(*numbered(many, prefix="soon"), delay=200)
+        assert waiting() == (3 + many, 2 * many)
+        bare.lease("heavy", priority=9, at=START - 3 * HOUR)  # this has ranked some of the others
+        assert waiting() == (3 + many, 2 * many)
+        assert bare.wait(100).counts().oldest == START - 2 * HOUR
+        assert waiting() == (2 + many, 2 * many + 1)
+        bare.cancel(*numbered(9, prefix="old"))
+        bare.wait(hour - bare.now)
+        assert waiting() == (1, 3 * many - 7)
+        assert bare.wait(1).counts().sizes == Sizes(ready=3 * many - 6, leased=1)
 
     def test_a_lapsed_lease_counts_as_leased_until_a_command_meets_it(self, driver: Driver) -> None:
         driver.lease("a")

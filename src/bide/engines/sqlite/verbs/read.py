@@ -239,7 +239,7 @@ def _forecast_by_hours(
     first = start // HOUR + 1
     hours = session.hours(queue)
     reach = delayed_reach(session.now), delayed_reach(first * HOUR)
-    (hours[first],) = session.run(SQL.count_due_between, (queue.id, *reach)).fetchone()
+    hours[first] = session.count_between(queue, *reach)
     counts = [0] * command.buckets
     later = 0
     for hour, count in hours.items():

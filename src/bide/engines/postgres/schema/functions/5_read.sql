@@ -109,17 +109,54 @@ LANGUAGE sql IMMUTABLE AS $$
     'leased', coalesce(p_leased::bigint, 0), 'dead', coalesce(p_dead::bigint, 0))
 $$;
 
--- How many messages are due, and since when. `ORDER BY rank`: by no other index than that by rank.
+-- How many messages are due, and since when. Either those are counted or the ones that fall due later in
+-- this hour, whichever are fewer: the counters of hours tell the rest. `ORDER BY rank`: by no other index
+-- than that by rank.
 CREATE FUNCTION bide._due_now(p_queue integer, p_moment bigint, OUT n bigint, OUT oldest bigint)
 LANGUAGE plpgsql STABLE AS $$
+DECLARE
+  this_hour CONSTANT bigint := p_moment / 3600000 + 1;
+  reach CONSTANT bigint := p_moment * 256 + 255;
+  most bigint := 1000;
+  coming bigint;
 BEGIN
-  SELECT count(*), min(due) INTO n, oldest FROM (
-    (SELECT due FROM message WHERE queue = p_queue AND state = 1 ORDER BY rank)
-    UNION ALL
-    (SELECT due FROM message
-     WHERE queue = p_queue AND state = 0 AND rank <= p_moment * 256 + 255 ORDER BY rank)
-  ) AS due_now;
+  LOOP
+    SELECT count(*) INTO n FROM (
+      (SELECT FROM message WHERE queue = p_queue AND state = 1 ORDER BY rank)
+      UNION ALL
+      (SELECT FROM message WHERE queue = p_queue AND state = 0 AND rank <= reach ORDER BY rank)
+      LIMIT most
+    ) AS due_now;
+    EXIT WHEN n < most;
+    SELECT count(*) INTO coming FROM (
+      SELECT FROM message WHERE queue = p_queue AND state = 0
+        AND rank > reach AND rank <= this_hour * 3600000 * 256 + 255
+      ORDER BY rank LIMIT most
+    ) AS soon;
+    IF coming < most THEN
+      n := (SELECT coalesce(sum(c.n), 0) FROM _counter AS c
+            WHERE queue = p_queue AND what = 'pending' AND hour <= this_hour) - coming;
+      EXIT;
+    END IF;
+    most := most * 4;
+  END LOOP;
+  oldest := least(_oldest_ready(p_queue), (
+    SELECT due FROM message WHERE queue = p_queue AND state = 0 AND rank <= reach ORDER BY rank LIMIT 1));
 END $$;
+
+-- The earliest due time of the ready messages: the first of each priority is its oldest.
+CREATE FUNCTION bide._oldest_ready(p_queue integer) RETURNS bigint LANGUAGE sql STABLE AS $$
+  WITH RECURSIVE first(rank, due) AS (
+    (SELECT rank, due FROM message WHERE queue = p_queue AND state = 1 ORDER BY rank LIMIT 1)
+    UNION ALL
+    SELECT f.rank, f.due FROM first, LATERAL (
+      SELECT m.rank, m.due FROM message AS m
+      WHERE m.queue = p_queue AND m.state = 1 AND m.rank >= (first.rank / 4398046511104 + 1) * 4398046511104
+      ORDER BY m.rank LIMIT 1
+    ) AS f
+  )
+  SELECT min(due) FROM first
+$$;
 
 -- How many messages are there in each state, and how many contradict the counters.
 CREATE FUNCTION bide._recount(p_queue integer, OUT states json, OUT strays bigint)
