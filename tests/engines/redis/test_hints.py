@@ -1,6 +1,7 @@
 """Hints: which of the lanes that wait is told of a change, and what."""
 
 import time
+from typing import Any
 
 import pytest
 import redis as client_library
@@ -53,6 +54,15 @@ NOW = 1_700_000_000_000
 
 def commands(engine: RedisEngine, *asked: Command, now: int = NOW) -> None:
     engine.execute(asked, now)
+
+
+def test_a_listener_that_ends_first_is_closed_all_the_same(open_engine: Open) -> None:
+    notifier: Any = open_engine().notifier()
+    notifier._closed = True  # as far as a thread that closes it has come
+    assert notifier.listen() == []
+    notifier._closed = False
+    notifier.close()
+    assert notifier.listen() == []
 
 
 def test_only_the_leader_is_told_and_a_second_one_a_beat_later(open_engine: Open) -> None:

@@ -111,7 +111,8 @@ class RedisNotifier:
         if self._closed:
             return
         self._closed = True
-        self._wake_in.send(b"!")
+        with suppress(OSError):  # the thread that listens may have seen it, and hung up
+            self._wake_in.send(b"!")
         if self._hearing.acquire(blocking=False):  # else the thread that listens hangs up
             self._hang_up()
             self._hearing.release()
