@@ -124,8 +124,11 @@ def leases(deliveries: Sequence[Held[Any]]) -> list[Lease]:
     if not isinstance(deliveries, Iterator):  # which can be read once only
         with suppress(AttributeError, TypeError):
             return [delivery.lease for delivery in deliveries]
-    raise InvalidArgument(
-        f"this takes a list of deliveries, as claim returns them, not {repr(deliveries)[:100]}; "
+    wrong: object = deliveries
+    if isinstance(deliveries, (list, tuple)):
+        wrong = next((one for one in deliveries if not isinstance(one, Held)), wrong)
+    raise InvalidArgument(  # its type alone: what it says may be the body of a message
+        f"this takes a list of deliveries, as claim returns them, not a {type(wrong).__name__}; "
         "one delivery has methods of its own, such as delivery.ack(), and an id is enough to get "
         "or cancel a message, not to settle it"
     )
