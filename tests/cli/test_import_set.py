@@ -86,6 +86,7 @@ def test_a_key_that_is_a_slip_of_the_pen_is_told_in_a_pipe(
             ("sqlite:///x.db", "--redis-zset", "delayed"),
             "'sqlite:///x.db' is no Redis: redis://",
         ),
+        (("dump.rdb", "--redis-zset", "delayed"), "'dump.rdb' is no Redis: redis://"),
         (
             ("http://me:s3@h/", "--redis-zset", "delayed"),
             "'http://me:***@h/' is no Redis",

@@ -306,10 +306,16 @@ def check_takes(function: Any, count: int, what: str) -> None:
 
 
 def name_of(function: Any) -> str:
-    """Return the name of a function for logs and errors."""
+    """Return the name of a function for logs and errors.
+
+    Example:
+        >>> name_of(name_of), name_of(5), name_of([].append)
+        ('bide.consuming.handler.name_of', 'int', 'list.append')
+    """
     inner = getattr(function, "func", function)  # of a functools.partial
-    module = getattr(inner, "__module__", "")
-    return f"{module}.{getattr(inner, '__qualname__', type(inner).__name__)}"
+    module = getattr(inner, "__module__", None)
+    name = getattr(inner, "__qualname__", type(inner).__name__)
+    return f"{module}.{name}" if module else str(name)
 
 
 def _is_async(function: Any) -> bool:

@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -42,11 +41,11 @@ def check_redis(url: str, *, cluster: bool = True) -> None:
     Raises:
         InvalidArgument: it does not; or it names a cluster, where that cannot be.
     """
-    opener(url)  # it says what is wrong with the URL, or that the package for it is missing
-    scheme = urlsplit(url).scheme
+    scheme = url.partition("://")[0]
     if not scheme.startswith(("redis", "unix")) or ("cluster" in scheme and not cluster):
         kind = "Redis" if cluster else "single Redis"
         raise InvalidArgument(f"url={mask(url)!r} is no {kind}: redis://, rediss://, unix://, ...")
+    opener(url)  # it says what is wrong with the URL, or that the package for it is missing
 
 
 class LoadedSet(msgspec.Struct):
