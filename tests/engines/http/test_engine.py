@@ -176,6 +176,18 @@ def test_problems_become_the_errors_that_they_stand_for(
         engine.execute([PUT])
 
 
+def test_an_answer_that_is_no_utf_8_is_one_that_is_not_understood(
+    script: Script, engine: Engine
+) -> None:
+    script.answers.append((502, b'{"detail": "\xfcberlastet"}'))
+    with pytest.raises(OutcomeUnknown, match="answered with status 502"):
+        engine.execute([PUT])
+    name = msgspec.msgpack.encode({"replies": [{"type": "names", "names": ["qqq"]}], "now": 5})
+    script.answers.append((200, name.replace(b"qqq", b"\xfc\xfc\xfc")))
+    with pytest.raises(OutcomeUnknown, match="does not understand"):
+        engine.execute([PUT])
+
+
 def test_no_answer_is_an_unknown_outcome(script: Script, engine: Engine) -> None:
     script.answers.append(None)
     with pytest.raises(OutcomeUnknown, match="may have done"):

@@ -40,7 +40,7 @@ def refusal(address: Address, status: int, answer: bytes) -> BideError:
     """Return what a problem document stands for."""
     try:
         problem = msgspec.json.decode(answer, type=_Problem)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         problem = _Problem()
     detail = problem.detail or f"it answered with status {status}; {RUNNING}"
     return error_of(status, problem.error)(f"{address.shown}: {detail}")

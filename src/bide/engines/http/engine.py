@@ -87,7 +87,7 @@ class HttpEngine:
         data = self._ask("POST", "/v1/batch", _encode(_Batch(commands)), MSGPACK)
         try:
             answer = _decode(data)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise OutcomeUnknown(
                 f"{self._address.shown} answered what this bide does not understand: {error}"
             ) from None
