@@ -80,7 +80,7 @@ def test_who_waits_for_a_replacement_changes_what_was_put(
     )
 
 
-@pytest.mark.parametrize("change", ["put", "extend"])
+@pytest.mark.parametrize("change", ["put", "extend", "retry"])
 def test_an_ack_waits_for_what_changes_the_message(
     engine: PostgresEngine, user: psycopg.Connection[Any], postgres: PostgresServer, change: str
 ) -> None:
@@ -91,9 +91,9 @@ def test_an_ack_waits_for_what_changes_the_message(
         assert id in [message.id for message in reply.messages]
         if change == "put":
             put(user, engine, id, "delay => '1h', latest => '2h', on_conflict => 'replace'")
-        else:  # by a millisecond, which is over before the ack
+        else:  # an extension by a millisecond, which is over before the ack
             query = (
-                f"SELECT FROM {engine.schema}._change('extend', 'q', NULL, %s, %s, p_delay => 1)"
+                f"SELECT FROM {engine.schema}._change('{change}', 'q', NULL, %s, %s, p_delay => 1)"
             )
             user.execute(query.encode(), ([id], [reply.token]))
             user.execute("SELECT pg_sleep(0.01)")
