@@ -241,7 +241,7 @@ def test_an_attempt_that_buries_after_its_timeout_is_retried_and_no_event(
 ) -> None:
     collector, release = start(), threading.Event()
 
-    @app.handler("cards", timeout="10ms", retry=bide.Backoff(attempts=2, first="1ms", jitter=0))
+    @app.handler("cards", timeout="10ms", retry=bide.Backoff(attempts=50, first="1ms", jitter=0))
     def handle(delivery: bide.Handling) -> None:
         if delivery.attempt == 1:
             assert release.wait(60)
