@@ -78,7 +78,11 @@ def test_set_changes_limits(run: Bide, orders: bide.Queue) -> None:
 def test_a_number_that_is_none_is_told(run: Bide) -> None:
     for given, bounds in ((("set", "orders", "--limit"), "x>=0"),
                           (("put", "orders", "1", "--priority"), "0<=x<=255")):  # fmt: skip
-        for text, why in (("x", "valid integer"), ("1.5", "valid integer"), ("-1", bounds)):
+        for text, why in (
+            ("x", "valid whole number."),
+            ("1.5", "valid whole number."),
+            ("-1", bounds),
+        ):
             wrong = run(*given, text)
             assert wrong.exit_code == 2
             assert f"Invalid value for '{given[-1]}': " in wrong.stderr

@@ -62,12 +62,18 @@ def text(name: str, metavar: str, help: str, default: str | None = None, **more:
     return click.option(name, metavar=metavar, default=default, help=help, **more)
 
 
+class WholeNumber(click.IntRange):
+    """A whole number between two bounds."""
+
+    name = "whole number"  # for errors: the own name of click's type is "integer range"
+
+
 def count(
     *names: str, help: str, least: int = 1, most: int | None = None, default: int | None = None
 ) -> Decorator:
     """Take a whole number; a default is shown."""
     return click.option(
-        *names, type=click.IntRange(least, most), default=default, show_default=default is not None,
+        *names, type=WholeNumber(least, most), default=default, show_default=default is not None,
         metavar="N", help=help,
     )  # fmt: skip
 
@@ -222,7 +228,7 @@ def if_version(what: str) -> Decorator:
 
 
 max_body = click.option(
-    "--max-body", type=click.IntRange(1), default=MAX_BODY, metavar="BYTES",
+    "--max-body", type=WholeNumber(1), default=MAX_BODY, metavar="BYTES",
     help="The maximum size of a body; 1 MiB by default.",
 )  # fmt: skip
 

@@ -32,7 +32,7 @@ STEPS = (1, 2, 5, 10, 20, 50, 100)
 
 @click.command()
 @click.option(
-    "--orders", type=click.IntRange(50, 200_000), default=5_000, show_default=True, metavar="N",
+    "--orders", type=option.WholeNumber(50, 200_000), default=5_000, show_default=True, metavar="N",
     help="The number of orders.",
 )  # fmt: skip
 @click.option(

@@ -12,7 +12,7 @@ from bide.cli.store import Store, refuse_memory
 @click.argument("store", metavar="[URL]", required=False)
 @option.url
 @click.option(
-    "--port", type=click.IntRange(0, 65_535), default=8643, show_default=True, metavar="PORT",
+    "--port", type=option.WholeNumber(0, 65_535), default=8643, show_default=True, metavar="PORT",
     help="The port to listen on; 0 takes a free port.",
 )  # fmt: skip
 @option.flag("--read-only", help="Show everything, allow no actions.")
