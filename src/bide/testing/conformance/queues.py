@@ -52,6 +52,7 @@ class QueueCases:
             driver.put(id, group=group, delay=number)
         driver.put("f", at=FAR)
         driver.put("g", at=FAR + 1)
+        assert driver.cancel_where(dry_run=True, **where) == Affected(len(gone))
         assert driver.cancel_where(**where) == Affected(len(gone))
         assert {*driver.scan()} == {*"abcdefg", "held", "dead", "acked"} - {*gone}
         assert driver.ack(lease)[0]
