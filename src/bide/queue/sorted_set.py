@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import msgspec
 
-from bide.engines.registry import mask, opener
+from bide.engines.registry import absolute, mask, opener
 from bide.model import body as bodies
 from bide.model.commands import Put, Reschedule
 from bide.model.errors import InvalidArgument
@@ -41,7 +41,7 @@ def check_redis(url: str, *, cluster: bool = True) -> None:
     Raises:
         InvalidArgument: it does not; or it names a cluster, where that cannot be.
     """
-    scheme = url.partition("://")[0]
+    scheme = absolute(url).partition("://")[0]  # it says so if it is no text
     if not scheme.startswith(("redis", "unix")) or ("cluster" in scheme and not cluster):
         kind = "Redis" if cluster else "single Redis"
         raise InvalidArgument(f"url={mask(url)!r} is no {kind}: redis://, rediss://, unix://, ...")
