@@ -168,6 +168,10 @@ def test_a_put_is_kept_or_replaced_and_the_answer_tells_what_is_there(ask: Ask) 
     assert ask("get('q', 'a')")[2] == 3
 
 
+def test_what_is_put_without_a_delay_is_ready_at_once(ask: Ask) -> None:
+    assert {ask("put('q', '1')")[2] for _ in range(200)} == {"ready"}
+
+
 def test_a_cancel_and_a_reschedule_tell_what_became_of_the_message(ask: Ask) -> None:
     for verb in ("cancel('q', 'a')", "reschedule('q', 'a', delay => '1h')"):
         assert ask(verb) == ("a", False, None, None)

@@ -17,9 +17,10 @@ BEGIN
   END IF;
 END $$;
 
+-- Delays count from the beginning of this millisecond: what has none is ready at once.
 CREATE FUNCTION bide._due(delay interval, at timestamptz) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
-  due timestamptz := coalesce(at, clock_timestamp() + coalesce(delay, '0'));
+  due timestamptz := coalesce(at, date_trunc('milliseconds', clock_timestamp()) + coalesce(delay, '0'));
 BEGIN
   IF at IS NOT NULL AND delay IS NOT NULL THEN
     RAISE EXCEPTION 'give delay or at, not both' USING ERRCODE = 'invalid_parameter_value';
