@@ -271,19 +271,6 @@ def test_a_packed_batch_holds_a_bounded_number_of_objects(
     assert send(past).status == 413
 
 
-def test_a_packed_put_has_as_many_messages_as_other_commands_name(client: Client) -> None:
-    def send(count: int) -> Reply:
-        items = [{"id": "a", "data": b"", "json": False}] * count
-        one = {"command": "put", "queue": "q", "items": items}
-        data = msgspec.msgpack.encode({"commands": [one]})
-        return client.send("POST", "/v1/batch", data=data, content_type="application/msgpack")
-
-    assert send(MAX_COUNT).status == 200
-    refused = send(MAX_COUNT + 1)
-    assert refused.status == 400
-    assert "length <= 100000" in refused.problem["detail"]
-
-
 def test_a_packed_batch_holds_a_bounded_number_of_values(client: Client) -> None:
     def send(count: int) -> Reply:
         one = {"command": "find", "queue": "q", "junk": msgspec.Raw(b"\x91" * count + b"\xc0")}

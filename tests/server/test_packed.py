@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bide.model import commands as cmd
+from bide.model.limits import MAX_COUNT
 from bide.model.message import Failure, Item
 from bide.model.undoing import Bulk, Undo
 from bide.server.limits import decoding
 from bide.server.limits.decoding import Batch, unpack
 from bide.server.limits.request_bodies import LargeBodies
 from bide.server.problem import Problem
+from tests.server.client import Client, Reply
 
 ITEM = Item("a", b'{"n": 1}', group="g", headers={"h": "1"}, failures=(Failure(1, 2, "w", "why"),))
 
@@ -96,3 +98,16 @@ def test_lengths_of_each_size_are_counted(monkeypatch: pytest.MonkeyPatch, size:
     assert read(msgspec.msgpack.encode({"commands": [cmd.Put("q", [Item("a", b"1" * size)])]}))
     with pytest.raises(Problem, match="more than 20 values"):
         read(msgspec.msgpack.encode({"commands": [cmd.Find("q", ["i"] * 20)]}))
+
+
+def test_a_packed_put_has_as_many_messages_as_other_commands_name(client: Client) -> None:
+    def send(count: int) -> Reply:
+        items = [{"id": "a", "data": b"", "json": False}] * count
+        one = {"command": "put", "queue": "q", "items": items}
+        data = msgspec.msgpack.encode({"commands": [one]})
+        return client.send("POST", "/v1/batch", data=data, content_type="application/msgpack")
+
+    assert send(MAX_COUNT).status == 200
+    refused = send(MAX_COUNT + 1)
+    assert refused.status == 400
+    assert "length <= 100000" in refused.problem["detail"]

@@ -255,7 +255,7 @@ def test_a_socket_that_others_listen_on_is_left_to_them(tmp_path: Path) -> None:
     [
         (["--host", "0.0.0.0"], "--host '0.0.0.0' can be reached from other machines"),
         (["--host", "0.0.0.0"], "bide token create"),
-        (["--host", "0.0.0.0", "--auth", "off"], "requests need no token; leave auth out"),
+        (["--host", "0.0.0.0", "--auth", "off"], "requests need no token; make one with"),
         (["--workers", "0"], "--workers 0 must be between 1 and 256"),
         (["--store", "memory://", "--workers", "2"], "memory:// lives in one process"),
         (["--store", "nonsense://"], "begins with none of"),
@@ -291,7 +291,7 @@ def test_tokens_are_no_help_to_a_server_that_asks_for_none(tmp_path: Path) -> No
     assert run(tmp_path, *arguments).returncode == 0
     refused = run(tmp_path, *arguments, "--auth", "off")
     assert refused.returncode == 2
-    assert "requests need no token; leave auth out" in refused.stderr
+    assert "requests need no token; make one with" in refused.stderr
 
 
 def test_check_tells_of_a_port_that_is_taken(tmp_path: Path) -> None:

@@ -7,124 +7,55 @@ addresses, and swallows what the server answers: refusing is what the server sho
 import asyncio
 import contextlib
 import itertools
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
-__all__ = ["ATTACKS", "SEEN", "Target"]
+from tests.soak.target import Target, at_once, connected, request_of, send_on, stream_on
 
-ADDRESSES = [f"127.0.0.{number}" for number in range(2, 10)]
-
-
-class Target(NamedTuple):
-    """The server under attack, and what the attacker may do there."""
-
-    host: str
-    port: int
-    token: str
-    """Of the attacker's own namespace, with every right there."""
-
+__all__ = ["ATTACKS", "SEEN"]
 
 Attack = Callable[[Target], Awaitable[None]]
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-_addresses: Iterator[str] = itertools.cycle(ADDRESSES)
-
-
-@asynccontextmanager
-async def _connection(target: Target) -> AsyncIterator[Streams]:
-    """Open a connection from the next address; close it, whatever became of it."""
-    reader, writer = await asyncio.open_connection(
-        target.host, target.port, local_addr=(next(_addresses), 0)
-    )
-    try:
-        yield reader, writer
-    finally:
-        writer.transport.abort()
-
-
-def _request(target: Target, method: str, path: str, body: object = None) -> bytes:
-    data = b"" if body is None else json.dumps(body).encode()
-    head = (
-        f"{method} {path} HTTP/1.1\r\nHost: {target.host}\r\nAuthorization: Bearer {target.token}"
-        f"\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
-    )
-    return head.encode() + data
-
-
-async def _send(target: Target, request: bytes) -> None:
-    """Send a request again and again on one connection, and read what comes."""
-    async with _connection(target) as (reader, writer):
-        while True:
-            writer.write(request)
-            await writer.drain()
-            if not await reader.read(1 << 16):
-                return
-
-
-async def _again(once: Callable[[], Awaitable[None]]) -> None:
-    """Do it for ever: the server may hang up, refuse or be short of something."""
-    while True:
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            await once()
-        await asyncio.sleep(0.01)
-
-
-async def _many(count: int, once: Callable[[], Awaitable[None]]) -> None:
-    async with asyncio.TaskGroup() as group:
-        for _ in range(count):
-            group.create_task(_again(once))
-
-
-async def _stream(target: Target, start: bytes, line: bytes, pause: float = 0) -> None:
-    async with _connection(target) as (_, writer):
-        writer.write(start)
-        while not writer.transport.is_closing():
-            writer.write(line)
-            await writer.drain()
-            await asyncio.sleep(pause)
 
 
 async def endless_header(target: Target) -> None:
     """One header field without an end."""
-    await _many(2, lambda: _stream(target, b"GET / HTTP/1.1\r\nX: ", b"a" * 16_384))
+    await at_once(2, lambda: stream_on(target, b"GET / HTTP/1.1\r\nX: ", b"a" * 16_384))
 
 
 async def endless_fields(target: Target) -> None:
     """Short header lines without an end."""
-    await _many(2, lambda: _stream(target, b"GET / HTTP/1.1\r\n", b"a: b\r\n" * 2_000))
+    await at_once(2, lambda: stream_on(target, b"GET / HTTP/1.1\r\n", b"a: b\r\n" * 2_000))
 
 
 async def silent_connections(target: Target) -> None:
     """Connections that never say anything."""
 
     async def wait() -> None:
-        async with _connection(target) as (reader, _):
+        async with connected(target) as (reader, _):
             await reader.read()
 
-    await _many(300, wait)
+    await at_once(300, wait)
 
 
 async def slow_heads(target: Target) -> None:
     """Heads that come a byte at a time."""
-    await _many(100, lambda: _stream(target, b"GET / HTTP/1.1\r\nX: ", b"a", 0.5))
+    await at_once(100, lambda: stream_on(target, b"GET / HTTP/1.1\r\nX: ", b"a", 0.5))
 
 
 async def half_bodies(target: Target) -> None:
     """Bodies that are announced, begun and never ended."""
-    head = _request(target, "POST", "/v1/queues/q/put").replace(
+    head = request_of(target, "POST", "/v1/queues/q/put").replace(
         b"Content-Length: 0", b"Content-Length: 30000000"
     )
-    await _many(40, lambda: _stream(target, head + b'{"messages": [', b" " * 4_096, 0.05))
+    await at_once(40, lambda: stream_on(target, head + b'{"messages": [', b" " * 4_096, 0.05))
 
 
 async def deep_null(target: Target) -> None:
     """A body with a null and long keys, whose places are expensive to write down."""
     body = {"k" * 5_000: [*range(200_000), None]}
-    request = _request(target, "POST", "/v1/queues/q/messages", {"body": body})
-    await _many(2, lambda: _send(target, request))
+    request = request_of(target, "POST", "/v1/queues/q/messages", {"body": body})
+    await at_once(2, lambda: send_on(target, request))
 
 
 async def many_objects(target: Target) -> None:
@@ -191,28 +122,28 @@ async def _large(target: Target, path: str, *bodies: bytes, kind: str = "json") 
     """Send large requests, each again and again on two connections."""
 
     async def send(data: bytes) -> None:
-        head = _request(target, "POST", path).replace(b"/json", b"/" + kind.encode())
+        head = request_of(target, "POST", path).replace(b"/json", b"/" + kind.encode())
         length = b"Content-Length: %d" % len(data)
-        await _send(target, head.replace(b"Content-Length: 0", length) + data)
+        await send_on(target, head.replace(b"Content-Length: 0", length) + data)
 
     async with asyncio.TaskGroup() as group:
         for data in bodies:
-            group.create_task(_many(2, lambda data=data: send(data)))  # type: ignore[misc]
+            group.create_task(at_once(2, lambda data=data: send(data)))  # type: ignore[misc]
 
 
 async def slow_reads(target: Target) -> None:
     """Batches of a thousand audits of a queue that is not small, behind a put."""
     messages = [{"body": 1, "delay": 3_600, "group": f"g{n}"} for n in range(10_000)]
-    fill = _request(target, "POST", "/v1/queues/slow/put", {"messages": messages})
+    fill = request_of(target, "POST", "/v1/queues/slow/put", {"messages": messages})
     put = {"command": "put", "queue": "slow", "items": [{"id": "a", "data": "MQ=="}]}
     audit = {"command": "count", "queue": "slow", "recount": True}
     filtered = {"command": "scan", "queue": "slow", "state": "delayed", "where": {"group": "none"}}
-    batch = _request(target, "POST", "/v1/batch", {"commands": [put] + [audit, filtered] * 499})
+    batch = request_of(target, "POST", "/v1/batch", {"commands": [put] + [audit, filtered] * 499})
 
     await asyncio.wait_for(
         _send_once(target, fill.replace(b"Host", b"Connection: close\r\nHost")), 60
     )
-    await _many(8, lambda: _send(target, batch))
+    await at_once(8, lambda: send_on(target, batch))
 
 
 async def many_queues(target: Target) -> None:
@@ -220,82 +151,86 @@ async def many_queues(target: Target) -> None:
     numbers = itertools.count()
 
     async def put() -> None:
-        async with _connection(target) as (reader, writer):
+        async with connected(target) as (reader, writer):
             while True:
                 path = f"/v1/queues/many{next(numbers)}/messages"
-                writer.write(_request(target, "POST", path, {"body": 1, "delay": 3_600}))
+                writer.write(request_of(target, "POST", path, {"body": 1, "delay": 3_600}))
                 if not await reader.read(1 << 16):
                     return
 
-    look = _request(target, "GET", "/v1/events?counts=0.1")
+    look = request_of(target, "GET", "/v1/events?counts=0.1")
     async with asyncio.TaskGroup() as group:
-        group.create_task(_many(2, put))
-        group.create_task(_many(2, lambda: _send(target, _request(target, "GET", "/metrics"))))
-        group.create_task(_many(2, lambda: _send(target, _request(target, "GET", "/v1/queues"))))
-        group.create_task(_many(50, lambda: _send_once(target, look)))
+        group.create_task(at_once(2, put))
+        group.create_task(
+            at_once(2, lambda: send_on(target, request_of(target, "GET", "/metrics")))
+        )
+        group.create_task(
+            at_once(2, lambda: send_on(target, request_of(target, "GET", "/v1/queues")))
+        )
+        group.create_task(at_once(50, lambda: _send_once(target, look)))
 
 
 async def unknown_fields(target: Target) -> None:
     """A megabyte of fields that no message has."""
     body = {"body": 1, **{f"delai{number}": number for number in range(60_000)}}
-    request = _request(target, "POST", "/v1/queues/q/messages", body)
-    await _many(2, lambda: _send(target, request))
+    request = request_of(target, "POST", "/v1/queues/q/messages", body)
+    await at_once(2, lambda: send_on(target, request))
 
 
 async def huge_scans(target: Target) -> None:
     """Batches of a thousand scans over messages of 100 kB."""
     messages = [{"id": f"big{n}", "body": "x" * 100_000, "delay": 3_600} for n in range(100)]
-    put = _request(target, "POST", "/v1/queues/big/put", {"messages": messages})
+    put = request_of(target, "POST", "/v1/queues/big/put", {"messages": messages})
     scans = [{"command": "scan", "queue": "big", "limit": 1_000}] * 1_000
-    batch = _request(target, "POST", "/v1/batch", {"commands": scans})
+    batch = request_of(target, "POST", "/v1/batch", {"commands": scans})
 
     async def scan() -> None:
-        async with _connection(target) as (reader, writer):
+        async with connected(target) as (reader, writer):
             writer.write(put)
             await reader.read(1 << 16)
             writer.write(batch)
             while await reader.read(1 << 20):
                 pass
 
-    await _many(2, scan)
+    await at_once(2, scan)
 
 
 async def slow_readers(target: Target) -> None:
     """Requests for large answers that are never read."""
     messages = [{"id": f"m{n}", "body": "x" * 100_000, "delay": 3_600} for n in range(80)]
     await _accepted(
-        target, _request(target, "POST", "/v1/queues/unread/put", {"messages": messages})
+        target, request_of(target, "POST", "/v1/queues/unread/put", {"messages": messages})
     )
-    get = _request(target, "GET", "/v1/queues/unread/messages?limit=1000") * 50
+    get = request_of(target, "GET", "/v1/queues/unread/messages?limit=1000") * 50
 
     async def ask() -> None:
-        async with _connection(target) as (reader, writer):
+        async with connected(target) as (reader, writer):
             writer.write(get)
             await writer.drain()
             await asyncio.sleep(5)
             await reader.read(1)
 
-    await _many(10, ask)
+    await at_once(10, ask)
 
 
 async def event_streams(target: Target) -> None:
     """Two thousand event streams, and puts that each of them is told of."""
-    stream = _request(target, "GET", "/v1/events?prefix=q")
-    put = _request(target, "POST", "/v1/queues/q/messages", {"body": 1, "delay": 3_600})
+    stream = request_of(target, "GET", "/v1/events?prefix=q")
+    put = request_of(target, "POST", "/v1/queues/q/messages", {"body": 1, "delay": 3_600})
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(_many(500, lambda: _send_once(target, stream)))
-        group.create_task(_many(2, lambda: _send(target, put)))
+        group.create_task(at_once(500, lambda: _send_once(target, stream)))
+        group.create_task(at_once(2, lambda: send_on(target, put)))
 
 
 async def long_polls(target: Target) -> None:
     """A thousand claims that wait."""
-    claim = _request(target, "POST", "/v1/queues/none/claim", {"count": 1, "wait": 300})
-    await _many(400, lambda: _send_once(target, claim))
+    claim = request_of(target, "POST", "/v1/queues/none/claim", {"count": 1, "wait": 300})
+    await at_once(400, lambda: _send_once(target, claim))
 
 
 async def _send_once(target: Target, request: bytes) -> None:
-    async with _connection(target) as (reader, writer):
+    async with connected(target) as (reader, writer):
         writer.write(request)
         while await reader.read(1 << 16):
             pass
@@ -304,7 +239,7 @@ async def _send_once(target: Target, request: bytes) -> None:
 async def failed_logins(target: Target) -> None:
     """Tokens that are guessed."""
     guess = target._replace(token="bide_0123456789ab_" + "x" * 43)
-    await _many(8, lambda: _send(target, _request(guess, "GET", "/v1/queues")))
+    await at_once(8, lambda: send_on(target, request_of(guess, "GET", "/v1/queues")))
 
 
 async def escaped(target: Target) -> None:
@@ -317,28 +252,28 @@ async def escaped(target: Target) -> None:
     async with asyncio.TaskGroup() as group:
         for form in forms:
             request = head.format(len(form)).encode() + form
-            group.create_task(_many(4, lambda request=request: _send(target, request)))  # type: ignore[misc]
+            group.create_task(at_once(4, lambda request=request: send_on(target, request)))  # type: ignore[misc]
         for path in ("/dashboard/?prefix=", "/v1/queues?prefix=", "/v1/queues/"):
-            request = _request(target, "GET", path + "%41" * 20_000)
-            group.create_task(_many(2, lambda request=request: _send(target, request)))  # type: ignore[misc]
+            request = request_of(target, "GET", path + "%41" * 20_000)
+            group.create_task(at_once(2, lambda request=request: send_on(target, request)))  # type: ignore[misc]
 
 
 async def long_paths(target: Target) -> None:
     """Requests for unknown paths of 60 kB, for the access log to hold."""
-    await _many(4, lambda: _send(target, _request(target, "GET", "/" + "p" * 60_000)))
+    await at_once(4, lambda: send_on(target, request_of(target, "GET", "/" + "p" * 60_000)))
 
 
 async def pipelined(target: Target) -> None:
     """Requests in a row whose answers nobody reads."""
-    get = _request(target, "GET", "/healthz") * 200
+    get = request_of(target, "GET", "/healthz") * 200
 
     async def flood() -> None:
-        async with _connection(target) as (_, writer):
+        async with connected(target) as (_, writer):
             while not writer.transport.is_closing():
                 writer.write(get)
                 await asyncio.wait_for(writer.drain(), 5)
 
-    await _many(4, flood)
+    await at_once(4, flood)
 
 
 async def hanging_receivers(target: Target) -> None:
@@ -374,9 +309,9 @@ async def _pushed(
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         wanted = {"queue": name, "url": f"http://127.0.0.1:{port}/", "concurrency": 64}
-        subscribe = _request(target, "PUT", f"/v1/subscriptions/{name}", wanted)
+        subscribe = request_of(target, "PUT", f"/v1/subscriptions/{name}", wanted)
         messages = [{"body": number} for number in range(500)]
-        put = _request(target, "POST", f"/v1/queues/{name}/put", {"messages": messages})
+        put = request_of(target, "POST", f"/v1/queues/{name}/put", {"messages": messages})
         for request in (subscribe, put):
             await _accepted(target, request)
         await asyncio.Event().wait()
@@ -386,7 +321,7 @@ async def _accepted(target: Target, request: bytes) -> None:
     """Send a request until the server accepts it: in a crowd it drops connections."""
     while True:
         with contextlib.suppress(OSError):
-            async with _connection(target) as (reader, writer):
+            async with connected(target) as (reader, writer):
                 writer.write(request)
                 if (await reader.read(1 << 16)).startswith(b"HTTP/1.1 2"):
                     return

@@ -30,7 +30,8 @@ from typing import NamedTuple
 import bide
 from bide.lane.shared import close_lane, open_lane
 from bide.server.access.tokens import Tokens
-from tests.soak.attacks import ATTACKS, SEEN, Target
+from tests.soak.attacks import ATTACKS, SEEN
+from tests.soak.target import Target
 
 MEMORY = 512 << 20
 DESCRIPTORS = 256

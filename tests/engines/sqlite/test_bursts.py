@@ -8,27 +8,20 @@ from bide.engines.sqlite import SqliteEngine
 from bide.model import commands as cmd
 from bide.model.message import Item
 from bide.model.replies import Claimed, Page
+from tests.engines.sqlite.steps import steps_of
 
 START = 1_700_000_000_000
 
 
-def steps_of(engine: SqliteEngine, command: cmd.Command, now: int) -> int:
+def cost(engine: SqliteEngine, command: cmd.Command, now: int) -> int:
     """Return how much SQLite has to do for a command, in hundreds of its own steps."""
-    connection = engine._connection
-    assert connection is not None
-    counted = 0
 
-    def count() -> int:
-        nonlocal counted
-        counted += 1
-        return 0
+    def execute() -> None:
+        (reply,) = engine.execute([command], now)
+        assert isinstance(reply, (Claimed, Page))
+        assert len(reply.messages) == 100
 
-    connection.set_progress_handler(count, 100)
-    (reply,) = engine.execute([command], now)
-    connection.set_progress_handler(None, 0)
-    assert isinstance(reply, (Claimed, Page))
-    assert len(reply.messages) == 100
-    return counted
+    return steps_of(engine, execute, 100)
 
 
 @pytest.mark.parametrize("heavy", [0, 1])
@@ -45,8 +38,8 @@ def test_a_burst_is_claimed_and_scanned_at_the_cost_of_a_stream(tmp_path: Path, 
         (page,) = engine.execute([cmd.Scan("q", "delayed", limit=9_000)], START - 1)
         assert isinstance(page, Page)
         scan = cmd.Scan("q", "delayed", cursor=page.cursor, limit=100)
-        scans.append(steps_of(engine, scan, START - 1))
-        claims.append(steps_of(engine, cmd.Claim("q", 100, 1_000, "w"), START + 10_000))
+        scans.append(cost(engine, scan, START - 1))
+        claims.append(cost(engine, cmd.Claim("q", 100, 1_000, "w"), START + 10_000))
         engine.close()
     assert claims[0] <= claims[1] * 1.2
     assert scans[0] <= scans[1] * 1.2

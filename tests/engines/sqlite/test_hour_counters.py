@@ -10,6 +10,7 @@ from bide.engines.sqlite import SqliteEngine
 from bide.model import commands as cmd
 from bide.model.message import Item
 from bide.model.replies import Counts, Forecasted
+from tests.engines.sqlite.steps import steps_of
 
 START = 1_700_000_000_000
 HOUR = 3_600_000
@@ -77,24 +78,14 @@ def fewest_steps(path: Path, total: int, due: int, look: Callable[[SqliteEngine]
     for first in range(0, total, 500):
         items = [Item(f"m{first + n}", b"1", at=due + n) for n in range(500)]
         engine.execute([cmd.Put("q", items)], START)
-    connection = engine._connection
-    assert connection is not None
-    counted = 0
 
-    def count() -> int:
-        nonlocal counted
-        counted += 1
-        return 0
-
-    connection.set_progress_handler(count, 10)
-    seen = []
-    for _ in range(5):  # now and then the engine looks at its files as well
-        counted = 0
+    def once() -> None:
         assert look(engine) == total
-        seen.append(counted)
-    connection.set_progress_handler(None, 0)
+
+    # Now and then the engine looks at its files as well.
+    fewest = min(steps_of(engine, once, 10) for _ in range(5))
     engine.close()
-    return min(seen)
+    return fewest
 
 
 @pytest.mark.parametrize(

@@ -136,22 +136,6 @@ def test_a_server_that_died_is_missed_after_a_while(stage: Stage) -> None:
     stage.play(story())
 
 
-def test_a_pusher_that_runs_again_tells_the_others_at_once(stage: Stage) -> None:
-    async def story() -> None:
-        async with receiver() as it:
-            await stage.subscribe(it.url)
-            pusher = Pusher(stage.lane, stage.clock, gate=Gate(LOOPBACK), holder="one")
-            for run in (1, 2):
-                task = asyncio.create_task(pusher.run(0.0))
-                await until(lambda: task.done() or pusher.looked == run)  # noqa: B023
-                assert stage.counts("bide.server/pushers").sizes.delayed == 1
-                task.cancel()
-                await asyncio.wait([task])
-                assert stage.counts("bide.server/pushers").sizes.delayed == 0
-
-    stage.play(story())
-
-
 def test_what_one_server_finds_out_about_a_receiver_counts_for_all(stage: Stage) -> None:
     async def story() -> None:
         async with receiver() as it:

@@ -194,7 +194,7 @@ def must_be_local(settings: Settings, *, asks: bool) -> None:
     if not asks and not settings.local:
         raise InvalidArgument(
             f"host={settings.host!r} can be reached from other machines, and requests need no "
-            "token; leave auth out and make one with bide token create, or listen on 127.0.0.1"
+            "token; make one with bide token create and leave auth=off out, or listen on 127.0.0.1"
         )
 
 
