@@ -134,24 +134,31 @@ def test_who_may_make_a_change_may_take_it_back(serve: Serve, make_token: Any) -
     assert admin.post(f"{Q}/undo", {"undo": purged["undo"]}).json["restored"] == 3
 
 
-def test_only_an_admin_looks_into_the_records(serve: Serve, make_token: Any) -> None:
+def test_no_caller_reaches_the_records(serve: Serve, make_token: Any) -> None:
     server = serve(auth="required")
     admin = server.with_token(make_token("shop", "admin"))
-    reads = server.with_token(make_token("shop", "read", "consume"))
     fill(admin, 1)
-    admin.send("DELETE", f"{Q}/messages?group=g&undo=true")
-    records = "/v1/queues/bide:undo"
-    assert len(admin.get(f"{records}/messages").json["messages"]) == 2
-    assert reads.get(f"{records}/messages").status == 403
-    assert reads.post(f"{records}/claim", {}).status == 403
-    commands = [{"command": "scan", "queue": "bide:undo"}]
-    assert reads.post("/v1/batch", {"commands": commands}).status == 403
-    assert admin.get("/v1/queues?prefix=bide:").json["queues"] == ["bide:undo"]
-    assert reads.get("/v1/queues?prefix=bide:").json["queues"] == []
-    assert reads.get("/v1/search?queue=bide:&state=ready").json["messages"] == []
-    with listening(reads, "counts=0.02&prefix=bide:") as stream:
+    undo = admin.send("DELETE", f"{Q}/messages?group=g&undo=true").json["undo"]
+    forged = {"id": f"{undo}:0", "data": "wcE=", "json": False}
+    put = {"command": "put", "items": [forged], "on_conflict": "replace"}
+    edit = {"command": "edit", "ids": [f"{undo}:0"], "data": "wcE=", "json": False}
+    for token in (admin, server.with_token(make_token(None, "admin"))):
+        queue = "bide:undo" if token is admin else "shop/bide:undo"
+        for command in (put, edit, {"command": "scan"}, {"command": "claim", "count": 9,
+                        "lease": 1_000, "holder": "w"}):  # fmt: skip
+            batch = {"commands": [command | {"queue": queue}]}
+            assert token.post("/v1/batch", batch).status == 403
+        path = f"/v1/queues/{queue.replace('/', '%2F')}"
+        assert token.get(f"{path}/messages").status == 403
+        assert token.put(f"{path}/messages/{undo}:0", {"body": 1}).status == 403
+        assert token.get("/v1/queues?prefix=bide:").json["queues"] == []
+        names = {"commands": [{"command": "queues", "queue": ""}]}
+        assert queue not in token.post("/v1/batch", names).json["replies"][0]["names"]
+        assert token.get("/v1/search?queue=bide:&state=ready").json["messages"] == []
+    with listening(admin, "counts=0.02&prefix=bide:") as stream:
         assert stream.next()[0] == "tick"
     assert server.app.service.failed_look is None
+    assert admin.post(f"{Q}/undo", {"undo": undo}).json["restored"] == 1
 
 
 def test_a_queue_on_a_server_needs_no_more_rights(serve: Serve, make_token: Any) -> None:

@@ -237,11 +237,7 @@ class Service:
         caller may not look into.
         """
         found = await self.ask(Names, Queues(caller.prefix(prefix)))
-        admin = caller.may("admin")
-        return [
-            name for name in own_names(caller, found.names)
-            if is_listed(name, prefix) and (admin or not is_records(name))
-        ]  # fmt: skip
+        return [name for name in own_names(caller, found.names) if is_listed(name, prefix)]
 
     async def registers(self, caller: Caller) -> list[str]:
         """Return the registers of workers that may serve a caller's queues."""
@@ -321,5 +317,6 @@ class Service:
 
 
 def own_names(caller: Caller, names: Sequence[str]) -> list[str]:
-    """Return the caller's names of those queues that are for the caller."""
-    return [own for name in names if (own := caller.own(name)) is not None]
+    """Return the caller's names of those queues that the caller may look into."""
+    found = (caller.own(name) for name in names if not is_records(name))
+    return [own for own in found if own is not None]

@@ -139,10 +139,10 @@ class Caller(msgspec.Struct, frozen=True):
                 f"the token is for the queues {', '.join(self.queues)}, and "
                 f"queue={queue[:MAX_NAME]!r} is none of them"
             )
-        if is_records(queue) and not self.may("admin"):
+        if is_records(queue):  # undo believes what it finds there
             raise AccessDenied(
-                f"queue={queue!r} has messages of all queues; undo takes a change back, and only "
-                "the right 'admin' may look into it"
+                f"queue={queue!r} has what bide notes of changes; undo takes a change back, and no "
+                "caller looks or writes into it"
             )
         return self.prefix(queue)
 
