@@ -272,6 +272,24 @@ def test_quotas_hold_for_copies_and_moves(stage: Stage) -> None:
     assert guest.post("/do", {**far, "delay": "2h"}).status == 303
 
 
+def test_quotas_hold_for_what_settings_make_and_changes_note(stage: Stage) -> None:
+    orders = stage.queue("shop/orders")
+    orders.put_many(["x" * 2_000] * 4, delay=60, group="g")
+    guest = stage.server(auth="required", quotas={"shop": Quota(queues=1, stored=10_000)})
+    guest.log_in(stage.token("admin", namespace="shop"))
+    back = {"back": "/dashboard/"}
+    move = {
+        "action": "reschedule", "queue": "orders", "by": "rule", "group": "g", "delay": "1h",
+        "confirmed": "1", **back,
+    }  # fmt: skip
+    assert [guest.post("/do", move).status for _ in range(3)] == [303, 507, 507]
+    pause = {"action": "pause", "on": "1", **back}
+    assert guest.post("/do", {**pause, "queue": "more"}).status == 507
+    assert guest.post("/do", {**pause, "queue": "orders"}).status == 303
+    cancel = {**move, "action": "cancel"}
+    assert guest.post("/do", cancel).status == 303
+
+
 def test_quotas_hold_for_what_an_undo_puts_back(stage: Stage) -> None:
     orders = stage.queue("shop/orders")
     orders.put_many([1, 2], delay="2d", group="g")

@@ -20,7 +20,7 @@ from bide.model.identity import actor_of, check_name, new_id
 from bide.model.message import Message
 from bide.model.options import options_of
 from bide.model.replies import Outcome, Outcomes, Reply
-from bide.model.undoing import UNDO_FOR, Bulk, Undo, Verb, is_records
+from bide.model.undoing import UNDO_FOR, Bulk, Undo, Verb
 from bide.observing.workers import request_stop
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import Audit, deleted, find_all, in_parts
@@ -58,13 +58,13 @@ async def _execute(view: View, command: Bulk | Undo) -> Any:
         if not view.access.may(verb):
             raise Refused(403, "not-allowed", verb)
 
+    await view.admit(command)
     takes_back = view.store.lane.capabilities.takes_back
     if takes_back and isinstance(command, Undo):  # the server decides by the token
         allow(cast("Verb", view.request.get("verb")))
 
     async def ask(step: cmd.Command) -> Reply:
-        if not is_records(step.queue):
-            await view.admit(step)
+        await view.admit(step)
         return await view.store.lane.acall(step, view.store)
 
     return await arun_steps(steps_of(command, takes_back=takes_back, allow=allow), ask)
@@ -319,9 +319,9 @@ async def _release(view: View, ids: list[str]) -> Result:
 
 
 async def _pause(view: View, _: list[str]) -> Result:
-    await _ask(
-        view, replies.Settings, cmd.Configure(view.queue(), paused=view.request.get("on") == "1")
-    )
+    command = cmd.Configure(view.queue(), paused=view.request.get("on") == "1")
+    await view.admit(command)
+    await _ask(view, replies.Settings, command)
     return Result()
 
 

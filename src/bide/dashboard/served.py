@@ -17,6 +17,7 @@ from bide.dashboard.app import Dashboard
 from bide.dashboard.view import Redirect, Refused, Request
 from bide.model.commands import Command
 from bide.model.errors import AccessDenied
+from bide.model.undoing import Bulk, Undo
 from bide.server.access.admission import refuse_foreign_hosts
 from bide.server.access.rights import Caller
 from bide.server.access.tokens import Token
@@ -129,7 +130,7 @@ def dashboard_of(service: Service, key: bytes) -> Dashboard:
         key: the secret of the server's processes that makes the codes of sessions.
     """
 
-    async def admit(access: Access, command: Command) -> None:
+    async def admit(access: Access, command: Command | Bulk | Undo) -> None:
         """Keep a visitor within the quotas of their namespace."""
         await service.quotas.admit(access.caller, [command])
 

@@ -15,6 +15,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import check_queue
 from bide.model.limits import MAX_QUERY_BYTES
 from bide.model.times import unix
+from bide.model.undoing import Bulk, Undo
 from bide.server.limits.request_bodies import LargeBodies, Pause, Receive, read_body
 
 PATIENCE = 30.0
@@ -211,7 +212,7 @@ class Redirect(NamedTuple):
     """The value of the header `Set-Cookie`."""
 
 
-Admit = Callable[[Access, Command], Awaitable[None]]
+Admit = Callable[[Access, Command | Bulk | Undo], Awaitable[None]]
 """Refuses what is beyond a quota: takes the visitor's access, and what is to be executed."""
 
 
@@ -266,7 +267,7 @@ class View:
             raise Refused(404, "not-found")
         return check_queue(self.access.caller.full(name))
 
-    async def admit(self, command: Command) -> None:
+    async def admit(self, command: Command | Bulk | Undo) -> None:
         """Refuse a command that is beyond a quota of the visitor's namespace.
 
         Raises:

@@ -110,6 +110,8 @@ class Service:
         self.failed_look: tuple[float, StoreError] | None = None
         """When the last of these failed, by the monotonic clock, and why."""
         self.scrapes = Turns()
+        self.subscribing = asyncio.Lock()
+        """Held from the look for room within the quotas until a subscription is stored."""
         self._counts: dict[str, Counts] = {}
         self._counts_until = 0.0
         self._under_way = 0

@@ -18,10 +18,10 @@ import msgspec
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.lane.lane import Lane
-from bide.model.commands import Ack, Bury, Command, Count, Edit, Put, Queues, Reschedule, Retry
+from bide.model import commands as cmd
 from bide.model.message import REASON_LENGTH, Item, stored_size
 from bide.model.replies import Counts, Names, expect
-from bide.model.undoing import Bulk, Undo
+from bide.model.undoing import Bulk, Undo, is_records
 from bide.observing.heartbeat import is_register
 from bide.server.access.rights import ALL_QUEUES, Caller
 from bide.server.limits.slow_reads import SlowReads
@@ -29,7 +29,6 @@ from bide.server.limits.usage import Usage
 from bide.server.problem import Problem, invalid
 from bide.server.settings import Quota, Settings
 from bide.server.shared_state import NEVER, NamespaceUsage, QuotaUsage
-from bide.targets.http.subscription import Subscription
 
 COUNT_EVERY = 10.0
 """How often, in seconds, the messages of a namespace are counted while it has room."""
@@ -45,6 +44,9 @@ SHARE = 20
 
 CARRIED = 256 * 1024
 """Bytes of requests and answers after which a process tells the others of them."""
+
+UNDER_WAY = 10.0
+"""Seconds in which a queue that was let in is expected in the store."""
 
 ENDED = 256
 """Bytes that a queue with a history remembers of a message beside results and reasons, about."""
@@ -76,6 +78,9 @@ class Quotas:
     clock: Clock = SYSTEM_CLOCK
     _queues: dict[str | None, set[str]] = field(default_factory=dict, init=False)
     """The queues, by their full names, that a namespace is known to have or have had."""
+    _new: dict[str | None, dict[str, float]] = field(default_factory=dict, init=False)
+    """When queues were let in that were not seen in the store yet."""
+    _naming: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _counting: dict[tuple[What, str | None], asyncio.Task[None]] = field(
         default_factory=dict, init=False
     )
@@ -114,10 +119,11 @@ class Quotas:
             max_subscriptions=quota.subscriptions, max_push_concurrency=quota.push_concurrency,
         )  # fmt: skip
 
-    async def admit(self, caller: Caller, commands: Sequence[Command | Bulk | Undo]) -> None:
+    async def admit(self, caller: Caller, commands: Sequence[cmd.Command | Bulk | Undo]) -> None:
         """Let commands through. What an edit adds counts as if it were new; other changes do not.
 
-        Results and reasons, which queues remember, are counted and never refused.
+        Results and reasons, which queues remember, and what is noted of bulk changes, are counted
+        and never refused; but changes are that may be made and noted again and again.
 
         Args:
             caller: who gives them.
@@ -128,22 +134,29 @@ class Quotas:
         """
         if not self.any:
             return
-        puts = [command for command in commands if isinstance(command, Put)]
-        if puts:
+        makes = [
+            command for command in commands
+            if isinstance(command, (cmd.Put, cmd.Configure)) and not is_records(command.queue)
+        ]  # fmt: skip
+        if makes:
+            await self._let_in(caller, {command.queue for command in makes})
+        if puts := [command for command in makes if isinstance(command, cmd.Put)]:
             items = [item for put in puts for item in put.items]
             added = sum(len(put.items) for put in puts if put.if_version is None)
-            await self._let(caller, {put.queue for put in puts}, items, added)
+            await self._let(caller, items, added)
         for command in commands:
-            if isinstance(command, Reschedule) and command.ids:
+            if isinstance(command, Bulk) and command.verb in ("reschedule", "revive"):
+                await self._let(caller, (), 0)
+            elif isinstance(command, cmd.Reschedule) and command.ids:
                 moved = Item(command.ids[0], b"", at=command.at, delay=command.delay)
                 self._bound(caller, [moved])
-            elif isinstance(command, Edit):
+            elif isinstance(command, cmd.Edit):
                 edited = Item(
                     "", command.data or b"", at=command.at, delay=command.delay or 0,
                     group=command.group or None, headers=command.headers or None,
                 )  # fmt: skip
                 if stored_size(edited):
-                    await self._let(caller, (), [edited] * len(command.ids), 0)
+                    await self._let(caller, [edited] * len(command.ids), 0)
                 else:
                     self._bound(caller, [edited])
         if left := sum(map(_left_by, commands)):
@@ -151,17 +164,13 @@ class Quotas:
                 use.stored.value += left
                 use.stored.added += left
 
-    async def _let(
-        self, caller: Caller, queues: Collection[str], items: Sequence[Item], added: int
-    ) -> None:
-        """Let messages into queues, by their full names; so many are not in them yet."""
+    async def _let(self, caller: Caller, items: Sequence[Item], added: int) -> None:
+        """Let messages into queues; so many are not in them yet."""
         quota, namespace = self.of(caller.namespace), caller.namespace
         whole = msgspec.structs.replace(caller, queues=ALL_QUEUES)
         size = self._bound(caller, items)
         messages = quota.pending if quota.pending is not None and added else float("inf")
         stored = float("inf") if quota.stored is None else quota.stored
-        if quota.queues is not None and queues:
-            await self._let_in(whole, queues, quota.queues)
         if messages != float("inf"):
             await self._count(whole, "messages", COUNT_EVERY, waits=False)
         with self.shared.of(namespace) as use:
@@ -186,7 +195,7 @@ class Quotas:
                     f"{use.stored.value:,.0f}, dead and kept ones included; let some be consumed, "
                     "cancel or purge some, or ask for a larger quota (stored)"
                 )
-            if quota.rate is not None:
+            if quota.rate is not None and items:
                 self._pace(use, quota.rate, len(items))
             for amount, more in ((use.messages, added), (use.stored, size)):
                 amount.value += more
@@ -248,37 +257,6 @@ class Quotas:
             headers={"retry-after": str(ceil(left)), "connection": "close"},
         )
 
-    def subscribe(
-        self, namespace: str | None, known: Sequence[Subscription], name: str, concurrency: int
-    ) -> None:
-        """Let a subscription be made or changed.
-
-        Args:
-            namespace: whose it is.
-            known: those that the namespace has.
-            name: which one.
-            concurrency: how many requests it is to have under way.
-
-        Raises:
-            Problem: the namespace would have too many, or too many requests under way.
-        """
-        quota = self.of(namespace)
-        others = [one for one in known if one.name != name]
-        if quota.subscriptions is not None and len(others) >= quota.subscriptions:
-            raise _exceeded(
-                f"the namespace may have {quota.subscriptions:,} subscriptions and has "
-                f"{len(others):,}; delete one, or ask for a larger quota"
-            )
-        if quota.push_concurrency is not None:
-            left = quota.push_concurrency - sum(one.concurrency for one in others)
-            if concurrency > left:
-                raise _exceeded(
-                    f"the subscriptions of the namespace may have {quota.push_concurrency:,} "
-                    f"requests under way together, of which {max(0, left):,} are left; take a "
-                    "smaller concurrency, or ask for a larger quota",
-                    "concurrency",
-                )
-
     def _pace(self, use: NamespaceUsage, rate: float, count: int) -> None:
         """A bucket that fills by `rate` a second and holds a second's worth."""
         moment = time.monotonic()
@@ -294,21 +272,29 @@ class Quotas:
             )
         use.allowance -= count
 
-    async def _let_in(self, caller: Caller, queues: Collection[str], most: int) -> None:
-        """Let messages into queues that there are, and into new ones while there is room."""
-        known = self._queues.get(caller.namespace)
-        if known is not None and known.issuperset(queues):
+    async def _let_in(self, caller: Caller, queues: Collection[str]) -> None:
+        """Let a caller use queues, by their full names: new ones only while there is room."""
+        namespace, most = caller.namespace, self.of(caller.namespace).queues
+        known = self._queues.get(namespace)
+        if most is None or (known is not None and known.issuperset(queues)):
             return
-        new = {queue for queue in queues if not is_register(queue)}
-        if known is None or len(known | new) > most:
-            known = self._queues[caller.namespace] = set(await self._names(caller))
-        if len(known | new) > most and not known.issuperset(new):
-            raise _exceeded(
-                f"the namespace may have {most:,} queues and has {len(known):,}; use these, delete "
-                "empty ones, or ask for a larger quota (queues)",
-                "queue",
-            )
-        known.update(new)
+        wanted = {queue for queue in queues if not is_register(queue)}
+        async with self._naming:  # or several callers would fill the same room
+            known, new = self._queues.get(namespace), self._new.setdefault(namespace, {})
+            if known is None or len(known | wanted) > most:
+                whole = msgspec.structs.replace(caller, queues=ALL_QUEUES)
+                names, since = set(await self._names(whole)), time.monotonic() - UNDER_WAY
+                for name in [one for one, moment in new.items() if one in names or moment < since]:
+                    del new[name]
+                known = self._queues[namespace] = names | new.keys()
+            if len(known | wanted) > most and not known.issuperset(wanted):
+                raise _exceeded(
+                    f"the namespace may have {most:,} queues and has {len(known):,}; use these, "
+                    "delete empty ones, or ask for a larger quota (queues)",
+                    "queue",
+                )
+            new.update(dict.fromkeys(wanted - known, time.monotonic()))
+            known.update(wanted)
 
     async def _count(self, caller: Caller, what: What, every: float, *, waits: bool = True) -> None:
         """Count what a namespace has, unless that was done `every` seconds ago.
@@ -349,9 +335,9 @@ class Quotas:
         began = time.monotonic()
         with self.shared.of(caller.namespace) as use:
             before = getattr(use, what).added
-        names = await self._names(caller, registers=True)
+        names = await self._names(caller, ours=True)
         self._queues.setdefault(caller.namespace, set()).update(
-            name for name in names if not is_register(name)
+            name for name in names if not _is_ours(name)
         )
         found = await self._sum(what, names)
         now = time.monotonic()
@@ -361,36 +347,43 @@ class Quotas:
             amount.after = now + SHARE * (now - began)
         self._counted.add((what, caller.namespace))
 
-    async def _names(self, caller: Caller, *, registers: bool = False) -> list[str]:
+    async def _names(self, caller: Caller, *, ours: bool = False) -> list[str]:
         """Return the full names of a caller's queues.
 
         Args:
             caller: whose.
-            registers: whether to return registers of workers too. All who may claim may fill them.
+            ours: whether to return those too that bide fills for callers.
         """
-        names = expect(Names, await self.lane.acall(Queues(caller.prefix("")))).names
+        names = expect(Names, await self.lane.acall(cmd.Queues(caller.prefix("")))).names
         return [
             name for name in names
-            if caller.own(name) is not None or (registers and is_register(name))
+            if (ours if _is_ours(name) else caller.own(name) is not None)
         ]  # fmt: skip
 
     async def _sum(self, what: What, names: Sequence[str]) -> int:
         """Return how many messages, or bytes, are in queues."""
         if what == "stored":
-            told = [await self.slow_reads.read(Count(name, stored=True)) for name in names]
+            told = [await self.slow_reads.read(cmd.Count(name, stored=True)) for name in names]
             return sum(expect(Counts, one).stored or 0 for one in told)
-        counted = [expect(Counts, await self.lane.acall(Count(name))) for name in names]
+        counted = [expect(Counts, await self.lane.acall(cmd.Count(name))) for name in names]
         return sum(counts.sizes.total + counts.kept for counts in counted)
+
+
+def _is_ours(queue: str) -> bool:
+    """Tell whether a queue has what workers report, or what is noted of changes."""
+    return is_register(queue) or is_records(queue)
 
 
 def _exceeded(text: str, field: str | None = None) -> Problem:
     return Problem("quota-exceeded", text, field=field)
 
 
-def _left_by(command: Command | Bulk | Undo) -> int:
-    """Return how many bytes a queue may remember of the messages that a command settles."""
-    if isinstance(command, Ack):
+def _left_by(command: cmd.Command | Bulk | Undo) -> int:
+    """Return how many bytes a command leaves of the messages that it settles, or notes."""
+    if isinstance(command, cmd.Ack):
         return ENDED * command.weight + sum(map(len, filter(None, command.results)))
-    if isinstance(command, Bury) or (isinstance(command, Retry) and not command.release):
+    if isinstance(command, cmd.Bury) or (isinstance(command, cmd.Retry) and not command.release):
         return (ENDED + min(len(command.reason), REASON_LENGTH)) * command.weight
+    if isinstance(command, cmd.Put) and is_records(command.queue):
+        return sum(map(stored_size, command.items))
     return 0

@@ -114,7 +114,7 @@ async def counts(call: Call) -> CountsOut:
     return CountsOut.of(await call.ask(Counts, Count(call.arguments.queue)))
 
 
-@route("configure", "PATCH", QUEUE, "admin")
+@route("configure", "PATCH", QUEUE, "admin", problems=(507,))
 async def configure(call: Call, asked: ConfigureRequest) -> SettingsOut:
     """Pause, resume, limit, or set what is remembered."""
     command = call.arguments.settings(
@@ -124,13 +124,13 @@ async def configure(call: Call, asked: ConfigureRequest) -> SettingsOut:
     return await _configure(call, msgspec.structs.replace(command, paused=asked.paused))
 
 
-@route("pause", "POST", f"{QUEUE}/pause", "admin")
+@route("pause", "POST", f"{QUEUE}/pause", "admin", problems=(507,))
 async def pause(call: Call, asked: wire.Empty) -> SettingsOut:
     """Let nobody claim."""
     return await _configure(call, call.arguments.configure(paused=True))
 
 
-@route("resume", "POST", f"{QUEUE}/resume", "admin")
+@route("resume", "POST", f"{QUEUE}/resume", "admin", problems=(507,))
 async def resume(call: Call, asked: wire.Empty) -> SettingsOut:
     """Let messages be claimed again."""
     return await _configure(call, call.arguments.configure(paused=False))
@@ -168,6 +168,7 @@ async def delete(call: Call) -> Answer:
 
 
 async def _configure(call: Call, command: Configure) -> SettingsOut:
+    await call.service.quotas.admit(call.caller, [command])
     return SettingsOut.of(await call.ask(Settings, command))
 
 

@@ -79,10 +79,12 @@ async def put(call: Call, asked: SubscriptionIn) -> Answer:
     default again. Doing so again changes nothing.
     """
     namespace, name = which = await _identity(call)
-    fresh, fields = wants_fresh(call), await _checked(call, which, asked.fields())
-    new = Subscription(name=name, namespace=namespace, **fields)
-    work = call.records.put(new, asked.secret, tag=_tag(call), fresh=fresh)
-    kept = await _done(call, work)
+    fresh = wants_fresh(call)
+    async with call.service.subscribing:
+        fields = await _checked(call, which, asked.fields())
+        new = Subscription(name=name, namespace=namespace, **fields)
+        work = call.records.put(new, asked.secret, tag=_tag(call), fresh=fresh)
+        kept = await _done(call, work)
     return await _answer(call, kept.subscription, kept.secret, 201 if kept.fresh else 200)
 
 
@@ -105,8 +107,9 @@ async def change(call: Call, asked: msgspec.Struct) -> Answer:
     From the answer on nothing is sent as it was; what is under way is finished.
     """
     which = await _identity(call)
-    fields = await _checked(call, which, fields_of(asked))
-    done = await _done(call, call.records.change(*which, _tag(call), **fields))
+    async with call.service.subscribing:
+        fields = await _checked(call, which, fields_of(asked))
+        done = await _done(call, call.records.change(*which, _tag(call), **fields))
     return await _answer(call, done)
 
 
@@ -227,9 +230,34 @@ async def _checked(
             )
         call.service.pushing.gate.check(fields["url"])
     if "concurrency" in fields and call.service.quotas.any:
-        known = await call.records.of(namespace)
-        call.service.quotas.subscribe(namespace, known, name, fields["concurrency"])
+        await _find_room(call, namespace, name, fields["concurrency"])
     return fields
+
+
+async def _find_room(call: Call, namespace: str | None, name: str, concurrency: int) -> None:
+    """Look whether a subscription can be made, or changed, within the quotas.
+
+    Raises:
+        Problem: the namespace would have too many, or too many requests under way.
+    """
+    quota = call.service.quotas.of(namespace)
+    others = [one for one in await call.records.of(namespace) if one.name != name]
+    if quota.subscriptions is not None and len(others) >= quota.subscriptions:
+        raise Problem(
+            "quota-exceeded",
+            f"the namespace may have {quota.subscriptions:,} subscriptions and has "
+            f"{len(others):,}; delete one, or ask for a larger quota",
+        )
+    if quota.push_concurrency is not None:
+        left = quota.push_concurrency - sum(one.concurrency for one in others)
+        if concurrency > left:
+            raise Problem(
+                "quota-exceeded",
+                f"the subscriptions of the namespace may have {quota.push_concurrency:,} requests "
+                f"under way together, of which {max(0, left):,} are left; take a smaller "
+                "concurrency, or ask for a larger quota",
+                field="concurrency",
+            )
 
 
 def _tag(call: Call) -> str | None:

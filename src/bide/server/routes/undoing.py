@@ -12,7 +12,7 @@ from bide.model.limits import MAX_HTTP_IDS
 from bide.model.message import Name
 from bide.model.replies import Outcome, Reply
 from bide.model.times import LATEST
-from bide.model.undoing import Bulk, Part, Undo, Undone, Verb, is_records
+from bide.model.undoing import Bulk, Part, Undo, Undone, Verb
 from bide.queue.results import cursor_to, place_of
 from bide.queue.undo_steps import is_token, nothing
 from bide.queue.undoing import steps_of
@@ -129,7 +129,8 @@ PARTS = 20
 async def execute(service: Service, caller: Caller, command: Bulk | Undo) -> Part | Undone:
     """Execute a command that no store executes itself.
 
-    What it puts back counts as a put: it needs room within the quotas.
+    What it puts back counts as a put: it needs room within the quotas. So do its notes, of changes
+    that leave the messages in the store.
 
     Raises:
         AccessDenied: the caller may not do, or take back, such a change.
@@ -137,8 +138,7 @@ async def execute(service: Service, caller: Caller, command: Bulk | Undo) -> Par
     """
 
     async def ask(step: Command) -> Reply:
-        if not is_records(step.queue):
-            await service.quotas.admit(caller, [step])
+        await service.quotas.admit(caller, [step])
         return await service.execute(step)
 
     def allow(verb: Verb) -> None:
@@ -146,6 +146,7 @@ async def execute(service: Service, caller: Caller, command: Bulk | Undo) -> Par
 
     if isinstance(command, Bulk):
         allow(command.verb)
+    await service.quotas.admit(caller, [command])
     done: Part | Undone = await arun_steps(steps_of(command, takes_back=False, allow=allow), ask)
     return done
 

@@ -1,0 +1,81 @@
+"""Quotas hold for requests that come at the same time, and for what small requests store."""
+
+import json
+import socket
+from collections import Counter
+from contextlib import ExitStack
+from typing import Any
+
+from bide.server.settings import Quota
+from tests.server.client import Client, Q
+from tests.server.conftest import Serve
+from tests.server.raw import request, status_of
+
+AT_ONCE = 40
+
+
+def at_once(client: Client, method: str, path: str, content: Any) -> Counter[int]:
+    """Send requests for a path with a number in it at the same time; count their statuses."""
+    data, headers = json.dumps(content).encode(), {"authorization": f"Bearer {client.token}"}
+    with ExitStack() as stack:
+        address = "127.0.0.1", client.port
+        ends = [stack.enter_context(socket.create_connection(address, 60)) for _ in range(AT_ONCE)]
+        for number, end in enumerate(ends):
+            end.sendall(request(method, path.format(number), data, **headers))
+        return Counter(status_of(end.recv(1 << 16)) for end in ends)
+
+
+def test_new_queues_that_are_put_to_at_once(serve: Serve, make_token: Any) -> None:
+    server = serve(auth="required", quotas={"shop": Quota(queues=3)})
+    shop = server.with_token(make_token("shop", "admin"))
+    for start in "ab":
+        path = f"/v1/queues/{start}{{}}/messages/m"
+        told = at_once(shop, "PUT", path, {"body": 1})
+        assert told == ({201: 3, 507: AT_ONCE - 3} if start == "a" else {507: AT_ONCE})
+    assert len(shop.get("/v1/queues").json["queues"]) == 3
+
+
+def test_subscriptions_that_are_made_at_once(serve: Serve, make_token: Any) -> None:
+    quota = Quota(subscriptions=3, push_concurrency=20)
+    server = serve(auth="required", push=False, quotas={"shop": quota})
+    shop = server.with_token(make_token("shop", "admin"))
+    given = {"queue": "orders", "url": "https://shop.example/hook", "concurrency": 1}
+    told = at_once(shop, "PUT", "/v1/subscriptions/s{}", given)
+    assert told == {201: 3, 507: AT_ONCE - 3}
+    names = [one["name"] for one in shop.get("/v1/subscriptions").json["subscriptions"]]
+    for name in names:
+        assert shop.send("PATCH", f"/v1/subscriptions/{name}", {"concurrency": 6}).status == 200
+    assert shop.send("PATCH", f"/v1/subscriptions/{names[0]}", {"concurrency": 9}).status == 507
+
+
+def test_settings_make_no_queues_beyond_the_quota(serve: Serve, make_token: Any) -> None:
+    server = serve(auth="required", quotas={"shop": Quota(queues=1)})
+    shop = server.with_token(make_token("shop", "admin"))
+    assert shop.send("PATCH", Q, {"keep": "1h"}).status == 200
+    for verb in ("pause", "resume"):
+        full = shop.post(f"/v1/queues/more/{verb}", {})
+        assert (full.status, full.problem["field"]) == (507, "queue")
+        assert shop.post(f"{Q}/{verb}", {}).status == 200
+    assert shop.send("PATCH", "/v1/queues/more", {"limit": 1}).status == 507
+    batch = {"commands": [{"command": "configure", "queue": "more", "paused": True}]}
+    assert shop.post("/v1/batch", batch).status == 507
+    assert shop.get("/v1/queues").json["queues"] == ["orders"]
+
+
+def test_what_is_noted_of_changes_needs_room(serve: Serve, make_token: Any) -> None:
+    server = serve(auth="required", quotas={"shop": Quota(stored=20_000)})
+    shop = server.with_token(make_token("shop", "admin"))
+    for id in "abcde":
+        body = {"body": "x" * 2_000, "group": "g", "delay": "1h"}
+        assert shop.put(f"{Q}/messages/{id}", body).status == 201
+    moves = [
+        shop.send("PATCH", f"{Q}/messages?group=g&undo=true", {"delay": "2h"}) for _ in range(4)
+    ]
+    assert [one.status for one in moves] == [200, 200, 507, 507]
+    assert "may take 20,000 bytes" in moves[-1].problem["detail"]
+    assert shop.get("/v1/usage").json["queues"] == 1
+    undo = {"undo": moves[0].json["undo"]}
+    assert shop.post(f"{Q}/undo", undo).json["taken"] == 5  # moved again since
+    # What makes room is never refused, and a change without notes needs none.
+    assert shop.send("PATCH", f"{Q}/messages?group=g", {"delay": "3h"}).status == 200
+    assert shop.send("DELETE", f"{Q}/messages?group=g&undo=true").json["count"] == 5
