@@ -164,6 +164,22 @@ def test_a_lease_that_is_locked_while_limits_are_set_counts_later(
     assert counts(engine).sizes.leased == 1
 
 
+def test_a_lease_that_is_locked_at_each_claim_after_limits_were_set_counts_later(
+    engine: PostgresEngine, user: psycopg.Connection[Any]
+) -> None:
+    put(engine, "a1 a2 a3", attempts=9)
+    assert ids(claim(engine, 1)) == ["a1"]
+    for change in (cmd.Configure("q", limit=2), cmd.Claim("q", 0, 60_000, "w")):
+        user.execute(f"SELECT FROM {engine.schema}.message WHERE id = 'a1' FOR UPDATE")
+        engine.execute([change])
+        user.rollback()
+    user.execute(f"SELECT FROM {engine.schema}.message WHERE id = 'a1' FOR UPDATE")
+    assert ids(claim(engine, 1)) == ["a2"]
+    user.rollback()
+    assert ids(claim(engine)) == []
+    assert counts(engine).sizes.leased == 2
+
+
 def test_claims_of_several_limited_queues_wait_in_no_circle(
     engine: PostgresEngine, url: str, postgres: PostgresServer
 ) -> None:

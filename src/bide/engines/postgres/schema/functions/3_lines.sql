@@ -203,14 +203,15 @@ BEGIN
     WHERE queue = q.id AND state = 1 AND state >= 0 AND (rank, seq) > (l.lined[1], l.lined[2])
     ORDER BY rank, seq LIMIT 1024
   ) AS s;
-  IF seen.places IS NOT NULL THEN
-    places := ARRAY(
-      SELECT ctid FROM message WHERE ctid = ANY (seen.places) AND state = 1 FOR UPDATE SKIP LOCKED);
-    l := _into_lines(l, places, p_us);
-    IF cardinality(places) < cardinality(seen.places) THEN
-      l.horizon := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
-      l.settled := false;
-    END IF;
+  places := ARRAY(
+    SELECT ctid FROM message WHERE ctid = ANY (seen.places) AND state = 1 FOR UPDATE SKIP LOCKED);
+  l := _into_lines(l, places, p_us);
+  IF cardinality(places) < cardinality(seen.places) OR EXISTS (
+    SELECT FROM message
+    WHERE queue = q.id AND state = 2 AND state >= 0 AND limited IS DISTINCT FROM l.id
+  ) THEN
+    l.horizon := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
+    l.settled := false;
   END IF;
   p_more := seen.n = 1024;
   l.lined := CASE WHEN p_more THEN seen.last WHEN NOT l.settled THEN '{-1,-1}' END;
