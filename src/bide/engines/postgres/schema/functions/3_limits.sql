@@ -189,29 +189,28 @@ BEGIN
 END $$;
 
 -- How many groups of a limited queue have other leases than is counted, or a line and are not to be
--- served from; and how many messages are ready, and in no line.
+-- served from; how many leases are counted wrong; and how many messages no limit knows of. Each of these
+-- reads all groups once, however many there are. Without its limits, nothing of a queue can be served.
 CREATE FUNCTION bide._limit_strays(q bide.queue) RETURNS bigint LANGUAGE sql STABLE AS $$
-  WITH ended AS (
-    SELECT name, sum(ended) AS n FROM lease_end WHERE limited = q.limited GROUP BY name
-  ), leased AS (
-    SELECT coalesce("group", '') AS name, count(*) AS n FROM message
-    WHERE queue = q.id AND state = 2 AND limited = q.limited GROUP BY 1
-  ), lines AS (
-    SELECT coalesce("group", '') AS name, count(*) AS n FROM message
-    WHERE queue = q.id AND state = 1 AND limited = q.limited GROUP BY 1
+  WITH there AS (
+    SELECT coalesce("group", '') AS name, state, limited IS NOT DISTINCT FROM q.limited AS known,
+           count(*) AS n
+    FROM message WHERE queue = q.id AND state IN (1, 2) GROUP BY 1, 2, 3
+  ), leases AS (
+    SELECT name, -n AS n FROM there WHERE state = 2 AND known
+    UNION ALL
+    SELECT name, -ended FROM lease_end WHERE limited = q.limited
   )
-  SELECT (SELECT count(*) FROM (
-            SELECT name FROM ended UNION SELECT name FROM leased
-            UNION SELECT name FROM turn WHERE limited = q.limited
-          ) AS g
-          WHERE coalesce((SELECT running FROM turn AS t WHERE t.limited = q.limited AND t.name = g.name), 0)
-                - coalesce((SELECT n FROM ended AS e WHERE e.name = g.name), 0)
-                <> coalesce((SELECT n FROM leased AS m WHERE m.name = g.name), 0))
-       + (SELECT count(*) FROM limited AS l CROSS JOIN lines AS i LEFT JOIN turn AS t ON t.limited = q.limited AND t.name = i.name
-          WHERE l.id = q.limited AND i.name NOT IN (SELECT name FROM ended) AND (t.name IS NULL
-            OR t.standing = 0 AND NOT _is_full(l, t.name, t.running)))
-       + (SELECT abs(l.running - coalesce((SELECT sum(n) FROM ended), 0)
-                     - coalesce((SELECT sum(n) FROM leased), 0))::bigint FROM limited AS l WHERE l.id = q.limited)
-       + (SELECT count(*) FROM message, limited AS l WHERE l.id = q.limited AND l.lined IS NULL AND message.queue = q.id AND state = 1
-          AND message.limited IS DISTINCT FROM q.limited)
+  SELECT coalesce((
+    SELECT (SELECT count(*) FROM (
+              SELECT FROM (SELECT name, running AS n FROM turn WHERE limited = l.id
+                           UNION ALL SELECT * FROM leases) AS counted
+              GROUP BY name HAVING sum(n) <> 0) AS g)
+         + (SELECT count(*) FROM there LEFT JOIN turn AS t ON t.limited = l.id AND t.name = there.name
+            WHERE state = 1 AND known AND (t.standing > 0 OR _is_full(l, t.name, t.running)) IS NOT TRUE
+              AND there.name NOT IN (SELECT name FROM lease_end WHERE limited = l.id))
+         + abs(l.running + (SELECT coalesce(sum(n), 0) FROM leases))
+         + (SELECT coalesce(sum(n), 0) FROM there WHERE NOT known AND l.lined IS NULL)
+    FROM limited AS l WHERE l.id = q.limited
+  ), 1)::bigint
 $$;

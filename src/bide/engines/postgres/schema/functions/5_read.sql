@@ -158,13 +158,15 @@ CREATE FUNCTION bide._oldest_ready(p_queue integer) RETURNS bigint LANGUAGE sql 
   SELECT min(due) FROM first
 $$;
 
--- How many messages are there in each state, and how many contradict the counters.
+-- How many messages are there in each state, and how many contradict the counters, or themselves.
 CREATE FUNCTION bide._recount(p_queue integer, OUT states json, OUT strays bigint)
 LANGUAGE sql STABLE
 SET enable_seqscan = on SET enable_bitmapscan = on SET enable_sort = on SET enable_hashjoin = on
 SET enable_mergejoin = on AS $$
   WITH there AS (
-    SELECT ('{pending,pending,leased,dead,kept,kept}'::text[])[state + 1] AS name, count(*) AS n
+    SELECT ('{pending,pending,leased,dead,kept,kept}'::text[])[state + 1] AS name, count(*) AS n,
+           count(*) FILTER (WHERE state < 2 AND rank <> _rank(state, due, priority)
+                               OR state <> 2 AND successor IS NOT NULL) AS wrong
     FROM message WHERE queue = p_queue GROUP BY 1
   ),
   hours AS (
@@ -173,14 +175,12 @@ SET enable_mergejoin = on AS $$
     FULL JOIN (SELECT _hour(due) AS hour, count(*) AS n FROM message
                WHERE queue = p_queue AND state < 2 GROUP BY 1) AS p
     USING (hour)
-  ),
-  limits AS (
-    SELECT _limit_strays(q) AS n FROM queue AS q WHERE q.id = p_queue AND q.limited IS NOT NULL
   )
-  SELECT (SELECT coalesce(json_object_agg(name, n), '{}') FROM there),
-         (SELECT count(*) FROM message WHERE queue = p_queue AND successor IS NOT NULL AND state <> 2)
+  SELECT (SELECT coalesce(json_object_agg(name, n) FILTER (WHERE name IS NOT NULL), '{}') FROM there),
+         coalesce((SELECT sum(wrong) FROM there), 0)::bigint
            + coalesce((SELECT wrong FROM hours), 0)::bigint
-           + coalesce((SELECT n FROM limits), 0)
+           + coalesce((SELECT _limit_strays(q) FROM queue AS q
+                       WHERE q.id = p_queue AND q.limited IS NOT NULL), 0)
 $$;
 
 -- Why a message is where it is, as JSON of `Explained`: the pauses of its queue, its row, its lease, and if it is ready
