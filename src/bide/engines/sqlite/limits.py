@@ -147,9 +147,11 @@ class Lines(Limiter):
         strays = sum(count - good for _, count, good in lines)
         if self.row.rank is None:
             strays += abs(ready - sum(in_line.values()))
-        for key, counted, waiting in groups:
+        for key, counted, waiting, standing in groups:
             strays += counted != running.pop(key, 0)
             strays += waiting != in_line.pop(key, 0)
+            comes = standing in (TURNS, RESTING) or self.is_full(GroupRow(key, counted))
+            strays += waiting > 0 and not comes
         return int(strays + len(running) + len(in_line))
 
     def restand(self) -> None:

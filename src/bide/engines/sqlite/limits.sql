@@ -73,7 +73,7 @@ SELECT m."group", count(*) FROM bide_lease l CROSS JOIN bide_message m ON m.seq 
 WHERE l.queue = ? GROUP BY 1;
 
 -- name: recount_groups
-SELECT key, running, waiting FROM bide_group WHERE queue = ? AND (running > 0 OR waiting > 0);
+SELECT key, running, waiting, standing FROM bide_group WHERE queue = ?;
 
 -- name: recount_lines
 -- What stands in lines, by group: how many messages, and how many of them are ready.

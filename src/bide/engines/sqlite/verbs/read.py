@@ -8,7 +8,10 @@ from bide.engines.cursor import BEGIN, Budget, Phase, cursor_after, phases_of, p
 from bide.engines.sqlite.session import HOUR, Session
 from bide.engines.sqlite.successors import successors, with_successors
 from bide.engines.sqlite.tables import (
+    ACKED,
+    DEAD,
     DELAYED,
+    EXPIRED,
     READY,
     SQL,
     MessageRow,
@@ -198,8 +201,7 @@ def _recount(session: Session, queue: QueueRow, due: int) -> tuple[Sizes, int]:
     if queue.limited:
         leased_by_group = session.run(SQL.leased_by_group, (queue.id,))
         strays += session.lines(queue).strays(ready, leased_by_group)
-    dead = aside.get(STATES.index("dead"), 0)
-    kept = sum(aside.values()) - dead
+    dead, kept = aside.get(DEAD, 0), aside.get(ACKED, 0) + aside.get(EXPIRED, 0)
     places = sum(pending.values()) + leased + sum(aside.values())
     strays += abs(places - total) + abs(kept - queue.kept)
     counted = session.hours(queue)
