@@ -42,7 +42,15 @@ end)
 -- Reply: [now, change, strays, set or null, offset, bytes]
 local bytes
 
-local function is_sound(sets, set, member)
+-- Returns the rank in a set, by its number, that the record or the lease of a message says.
+local function rank_in(set, r, lease)
+  if set == 1 then return r.due * 256 + 255 - r.priority end
+  if set == 2 then return ready_rank(r) end
+  if set == 3 then return tonumber(match(lease, '^' .. r.order .. ' %d+ (%d+) ')) end
+  return r.ended and BASE[r.state] + r.ended
+end
+
+local function is_sound(sets, set, member, rank)
   local id = sub(member, ORDER + 1)
   local text = call('HGET', RECORDS, id)
   if not text then return false end
@@ -54,6 +62,7 @@ local function is_sound(sets, set, member)
   if not r or r.member ~= member or held ~= (set == 3) or ended_in(r.state) ~= (set > 3 and sets[set] or nil) then
     return false
   end
+  if rank_in(set, r, lease) ~= rank then return false end
   for other, key in ipairs(sets) do
     if other ~= set and call('ZSCORE', key, member) then return false end
   end
@@ -77,12 +86,13 @@ define('audit', {'no-writes'}, function()
     return answer(0, n == 200 and 6 or null, offset + n, bytes)
   end
   while sets[set] and left > 0 do
-    local members = call('ZRANGE', sets[set], offset, offset + left - 1)
-    for _, member in ipairs(members) do
-      if not is_sound(sets, set, member) then strays = strays + 1 end
+    local found = call('ZRANGE', sets[set], offset, offset + left - 1, 'WITHSCORES')
+    for i = 1, #found, 2 do
+      if not is_sound(sets, set, found[i], tonumber(found[i + 1])) then strays = strays + 1 end
     end
-    if #members < left then set, offset = set + 1, 0 else offset = offset + #members end
-    left = left - #members
+    local n = #found / 2
+    if n < left then set, offset = set + 1, 0 else offset = offset + n end
+    left = left - n
   end
   return answer(strays, sets[set] and set or has('h') and 6 or null, offset, bytes)
 end)
