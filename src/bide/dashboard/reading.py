@@ -15,7 +15,7 @@ from bide.lane.steps import Steps, arun_steps
 from bide.model.commands import Command, Explain, Forecast, Queues, Scan
 from bide.model.identity import check_prefix, is_listed
 from bide.model.replies import Explained, Forecasted, Names, Reply
-from bide.observing.explanation import afollow, look_further
+from bide.observing.explanation import look_further
 from bide.observing.sample import RecentWorkers, Sample, Worker, take_sample, together
 from bide.queue.search import Query, SearchPage, search_steps
 from bide.server.limits.slow_reads import SlowReads, is_slow
@@ -191,7 +191,7 @@ class StoreReader:
         """Return what tells why a message is where it is."""
         facts = await self.ask(Explained, Explain(queue, id))
         steps = look_further(queue, id, facts, around=self.lane.capabilities.shared)
-        return await afollow(steps, lambda command: self.lane.acall(command, self))
+        return await self.run(steps)
 
     async def names(self, access: Access, prefix: str = "", *, own: bool = False) -> list[str]:
         """Return the names of the queues that a visitor may see, as the store has them.

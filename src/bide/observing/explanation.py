@@ -1,14 +1,14 @@
 """Explain why a message is where it is: as data, and as a sentence in English or Chinese."""
 
 import tomllib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from bide.lane.steps import Steps, arun_steps, run_steps
+from bide.lane.steps import Steps
 from bide.model.commands import Command, Find, History, Scan
 from bide.model.errors import AccessDenied
 from bide.model.identity import RESERVED
@@ -25,7 +25,7 @@ from bide.model.replies import (
     Subscribed,
 )
 from bide.model.times import format_duration, rate_text, to_datetime
-from bide.observing.heartbeat import QUEUE, read
+from bide.observing.heartbeat import QUEUE, READ_MOST, read
 
 Reason = Literal[
     "missing", "delayed", "retry", "returned", "paused", "limit", "subscription", "no-worker",
@@ -239,9 +239,6 @@ def _text(name: str, value: Any, language: str) -> str:
     return lines[0][:LONGEST] or "-"
 
 
-READ_MOST = 1_000
-"""How many reports of workers, and how many subscriptions, are read."""
-
 T = TypeVar("T")
 
 
@@ -280,7 +277,7 @@ def look_further(
         present: holders that claim through this server, and their queues.
     """
     if id is not None and told.state is None and told.end is None:
-        reply: Ends | None = yield History(queue, id, max_bytes=0)
+        reply: Ends | None = yield from _allowed(History(queue, id, max_bytes=0))
         if reply is not None and reply.ends:
             end = msgspec.structs.replace(reply.ends[0], result=None)  # which not all may see
             told = msgspec.structs.replace(told, end=end)
@@ -290,7 +287,7 @@ def look_further(
     found = {holder: Serving(holder) for holder, its in (present or {}).items() if queue in its}
     known = True
     for register in {QUEUE, f"{home}{slash}{QUEUE}"}:
-        page: Page | None = yield Scan(register, "delayed", limit=READ_MOST)
+        page: Page | None = yield from _allowed(Scan(register, "delayed", limit=READ_MOST))
         known = known and page is not None
         for report in map(read, page.messages if page is not None else ()):
             for holder, queues in report.workers.items() if report is not None else ():
@@ -307,7 +304,8 @@ def look_further(
 
 def _subscriptions(queue: str) -> Steps[list[Subscribed] | None]:
     """Return the subscriptions of a queue that send nothing."""
-    page: Page | None = yield Scan(f"{RESERVED}/subscriptions", "delayed", limit=READ_MOST)
+    scan = Scan(f"{RESERVED}/subscriptions", "delayed", limit=READ_MOST)
+    page: Page | None = yield from _allowed(scan)
     if page is None:
         return None
     kept = {message.id: _decoded(message.data, _Subscription) for message in page.messages}
@@ -318,7 +316,7 @@ def _subscriptions(queue: str) -> Steps[list[Subscribed] | None]:
     }
     if not mine:
         return []
-    answer: Found | None = yield Find(f"{RESERVED}/circuits", list(mine))
+    answer: Found | None = yield from _allowed(Find(f"{RESERVED}/circuits", list(mine)))
     circuits = answer.messages if answer is not None else [None] * len(mine)
     found = []
     for one, stored in zip(mine.values(), circuits, strict=False):
@@ -338,25 +336,9 @@ def _decoded(data: bytes, kind: type[T]) -> T | None:
         return None
 
 
-def follow(steps: Steps[T], ask: Callable[[Command], Any]) -> T:
-    """Run some steps; what the caller may not ask is `None` to them."""
-
-    def allowed(command: Command) -> Any:
-        try:
-            return ask(command)
-        except AccessDenied:
-            return None
-
-    return run_steps(steps, allowed)
-
-
-async def afollow(steps: Steps[T], ask: Callable[[Command], Awaitable[Any]]) -> T:
-    """Async form of `follow`."""
-
-    async def allowed(command: Command) -> Any:
-        try:
-            return await ask(command)
-        except AccessDenied:
-            return None
-
-    return await arun_steps(steps, allowed)
+def _allowed(command: Command) -> Steps[Any]:
+    """Return the reply to a command; `None` if the caller may not ask for it."""
+    try:
+        return (yield command)
+    except AccessDenied:
+        return None

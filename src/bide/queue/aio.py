@@ -28,7 +28,7 @@ from bide.model.replies import (
 from bide.model.times import Duration, Moment
 from bide.model.undoing import Bulk, Undo, Undone
 from bide.observing import spans
-from bide.observing.explanation import Explanation, afollow, look_further
+from bide.observing.explanation import Explanation, look_further
 from bide.queue.changing import Changes
 from bide.queue.delivery import AsyncDelivery, AsyncTake
 from bide.queue.put_and_settle import awaited
@@ -79,7 +79,7 @@ class AsyncQueue(
         """Async form of `Queue.explain`."""
         facts = await self._do(Explained, Explain(self.name, check_name(id)))
         steps = look_further(self.name, id, facts, around=self._lane.capabilities.shared)
-        facts = await afollow(steps, lambda command: self._lane.acall(command, self))
+        facts = await arun_steps(steps, lambda command: self._lane.acall(command, self))
         return Explanation(id, self.name, facts)
 
     async def get(self, id: str) -> Message | None:

@@ -29,7 +29,7 @@ from bide.model.replies import (
 from bide.model.times import Duration, Moment
 from bide.model.undoing import Bulk, Undo, Undone
 from bide.observing import spans
-from bide.observing.explanation import Explanation, follow, look_further
+from bide.observing.explanation import Explanation, look_further
 from bide.queue.changing import Changes
 from bide.queue.delivery import Delivery, Take
 from bide.queue.results import (
@@ -109,7 +109,7 @@ class Queue(Changes[Delivery, Outcome, list[Outcome], int, Undoable, Settings]):
         """
         facts = self._do(Explained, Explain(self.name, check_name(id)))
         steps = look_further(self.name, id, facts, around=self._lane.capabilities.shared)
-        facts = follow(steps, lambda command: self._lane.call(command, self))
+        facts = run_steps(steps, lambda command: self._lane.call(command, self))
         return Explanation(id, self.name, facts)
 
     def get(self, id: str) -> Message | None:

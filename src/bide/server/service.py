@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from bide.clock import SYSTEM_CLOCK, Clock, sleep
 from bide.lane.shared import close_lane, open_lane
+from bide.lane.steps import arun_steps
 from bide.model.commands import Claim, Command, Count, History, Lease, Queues
 from bide.model.ended import end_of
 from bide.model.errors import BideError, StoreBusy, StoreError
@@ -19,7 +20,7 @@ from bide.model.identity import is_listed
 from bide.model.limits import MAX_TALLIES
 from bide.model.replies import Claimed, Counts, Explained, Names, Reply, expect
 from bide.model.undoing import is_records
-from bide.observing.explanation import afollow, look_further
+from bide.observing.explanation import look_further
 from bide.observing.heartbeat import Heartbeat
 from bide.observing.tally import Tally
 from bide.server.access.admission import Admission
@@ -182,7 +183,7 @@ class Service:
             told: the reply of the store.
         """
         steps = look_further(queue, id, told, around=True, present=self.claimers.listed())
-        return await afollow(steps, lambda command: self.lane.acall(command, self))
+        return await arun_steps(steps, lambda command: self.lane.acall(command, self))
 
     async def settled_by(self, caller: Caller, queue: str, leases: list[Lease]) -> list[Lease]:
         """Return the leases that a caller settles as the store knows them.

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from bide.lane.steps import arun_steps
 from bide.model.commands import Count
 from bide.model.errors import AccessDenied, StoreError, Unsupported
 from bide.model.identity import check_name
 from bide.model.replies import Counts, Outcomes
-from bide.observing.explanation import afollow
 from bide.observing.metrics import Family, claim_metrics, registry_of
 from bide.observing.workers import WorkerProcess, list_workers, request_stop
 from bide.server import wire
@@ -85,7 +85,7 @@ async def workers_of(call: Call) -> Workers:
     """
     service = call.service
     steps = list_workers(await service.registers(call.caller), service.clock.now(), call.caller.own)
-    return Workers(await afollow(steps, lambda command: service.lane.acall(command, service)))
+    return Workers(await arun_steps(steps, lambda command: service.lane.acall(command, service)))
 
 
 @workers(
