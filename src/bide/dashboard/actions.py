@@ -9,7 +9,6 @@ import msgspec
 from msgspec import UNSET
 
 from bide.dashboard.pages.messages import error_kind, letters
-from bide.dashboard.pages.queues import GONE
 from bide.dashboard.pages.work import records_of
 from bide.dashboard.view import Page, Redirect, Refused, View
 from bide.lane.steps import arun_steps
@@ -19,7 +18,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import actor_of, check_name, new_id
 from bide.model.message import Message
 from bide.model.options import options_of
-from bide.model.replies import Outcome, Outcomes, Reply
+from bide.model.replies import GONE, Outcome, Outcomes, Reply
 from bide.model.undoing import UNDO_FOR, Bulk, Undo, Verb
 from bide.observing.workers import request_stop
 from bide.queue.command_builder import CommandBuilder

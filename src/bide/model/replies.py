@@ -146,6 +146,12 @@ class Sizes(msgspec.Struct, frozen=True, gc=False):
         return self.delayed + self.ready + self.leased + self.dead
 
 
+SIZES = Sizes.__struct_fields__
+
+GONE = ("acked", "cancelled", "expired", "purged")
+"""The counters of `Flow` for messages that have left the queue."""
+
+
 class Flow(msgspec.Struct, frozen=True, gc=False):
     """The changes of a queue since it exists; counted in the same transaction."""
 
@@ -162,7 +168,10 @@ class Flow(msgspec.Struct, frozen=True, gc=False):
     @property
     def gone(self) -> int:
         """All messages that have left the queue."""
-        return self.acked + self.cancelled + self.expired + self.purged
+        return sum(getattr(self, name) for name in GONE)
+
+
+FLOW = Flow.__struct_fields__
 
 
 class Counts(msgspec.Struct, frozen=True, gc=False, tag="counts", omit_defaults=True):

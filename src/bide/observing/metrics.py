@@ -14,6 +14,8 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
+import msgspec
+
 from bide.engines import losses
 from bide.lane.lane import Lane
 from bide.model.commands import Count
@@ -27,9 +29,6 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric
-
-
-STATES = ("delayed", "ready", "leased", "dead")
 
 
 class Family(NamedTuple):
@@ -76,7 +75,7 @@ OVERDUE = Family(
 )  # fmt: skip
 QUEUES = (
     Family("gauge", "bide_queue_messages", "Messages in the queue, by state.", "queue state",
-           lambda one: {state: getattr(one.sizes, state) for state in STATES}),
+           lambda one: msgspec.structs.asdict(one.sizes)),
     Family("gauge", "bide_queue_paused", "Whether the queue is paused.", "queue",
            lambda one: one.paused),
 )  # fmt: skip

@@ -23,7 +23,7 @@ from bide.model.errors import (
 )
 from bide.model.limits import MAX_BYTES
 from bide.model.message import Item, Message
-from bide.model.replies import Counts, Deleted, Ends, Forecasted, Found, Outcome, Page
+from bide.model.replies import SIZES, Counts, Deleted, Ends, Forecasted, Found, Outcome, Page
 from bide.model.times import to_datetime
 
 T = TypeVar("T")
@@ -166,7 +166,7 @@ def _problems(counts: Counts) -> Iterator[str]:
             f"({flow.gone:,} gone and {sizes.total:,} in the queue)"
         )
     if recount is not None:
-        for state in ("delayed", "ready", "leased", "dead"):
+        for state in SIZES:
             counted, found = getattr(sizes, state), getattr(recount, state)
             if counted != found:
                 yield f"{counted:,} are counted as {state}, {found:,} are there"

@@ -4,19 +4,16 @@ from itertools import zip_longest
 from typing import Any
 
 import click
+import msgspec
 
 from bide.cli import option
 from bide.cli.output import ID, STYLES, Bar, Cell, Column, Output, counted, grid, plural
 from bide.cli.store import Store, on_store
 from bide.cli.times import local, now_ms, relative, rounded
 from bide.model.commands import Count
-from bide.model.replies import Counts
+from bide.model.replies import FLOW, GONE, SIZES, Counts
 from bide.model.times import limits_of, limits_text
 from bide.queue.results import Audit
-
-SIZES = ("delayed", "ready", "leased", "dead")
-FLOW = ("put", "acked", "cancelled", "expired", "purged", "died", "revived", "retried", "lapsed")
-GONE = ("acked", "cancelled", "expired", "purged")
 
 COLUMNS = (
     Column("queue", least=ID), *[Column(size, right=True) for size in SIZES],
@@ -28,8 +25,7 @@ all_option = option.flag("--all", "own", help="Include the internal queues of bi
 
 def facts_of(found: Counts) -> dict[str, Any]:
     """Return counts as names and values."""
-    facts: dict[str, Any] = {name: getattr(found.sizes, name) for name in SIZES}
-    facts |= {name: getattr(found.flow, name) for name in FLOW}
+    facts = msgspec.structs.asdict(found.sizes) | msgspec.structs.asdict(found.flow)
     facts |= {"kept": found.kept, "paused": found.paused, "keep": found.keep}
     if found.oldest is not None:
         facts["oldest"] = found.oldest

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bide.cli import output
 from bide.cli.output import ID, STYLES, Cell, Column, Output, plural, table_of, text_of, warn
-from bide.cli.queues.queues_counts_audit import FLOW, SIZES, facts_of, size_cells
+from bide.cli.queues.queues_counts_audit import facts_of, size_cells
 from bide.cli.times import iso, rounded
-from bide.model.replies import Forecasted
+from bide.model.replies import FLOW, SIZES, Forecasted
 from bide.model.times import limits_text
 from bide.observing.sample import Lateness, Rates, Sample, Worker, main_cause, rates
 

@@ -7,13 +7,11 @@ from bide.dashboard.rendering import SPANS, histogram, sparkline
 from bide.dashboard.view import Page, Refused, View
 from bide.model.commands import Count
 from bide.model.identity import check_prefix
-from bide.model.replies import Counts
+from bide.model.replies import GONE, SIZES, Counts
 from bide.model.times import limits_of
 from bide.observing.sample import main_cause, rates
 from bide.queue.results import Audit
 from bide.queue.search import Query
-
-GONE = ("acked", "cancelled", "expired", "purged")
 
 
 async def audit(view: View) -> Page:
@@ -27,8 +25,6 @@ async def audit(view: View) -> Page:
 
 DEFAULT_SPAN = "24h"
 
-STATES = ("delayed", "ready", "leased", "dead")
-
 
 async def overview(view: View) -> Page:
     """Return the first page."""
@@ -41,9 +37,9 @@ async def overview(view: View) -> Page:
     pace = [_pace(glance, number) for number in range(1, len(glance.samples))]
     return Page("overview.html", {
         "glance": glance, "rows": rows, "prefix": prefix, "span": span,
-        "chart": histogram(forecast, span), "states": STATES,
+        "chart": histogram(forecast, span), "states": SIZES,
         "sums": {state: sum(getattr(row["counts"].sizes, state) for row in rows)
-                 for state in STATES},
+                 for state in SIZES},
         "late": max((row["late"] for row in rows if row["late"] is not None), default=None),
         "pace": {
             name: (pace[-1][number] if pace else None, sparkline([one[number] for one in pace]))
