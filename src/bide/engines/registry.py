@@ -1,6 +1,7 @@
 """From a URL to an engine."""
 
 import importlib
+import os
 import re
 from collections.abc import Callable
 from functools import cache
@@ -17,6 +18,7 @@ __all__ = [
     "DEFAULT_URL",
     "ENTRY_POINTS",
     "absolute",
+    "default_url",
     "guest",
     "is_server",
     "is_this_machine",
@@ -29,6 +31,12 @@ __all__ = [
 ]
 
 DEFAULT_URL = "sqlite:///bide.db"
+
+
+def default_url() -> str:
+    """Return the store of a program that names none."""
+    return os.environ.get("BIDE_URL") or DEFAULT_URL
+
 
 ENTRY_POINTS = "bide.engines"
 """The group of entry points in which other packages offer engines: scheme = "module:function"."""

@@ -1,13 +1,12 @@
 """What `Queue` and `AsyncQueue` share: name, lane, closing, and how they execute a command."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Guest
-from bide.engines.registry import DEFAULT_URL, absolute, lives_alone, mask
+from bide.engines.registry import absolute, default_url, lives_alone, mask
 from bide.engines.registry import guest as guest_of
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
@@ -69,7 +68,7 @@ class BaseQueue:
 
     def _default_url(self) -> str:
         """Return the store of a queue that names none."""
-        return os.environ.get("BIDE_URL") or DEFAULT_URL
+        return default_url()
 
     def _go(self, lane: Lane, clock: Clock) -> None:
         """Use a store and a clock."""

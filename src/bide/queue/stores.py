@@ -1,7 +1,6 @@
 """Ask a whole store: which queues it has, which messages match, and which workers serve it."""
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -9,7 +8,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from bide.clock import SYSTEM_CLOCK
-from bide.engines.registry import DEFAULT_URL
+from bide.engines.registry import default_url
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import Steps, run_steps
@@ -40,7 +39,7 @@ def lane_to(url: str | None) -> Iterator[Lane]:
     if (lane := detoured()) is not None:
         yield lane
         return
-    lane = open_lane(url or os.environ.get("BIDE_URL") or DEFAULT_URL, SYSTEM_CLOCK)
+    lane = open_lane(url or default_url(), SYSTEM_CLOCK)
     try:
         yield lane
     finally:

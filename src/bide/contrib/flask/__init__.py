@@ -17,7 +17,6 @@ Example::
 handlers.
 """
 
-import os
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager
 from functools import cache, partial
@@ -31,7 +30,7 @@ from werkzeug.local import LocalProxy
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.contrib.context_app import ContextApp
 from bide.contrib.project_program import ProjectProgram
-from bide.engines.registry import DEFAULT_URL, opener
+from bide.engines.registry import default_url, opener
 from bide.model.errors import WrongContext
 from bide.queue.sync import Queue
 from bide.worker.app.lifespan import Lifespan
@@ -78,7 +77,7 @@ class Bide(ContextApp):
         Raises:
             InvalidArgument: the configured URL names no store.
         """
-        url = app.config.get("BIDE_URL") or os.environ.get("BIDE_URL") or DEFAULT_URL
+        url = app.config.get("BIDE_URL") or default_url()
         opener(url)  # raises if it is not the URL of a store
         self._flask, self._url = app, url
         app.extensions[NAME] = _Opened(self, url)
@@ -153,7 +152,7 @@ def command(ctx: click.Context, arguments: tuple[str, ...]) -> None:
 
 def _environment(info: ScriptInfo) -> dict[str, str]:
     """Return what this process, and the processes of a worker, read from the environment."""
-    environment = {"BIDE_URL": current_app.extensions["bide"].url}
+    environment = {"BIDE_URL": current_app.extensions[NAME].url}
     if outbox := current_app.config.get("BIDE_OUTBOX"):
         environment["BIDE_OUTBOX"] = str(outbox)
     if info.app_import_path:

@@ -1,11 +1,10 @@
 """Subscriptions made and deleted from Python, in a store or on a server."""
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bide.engines.registry import is_server
+from bide.engines.registry import default_url, is_server
 from bide.model.message import ATTEMPTS
 from bide.model.times import Duration, milliseconds
 from bide.queue.stores import lane_to
@@ -114,7 +113,7 @@ def _access(url: str | None) -> "Iterator[Access]":
     # Only now: who imports bide does not load the server.
     from bide.server.subscriptions.subscription_access import in_store, on_server
 
-    store = url or os.environ.get("BIDE_URL") or ""
+    store = url or default_url()
     if is_server(store):
         with closing(on_server(store)) as access:
             yield access

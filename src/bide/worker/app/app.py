@@ -1,7 +1,6 @@
 """The app: handlers, jobs, and the state that they share."""
 
 import inspect
-import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from types import MappingProxyType, SimpleNamespace
@@ -12,7 +11,7 @@ import msgspec
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.consuming.handler import Handler, Middleware, check_takes, make_handler, name_of
 from bide.consuming.queue_handlers import QueueHandlers, check_decorator, lease_of
-from bide.engines.registry import DEFAULT_URL, mask, opener
+from bide.engines.registry import default_url, mask, opener
 from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, check_queue
@@ -137,7 +136,7 @@ class App(Periodic):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         super().__init__()
-        self._url = url or os.environ.get("BIDE_URL") or DEFAULT_URL
+        self._url = url or default_url()
         opener(self._url)  # raises if it is not the URL of a store
         self.lifespan = checked_lifespan(lifespan)
         self.clock = clock
