@@ -1,7 +1,7 @@
-"""Parts of commands that say which messages they are about: leases, rules, rows of an outbox."""
+"""What commands say of their messages: leases, rules, versions, rows of an outbox."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -57,6 +57,21 @@ class Where(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Due at this time or later, in Unix milliseconds."""
     before: UnixMs | None = None
     """Due before this time, in Unix milliseconds."""
+
+
+def versions_of(command: Any) -> dict[str, str]:
+    """Return the version that each message of a command must have, by id; empty: any.
+
+    Example:
+        >>> from bide.model.commands import Cancel
+        >>> versions_of(Cancel("orders", ["a"], versions=["f01d96070ef47d4b"]))
+        {'a': 'f01d96070ef47d4b'}
+    """
+    ids = getattr(command, "ids", None) or ()  # others name leases or a rule
+    if versions := getattr(command, "versions", ()):
+        return dict(zip(ids, versions, strict=True))
+    version = getattr(command, "if_version", None)
+    return {} if version is None else dict.fromkeys(ids, version)
 
 
 _NAME = re.compile(rf"[A-Za-z0-9.:_-]{{1,{MAX_ROW}}}")

@@ -17,6 +17,7 @@ from bide.engines.memory.record import Record
 from bide.engines.origins import executed_once
 from bide.engines.port import Capabilities, Engine, Notifier
 from bide.model import commands as cmd
+from bide.model.command_parts import versions_of
 from bide.model.limits import MAX_FORWARDED
 from bide.model.message import FORGET
 from bide.model.replies import (
@@ -31,7 +32,6 @@ from bide.model.replies import (
     Sizes,
 )
 from bide.model.times import LIMITS
-from bide.model.versions import versions_of
 
 __all__ = ["MemoryEngine"]
 

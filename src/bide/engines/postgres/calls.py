@@ -24,11 +24,11 @@ from bide.engines.postgres.reading import (
     scan,
 )
 from bide.model import commands as cmd
+from bide.model.command_parts import versions_of
 from bide.model.limits import MAX_FORWARDED
 from bide.model.message import REASON_LENGTH, STATES
 from bide.model.replies import PAUSES, Affected, Deleted, Outcome, Outcomes, Reply, Settings
 from bide.model.times import LIMITS
-from bide.model.versions import versions_of
 
 __all__ = ["change_outcomes", "is_one_call", "replies"]
 

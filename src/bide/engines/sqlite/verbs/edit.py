@@ -10,12 +10,11 @@ from bide.engines.sqlite.session import Session, Waiting
 from bide.engines.sqlite.successors import drop, successors
 from bide.engines.sqlite.tables import DEAD, SQL, Place, QueueRow, as_failures, bounds_of, json_text
 from bide.model import commands as cmd
-from bide.model.command_parts import Where
+from bide.model.command_parts import Where, versions_of
 from bide.model.message import IN_TRANSIT, STATES
 from bide.model.rank import EVERYTHING
 from bide.model.replies import PAUSES, Affected, Deleted, Outcome, Outcomes, Settings, Sizes
 from bide.model.times import LIMITS
-from bide.model.versions import versions_of
 
 __all__ = ["cancel", "configure", "delete", "edit", "purge", "reschedule", "revive"]
 
