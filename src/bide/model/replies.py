@@ -371,10 +371,10 @@ _Read = Found | Page | Counts | Forecasted | Explained | Ends | Names
 Reply = Outcomes | Claimed | Affected | Settings | Deleted | _Read
 
 
-R = TypeVar("R", bound=Reply)
+T = TypeVar("T")
 
 
-def expect(kind: type[R], reply: Reply) -> R:
+def expect(kind: type[T], reply: object) -> T:
     """Return a reply, which is of the kind that its command has."""
     assert isinstance(reply, kind), f"a store answered {reply!r}"
     return reply

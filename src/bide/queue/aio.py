@@ -6,7 +6,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable
 from functools import partial
 from inspect import getmembers, isfunction
 from time import monotonic
-from typing import Any, Self, TypeVar, cast, overload
+from typing import Any, Self, TypeVar, overload
 
 from bide.lane.steps import Steps, arun_steps
 from bide.model import replies
@@ -24,6 +24,7 @@ from bide.model.replies import (
     Outcomes,
     Page,
     Settings,
+    expect,
 )
 from bide.model.times import Duration, Moment
 from bide.model.undoing import Bulk, Undo, Undone
@@ -194,7 +195,8 @@ class AsyncQueue(
         """Execute a command and return its reply."""
         if within is not None and (guest := self._guest(command, within)) is not None:
             with self._joining(command) as commands:
-                return cast("R", (await acarry_out(within, guest, commands, self._now()))[-1])
+                answers = await acarry_out(within, guest, commands, self._now())
+                return expect(kind, answers[-1])
         if not self._users:
             raise self._was_closed()
         if self._unset is not None and not command.only_reads:
@@ -202,11 +204,8 @@ class AsyncQueue(
             self._unset = None
         if type(command) is Put and spans.library in sys.modules and monotonic() > spans.none_until:
             with spans.sending(command) as traced:
-                reply = await self._lane.acall(traced, self)
-        else:
-            reply = await self._lane.acall(command, self, wait)
-        assert isinstance(reply, kind), f"a store answered {reply!r}"
-        return reply
+                return expect(kind, await self._lane.acall(traced, self))
+        return expect(kind, await self._lane.acall(command, self, wait))
 
     async def _one(self, command: Command, within: object = None, *, new: bool = False) -> Outcome:
         (outcome,) = (await self._do(Outcomes, command, None, within)).outcomes

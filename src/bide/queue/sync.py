@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from time import monotonic
-from typing import Any, Self, TypeVar, cast, overload
+from typing import Any, Self, TypeVar, overload
 
 from bide.lane.steps import Steps, run_steps
 from bide.model import replies
@@ -25,6 +25,7 @@ from bide.model.replies import (
     Outcomes,
     Page,
     Settings,
+    expect,
 )
 from bide.model.times import Duration, Moment
 from bide.model.undoing import Bulk, Undo, Undone
@@ -307,7 +308,7 @@ class Queue(Changes[Delivery, Outcome, list[Outcome], int, Undoable, Settings]):
         """Execute a command and return its reply."""
         if within is not None and (guest := self._guest(command, within)) is not None:
             with self._joining(command) as commands:
-                return cast("R", carry_out(within, guest, commands, self._now())[-1])
+                return expect(kind, carry_out(within, guest, commands, self._now())[-1])
         if not self._users:
             raise self._was_closed()
         if asyncio._get_running_loop() is not None:
@@ -320,11 +321,8 @@ class Queue(Changes[Delivery, Outcome, list[Outcome], int, Undoable, Settings]):
             self._unset = None
         if type(command) is Put and spans.library in sys.modules and monotonic() > spans.none_until:
             with spans.sending(command) as traced:
-                reply = self._lane.call(traced, self)
-        else:
-            reply = self._lane.call(command, self, wait)
-        assert isinstance(reply, kind), f"a store answered {reply!r}"
-        return reply
+                return expect(kind, self._lane.call(traced, self))
+        return expect(kind, self._lane.call(command, self, wait))
 
     def _one(self, command: Command, within: object = None, *, new: bool = False) -> Outcome:
         (outcome,) = self._do(Outcomes, command, None, within).outcomes

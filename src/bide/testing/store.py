@@ -14,11 +14,13 @@ from bide.engines.registry import opener
 from bide.lane.lane import Lane
 from bide.model import body as bodies
 from bide.model.commands import Command, Put, Scan
+from bide.model.ended import PENDING
 from bide.model.errors import Closed, InvalidArgument
 from bide.model.message import Item, Message, State
-from bide.model.replies import Outcome, Outcomes, Page, Reply
+from bide.model.replies import Outcome, Outcomes, Page, Reply, expect
 from bide.model.times import Duration, Moment, format_duration, milliseconds, to_datetime, unix
 from bide.queue.detour import detour, is_detoured
+from bide.queue.results import following
 from bide.queue.sync import Queue
 from bide.queue.values import check_state
 from bide.testing.clock import FakeClock
@@ -232,20 +234,19 @@ class ScratchStore:
 
     def messages(self, queue: str, state: State | None = None) -> list[Message]:
         """Return the messages of a queue, of all states or of one; see `Queue.scan`."""
-        command = Scan(queue, None if state is None else check_state(state), limit=PAGE)
+        checked = None if state is None else check_state(state)
+        scan: Scan | None = Scan(queue, checked, limit=PAGE)
         found: list[Message] = []
-        while True:
-            page = self.lane.call(command)
-            assert isinstance(page, Page)
+        while scan is not None:
+            page = expect(Page, self.lane.call(scan))
             found += page.messages
-            if page.cursor is None:
-                return found
-            command = Scan(queue, command.state, limit=PAGE, cursor=page.cursor)
+            scan = following(scan, page)
+        return found
 
     def pending(self, queue: str) -> list[Message]:
         """Return the delayed, ready and leased messages, by due time, then id."""
         listed = self.messages(queue)
-        alive = [one for one in listed if one.state in ("delayed", "ready", "leased")]
+        alive = [one for one in listed if one.state in PENDING]
         return sorted(alive, key=lambda message: (message.due, message.id))
 
     def dead(self, queue: str) -> list[Message]:

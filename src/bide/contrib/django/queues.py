@@ -14,7 +14,7 @@ from bide.engines.registry import lives_alone
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Cancel, Command, Put, Reschedule
 from bide.model.errors import InvalidArgument
-from bide.model.replies import Outcomes, Reply
+from bide.model.replies import Outcomes, Reply, expect
 from bide.model.undoing import Bulk, Undo
 from bide.outbox.rows import outbox, pending, timed
 from bide.queue.base import BaseQueue
@@ -76,9 +76,7 @@ class Queue(OfSettings, bide.Queue):
         alias = configuration().database
         if in_database(self._url, alias) or has_outbox():
             return super()._do(kind, command, wait, connections[alias])
-        reply = self._after_commit(command, alias)
-        assert isinstance(reply, kind), f"{reply!r} is the answer to {command!r}"
-        return reply
+        return expect(kind, self._after_commit(command, alias))
 
     def load(self, lines: Iterable[str | bytes]) -> Imported:
         """Put the messages of an `export`, outside of a transaction; see `bide.Queue.load`."""

@@ -12,9 +12,7 @@ import bide
 from bide.contrib.django.conf import configuration
 from bide.worker.app.loading import load
 
-__all__ = ["TARGET", "app"]
-
-TARGET = "bide.contrib.django.worker:app"
+__all__ = ["app"]
 
 
 def _is_of_django(handler: logging.Handler) -> bool:
