@@ -103,9 +103,8 @@ class CommandBuilder:
                 )
             message = message.body
         item = self.item(message)
-        if item.latest is not None:
-            values.check_latest([item], on_conflict, if_version)
-        policy = "keep" if on_conflict == "keep" else values.policy_of(on_conflict)
+        values.check_latest([item], on_conflict, if_version)
+        policy = values.policy_of(on_conflict)
         if if_version is None:
             return cmd.Put(self.queue, [item], policy)
         if message.id is None or on_conflict != "replace":
@@ -134,11 +133,7 @@ class CommandBuilder:
         latest = None
         if message.latest is not None:
             latest = values.latest_of(message, named=named or message.id is not None)
-        at, delay = message.at, message.delay
-        if at is not None or delay is not None:
-            moment, ms = when(delay, at)
-        else:
-            moment, ms = None, 0
+        moment, ms = when(message.delay, message.at)
         if id is None:
             id = new_id() if message.id is None else check_name(message.id)
         expires = message.expires
