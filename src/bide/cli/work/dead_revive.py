@@ -192,10 +192,7 @@ def show(store: Store, out: Output, queue: str, **chosen: Any) -> bool:
     if letters.everything:
         raise usage_error("show takes ids, --error, --after or --before")
     orders = store.existing(queue)
-    shown, missing = 0, False
-    for id in letters.ids:
-        if _letter(orders, id) is None:
-            missing = True
+    shown, missing = 0, [id for id in letters.ids if _letter(orders, id) is None]
     for shown, message in enumerate(letters.of(orders), 1):  # noqa: B007
         if out.terminal:
             print_sheet(out, message)
@@ -236,7 +233,7 @@ def revive(
     if letters.ids and letters == DeadFilter(letters.ids) and not (dry_run or undoable):
         return print_outcomes(out, orders.revive(letters.ids, delay=delay), "revived")
     return _change(
-        store, out, queue, letters, "revived", lambda ids: orders.revive(ids, delay=delay),
+        store, out, orders, letters, "revived", lambda ids: orders.revive(ids, delay=delay),
         lambda ids: reviving(CommandBuilder(queue), ids, delay), dry_run=dry_run, undoable=undoable,
     )  # fmt: skip
 
@@ -275,9 +272,9 @@ def purge(
         return Purge(queue, "dead", ids=ids)
 
     orders = store.existing(queue)
-    missing = [id for id in dict.fromkeys(letters.ids) if _letter(orders, id) is None]
+    missing = [id for id in letters.ids if _letter(orders, id) is None]
     changed = _change(
-        store, out, queue, letters, "purged",
+        store, out, orders, letters, "purged",
         lambda ids: store.ask(Outcomes, command(ids)).outcomes,
         lambda ids: bulk_of(command(ids), by_id=True), dry_run=dry_run, undoable=undoable, yes=yes,
     )  # fmt: skip
@@ -285,12 +282,12 @@ def purge(
 
 
 def _change(
-    store: Store, out: Output, queue: str, letters: DeadFilter, verb: str,
+    store: Store, out: Output, orders: Queue, letters: DeadFilter, verb: str,
     command: Callable[[list[str]], Iterable[Outcome]], undoing: Callable[[list[str]], Bulk], *,
     dry_run: bool, undoable: bool, yes: bool = True,
 ) -> bool:  # fmt: skip
     """Change dead letters, a thousand per command; return whether any was changed, or would be."""
-    orders = store.existing(queue)
+    queue = orders.name
     # Read before any change: a letter that is revived and dies again counts once.
     ids = [letter.id for letter in letters.of(orders)]
     if not (dry_run or undoable or yes):
