@@ -103,6 +103,9 @@ def test_the_errors_say_why_there_is_no_result(make: Make, clock: FakeClock) -> 
     assert isinstance(died, bide.NotAcked)
     assert str(died) == "a died at w1: bad card; it has no result"
     assert died.end == orders.history("a")[0]
+    orders.put(1, id="silent")
+    orders.bury(orders.claim())
+    assert str(refusal("silent")) == "silent died at w1; it has no result"
     orders.put(1, id="b")
     orders.cancel("b")
     assert str(refusal("b")) == "b was cancelled by ann; it has no result"

@@ -232,11 +232,14 @@ def _decoded(id: str, result: bytes, kind: Any) -> Any:
 def _refuse(id: str, reply: Ends) -> NoReturn:
     if reply.ends:
         end = reply.ends[0]
-        by = f" by {end.by}" if end.by else ""
-        why = f": {end.failures[-1].reason.splitlines()[0]}" if end.failures else ""
-        told = {"dead": f"died{' at' * bool(by)}{by[3:]}{why}"}.get(end.how, f"was {end.how}{by}")
-        if end.how == "expired":
-            told = "expired before a worker took it"
+        match end.how:
+            case "dead":
+                reason = end.failures[-1].reason.partition("\n")[0] if end.failures else ""
+                told = "died" + f" at {end.by}" * bool(end.by) + f": {reason}" * bool(reason)
+            case "expired":
+                told = "expired before a worker took it"
+            case how:
+                told = f"was {how}" + f" by {end.by}" * bool(end.by)
         raise NotAcked(f"{id} {told}; it has no result", end)
     if reply.state in ("dead", "expired"):
         raise NotAcked(f"{id} is {reply.state}; it has no result", None)
