@@ -155,6 +155,21 @@ def test_a_failed_assertion_says_what_differs(
         store.assert_put("orders", **expected)
 
 
+def test_a_put_with_latest_is_told_with_the_time_at_which_it_is_due(store: ScratchStore) -> None:
+    orders = store.queue("orders")
+
+    def put() -> float:
+        orders.put(1, id="a", delay=50, latest=60, on_conflict="replace")
+        return store.puts()[-1].delay
+
+    assert put() == 50
+    store.clock.advance(40)
+    assert put() == 20
+    store.clock.advance(20)
+    orders.claim()
+    assert put() == 50  # of the successor
+
+
 def test_a_put_that_was_not_stored_says_so(store: ScratchStore) -> None:
     orders = store.queue("orders")
     orders.put(1, id="a")

@@ -66,6 +66,8 @@ class PutRecord(msgspec.Struct, frozen=True):
     def of(cls, queue: str, item: Item, moment: int, outcome: Outcome) -> "PutRecord":
         """Return the record of an item that was put."""
         due = moment + item.delay if item.at is None else item.at
+        if outcome.done:  # with `latest` it may be due earlier than it asked
+            due = next(ms for ms in (outcome.successor, outcome.due, due) if ms is not None)
         return cls(
             queue, item.id, bodies.decode(item.data, item.json), moment, due, item.priority,
             item.expires, item.attempts, item.group, item.headers, outcome,
