@@ -238,6 +238,9 @@ def test_latest_of_many_needs_ids_delays_and_replace(make: Any) -> None:
     for message in (NewMessage(1, delay=5, latest=9), NewMessage(1, id="a", latest=9)):
         with pytest.raises(InvalidArgument, match="latest= bounds"):
             orders.put_many([message], on_conflict="replace")
+    named = NewMessage(1, id="a", delay=5, latest=9)
+    with pytest.raises(InvalidArgument, match="latest= bounds"):
+        orders.put_many([named, NewMessage(2, delay=5, latest=9)], on_conflict="replace")
     with pytest.raises(InvalidArgument, match="on_conflict"):
         orders.put_many([NewMessage(1, id="a", delay=5, latest=9)])
     with pytest.raises(InvalidArgument, match="latest='soon' is not a valid duration"):

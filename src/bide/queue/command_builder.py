@@ -88,7 +88,7 @@ class CommandBuilder:
                 continue
             item = self.item(message, id, encoded=(data, is_json))
             items.append(item)
-            before = options if item.headers is None else None
+            before = options if item.headers is None and item.latest is None else None
             same = _behind_body(item)
         values.check_latest(items, policy)
         return cmd.Put(self.queue, items, policy)
