@@ -1,19 +1,21 @@
-"""A claim that was interrupted gives its messages back at once."""
+"""An interrupt ends one call and nothing else; a claim gives its messages back at once."""
 
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
 from bide.engines.memory import MemoryEngine
 from bide.lane import Lane
-from bide.model.commands import Claim, Command
+from bide.lane.inbox import Request
+from bide.model.commands import Claim, Command, History
 from bide.model.replies import Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
-from tests.lane.commands import claim, eventually, put, sizes, spawn, waiting
+from tests.lane.commands import PATIENCE, claim, eventually, ids, put, sizes, spawn, waiting
 
 
 @pytest.fixture
@@ -92,3 +94,59 @@ def test_interrupted_right_after_the_commit(clock: FakeClock, press: Callable[[]
         lane.call(claim())
     eventually(lambda: len(store._states["q"].sets["ready"]) == 1)
     lane.close()
+
+
+@pytest.mark.parametrize("command", [claim(), History("q", "later", watch=True)])
+def test_interrupted_right_after_it_was_submitted(
+    lane: Lane,
+    engine: FlakyEngine,
+    clock: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
+    command: Command,
+) -> None:
+    lane.call(put("later", delay=60_000))
+    add = lane._inbox.add
+
+    def interrupted(request: Request) -> None:
+        add(request)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lane._inbox, "add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            lane.call(command, wait=60)
+    lane.call(put("a"))
+    waiting(lane, 0)
+    assert sizes(engine, clock.now()) == (1, 1, 0)
+    assert ids(lane.call(claim(), wait=60)) == ["a"]
+
+
+def test_interrupted_while_it_enters_the_lane(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        """A lock after whose taking a signal strikes."""
+
+        def __init__(self, lock: Any) -> None:
+            self.release, self._is_owned, self._acquire = lock.release, lock._is_owned, lock.acquire
+
+        def acquire(self, *, blocking: bool) -> bool:
+            assert self._acquire(blocking=blocking)
+            raise KeyboardInterrupt
+
+    lane.call(put("a"))
+    with monkeypatch.context() as patched:
+        patched.setattr(lane, "_lock", Interrupted(lane._lock))
+        with pytest.raises(KeyboardInterrupt):
+            lane.call(put("b"))
+    lane.call(put("c"))
+    spawn(lane.call, put("d")).result(PATIENCE)
+
+
+def test_an_interrupt_while_the_lane_was_woken_lets_it_be_woken_again(lane: Lane) -> None:
+    call = spawn(lane.call, claim(), wait=60)
+    waiting(lane)
+    eventually(lambda: lane._changed._waiters)  # type: ignore[attr-defined]
+    gone = threading.Lock()  # what `notify` leaves behind when it is interrupted half-way
+    gone.acquire()
+    lane._changed._waiters.appendleft(gone)  # type: ignore[attr-defined]
+    lane.call(put("a"))
+    assert ids(call.result(PATIENCE)) == ["a"]

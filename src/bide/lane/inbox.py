@@ -85,8 +85,8 @@ class Request(msgspec.Struct, eq=False):
 
     @property
     def pointless(self) -> bool:
-        """Whether nobody takes what it brings: a claim whose caller has gone."""
-        return type(self.command) is Claim and self.gone
+        """Whether nobody takes what it brings: what may wait, and its caller has gone."""
+        return isinstance(self.command, (Claim, History)) and self.gone
 
     def settle(self) -> bool:
         """Wake the caller; return whether it still waits."""

@@ -59,8 +59,9 @@ class Lane(Executor):
         """Start without a thread and without a waiting caller."""
         self._guard = guard = threading.RLock()
         self._reads_lock = threading.Lock()
+        # Entered by `guard`, and all notified: an interrupt breaks its `__enter__` and `notify`.
         self._changed = threading.Condition(guard)
-        self._inbox = Inbox(guard, self._limit, self._changed.notify)
+        self._inbox = Inbox(guard, self._limit, self._changed.notify_all)
         self._waiting = WaitingClaims()
         self._thread: threading.Thread | None = None
         self._wakeups: Wakeups | None = None
@@ -99,13 +100,23 @@ class Lane(Executor):
                 return reply
         deadline = None if wait is None else self._clock.monotonic() + wait
         request = BlockingRequest(command, owner, deadline)
-        with self._changed:
-            while self._inbox.full and not self._closing:
-                self._inbox.space.wait()
-            if self._closing:
-                raise Closed(CLOSED)
-            self._submit(request)
-        return self._await(request)
+        try:
+            with self._guard:
+                while self._inbox.full and not self._closing:
+                    self._inbox.space.wait()
+                if self._closing:
+                    raise Closed(CLOSED)
+                self._submit(request)
+            request.wait()
+        except BaseException:  # an interrupt: no caller takes what the claim brings
+            request.abandoned = True
+            self._withdraw(request)
+            self._give_back(request)
+            raise
+        if request.error is not None:
+            raise request.error
+        assert request.reply is not None
+        return request.reply
 
     def _execute_now(self, command: Command) -> Reply | None:
         """Execute a command in the caller's thread, if the engine is free; else return `None`.
@@ -119,9 +130,9 @@ class Lane(Executor):
         in_main = type(command) is Claim and threading.current_thread() is threading.main_thread()
         if in_main and (engine is None or not engine.capabilities.recovers):
             return None
-        if self._batch_waits or not self._lock.acquire(blocking=False):
-            return None
-        try:
+        try:  # an interrupt may come as soon as the lock is taken
+            if self._batch_waits or not self._lock.acquire(blocking=False):
+                return None
             engine = self._engine or self._opened()  # closing the lane takes it away
             now = None if self._by_store else self._now(engine)
             try:
@@ -134,7 +145,10 @@ class Lane(Executor):
                 log_died(command, reply)
             return reply
         finally:
-            self._lock.release()
+            try:  # not `suppress`: an interrupt at its call would leave the lock taken
+                self._lock.release()
+            except RuntimeError:  # it was not taken
+                pass
 
     async def acall(
         self,
@@ -177,7 +191,7 @@ class Lane(Executor):
 
     def release(self, owner: object) -> None:
         """Settle the waiting claims of an owner: its queue object is closed."""
-        with self._changed:
+        with self._guard:
             self._released.add(owner)
             requests = self._waiting.owned(owner, self._clock.monotonic())
         self._fail(requests, Closed(WAITED))
@@ -189,7 +203,7 @@ class Lane(Executor):
 
     def close(self) -> None:
         """Refuse new commands, execute those submitted, settle waiting claims, close the store."""
-        with self._changed:
+        with self._guard:
             self._closing = True
             self._changed.notify_all()
             self._inbox.wake_callers(all_of_them=True)
@@ -213,33 +227,19 @@ class Lane(Executor):
             thread = threading.Thread(target=self._run, name="bide-lane", daemon=True)
             thread.start()
             self._thread = thread
-        if request.deadline is not None:
-            self._waiting.enter(request)
         self._inbox.add(request)
-
-    def _await(self, request: BlockingRequest) -> Reply:
-        try:
-            request.wait()
-        except BaseException:  # an interrupt: no caller takes what the claim brings
-            with self._changed:
-                request.abandoned = True
-            self._withdraw(request)
-            self._give_back(request)
-            raise
-        if request.error is not None:
-            raise request.error
-        assert request.reply is not None
-        return request.reply
+        if request.deadline is not None:  # last: an interrupt must leave no claim that never asks
+            self._waiting.enter(request)
 
     def _recover(self, queue: str) -> None:
         """After an interrupt, let the engine execute a command: it releases what was claimed."""
-        with self._changed:
+        with self._guard:
             if not self._ended:
                 self._submit(Request(Retry(queue, [], release=True)))
 
     def _withdraw(self, request: Request) -> None:
         """Stop the wait of a claim whose caller has gone."""
-        with self._changed:
+        with self._guard:
             self._waiting.withdraw(request, self._clock.monotonic())
 
     def _reader(self) -> "Lane | None":
@@ -264,7 +264,7 @@ class Lane(Executor):
     def _run(self) -> None:
         """Execute what is submitted, and sleep exactly until something is due."""
         while True:
-            with self._changed:
+            with self._guard:
                 batch, over = self._gather()
                 if not batch and not over:
                     self._ended = True
@@ -305,7 +305,7 @@ class Lane(Executor):
             self._settle(self._keep_waiting(batch) if waits else batch)
         except BaseException as error:  # noqa: BLE001  (it is handed to the callers)
             unsettled = [request for request in batch if not request.settled]
-            with self._changed:
+            with self._guard:
                 now = self._clock.monotonic()
                 for request in unsettled:
                     if request.entered and not self._waiting.withdraw(request, now):
@@ -332,7 +332,7 @@ class Lane(Executor):
 
     def _keep_waiting(self, batch: Sequence[Request]) -> list[Request]:
         """Let the claims wait on that got nothing; return the requests to settle."""
-        with self._changed:
+        with self._guard:
             now, settled = self._clock.monotonic(), []
             for request in batch:
                 closed = self._closing or request.owner in self._released
@@ -353,10 +353,10 @@ class Lane(Executor):
             listener(queue, wake)
         if queue not in self._waiting.queues:
             return False
-        with self._changed:
+        with self._guard:
             seconds = max(0.0, self._clock.until(wake))
             if self._waiting.hint(queue, self._clock.monotonic() + seconds):
-                self._changed.notify()
+                self._changed.notify_all()
         return True
 
     def _settle(self, requests: Sequence[Request]) -> None:
@@ -385,7 +385,7 @@ class Lane(Executor):
         """Return at once the messages of a claim whose caller has gone."""
         if back := request.release():
             request.reply = None
-            with self._changed:
+            with self._guard:
                 if not self._ended:  # else their leases expire
                     self._submit(back)
 
