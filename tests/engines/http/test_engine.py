@@ -5,6 +5,8 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -58,7 +60,7 @@ class Script:
             except OSError:
                 return
             self.connections += 1
-            with connection, connection.makefile("rb") as stream:
+            with connection, connection.makefile("rb") as stream, suppress(ConnectionError):
                 while self._answer(connection, stream):
                     pass
             self.hung_up.release()
@@ -229,6 +231,22 @@ def test_a_connection_that_is_closed_while_a_request_is_sent_is_opened_again(
     script.then(200, {"replies": [reply], "now": 5})
     large = Put("q", [Item("a", b"x" * (8 << 20))])  # more than is sent before the end is noticed
     assert isinstance(engine.execute([large], 5)[0], Settings)
+
+
+def test_after_an_interrupt_the_next_request_has_a_connection_of_its_own(
+    script: Script, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: HTTPConnection) -> None:
+        raise KeyboardInterrupt
+
+    for _ in range(2):
+        script.then(200, {"replies": [], "now": 5})
+    with monkeypatch.context() as patched:
+        patched.setattr(HTTPConnection, "getresponse", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            engine.execute([], 5)
+    monkeypatch.setattr("bide.engines.http.connection.readable", lambda descriptor, seconds: False)
+    assert engine.execute([], 5) == []
 
 
 def test_times_are_told_by_this_machines_clock(script: Script, engine: Engine) -> None:

@@ -69,12 +69,14 @@ class Connection:
             StoreUnavailable: nothing was sent, or nothing but a question.
             OutcomeUnknown: it was sent, and no answer came.
         """
-        early = self._send(method, path, data, kind)
         try:
-            answer = early or self._http.getresponse()
+            answer = self._send(method, path, data, kind) or self._http.getresponse()
             return answer.status, self.body(answer)
         except (OSError, HTTPException) as error:
             raise self._unanswered(method, error) from error
+        except BaseException:  # an interrupt: what comes is no answer to the next request
+            self.close()
+            raise
 
     def body(self, answer: HTTPResponse) -> bytes:
         """Return the whole body of an answer.
