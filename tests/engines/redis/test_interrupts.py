@@ -1,6 +1,8 @@
 """Ctrl-C in the main thread: claims execute there, and what they brought is given back at once."""
 
 import signal
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -108,3 +110,21 @@ def test_the_answer_to_an_interrupted_put_answers_nothing_else(
             queue.put("third", id="c")
     assert not queue.put("another", id="c").done
     assert [d.body for d in queue.claim(5)] == ["first", "second", "third"]
+
+
+INTERRUPTED = """
+import _thread, operator
+from functools import partial
+from bide.engines.redis.connection import pack
+
+calls = [_thread.interrupt_main, partial(pack, ("WAIT", 1, 1000))]
+try:
+    list(map(operator.call, calls))  # between the two Python looks for no signal
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupt_while_a_number_is_packed_leaves_the_process_alive() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (0, b"interrupted\n")

@@ -2,7 +2,6 @@
 
 import logging
 import ssl
-from collections.abc import Callable
 from typing import Any
 
 import hiredis
@@ -24,8 +23,13 @@ _LATER = ("OOM", "READONLY", "NOREPLICAS", "MISCONF", "MASTERDOWN")
 
 _log = logging.getLogger("bide.redis")
 
-pack: Callable[[tuple[Arg, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]
-"""Returns a command as it goes to the server."""
+
+def pack(command: tuple[Arg, ...]) -> bytes:
+    """Return a command as it goes to the server."""
+    # An interrupt while hiredis takes the text of a number would end the process.
+    texts = tuple([b"%d" % part if type(part) is int else part for part in command])
+    packed: bytes = hiredis.pack_command(texts)  # type: ignore[arg-type]
+    return packed
 
 
 def is_away(error: StoreError) -> bool:
