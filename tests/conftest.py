@@ -21,6 +21,9 @@ from tests.servers import RedisServer
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs the tests in the background ignores Ctrl-C for all that they start, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    # So does nohup with closed terminals; the tests themselves still outlive theirs.
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 # The suite starts many processes: what they import is compiled once, and a pytest that a test
 # starts leaves out the plugins that take seconds to import.
