@@ -96,15 +96,14 @@ class Cron:
 
     def latest(self, moment: int, floor: int) -> int:
         """Return the last of these times up to `moment`; `floor` if there is none after it."""
-        for hours in (2, 50, 24 * 40, 24 * 400):  # so that few steps are enough
-            start = max(floor, moment - hours * 3_600_000)
-            last = floor
-            at = self.after(start)
-            while at <= moment:
-                last, at = at, self.after(at)
-            if last > floor or start == floor:
-                return last
-        return floor
+        last, end = floor, moment  # the one looked for is `last`, or between them
+        while last < end:
+            middle = (last + end) // 2
+            if (at := self.after(middle)) <= moment:
+                last = at
+            else:
+                end = middle
+        return last
 
     def _times(self, start: datetime) -> Iterator[datetime]:
         """Yield the times after a local time."""
