@@ -1,7 +1,7 @@
 """`bide put` and `bide edit`."""
 
 from collections.abc import Iterator
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import click
 import msgspec
@@ -19,12 +19,21 @@ from bide.model.replies import Outcome
 from bide.queue.sync import Queue
 
 option_form = together(
-    click.option("--text", "form", flag_value="text", help="The body is text, not JSON."),
-    click.option(
-        "--bytes", "form", flag_value="bytes", help="The body is bytes, stored unchanged."
-    ),
+    option.flag("--text", "as_text", help="The body is text, not JSON."),
+    option.flag("--bytes", "as_bytes", help="The body is bytes, stored unchanged."),
 )
 """Take what a body is, if it is not JSON."""
+
+
+def form_of(as_text: bool, as_bytes: bool) -> Form:
+    """Return what a body is.
+
+    Raises:
+        click.UsageError: it would be two things.
+    """
+    if as_text and as_bytes:
+        raise usage_error("--text and --bytes cannot be used together; give one of them")
+    return "text" if as_text else "bytes" if as_bytes else "json"
 
 
 def option_file(what: str) -> Decorator:
@@ -91,8 +100,8 @@ CLEARED = ("expires", "group", "headers")
 @option.flag("--lines", help="Each line of stdin (or of --file) is a message.")
 @option.max_body
 def put(
-    store: Store, out: Output, queue: str, body: str | None, form: str | None, file: str | None,
-    lines: bool, max_body: int, **options: Any,
+    store: Store, out: Output, queue: str, body: str | None, as_text: bool, as_bytes: bool,
+    file: str | None, lines: bool, max_body: int, **options: Any,
 ) -> bool:  # fmt: skip
     """Store a message until it is due.
 
@@ -119,12 +128,12 @@ def put(
       producer | bide put events --lines --delay 10s
     """  # fmt: skip
     refuse_own(queue)
-    chosen = cast("Form", form or "json")
+    form = form_of(as_text, as_bytes)
     if lines:
         _refuse_with_lines(body, options)
-        _put_lines(store.queue(queue, max_body), out, chosen, file, max_body, options)
+        _put_lines(store.queue(queue, max_body), out, form, file, max_body, options)
         return True
-    value = decode_body(read_body(body, file, chosen, max_body), chosen)
+    value = decode_body(read_body(body, file, form, max_body), form)
     if as_seen := options["if_version"] is not None:
         store.must_exist()  # the version was read there; a put would create the queue
         store.must_have(queue)
@@ -222,8 +231,8 @@ def _batches(stream: IO[bytes], form: Form, max_body: int) -> Iterator[list[tupl
 @option.if_version("Only if")
 @option.max_body
 def edit(
-    store: Store, out: Output, queue: str, id: str, body: str | None, form: str | None,
-    file: str | None, max_body: int, if_version: str | None, **given: Any,
+    store: Store, out: Output, queue: str, id: str, body: str | None, as_text: bool,
+    as_bytes: bool, file: str | None, max_body: int, if_version: str | None, **given: Any,
 ) -> bool:  # fmt: skip
     """Change fields of a message that no worker holds.
 
@@ -248,10 +257,10 @@ def edit(
             changes[name] = None
     changes |= {name: value for name, value in given.items() if value is not None}
     value: Any = UNSET
+    form = form_of(as_text, as_bytes)
     if body is not None or file is not None:
-        chosen = cast("Form", form or "json")
-        value = decode_body(read_body(body, file, chosen, max_body, "edit"), chosen)
-    elif form is not None:
+        value = decode_body(read_body(body, file, form, max_body, "edit"), form)
+    elif form != "json":
         raise usage_error(f"--{form} says what the body is; give the new body, or leave it out")
     if value is UNSET and not changes:
         raise usage_error(
