@@ -39,7 +39,7 @@ def run(url: str) -> Bide:
 
     def call(*arguments: str, stdin: str | bytes | None = None) -> Result:
         env = {"BIDE_URL": url, "COLUMNS": "100"}
-        return CliRunner().invoke(main, arguments, input=stdin, env=env)
+        return CliRunner().invoke(main, arguments, stdin, env, prog_name="bide")
 
     return call
 

@@ -5,12 +5,14 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 import bide
 from bide.cli import main
-from bide.cli.program import FILES, OTHER_WORDS
+from bide.cli.program import Group
+from bide.cli.work.dead_revive import dead
 from tests.cli.conftest import Shell
 
 Bide = Callable[..., Result]
@@ -168,6 +170,8 @@ def test_the_default_store_is_looked_for_in_this_folder(shell: Shell, tmp_path: 
         ("rm orders a", "there is no command 'rm'; did you mean 'cancel'?"),
         ("enqueue orders 1", "there is no command 'enqueue'; did you mean 'put'?"),
         ("help", "there is no command 'help'; bide --help lists all commands"),
+        ("token lst", "there is no command 'lst'; did you mean 'list'?"),
+        ("token rm x", "there is no command 'rm'; bide token --help lists all commands"),
         ("--url sqlite:///x.db queues", "bide itself has no option '--url'; options go after the"),
         ("put orders 1 --delay=-5", "'-5' is negative; for now give 0, for a time in the past "
          "use --at"),
@@ -182,9 +186,22 @@ def test_what_others_write_is_met_with_the_mend(run: Bide, line: str, told: str)
     assert told in result.stderr
 
 
-def test_other_words_lead_to_commands_that_there_are() -> None:
-    assert set(OTHER_WORDS.values()) <= FILES.keys()
-    assert not OTHER_WORDS.keys() & FILES.keys()
+@pytest.mark.parametrize("group", [main, dead])
+def test_other_words_lead_to_commands_that_there_are(group: Group) -> None:
+    names = set(group.list_commands(click.Context(group)))
+    assert set(group.other_words.values()) <= names
+    assert not group.other_words.keys() & names
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize(
+    ("wrong", "meant"), [("rm", "purge"), ("prge", "purge"), ("retry", "revive")]
+)
+def test_a_command_of_dead_that_is_not_there(run: Bide, wrong: str, meant: str) -> None:
+    result = run("dead", wrong, "orders", "a")
+    assert (result.stdout, result.exit_code) == ("", 1)
+    assert f"there is no queue {wrong!r} in" in result.stderr
+    assert result.stderr.endswith(f"for a command, did you mean 'bide dead {meant}'?\n")
 
 
 def test_schedules_may_be_those_of_an_app(run: Bide) -> None:

@@ -5,11 +5,11 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from keyword import iskeyword
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -91,6 +91,15 @@ class Group(click.Group):
     """A command with commands of its own: its help shows the whole first sentence of each."""
 
     context_class = _Context
+    other_words: ClassVar[Mapping[str, str]] = {}
+    """The names that other tools use for these commands."""
+
+    def meant(self, ctx: click.Context, name: str) -> str | None:
+        """Return the command that a wrong name may mean."""
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, self.list_commands(ctx), 1)
+        return self.other_words.get(name) or next(iter(near), None)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the options before the command, which may not be left out."""
@@ -103,7 +112,12 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command, and have its help written as that of all."""
+        """Find a command, or suggest one; its help is written as that of all."""
+        if (given := args[0]) not in self.list_commands(ctx) and not given.startswith("-"):
+            meant = self.meant(ctx, given)
+            help = f"{ctx.command_path} --help lists all commands"
+            told = f"did you mean {meant!r}?" if meant else help
+            raise click.UsageError(f"there is no command {given!r}; {told}", ctx)
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None:
             command.context_class = _Context
@@ -124,6 +138,8 @@ class Group(click.Group):
 
 class Program(Group):
     """The group of all commands. A command's file is imported when the command is called."""
+
+    other_words = OTHER_WORDS
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of the help."""
@@ -151,11 +167,8 @@ class Program(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or suggest a similar one."""
-        name = args[0]
-        if name not in FILES and not name.startswith("-"):
-            raise click.UsageError(f"there is no command {name!r}{_meant(name)}", ctx)
-        if name in POSIX and not hasattr(os, "fork"):
+        """Find the command; some are not for Windows."""
+        if (name := args[0]) in POSIX and not hasattr(os, "fork"):
             raise click.UsageError(
                 f"bide {name} needs Linux or macOS; on Windows run it in WSL", ctx
             )
@@ -217,13 +230,6 @@ class Program(Group):
         except OSError:  # said above, or less important than what was
             errors.drop_output()
         sys.exit(code if isinstance(code, int) else errors.DONE)
-
-
-def _meant(name: str) -> str:
-    from difflib import get_close_matches
-
-    near = [OTHER_WORDS[name]] if name in OTHER_WORDS else get_close_matches(name, FILES, 1)
-    return f"; did you mean {near[0]!r}?" if near else "; bide --help lists all commands"
 
 
 def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:

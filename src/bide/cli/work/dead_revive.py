@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import click
 
 from bide.cli import option
 from bide.cli.bulk import change_many, confirm, purge_state
-from bide.cli.errors import usage_error
+from bide.cli.errors import CommandError, usage_error
 from bide.cli.message_output import as_json, print_messages, print_outcomes, print_sheet
 from bide.cli.option import MORE, SCREEN
 from bide.cli.output import Bar, Output, plural, warn
@@ -103,6 +103,11 @@ filter_options = option.together(
 class _DeadGroup(Group):
     """Takes `bide dead QUEUE` for `bide dead list QUEUE`."""
 
+    other_words: ClassVar = {
+        "delete": "purge", "drop": "purge", "get": "show", "ls": "list", "remove": "purge",
+        "requeue": "revive", "retry": "revive", "rm": "purge",
+    }  # fmt: skip
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             args = ["list", *args]
@@ -145,7 +150,7 @@ def list_(store: Store, out: Output, queue: str | None, limit: int | None, **cho
       bide dead list orders --error ConnectionError --after 2026-11-01T00:00Z
     """  # fmt: skip
     letters = DeadFilter(**chosen)
-    named = [] if queue is None else [store.existing(queue)]
+    named = [] if queue is None else [_existing(store, queue)]
     queues = named or [store.queue(name) for name in store.names(own=True)]
     print_messages(
         out, (letter for one in queues for letter in letters.of(one)),
@@ -154,6 +159,16 @@ def list_(store: Store, out: Output, queue: str | None, limit: int | None, **cho
         screen=f"id {'queue ' * (queue is None)}died ago attempts last-error",
         most=limit or (SCREEN if out.terminal else None), more="" if limit else MORE,
     )  # fmt: skip
+
+
+def _existing(store: Store, name: str) -> Queue:
+    """Open a queue that must exist; its name may be a wrong command: `bide dead rm`."""
+    try:
+        return store.existing(name)
+    except CommandError as error:
+        meant = dead.meant(click.get_current_context(), name)
+        guess = f"; for a command, did you mean 'bide dead {meant}'?" if meant else ""
+        raise CommandError(f"{error.message}{guess}") from error
 
 
 def _none(store: Store, queues: list[Queue], queue: str | None, letters: DeadFilter) -> str:
