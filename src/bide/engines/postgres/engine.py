@@ -7,6 +7,8 @@ import secrets
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from itertools import groupby
+from operator import itemgetter
 
 import psycopg
 from msgspec import MsgspecError
@@ -24,7 +26,7 @@ from bide.engines.postgres.putting import put_one
 from bide.engines.postgres.reading import is_awaited
 from bide.engines.postgres.schema import catalog_only, prepare
 from bide.engines.postgres.settings import Settings, is_pooled
-from bide.model.commands import Ack, Bury, Claim, Command, History, Release, Retry
+from bide.model.commands import Ack, Bury, Claim, Command, History, Put, Release, Retry
 from bide.model.errors import BideError, Closed, StoreBusy, StoreError, StoreUnavailable
 from bide.model.replies import Claimed, Outcomes, Reply
 from bide.model.replies import Settings as QueueSettings
@@ -165,6 +167,8 @@ class PostgresEngine:
         with nullcontext() if alone else batch.call.connection.transaction():
             if len(limited := claimed & self._floors.limited) > 1:
                 batch.call("_lock_turns", texts(list(limited)))
+            if len(commands) > 1:
+                _lock_ids(batch, commands)
             found = replies(batch, commands)
         if batch.now is None:
             self._floors.update(batch.new_floors)
@@ -330,3 +334,23 @@ class PostgresEngine:
         self._floors.clear()  # another server may not have what was claimed
         if caller is not None:
             caller.connection.close()
+
+
+def _lock_ids(batch: Batch, commands: Sequence[Command]) -> None:
+    """Lock what several commands name before the first changes it, in the order of all batches.
+
+    Else two processes whose callers change the same messages would wait for each other. Puts that
+    keep what is there seldom meet a message: they are left out.
+    """
+    named = [
+        (command.queue, id)
+        for command in commands if not command.only_reads
+        for id in getattr(command, "ids", None) or ()
+    ]  # fmt: skip
+    named += [
+        (put.queue, item.id)
+        for put in commands if isinstance(put, Put) and put.on_conflict != "keep"
+        for item in put.items
+    ]  # fmt: skip
+    for queue, group in groupby(sorted(set(named)), itemgetter(0)):
+        batch.call("_lock_ids", queue, texts([id for _, id in group]))

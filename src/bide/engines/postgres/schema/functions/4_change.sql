@@ -1,5 +1,14 @@
 -- What may be done to messages by id, and to many by a rule.
 
+-- Lock the messages that several commands of a transaction name, in the order of all commands.
+CREATE FUNCTION bide._lock_ids(p_queue text, p_ids text[]) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
+DECLARE
+  q CONSTANT queue := _queue(p_queue);
+BEGIN
+  PERFORM _locked(q.id, id, NULL) FROM unnest(p_ids) AS id ORDER BY id COLLATE "C";
+END $$;
+
 -- Do one thing to each message. Answers a row for each that is there: whether it was done, where the
 -- message stands now (`state` null: it is gone), and if it was done how far the log had come. If leases
 -- of a limited queue have ended, the last row has the number 0: its `due` is when to claim again. An ack
