@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from bide.cli.demo.actors import QUEUE, Journal, Plan
 from bide.cli.demo.proof import Handling, Records, percentile, prove
 from bide.model.replies import Counts, Flow, Sizes
 from bide.queue.results import Audit
+from tests.cli.conftest import Terminal
 
 Shell = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -193,3 +195,12 @@ def test_a_short_run_is_proved(shell: Shell, tmp_path: Path) -> None:
             "".join(line for line in lines if "handled" not in line or forgotten not in line)
         )
     assert not all(check.holds for check in prove(Records.read(folder), audit, 400))
+
+
+@pytest.mark.process
+def test_a_narrow_terminal_has_no_line_that_is_too_long(terminal: Terminal) -> None:
+    seen, code = terminal("demo", "--orders", "50", "--seconds", "1", COLUMNS="72")
+    assert code == 0, seen
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen).splitlines()
+    assert any("proved in" in line for line in lines)
+    assert [line for line in lines if len(line) > 72] == []

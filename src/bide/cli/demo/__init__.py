@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 WIDTH = 76
+"""The maximum length of the stripe of all orders."""
+
 STEPS = (1, 2, 5, 10, 20, 50, 100)
 """The bounds of the lateness chart's bars, in milliseconds."""
 
@@ -143,7 +145,7 @@ def _watching(out: Output, plan: Plan) -> Iterator[Callable[[Stage], None]]:
         from rich.live import Live
 
         with Live(console=out.console, refresh_per_second=10) as live:
-            yield lambda stage: live.update(_picture(stage))
+            yield lambda stage: live.update(_picture(stage, _width(out)))
 
 
 def _about(plan: Plan) -> str:
@@ -179,7 +181,12 @@ def _shares(stage: Stage) -> list[tuple[str, int, str]]:
     ]  # fmt: skip
 
 
-def _picture(stage: Stage) -> "RenderableType":
+def _width(out: Output) -> int:
+    """Return the length of the stripe on this terminal."""
+    return max(24, min(WIDTH, out.console.width - 4))
+
+
+def _picture(stage: Stage, width: int) -> "RenderableType":
     """Return the stage as it is now, with all orders as one stripe."""
     from rich.console import Group
     from rich.text import Text
@@ -188,10 +195,10 @@ def _picture(stage: Stage) -> "RenderableType":
     for name, count, style in _shares(stage):
         numbers.append_text(Text.assemble(("■ ", style), f"{name} ", (f"{count:,}", "bold"), "   "))
         total += count
-        end = round(total / stage.plan.orders * WIDTH)
+        end = round(total / stage.plan.orders * width)
         stripe.append("█" * (end - drawn), style)
         drawn = max(drawn, end)
-    stripe.append("░" * (WIDTH - drawn), "bright_black")
+    stripe.append("░" * (width - drawn), "bright_black")
     numbers.append(f"{stage.elapsed:4.1f} s", "dim")
     workers: list[list[Cell]] = []
     for name in list(stage.processes)[: stage.plan.workers]:
@@ -232,17 +239,18 @@ def _print_proof(out: Output, stage: Stage, checks: list[Check]) -> None:
         out.row(lateness)
         out.row(verdict)
     else:
+        rows: list[list[Cell]] = []
         for check in checks:
-            mark = ("  ✓ ", "green") if check.holds else ("  ✗ ", "bold red")
-            out.text(mark, f"{check.claim:{WIDTH - 24}}", (f"  {check.detail}".rstrip(), "dim"))
-            for problem in check.problems:
-                out.text((f"    {problem}", "red"))
+            mark = ("  ✓", "green") if check.holds else ("  ✗", "bold red")
+            rows.append([mark, check.claim, (check.detail, "dim")])
+            rows += [["", (problem, "red")] for problem in check.problems]
+        out.console.print(grid(rows, "lll", gap=1))
         out.text("")
         counts = Counter(bisect_left(STEPS, ms) for ms in late)
         for place in range(max(counts, default=0) + 1):
             label = f"≤ {STEPS[place]} ms" if place < len(STEPS) else f"> {STEPS[-1]} ms"
-            drawn = bar(counts[place], max(counts.values(), default=0), WIDTH - 22)
+            drawn = bar(counts[place], max(counts.values(), default=0), _width(out) - 22)
             out.text((f"  {label:>8} ", "dim"), (drawn, "cyan"), f" {counts[place]:,}")
-        out.text(("  " + lateness, "bold"), ("   (from due to handled, first attempts)", "dim"))
+        out.text(("  " + lateness, "bold"), ("   (of first attempts)", "dim"))
         out.text("")
         out.text(("  ✓ " if holds else "  ✗ ", "green" if holds else "red"), (verdict, "bold"))
