@@ -205,39 +205,8 @@ def test_what_comes_out_of_a_handler_is_told(
         assert facts(handled)["error.type"] == type(error).__qualname__
 
 
-@pytest.mark.parametrize("kind", ["async", "plain"])
-def test_a_timeout_is_an_error(exported: InMemorySpanExporter, url: str, kind: str) -> None:
-    app = bide.App(url)
-
-    async def handle(body: int) -> None:
-        await asyncio.sleep(60)
-
-    def handle_plainly(delivery: bide.Handling) -> None:
-        assert delivery.lost.wait(PATIENCE)
-
-    once = bide.Backoff(attempts=1)
-    app.handler("orders", timeout=0.05, retry=once)(handle if kind == "async" else handle_plainly)
-
-    async def story() -> None:
-        async with at_work(app) as queue:
-            await queue.put(1)
-            await until_gone(queue, dead=1)
-
-    asyncio.run(story())
-    (handled,) = named(exported, "handle orders")
-    assert facts(handled)["error.type"] == "TimeoutError"
-
-
-@pytest.mark.parametrize("raised", [bide.Discard("late"), bide.Retry("late")])
-def test_an_outcome_after_the_timeout_is_an_error(
-    exported: InMemorySpanExporter, url: str, raised: Exception
-) -> None:
-    app = bide.App(url)
-
-    @app.handler("orders", timeout=0.05, retry=bide.Backoff(attempts=1))
-    def handle(delivery: bide.Handling) -> None:
-        assert delivery.lost.wait(PATIENCE)
-        raise raised
+def told_of_a_timeout(exported: InMemorySpanExporter, app: bide.App) -> None:
+    """Let a handler run into its timeout, and look at its span."""
 
     async def story() -> None:
         async with at_work(app) as queue:
@@ -248,6 +217,31 @@ def test_an_outcome_after_the_timeout_is_an_error(
     (handled,) = named(exported, "handle orders")
     assert handled.status.status_code is StatusCode.ERROR
     assert facts(handled)["error.type"] == "TimeoutError"
+
+
+def test_a_timeout_is_an_error(exported: InMemorySpanExporter, url: str) -> None:
+    app = bide.App(url)
+
+    @app.handler("orders", timeout=0.05, retry=bide.Backoff(attempts=1))
+    async def handle(body: int) -> None:
+        await asyncio.sleep(60)
+
+    told_of_a_timeout(exported, app)
+
+
+@pytest.mark.parametrize("late", [None, bide.Discard("late"), bide.Retry("late")])
+def test_a_timeout_is_an_error_whatever_the_handler_does_later(
+    exported: InMemorySpanExporter, url: str, late: Exception | None
+) -> None:
+    app = bide.App(url)
+
+    @app.handler("orders", timeout=0.05, retry=bide.Backoff(attempts=1))
+    def handle(delivery: bide.Handling) -> None:
+        assert delivery.lost.wait(PATIENCE)
+        if late is not None:
+            raise late
+
+    told_of_a_timeout(exported, app)
 
 
 def test_a_message_without_a_trace_begins_one(exported: InMemorySpanExporter, url: str) -> None:
