@@ -44,7 +44,7 @@ from bide.model.limits import (
     MAX_TYPO,
     MAX_VALUES,
 )
-from bide.model.message import MAX_ATTEMPTS
+from bide.model.message import MAX_ATTEMPT, MAX_ATTEMPTS
 from bide.server.access import rights
 from bide.server.limits.open_calls import Claimers
 from bide.server.limits.request_bodies import CHECKED
@@ -136,6 +136,12 @@ REQUESTS: dict[str, tuple[int, Send]] = {
         MAX_ROW,
         lambda client, n: command(
             client, "cancel", ids=["a"], origin={"outbox": "o" * n, "rows": ["r"]}
+        ),
+    ),
+    "MAX_ATTEMPT": (
+        MAX_ATTEMPT,
+        lambda client, n: command(
+            client, "put", items=[{"id": "a", "data": "MQ==", "attempt": n}]
         ),
     ),
     "MAX_ATTEMPTS": (MAX_ATTEMPTS, lambda client, n: put(attempts=n)(client)),

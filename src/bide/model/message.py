@@ -23,6 +23,10 @@ ATTEMPTS = 10
 MAX_ATTEMPTS = 10_000
 """The largest value of `attempts`."""
 
+MAX_ATTEMPT = 1 << 30
+"""How often a message that is put may have been delivered. Deliveries add to it, and a store must
+be able to keep the sum."""
+
 JOB = "bide-job"
 """The header that names the job of a message."""
 
@@ -149,7 +153,7 @@ class Item(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     attempts: int = ATTEMPTS
     group: str | None = None
     headers: dict[str, str] | None = None
-    attempt: Annotated[int, Meta(ge=0, le=1 << 31)] = 0
+    attempt: Annotated[int, Meta(ge=0, le=MAX_ATTEMPT)] = 0
     failures: Annotated[tuple[Failure, ...], Meta(max_length=MAX_PUT_FAILURES)] = ()
     died: UnixMs | None = None
     """Set by an import: the message is a dead letter since this time."""

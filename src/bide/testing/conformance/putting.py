@@ -8,7 +8,7 @@ import pytest
 
 from bide.model import body as bodies
 from bide.model.limits import MAX_BODY
-from bide.model.message import Failure, Item, State
+from bide.model.message import MAX_ATTEMPT, Failure, Item, State
 from bide.model.replies import (
     Affected,
     Claimed,
@@ -76,6 +76,16 @@ class PutCases:
                 one.shows("a", queue=one.queue, due=START, holder=None, until=None, ended=None)
                 (message,) = one.claim().messages
                 assert (message.id, message.attempt) == ("a", fields.get("attempt", 0) + 1)
+
+    def test_a_message_that_was_delivered_very_often_is_delivered_again(
+        self, driver: Driver
+    ) -> None:
+        driver.put("a", attempt=MAX_ATTEMPT)
+        (message,) = driver.claim(lease=10).messages
+        assert message.attempt == MAX_ATTEMPT + 1
+        driver.wait(11)
+        assert driver.take() == []
+        assert driver.get("a").state == "dead"
 
     def test_an_id_is_free_again_when_its_message_is_gone(self, driver: Driver) -> None:
         lease = driver.lease("a", priority=7, expires=50, group="g", headers={"h": "1"})
