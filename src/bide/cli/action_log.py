@@ -7,7 +7,7 @@ from typing import Any
 
 from bide.cli import option
 from bide.model.errors import BideError
-from bide.queue.values import user_name
+from bide.queue.arguments import user_name
 from bide.server.subscriptions.subscribe import Identity
 
 Done = bool | None | dict[str, bool]

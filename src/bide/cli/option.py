@@ -13,7 +13,7 @@ from bide.model.errors import BideError, InvalidArgument
 from bide.model.limits import MAX_BODY
 from bide.model.options import OPTIONS, Option
 from bide.model.undoing import UNDO_FOR
-from bide.queue.values import checked_version
+from bide.queue.arguments import checked_version
 
 F = Callable[..., Any]
 Decorator = Callable[[F], F]

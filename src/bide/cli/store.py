@@ -24,8 +24,8 @@ from bide.model.identity import OWN, RESERVED, actor_of, check_prefix, is_listed
 from bide.model.limits import MAX_BODY
 from bide.model.replies import Names, Outcome, Reply, expect
 from bide.observing.heartbeat import is_register
+from bide.queue.arguments import user_name
 from bide.queue.sync import Queue
-from bide.queue.values import user_name
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Reply)

@@ -8,7 +8,7 @@ from typing import Any
 
 from bide.dashboard.access import ACTIONS, Access
 from bide.dashboard.app import Dashboard
-from bide.queue.values import user_name
+from bide.queue.arguments import user_name
 from bide.server.access.admission import refuse_foreign_hosts
 from bide.server.app import App
 from bide.server.call import Scope, Send

@@ -30,13 +30,13 @@ from bide.model.times import Duration, Moment
 from bide.model.undoing import Bulk, Undo, Undone
 from bide.observing import spans
 from bide.observing.explanation import Explanation, look_further
+from bide.queue.arguments import wait_seconds
 from bide.queue.changing import Changes
 from bide.queue.delivery import AsyncDelivery, AsyncTake
 from bide.queue.put_and_settle import awaited
 from bide.queue.results import Audit, Forecast, deleted, following, held, must_be_new, result_in
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, commands_of_stream, to_line
 from bide.queue.undoing import Undoable, note_of, steps_of, whole, whole_undo
-from bide.queue.values import wait_seconds
 from bide.within import acarry_out
 
 R = TypeVar("R")

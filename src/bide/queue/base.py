@@ -18,9 +18,9 @@ from bide.model.limits import MAX_BODY
 from bide.model.times import Duration, Rate
 from bide.observing import spans
 from bide.outbox.rows import outbox
+from bide.queue.arguments import check_joins
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.detour import detours, is_detoured, open_queues
-from bide.queue.values import check_joins
 from bide.within import dialect_of
 
 R = TypeVar("R")

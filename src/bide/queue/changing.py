@@ -14,6 +14,7 @@ from bide.model.message import Message, State
 from bide.model.replies import Affected, Outcome, Outcomes, Page
 from bide.model.times import Duration, Moment, Rate
 from bide.model.undoing import Bulk
+from bide.queue.arguments import one_or_several
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.put_and_settle import (
     CountT,
@@ -27,7 +28,6 @@ from bide.queue.put_and_settle import (
 )
 from bide.queue.results import following, in_parts
 from bide.queue.undoing import bulk_of, check_undo, look_at_dead, look_at_purge, reviving
-from bide.queue.values import one_or_several
 
 
 def unheld(messages: Iterable[Message]) -> list[str]:

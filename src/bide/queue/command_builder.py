@@ -16,7 +16,7 @@ from bide.model.limits import MAX_BODY, MAX_BUCKETS, MAX_COUNT, MAX_LEASE, MAX_P
 from bide.model.message import Item, NewMessage, State
 from bide.model.options import DEFAULTS, OPTIONS, check_options, values_of
 from bide.model.times import Duration, Moment, format_duration, milliseconds, unix, when
-from bide.queue import values
+from bide.queue import arguments
 
 _SIMPLE = frozenset((dict, list, str, bytes, int, float, bool, type(None)))
 """Types of bodies that are never a `NewMessage`."""
@@ -47,7 +47,7 @@ class CommandBuilder:
     @property
     def actor(self) -> str:
         """Who changes messages, as commands say it."""
-        return self._actor or actor_of(values.own_name())
+        return self._actor or actor_of(arguments.own_name())
 
     def put_many(self, messages: Iterable[Any], shared: NewMessage, on_conflict: str) -> cmd.Put:
         """Return the command that puts messages, or bodies with the options of `shared`."""
@@ -68,11 +68,11 @@ class CommandBuilder:
         same = _behind_body(self.item(shared, ""))
         encoded, kinds = bodies.encode_all(listed, self.max_body)
         items = list(map(Item, ids, encoded, kinds, *map(repeat, same)))
-        return cmd.Put(self.queue, items, values.policy_of_many(on_conflict))
+        return cmd.Put(self.queue, items, arguments.policy_of_many(on_conflict))
 
     def put(self, messages: Iterable[NewMessage], on_conflict: str = "keep") -> cmd.Put:
         """Return the command that puts messages."""
-        policy = values.policy_of_many(on_conflict)
+        policy = arguments.policy_of_many(on_conflict)
         listed = list(messages)
         unnamed = sum([message.id is None for message in listed])
         fresh = iter(new_ids(unnamed) if unnamed else ())
@@ -90,7 +90,7 @@ class CommandBuilder:
             items.append(item)
             before = options if item.headers is None and item.latest is None else None
             same = _behind_body(item)
-        values.check_latest(items, policy)
+        arguments.check_latest(items, policy)
         return cmd.Put(self.queue, items, policy)
 
     def put_one(self, message: NewMessage, on_conflict: str, if_version: str | None) -> cmd.Put:
@@ -103,8 +103,8 @@ class CommandBuilder:
                 )
             message = message.body
         item = self.item(message)
-        values.check_latest([item], on_conflict, if_version)
-        policy = values.policy_of(on_conflict)
+        arguments.check_latest([item], on_conflict, if_version)
+        policy = arguments.policy_of(on_conflict)
         if if_version is None:
             return cmd.Put(self.queue, [item], policy)
         if message.id is None or on_conflict != "replace":
@@ -112,7 +112,7 @@ class CommandBuilder:
                 f"if_version={if_version!r} is for replacing what you saw: add its id and "
                 'on_conflict="replace"'
             )
-        return cmd.Put(self.queue, [item], policy, values.checked_version(if_version))
+        return cmd.Put(self.queue, [item], policy, arguments.checked_version(if_version))
 
     def item(
         self, message: NewMessage, id: str | None = None, *, decoded: bool = False,
@@ -128,11 +128,11 @@ class CommandBuilder:
         """
         body, headers = message.body, message.headers
         if headers is None and type(body) not in _SIMPLE and isinstance(body, msgspec.Struct):
-            values.refuse_whole(body)
+            arguments.refuse_whole(body)
         data, is_json = encoded or bodies.encode(body, self.max_body, decoded=decoded)
         latest = None
         if message.latest is not None:
-            latest = values.latest_of(message, named=named or message.id is not None)
+            latest = arguments.latest_of(message, named=named or message.id is not None)
         moment, ms = when(message.delay, message.at)
         if id is None:
             id = new_id() if message.id is None else check_name(message.id)
@@ -142,8 +142,8 @@ class CommandBuilder:
             return Item(id, data, is_json, moment, ms)
         return Item(
             id, data, is_json, moment, ms, **check_options(message),
-            expires=None if expires is None else values.lasting(expires),
-            headers=None if headers is None else values.headers_of(headers), latest=latest,
+            expires=None if expires is None else arguments.lasting(expires),
+            headers=None if headers is None else arguments.headers_of(headers), latest=latest,
         )  # fmt: skip
 
     def cancel(
@@ -151,8 +151,8 @@ class CommandBuilder:
     ) -> cmd.Cancel:
         """Return the command that cancels by id."""
         due = None if if_due is None else unix(if_due, "if_due")
-        version = None if if_version is None else values.checked_version(if_version)
-        return cmd.Cancel(self.queue, values.ids_of(ids), due, version, actor=self.actor)
+        version = None if if_version is None else arguments.checked_version(if_version)
+        return cmd.Cancel(self.queue, arguments.ids_of(ids), due, version, actor=self.actor)
 
     def cancel_where(
         self, group: str | None, after: Moment | None, before: Moment | None, dry_run: bool
@@ -191,8 +191,8 @@ class CommandBuilder:
             raise InvalidArgument("reschedule needs the new due time: delay= or at=")
         moment, ms = when(delay, at)
         due = None if if_due is None else unix(if_due, "if_due")
-        version = None if if_version is None else values.checked_version(if_version)
-        named = values.ids_of(ids)
+        version = None if if_version is None else arguments.checked_version(if_version)
+        named = arguments.ids_of(ids)
         return cmd.Reschedule(self.queue, named, moment, ms, due, version, actor=self.actor)
 
     def edit(
@@ -225,27 +225,27 @@ class CommandBuilder:
             if name in named:
                 option.check(named[name])
         if named.get("expires") is not None:
-            named["expires"] = values.lasting(named["expires"])
+            named["expires"] = arguments.lasting(named["expires"])
         if named.get("headers") is not None:
-            named["headers"] = values.headers_of(named["headers"])
+            named["headers"] = arguments.headers_of(named["headers"])
         moment, ms = when(delay, at) if moves else (None, None)
         data: bytes | UnsetType = UNSET
         is_json = True
         if body is not UNSET:
             if isinstance(body, msgspec.Struct):
-                values.refuse_whole(body)
+                arguments.refuse_whole(body)
             data, is_json = bodies.encode(body, self.max_body, decoded=decoded)
         return cmd.Edit(
-            self.queue, values.ids_of(ids), data, is_json, **named, at=moment,
+            self.queue, arguments.ids_of(ids), data, is_json, **named, at=moment,
             delay=ms if moment is None else None,
-            if_version=None if if_version is None else values.checked_version(if_version),
+            if_version=None if if_version is None else arguments.checked_version(if_version),
             actor=self.actor,
         )  # fmt: skip
 
     def claim(self, count: int, lease: Duration, holder: str | None) -> cmd.Claim:
         """Return the command that claims."""
         check_whole(count, "count", 1, MAX_COUNT)
-        return cmd.Claim(self.queue, count, self.lease(lease), holder or values.own_name())
+        return cmd.Claim(self.queue, count, self.lease(lease), holder or arguments.own_name())
 
     def lease(self, lease: Duration) -> int:
         """Return the length of a lease in milliseconds."""
@@ -259,11 +259,11 @@ class CommandBuilder:
 
     def ack(self, leases: Sequence[cmd.Lease], results: Sequence[Any] | None = None) -> cmd.Ack:
         """Return the command that acks; a result that is `None` is none."""
-        return cmd.Ack(self.queue, list(leases), values.results_of(results, len(leases)))
+        return cmd.Ack(self.queue, list(leases), arguments.results_of(results, len(leases)))
 
     def retry(self, leases: Sequence[cmd.Lease], delay: Duration, reason: str) -> cmd.Retry:
         """Return the command that returns messages for another attempt."""
-        return cmd.Retry(self.queue, list(leases), when(delay, None)[1], values.text_of(reason))
+        return cmd.Retry(self.queue, list(leases), when(delay, None)[1], arguments.text_of(reason))
 
     def release(self, leases: Sequence[cmd.Lease]) -> cmd.Retry:
         """Return the command that returns messages without counting an attempt."""
@@ -273,7 +273,7 @@ class CommandBuilder:
         """Return the command that ends a lease of any worker."""
         actor = self.actor
         why = f"released by {actor}" if reason is None else reason
-        return cmd.Release(self.queue, [check_name(id)], values.text_of(why), actor=actor)
+        return cmd.Release(self.queue, [check_name(id)], arguments.text_of(why), actor=actor)
 
     def configure(self, *, paused: bool | None = None) -> cmd.Configure:
         """Return the command that pauses or resumes."""
@@ -281,7 +281,7 @@ class CommandBuilder:
 
     def settings(self, **given: object) -> cmd.Configure:
         """Return the command that changes the settings that are given."""
-        return msgspec.structs.replace(self.configure(), **values.settings_of(**given))
+        return msgspec.structs.replace(self.configure(), **arguments.settings_of(**given))
 
     def history(self, id: str, *, watch: bool = False) -> cmd.History:
         """Return the command that tells how messages with an id ended."""
@@ -289,7 +289,7 @@ class CommandBuilder:
 
     def bury(self, leases: Sequence[cmd.Lease], reason: str) -> cmd.Bury:
         """Return the command that makes messages dead letters."""
-        return cmd.Bury(self.queue, list(leases), values.text_of(reason))
+        return cmd.Bury(self.queue, list(leases), arguments.text_of(reason))
 
     def extend(self, leases: Sequence[cmd.Lease], lease: Duration) -> cmd.Extend:
         """Return the command that extends leases."""
@@ -316,13 +316,13 @@ class CommandBuilder:
         told: str = "page",
     ) -> cmd.Scan:
         """Return the command that reads the first page of a scan; callers name `limit` `told`."""
-        scanned = state if state is None or state == "next" else values.check_state(state)
+        scanned = state if state is None or state == "next" else arguments.check_state(state)
         check_whole(limit, told, 1, MAX_PAGE)
         return cmd.Scan(self.queue, scanned, self.where(group, after, before), limit=limit)
 
     def purge(self, state: str, before: Moment | None) -> cmd.Purge:
         """Return the command that purges."""
-        checked = values.check_state(state)
+        checked = arguments.check_state(state)
         if checked == "leased":
             raise InvalidArgument(
                 "leased messages cannot be purged, a worker holds them; wait for an ack, or until "
@@ -337,7 +337,7 @@ class CommandBuilder:
 
     def revive(self, ids: Sequence[str], delay: Duration) -> cmd.Revive:
         """Return the command that revives dead letters."""
-        return cmd.Revive(self.queue, values.ids_of(ids), when(delay, None)[1], actor=self.actor)
+        return cmd.Revive(self.queue, arguments.ids_of(ids), when(delay, None)[1], actor=self.actor)
 
 
 def _behind_body(item: Item) -> tuple[Any, ...]:

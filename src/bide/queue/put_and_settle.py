@@ -13,9 +13,9 @@ from bide.model.commands import Command, Put
 from bide.model.message import ATTEMPTS, NewMessage
 from bide.model.replies import Outcome, Outcomes
 from bide.model.times import Duration, Moment
+from bide.queue.arguments import OnConflict
 from bide.queue.base import BaseQueue
 from bide.queue.delivery import Held, leases
-from bide.queue.values import OnConflict
 
 DeliveryT = TypeVar("DeliveryT", bound=Held[Any])
 OutcomeT = TypeVar("OutcomeT")

@@ -14,8 +14,8 @@ from bide.model.limits import MAX_BYTES, check_whole
 from bide.model.message import Message, State, size_of
 from bide.model.replies import Counts, Found, Names, Page
 from bide.model.times import unix
+from bide.queue.arguments import check_state, text_of
 from bide.queue.results import cursor_to, place_of
-from bide.queue.values import check_state, text_of
 
 READ = 200
 """How many messages one command reads."""

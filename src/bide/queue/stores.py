@@ -25,9 +25,9 @@ from bide.observing.workers import (
     request_stop,
     withdraw_stop,
 )
+from bide.queue.arguments import own_name
 from bide.queue.detour import detoured
 from bide.queue.search import SearchPage, query_of, steps_in_store
-from bide.queue.values import own_name
 
 P = ParamSpec("P")
 R = TypeVar("R")

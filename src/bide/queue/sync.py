@@ -31,6 +31,7 @@ from bide.model.times import Duration, Moment
 from bide.model.undoing import Bulk, Undo, Undone
 from bide.observing import spans
 from bide.observing.explanation import Explanation, look_further
+from bide.queue.arguments import wait_seconds
 from bide.queue.changing import Changes
 from bide.queue.delivery import Delivery, Take
 from bide.queue.results import (
@@ -45,7 +46,6 @@ from bide.queue.results import (
 )
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, to_line
 from bide.queue.undoing import Undoable, note_of, steps_of, whole, whole_undo
-from bide.queue.values import wait_seconds
 from bide.within import carry_out
 
 R = TypeVar("R")

@@ -13,10 +13,10 @@ from bide.model.limits import MAX_BYTES
 from bide.model.replies import Counts, Found, Page
 from bide.model.times import Duration
 from bide.model.undoing import PART, Bulk, Part, Undo, Undone, Verb
+from bide.queue.arguments import one_or_several
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import in_parts
 from bide.queue.undo_steps import bulk_steps, is_token, nothing, undo_steps
-from bide.queue.values import one_or_several
 
 
 class Undoable(int):

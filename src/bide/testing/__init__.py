@@ -4,9 +4,9 @@ Most of it is available as pytest fixtures. Only `bide.testing.conformance` need
 itself: the extra `bide[testing]`.
 """
 
-from bide.testing.bench import Handled
 from bide.testing.clock import FakeClock
 from bide.testing.faults import Fault, FlakyEngine
+from bide.testing.manual_consumer import Handled
 from bide.testing.store import PutRecord, ScratchStore
 from bide.testing.worker import (
     AsyncManualWorker,

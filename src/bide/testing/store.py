@@ -19,10 +19,10 @@ from bide.model.errors import Closed, InvalidArgument
 from bide.model.message import Item, Message, State
 from bide.model.replies import Outcome, Outcomes, Page, Reply, expect
 from bide.model.times import Duration, Moment, format_duration, milliseconds, to_datetime, unix
+from bide.queue.arguments import check_state
 from bide.queue.detour import detour, is_detoured
 from bide.queue.results import following
 from bide.queue.sync import Queue
-from bide.queue.values import check_state
 from bide.testing.clock import FakeClock
 from bide.testing.faults import EngineWrapper
 

@@ -8,7 +8,7 @@ from bide.consuming.queue_handlers import QueueHandlers, chained
 from bide.consuming.store_client import StoreClient
 from bide.model.errors import Closed, InvalidArgument, WrongContext
 from bide.model.times import Duration, Moment, milliseconds, to_datetime, unix
-from bide.testing.bench import Bench, Handled
+from bide.testing.manual_consumer import Handled, ManualConsumer
 from bide.testing.store import ScratchStore
 from bide.worker.app.app import App
 from bide.worker.app.lifespan import lifespan
@@ -52,7 +52,7 @@ class _Worker(Generic[Answer]):
         self._queues = chosen(app, list(queues))
         self._raises = errors == "raise"
         self._patience = patience
-        self._benches: list[Bench] = []
+        self._consumers: list[ManualConsumer] = []
         self._jobs: asyncio.Queue[Job | None] = asyncio.Queue()
         self._host: asyncio.Task[None] | None = None
         self._wait: float | None = None
@@ -144,8 +144,8 @@ class _Worker(Generic[Answer]):
                     around, chain = chained(queue_handlers, store_client, self.app.around)
                     if chain is not None:
                         await chain.begin()
-                    self._benches.append(
-                        Bench(queue_handlers, around, self.app.state, store_client)
+                    self._consumers.append(
+                        ManualConsumer(queue_handlers, around, self.app.state, store_client)
                     )
                 started.set_result(None)
                 while (job := await self._jobs.get()) is not None:
@@ -159,8 +159,8 @@ class _Worker(Generic[Answer]):
                         if not answer.done():
                             answer.set_result(result)
         finally:
-            for bench in self._benches:
-                await bench.close()
+            for consumer in self._consumers:
+                await consumer.close()
             self.app.clock = clock
             vars(self.app.state).clear()
             vars(self.app.state).update(state)
@@ -213,10 +213,10 @@ class _Worker(Generic[Answer]):
     async def _next(self) -> Handled | None:
         """Make one delivery, from the queue whose next message is due first."""
         waits = []
-        heads = [(await bench.head(), bench) for bench in self._benches]
+        heads = [(await consumer.head(), consumer) for consumer in self._consumers]
         heads.sort(key=lambda pair: pair[0].due if pair[0] is not None else float("inf"))
-        for _, bench in heads:
-            found = await bench.handle_next(self._patience)
+        for _, consumer in heads:
+            found = await consumer.handle_next(self._patience)
             if isinstance(found, Handled):
                 return found
             if found is not None:

@@ -15,9 +15,9 @@ from bide.cli.store import Store, on_any_store
 from bide.cli.times import local, relative, rounded
 from bide.model.errors import StoreError
 from bide.model.limits import MAX_COUNT
+from bide.queue.arguments import own_name
 from bide.queue.delivery import Delivery
 from bide.queue.sync import Queue
-from bide.queue.values import own_name
 
 COLUMNS = (
     Column("id", least=ID), Column("token", right=True), Column("attempt", falls=2, right=True),

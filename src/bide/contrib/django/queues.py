@@ -17,10 +17,10 @@ from bide.model.errors import InvalidArgument
 from bide.model.replies import Outcomes, Reply, expect
 from bide.model.undoing import Bulk, Undo
 from bide.outbox.rows import outbox, pending, timed
+from bide.queue.arguments import check_joins
 from bide.queue.base import BaseQueue
 from bide.queue.detour import is_detoured
 from bide.queue.transfer import Imported
-from bide.queue.values import check_joins
 from bide.within import dialect_of
 
 __all__ = ["AsyncQueue", "OfSettings", "Queue", "group_of"]

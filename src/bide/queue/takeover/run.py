@@ -138,11 +138,12 @@ def take_over(
 
 def _source_of(library: Library) -> type[Source]:
     """Return the class that reads a library's queues, imported only now."""
-    from bide.queue.takeover import jobs, tasks
+    from bide.queue.takeover.arq_rq_bullmq import ArqSource, BullMQSource, RQSource
+    from bide.queue.takeover.celery_huey import CelerySource, HueySource
 
     sources: dict[Library, type[Source]] = {
-        "celery": tasks.CelerySource, "rq": jobs.RQSource, "arq": jobs.ArqSource,
-        "huey": tasks.HueySource, "bullmq": jobs.BullMQSource,
+        "celery": CelerySource, "rq": RQSource, "arq": ArqSource, "huey": HueySource,
+        "bullmq": BullMQSource,
     }  # fmt: skip
     return sources[library]
 

@@ -1,8 +1,13 @@
 """What a library keeps on Redis, as the import reads it: places, times, pickles of plain values."""
 
+import io
+import json
+import pickle
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from bide.model import body as bodies
@@ -10,17 +15,11 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
 from bide.model.message import JOB, Item
 from bide.model.options import check_options
-from bide.queue.values import headers_of
+from bide.model.times import LATEST
+from bide.queue.arguments import headers_of
 
 if TYPE_CHECKING:
     from bide.queue.foreign_redis import ForeignRedis
-import io
-import json
-import pickle
-import zlib
-from datetime import UTC, datetime
-
-from bide.model.times import LATEST
 
 
 class Refused(Exception):

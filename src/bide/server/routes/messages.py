@@ -15,8 +15,8 @@ from bide.model.message import Item, Message, State, version_of
 from bide.model.replies import Ends, Explained, Found, Outcome, Outcomes, expect
 from bide.model.times import milliseconds
 from bide.observing.explanation import Explanation, Reason
+from bide.queue.arguments import check_latest
 from bide.queue.results import must_be_new
-from bide.queue.values import check_latest
 from bide.server import wire
 from bide.server.call import Call
 from bide.server.limits.request_bodies import check_fields, unless_gone

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Self
 from bide.clock import sleep
 from bide.model.backoff import Backoff
 from bide.model.errors import BideError, WrongContext
+from bide.queue.arguments import own_name
 from bide.queue.detour import detoured
-from bide.queue.values import own_name
 from bide.worker.process.runner import Runner
 
 if TYPE_CHECKING:

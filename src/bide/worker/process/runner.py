@@ -26,7 +26,7 @@ from bide.model.replies import Names
 from bide.observing.heartbeat import Busy, Heartbeat
 from bide.observing.tally import Tally
 from bide.observing.workers import read_gaps
-from bide.queue.values import own_name
+from bide.queue.arguments import own_name
 from bide.worker.app.app import App
 from bide.worker.app.lifespan import lifespan
 

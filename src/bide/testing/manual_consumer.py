@@ -16,7 +16,7 @@ from bide.model.commands import Claim, Scan
 from bide.model.message import Message
 from bide.model.replies import Claimed, Outcome, Page
 
-__all__ = ["Bench", "Handled"]
+__all__ = ["Handled", "ManualConsumer"]
 
 HOLDER = "test"
 
@@ -60,7 +60,7 @@ class Handled:
         return self.error is not None and not isinstance(self.error, (Signal, Unwanted))
 
 
-class Bench(Consumer):
+class ManualConsumer(Consumer):
     """A consumer that claims when the test says so. Retry delays have no jitter."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Checks of single arguments, with errors that name the fix."""
+"""Check single arguments, with errors that name the fix; name this process and its user."""
 
 import os
 import re
