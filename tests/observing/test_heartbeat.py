@@ -11,7 +11,7 @@ from bide.observing.heartbeat import (
     REMEMBER,
     SILENT,
     WINDOW,
-    RecentLateness,
+    LastMinute,
     Report,
     delete_report,
     forget_changes,
@@ -114,8 +114,8 @@ def test_the_lateness_of_all_processes_is_told_together() -> None:
     store = Store()
     told: list[list[float]] = [[0.004] * 98, [0.2], [7_200]]
     for number, late in enumerate(told):
-        roll = Report({f"w{number}": ["orders"]}, {"orders": of(*late)})
-        store.do(put_report(f"w{number}", roll))
+        report = Report({f"w{number}": ["orders"]}, {"orders": of(*late)})
+        store.do(put_report(f"w{number}", report))
     assert store.look("orders").lateness == {"orders": Lateness(5, 250, 100)}
     assert Lateness.of(of(7_200)) == Lateness(None, None, 1)
 
@@ -145,11 +145,11 @@ def test_it_is_kept_as_one_message_however_often_it_is_said() -> None:
 
 
 def test_only_the_last_minute_counts() -> None:
-    lately, histogram = RecentLateness(), Histogram()
+    recent, histogram = LastMinute(), Histogram()
     for moment in range(0, 180, 5):
         histogram.observe(9.0 if moment < 60 else 0.004)
-        found = lately.of({"orders": histogram}, float(moment))
+        found = recent.of({"orders": histogram}, float(moment))
         assert found["orders"].count == min(moment, WINDOW) // 5 + (moment < WINDOW)
     assert Lateness.of(found["orders"]) == Lateness(5, 5, 12)
-    assert lately.of({"orders": histogram}, 300.0) == {}
-    assert lately.of({"orders": histogram, "new": of(1)}, 305.0)["new"].count == 1
+    assert recent.of({"orders": histogram}, 300.0) == {}
+    assert recent.of({"orders": histogram, "new": of(1)}, 305.0)["new"].count == 1

@@ -14,13 +14,13 @@ from tests.worker.worker_app import Scene, more, until
 ME = f"{socket.gethostname()}:{os.getpid()}"
 
 
-def rolls(scene: Scene) -> list[Report]:
+def reports(scene: Scene) -> list[Report]:
     """Return what living processes have said, as another process reads it."""
     reader = SqliteEngine(scene.path, read_only=True)
     (page,) = reader.execute([Scan(QUEUE, "delayed")], scene.clock.now())
     reader.close()
     assert isinstance(page, Page)
-    return [roll for message in page.messages if (roll := read(message)) is not None]
+    return [report for message in page.messages if (report := read(message)) is not None]
 
 
 def test_one_without_work_says_so_for_hours_and_takes_its_leave(scene: Scene) -> None:
@@ -29,12 +29,12 @@ def test_one_without_work_says_so_for_hours_and_takes_its_leave(scene: Scene) ->
 
     async def story() -> None:
         async with scene.at_work(present=True):
-            await until(lambda: rolls(scene))
+            await until(lambda: reports(scene))
             for _ in range(3):
                 await scene.pass_time(more(lambda: len(scene.sent(Put))), 5)
-                await scene.pass_time(lambda: rolls(scene))
-                assert [roll.workers for roll in rolls(scene)] == [{ME: ["q"]}]
-        assert rolls(scene) == []
+                await scene.pass_time(lambda: reports(scene))
+                assert [report.workers for report in reports(scene)] == [{ME: ["q"]}]
+        assert reports(scene) == []
 
     scene.play(story())
 
@@ -48,10 +48,10 @@ def test_it_tells_how_late_deliveries_began(scene: Scene) -> None:
         scene.clock.advance(3)
         async with scene.at_work(present=True):
             await scene.acked(20)
-            await scene.pass_time(lambda: any(roll.lateness for roll in rolls(scene)), 1)
-            (roll,) = rolls(scene)
-            assert roll.lateness["q"].count == 20
-            assert roll.lateness["q"].quantile(0.5) == 5.0
+            await scene.pass_time(lambda: any(report.lateness for report in reports(scene)), 1)
+            (report,) = reports(scene)
+            assert report.lateness["q"].count == 20
+            assert report.lateness["q"].quantile(0.5) == 5.0
 
     scene.play(story())
 
@@ -68,11 +68,13 @@ def test_it_tells_what_it_handles_and_for_how_long(scene: Scene) -> None:
         await scene.put(1)
         async with scene.at_work(present=True) as runner:
             await until(lambda: runner.busy()["q"].running)
-            await scene.pass_time(lambda: any(roll.busy["q"].running for roll in rolls(scene)), 1)
-            (roll,) = rolls(scene)
-            assert roll.busy["q"].places == 2
-            assert (roll.busy["q"].running, roll.busy["q"].longest) == (1, "q-0")
-            assert began <= (roll.busy["q"].since or 0) <= scene.clock.now()
+            await scene.pass_time(
+                lambda: any(report.busy["q"].running for report in reports(scene)), 1
+            )
+            (report,) = reports(scene)
+            assert report.busy["q"].places == 2
+            assert (report.busy["q"].running, report.busy["q"].longest) == (1, "q-0")
+            assert began <= (report.busy["q"].since or 0) <= scene.clock.now()
             over.set()
             await scene.acked(1)
 
@@ -85,11 +87,11 @@ def test_a_store_that_is_away_does_not_stop_it(scene: Scene) -> None:
 
     async def story() -> None:
         async with scene.at_work(present=True):
-            await until(lambda: rolls(scene))
+            await until(lambda: reports(scene))
             register = lambda command: command.queue == QUEUE  # noqa: E731
             away = bide.StoreUnavailable("away")
             scene.engine.fail(away, when=register, times=None)
-            await scene.pass_time(lambda: not rolls(scene), 5)
+            await scene.pass_time(lambda: not reports(scene), 5)
             while True:
                 try:
                     await scene.put(1)
@@ -98,7 +100,7 @@ def test_a_store_that_is_away_does_not_stop_it(scene: Scene) -> None:
                     pass
             await scene.pass_time(lambda: scene._flow("q").flow.acked == 1)
             scene.engine.heal()
-            await scene.pass_time(lambda: rolls(scene), 1)
+            await scene.pass_time(lambda: reports(scene), 1)
 
     scene.play(story())
 
@@ -111,6 +113,6 @@ def test_who_is_not_asked_to_says_nothing(scene: Scene) -> None:
         async with scene.at_work():
             await scene.put(1)
             await scene.acked(1)
-        assert rolls(scene) == []
+        assert reports(scene) == []
 
     scene.play(story())

@@ -16,7 +16,7 @@ from bide.model.commands import Command, Explain, Forecast, Queues, Scan
 from bide.model.identity import check_prefix, is_listed
 from bide.model.replies import Explained, Forecasted, Names, Reply
 from bide.observing.explanation import look_further
-from bide.observing.sample import RecentWorkers, Sample, Worker, take_sample, together
+from bide.observing.sample import RecentWorkers, Sample, Worker, sum_forecasts, take_sample
 from bide.queue.search import Query, SearchPage, search_steps
 from bide.server.limits.slow_reads import SlowReads, is_slow
 
@@ -250,7 +250,7 @@ class StoreReader:
 
         async def read() -> Forecasted:
             found = [await self.ask(Forecasted, Forecast(one, bucket, buckets)) for one in queues]
-            return together(found or [Forecasted(self.clock.now(), 0, [0] * buckets, 0)])
+            return sum_forecasts(found or [Forecasted(self.clock.now(), 0, [0] * buckets, 0)])
 
         key = "forecast", bucket, buckets, tuple(queues)
         try:

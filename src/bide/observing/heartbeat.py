@@ -110,9 +110,9 @@ def is_register(queue: str) -> bool:
     return queue.rpartition("/")[2] == QUEUE
 
 
-def put_report(process: str, roll: Report) -> Put:
+def put_report(process: str, report: Report) -> Put:
     """Return the command that puts a report."""
-    return Put(QUEUE, [Item(process, _encode(roll), delay=SILENT)], "replace")
+    return Put(QUEUE, [Item(process, _encode(report), delay=SILENT)], "replace")
 
 
 def delete_report(process: str) -> Cancel:
@@ -137,27 +137,27 @@ def read(message: Message) -> Report | None:
         `None` if the report is wrong, or of a newer version.
     """
     try:
-        roll = _decode(message.data)
-        names = [one.longest for one in roll.busy.values() if one.longest is not None]
+        report = _decode(message.data)
+        names = [one.longest for one in report.busy.values() if one.longest is not None]
         for name in (
-            *roll.workers,
+            *report.workers,
             *names,
-            *(name for one in roll.causes.values() for name in one),
+            *(name for one in report.causes.values() for name in one),
         ):
             check_name(name)
-        figures = roll.lateness, roll.busy, roll.causes, roll.gaps
-        for queue in chain(*roll.workers.values(), *figures):
+        figures = report.lateness, report.busy, report.causes, report.gaps
+        for queue in chain(*report.workers.values(), *figures):
             check_queue(queue)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, InvalidArgument) as error:
         _log_wrong(message.queue, message.id, str(error)[:LONGEST_REASON])
         return None
     home = message.queue.removesuffix(QUEUE)
     named = {
-        field: {home + queue: one for queue, one in getattr(roll, field).items()}
+        field: {home + queue: one for queue, one in getattr(report, field).items()}
         for field in ("lateness", "busy", "causes", "gaps")
     }
-    workers = {one: [home + queue for queue in queues] for one, queues in roll.workers.items()}
-    return msgspec.structs.replace(roll, workers=workers, **named)
+    workers = {one: [home + queue for queue in queues] for one, queues in report.workers.items()}
+    return msgspec.structs.replace(report, workers=workers, **named)
 
 
 def recent_reports(register: str, now: int) -> Steps[list[tuple[Report, int | None]]]:
@@ -186,16 +186,16 @@ def _log_wrong(queue: str, id: str, reason: str) -> None:
     _log.info("%s: the report %r of a worker is skipped: %s", queue, id, reason)
 
 
-class RecentLateness:
+class LastMinute:
     """The part of growing histograms that is of the last minute.
 
     Example:
-        >>> lately, lateness = RecentLateness(), Histogram()
+        >>> recent, lateness = LastMinute(), Histogram()
         >>> lateness.observe(0.004)
-        >>> lately.of({"orders": lateness}, 0.0)["orders"].count
+        >>> recent.of({"orders": lateness}, 0.0)["orders"].count
         1
         >>> lateness.observe(0.004)
-        >>> lately.of({"orders": lateness}, 61.0)["orders"].count
+        >>> recent.of({"orders": lateness}, 61.0)["orders"].count
         1
     """
 
@@ -244,8 +244,8 @@ class Heartbeat:
     """When the process began to work, in Unix milliseconds."""
     gaps: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """When no worker served a queue before that."""
-    _recent_causes: RecentLateness = field(default_factory=RecentLateness)
-    _lately: RecentLateness = field(default_factory=RecentLateness)
+    _recent_causes: LastMinute = field(default_factory=LastMinute)
+    _recent_lateness: LastMinute = field(default_factory=LastMinute)
     _listed: bool = False
     _complained: bool = False
 
@@ -292,11 +292,11 @@ class Heartbeat:
 
     async def _say(self) -> None:
         lateness = {queue: tally.lateness for queue, tally in self.tallies().items()}
-        lately = self._lately.of(lateness, self.clock.monotonic())
+        recent = self._recent_lateness.of(lateness, self.clock.monotonic())
         workers = {holder: sorted(queues) for holder, queues in self.workers().items()}
-        if workers or lately:
+        if workers or recent:
             report = Report(
-                workers, lately, self.busy(), self.supervised, self._causes(), self.began,
+                workers, recent, self.busy(), self.supervised, self._causes(), self.began,
                 self.gaps,
             )  # fmt: skip
             await self.lane.acall(put_report(self.process, report))

@@ -1,4 +1,4 @@
-"""Samples of a store: counts of queues, workers, how late deliveries are; forecasts together."""
+"""Samples of a store: counts of queues, workers, how late deliveries are; sums of forecasts."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
@@ -196,36 +196,36 @@ def take_sample(
                     worker.until = min(message.until, worker.until or message.until)
     for holder, works_on in (present or {}).items():
         see(holder, works_on, None, {})
-    rolls = []
+    reports = []
     for register in registers:
-        for roll, silent in (yield from recent_reports(register, now)):
+        for report, silent in (yield from recent_reports(register, now)):
             if silent is None:
-                rolls.append(roll)
-            for holder, works_on in roll.workers.items():
-                see(holder, works_on, silent, roll.busy)
-                if roll.supervised and holder in workers:
+                reports.append(report)
+            for holder, works_on in report.workers.items():
+                see(holder, works_on, silent, report.busy)
+                if report.supervised and holder in workers:
                     workers[holder].stops = register.removesuffix(QUEUE) + STOPS
     lateness = {
         queue: Lateness.of(histogram)
-        for queue, histogram in total(roll.lateness for roll in rolls).items()
+        for queue, histogram in total(report.lateness for report in reports).items()
         if wanted(queue)
     }
     causes = {
         queue: {cause: _ms(seconds) for cause, seconds in found.items()}
-        for queue, found in total(roll.causes for roll in rolls).items()
+        for queue, found in total(report.causes for report in reports).items()
         if wanted(queue)
     }
     return Sample(moment, found, workers, lateness, partly, causes)
 
 
-def together(found: Sequence[Forecasted]) -> Forecasted:
+def sum_forecasts(found: Sequence[Forecasted]) -> Forecasted:
     """Return how many messages of several queues fall due when.
 
     Args:
         found: a forecast of each queue, at least one, all with the same buckets.
 
     Example:
-        >>> together([Forecasted(0, 1, [2, 3], 4), Forecasted(0, 0, [10, 0], 5)])
+        >>> sum_forecasts([Forecasted(0, 1, [2, 3], 4), Forecasted(0, 0, [10, 0], 5)])
         Forecasted(start=0, overdue=1, buckets=[12, 3], later=9)
     """
     return Forecasted(

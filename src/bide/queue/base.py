@@ -60,9 +60,9 @@ class BaseQueue:
         self._to_set = None if settings == self._builder.configure() else settings
         self._own_clock = clock
         if detours and clock is SYSTEM_CLOCK:
-            self._go(*detours[-1])
+            self._use(*detours[-1])
         else:
-            self._go(open_lane(self._url, clock), clock)
+            self._use(open_lane(self._url, clock), clock)
         self._users = [name]  # one, until it is closed
         open_queues.add(self)
 
@@ -70,7 +70,7 @@ class BaseQueue:
         """Return the store of a queue that names none."""
         return default_url()
 
-    def _go(self, lane: Lane, clock: Clock) -> None:
+    def _use(self, lane: Lane, clock: Clock) -> None:
         """Use a store and a clock."""
         self._lane = lane
         self._clock = clock

@@ -43,7 +43,7 @@ def detour(lane: Lane, clock: Clock) -> Iterator[None]:
     }
     detours.append((lane, clock))
     for queue in before:
-        queue._go(lane, clock)
+        queue._use(lane, clock)
     try:
         yield
     finally:
@@ -51,8 +51,8 @@ def detour(lane: Lane, clock: Clock) -> Iterator[None]:
         for queue in [queue for queue in list(open_queues) if queue._lane is lane]:
             home = before.pop(queue, None)
             if home is not None:
-                queue._go(*home)
+                queue._use(*home)
                 if queue._closed:
                     close_lane(queue._lane)
             elif not queue._closed:
-                queue._go(open_lane(queue._url, SYSTEM_CLOCK), SYSTEM_CLOCK)
+                queue._use(open_lane(queue._url, SYSTEM_CLOCK), SYSTEM_CLOCK)

@@ -69,7 +69,7 @@ def note(id: str, undo: str, data: bytes) -> Item:
     return Item(id, data, False, delay=UNDO_FOR, group=undo)
 
 
-def noted(queue: str, ids: list[str]) -> Steps[list[Message | None]]:
+def read_notes(queue: str, ids: list[str]) -> Steps[list[Message | None]]:
     """Return messages of a record, `None` for those that are not there or too old."""
     found = yield from find_all(queue, ids)
     return [one if one is not None and one.state == "delayed" else None for one in found]
@@ -183,7 +183,7 @@ def undo_steps(undo: Undo, allow: Callable[[Verb], object] = lambda verb: None) 
         NothingToUndo: there is no such change of this queue, or it is too old.
     """
     beside, key = records_of(undo.queue), f"{undo.undo}:{undo.part}"
-    first, mark, undone = yield from noted(beside, [key, f"{key}:changed", f"{key}:undone"])
+    first, mark, undone = yield from read_notes(beside, [key, f"{key}:changed", f"{key}:undone"])
     if first is None:
         if undo.part == 0:
             raise nothing(undo)

@@ -19,7 +19,7 @@ from bide.model.commands import Forecast
 from bide.model.errors import BideError, StoreError
 from bide.model.identity import is_listed
 from bide.model.replies import Counts, Forecasted
-from bide.observing.sample import RecentWorkers, Sample, Worker, take_sample, together
+from bide.observing.sample import RecentWorkers, Sample, Worker, sum_forecasts, take_sample
 
 SHORTEST = 0.1
 
@@ -74,7 +74,7 @@ class PacedForecast:
             found = [self._ask(Forecast(name, BUCKET, BUCKETS)) for name in names[:QUEUES]]
         except StoreError as error:  # the table is shown without it
             return Ahead(None, problem=str(error))
-        return Ahead(together(found), max(0, len(names) - QUEUES))
+        return Ahead(sum_forecasts(found), max(0, len(names) - QUEUES))
 
 
 class Poller:

@@ -42,7 +42,7 @@ class OfSettings(BaseQueue):
             return
         self._url, before = url, self._lane
         if not is_detoured(before):
-            self._go(open_lane(url, self._clock), self._clock)
+            self._use(open_lane(url, self._clock), self._clock)
             close_lane(before)
 
 

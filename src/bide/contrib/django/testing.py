@@ -143,7 +143,7 @@ def close_connections() -> None:
     for url in {queue._url for queue in queues}:
         close_lanes(url)
     for queue in queues:
-        queue._go(open_lane(queue._url, queue._clock), queue._clock)
+        queue._use(open_lane(queue._url, queue._clock), queue._clock)
 
 
 class _InPlace(AsyncManualWorker):
