@@ -1,4 +1,4 @@
-"""The command line. One file a family of commands, imported only when one of them is called."""
+"""The command line. A file has a few commands, and is imported when one of them is called."""
 
 from bide.cli.program import main
 

@@ -1,4 +1,4 @@
-"""Change many messages: ask first, only count, or so that `bide undo` takes it back."""
+"""Change many messages: ask first, only count, or let `bide undo` take it back."""
 
 import sys
 from collections.abc import Callable, Iterable

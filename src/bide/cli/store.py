@@ -259,4 +259,4 @@ def on_store(
 
 
 on_any_store = functools.partial(on_store, makes=True)
-"""Does as `on_store`, but makes the store if it does not exist yet."""
+"""`on_store` for commands that make the store if it does not exist."""

@@ -90,9 +90,9 @@ class Cancel(_Command, frozen=True, tag="cancel"):
     dry_run: bool = False
     """With a rule: count the messages, change nothing."""
     versions: _Strings = []
-    """One for each id, as `if_version`; empty: none. So for other commands that have it."""
+    """One for each id, as `if_version`; empty: none. Other commands take it in the same way."""
     origin: Origin | None = None
-    """By id only. So for other commands that have it."""
+    """By id only. Other commands take it in the same way."""
 
     @property
     def only_reads(self) -> bool:  # type: ignore[override]
@@ -120,7 +120,7 @@ class Reschedule(_ById, frozen=True, tag="reschedule"):
 
 
 class Edit(_ById, frozen=True, tag="edit"):
-    """Change what is named of messages that no worker holds, dead letters included.
+    """Change fields of messages that no worker holds, dead letters included.
 
     All else stays: the attempts made, the failures, and the due time unless `at` or `delay` (from
     now) gives another one, which a dead letter cannot have. A dead letter in transit to another

@@ -1,4 +1,4 @@
-"""Worker processes as they report themselves, when none served a queue, requests to replace one.
+"""Worker processes by their reports, times without one, and requests to replace one.
 
 A request is a message in a queue from which nothing claims: its id is the holder. The supervisor of
 that process looks there every few seconds, and deletes what it takes.

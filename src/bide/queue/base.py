@@ -138,7 +138,7 @@ class BaseQueue:
         raise NotImplementedError
 
     def _now(self) -> int | None:
-        """Return the moment to go by: of a test's clock, else the store decides."""
+        """Return the time of a test's clock; `None`: the clock of the store decides."""
         return None if self._clock is SYSTEM_CLOCK else self._clock.now()
 
     def _was_closed(self) -> Closed:

@@ -1,4 +1,4 @@
-"""A Redis of somebody else's, of any version, and its sorted sets, as messages are imported."""
+"""A Redis server that need not know bide, of any version: what imports read there."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self

@@ -1,7 +1,7 @@
 """The methods of both forms of a queue, each written once: put messages and settle deliveries.
 
-A method makes steps of its arguments, and hands them to `_run`. That of a `Queue` returns their
-result. That of an `AsyncQueue` returns a coroutine that returns it.
+A method makes steps of its arguments, and hands them to `_run`. `Queue._run` returns their result,
+`AsyncQueue._run` a coroutine that returns it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

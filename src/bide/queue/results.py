@@ -1,4 +1,4 @@
-"""Makes results and errors of replies."""
+"""Make results and errors of replies; split what is too much for one command."""
 
 import base64
 from collections.abc import Iterable, Iterator, Sequence

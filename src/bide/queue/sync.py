@@ -68,7 +68,7 @@ class Queue(Changes[Delivery, Outcome, list[Outcome], int, Undoable, Settings]):
         clock: for tests; see `bide.testing.FakeClock`.
 
     Raises:
-        InvalidArgument: what was given cannot be; the error says why and what helps.
+        InvalidArgument: an argument is invalid; the error names it, the reason and the fix.
 
     Every method may raise `StoreError` when the store fails, and `Closed` after `close`.
 

@@ -98,7 +98,7 @@ class _Commit:
         self._number = self._size = 0
 
     def add(self, line: str | bytes) -> list[tuple[int, str | bytes]]:
-        """Add a line; return all of them if these are enough, and begin anew."""
+        """Add a line; return the lines so far if they are enough for a command, and forget them."""
         self._number += 1
         self._size += len(line) if isinstance(line, (str, bytes)) else 0
         self.lines.append((self._number, line))
@@ -126,7 +126,7 @@ def commands_of(lines: Iterable[str | bytes], ask: CommandBuilder) -> Iterator[P
 async def commands_of_stream(
     lines: AsyncIterable[str | bytes], ask: CommandBuilder
 ) -> AsyncIterator[Put]:
-    """Return the same for an async iterable, as an async `export` is."""
+    """Async form of `commands_of`, for lines that come asynchronously."""
     commit = _Commit()
     async for line in lines:
         for command in _command(commit.add(line), ask):

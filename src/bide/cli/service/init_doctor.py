@@ -1,4 +1,4 @@
-"""`bide init`."""
+"""`bide init` makes a store, `bide doctor` looks for what endangers it."""
 
 from math import inf
 
@@ -43,10 +43,10 @@ _MARKS: dict[str, Part] = {
 def doctor(store: str | None, url: str | None, as_json: bool, **options: bool) -> None:
     """Look for what endangers the messages of a store.
 
-    Looks at the server or the file and its settings, and for 20 seconds for messages that cannot
-    be read, changes nothing, and names for each finding what may be lost and the fix. The exit code
-    is 1 if there is a danger. In a pipe, each line is: danger or
-    warning, what was found, the possible loss, the fix.
+    Looks at the server or the file and its settings, and for up to 20 seconds for messages that
+    cannot be read. Changes nothing. For each finding it names what may be lost, and the fix. The
+    exit code is 1 if there is a danger. In a pipe, each line is: danger or warning, what was found,
+    the possible loss, the fix.
 
     \b
     Example:

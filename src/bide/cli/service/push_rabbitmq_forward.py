@@ -1,4 +1,4 @@
-"""`bide push` and `bide rabbitmq`: processes that deliver messages to targets."""
+"""Processes without handlers: `bide push`, `bide rabbitmq` and `bide forward`."""
 
 from typing import Any
 

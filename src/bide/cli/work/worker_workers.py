@@ -1,4 +1,4 @@
-"""`bide worker`: run the handlers of an app."""
+"""`bide worker` runs the handlers of an app; `bide workers` lists and replaces its processes."""
 
 import os
 from pathlib import Path
