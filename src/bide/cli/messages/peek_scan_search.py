@@ -95,6 +95,5 @@ def search(
         screen="queue id state due away group error body",
     )  # fmt: skip
     if page.cursor is not None:
-        of = "" if page.total is None else f" of {max(page.total, page.searched):,}"
-        warn(f"searched {page.searched:,}{of} messages; go on with --cursor {page.cursor}")
+        warn(f"{page}; go on with --cursor {page.cursor}")
     return bool(page.messages)
