@@ -259,6 +259,8 @@ def test_a_socket_that_others_listen_on_is_left_to_them(tmp_path: Path) -> None:
         (["--workers", "0"], "--workers 0 must be between 1 and 256"),
         (["--store", "memory://", "--workers", "2"], "memory:// lives in one process"),
         (["--store", "nonsense://"], "begins with none of"),
+        (["--url", "nonsense://"], "begins with none of"),
+        (["--tls-cert", "a.pem"], "--tls-cert and --tls-key go together; give both"),
         (["--host", "192.0.2.1", "--auth", "required"], "nothing can listen"),
         (["--config", "bad.toml"], "'prot' is not known; did you mean port?"),
         (["--config", "quota.toml"], "'rte' in quotas is not known; did you mean rate?"),

@@ -190,9 +190,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 check_namespace(name)
             quota.check(name)
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise InvalidArgument(
-                f"tls_cert={self.tls_cert!r} and tls_key={self.tls_key!r} go together; give both"
-            )
+            raise InvalidArgument("tls_cert= and tls_key= go together; give both")
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise InvalidArgument("tls_client_ca needs tls_cert and tls_key, the server's own")
         if self.tls_cert is not None and self.socket is not None:

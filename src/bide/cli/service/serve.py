@@ -45,7 +45,12 @@ OPTIONS = {
 }  # fmt: skip
 """The settings that can be given as options: their metavar and help."""
 
-NAMES = {"push": "--push/--no-push", "trusted_proxies": "--trusted-proxy"}
+NAMES = {
+    "store": ("--store", "--url"), "push": ("--push/--no-push",),
+    "trusted_proxies": ("--trusted-proxy",),
+}  # fmt: skip
+"""The options that are not named as their settings; the other commands say --url."""
+
 VARIABLES = {"store": "BIDE_URL", "action_log": "BIDE_ACTION_LOG"}
 """The environment variables that are not named BIDE_SERVE_SETTING."""
 
@@ -64,7 +69,7 @@ def _setting(name: str, metavar: str, help: str) -> option.Decorator:
     elif kind is int:
         more["type"] = int
     return click.option(
-        NAMES.get(name, f"--{name.replace('_', '-')}"), name, help=help, show_envvar=True,
+        *NAMES.get(name, (f"--{name.replace('_', '-')}",)), name, help=help, show_envvar=True,
         envvar=VARIABLES.get(name, f"BIDE_SERVE_{name.upper()}"), **more,
     )  # fmt: skip
 
