@@ -63,6 +63,17 @@ def test_a_narrow_terminal_has_ids_states_and_moments_whole(
 
 
 @pytest.mark.process
+def test_a_search_by_error_shows_errors_on_a_usual_terminal(
+    terminal: Terminal, orders: bide.Queue
+) -> None:
+    orders.put("y" * 500, id="order-7", group="customer:ann")
+    orders.claim()[0].bury("ConnectionError: bank: gateway timeout, for the third time")
+    screen = plain(terminal("search", "--error", "bank", COLUMNS="80")[0])
+    assert re.search(r"order-7 .*  Connecti…", screen)
+    assert all(len(line) <= 80 for line in screen.splitlines())
+
+
+@pytest.mark.process
 def test_a_sentence_for_what_was_put_and_found(terminal: Terminal, orders: bide.Queue) -> None:
     screen, code = terminal("put", "orders", "1", "--id", "a", "--delay", "1h")
     assert code == 0
@@ -90,7 +101,7 @@ def test_tokens_are_a_table(terminal: Terminal, orders: bide.Queue) -> None:
     terminal("token", "create", *made, "--expires", "90d", "--name", "the shop")
     terminal("token", "create", "--scope", "admin", "--expires", "never")
     screen = plain(terminal("token", "list", COLUMNS="140")[0])
-    assert re.search(r"id +namespace +rights +queues +made +used +good until +name", screen)
+    assert re.search(r"id +namespace +rights +queues +created +used +expires +name", screen)
     assert re.search(r"[0-9a-f]{12}  shop +put,change,read,bodies +.* in 90d  the shop", screen)
     assert re.search(r"whole store +admin +.* for ever", screen)
     narrow = plain(terminal("token", "list", COLUMNS="60")[0])

@@ -39,7 +39,10 @@ SCREEN: dict[str, tuple[Column, Callable[[Message], Cell]]] = {
     ),
     "attempts": (Column("attempts", falls=1, right=True), lambda one: str(one.attempt)),
     "group": (Column("group", falls=2, unless=""), lambda one: one.group or ""),
-    "error": (Column("error", falls=3, unless=""), lambda one: first_line(one.error)[:100]),
+    "error": (
+        Column("error", least=output.TEXT, falls=3, unless=""),
+        lambda one: first_line(one.error)[:100],
+    ),
     "last-error": (
         Column("last error", least=output.TEXT),
         lambda one: (first_line(one.error), "red"),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     Column("id"), Column("namespace"), Column("rights", least=TEXT), Column("queues", falls=3),
-    Column("made", falls=2), Column("used", falls=4), Column("good until", falls=5),
+    Column("created", falls=2), Column("used", falls=4), Column("expires", falls=5),
     Column("", falls=1, right=True), Column("name", least=TEXT, falls=6),
 )  # fmt: skip
 
@@ -142,7 +142,7 @@ def _print_token(out: Output, text: str, made: "Token") -> None:
 def list_(store: Store, out: Output) -> None:
     """List the tokens: what they allow and when they were used, not the tokens themselves.
 
-    In a pipe, each line is: id, namespace, rights, made, good until, name, queues, used.
+    In a pipe, each line is: id, namespace, rights, created, expires, name, queues, used.
 
     \b
     Example:
