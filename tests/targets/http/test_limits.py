@@ -217,6 +217,7 @@ def test_a_circuit_that_opens_and_closes_has_fields_in_the_log(
     assert [one["circuit"] for one in circuits] == ["open", "closed"]
     for one in circuits:
         assert (one["subscription"], one["namespace"], one["queue"]) == ("shop", "", "q")
+        assert one["message"].startswith("shop: ")
 
 
 def test_a_message_that_is_answered_in_a_probe_has_used_an_attempt(stage: Stage) -> None:

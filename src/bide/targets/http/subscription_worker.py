@@ -242,9 +242,7 @@ class SubscriptionWorker(Consumer):
         if answer.good:
             turned = circuit.succeeded(now)
             if turned:
-                _log.warning(
-                    "%s: the receiver is back", self.subscription.key, extra=self._fields("closed")
-                )
+                _log.warning("%s: the receiver is back", self._shown, extra=self._fields("closed"))
         elif (answer.counts or probe) and not answer.gone:  # a probe that is too many has failed
             was = circuit.since
             turned = circuit.failed(
@@ -253,7 +251,7 @@ class SubscriptionWorker(Consumer):
             if turned and was is None:
                 _log.error(
                     "%s: %d failures in a row, nothing is sent for now: %s",
-                    self.subscription.key, circuit.failures, answer.text,
+                    self._shown, circuit.failures, answer.text,
                     extra=self._fields("open") | {"reason": answer.text},
                 )  # fmt: skip
         else:
@@ -262,6 +260,10 @@ class SubscriptionWorker(Consumer):
             self._tell_others()
             self.recall()
         return probe
+
+    @property
+    def _shown(self) -> str | None:
+        return self.subscription.known_as(None)
 
     def _fields(self, circuit: str) -> dict[str, object]:
         one = self.subscription
@@ -282,14 +284,14 @@ class SubscriptionWorker(Consumer):
             self._untold = False
         except StoreError as error:
             self._untold = True  # it is stored again with the next look
-            _log.warning("%s: the circuit was not stored: %s", self.subscription.key, error)
+            _log.warning("%s: the circuit was not stored: %s", self._shown, error)
 
     async def _gone(self, to: Subscription) -> None:
         """Pause the subscription: the receiver wants no more messages."""
         reason = "the receiver answered 410 Gone"
         if self.subscription.paused or to.url != self.subscription.url:
             return
-        _log.error("%s: paused, since %s", self.subscription.key, reason)
+        _log.error("%s: paused, since %s", self._shown, reason)
         one = self.subscription
         try:
             paused = await self._records.pause(one.namespace, one.name, reason, one.tag)
@@ -297,5 +299,5 @@ class SubscriptionWorker(Consumer):
         except Overtaken:
             self._stale()  # it may have been changed because of that; the next 410 pauses it
         except StoreError as error:
-            _log.warning("%s: could not be paused: %s", self.subscription.key, error)
+            _log.warning("%s: could not be paused: %s", self._shown, error)
         self.recall()
