@@ -230,7 +230,7 @@ def test_what_has_ended_tells_when_and_why(store: Store) -> None:
     store.clock.advance(60)
     told = orders.explain("a")
     assert told.reasons == ("dead",)
-    assert told.sentence.endswith("(1m), after attempt 1 of 1: ValueError: no")
+    assert told.sentence.endswith("(1m), after attempt 1: ValueError: no")
     orders.put(1, id="b")
     orders.claim()[0].ack()
     assert orders.explain("b").reasons == ("acked",)

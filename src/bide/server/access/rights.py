@@ -193,7 +193,7 @@ def check_rights(rights: Iterable[str]) -> tuple[Right, ...]:
     given = list(rights)
     wrong = [right for right in given if right not in RIGHTS]
     if wrong or not given:
-        raise InvalidArgument(f"rights={wrong or given!r} must be of {', '.join(RIGHTS)}")
+        raise InvalidArgument(f"rights={','.join(wrong)!r} must be of {', '.join(RIGHTS)}")
     return tuple(right for right in RIGHTS if right in given)
 
 
