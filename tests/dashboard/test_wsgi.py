@@ -201,7 +201,10 @@ def ask(app: WSGIApplication, method: str, path: str, body: bytes = b"", **more:
     }  # fmt: skip
     setup_testing_defaults(environ)
     told: list[str] = []
-    start: Any = lambda status, *_: told.append(status)  # noqa: E731
+
+    def start(status: str, *_: Any) -> Any:
+        told.append(status)
+
     answer: Any = validator(app)(environ, start)
     list(answer)
     answer.close()

@@ -10,14 +10,14 @@ def main() -> None:
     url, lease = sys.argv[1:]
     with bide.Queue("orders", url, holder="the slow one") as orders:
         (delivery,) = orders.claim(wait=20, lease=float(lease))
-        print(delivery.id, flush=True)  # noqa: T201
+        print(delivery.id, flush=True)
         for line in sys.stdin:
             try:
                 getattr(delivery, line.strip())()
             except bide.LeaseLost as error:
-                print(f"LeaseLost: {error}", flush=True)  # noqa: T201
+                print(f"LeaseLost: {error}", flush=True)
             else:
-                print("done", flush=True)  # noqa: T201
+                print("done", flush=True)
 
 
 if __name__ == "__main__":

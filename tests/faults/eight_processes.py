@@ -93,14 +93,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seconds = parser.parse_args(arguments).seconds
     with tempfile.TemporaryDirectory() as folder:
         result = run(f"sqlite:///{Path(folder).absolute()}/bide.db", seconds)
-    print(  # noqa: T201
+    print(
         f"{PROCESSES} processes, {result.seconds:.1f} s: {result.put:,} put, {result.acked:,} "
         f"acked ({(result.put + result.acked) / result.seconds:,.0f} messages a second); the "
         f"longest call took {result.longest * 1000:,.0f} ms; {len(result.errors)} errors; "
         f"the audit {'balances' if result.audit else 'does NOT balance'}"
     )
     for error in result.errors[:5]:
-        print(error)  # noqa: T201
+        print(error)
     return 1 if result.errors or not result.audit else 0
 
 

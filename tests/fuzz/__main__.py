@@ -86,7 +86,7 @@ def main() -> int:
     logging.disable(logging.ERROR)
     kinds = options.kind or [*KINDS]
     finds = 0
-    print(f"seed {options.seed}")  # noqa: T201
+    print(f"seed {options.seed}")
     with tempfile.TemporaryDirectory() as folder, place(Path(folder)) as where:
         for name in kinds:
             mutator = Mutator(random.Random(f"{options.seed}{name}"), KINDS[name].seeds)
@@ -101,15 +101,15 @@ def main() -> int:
                 finds += 1
                 file = CORPUS / f"{name}-{hashlib.sha256(data).hexdigest()[:12]}"
                 file.write_bytes(data)
-                print(f"{file.name}: {wrong[:400]}\n  {data[:300]!r}", flush=True)  # noqa: T201
-            print(f"{name:10} {tried:8,} inputs", flush=True)  # noqa: T201
+                print(f"{file.name}: {wrong[:400]}\n  {data[:300]!r}", flush=True)
+            print(f"{name:10} {tried:8,} inputs", flush=True)
         if not where.balanced:
             finds += 1
-            print("the audit does not balance")  # noqa: T201
+            print("the audit does not balance")
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if memory > MEMORY:
         finds += 1
-    print(f"{finds} finds; {memory >> 20} MB of memory")  # noqa: T201
+    print(f"{finds} finds; {memory >> 20} MB of memory")
     return min(finds, 1)
 
 

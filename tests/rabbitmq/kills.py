@@ -239,7 +239,7 @@ def main() -> int:
     parser.add_argument("--queue-type", choices=("quorum", "classic"), default="quorum")
     chosen = parser.parse_args()
     logging.getLogger("aiormq").setLevel(logging.CRITICAL)  # it lost its broker, as it should
-    print(f"seed {chosen.seed}")  # noqa: T201
+    print(f"seed {chosen.seed}")
     with tempfile.TemporaryDirectory(prefix="bide-kills-") as name:
         folder = Path(name)
         broker = Broker(folder / "rabbitmq")
@@ -247,7 +247,7 @@ def main() -> int:
             result = run(broker, folder, chosen.seconds, 3, chosen.seed, chosen.queue_type)
         finally:
             broker.close()
-    print(result)  # noqa: T201
+    print(result)
     return int(bool(result.wrong))
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ def test_large_ones_take_turns_and_others_go_on_between() -> None:
             await small()
         order = [one for one in said if one != "small"]
         assert order == ["large 0", "large 1", "large 2"]
-        assert not any("large" in one and "large" in next for one, next in zip(said, said[1:]))  # noqa: B905, RUF007
+        assert not any("large" in one and "large" in next for one, next in pairwise(said))
 
     asyncio.run(story())
 

@@ -198,12 +198,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         probed, wrong = run(names, seconds, alone)
         failures += [f"{name}: {problem}" for problem in wrong]
         _print(name, probed, wrong)
-    print(f"{len(failures)} problems")  # noqa: T201
+    print(f"{len(failures)} problems")
     return 1 if failures else 0
 
 
 def _print(name: str, probed: Probed, wrong: Sequence[str]) -> None:
-    print(  # noqa: T201
+    print(
         f"{name:20} puts {probed.puts:6,}  failed {probed.failed:4}  p50 {probed.p50:6.1f} ms  "
         f"p99 {probed.p99:7.1f} ms  max {probed.worst:7.0f} ms  {'; '.join(wrong) or 'ok'}",
         flush=True,

@@ -46,7 +46,7 @@ def main() -> None:
             _write(folder / f"{kind}.json.gz", json.dumps(content).encode())
             _write(folder / f"{kind}.gz", _SAVE[kind](url))
     for path in sorted(folder.iterdir()):
-        print(f"{path.relative_to(HERE.parents[1])}  {path.stat().st_size:,} bytes")  # noqa: T201
+        print(f"{path.relative_to(HERE.parents[1])}  {path.stat().st_size:,} bytes")
 
 
 def content(release: str, kind: str) -> Any:

@@ -4,7 +4,7 @@ import gc
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent import futures
 
 import pytest
@@ -304,9 +304,8 @@ def test_setting_the_wall_clock_moves_no_task(
 
 def test_a_done_callback_runs_once(clock: RecordingClock, executor: ScheduledExecutor) -> None:
     calls: list[str] = []
-    note: Callable[[futures.Future[object]], None] = lambda future: calls.append("done")  # noqa: E731
     future: futures.Future[object] = executor.schedule_at_fixed_rate(int, 1)  # type: ignore[assignment]
-    future.add_done_callback(note)
+    future.add_done_callback(lambda future: calls.append("done"))
     pass_time(clock, executor, 3)
     future.cancel()
     future.cancel()

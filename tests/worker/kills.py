@@ -218,13 +218,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         result = run(Path(folder), seconds)
     lapsed = result.loops.counts.flow.lapsed + result.threads.counts.flow.lapsed
-    print(  # noqa: T201
+    print(
         f"{seconds:g} s, {result.kills} workers killed: {len(result.confirmed):,} messages "
         f"confirmed, {len(result.lost)} lost; {result.again:,} handlings were repeated, after "
         f"{lapsed:,} lapsed leases; {len(result.overlaps)} overlaps unexplained"
     )
     for problem in result.problems[:5]:
-        print(problem)  # noqa: T201
+        print(problem)
     return 1 if result.problems else 0
 
 

@@ -88,9 +88,8 @@ def test_a_store_that_is_away_does_not_stop_it(scene: Scene) -> None:
     async def story() -> None:
         async with scene.at_work(present=True):
             await until(lambda: reports(scene))
-            register = lambda command: command.queue == QUEUE  # noqa: E731
             away = bide.StoreUnavailable("away")
-            scene.engine.fail(away, when=register, times=None)
+            scene.engine.fail(away, when=lambda command: command.queue == QUEUE, times=None)
             await scene.pass_time(lambda: not reports(scene), 5)
             while True:
                 try:

@@ -182,7 +182,10 @@ def make_handler(
             raise InvalidArgument(
                 f"{name} has still_wanted=, which checks the body, but takes no body; add one"
             )
-        wanted = lambda body, one: still_wanted(*_arguments(asked, body, one))  # noqa: E731
+
+        def wanted(body: Any, one: Handling) -> Any:
+            return still_wanted(*_arguments(asked, body, one))
+
     decode = decoder(kind, name) if "b" in order else None
     seconds, backoff = seconds_of(timeout), checked_retry(retry) or Backoff()
     warning = seconds_of(warn_after, "warn_after")

@@ -28,7 +28,7 @@ def findings(
     *checks: tuple[bool, Literal["danger", "warning"], str, str, str],
 ) -> list[Finding]:
     """Return the findings of those checks that begin with `True`."""
-    return [Finding(*finding) for found, *finding in checks if found]  # type: ignore[arg-type]
+    return [Finding(level, *texts) for found, level, *texts in checks if found]
 
 
 LONGEST = 20.0

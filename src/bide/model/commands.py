@@ -18,7 +18,8 @@ from bide.model.times import LATEST, SLOWEST, Ms, UnixMs
 __all__ = [
     "BULK", "MAX_BYTES", "MAX_LEASE", "Ack", "Bury", "Cancel", "Claim", "Command", "Configure",
     "Count", "Delete", "Edit", "Explain", "Extend", "Find", "Forecast", "History", "Lease",
-    "Origin", "Purge", "Put", "Queues", "Release", "Reschedule", "Retry", "Revive", "Scan", "Where",
+    "OnConflict", "Origin", "Purge", "Put", "Queues", "Release", "Reschedule", "Retry", "Revive",
+    "Scan", "Where",
 ]  # fmt: skip
 
 _Strings = Annotated[list[str], Meta(max_length=MAX_COUNT)]
@@ -27,6 +28,9 @@ _Number = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 _Bytes = Annotated[int, Meta(ge=0, le=MAX_BYTES)]
 _LeaseMs = Annotated[int, Meta(ge=0, le=MAX_LEASE)]
 _Interval = Annotated[int, Meta(ge=0, le=SLOWEST)]
+
+OnConflict = Literal["keep", "replace", "revive"]
+"""What a put does if the id exists."""
 
 
 class _OnQueue(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="command"):
@@ -69,7 +73,7 @@ class Put(_Command, frozen=True, tag="put"):
     """
 
     items: Annotated[list[Item], Meta(max_length=MAX_COUNT)]
-    on_conflict: Literal["keep", "replace", "revive"] = "keep"
+    on_conflict: OnConflict = "keep"
     if_version: str | None = None
     origin: Origin | None = None
 

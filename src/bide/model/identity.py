@@ -176,8 +176,9 @@ def _careful_size(name: str, what: str) -> int:
 
 def _shown(name: object) -> str:
     """Return a value for an error; of a text that is too long for any name, the beginning."""
-    long = isinstance(name, str) and len(name) > MAX_NAME
-    return f"{name[:MAX_NAME]!r}..." if long else repr(name)  # type: ignore[index]
+    if isinstance(name, str) and len(name) > MAX_NAME:
+        return f"{name[:MAX_NAME]!r}..."
+    return repr(name)
 
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u

@@ -7,7 +7,7 @@ import sys
 from collections import OrderedDict
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 
@@ -95,7 +95,7 @@ def _whole(value: Any) -> Any:
     return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
-class StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
+class StderrHandler(logging.StreamHandler[TextIO]):
     """Writes to stderr. A handler that closes it loses the log, not the worker."""
 
     def handleError(self, record: logging.LogRecord) -> None:

@@ -272,8 +272,9 @@ def _groups(rows: Sequence[Row]) -> list[list[Row]]:
     groups: dict[object, list[Row]] = {}
     for row in rows:
         command = row.command
-        is_put = isinstance(command, cmd.Put)
-        key = (command.queue, command.on_conflict) if is_put else row.number  # type: ignore[union-attr]
+        key: object = row.number
+        if isinstance(command, cmd.Put):
+            key = command.queue, command.on_conflict
         groups.setdefault(key, []).append(row)
     return list(groups.values())
 

@@ -2,7 +2,7 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -272,10 +272,13 @@ def test_processes_that_make_one_store_at_once_do_not_get_in_each_others_way(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "bide.db"
-    start: Callable[[str], subprocess.Popen[str]] = lambda id: subprocess.Popen(  # noqa: E731
-        [sys.executable, "-c", CREATE, str(path), id],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+
+    def start(id: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", CREATE, str(path), id],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
     processes = [start(f"m{number}") for number in range(6)]
     begun = [process.stdout is not None and process.stdout.readline() for process in processes]
     for process in processes:

@@ -65,8 +65,7 @@ def test_a_body_that_never_ends_counts_as_its_status(stage: Stage, status: int) 
             await until(lambda: it.got)
             began = stage.clock.now()
             counts = stage.counts
-            ended = lambda: counts().flow.acked or counts().sizes.delayed  # noqa: E731
-            await stage.pass_time(ended, pause=0.05)
+            await stage.pass_time(lambda: counts().flow.acked or counts().sizes.delayed, pause=0.05)
             assert stage.clock.now() - began < 5_000
             assert counts().flow.acked == (status == 200)
             if status == 500:

@@ -112,7 +112,7 @@ def _create(path: Path, mode: int) -> None:
     except FileExistsError:
         return
     os.close(descriptor)
-    os.chmod(file, mode)  # noqa: PTH101
+    os.chmod(file, mode)
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, timeout: float) -> None:

@@ -32,6 +32,7 @@ from bide.engines.sqlite.tables import SQL
 from bide.engines.sqlite.verbs import carry_out
 from bide.model.commands import Bury, Claim, Command, Edit, Put, Retry
 from bide.model.errors import Closed, StoreCorrupt, StoreFull
+from bide.model.message import State
 from bide.model.replies import Outcome, Outcomes, Reply, Settings
 
 __all__ = ["SqliteEngine"]
@@ -200,8 +201,8 @@ class SqliteEngine:
             if not is_busy(error):
                 raise
             return None  # the transaction waits
-        state = "ready" if due <= now else "delayed"
-        return [Outcomes([Outcome(item.id, True, state, due)], due)]  # type: ignore[arg-type]
+        state: State = "ready" if due <= now else "delayed"
+        return [Outcomes([Outcome(item.id, True, state, due)], due)]
 
     def _has_room(self, connection: sqlite3.Connection, adds: int) -> bool:
         """Check that the disk has room for a batch, and for deleting messages after it.
@@ -258,7 +259,7 @@ class SqliteEngine:
 
     def _send_hints(self, commands: Sequence[Command], replies: Sequence[Reply]) -> None:
         """Tell other processes that listen from when on messages can be claimed."""
-        if not os.path.exists(self._listeners):  # noqa: PTH110  (twice as fast)
+        if not os.path.exists(self._listeners):
             self._next_hint = time.monotonic() + CHECK_EVERY
             return
         wakes: dict[str, int] = {}

@@ -163,7 +163,7 @@ def free_room(path: Path, reserve: float = 1.0) -> int | None:
     """
     try:
         disk = shutil.disk_usage(path)
-        log = os.stat(f"{path}-wal").st_size  # noqa: PTH116
+        log = os.stat(f"{path}-wal").st_size
     except OSError:  # gone, or out of reach: the command tells which
         return None
     # The log may hold new pages alone: the file grows by so much at a checkpoint.

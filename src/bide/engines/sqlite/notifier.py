@@ -70,7 +70,7 @@ class SocketNotifier:
 
     def renew(self, path: Path) -> None:
         """Bind another socket if the old one was deleted, so that others can ring again."""
-        if self._closed or os.path.exists(self.address):  # noqa: PTH110
+        if self._closed or os.path.exists(self.address):
             return
         try:
             bound = _bind(path)
@@ -84,7 +84,7 @@ class SocketNotifier:
             if self._closed:
                 bound[0].close()
                 with suppress(OSError):
-                    os.unlink(bound[1])  # noqa: PTH108
+                    os.unlink(bound[1])
                 return
             old, self._listener = self._listener, bound[0]
             self.address = bound[1]
@@ -147,9 +147,9 @@ class SocketNotifier:
             with _short(folder) as short:
                 waker.sendto(b"", f"{short}/{name}")
         with suppress(OSError):
-            os.unlink(self.address)  # noqa: PTH108
+            os.unlink(self.address)
         with suppress(OSError):
-            os.rmdir(os.path.dirname(self.address))  # noqa: PTH106, PTH120
+            os.rmdir(os.path.dirname(self.address))
 
 
 def _warn(path: Path, error: OSError) -> None:
@@ -166,14 +166,14 @@ def _bind(path: Path) -> tuple[socket.socket, str]:
     # By chance, not by process: in two containers both may be process 1.
     name = secrets.token_hex(4)
     address = f"{folder}/{name}"
-    file = os.stat(path)  # noqa: PTH116
+    file = os.stat(path)
     rights = stat.S_IMODE(file.st_mode) & 0o666
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         for attempt in range(ATTEMPTS):
             try:
                 with suppress(FileExistsError):
-                    os.mkdir(folder, 0o700)  # noqa: PTH102
+                    os.mkdir(folder, 0o700)
                     _share(folder, file, rights | (rights & 0o444) >> 2)  # who may read may enter
                 with _short(folder) as short:
                     listener.bind(f"{short}/{name}")
@@ -192,7 +192,7 @@ def _share(path: str, file: os.stat_result, mode: int) -> None:
     """Give a path the group of the store's file and a mode; root gives it the owner as well."""
     with suppress(PermissionError):  # not in that group: the rights of the others count
         os.chown(path, file.st_uid if os.geteuid() == 0 else -1, file.st_gid)
-    os.chmod(path, mode)  # noqa: PTH101
+    os.chmod(path, mode)
 
 
 def ring_all(path: Path, wakes: Mapping[str, int], own: SocketNotifier | None) -> bool:
@@ -207,10 +207,10 @@ def ring_all(path: Path, wakes: Mapping[str, int], own: SocketNotifier | None) -
     """
     folder = folder_of(path)
     try:
-        names = os.listdir(folder)  # noqa: PTH208
+        names = os.listdir(folder)
     except OSError:
         return False
-    mine = os.path.basename(own.address) if own is not None else None  # noqa: PTH119
+    mine = os.path.basename(own.address) if own is not None else None
     others = [name for name in names if name != mine]
     if not others:
         return False
@@ -228,7 +228,7 @@ def ring_all(path: Path, wakes: Mapping[str, int], own: SocketNotifier | None) -
                     sender.sendto(hint, address)
             except ConnectionRefusedError:  # its process is gone
                 with suppress(OSError):
-                    os.unlink(address)  # noqa: PTH108
+                    os.unlink(address)
             except OSError:  # a full buffer: it has hints enough to look
                 continue
     return True

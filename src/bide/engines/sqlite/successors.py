@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from bide.engines.sqlite.tables import ACKED, DEAD, SQL, Place, QueueRow, as_item, json_text, row_of
-from bide.model.message import Item, Message
+from bide.model.message import Item, Message, State
 from bide.model.replies import Outcome
 
 if TYPE_CHECKING:
@@ -102,8 +102,8 @@ def place_new(
     outcomes: dict[int, Outcome] = {}
     for seq, item, due in rows:
         if item.died is None:
-            state = "ready" if due <= session.now else "delayed"
-            outcomes[seq] = Outcome(item.id, True, state, due)  # type: ignore[arg-type]
+            state: State = "ready" if due <= session.now else "delayed"
+            outcomes[seq] = Outcome(item.id, True, state, due)
         else:
             session.run(SQL.insert_aside, (seq, queue.id, DEAD, item.died))
             queue.dead += 1

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from bide.model.commands import Bury, Purge, Put, Scan
+from bide.model.commands import Bury, OnConflict, Purge, Put, Scan
 from bide.model.errors import AlreadyMoving, LeaseLost, OutcomeUnknown, StoreCorrupt
 from bide.model.identity import OWN, new_id
 from bide.model.message import (
@@ -333,8 +333,10 @@ class Steps(NamedTuple):
         ids = [outcome.id for outcome in outcomes if not outcome.done]
         return dict(zip(ids, self.target._find_all(ids), strict=True))
 
-    def _put(self, queue: Queue, items: list[Item], on_conflict: str = "keep") -> list[Outcome]:
-        return queue._do(Outcomes, Put(queue.name, items, on_conflict)).outcomes  # type: ignore[arg-type]
+    def _put(
+        self, queue: Queue, items: list[Item], on_conflict: OnConflict = "keep"
+    ) -> list[Outcome]:
+        return queue._do(Outcomes, Put(queue.name, items, on_conflict)).outcomes
 
     def _purge(self, queue: Queue, ids: list[str]) -> list[Outcome]:
         return queue._do(Outcomes, Purge(queue.name, "dead", ids=ids)).outcomes if ids else []

@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
-from bide.model.commands import Put
+from bide.model.commands import OnConflict, Put
 from bide.model.errors import AlreadyMoving, StoreError
 from bide.model.identity import new_id
 from bide.model.message import IN_TRANSIT, Item, Message
@@ -74,7 +74,7 @@ class _Note(msgspec.Struct, array_like=True):
     """An entry as the hash beside the source has it; it is the field, there is no value."""
 
     key: bytes
-    kind: str
+    kind: Literal["list", "zset"]
     oldest_last: bool
     member: bytes
     score: float
@@ -128,7 +128,7 @@ class Transit:
         """Yield what an interrupted run has taken out of the source and not finished."""
         for field in self._redis.ask("HKEYS", self._side):
             note = msgspec.msgpack.decode(field, type=_Note)
-            place = Place(note.key, note.kind, note.oldest_last)  # type: ignore[arg-type]
+            place = Place(note.key, note.kind, note.oldest_last)
             yield Entry(place, note.member, note.score)
 
     def marked(self) -> list[Item]:
@@ -201,10 +201,10 @@ class Transit:
         place, member, score = entry
         return msgspec.msgpack.encode(_Note(*place, member, score))
 
-    def _put(self, items: list[Item], on_conflict: str) -> list[Outcome]:
+    def _put(self, items: list[Item], on_conflict: OnConflict) -> list[Outcome]:
         outcomes: list[Outcome] = []
         for part in in_bytes(items):
-            command = Put(self._target.name, part, on_conflict)  # type: ignore[arg-type]
+            command = Put(self._target.name, part, on_conflict)
             outcomes += self._target._do(Outcomes, command).outcomes
         return outcomes
 

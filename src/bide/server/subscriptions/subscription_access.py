@@ -147,7 +147,8 @@ class _ServerAccess:
     def _namespace(self) -> str | None:
         """The namespace of the token."""
         found = self._request("GET", "/v1") or {}
-        return found["namespace"]  # type: ignore[no-any-return]
+        namespace: str | None = found["namespace"]
+        return namespace
 
     def _ask(
         self, method: str, which: Identity, verb: str, content: Any = None

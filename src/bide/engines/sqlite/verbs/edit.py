@@ -11,7 +11,7 @@ from bide.engines.sqlite.successors import drop, successors
 from bide.engines.sqlite.tables import DEAD, SQL, Place, QueueRow, as_failures, bounds_of, json_text
 from bide.model import commands as cmd
 from bide.model.command_parts import Where, versions_of
-from bide.model.message import IN_TRANSIT, STATES
+from bide.model.message import IN_TRANSIT, STATES, State
 from bide.model.rank import EVERYTHING
 from bide.model.replies import PAUSES, Affected, Deleted, Outcome, Outcomes, Settings, Sizes
 from bide.model.times import LIMITS
@@ -174,8 +174,8 @@ def reschedule(session: Session, command: cmd.Reschedule) -> Outcomes:
 
 def _delayed(session: Session, queue: QueueRow, places: Sequence[Place], due: int) -> list[Outcome]:
     session.delay(queue, [(place.seq, due, place.priority) for place in places])
-    state = "ready" if due <= session.now else "delayed"
-    return [Outcome(place.id, True, state, due) for place in places]  # type: ignore[arg-type]
+    state: State = "ready" if due <= session.now else "delayed"
+    return [Outcome(place.id, True, state, due) for place in places]
 
 
 def edit(session: Session, command: cmd.Edit) -> Outcomes:
