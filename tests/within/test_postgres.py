@@ -73,6 +73,37 @@ def test_a_serialization_failure_is_the_drivers(
     shop.commit()
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_queue_that_was_deleted_since_the_transaction_began_takes_no_message(
+    orders: bide.Queue, shop: psycopg.Connection[Any], count: int
+) -> None:
+    """The transaction still sees the queue: the message would be in none."""
+    shop.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    shop.execute("SELECT 1")
+    assert orders.delete()
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        orders.put_many(range(count), within=shop)
+    shop.rollback()
+    assert len(orders.put_many(range(count), within=shop)) == count
+    shop.commit()
+    assert orders.counts().sizes.total == count
+
+
+def test_a_put_at_repeatable_read_holds_up_no_change_of_its_queue(
+    orders: bide.Queue, shop: psycopg.Connection[Any]
+) -> None:
+    shop.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    shop.execute("SELECT 1")
+    orders.pause()
+    assert orders.put(1, id="a", within=shop)
+    orders.resume()
+    orders.put(2, id="b", priority=9)
+    with bide.Queue("orders", orders._url, limit=1) as limited:
+        assert limited.claim(lease=60)[0].message.id == "b"
+    shop.commit()
+    assert orders.get("a") is not None
+
+
 def test_a_first_put_into_a_queue_keeps_its_time(
     orders: bide.Queue, shop: psycopg.Connection[Any]
 ) -> None:

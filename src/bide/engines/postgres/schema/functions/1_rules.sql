@@ -117,10 +117,15 @@ CREATE FUNCTION bide._lock(p_queue text) RETURNS bigint LANGUAGE sql STABLE AS $
   SELECT hashtextextended(p_queue, 'queue'::regclass::oid::bigint)
 $$;
 
+-- Whether the transaction sees what others commit meanwhile: at REPEATABLE READ and above it does not.
+CREATE FUNCTION bide._sees_all() RETURNS boolean LANGUAGE sql STABLE AS $$
+  SELECT current_setting('transaction_isolation') LIKE 'read %'
+$$;
+
 -- Whether a command may forget what others may have forgotten since the transaction began: later at
 -- REPEATABLE READ and above that would be a conflict, and the user's transaction would fail for it.
 CREATE FUNCTION bide._may_forget() RETURNS boolean LANGUAGE sql STABLE AS $$
-  SELECT current_setting('transaction_isolation') ~ '^read ' OR now() = statement_timestamp()
+  SELECT _sees_all() OR now() = statement_timestamp()
 $$;
 
 -- The queue that a command is going to change, without what was remembered for long enough; a row of
@@ -133,6 +138,9 @@ DECLARE
 BEGIN
   IF session_user <> current_user THEN
     PERFORM _check_access(p_queue);
+  END IF;
+  IF p_make AND NOT _sees_all() THEN  -- a queue that was deleted meanwhile is an error, else the put is lost
+    PERFORM FROM queue WHERE name = p_queue FOR KEY SHARE;
   END IF;
   LOOP
     SELECT * INTO q FROM queue WHERE name = p_queue;

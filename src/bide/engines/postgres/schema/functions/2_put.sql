@@ -22,6 +22,9 @@ BEGIN
   IF session_user <> current_user THEN
     PERFORM _check_access(p_queue);
   END IF;
+  IF NOT _sees_all() THEN
+    RETURN NULL;
+  END IF;
   LOOP
     WITH stored AS (
       INSERT INTO message (seq, rank, due, queue, attempts, attempt, size, state, priority, expires,

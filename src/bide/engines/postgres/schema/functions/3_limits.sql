@@ -121,7 +121,7 @@ BEGIN
   IF was IS NOT NULL AND p_given IS NOT NULL THEN
     old := _lock_limits(was);
   END IF;
-  SELECT * INTO q FROM queue WHERE id = q.id FOR UPDATE;
+  SELECT * INTO q FROM queue WHERE id = q.id FOR NO KEY UPDATE;
   wanted := _limits(q, p_given);
   changed := wanted <> _limits(q);
   IF NOT changed THEN

@@ -19,7 +19,7 @@ $$;
 CREATE FUNCTION bide._refused(p_state text, p_why text) RETURNS json LANGUAGE sql STABLE AS $$
   SELECT CASE
     WHEN p_state = '42501' THEN json_build_object('refused', 'access', 'why', p_why)
-    WHEN p_state = '40001' AND current_setting('transaction_isolation') !~ '^read ' THEN NULL
+    WHEN p_state = '40001' AND NOT _sees_all() THEN NULL
     ELSE '{"refused": "busy"}' END
 $$;
 
