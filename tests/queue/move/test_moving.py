@@ -1,5 +1,6 @@
 """What comes over, what stays, and what a move says of it."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +10,11 @@ from bide import NewMessage
 from bide.model.commands import Configure, Put
 from bide.model.message import KEPT_FAILURES, Failure, Item
 from bide.queue.move import Mover
+from bide.server.app import App
+from bide.server.settings import Settings
 from bide.testing.clock import FakeClock
 from tests.queue.move.two_stores import Stores
+from tests.server.conftest import running
 from tests.start import START
 
 FIELDS = (
@@ -256,6 +260,28 @@ def test_the_ledgers_are_empty_at_the_end(stores: Stores, old: bide.Queue, new: 
 def test_a_queue_is_not_moved_onto_itself(stores: Stores, old: bide.Queue) -> None:
     with pytest.raises(bide.InvalidArgument, match="is the source and the target"):
         bide.move(old, stores.queue("old"))
+
+
+@pytest.mark.parametrize("other", ["path", "server"])
+def test_a_queue_is_not_moved_onto_itself_by_another_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = App(Settings(store=f"sqlite:///{tmp_path}/bide.db"))
+    with running(app) as port, bide.Queue("orders", "sqlite:///bide.db") as orders:
+        url = f"sqlite:///{tmp_path}/bide.db" if other == "path" else f"http://127.0.0.1:{port}"
+        orders.put(1, id="alive", delay="1h")
+        orders.put(2, id="dead")
+        orders.bury(orders.claim(), "no such customer")
+        before = list(orders.scan())
+        with bide.Queue("orders", url) as same, pytest.raises(bide.InvalidArgument) as caught:
+            bide.move(orders, same)
+        assert "orders at sqlite:///bide.db is the source and the target" in str(caught.value)
+        assert list(orders.scan()) == before
+        with bide.Queue("others", url) as others:  # another queue of the same store is no problem
+            assert bide.move(orders, others).dead == 1
+        with bide.Queue("bide:move", url) as ledger:
+            assert list(ledger.scan()) == []
 
 
 @pytest.mark.parametrize("batch", [0, -1, 10_001, 1.5, True])

@@ -7,12 +7,12 @@ from itertools import islice
 import msgspec
 
 from bide.model.commands import Count
-from bide.model.errors import BideError, InvalidArgument, OutcomeUnknown
+from bide.model.errors import BideError, OutcomeUnknown
 from bide.model.limits import MAX_PAGE, check_whole
 from bide.model.message import Message
 from bide.model.replies import Counts, Settings
 from bide.model.times import LIMITS
-from bide.queue.move.steps import LEASE, Carried, Ledger, Steps
+from bide.queue.move.steps import LEASE, Carried, Ledger, Steps, onto_itself
 from bide.queue.sync import Queue, check_blocking
 
 BATCH = 500
@@ -92,6 +92,7 @@ def move(source: Queue, target: Queue, *, batch: int = BATCH) -> Moved:
         What was moved and what was left; true when nothing is left in the source.
 
     Raises:
+        InvalidArgument: an argument is invalid, or the target is the source, by whatever URL.
         AlreadyMoving: another move out of the source's store is under way.
         StoreError: a store failed; call it again to go on.
 
@@ -130,9 +131,7 @@ class Mover:
         check_whole(batch, "batch", 1, MAX_PAGE)
         check_blocking("move takes two", source, target)
         if source.name == target.name and source._url == target._url:
-            raise InvalidArgument(
-                f"{source.name} at {source.url} is the source and the target; name another store"
-            )
+            raise onto_itself(source.name, source.url)
         self._source = source
         self._target = target
         self._batch = batch

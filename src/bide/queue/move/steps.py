@@ -17,7 +17,13 @@ from typing import NamedTuple
 import msgspec
 
 from bide.model.commands import Bury, OnConflict, Purge, Put, Scan
-from bide.model.errors import AlreadyMoving, LeaseLost, OutcomeUnknown, StoreCorrupt
+from bide.model.errors import (
+    AlreadyMoving,
+    InvalidArgument,
+    LeaseLost,
+    OutcomeUnknown,
+    StoreCorrupt,
+)
 from bide.model.identity import OWN, new_id
 from bide.model.message import (
     IN_TRANSIT,
@@ -49,6 +55,11 @@ def ledger_name(queue: str) -> str:
 
 def _beside(queue: Queue) -> Queue:
     return Queue(ledger_name(queue.name), queue._url, clock=queue._own_clock)
+
+
+def onto_itself(queue: str, url: str) -> InvalidArgument:
+    """Return the error of a move whose target is its source: it would delete dead letters."""
+    return InvalidArgument(f"{queue} at {url} is the source and the target; name another store")
 
 
 class Ledger:
@@ -94,6 +105,7 @@ class Ledger:
 
         Raises:
             AlreadyMoving: another mover still holds it.
+            InvalidArgument: the queue is to be moved onto itself.
         """
         mine = self._mine
         patience = self._clock.monotonic() + self._lease + 2
@@ -114,6 +126,10 @@ class Ledger:
             self._must_be_over()
             self._delivery.ack()
         self._to.put({"queue": mine["queue"]}, id=self.token, at=LATEST / 1000)
+        same = mine["queue"].rpartition("/")[2] == mine["into"].rpartition("/")[2]
+        if same and self._from.get(self.token) is not None:  # a store may have several URLs
+            self.finish()
+            raise onto_itself(mine["queue"], self._from.url)
         return False
 
     def _must_be_over(self) -> None:
