@@ -139,11 +139,7 @@ def read(message: Message) -> Report | None:
     try:
         report = _decode(message.data)
         names = [one.longest for one in report.busy.values() if one.longest is not None]
-        for name in (
-            *report.workers,
-            *names,
-            *(name for one in report.causes.values() for name in one),
-        ):
+        for name in chain(report.workers, names, *report.causes.values()):
             check_name(name)
         figures = report.lateness, report.busy, report.causes, report.gaps
         for queue in chain(*report.workers.values(), *figures):

@@ -84,20 +84,10 @@ class PutRecord(msgspec.Struct, frozen=True):
         return to_datetime(self.due)
 
     def __str__(self) -> str:
-        parts = [
-            f"id={self.id!r}",
-            f"body={self.body!r}",
-            f"delay={format_duration(self.delay * 1000)}",
-        ]
-        parts += [
-            f"{name}={value!r}"
-            for name, value, usual in (
-                ("priority", self.priority, 0),
-                ("group", self.group, None),
-                ("headers", self.headers, None),
-            )
-            if value != usual
-        ]
+        parts = [f"id={self.id!r} body={self.body!r} delay={format_duration(self.delay * 1000)}"]
+        for name, usual in (("priority", 0), ("group", None), ("headers", None)):
+            if (value := getattr(self, name)) != usual:
+                parts.append(f"{name}={value!r}")
         if self.expires is not None:
             parts.append(f"expires={format_duration(self.expires)}")
         kept = "" if self.outcome.done else f", not stored: {self.outcome}"
