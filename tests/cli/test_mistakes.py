@@ -44,6 +44,7 @@ ON_A_QUEUE = [
     ["cancel", "ordrs", "a", "b", "--if-due", "1"],
     ["cancel", "ordrs", "--group", "g"],
     ["cancel", "ordrs", "--group", "g", "--dry-run"],
+    ["undo", "ordrs", "01kb2n8m7dzz4r6y0t5v9x3h1q"],
     ["reschedule", "ordrs", "a", "--delay", "1h"],
     ["ack", "ordrs", "a", "7"],
     ["retry", "ordrs", "a", "7"],
@@ -73,10 +74,11 @@ def test_of_many_queues_a_few_are_named(run: Bide, url: str) -> None:
 @pytest.mark.usefixtures("filled")
 def test_a_prefix_of_no_queue_and_a_store_for_a_prefix(run: Bide, url: str) -> None:
     assert run("queues", "o").stdout.startswith("orders\t")
-    result = run("queues", "x")
-    assert (result.stdout, result.exit_code) == ("", 1)
-    assert "no queue begins with 'x' in" in result.stderr
-    assert "there are: mail, orders" in result.stderr
+    for line in ("queues x", "search x --id a"):
+        result = run(*line.split())
+        assert (result.stdout, result.exit_code) == ("", 1)
+        assert "no queue begins with 'x' in" in result.stderr
+        assert "there are: mail, orders" in result.stderr
     for arguments in (["queues", url], ["top", url], ["counts", "http://me:secret@h:1"]):
         result = run(*arguments)
         assert (result.stdout, result.exit_code) == ("", 2)

@@ -13,6 +13,7 @@ from bide.cli.message_output import print_outcomes
 from bide.cli.output import DONE, NOTHING, Output, plural
 from bide.cli.store import Store, on_store
 from bide.lane.steps import run_steps
+from bide.model.errors import NothingToUndo
 from bide.model.message import Message
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.undoing import bulk_of, whole_undo
@@ -142,7 +143,11 @@ def undo(store: Store, out: Output, queue: str, token: str) -> bool:
       bide undo mail 01kb2n8m7dzz4r6y0t5v9x3h1q
     """
     steps = whole_undo(queue, token, store.actor)
-    undone = run_steps(steps, lambda part: execute(store, part))
+    try:
+        undone = run_steps(steps, lambda part: execute(store, part))
+    except NothingToUndo:
+        store.must_have(queue)
+        raise
     facts = msgspec.structs.asdict(undone)
     del facts["following"]
     told = {

@@ -89,6 +89,8 @@ def search(
     query = query_of(**given)
     ordered = store.lane.capabilities.ids_ordered
     page = store.run(steps_in_store(prefix, query, cursor, limit, read, ids_ordered=ordered))
+    if prefix and not page.messages and not store.names(prefix):
+        raise store.no_queue(prefix, "no queue begins with")
     print_messages(
         out, page.messages, "no message matches",
         pipe="queue id state due priority group error body",
