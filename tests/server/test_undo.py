@@ -161,6 +161,17 @@ def test_no_caller_reaches_the_records(serve: Serve, make_token: Any) -> None:
     assert admin.post(f"{Q}/undo", {"undo": undo}).json["restored"] == 1
 
 
+def test_a_server_whose_store_is_a_server_has_that_one_note_and_take_back_changes(
+    serve: Serve, make_token: Any
+) -> None:
+    store = serve(auth="required")
+    relay = serve(store=f"http://:{make_token('shop', 'admin')}@127.0.0.1:{store.port}")
+    fill(relay, 3)
+    undo = relay.send("DELETE", f"{Q}/messages?group=g&undo=true").json["undo"]
+    assert sizes(relay)["delayed"] == 0
+    assert relay.post(f"{Q}/undo", {"undo": undo}).json["restored"] == 3
+
+
 def test_a_queue_on_a_server_needs_no_more_rights(serve: Serve, make_token: Any) -> None:
     server = serve(auth="required")
     text = make_token("shop", "produce", queues=["orders*"])

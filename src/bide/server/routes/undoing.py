@@ -127,7 +127,7 @@ PARTS = 20
 
 
 async def execute(service: Service, caller: Caller, command: Bulk | Undo) -> Part | Undone:
-    """Execute a command that no store executes itself.
+    """Execute a command that no store executes itself, but a server.
 
     What it puts back counts as a put: it needs room within the quotas. So do its notes, of changes
     that leave the messages in the store.
@@ -147,7 +147,9 @@ async def execute(service: Service, caller: Caller, command: Bulk | Undo) -> Par
     if isinstance(command, Bulk):
         allow(command.verb)
     await service.quotas.admit(caller, [command])
-    done: Part | Undone = await arun_steps(steps_of(command, takes_back=False, allow=allow), ask)
+    takes_back = service.lane.capabilities.takes_back  # a server: only it reaches the notes
+    steps = steps_of(command, takes_back=takes_back, allow=allow)
+    done: Part | Undone = await arun_steps(steps, ask)
     return done
 
 
