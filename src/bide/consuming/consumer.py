@@ -86,7 +86,7 @@ class Consumer(Claimer):
     def open(self) -> None:
         """Start to claim."""
         self.claims = self._loop.create_task(self.claim())
-        chores = self.settle(), self.beat(), self.report(), self.late_causes.keep()
+        chores = self.settle(), self.beat(), self.lapse(), self.report(), self.late_causes.keep()
         self.chores = [self._loop.create_task(chore) for chore in chores]
 
     async def close(self) -> None:
@@ -121,8 +121,6 @@ class Consumer(Claimer):
             await sleep(self._clock, pause)
             pause = beat
             now = self._clock.monotonic()
-            over = settling.lapsed(self._held(), now)
-            self._lose(over, "it could not be extended in time")
             due = settling.to_extend(self._held(), now, beat)
             if not due:
                 continue
@@ -139,6 +137,15 @@ class Consumer(Claimer):
                     one.expires = now + self._lease
                 elif one in self.running and not one.gone:  # else it has ended meanwhile
                     self._lose([one], str(outcome))
+
+    async def lapse(self) -> None:
+        """Give up leases that are over, also while the store leaves an extension unanswered."""
+        while True:
+            now = self._clock.monotonic()
+            over = settling.lapsed(self._held(), now)
+            self._lose(over, "it could not be extended in time")
+            ends = [one.expires for one in self._held()]
+            await sleep(self._clock, min(ends, default=now + self._lease) - now)
 
     def current(self) -> Tally:
         """Return the totals so far, and how much is running."""
