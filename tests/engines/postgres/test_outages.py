@@ -24,7 +24,7 @@ from bide.model.errors import (
 )
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Outcomes
-from tests.descriptors import low_ones_taken
+from tests.descriptors import low_ones_taken, one_left
 from tests.postgres_server import PostgresServer, new_folder
 
 
@@ -163,6 +163,14 @@ def test_a_process_with_many_open_files_hears(postgres_url: Callable[[], str]) -
         for engine in (other, sleeper):
             engine.close()
         assert listener.listen() == []
+
+
+def test_a_process_that_may_open_no_more_files_says_so(postgres_url: Callable[[], str]) -> None:
+    url = postgres_url() + "&reconnect=0s"
+    open_engine(url).close()
+    with one_left(), pytest.raises(StoreUnavailable, match=r"Too many open files.*ulimit"):
+        open_engine(url)
+    open_engine(url).close()
 
 
 def test_a_process_says_once_that_it_sleeps_until_it_is_woken(

@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from bide.engines.postgres.faults import translate
 from bide.engines.registry import seconds
-from bide.model.errors import InvalidArgument
+from bide.model.errors import InvalidArgument, StoreUnavailable
 
 OURS = ("schema", "listen", "reconnect")
 
@@ -57,6 +57,11 @@ class Settings:
             )
         except psycopg.Error as error:
             raise translate(error, self.place, sent=False) from error
+        except OSError as error:  # psycopg waits by another descriptor
+            raise StoreUnavailable(
+                f"{self.place}: no connection can be opened ({error}): see how many files this "
+                "process may open (ulimit -n)"
+            ) from error
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # of each BEGIN
         return connection
 
