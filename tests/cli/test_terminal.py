@@ -69,7 +69,7 @@ def test_a_search_by_error_shows_errors_on_a_usual_terminal(
     orders.put("y" * 500, id="order-7", group="customer:ann")
     orders.claim()[0].bury("ConnectionError: bank: gateway timeout, for the third time")
     screen = plain(terminal("search", "--error", "bank", COLUMNS="80")[0])
-    assert re.search(r"order-7 .*  Connecti…", screen)
+    assert re.search(r"order-7 .*  Connect\w*…", screen)
     assert all(len(line) <= 80 for line in screen.splitlines())
 
 
