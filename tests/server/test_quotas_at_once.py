@@ -1,12 +1,21 @@
 """Quotas hold for requests that come at the same time, and for what small requests store."""
 
+import asyncio
 import json
 import socket
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
-from bide.server.settings import Quota
+from bide.lane.shared import close_lane, open_lane
+from bide.model.commands import Put
+from bide.model.message import Item
+from bide.server.access.rights import Caller
+from bide.server.limits.quotas import Quotas
+from bide.server.limits.slow_reads import SlowReads
+from bide.server.problem import Problem
+from bide.server.settings import Quota, Settings
+from bide.server.shared_state import QuotaUsage
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve
 from tests.server.raw import request, status_of
@@ -33,6 +42,41 @@ def test_new_queues_that_are_put_to_at_once(serve: Serve, make_token: Any) -> No
         told = at_once(shop, "PUT", path, {"body": 1})
         assert told == ({201: 3, 507: AT_ONCE - 3} if start == "a" else {507: AT_ONCE})
     assert len(shop.get("/v1/queues").json["queues"]) == 3
+
+
+def test_queues_that_were_deleted_or_refused_leave_their_room_at_once(
+    serve: Serve, make_token: Any
+) -> None:
+    server = serve(auth="required", quotas={"shop": Quota(queues=1, max_body=100)})
+    shop = server.with_token(make_token("shop", "admin"))
+    large = shop.put("/v1/queues/a/messages/m", {"body": "x" * 200})
+    assert large.problem["type"].endswith("too-large")
+    assert shop.put("/v1/queues/b/messages/m", {"body": 1}).status == 201
+    assert shop.put("/v1/queues/c/messages/m", {"body": 1}).status == 507
+    shop.send("DELETE", "/v1/queues/b/messages/m")
+    assert shop.send("DELETE", "/v1/queues/b").status == 204
+    assert shop.put("/v1/queues/c/messages/m", {"body": 1}).status == 201
+
+
+def test_a_namespace_that_is_full_holds_up_no_other() -> None:
+    settings = Settings(quotas={"shop": Quota(queues=0), "inn": Quota(queues=1)})
+    lane, usage = open_lane("memory://full"), QuotaUsage()
+    quotas = Quotas(settings, lane, SlowReads(lane), usage)
+    served: list[str] = []
+
+    async def put(queue: str) -> None:
+        caller = Caller(queue.partition("/")[0], frozenset(["put"]))
+        with suppress(Problem):
+            await quotas.admit(caller, [Put(queue, [Item("m", b"1")])])
+        served.append(queue)
+
+    async def story() -> None:
+        await asyncio.gather(*(put(f"shop/{n}") for n in range(AT_ONCE)), put("inn/a"))
+
+    asyncio.run(story())
+    assert served.index("inn/a") < AT_ONCE / 2
+    usage.close()
+    close_lane(lane)
 
 
 def test_subscriptions_that_are_made_at_once(serve: Serve, make_token: Any) -> None:
@@ -63,7 +107,7 @@ def test_settings_make_no_queues_beyond_the_quota(serve: Serve, make_token: Any)
 
 
 def test_what_is_noted_of_changes_needs_room(serve: Serve, make_token: Any) -> None:
-    server = serve(auth="required", quotas={"shop": Quota(stored=20_000)})
+    server = serve(auth="required", quotas={"shop": Quota(stored=30_000)})
     shop = server.with_token(make_token("shop", "admin"))
     for id in "abcde":
         body = {"body": "x" * 2_000, "group": "g", "delay": "1h"}
@@ -72,7 +116,7 @@ def test_what_is_noted_of_changes_needs_room(serve: Serve, make_token: Any) -> N
         shop.send("PATCH", f"{Q}/messages?group=g&undo=true", {"delay": "2h"}) for _ in range(4)
     ]
     assert [one.status for one in moves] == [200, 200, 507, 507]
-    assert "may take 20,000 bytes" in moves[-1].problem["detail"]
+    assert "may take 30,000 bytes" in moves[-1].problem["detail"]
     assert shop.get("/v1/usage").json["queues"] == 1
     undo = {"undo": moves[0].json["undo"]}
     assert shop.post(f"{Q}/undo", undo).json["taken"] == 5  # moved again since

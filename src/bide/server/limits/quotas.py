@@ -9,6 +9,7 @@ count, what leaves is seen by the next; and a count that took long is not repeat
 import asyncio
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from math import ceil
@@ -45,9 +46,6 @@ SHARE = 20
 CARRIED = 256 * 1024
 """Bytes of requests and answers after which a process tells the others of them."""
 
-UNDER_WAY = 10.0
-"""Seconds in which a queue that was let in is expected in the store."""
-
 ENDED = 256
 """Bytes that a queue with a history remembers of a message beside results and reasons, about."""
 
@@ -78,9 +76,14 @@ class Quotas:
     clock: Clock = SYSTEM_CLOCK
     _queues: dict[str | None, set[str]] = field(default_factory=dict, init=False)
     """The queues, by their full names, that a namespace is known to have or have had."""
-    _new: dict[str | None, dict[str, float]] = field(default_factory=dict, init=False)
-    """When queues were let in that were not seen in the store yet."""
-    _naming: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _new: defaultdict[str | None, set[str]] = field(
+        default_factory=lambda: defaultdict(set), init=False
+    )
+    """New queues of requests that are under way: the store may not show them yet."""
+    _naming: defaultdict[str | None, asyncio.Lock] = field(
+        default_factory=lambda: defaultdict(asyncio.Lock), init=False
+    )
+    """By namespace: no other waits for one whose queues are looked up again and again."""
     _counting: dict[tuple[What, str | None], asyncio.Task[None]] = field(
         default_factory=dict, init=False
     )
@@ -279,21 +282,21 @@ class Quotas:
         if most is None or (known is not None and known.issuperset(queues)):
             return
         wanted = {queue for queue in queues if not is_register(queue)}
-        async with self._naming:  # or several callers would fill the same room
-            known, new = self._queues.get(namespace), self._new.setdefault(namespace, {})
+        async with self._naming[namespace]:  # or several callers would fill the same room
+            known, new = self._queues.get(namespace), self._new[namespace]
             if known is None or len(known | wanted) > most:
+                under_way = new.copy()  # before the store is asked: some may end meanwhile
                 whole = msgspec.structs.replace(caller, queues=ALL_QUEUES)
-                names, since = set(await self._names(whole)), time.monotonic() - UNDER_WAY
-                for name in [one for one, moment in new.items() if one in names or moment < since]:
-                    del new[name]
-                known = self._queues[namespace] = names | new.keys()
+                known = self._queues[namespace] = under_way.union(await self._names(whole))
             if len(known | wanted) > most and not known.issuperset(wanted):
                 raise _exceeded(
                     f"the namespace may have {most:,} queues and has {len(known):,}; use these, "
                     "delete empty ones, or ask for a larger quota (queues)",
                     "queue",
                 )
-            new.update(dict.fromkeys(wanted - known, time.monotonic()))
+            if (mine := wanted - known) and (request := asyncio.current_task()) is not None:
+                new.update(mine)
+                request.add_done_callback(lambda _: new.difference_update(mine))
             known.update(wanted)
 
     async def _count(self, caller: Caller, what: What, every: float, *, waits: bool = True) -> None:
