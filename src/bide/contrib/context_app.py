@@ -11,8 +11,6 @@ from bide.consuming.handling import Handling
 from bide.consuming.queue_handlers import QueueHandlers
 from bide.worker.app.app import App
 
-__all__ = ["ContextApp"]
-
 
 class ContextApp(App):
     """A `bide.App` whose handlers, sources and schedules run in a context of the framework."""

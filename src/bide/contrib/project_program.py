@@ -9,8 +9,6 @@ import click
 
 from bide.cli.program import Program, main
 
-__all__ = ["ProjectProgram"]
-
 
 class ProjectProgram(Program):
     """The commands of bide, with defaults of a project. A worker needs no name of an app.

@@ -27,8 +27,6 @@ from bide.model.errors import InvalidArgument
 from bide.model.message import MAX_ATTEMPTS
 from bide.observing import spans
 
-__all__ = ["BideIntegration"]
-
 ORIGIN = "auto.queue.bide"
 TRACE = ("sentry-trace", "baggage")
 """The headers of a message that continue the trace of its put."""

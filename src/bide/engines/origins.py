@@ -8,8 +8,6 @@ import msgspec
 from bide.model.commands import Cancel, Origin, Put, Reschedule
 from bide.model.replies import Outcome, Outcomes, Reply
 
-__all__ = ["Forwarded", "executed_once"]
-
 Forwarded = Put | Cancel | Reschedule
 """Commands that an outbox holds."""
 

@@ -14,22 +14,6 @@ from bide.engines.port import Engine, Guest
 from bide.model.errors import InvalidArgument
 from bide.model.times import milliseconds
 
-__all__ = [
-    "DEFAULT_URL",
-    "ENTRY_POINTS",
-    "absolute",
-    "default_url",
-    "guest",
-    "is_server",
-    "is_this_machine",
-    "lives_alone",
-    "mask",
-    "module_of",
-    "opener",
-    "options",
-    "seconds",
-]
-
 DEFAULT_URL = "sqlite:///bide.db"
 
 

@@ -33,8 +33,6 @@ from bide.model.errors import (
 from bide.model.replies import Outcomes, Reply
 from bide.outbox.rows import Row, Table, name_of
 
-__all__ = ["Forwarder", "table_of"]
-
 BATCH = 500
 """How many rows are forwarded together at most."""
 

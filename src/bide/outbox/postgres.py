@@ -11,8 +11,6 @@ from bide.engines.waiting import readable
 from bide.model.limits import MAX_BYTES
 from bide.outbox.rows import CHANNEL, CREATE_TABLES, Row
 
-__all__ = ["PostgresTable"]
-
 _NAME = """
 SELECT pg_catalog.format(
   'postgresql-%s-%s-%s', system_identifier, d.oid, 'bide_outbox'::regclass::oid

@@ -13,10 +13,6 @@ from bide.model import commands as cmd
 from bide.model.errors import AccessDenied, InvalidArgument, WrongConnection
 from bide.model.replies import Outcome, Outcomes, Reply, Settings
 
-__all__ = [
-    "CHANNEL", "CREATE_TABLES", "TABLES", "Row", "Table", "name_of", "outbox", "pending", "timed",
-]  # fmt: skip
-
 TABLES = ("bide_outbox", "bide_outbox_dead", "bide_outbox_name")
 """All tables of an outbox; the last one on SQLite only, where the forwarder makes it."""
 

@@ -14,8 +14,6 @@ from pathlib import Path
 from bide.model.limits import MAX_BYTES
 from bide.outbox.rows import CREATE_TABLES, Row
 
-__all__ = ["SqliteTable"]
-
 _NAME_TABLE = "CREATE TABLE IF NOT EXISTS bide_outbox_name (name TEXT NOT NULL)"
 _NAME = "SELECT name FROM bide_outbox_name"
 _GIVE_NAME = """

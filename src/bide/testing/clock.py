@@ -12,8 +12,6 @@ from collections.abc import Callable
 from bide.clock import Timer
 from bide.model.times import Duration, milliseconds, to_datetime, unix
 
-__all__ = ["FakeClock"]
-
 NS = 1_000_000_000  # nanoseconds in a second
 
 

@@ -9,8 +9,6 @@ from bide.engines.port import Capabilities, Engine, LeavesBeforeFork, Notifier
 from bide.model.commands import Command
 from bide.model.replies import Reply
 
-__all__ = ["EngineWrapper", "Fault", "FlakyEngine"]
-
 
 class EngineWrapper:
     """Does what another engine does.

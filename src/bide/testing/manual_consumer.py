@@ -16,8 +16,6 @@ from bide.model.commands import Claim, Scan
 from bide.model.message import Message
 from bide.model.replies import Claimed, Outcome, Page
 
-__all__ = ["Handled", "ManualConsumer"]
-
 HOLDER = "test"
 
 

@@ -26,8 +26,6 @@ from bide.queue.sync import Queue
 from bide.testing.clock import FakeClock
 from bide.testing.faults import EngineWrapper
 
-__all__ = ["PutRecord", "ScratchStore"]
-
 PAGE = 500
 SHOWN = 10
 """How many puts a failed assertion lists."""

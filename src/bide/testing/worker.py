@@ -15,8 +15,6 @@ from bide.worker.app.lifespan import lifespan
 from bide.worker.app.loading import check_app
 from bide.worker.process.runner import chosen
 
-__all__ = ["AsyncManualWorker", "AsyncWorkerFactory", "ManualWorker", "WorkerFactory"]
-
 T = TypeVar("T")
 Answer = TypeVar("Answer")
 """What a method returns: what was handled, or a coroutine that returns it."""

@@ -25,8 +25,6 @@ from bide.queue.sync import Queue
 from bide.worker.app.app import SYNC_CONCURRENCY, App
 from bide.worker.app.lifespan import Lifespan
 
-__all__ = ["AsyncResult", "Celery"]
-
 _NOT_THERE = {
     "conf": "options are arguments of Celery(...) and @app.task(...)",
     "control": "revoke with app.AsyncResult(id).revoke(), look with bide top and bide scan",

@@ -19,9 +19,6 @@ from bide.queue.takeover.celery_huey import TaskMessage, encoded, id_of
 from bide.queue.takeover.source import iso_seconds
 from bide.worker.app.app import App
 
-__all__ = ["Delays", "Publisher", "install"]
-
-
 CONCURRENCY = 8
 """How many tasks a process publishes at a time, each over a connection of its own."""
 

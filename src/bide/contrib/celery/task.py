@@ -19,8 +19,6 @@ from bide.queue.takeover.source import iso_seconds
 if TYPE_CHECKING:
     from bide.contrib.celery.app import AsyncResult, Celery
 
-__all__ = ["NO_CANVAS", "MaxRetriesExceeded", "Task", "TaskOptions", "call_of"]
-
 NO_CANVAS = "bide has no canvas; let a task send the next one when it ends"
 
 _WITHIN = "put a message within the transaction, with bide.contrib.django.Queue"

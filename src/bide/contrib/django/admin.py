@@ -23,8 +23,6 @@ from bide.model.message import Message
 if TYPE_CHECKING:
     from bide.dashboard.wsgi_app import ThreadedDashboard
 
-__all__ = ["PendingMessages", "StoreAdmin", "access_of", "answer", "close"]
-
 TITLES = ("id", "queue", "state", "due", "attempts", "last error")
 
 SHOWN = 50

@@ -11,8 +11,6 @@ from bide.contrib.context_app import ContextApp
 from bide.contrib.django.conf import store_url
 from bide.worker.app.lifespan import Lifespan
 
-__all__ = ["App", "app"]
-
 
 class App(ContextApp):
     """A `bide.App` on the store of the setting `BIDE`, for handlers that use Django's database.

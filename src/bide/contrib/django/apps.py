@@ -12,8 +12,6 @@ from bide.contrib.django.conf import configuration, has_outbox, in_database, sto
 from bide.engines.registry import lives_alone, mask, opener
 from bide.model.errors import InvalidArgument
 
-__all__ = ["BideConfig", "check_settings"]
-
 
 class BideConfig(AppConfig):
     """The application `bide`."""

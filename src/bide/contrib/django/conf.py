@@ -13,8 +13,6 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.db import connections
 
-__all__ = ["Configuration", "configuration", "has_outbox", "in_database", "store_url", "url_of"]
-
 OUTBOX = "bide.contrib.django.outbox"
 
 LIBPQ_NOT = {"isolation_level", "assume_role", "pool", "server_side_binding", "cursor_factory"}

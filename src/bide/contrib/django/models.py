@@ -2,8 +2,6 @@
 
 from django.db import models
 
-__all__ = ["PERMISSIONS", "Store"]
-
 PERMISSIONS = {
     "bodies": "Can see bodies and headers of messages",
     "cancel": "Can cancel messages",

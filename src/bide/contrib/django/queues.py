@@ -23,8 +23,6 @@ from bide.queue.detour import is_detoured
 from bide.queue.transfer import Imported
 from bide.within import dialect_of
 
-__all__ = ["AsyncQueue", "OfSettings", "Queue", "group_of"]
-
 R = TypeVar("R")
 
 _log = logging.getLogger("bide.django")

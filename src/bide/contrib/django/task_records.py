@@ -16,11 +16,6 @@ from bide.model.ended import End
 from bide.model.message import Failure, Message
 from bide.model.times import to_datetime
 
-__all__ = [
-    "Record", "WorkerLost", "began", "errors_of", "record_of", "result_of", "result_of_message",
-    "time_of",
-]  # fmt: skip
-
 
 class WorkerLost(Exception):
     """The process that ran a task died, or lost its lease."""

@@ -51,8 +51,6 @@ from bide.model.message import ATTEMPTS, MAX_ATTEMPTS, Message
 from bide.model.replies import Explained
 from bide.model.times import Duration, milliseconds
 
-__all__ = ["BideBackend", "BideTask"]
-
 PREFIX = "tasks."
 """Before the name of a queue of Django, in the store."""
 

@@ -20,8 +20,6 @@ from bide.testing import AsyncManualWorker, Handled, ScratchStore
 from bide.testing.worker import LIMIT, PATIENCE, Errors
 from bide.worker.app.app import App
 
-__all__ = ["BideTestMixin", "DjangoWorker", "close_connections"]
-
 
 class DjangoWorker:
     """A worker that a test drives, whose handlers run in the test's own thread.

@@ -12,8 +12,6 @@ import bide
 from bide.contrib.django.conf import configuration
 from bide.worker.app.loading import load
 
-__all__ = ["app"]
-
 
 def _is_of_django(handler: logging.Handler) -> bool:
     """Tell whether Django made a handler that prints, and not the settings of the project."""

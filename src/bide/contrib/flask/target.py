@@ -8,8 +8,6 @@ from flask.cli import ScriptInfo
 from bide.contrib.flask import NAME
 from bide.model.errors import InvalidArgument
 
-__all__ = ["app"]  # noqa: F822  (__getattr__ has it)
-
 
 def __getattr__(name: str) -> Any:
     """Return the extension of the application that FLASK_APP names, or that Flask finds.

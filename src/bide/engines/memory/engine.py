@@ -33,9 +33,6 @@ from bide.model.replies import (
 )
 from bide.model.times import LIMITS
 
-__all__ = ["MemoryEngine"]
-
-
 Change = Callable[[QueueState, Record, Any, int, int], verbs.Done]
 
 

@@ -18,8 +18,6 @@ from bide.model.rank import delayed_rank, delayed_reach, ready_rank
 from bide.model.replies import PAUSES, Died, Flow, Pause
 from bide.model.times import LIMITS
 
-__all__ = ["QueueState"]
-
 _WAITING: tuple[State, State] = ("ready", "delayed")
 Entry = tuple[int, int, Record]  # rank, sequence number, record: unique, so records never compare
 

@@ -30,8 +30,6 @@ from bide.model.message import REASON_LENGTH, STATES
 from bide.model.replies import PAUSES, Affected, Deleted, Outcome, Outcomes, Reply, Settings
 from bide.model.times import LIMITS
 
-__all__ = ["change_outcomes", "is_one_call", "replies"]
-
 
 def replies(batch: Batch, commands: Sequence[cmd.Command]) -> list[Reply]:
     """Carry out commands in order."""

@@ -14,8 +14,6 @@ from bide.model import commands as cmd
 from bide.model.message import ATTEMPTS, STATES, Item
 from bide.model.replies import Outcome, Outcomes, Reply
 
-__all__ = ["only_puts", "outcome", "put_one", "put_outcomes", "puts", "some"]
-
 _encode = msgspec.json.encode
 _int4 = struct.Struct("!i").pack
 _int8 = struct.Struct("!q").pack

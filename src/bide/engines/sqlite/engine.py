@@ -35,8 +35,6 @@ from bide.model.errors import Closed, StoreCorrupt, StoreFull
 from bide.model.message import State
 from bide.model.replies import Outcome, Outcomes, Reply, Settings
 
-__all__ = ["SqliteEngine"]
-
 CHECK_EVERY = 0.02
 """How often, in seconds, the engine checks at most whether the file is still the same, whether the
 disk has room, and whether another process listens: checks on the path of every command."""

@@ -22,9 +22,6 @@ from bide.testing.conformance.driver import (
     numbered,
 )  # fmt: skip
 
-__all__ = ["BatchCases"]
-
-
 LEASED: list[tuple[int, int | None]] = [(10, None), (1, None), (10, HOUR), (10, 0)]
 """The attempts of leased messages, and when their successors are due, if they have one."""
 

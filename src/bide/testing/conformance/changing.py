@@ -10,8 +10,6 @@ from bide.model.message import IN_TRANSIT, Failure
 from bide.model.replies import Outcome
 from bide.testing.conformance.driver import HOUR, RICH, START, Driver, done, leases
 
-__all__ = ["ChangeCases"]
-
 CHANGES: list[dict[str, Any]] = [
     {"data": b'{"b": 2}'}, {"data": b"\xff", "json": False}, {"data": b"", "json": False},
     {"priority": 255}, {"priority": 0}, {"attempts": 9}, {"expires": 7}, {"expires": None},

@@ -10,8 +10,6 @@ from bide.model.rank import PROMOTE
 from bide.model.replies import Claimed, Died
 from bide.testing.conformance.driver import HOUR, START, Driver, ids_of, leases, numbered
 
-__all__ = ["ClaimCases"]
-
 ORDERS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "due": [("late", {"at": START - 2}), ("early", {"at": START - 9})],
     "ties": [(f"m{number}", {"at": START}) for number in range(24, -1, -1)],

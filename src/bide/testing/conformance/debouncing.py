@@ -10,8 +10,6 @@ from bide.model.message import Item, State
 from bide.model.replies import Died, Outcome
 from bide.testing.conformance.driver import HOUR, LEASE_ENDS, RICH, START, Driver
 
-__all__ = ["DebounceCases"]
-
 
 def put(
     driver: Driver, data: bytes = b"1", delay: int = 50, latest: int = 200, **more: Any

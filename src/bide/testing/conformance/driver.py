@@ -27,10 +27,6 @@ from bide.model.replies import (
 )
 from bide.testing.conformance.watch import Watch, audit
 
-__all__ = [
-    "HOUR", "LEASE_ENDS", "RICH", "START", "Driver", "done", "ids_of", "leases", "numbered",
-]  # fmt: skip
-
 START = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
 HOUR = 3_600_000
 RICH: dict[str, Any] = {

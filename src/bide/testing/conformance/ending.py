@@ -13,8 +13,6 @@ from bide.model.message import FORGET, LAPSED, Failure
 from bide.model.replies import Affected
 from bide.testing.conformance.driver import HOUR, START, Driver, done, numbered
 
-__all__ = ["EndCases"]
-
 
 def end(how: str, by: str | None = None, moment: int = 0, attempt: int = 0, **more: Any) -> End:
     """Return an end, `moment` milliseconds after the start; an ack of what was claimed when due."""

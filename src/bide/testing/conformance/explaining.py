@@ -10,9 +10,6 @@ from bide.model.times import interval
 from bide.testing.conformance.driver import HOUR, START, Driver, ids_of, leases, numbered
 from bide.testing.conformance.limiting import limited, put
 
-__all__ = ["ExplainCases", "LimitReportCases"]
-
-
 SHARED = ["state", "due", "planned", "priority", "attempt", "attempts", "holder", "until", "ended"]
 """What a message tells, too."""
 

@@ -11,12 +11,11 @@ from bide.model.message import Item
 from bide.model.replies import Outcome, Outcomes, expect
 from bide.testing.conformance.driver import HOUR, START, Driver, done, numbered
 
-__all__ = ["ForwardCases"]
-
 either = pytest.mark.parametrize("conflict", ["keep", "replace"])
 
 
 def origin(rows: str, outbox: str = "shop", before: str = "") -> cmd.Origin:
+    """Return the origin of commands, with the names of rows in one text."""
     return cmd.Origin(outbox, rows.split(), before)
 
 
@@ -28,6 +27,7 @@ def put(driver: Driver, ids: str, rows: str, conflict: Any = "keep", outbox: str
 
 
 def again(*ids: str) -> list[Outcome]:
+    """Return the outcomes of rows that were executed before."""
     return [Outcome(id, False, "forwarded") for id in ids]
 
 

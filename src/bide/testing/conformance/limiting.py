@@ -21,8 +21,6 @@ from bide.testing.conformance.driver import (
     numbered,
 )  # fmt: skip
 
-__all__ = ["LimitCases", "limited", "put"]
-
 
 def put(driver: Driver, text: str, **fields: Any) -> None:
     """Put messages such as "a1": group "a"; those that begin with "-" have none."""

@@ -22,8 +22,6 @@ from bide.model.replies import (
 )  # fmt: skip
 from bide.testing.conformance.driver import HOUR, RICH, START, Driver, leases
 
-__all__ = ["PutCases"]
-
 GIVEN: dict[str, Any] = {
     **RICH, "attempt": 2, "failures": (Failure(1, 2, "w", "no"), Failure(2, 5, "w2", "!", 3)),
 }  # fmt: skip

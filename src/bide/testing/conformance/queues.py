@@ -20,8 +20,6 @@ from bide.model.replies import (
 )
 from bide.testing.conformance.driver import HOUR, START, Driver, done, numbered
 
-__all__ = ["QueueCases"]
-
 FAR = 4_500_000_000_000  # 2112
 RULES: list[tuple[dict[str, Any], str]] = [
     ({"group": "g"}, "bcd"), ({"group": "g", "after": START + 4}, "cd"),

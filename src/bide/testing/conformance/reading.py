@@ -12,8 +12,6 @@ from bide.model.message import STATES, Item
 from bide.model.replies import Counts, Flow, Forecasted, Found, Sizes
 from bide.testing.conformance.driver import HOUR, START, Driver, ids_of, numbered
 
-__all__ = ["ReadCases"]
-
 SCANS: list[tuple[Any, dict[str, Any], str]] = [
     ("delayed", {"after": START + 2, "before": START + 4}, "d2 d3"),
     ("delayed", {"after": START + 5}, "d5 d6"), ("delayed", {"before": START + 1}, ""),

@@ -24,11 +24,6 @@ from bide.model.times import LIMITS
 from bide.testing.conformance.driver import START, Driver
 from bide.testing.conformance.watch import Watch, audit, dump
 
-__all__ = [
-    "QUEUES", "Player", "Script", "ScriptCases", "clear", "limited_scripts", "scripts",
-    "searching",
-]  # fmt: skip
-
 EXAMPLES = int(os.environ.get("BIDE_EXAMPLES", "200"))
 
 searching = settings(

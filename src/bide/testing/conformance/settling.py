@@ -9,8 +9,6 @@ from bide.model.message import KEPT_FAILURES, Failure
 from bide.model.replies import Outcome
 from bide.testing.conformance.driver import HOUR, START, Driver
 
-__all__ = ["SettleCases"]
-
 
 class SettleCases:
     """What these commands promise."""

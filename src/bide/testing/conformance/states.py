@@ -12,8 +12,6 @@ from bide.model.message import STATES, Item, State
 from bide.model.replies import Outcome
 from bide.testing.conformance.driver import START, Driver, done
 
-__all__ = ["StateCases"]
-
 
 class Verb(NamedTuple):
     """A command that names messages."""

@@ -12,8 +12,6 @@ from bide.model.times import interval
 from bide.testing.conformance.driver import HOUR, START, Driver, ids_of, leases, numbered
 from bide.testing.conformance.limiting import limited, put
 
-__all__ = ["BurstCases", "TurnCases"]
-
 
 def one_by_one(driver: Driver) -> str:
     """Claim messages one at a time until none comes; return them in their order."""

@@ -12,8 +12,6 @@ from bide.model.lifecycle import TRANSITIONS, Transition
 from bide.model.message import EXPIRED_KEEP, LAPSED, Failure, Item, Message, State, remember
 from bide.model.replies import Claimed, Counts, Page, Reply, expect
 
-__all__ = ["Watch", "audit", "dump", "reply_of"]
-
 R = TypeVar("R", bound=Reply)
 
 EVERYTHING = 100_000

@@ -2,8 +2,6 @@
 
 from django.apps import AppConfig
 
-__all__ = ["OutboxConfig"]
-
 
 class OutboxConfig(AppConfig):
     """The tables `bide_outbox` and `bide_outbox_dead`."""
