@@ -10,6 +10,7 @@ import pytest
 from bide.engines.postgres import PostgresEngine
 from bide.model import commands as cmd
 from bide.model.message import Item
+from bide.model.rank import PROMOTE
 from bide.model.replies import Claimed, Counts
 from bide.queue.results import Audit
 from tests.postgres_server import BOUND
@@ -24,7 +25,7 @@ OF_MESSAGES = {
     "the counter of what is kept": "INSERT INTO tally SELECT id, 'kept', -1, -1 FROM queue",
     "the counter of an hour": "UPDATE tally SET hour = hour + 1 WHERE hour > 0",
     "a message that is gone": "DELETE FROM message WHERE id = 'a2'",
-    "a message of another queue": "UPDATE message SET queue = queue + 1 WHERE id = 'a2'",
+    "a message of another queue": "UPDATE message SET queue = queue + 9 WHERE id = 'a2'",
     "a message in another state": "UPDATE message SET state = 3 WHERE id = 'a2'",
     "a message in no state": "UPDATE message SET state = 9 WHERE id = 'a2'",
     "a kept message in no state": "UPDATE message SET state = 9 WHERE id = 'k1'",
@@ -44,7 +45,8 @@ OF_LIMITS = {
     "the leases of a group": "UPDATE turn SET running = running + 1 WHERE name = 'b'",
     "the leases of a group that has none":
         "INSERT INTO turn SELECT limited, 'x', 0, 1, 1 FROM queue",
-    "a line of no group": "DELETE FROM turn WHERE name = 'c'",
+    "a line of no group":
+        "DELETE FROM turn WHERE name = 'c' AND limited = (SELECT min(id) FROM limited)",
     "a line without turns": "UPDATE turn SET standing = 0 WHERE name = 'c'",
     "the leases of the queue": "UPDATE limited SET running = running + 1",
     "a lease that has ended":
@@ -69,15 +71,18 @@ def alter(engine: PostgresEngine, user: psycopg.Connection[Any]) -> Alter:
     return alter
 
 
-def _fill(engine: PostgresEngine) -> None:
+def _fill(engine: PostgresEngine, *settings: cmd.Configure) -> None:
     """Put messages that are then in each state; `a` has as many leases as it may have."""
-    items = [Item(id, b"1", group=id[0]) for id in ("k1", "b1", "a1", "a2", "c1")]
-    items.append(Item("later", b"1", delay=HOUR, priority=5))
-    engine.execute([cmd.Configure("q", keep=HOUR), cmd.Put("q", items)], NOW)
-    (claimed,) = engine.execute([cmd.Claim("q", 3, HOUR, "w")], NOW)
+    engine.execute([*settings, cmd.Configure("q", keep=HOUR)], NOW)
+    named = [Item(id, b"1", group=id[0]) for id in ("k1", "b1", "a1", "a2", "c1")]
+    items = [Item("n1", b"1"), *named, Item("later", b"1", delay=HOUR, priority=5)]
+    engine.execute([cmd.Put("q", items)], NOW)
+    (claimed,) = engine.execute([cmd.Claim("q", 4, HOUR, "w")], NOW)
     assert isinstance(claimed, Claimed)
-    assert [message.id for message in claimed.messages] == ["k1", "b1", "a1"]
+    assert [message.id for message in claimed.messages] == ["n1", "k1", "b1", "a1"]
     engine.execute([cmd.Ack("q", [cmd.Lease("k1", claimed.token)])], NOW)
+    others = [cmd.Configure("other", limit=9), cmd.Put("other", items)]
+    engine.execute([*others, cmd.Claim("other", 3, HOUR, "w")], NOW)
 
 
 def _audit(engine: PostgresEngine) -> Audit:
@@ -91,8 +96,7 @@ def _audit(engine: PostgresEngine) -> Audit:
 def test_messages_that_contradict_the_counters_are_found(
     engine: PostgresEngine, alter: Alter, damage: str, limited: bool
 ) -> None:
-    engine.execute([LIMITS] if limited else [], NOW)
-    _fill(engine)
+    _fill(engine, *[LIMITS] * limited)
     assert _audit(engine)
     alter(OF_MESSAGES[damage])
     assert not _audit(engine)
@@ -102,11 +106,19 @@ def test_messages_that_contradict_the_counters_are_found(
 def test_lines_that_contradict_the_messages_are_found(
     engine: PostgresEngine, alter: Alter, damage: str
 ) -> None:
-    engine.execute([LIMITS], NOW)
-    _fill(engine)
+    _fill(engine, LIMITS)
     assert _audit(engine)
     alter(OF_LIMITS[damage])
     assert (_audit(engine).counts.strays or 0) > 0
+
+
+def test_lines_that_do_not_have_all_messages_yet_contradict_nothing(
+    engine: PostgresEngine,
+) -> None:
+    items = [Item(f"a{n}", b"1", group=f"g{n}", priority=1) for n in range(PROMOTE + 10)]
+    commands = [cmd.Put("q", items), *[cmd.Claim("q", 1, HOUR, "w")] * 2]  # all are ready
+    engine.execute([*commands, LIMITS], NOW)
+    assert _audit(engine)
 
 
 def test_an_audit_takes_no_longer_for_each_group_the_more_there_are(
