@@ -81,8 +81,8 @@ def _fill(engine: PostgresEngine, *settings: cmd.Configure) -> None:
     assert isinstance(claimed, Claimed)
     assert [message.id for message in claimed.messages] == ["n1", "k1", "b1", "a1"]
     engine.execute([cmd.Ack("q", [cmd.Lease("k1", claimed.token)])], NOW)
-    others = [cmd.Configure("other", limit=9), cmd.Put("other", items)]
-    engine.execute([*others, cmd.Claim("other", 3, HOUR, "w")], NOW)
+    engine.execute([cmd.Configure("other", limit=9), cmd.Put("other", items)], NOW)
+    engine.execute([cmd.Claim("other", 3, HOUR, "w"), cmd.Release("other", ["k1"])], NOW)
 
 
 def _audit(engine: PostgresEngine) -> Audit:
@@ -116,8 +116,8 @@ def test_lines_that_do_not_have_all_messages_yet_contradict_nothing(
     engine: PostgresEngine,
 ) -> None:
     items = [Item(f"a{n}", b"1", group=f"g{n}", priority=1) for n in range(PROMOTE + 10)]
-    commands = [cmd.Put("q", items), *[cmd.Claim("q", 1, HOUR, "w")] * 2]  # all are ready
-    engine.execute([*commands, LIMITS], NOW)
+    claim = cmd.Claim("q", 1, HOUR, "w")
+    engine.execute([cmd.Put("q", items), claim, claim, LIMITS], NOW)  # all are ready
     assert _audit(engine)
 
 
