@@ -16,9 +16,9 @@ import bide
 from bide.engines.port import Notifier
 from bide.engines.postgres import PostgresEngine, from_url
 from bide.model import commands as cmd
-from bide.model.message import Item
-from bide.model.replies import Claimed, Counts
+from bide.model.replies import Claimed
 from bide.model.times import CREDIT
+from tests.engines.postgres.claims import claim, counts, ids, leases, put
 from tests.postgres_server import BOUND, PostgresServer, until
 
 MESSAGES, PROCESSES = 150, 5
@@ -41,32 +41,6 @@ def user(postgres: PostgresServer, engine: PostgresEngine) -> Iterator[psycopg.C
     with psycopg.connect(postgres.url) as connection:
         yield connection
         connection.rollback()
-
-
-def put(engine: PostgresEngine, text: str, queue: str = "q", **fields: Any) -> None:
-    items = [Item(id, b"1", group=id[0], **fields) for id in text.split()]
-    engine.execute([cmd.Put(queue, items)])
-
-
-def claim(engine: PostgresEngine, count: int = 10, queue: str = "q") -> Claimed:
-    (reply,) = engine.execute([cmd.Claim(queue, count, 60_000, "w")])
-    assert isinstance(reply, Claimed)
-    return reply
-
-
-def ids(claimed: Claimed) -> list[str]:
-    return [message.id for message in claimed.messages]
-
-
-def leases(claimed: Claimed) -> list[cmd.Lease]:
-    return [cmd.Lease(message.id, claimed.token) for message in claimed.messages]
-
-
-def counts(engine: PostgresEngine) -> Counts:
-    (reply,) = engine.execute([cmd.Count("q", recount=True)])
-    assert isinstance(reply, Counts)
-    assert (reply.recount, reply.strays) == (reply.sizes, 0)
-    return reply
 
 
 def test_what_an_open_transaction_has_locked_stops_no_claim(
@@ -126,58 +100,6 @@ def test_a_lease_that_is_over_and_locked_is_not_asked_for_again_at_once(
     assert claim_at(now + 60).next == 10
     user.rollback()
     assert ids(claim_at(now + 60)) == ["a1"]
-
-
-def test_limits_that_come_while_a_transaction_is_open_hold_for_what_it_does(
-    engine: PostgresEngine, user: psycopg.Connection[Any]
-) -> None:
-    """It has begun before the limits, and makes a message ready after they were set."""
-    put(engine, "a1 a2", attempts=9)
-    (lease, _) = leases(claim(engine))
-    user.execute("SELECT pg_current_xact_id()")
-    engine.execute([cmd.Configure("q", limit=1)])
-    assert ids(claim(engine)) == []
-    user.execute(
-        f"UPDATE {engine.schema}.message SET state = 1, limited = NULL, token = NULL,"
-        f" rank = {engine.schema}._rank(1, due, priority) WHERE id = %s".encode(), (lease.id,),
-    )  # fmt: skip
-    user.execute(
-        f"INSERT INTO {engine.schema}.lease_end (limited, name, ended, entered, moment)"
-        f" SELECT limited, 'a', 1, false, 0 FROM {engine.schema}.queue".encode()
-    )
-    claim(engine, 0)
-    user.commit()
-    engine.execute([cmd.Release("q", ["a2"])])
-    assert ids(claim(engine)) == ["a1"]
-
-
-def test_a_lease_that_is_locked_while_limits_are_set_counts_later(
-    engine: PostgresEngine, user: psycopg.Connection[Any]
-) -> None:
-    put(engine, "a1 a2", attempts=9)
-    assert ids(claim(engine, 1)) == ["a1"]
-    user.execute(f"SELECT FROM {engine.schema}.message WHERE id = 'a1' FOR UPDATE")
-    engine.execute([cmd.Configure("q", limit=1)])
-    assert counts(engine).sizes.leased == 1
-    user.rollback()
-    assert ids(claim(engine)) == []
-    assert counts(engine).sizes.leased == 1
-
-
-def test_a_lease_that_is_locked_at_each_claim_after_limits_were_set_counts_later(
-    engine: PostgresEngine, user: psycopg.Connection[Any]
-) -> None:
-    put(engine, "a1 a2 a3", attempts=9)
-    assert ids(claim(engine, 1)) == ["a1"]
-    for change in (cmd.Configure("q", limit=2), cmd.Claim("q", 0, 60_000, "w")):
-        user.execute(f"SELECT FROM {engine.schema}.message WHERE id = 'a1' FOR UPDATE")
-        engine.execute([change])
-        user.rollback()
-    user.execute(f"SELECT FROM {engine.schema}.message WHERE id = 'a1' FOR UPDATE")
-    assert ids(claim(engine, 1)) == ["a2"]
-    user.rollback()
-    assert ids(claim(engine)) == []
-    assert counts(engine).sizes.leased == 2
 
 
 def test_claims_of_several_limited_queues_wait_in_no_circle(

@@ -193,7 +193,7 @@ BEGIN
   SELECT l.running + count(*), array_agg(name) INTO l.running, names FROM counted;
   PERFORM _stand(l, names, p_us);
   IF l.lined = '{-1,-1}' THEN
-    l.horizon := coalesce(l.horizon, pg_snapshot_xmax(pg_current_snapshot())::text::bigint);
+    l.horizon := coalesce(l.horizon, pg_current_xact_id()::text::bigint);
     l.settled := pg_snapshot_xmin(pg_current_snapshot())::text::bigint >= l.horizon;
   END IF;
   SELECT array_agg(s.ctid) FILTER (WHERE s.limited IS DISTINCT FROM l.id) AS places, count(*) AS n,
@@ -210,7 +210,7 @@ BEGIN
     SELECT FROM message
     WHERE queue = q.id AND state = 2 AND state >= 0 AND limited IS DISTINCT FROM l.id
   ) THEN
-    l.horizon := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
+    l.horizon := pg_current_xact_id()::text::bigint;
     l.settled := false;
   END IF;
   p_more := seen.n = 1024;
