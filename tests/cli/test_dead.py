@@ -160,7 +160,7 @@ def test_revive_all_of_an_error(run: Bide, letters: bide.Queue) -> None:
 
 
 @pytest.mark.parametrize("command", [["revive", "orders"], ["dead", "purge", "orders", "--yes"]])
-@pytest.mark.parametrize("options", [[], ["a", "--all"]])
+@pytest.mark.parametrize("options", [[], ["a", "--all"], ["--error", ""]])
 def test_who_changes_dead_letters_says_which(
     run: Bide, letters: bide.Queue, command: list[str], options: list[str]
 ) -> None:

@@ -44,8 +44,8 @@ class DeadFilter(NamedTuple):
 
     @property
     def everything(self) -> bool:
-        """Whether nothing was given, so that all dead letters match."""
-        return self == DeadFilter()
+        """Whether nothing was given, so that all dead letters match; `--error ""` says nothing."""
+        return self._replace(error=self.error or None) == DeadFilter()
 
     def must_choose(self, command: str, everything: bool) -> None:
         """Refuse a command that does not say which dead letters it is about.
