@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass, field
 
+from bide.engines.newest import Newest
 from bide.engines.postgres.arrays import Array, integers
 from bide.engines.postgres.connection import Caller
 
@@ -23,15 +24,15 @@ class Floors:
     """Where the claims of one connection begin to look, by queue: see `_claim` in the schema."""
 
     def __init__(self) -> None:
-        self._floors: dict[str, list[int | None]] = {}
-        self._until: dict[str, float] = {}
+        self._floors: Newest[str, list[int | None]] = Newest()
+        self._until: Newest[str, float] = Newest()
         self.limited: set[str] = set()
         """Queues whose last claim said that they have limits."""
 
     def of(self, queue: str) -> Array | None:
         """Return where a claim is to begin; `None`: everywhere."""
         floor = self._floors.get(queue)
-        if floor is None or time.monotonic() >= self._until[queue]:
+        if floor is None or time.monotonic() >= self._until.get(queue, 0.0):
             return None
         return integers(floor)
 

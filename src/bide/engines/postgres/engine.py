@@ -15,6 +15,7 @@ from msgspec import MsgspecError
 from msgspec.structs import replace
 from psycopg.errors import LockNotAvailable
 
+from bide.engines.newest import Newest
 from bide.engines.port import Capabilities, Notifier, PartlyDone
 from bide.engines.postgres.arrays import texts
 from bide.engines.postgres.batch import NEVER, Batch, Floors
@@ -92,9 +93,9 @@ class PostgresEngine:
         self._fold_from = 0.0
         self._polls = False
         self._floors = Floors()
-        self._slept: set[str] = set()  # queues at whose last claim others knew that this one sleeps
+        self._slept = Newest[str, None]()  # at whose last claim others knew that this one sleeps
         self._witness = Witness(settings.place, settings.schema)
-        self._pauses: dict[str, float] = {}
+        self._pauses: Newest[str, float] = Newest()
         self._connect()
 
     @property
@@ -249,9 +250,9 @@ class PostgresEngine:
         until, asleep = batch.waits[queue]
         if asleep is not None and until <= asleep <= until + DOZE:
             reply = replace(reply, calm=self._is_calm(queue))
-            self._slept.add(queue)
+            self._slept[queue] = None
             return reply
-        self._slept.discard(queue)
+        self._slept.pop(queue, None)
         floor = self._floors.of(queue)
         ((sooner,),) = batch.call("_sleep", batch.waiter, queue, until + DOZE, floor)
         if sooner is not None and sooner < until:

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 from bide.engines import losses
+from bide.engines.newest import Newest
 from bide.engines.port import Capabilities, Notifier, PartlyDone
 from bide.engines.redis.calls import SLICE, Call, Outcome, ShardMismatch, Step
 from bide.engines.redis.carrier import Sent
@@ -76,7 +77,7 @@ class RedisEngine:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._lane = secrets.token_hex(6)
-        self._named: set[str] = set()
+        self._named: Newest[str, None] = Newest()
         self._notifier: RedisNotifier | None = None
         self._closed = False
         self._sender = Sender(settings, self._lane)
@@ -177,7 +178,7 @@ class RedisEngine:
                 self._notifier.watch(command.queue)
         if fresh:
             self._names.add(fresh)
-            self._named |= fresh
+            self._named.update(dict.fromkeys(fresh))
 
     def _step(self, run: Sequence[Any], now: int | None) -> tuple[Step, bool]:
         """Return what commands become, and whether nothing else may be executed meanwhile."""

@@ -13,6 +13,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from bide.engines.newest import Newest
 from bide.engines.redis.calls import Call
 from bide.engines.redis.connection import Connection, Lost, pack
 from bide.engines.redis.layout import CHANNEL
@@ -55,8 +56,8 @@ class RedisNotifier:
         self._sender = Sender(settings.hurried(QUICK), lane)
         self._sender.on_loss = self.doubt
         self._nodes = self._sender.nodes
-        self._watched: set[str] = set()
-        self._told: dict[str, set[tuple[int, int]]] = {}
+        self._watched: Newest[str, None] = Newest()
+        self._told: Newest[str, set[tuple[int, int]]] = Newest()
         """By queue, the shards that hints were about, each with the number of all."""
         self._heard: dict[bytes, tuple[Address, float]] = {}
         self._at: dict[Address, Connection] = {}
@@ -100,7 +101,7 @@ class RedisNotifier:
 
     def watch(self, queue: str) -> None:
         """Note that a claim may wait for this queue: hints for it count."""
-        self._watched.add(queue)
+        self._watched[queue] = None
 
     def doubt(self) -> None:
         """Note that a connection was lost: see soon whether those here still answer."""
