@@ -10,6 +10,7 @@ from bide import NewMessage
 from bide.model.commands import Configure, Put
 from bide.model.message import KEPT_FAILURES, Failure, Item
 from bide.queue.move import Mover
+from bide.queue.move.steps import MOVING
 from bide.server.app import App
 from bide.server.settings import Settings
 from bide.testing.clock import FakeClock
@@ -215,6 +216,16 @@ def test_looking_moves_nothing(full: bide.Queue, new: bide.Queue) -> None:
     assert (plan.moved, plan.dead, plan.known, plan.left) == (3, 1, 1, 1)
     assert (seen(full), seen(new)) == before
     assert new.counts().flow.put == 1
+
+
+def test_looking_knows_what_an_earlier_run_left_in_transit(
+    old: bide.Queue, new: bide.Queue
+) -> None:
+    for queue in (old, new):  # its copy waits there already
+        queue.put("x", id="x")
+        queue.claim(1)[0].bury(f"{MOVING}token")
+    plan = Mover(old, new).plan()
+    assert (plan.moved, plan.finished, plan.dead, plan.known, plan.left) == (1, 1, 0, 0, 0)
 
 
 def test_what_is_put_while_a_run_ends_is_not_taken_for_what_stays(

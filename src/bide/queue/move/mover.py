@@ -12,7 +12,7 @@ from bide.model.limits import MAX_PAGE, check_whole
 from bide.model.message import Message
 from bide.model.replies import Counts, Settings
 from bide.model.times import LIMITS
-from bide.queue.move.steps import LEASE, Carried, Ledger, Steps, onto_itself
+from bide.queue.move.steps import LEASE, Carried, Ledger, Steps, is_marked, onto_itself
 from bide.queue.sync import Queue, check_blocking
 
 BATCH = 500
@@ -170,14 +170,17 @@ class Mover:
         steps = Steps(self._source, self._target, "", lambda: None)
         for state in ("next", "dead"):
             for page in steps.pages(state, self._batch):
-                known = steps.known(page)
+                going = [message for message in page if not is_marked(message)]
+                known = steps.known(going)
                 found.stay(Carried(known=known))
-                count = len(page) - len(known)
+                found.finished += len(page) - len(going)
+                count = len(going) - len(known)
                 if state == "dead":
                     found.dead += count
                 else:
                     found.moved += count
                 self._progress(len(page))
+        found.moved += found.finished
         found.ends(self._counts())
         found.left = found.known + found.held
         return found
