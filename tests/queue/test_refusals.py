@@ -135,6 +135,8 @@ def test_a_body_of_exactly_the_limit_fits(orders: Any, make: Any) -> None:
         (lambda q: q.cancel("a", if_due=NAIVE), "if_due=.*has no time zone"),
         (lambda q: q.cancel(group="g", if_due=START / 1000), "are for one message: name its id"),
         (lambda q: q.cancel(group="g", if_version="0" * 16), "are for one message: name its id"),
+        (lambda q: q.reschedule(delay=1), "reschedule needs to know what: an id, or group="),
+        (lambda q: q.reschedule(group="g", delay=1, if_due=START / 1000), "are for one message"),
         (
             lambda q: q.cancel("a", if_version="1"),
             r"if_version='1' is no.*get\(id\).version",
