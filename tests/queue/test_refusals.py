@@ -203,7 +203,7 @@ def test_a_body_of_exactly_the_limit_fits(orders: Any, make: Any) -> None:
         (lambda q: q.revive(delay=-1), "delay=-1 is negative"),
         (lambda q: q.revive(["a"], delay="40000d"), "past the year 2100"),
     ],
-    ids=[f"call {number}" for number in range(64)],
+    ids=[f"call {number}" for number in range(66)],
 )
 def test_other_calls_refuse(orders: Any, call: Any, text: str) -> None:
     with pytest.raises(InvalidArgument, match=text):
