@@ -254,8 +254,8 @@ def test_a_socket_that_others_listen_on_is_left_to_them(tmp_path: Path) -> None:
     ("arguments", "text"),
     [
         (["--host", "0.0.0.0"], "--host '0.0.0.0' can be reached from other machines"),
-        (["--host", "0.0.0.0"], "bide token create"),
-        (["--host", "0.0.0.0", "--auth", "off"], "requests need no token; make one with"),
+        (["--host", "0.0.0.0"], "make one with bide token create, or listen on 127.0.0.1"),
+        (["--host", "0.0.0.0", "--auth", "off"], "token create and leave --auth off out, or"),
         (["--workers", "0"], "--workers 0 must be between 1 and 256"),
         (["--store", "memory://", "--workers", "2"], "memory:// lives in one process"),
         (["--store", "nonsense://"], "begins with none of"),
@@ -300,9 +300,9 @@ def test_check_tells_of_a_port_that_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = run(tmp_path, "serve", "--check", "--port", str(port))
-    assert f"nothing can listen on http://127.0.0.1:{port}: Address already in use; is another" in (
-        done.stderr
-    )
+    where = f"nothing can listen on http://127.0.0.1:{port}"
+    mend = "is another server there? Choose another --port"
+    assert f"{where}: Address already in use; {mend}\n" in done.stderr
 
 
 def test_a_server_that_others_can_reach_does_not_start_without_tokens(tmp_path: Path) -> None:

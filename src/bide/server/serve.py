@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import errno
 import gc
 import logging
 import os
@@ -127,12 +128,15 @@ def bind(settings: Settings) -> socket.socket:
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listening
     except OSError as error:
-        mend = (
-            "a --socket needs a short path, in a folder that is there and may be written to"
-            if settings.socket is not None
-            else "is another server there? --host must be an address of this machine, and a --port "
-            "below 1024 needs a privilege"
-        )
+        if settings.socket is not None:
+            mend = "a --socket needs a short path, in a folder that is there and may be written to"
+        elif error.errno == errno.EADDRINUSE:
+            mend = "is another server there? Choose another --port"
+        else:
+            mend = (
+                "--host must be an address of this machine, and a --port below 1024 needs a "
+                "privilege"
+            )
         raise InvalidArgument(
             f"nothing can listen on {settings.address}: {_why(error)}; {mend}"
         ) from None

@@ -192,9 +192,10 @@ def must_be_local(settings: Settings, *, asks: bool) -> None:
         InvalidArgument: other machines can reach the server, and it asks for no tokens.
     """
     if not asks and not settings.local:
+        off = " and leave auth=off out" if settings.auth == "off" else ""
         raise InvalidArgument(
             f"host={settings.host!r} can be reached from other machines, and requests need no "
-            "token; make one with bide token create and leave auth=off out, or listen on 127.0.0.1"
+            f"token; make one with bide token create{off}, or listen on 127.0.0.1"
         )
 
 

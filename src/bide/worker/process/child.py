@@ -95,7 +95,7 @@ def _let_go(loop: asyncio.AbstractEventLoop, code: int) -> None:
     """End the process even if tasks or threads of handlers do not end."""
 
     def leave() -> None:
-        _log.error("a task or thread that a handler started does not end; the process ends anyway")
+        _log.error("a handler, or what it started, does not end; the process ends anyway")
         for flush in (logging.shutdown, sys.stdout.flush, sys.stderr.flush):
             with suppress(ValueError, OSError):  # a handler has closed it
                 flush()
