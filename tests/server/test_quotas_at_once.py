@@ -109,6 +109,7 @@ def test_settings_make_no_queues_beyond_the_quota(serve: Serve, make_token: Any)
 def test_what_is_noted_of_changes_needs_room(serve: Serve, make_token: Any) -> None:
     server = serve(auth="required", quotas={"shop": Quota(stored=30_000)})
     shop = server.with_token(make_token("shop", "admin"))
+    assert shop.get("/v1/usage").json["stored_bytes"] == 0  # counted once, and added to from now on
     for id in "abcde":
         body = {"body": "x" * 2_000, "group": "g", "delay": "1h"}
         assert shop.put(f"{Q}/messages/{id}", body).status == 201

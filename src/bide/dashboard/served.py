@@ -78,7 +78,8 @@ class Sessions:
             raise Refused(problem.kind.status, "login", str(problem)) from None
         except AccessDenied as error:
             raise Refused(401, "login", str(error)) from None
-        token = None if caller.token is None else await service.tokens.known(caller.token)
+        # Not by the id in `caller`: the subject of a JWT may be the id of somebody's token.
+        token = await service.tokens.known(text)
         if token is None:
             raise Refused(401, "login", "only a token of bide begins a session, no JWT")
         expires = service.clock.now() + LASTS

@@ -200,18 +200,17 @@ class Tokens:
 
     async def caller(self, text: str) -> Caller | None:
         """Return who a token belongs to, `None` when it is not (or no longer) valid."""
-        prefix, id, secret = text.split("_", 2) if text.count("_") > 1 else ("", "", "")
-        plain = len(id) == 12 and id.isalnum() and id.isascii()
         digest = _hash(text)
 
         def proves(token: Token, now: int) -> bool:
             return any(hmac.compare_digest(digest, one) for one in token.valid_hashes(now))
 
-        return await self.admitted(id if prefix == PREFIX and plain and secret else None, proves)
+        return await self.admitted(_id_of(text), proves)
 
-    async def known(self, id: str) -> Token | None:
-        """Return what is known of a token, by its id."""
-        message = await self._find(id)
+    async def known(self, text: str) -> Token | None:
+        """Return what is known of a token; `None` for what is none of the store, such as a JWT."""
+        id = _id_of(text)
+        message = None if id is None else await self._find(id)
         return None if message is None else _decode(message.data)
 
     async def admitted(self, id: str | None, proves: Callable[[Token, int], bool]) -> Caller | None:
@@ -261,6 +260,13 @@ def _new_secret(id: str) -> tuple[str, str]:
     """Return a token and its hash."""
     text = f"{PREFIX}_{id}_{secrets.token_urlsafe(32)}"
     return text, _hash(text)
+
+
+def _id_of(text: str) -> str | None:
+    """Return the id in a token, `None` for what cannot be one."""
+    prefix, id, secret = text.split("_", 2) if text.count("_") > 1 else ("", "", "")
+    plain = len(id) == 12 and id.isalnum() and id.isascii()
+    return id if prefix == PREFIX and plain and secret else None
 
 
 def _hash(text: str) -> str:
