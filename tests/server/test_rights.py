@@ -210,6 +210,8 @@ def test_a_worker_of_some_queues_still_says_that_it_is_there(
         ("orders.*", "orders.eu", True), ("orders.*", "orders", False),
         ("orders.*", "ordersXeu", False), ("*.eu", "orders.eu", True), ("*", "mail", True),
         ("a*b*c", "abc", True), ("a*b*c", "acb", False), ("a**b", "aXb", True),
+        ("a*b*c", "abcbbc", True), ("*ab*ab", "aab", False), ("*ab*ab", "aabab", True),
+        ("*a" * 20 + "b", "a" * 128, False),  # there are 10^23 ways to try it
     ],
 )  # fmt: skip
 def test_patterns(serve: Serve, make_token: Any, pattern: str, queue: str, fits: bool) -> None:

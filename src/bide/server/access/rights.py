@@ -180,8 +180,20 @@ OPEN = Caller(None, frozenset(RIGHTS))
 
 @lru_cache(maxsize=4_096)
 def _matches(patterns: tuple[str, ...], queue: str) -> bool:
-    parts = (map(re.escape, re.split(r"\*+", pattern)) for pattern in patterns)
-    return any(re.fullmatch(".*".join(part), queue) for part in parts)
+    return any(re.fullmatch(_regex_of(pattern), queue) for pattern in patterns)
+
+
+def _regex_of(pattern: str) -> str:
+    """Return what matches as a pattern does, in a time that does not depend on the number of `*`.
+
+    Example:
+        >>> _regex_of("a*b*c")
+        'a(?>.*?b).*c'
+    """
+    first, *others = map(re.escape, re.split(r"\*+", pattern))
+    # Where a part is found first, it is as good as anywhere behind: nothing is tried again.
+    within = (f"(?>.*?{part})" for part in others[:-1])
+    return "".join((first, *within, *(f".*{last}" for last in others[-1:])))
 
 
 def check_rights(rights: Iterable[str]) -> tuple[Right, ...]:
