@@ -194,7 +194,7 @@ def test_a_body_of_exactly_the_limit_fits(orders: Any, make: Any) -> None:
         (lambda q: q.load([5]), "line 1 is no message of an export: it is a int, not text"),
         (
             lambda q: q.load(['{"id": "a", "due": 1, "body": ' + "[" * 5_000 + "]" * 5_000 + "}"]),
-            "line 1 is no message of an export: it is nested too deeply",
+            "line 1 is no message of an export: (it|body) is nested too deeply",  # by Python
         ),
         (lambda q: q.ack([], iter([])), "results must be a list, .* not a list_iterator"),
         (lambda q: q.ack([], "ab"), "results must be a list, .* not a str"),
