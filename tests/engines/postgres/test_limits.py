@@ -108,6 +108,8 @@ def test_claims_of_several_limited_queues_wait_in_no_circle(
     for queue in "qp":
         engine.execute([cmd.Configure(queue, limit=1_000)])
         put(engine, " ".join(f"a{number}" for number in range(400)), queue)
+    moves = [cmd.Reschedule("q", [id], delay=60_000) for id in ("b1", "b2")]
+    put(engine, "b1 b2", delay=60_000)
     query = "SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'"
     with postgres.client() as client:
         before = client.execute(query.encode()).fetchall()
@@ -116,12 +118,16 @@ def test_claims_of_several_limited_queues_wait_in_no_circle(
         own = from_url(urlsplit(url))()
         for queue in order:
             claim(own, 0, queue)  # so that it knows of the limits
+        assert own._caller is not None
+        own._caller.connection.execute("SET deadlock_timeout = '5 ms'")
         for _ in range(60):
-            own.execute([cmd.Claim(queue, 1, 60_000, "w") for queue in order])
+            own.execute(
+                [*(cmd.Claim(queue, 1, 60_000, "w") for queue in order), *moves[: len(order)]]
+            )
         own.close()
 
     with ThreadPoolExecutor() as threads:
-        assert list(threads.map(many, ("qp", "pq", "pqp", "qpq"))) == [None] * 4
+        assert list(threads.map(many, ("qp", "pq", "pqp", "qpq", "q"))) == [None] * 5
     with postgres.client() as client:
         client.execute("SELECT pg_stat_force_next_flush()")
         assert client.execute(query.encode()).fetchall() == before

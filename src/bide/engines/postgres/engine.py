@@ -166,10 +166,10 @@ class PostgresEngine:
         claimed = {command.queue for command in commands if isinstance(command, Claim)}
         alone = is_one_call(commands)
         with nullcontext() if alone else batch.call.connection.transaction():
+            if len(commands) > 1:
+                _lock_ids(batch, commands)  # in each batch before limits: see `_lock_turns`
             if len(limited := claimed & self._floors.limited) > 1:
                 batch.call("_lock_turns", texts(list(limited)))
-            if len(commands) > 1:
-                _lock_ids(batch, commands)
             found = replies(batch, commands)
         if batch.now is None:
             self._floors.update(batch.new_floors)
@@ -343,15 +343,17 @@ def _lock_ids(batch: Batch, commands: Sequence[Command]) -> None:
     Else two processes whose callers change the same messages would wait for each other. Puts that
     keep what is there seldom meet a message: they are left out.
     """
-    named = [
+    named = {
         (command.queue, id)
         for command in commands if not command.only_reads
         for id in getattr(command, "ids", None) or ()
-    ]  # fmt: skip
-    named += [
+    }  # fmt: skip
+    named |= {
         (put.queue, item.id)
         for put in commands if isinstance(put, Put) and put.on_conflict != "keep"
         for item in put.items
-    ]  # fmt: skip
-    for queue, group in groupby(sorted(set(named)), itemgetter(0)):
+    }  # fmt: skip
+    if len(named) == 1 and not any(isinstance(command, Claim) for command in commands):
+        return  # it is the only thing to wait for
+    for queue, group in groupby(sorted(named), itemgetter(0)):
         batch.call("_lock_ids", queue, texts([id for _, id in group]))

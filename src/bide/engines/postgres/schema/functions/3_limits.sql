@@ -17,7 +17,8 @@ BEGIN
   RETURN found;
 END $$;
 
--- Lock the limits of several queues that one transaction claims from, in the same order as others do.
+-- Lock the limits of several queues that one transaction claims from, in the same order as others do,
+-- and after the messages that it names: else two would wait for each other.
 CREATE FUNCTION bide._lock_turns(p_queues text[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 BEGIN
