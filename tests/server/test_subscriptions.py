@@ -236,6 +236,8 @@ def test_who_only_looks_sees_no_keys(serve: Serve, make_token: Any) -> None:
         assert "https://shop.example/hook?key=***" in text
         assert "hush-hush" not in text
         assert secret not in text
+    assert admin.send("PATCH", ONE, {"url": "https://shop.example/hook?hush-hush"}).status == 200
+    assert reader.get(ONE).json["url"] == "https://shop.example/hook?***"
 
 
 def test_quotas_of_subscriptions(serve: Serve, make_token: Any) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, get_type_hints
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -249,12 +249,12 @@ def masked(url: str) -> str:
     """Return a URL without what stands in its query, which may be a key.
 
     Example:
-        >>> masked("https://shop.example/hook?key=abc")
-        'https://shop.example/hook?key=***'
+        >>> masked("https://shop.example/hook?key=abc&def")
+        'https://shop.example/hook?key=***&***'
     """
     parts = urlsplit(url)
     if is_amqp(url) or not parts.query:
         return url
-    names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
-    hidden = urlencode([(name, "***") for name in names], safe="*") if names else "***"
+    found = (part.partition("=") for part in parts.query.split("&"))
+    hidden = "&".join(f"{name}=***" if equals else "***" for name, equals, _ in found)
     return parts._replace(query=hidden).geturl()
