@@ -318,7 +318,9 @@ def forecast(batch: Batch, command: cmd.Forecast) -> Reply:
 def explain(batch: Batch, command: cmd.Explain) -> Reply:
     """Look at a message, its lease, its place among others, and the pauses of its queue."""
     ((told,),) = batch.call("_explain", command.queue, batch.now, command.id, AHEAD + 1, PROMOTE)
-    return msgspec.convert(told, Explained)
+    failures = _failures(told.pop("failures", "[]"))
+    found = msgspec.convert(told, Explained)
+    return msgspec.structs.replace(found, failure=failures[-1] if failures else None)
 
 
 def queues(batch: Batch, command: cmd.Queues) -> Reply:

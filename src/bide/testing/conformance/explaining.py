@@ -40,6 +40,13 @@ class ExplainCases:
                 **{name: getattr(seen, name) for name in SHARED},
             )  # fmt: skip
 
+    def test_the_reason_of_a_failure_may_be_any_text(self, driver: Driver) -> None:
+        reason = "nul \0, \\u0000, line\n, \x1b, ünï 🦉"
+        driver.retry(driver.lease("a"), reason=reason)
+        failure = driver.explain("a").failure
+        assert failure is not None
+        assert failure.reason == reason
+
     def test_a_lease_tells_since_when_and_how_often_it_was_extended(self, driver: Driver) -> None:
         driver.put("a", "b", attempts=3)
         driver.wait(3)

@@ -221,13 +221,14 @@ BEGIN
     ahead := CASE WHEN m.state = 0 AND due.n = p_promote AND NOT due.here THEN p_most
                   ELSE least(p_most, ahead + due.before) END;
   END IF;
+  -- Failures are text: of a reason with a NUL, functions for JSON make an error.
   RETURN json_strip_nulls(json_build_object(
     'now', moment,
     'pauses', (SELECT json_agg(json_build_object('since', since, 'until', until, 'actor', actor) ORDER BY seq)
                FROM pause WHERE queue = q.id),
     'state', _name((_stands(m, moment)).state), 'due', m.due, 'planned', m.planned,
     'priority', m.priority, 'attempt', m.attempt + (m.state = 2)::integer, 'attempts', m.attempts,
-    'failure', m.failures::json -> -1, 'ahead', ahead, 'holder', m.holder, 'since', m.since,
+    'failures', m.failures, 'ahead', ahead, 'holder', m.holder, 'since', m.since,
     'extended', m.extended, 'until', CASE WHEN m.state = 2 THEN m.rank END,
     'ended', CASE WHEN m.state > 2 THEN m.rank END, 'limited', limiting,
     'successor', (m.successor::json ->> 'due')::bigint));
