@@ -190,6 +190,7 @@ def test_completion_of_commands_queues_and_options(url: str) -> None:
         "revive",
     ]
     assert complete("dead re", url) == ["revive"]
+    assert complete("token rm ", url) == ["create", "list", "revoke", "rotate"]
     assert complete("counts ", url) == []
     for name in ("orders", "mail"):
         with bide.Queue(name, url) as queue:

@@ -113,7 +113,9 @@ class Group(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find a command, or suggest one; its help is written as that of all."""
-        if (given := args[0]) not in self.list_commands(ctx) and not given.startswith("-"):
+        given = args[0]
+        known = given in self.list_commands(ctx) or given.startswith("-")
+        if not known and not ctx.resilient_parsing:  # as where a shell completes a line
             meant = self.meant(ctx, given)
             help = f"{ctx.command_path} --help lists all commands"
             told = f"did you mean {meant!r}?" if meant else help
