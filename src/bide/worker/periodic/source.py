@@ -55,7 +55,7 @@ class WindowBody(msgspec.Struct, frozen=True, omit_defaults=True):
     """The body of a waiting window: the progress of its source."""
 
     after: int | None = None
-    """When the source was asked last; `None`: never."""
+    """When the source was asked last, or how far back it is asked first; `None`: that is open."""
     every: int = 0
     window: int = 0
     last: Asked | None = None
@@ -279,7 +279,7 @@ class SourceWindows(Links):
             if link.state == "leased":  # the next one asks for all that follows
                 continue
             now = await self.now()
-            body = self._body(None, None, read_window(link).put)
+            body = self._body(now - self._source.back, None, read_window(link).put)
             item = Item(link.id, body, at=now, attempts=MAX_ATTEMPTS)
             put = Put(self.queue, [item], "replace")
             await self.store_client.patiently(Outcomes, put)
@@ -295,7 +295,7 @@ class SourceWindows(Links):
             await self.store_client.patiently(Outcomes, Revive(self.queue, [dead[-1].id]))
             return
         now = await self.now()
-        body = self._body(None, None, 0)
+        body = self._body(now - self._source.back, None, 0)
         if stands(await self.put(FIRST, body, now)):
             return
         if not await self.alive():  # a user has emptied the queue
@@ -359,6 +359,6 @@ class SourceWindows(Links):
         if left > 0:
             raise Retry("the process died again while it asked", delay=left / 1000)
 
-    def _body(self, after: int | None, last: Asked | None, put: int) -> bytes:
+    def _body(self, after: int, last: Asked | None, put: int) -> bytes:
         source = self._source
         return msgspec.json.encode(WindowBody(after, source.every, source.window, last, put))
