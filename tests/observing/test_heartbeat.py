@@ -1,5 +1,7 @@
 """Who is at work: what processes say of themselves, and what is made of it."""
 
+from msgspec.structs import replace
+
 from bide.engines.memory import MemoryEngine
 from bide.lane.steps import run_steps
 from bide.model.commands import Claim, Purge, Put
@@ -132,6 +134,25 @@ def test_what_nobody_understands_is_passed_over() -> None:
     store = Store()
     store.do(Put(QUEUE, [Item("x", b'{"later": true}', delay=9), Item("y", b"\xff", False)]))
     assert store.look("orders").workers == {}
+
+
+def test_what_a_namespace_reports_is_read_as_far_as_it_is_small() -> None:
+    store, shop = Store(), f"shop/{QUEUE}"
+
+    def report(holder: str, size: int, register: str) -> None:
+        queues = ["orders", *(f"q{number:08}" for number in range(size // 12))]
+        store.do(replace(put_report(holder, Report({holder: queues})), queue=register))
+
+    report("web1:7", 100, shop)
+    report("huge:7", 1_000_000, shop)  # by a program that may claim in the namespace
+    report("house:7", 1_000_000, QUEUE)
+    found = store.look("orders", "shop/orders", registers=(QUEUE, shop)).workers
+    assert set(found) == {"web1:7", "house:7"}
+    store = Store()
+    for number in range(100):
+        report(f"many:{number}", 60_000, shop)
+    found = store.look("shop/orders", registers=(shop,)).workers
+    assert 2 < len(found) < 7
 
 
 def test_it_is_kept_as_one_message_however_often_it_is_said() -> None:

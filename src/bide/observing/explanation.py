@@ -25,7 +25,7 @@ from bide.model.replies import (
     Subscribed,
 )
 from bide.model.times import format_duration, rate_text, to_datetime
-from bide.observing.heartbeat import QUEUE, READ_MOST, read
+from bide.observing.heartbeat import QUEUE, READ_MOST, read, scan_of
 
 Reason = Literal[
     "missing", "delayed", "retry", "returned", "paused", "limit", "subscription", "no-worker",
@@ -287,7 +287,7 @@ def look_further(
     found = {holder: Serving(holder) for holder, its in (present or {}).items() if queue in its}
     known = True
     for register in {QUEUE, f"{home}{slash}{QUEUE}"}:
-        page: Page | None = yield from _allowed(Scan(register, "delayed", limit=READ_MOST))
+        page: Page | None = yield from _allowed(scan_of(register, "delayed"))
         known = known and page is not None
         for report in map(read, page.messages if page is not None else ()):
             for holder, queues in report.workers.items() if report is not None else ():

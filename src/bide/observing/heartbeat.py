@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -22,6 +22,7 @@ from bide.lane.steps import Steps, arun_steps
 from bide.model.commands import Cancel, Purge, Put, Queues, Scan
 from bide.model.errors import BideError, InvalidArgument
 from bide.model.identity import OWN, check_name, check_queue
+from bide.model.limits import MAX_BYTES
 from bide.model.message import Item, Message
 from bide.model.replies import Names, Page
 from bide.model.undoing import forget_records, is_records
@@ -53,6 +54,13 @@ REMEMBER = 60.0
 
 READ_MOST = 1_000
 """How many reports of a register are read."""
+
+LARGEST = 64 * 1024
+"""Bytes of a report in the register of a namespace; a larger one is skipped."""
+
+READ_BYTES = 256 * 1024
+"""How many bytes of reports are read there. Everyone who may claim in the namespace may write them,
+and nothing else goes on while they are read."""
 
 LONGEST_REASON = 300
 """The number of characters that are logged of an error about a wrong report."""
@@ -137,6 +145,8 @@ def read(message: Message) -> Report | None:
         `None` if the report is wrong, or of a newer version.
     """
     try:
+        if message.queue != QUEUE and len(message.data) > LARGEST:
+            raise InvalidArgument(f"it takes more than {LARGEST:,} bytes")
         report = _decode(message.data)
         names = [one.longest for one in report.busy.values() if one.longest is not None]
         for name in chain(report.workers, names, *report.causes.values()):
@@ -156,6 +166,12 @@ def read(message: Message) -> Report | None:
     return msgspec.structs.replace(report, workers=workers, **named)
 
 
+def scan_of(register: str, state: Literal["next", "delayed"]) -> Scan:
+    """Return the command that reads the reports of a register."""
+    most = MAX_BYTES if register == QUEUE else READ_BYTES
+    return Scan(register, state, limit=READ_MOST, max_bytes=most)
+
+
 def recent_reports(register: str, now: int) -> Steps[list[tuple[Report, int | None]]]:
     """Read the reports of a register, without processes that have been silent for a minute.
 
@@ -166,7 +182,7 @@ def recent_reports(register: str, now: int) -> Steps[list[tuple[Report, int | No
     Returns:
         The reports, and for how many milliseconds each has been overdue; `None`: it is not.
     """
-    page: Page = yield Scan(register, "next", limit=READ_MOST)
+    page: Page = yield scan_of(register, "next")
     found = []
     for message in page.messages:
         silent = now - message.due if message.state == "ready" else None
