@@ -92,6 +92,16 @@ def test_subscriptions_that_are_made_at_once(serve: Serve, make_token: Any) -> N
     assert shop.send("PATCH", f"/v1/subscriptions/{names[0]}", {"concurrency": 9}).status == 507
 
 
+def test_subscriptions_of_a_namespace_wait_for_none_of_another(
+    serve: Serve, make_token: Any
+) -> None:
+    server = serve(auth="required", push=False)
+    inn = server.with_token(make_token("inn", "admin"))
+    asyncio.run(server.app.service.subscribing["shop"].acquire())  # as a request of it does
+    given = {"queue": "orders", "url": "https://inn.example/hook"}
+    assert inn.put("/v1/subscriptions/s", given).status == 201
+
+
 def test_settings_make_no_queues_beyond_the_quota(serve: Serve, make_token: Any) -> None:
     server = serve(auth="required", quotas={"shop": Quota(queues=1)})
     shop = server.with_token(make_token("shop", "admin"))

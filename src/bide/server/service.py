@@ -111,8 +111,8 @@ class Service:
         self.failed_look: tuple[float, StoreError] | None = None
         """When the last of these failed, by the monotonic clock, and why."""
         self.scrapes = Turns()
-        self.subscribing = asyncio.Lock()
-        """Held from the look for room within the quotas until a subscription is stored."""
+        self.subscribing: defaultdict[str | None, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By namespace: held from the look for room in its quotas until one is stored."""
         self._counts: dict[str, Counts] = {}
         self._counts_until = 0.0
         self._under_way = 0

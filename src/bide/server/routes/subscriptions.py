@@ -80,7 +80,7 @@ async def put(call: Call, asked: SubscriptionIn) -> Answer:
     """
     namespace, name = which = await _identity(call)
     fresh = wants_fresh(call)
-    async with call.service.subscribing:
+    async with call.service.subscribing[namespace]:
         fields = await _checked(call, which, asked.fields())
         new = Subscription(name=name, namespace=namespace, **fields)
         work = call.records.put(new, asked.secret, tag=_tag(call), fresh=fresh)
@@ -107,7 +107,7 @@ async def change(call: Call, asked: msgspec.Struct) -> Answer:
     From the answer on nothing is sent as it was; what is under way is finished.
     """
     which = await _identity(call)
-    async with call.service.subscribing:
+    async with call.service.subscribing[which[0]]:
         fields = await _checked(call, which, fields_of(asked))
         done = await _done(call, call.records.change(*which, _tag(call), **fields))
     return await _answer(call, done)
