@@ -104,6 +104,16 @@ def test_a_ready_message_tells_who_could_take_it(store: Store) -> None:
     assert orders.explain("a").reasons == ("no-worker",)
 
 
+def test_nobody_is_missed_where_more_workers_report_than_are_read(store: Store) -> None:
+    orders = store.queue("shop/orders")
+    orders.put(1, id="a")
+    for number in range(30):
+        store.report(f"mail1:{number}", Busy(4, 4, "x" * 10_000), queue="mail", home="shop/")
+    store.report("web1:7", None, home="shop/")
+    told = orders.explain("a")
+    assert (told.reasons, told.facts.workers) == ((), None)
+
+
 def test_a_ready_message_tells_what_is_ahead_and_what_failed(store: Store) -> None:
     orders = store.queue()
     store.report("web1:7", None)

@@ -288,7 +288,7 @@ def look_further(
     known = True
     for register in {QUEUE, f"{home}{slash}{QUEUE}"}:
         page: Page | None = yield from _allowed(scan_of(register, "delayed"))
-        known = known and page is not None
+        known = known and page is not None and page.cursor is None
         for report in map(read, page.messages if page is not None else ()):
             for holder, queues in report.workers.items() if report is not None else ():
                 if report is not None and queue in queues:
