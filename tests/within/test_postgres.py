@@ -89,6 +89,18 @@ def test_a_queue_that_was_deleted_since_the_transaction_began_takes_no_message(
     assert orders.counts().sizes.total == count
 
 
+def test_a_put_at_repeatable_read_goes_the_short_way(
+    orders: bide.Queue, shop: psycopg.Connection[Any]
+) -> None:
+    """It takes half of the time."""
+    schema = parse_qs(urlsplit(orders._url).query)["schema"][0]
+    shop.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    put = "_put_one('orders', 1, 'a', true, '1', NULL, 0, 0, 10, NULL, NULL, NULL)"
+    assert shop.execute(f"SELECT {schema}.{put}".encode()).fetchone() == (1,)
+    shop.commit()
+    assert orders.get("a") is not None
+
+
 def test_a_put_at_repeatable_read_holds_up_no_change_of_its_queue(
     orders: bide.Queue, shop: psycopg.Connection[Any]
 ) -> None:

@@ -22,8 +22,8 @@ BEGIN
   IF session_user <> current_user THEN
     PERFORM _check_access(p_queue);
   END IF;
-  IF NOT _sees_all() THEN
-    RETURN NULL;
+  IF NOT _sees_all() THEN  -- see `_open`
+    PERFORM FROM queue WHERE name = p_queue FOR KEY SHARE;
   END IF;
   LOOP
     WITH stored AS (
