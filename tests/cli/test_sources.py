@@ -51,7 +51,9 @@ def test_what_a_source_has_done(run: Bide, url: str) -> None:
         "queue": "orders", "name": "unpaid", "state": "delayed", "every": 60_000,
         "window": 600_000, "put": 3, "attempt": 0,
     }  # fmt: skip
-    assert (last["found"], last["put"], last["before"] - last["after"]) == (3, 3, 1_200_000)
+    assert (last["found"], last["put"]) == (3, 3)
+    asked_after = last["before"] - last["after"] - 1_200_000  # since the worker began
+    assert 0 <= asked_after < 60_000
     line = run("sources").output.rstrip("\n").split("\t")
     assert line[:3] == ["orders", "unpaid", "delayed"]
     assert line[6:] == ["3", "3", "3", "0", ""]
