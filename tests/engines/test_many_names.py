@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bide.engines import newest
+from bide.engines import bounded_dict
 from bide.engines.registry import opener
 from bide.model.commands import Cancel, Claim, Delete, Find, Put
 from bide.model.message import Item
@@ -35,7 +35,7 @@ def names_within(root: Any) -> set[str]:
 def test_queues_that_are_gone_are_forgotten(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(newest, "MOST", MOST)
+    monkeypatch.setattr(bounded_dict, "MOST", MOST)
     urls: dict[str, Callable[[], str]] = {
         "memory": lambda: "memory://", "sqlite": lambda: f"sqlite:///{tmp_path}/q.db",
     }  # fmt: skip

@@ -12,6 +12,7 @@ import pytest
 import bide
 from bide.model import commands as cmd
 from bide.model.message import Item
+from bide.server.access import rights
 from bide.server.access.rights import RIGHTS, rights_of
 from bide.server.operation import Operation
 from bide.server.routes import OPERATIONS
@@ -80,10 +81,10 @@ def test_every_command_is_carried_out_for_the_rights_that_it_declares_alone(
     }
     for command in commands():
         data = msgspec.json.encode({"commands": [command]})
-        for rights, client in allowed.items():
-            may = "admin" in rights or rights >= set(rights_of(command))
+        for held, client in allowed.items():
+            may = "admin" in held or held >= set(rights_of(command))
             status = client.send("POST", "/v1/batch", data=data).status
-            assert (status == 200) == may, (rights, command, status)
+            assert (status == 200) == may, (held, command, status)
             assert status in (200, 403)
 
 
@@ -217,3 +218,11 @@ def test_a_worker_of_some_queues_still_says_that_it_is_there(
 def test_patterns(serve: Serve, make_token: Any, pattern: str, queue: str, fits: bool) -> None:
     client = serve(auth="required").with_token(make_token("shop", "read", queues=[pattern]))
     assert client.get(f"/v1/queues/{queue}").status == (200 if fits else 403)
+
+
+def test_names_that_are_too_long_are_not_remembered(serve: Serve, make_token: Any) -> None:
+    client = serve(auth="required").with_token(make_token("shop", "read", queues=["orders.*"]))
+    before = rights._matches.cache_info().currsize
+    refused = client.get(f"/v1/queues/orders.{'q' * 1_000}")
+    assert (refused.status, len(refused.problem["detail"]) < 1_000) == (403, True)
+    assert rights._matches.cache_info().currsize == before

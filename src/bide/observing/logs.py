@@ -4,12 +4,13 @@ import asyncio
 import logging
 import re
 import sys
-from collections import OrderedDict
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
 import msgspec
+
+from bide.engines.bounded_dict import BoundedDict
 
 FIELDS = (
     "queue", "id", "attempt", "outcome", "lateness", "duration", "handler", "holder", "reason",
@@ -188,7 +189,7 @@ class Tracebacks:
     """
 
     def __init__(self) -> None:
-        self._shown: OrderedDict[tuple[str, ...], float] = OrderedDict()
+        self._shown: BoundedDict[tuple[str, ...], float] = BoundedDict(MOST)
 
     def admit(self, reason: str, now: float) -> bool:
         """Tell whether to show the traceback of a failure; never if it has none.
@@ -206,9 +207,6 @@ class Tracebacks:
         if before is not None and now < before + REMIND:
             return False
         self._shown[cause] = now
-        self._shown.move_to_end(cause)
-        if len(self._shown) > MOST:
-            self._shown.popitem(last=False)
         return True
 
 

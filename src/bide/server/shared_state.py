@@ -12,7 +12,6 @@ import os
 import secrets
 import struct
 import tempfile
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, reduce
@@ -21,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from bide.engines.bounded_dict import BoundedDict
 from bide.model.limits import MAX_FAILED_LOGINS, MAX_TALLIES
 from bide.observing.tally import Stats, Tally
 from bide.server.http.client_address import network_of
@@ -98,7 +98,7 @@ class LoginThrottle(SharedFile):
 
     def __init__(self, descriptor: int | None = None) -> None:
         super().__init__(descriptor)
-        self._known: OrderedDict[bytes, None] = OrderedDict()
+        self._known: BoundedDict[bytes, None] = BoundedDict(MAX_KNOWN)
 
     def check(self, address: str, token: str, now: float) -> None:
         """Refuse an address with too many failed logins.
@@ -141,10 +141,7 @@ class LoginThrottle(SharedFile):
 
     def passed(self, token: str) -> None:
         """Remember a valid token."""
-        self._known[key := _digest(token)] = None
-        self._known.move_to_end(key)
-        if len(self._known) > MAX_KNOWN:
-            self._known.popitem(last=False)
+        self._known[_digest(token)] = None
 
     def _read(self, file: int, key: bytes) -> tuple[Any, ...]:
         data = os.pread(file, _ATTEMPTS.size, _place_of(key))

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass, field
 
-from bide.engines.newest import Newest
+from bide.engines.bounded_dict import BoundedDict
 from bide.engines.postgres.arrays import Array, integers
 from bide.engines.postgres.connection import Caller
 
@@ -24,8 +24,8 @@ class Floors:
     """Where the claims of one connection begin to look, by queue: see `_claim` in the schema."""
 
     def __init__(self) -> None:
-        self._floors: Newest[str, list[int | None]] = Newest()
-        self._until: Newest[str, float] = Newest()
+        self._floors: BoundedDict[str, list[int | None]] = BoundedDict()
+        self._until: BoundedDict[str, float] = BoundedDict()
         self.limited: set[str] = set()
         """Queues whose last claim said that they have limits."""
 

@@ -15,7 +15,7 @@ from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGresult
 
 from bide.engines import losses
-from bide.engines.newest import Newest
+from bide.engines.bounded_dict import BoundedDict
 from bide.engines.postgres.arrays import Array
 from bide.engines.waiting import watch
 
@@ -215,7 +215,7 @@ class Witness:
         self._schema = schema
         self._made: int | None = None
         self._timeline = 0
-        self._confirmed: Newest[str, int] = Newest()
+        self._confirmed: BoundedDict[str, int] = BoundedDict()
 
     def confirmed(self, places: Mapping[str, int]) -> None:
         """Note the places in the log, by queue, behind which changes were committed."""

@@ -15,7 +15,7 @@ from msgspec import MsgspecError
 from msgspec.structs import replace
 from psycopg.errors import LockNotAvailable
 
-from bide.engines.newest import Newest
+from bide.engines.bounded_dict import BoundedDict
 from bide.engines.port import Capabilities, Notifier, PartlyDone
 from bide.engines.postgres.arrays import texts
 from bide.engines.postgres.batch import NEVER, Batch, Floors
@@ -93,9 +93,10 @@ class PostgresEngine:
         self._fold_from = 0.0
         self._polls = False
         self._floors = Floors()
-        self._slept = Newest[str, None]()  # at whose last claim others knew that this one sleeps
+        self._slept: BoundedDict[str, None] = BoundedDict()
+        """Queues at whose last claim others knew that this one sleeps."""
         self._witness = Witness(settings.place, settings.schema)
-        self._pauses: Newest[str, float] = Newest()
+        self._pauses: BoundedDict[str, float] = BoundedDict()
         self._connect()
 
     @property

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 from bide.engines import losses
-from bide.engines.newest import Newest
+from bide.engines.bounded_dict import BoundedDict
 from bide.engines.port import Capabilities, Notifier, PartlyDone
 from bide.engines.redis.calls import SLICE, Call, Outcome, ShardMismatch, Step
 from bide.engines.redis.carrier import Sent
@@ -77,7 +77,7 @@ class RedisEngine:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._lane = secrets.token_hex(6)
-        self._named: Newest[str, None] = Newest()
+        self._named: BoundedDict[str, None] = BoundedDict()
         self._notifier: RedisNotifier | None = None
         self._closed = False
         self._sender = Sender(settings, self._lane)

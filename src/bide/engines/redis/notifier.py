@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from bide.engines.newest import Newest
+from bide.engines.bounded_dict import BoundedDict
 from bide.engines.redis.calls import Call
 from bide.engines.redis.connection import Connection, Lost, pack
 from bide.engines.redis.layout import CHANNEL
@@ -56,8 +56,8 @@ class RedisNotifier:
         self._sender = Sender(settings.hurried(QUICK), lane)
         self._sender.on_loss = self.doubt
         self._nodes = self._sender.nodes
-        self._watched: Newest[str, None] = Newest()
-        self._told: Newest[str, set[tuple[int, int]]] = Newest()
+        self._watched: BoundedDict[str, None] = BoundedDict()
+        self._told: BoundedDict[str, set[tuple[int, int]]] = BoundedDict()
         """By queue, the shards that hints were about, each with the number of all."""
         self._heard: dict[bytes, tuple[Address, float]] = {}
         self._at: dict[Address, Connection] = {}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from bide.engines.newest import Newest
+from bide.engines.bounded_dict import BoundedDict
 from bide.engines.redis.calls import CREATING, Call, ShardMismatch, raised
 from bide.engines.redis.layout import QUEUES, copies, meta_key
 from bide.engines.redis.sender import Sender
@@ -62,7 +62,7 @@ class ShardMap:
     def __init__(self, wanted: int, send: Send) -> None:
         self._wanted = wanted
         self._send = send
-        self.known: Newest[str, ShardedQueue] = Newest()
+        self.known: BoundedDict[str, ShardedQueue] = BoundedDict()
 
     def meet(self, command: Command, now: int | None) -> None:
         """Find out about the queue of a command; make one that is to have limits, of one shard."""

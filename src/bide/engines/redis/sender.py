@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from redis.exceptions import BusyLoadingError
 
-from bide.engines.newest import Newest
+from bide.engines.bounded_dict import BoundedDict
 from bide.engines.redis.calls import CREATING, Call, load_library, raised
 from bide.engines.redis.carrier import Carrier, Sent
 from bide.engines.redis.connection import Lost, check_layout, is_away, pack
@@ -53,7 +53,7 @@ class Sender(Carrier):
         self.claims: list[tuple[Call, Sent, Any]] = []
         """Claims since the engine cleared this, as what they were sent, and what each answered, if
         that is known: later calls may have taken the place of its reply."""
-        self._changes: Newest[tuple[str, int], int] = Newest()
+        self._changes: BoundedDict[tuple[str, int], int] = BoundedDict()
         self.on_lost: Callable[[str, int], None] | None = None
         """Called with a queue and how many changes the store has lost, at least."""
 

@@ -55,7 +55,7 @@ class WindowBody(msgspec.Struct, frozen=True, omit_defaults=True):
     """The body of a waiting window: the progress of its source."""
 
     after: int | None = None
-    """When the source was asked last, or how far back it is asked first; `None`: that is open."""
+    """When the source was asked last, or how far back it is asked first; `None`: unreadable."""
     every: int = 0
     window: int = 0
     last: Asked | None = None
