@@ -290,8 +290,9 @@ def _looked_at(
     """Yield what cannot be read, and `None` after each page of rows."""
     try:
         with connection.transaction(), connection.cursor("bide_doctor") as cursor:
-            # A page may take long: most rows have none of these texts.
-            limit = max(1, int(min(longest, 1e6) * 1000))
+            # A page may take long: most rows have none of these texts. The second is for what
+            # follows the last page: to close the cursor.
+            limit = 1_000 * int(max(1.0, min(longest, 1e6)))
             connection.execute("SELECT set_config('statement_timeout', %s, true)", (f"{limit}",))
             cursor.execute(query)
             while rows := cursor.fetchmany(PAGE):
