@@ -314,6 +314,27 @@ def test_processes_are_replaced_under_load_and_every_request_is_answered(tmp_pat
         assert told["flow"]["put"] == len(load.confirmed)
 
 
+def refuses(port: int) -> bool:
+    """Tell whether nobody listens at a port."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=LONG).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+@pytest.mark.process
+def test_nobody_is_let_in_while_what_is_under_way_is_finished(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, "--workers", "2") as server:
+        connection = Connection(server.port)
+        rest = connection.send(f"{Q}/messages", {"body": 1}, upto=30)
+        server.process.send_signal(signal.SIGTERM)
+        wait(lambda: refuses(server.port))
+        connection.rest(rest)
+        assert connection.answer()[:2] == (201, True)
+        connection.close()
+
+
 def test_who_is_slow_to_read_gets_all_of_an_answer_that_was_sent_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from tests.server.conftest import SERVERS, Serve
 from tests.server.process import ServerProcess
 from tests.server.raw import request
 from tests.server.test_connection import until
+from tests.server.test_graceful_stop import refuses
 from tests.server.test_processes import run
 
 
@@ -278,6 +279,19 @@ def test_sighup_reads_the_certificate_again(process: ServerProcess, files: Files
     process.until("go on with the code they have")
     assert f"tls_cert={cert!r} and tls_key={key!r} cannot be used" in process.text
     assert {_serial(process.port, files.ca) for _ in range(8)} == after
+
+
+@pytest.mark.process
+def test_nobody_is_let_in_while_what_is_under_way_is_finished(
+    process: ServerProcess, files: Files
+) -> None:
+    data = request("POST", "/v1/queues/orders/messages", b'{"body": 1}')
+    with handshake(process.port, files.ca) as client:
+        client.sendall(data[:-5])
+        process.process.send_signal(signal.SIGTERM)
+        until(lambda: refuses(process.port))
+        client.sendall(data[-5:])
+        assert b" 201 " in client.recv(100)
 
 
 @pytest.mark.process

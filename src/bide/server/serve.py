@@ -85,7 +85,7 @@ async def serve(settings: Settings) -> int:
         return await Supervisor(
             lambda line: [sys.executable, *(f"-W{one}" for one in sys.warnoptions), "-m", child,
                           *map(str, (line, *shared))],
-            settings.workers, grace=settings.grace, pass_fds=shared,
+            settings.workers, grace=settings.grace, pass_fds=shared, listening=listening,
         ).run()  # fmt: skip
     finally:
         for file in files:

@@ -286,6 +286,7 @@ class Acceptor:
         """Accept nothing more."""
         self._closed = True
         self._loop.remove_reader(self._listening)
+        self._listening.close()
 
     def _accept(self) -> None:
         for _ in range(AT_ONCE):
