@@ -21,12 +21,22 @@ PERMISSIONS = {
 """What a user may see and do in the dashboard beside seeing queues, which needs `view_store`."""
 
 
+class _Nothing(models.Manager):
+    """Finds nothing, so that `dumpdata`, which reads all models, asks for no table."""
+
+    def get_queryset(self) -> models.QuerySet:
+        return super().get_queryset().none()
+
+
 class Store(models.Model):
     """The store, as an entry of the admin."""
+
+    objects = _Nothing()
 
     class Meta:
         """Permissions, and how the admin calls it."""
 
+        base_manager_name = "objects"
         managed = False
         default_permissions = ("view",)
         permissions = tuple(PERMISSIONS.items())

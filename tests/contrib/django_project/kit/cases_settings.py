@@ -2,6 +2,7 @@
 
 import inspect
 import io
+import json
 import os
 from typing import Any
 from unittest import mock
@@ -17,6 +18,7 @@ from bide.contrib.django.apps import check_settings
 from bide.contrib.django.conf import configuration, in_database, store_url, url_of
 from bide.engines.registry import opener
 from kit.handlers import orders
+from kit.models import Order
 
 ELSEWHERE = "redis://user:secret@127.0.0.1:1/0"
 OUTBOX = "bide.contrib.django.outbox"
@@ -109,6 +111,15 @@ class Commands(SimpleTestCase):
         with mock.patch("sys.stdout", io.StringIO()):
             call_command("bide", "--", "worker", "--help")
         self.assertEqual(dict(os.environ), before)
+
+
+class Data(TestCase):
+    def test_dumpdata_finds_no_messages_and_no_table(self) -> None:
+        order = Order.objects.create()
+        for options in ({}, {"use_base_manager": True}):
+            out = io.StringIO()
+            call_command("dumpdata", "bide", "kit", stdout=out, **options)
+            self.assertEqual([one["pk"] for one in json.loads(out.getvalue())], [order.pk])
 
 
 class Mixed(TestCase):
