@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
-from django.db import close_old_connections, connections
+from django.db import close_old_connections, connections, reset_queries
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.contrib.context_app import ContextApp
@@ -35,7 +35,8 @@ class App(ContextApp):
 
     @contextmanager
     def _thread_context(self) -> Iterator[None]:
-        """Close connections as Django does around a request."""
+        """Close connections as Django does around a request, and forget the queries of `DEBUG`."""
+        reset_queries()
         close_old_connections()
         try:
             yield

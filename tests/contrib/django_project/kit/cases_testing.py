@@ -2,12 +2,12 @@
 
 import threading
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase, override_settings
 
-from bide.contrib.django import AsyncQueue, Queue
+from bide.contrib.django import App, AsyncQueue, Queue
 from bide.contrib.django.testing import BideTestMixin
-from bide.testing import Handled
+from bide.testing import Handled, ManualWorker, ScratchStore
 from kit import handlers
 from kit.handlers import later, orders
 from kit.models import Order
@@ -70,6 +70,22 @@ class _Cases(BideTestMixin):
         else:
             raise AssertionError("nothing was raised")
         assert outcomes(self.bide_worker.handled) == ["retried"]
+
+
+class Workers(TransactionTestCase):
+    @override_settings(DEBUG=True)
+    def test_the_queries_that_django_notes_do_not_add_up(self) -> None:
+        app, noted = App(), set[int]()
+
+        @app.handler("noting")
+        def note(body: None) -> None:
+            Order.objects.exists()
+            noted.add(len(connection.queries))
+
+        with ScratchStore() as store, ManualWorker(app, store) as worker:
+            store.queue("noting").put_many([None] * 5)
+            worker.run_due()
+        assert noted == {1}
 
 
 class InATransaction(_Cases, TestCase):
