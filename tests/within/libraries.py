@@ -1,5 +1,6 @@
 """Connections of every library that `within=` takes, each behind the same few methods."""
 
+import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,7 +13,12 @@ import psycopg
 import sqlalchemy
 from django.conf import settings
 from django.db import connections, transaction
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import (
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 __all__ = ["ASYNCHRONOUS", "BLOCKING", "AsyncUser", "User", "later"]
@@ -260,6 +266,11 @@ class AsyncSqlAlchemy(AsyncUser):
         await self.engine.dispose()
 
 
+class AsyncSqlAlchemyScopedSession(AsyncSqlAlchemy):
+    async def connected(self) -> Any:
+        return async_scoped_session(async_sessionmaker(self.engine), asyncio.current_task)
+
+
 class AsyncSqlAlchemyConnection(AsyncSqlAlchemy):
     async def connected(self) -> Any:
         return await self.engine.connect()
@@ -274,6 +285,7 @@ ASYNCHRONOUS: dict[str, tuple[str, Callable[[str], Awaitable[AsyncUser]]]] = {
     "asyncpg": ("postgresql", Asyncpg.made),
     "session-psycopg": ("postgresql", later(AsyncSqlAlchemy.made, "+psycopg")),
     "session-asyncpg": ("postgresql", later(AsyncSqlAlchemy.made, "+asyncpg")),
+    "scoped-asyncpg": ("postgresql", later(AsyncSqlAlchemyScopedSession.made, "+asyncpg")),
     "connection-asyncpg": ("postgresql", later(AsyncSqlAlchemyConnection.made, "+asyncpg")),
     "session-aiosqlite": ("sqlite", later(AsyncSqlAlchemy.made, "+aiosqlite")),
 }

@@ -229,6 +229,8 @@ async def _asqlalchemy(
     connection: Any, guest: Guest, commands: Sequence[Command], now: int | None
 ) -> list[Reply]:
     """Carry out commands where SQLAlchemy's drivers look as if they blocked."""
+    if not hasattr(connection, "run_sync"):
+        connection = connection()  # the session of an async_scoped_session
     return cast("list[Reply]", await connection.run_sync(_sqlalchemy, guest, commands, now))
 
 
