@@ -18,6 +18,7 @@ from celery import Celery
 import bide
 from bide.contrib.celery import delays, install
 from bide.queue.takeover.celery_huey import TaskMessage
+from bide.testing import ManualWorker
 from bide.worker.app.loading import load
 from tests.servers import RedisServer
 from tests.worker.processes import children, log, said, wait_for, worker
@@ -65,6 +66,20 @@ def sizes(folder: Path) -> tuple[int, int, int]:
 def arrived(server: RedisServer) -> list[Any]:
     with server.client() as client:
         return [json.loads(one)["headers"]["id"] for one in client.lrange("celery", 0, -1)]
+
+
+@pytest.mark.filterwarnings("ignore")  # of kombu's models, by SQLAlchemy
+def test_a_broker_in_a_database_gets_tasks_too(
+    tmp_path: Path, bide_worker: Callable[[bide.App], ManualWorker]
+) -> None:
+    app = Celery("jobs", broker=f"sqla+sqlite:///{tmp_path}/broker.db", set_as_current=False)
+    install(app, "memory://celery-tests")
+    app.send_task("shop.expire", (1,), countdown=60, task_id="a")
+    bide_worker(app.__bide_app__()).advance("1m")
+    with app.connection_for_read() as connection:
+        message = connection.SimpleQueue("celery").get(timeout=5)
+    assert message.headers["id"] == "a"
+    app.close()
 
 
 @pytest.mark.process

@@ -290,7 +290,8 @@ class Publisher:
             self._connections.add(connection)
             if _confirms(connection):
                 connection.transport_options |= {"confirm_publish": True}
-            else:  # without a limit a server that hangs would keep this thread for ever
+            elif connection.transport.driver_type == "redis":
+                # Without a limit a server that hangs would keep this thread for ever.
                 limits = {"socket_timeout": CONFIRM, "socket_connect_timeout": CONFIRM}
                 connection.transport_options = limits | connection.transport_options
         return connection
