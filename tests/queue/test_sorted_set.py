@@ -306,6 +306,15 @@ def test_a_member_that_is_nested_too_deeply_stays(
     assert "nested too deeply: 501 levels" in loaded.reasons[("[" * 501)[:200]]
 
 
+def test_text_with_many_brackets_is_text(
+    theirs: "redis.Redis", url: str, orders: bide.Queue
+) -> None:
+    told = "".join(f"step {n}: [ok {{\n" for n in range(600))
+    theirs.zadd(KEY, {told: MOMENT})
+    assert bide.load_sorted_set(orders, url, KEY)
+    assert [message.body for message in orders.scan()] == [told]
+
+
 def test_the_rights_of_the_documentation_are_just_enough(
     orders: bide.Queue, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
@@ -178,9 +179,12 @@ class _Reader(NamedTuple):
         if len(member) > self.max_body:
             raise InvalidArgument(f"it has {len(member)} bytes, more than a body may have")
         if self.body in ("auto", "json"):
-            bodies.check_depth(member)
+            value: object = None
             try:
-                return msgspec.json.decode(member), True, member.strip()
+                with suppress(RecursionError):  # then its depth is refused
+                    value = msgspec.json.decode(member)
+                bodies.check_depth(member)
+                return value, True, member.strip()
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 if self.body == "json":
                     raise InvalidArgument(f"it is no JSON ({error})") from None
