@@ -14,7 +14,6 @@ import pytest
 import bide
 import bide.engines.redis
 from bide.engines.findings import examine
-from bide.engines.port import PartlyDone
 from bide.engines.redis import RedisEngine
 from bide.engines.redis.calls import load_library
 from bide.engines.redis.layout import LAYOUT
@@ -24,7 +23,6 @@ from bide.model.errors import (
     OutcomeUnknown,
     SchemaTooNew,
     StoreError,
-    StoreFull,
     StoreReadOnly,
     StoreUnavailable,
 )
@@ -56,64 +54,6 @@ def test_functions_that_were_forgotten_are_loaded_again(open_engine: Open, start
     server.client().function_flush()
     replies = engine.execute([put("b"), Claim("q", 5, HOUR, "w"), Cancel("q", ["b"])])
     assert [message.id for message in replies[1].messages] == ["a", "b"]  # type: ignore[union-attr]
-
-
-def test_a_full_server_refuses_puts_and_lets_the_queues_drain(
-    open_engine: Open, start: Start
-) -> None:
-    server = start()
-    engine = open_engine(server.url)
-    ask(engine, put("a", "b", size=100))
-    server.client().config_set("maxmemory", "1mb")
-    with pytest.raises(StoreFull, match=r"at its maxmemory.*workers drain"):
-        ask(engine, put("c"))
-    claimed = ask(engine, Claim("q", 1, HOUR, "w"))
-    assert ask(engine, Ack("q", [Lease("a", claimed.token)])).outcomes[0]
-    assert ask(engine, Cancel("q", ["b"])).outcomes[0]
-    counts = ask(engine, Count("q", recount=True))
-    assert (counts.sizes.total, counts.strays) == (0, 0)
-
-
-def test_a_worker_that_starts_when_the_server_is_full_drains_it(
-    open_engine: Open, start: Start
-) -> None:
-    server = start()
-    ask(open_engine(server.url), put("a", size=100))
-    server.client().config_set("maxmemory", "1mb")
-    worker = open_engine(server.url)  # the library is there, though the server takes none now
-    claimed = ask(worker, Claim("q", 1, HOUR, "w"))
-    assert ask(worker, Ack("q", [Lease("a", claimed.token)])).outcomes[0]
-    server.client().function_flush()
-    with pytest.raises(StoreFull, match="at its maxmemory"):
-        ask(worker, Claim("q", 1, HOUR, "w"))
-    server.client().config_set("maxmemory", "0")
-    assert not ask(worker, Claim("q", 1, HOUR, "w")).messages
-
-
-def test_a_full_server_is_drained_by_a_url_that_names_another_number_of_shards(
-    open_engine: Open, start: Start
-) -> None:
-    server = start()
-    ask(open_engine(server.url), put(*"abcdef"))
-    server.client().config_set("maxmemory", "1mb")
-    other = open_engine(f"{server.url}?shards=8")
-    assert all(ask(other, Cancel("q", [*"abcde"])).outcomes)
-    assert [m.id for m in ask(other, Claim("q", 6, HOUR, "w")).messages] == ["f"]
-
-
-def test_of_a_batch_only_the_guilty_hears_of_it(open_engine: Open, start: Start) -> None:
-    server = start()
-    engine = open_engine(server.url)
-    ask(engine, put("a"))
-    server.client().config_set("maxmemory", "1mb")
-    with pytest.raises(PartlyDone) as raised:
-        engine.execute([Claim("q", 1, HOUR, "w"), put("b"), Count("q")])
-    claimed, error, counts = raised.value.outcomes
-    assert isinstance(claimed, Claimed)
-    assert claimed.messages
-    assert isinstance(error, StoreFull)
-    assert isinstance(counts, Counts)
-    assert counts.sizes.leased == 1
 
 
 def test_a_server_whose_disk_fails_says_so(open_engine: Open, start: Start, tmp_path: Path) -> None:

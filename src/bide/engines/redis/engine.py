@@ -22,7 +22,7 @@ from bide.engines.redis.sender import Sender
 from bide.engines.redis.settings import Settings
 from bide.model import commands as cmd
 from bide.model.commands import Where
-from bide.model.errors import BideError, Closed, StoreError
+from bide.model.errors import BideError, Closed, StoreError, StoreFull
 from bide.model.replies import Names, Reply
 
 _TOGETHER: dict[type, Callable[[Any], object]] = {
@@ -176,8 +176,14 @@ class RedisEngine:
                 fresh.add(command.queue)
             if self._notifier is not None and isinstance(command, cmd.Claim):
                 self._notifier.watch(command.queue)
-        if fresh:
+        if not fresh:
+            return
+        try:
             self._names.add(fresh)
+        except StoreFull:  # it takes settings all the same: a paused queue has to go on to drain
+            if any(isinstance(command, cmd.Put) for command in commands):
+                raise
+        else:
             self._named.update(dict.fromkeys(fresh))
 
     def _step(self, run: Sequence[Any], now: int | None) -> tuple[Step, bool]:
@@ -235,7 +241,10 @@ class RedisEngine:
     def _lose(self, queue: str, count: int) -> None:
         """Report lost changes; the queue may be gone with them, so name it again."""
         losses.report(self._settings.shown, queue, count)
-        self._names.add([queue])
+        try:
+            self._names.add([queue])
+        except StoreError:  # what the call did is done: the next put names it
+            self._named.pop(queue, None)
 
 
 def _as_one(outcomes: Sequence[Outcome]) -> BideError:

@@ -16,7 +16,7 @@ from bide.engines.redis.layout import Arg, as_outcome, blank, shard_of
 from bide.engines.redis.queues import ShardedQueue
 from bide.model import commands as cmd
 from bide.model.command_parts import Origin
-from bide.model.errors import OutcomeUnknown, StoreCorrupt, StoreError
+from bide.model.errors import OutcomeUnknown, StoreError
 from bide.model.message import REASON_LENGTH, Item, State
 from bide.model.replies import Outcome, Outcomes
 
@@ -277,11 +277,7 @@ _PENDING = ("delayed", "ready")
 
 def _partly(error: StoreError) -> StoreError:
     """Return the error of a command of which some messages were changed."""
-    kind, others = type(error), "what the command named in other shards was carried out"
-    if isinstance(error, StoreCorrupt):
-        others = "the other messages of the command were changed"
-    elif isinstance(error, ShardMismatch):
-        kind, others = OutcomeUnknown, "other messages of the command were changed"
-    partly = kind(f"{error}; {others}")
+    kind = OutcomeUnknown if isinstance(error, ShardMismatch) else type(error)
+    partly = kind(f"{error}; the command was carried out for its other messages")
     partly.__cause__ = error.__cause__
     return partly

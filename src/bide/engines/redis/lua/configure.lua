@@ -62,7 +62,7 @@ local function set_limits(given)
   return true
 end
 
-define('configure', {}, function()
+define('configure', {'allow-oom'}, function()
   make()
   advance()
   local resumed = has('p') and ARGV[8] == '0'
