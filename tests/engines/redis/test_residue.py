@@ -132,3 +132,18 @@ def _calls(server: "client_library.Redis") -> int:
     """Return how often scripts have read records so far, 32 or so at a time."""
     statistics = server.info("commandstats")
     return int(statistics.get("cmdstat_hmget", {"calls": 0})["calls"])
+
+
+def test_who_waits_for_several_shards_writes_nothing(
+    open_engine: Open, url: str, server: "client_library.Redis"
+) -> None:
+    """Else a hundred idle workers fill the append-only file."""
+    engine = open_engine(f"{url}&shards=4")
+    engine.notifier()
+    engine.execute([Put("q", [Item("a", b"1", delay=LEASE), Item("d", b"1", delay=LEASE)])])
+    claims = [Claim("q", 1, LEASE, "w")]
+    engine.execute(claims)
+    before = server.info("persistence")["rdb_changes_since_last_save"]
+    for _ in range(3):
+        engine.execute(claims)
+    assert server.info("persistence")["rdb_changes_since_last_save"] == before

@@ -8,7 +8,7 @@ end
 
 local PROMOTE = 1024  -- see bide.model.rank
 
--- Takes back messages whose lease is over, PROMOTE at most.
+-- Takes back messages whose lease is over, PROMOTE at most; returns whether there were some.
 local function take_back()
   local members = call('ZRANGEBYSCORE', LEASED, '-inf', int(now), 'LIMIT', 0, PROMOTE)
   for _, member in ipairs(members) do
@@ -26,12 +26,13 @@ local function take_back()
       died[#died + 1] = {id, r.attempt, r.held_by}
     end
   end
+  return #members > 0
 end
 
--- Moves up to `limit` due messages to ready.
+-- Moves up to `limit` due messages to ready; returns whether there were some.
 local function promote(limit)
   local found = call('ZRANGEBYSCORE', DELAYED, '-inf', due_by_now(), 'WITHSCORES', 'LIMIT', 0, limit)
-  if #found == 0 then return end
+  if #found == 0 then return false end
   local ranks = {}
   for i = 1, #found, 2 do
     local rank = tonumber(found[i + 1])
@@ -40,6 +41,7 @@ local function promote(limit)
   if limited then line_up(ranks) end
   call('ZADD', READY, unpack(ranks))
   call('ZREMRANGEBYRANK', DELAYED, 0, #found / 2 - 1)
+  return true
 end
 
 -- Waking. Of all lanes that wait for the same head of the queue, one leads: it claims at that moment. A

@@ -324,16 +324,16 @@ define('claim', {'allow-oom'}, function()
 end)
 
 -- peek: what a claim over several shards would find in this one. Takes back leases that are over, and
--- moves what is due to ready.
+-- moves what is due to ready; it writes nothing if there is neither, since whoever waits peeks each second.
 -- ARGV 8 how many messages to tell of
 -- Reply: [now, change, highest token, how many are ready, [rank, order, 1 if it has expired] of the first
 --   ones, flat, and as `claim` which are dead now]
 define('peek', {'allow-oom'}, function()
-  local most, listed, ready = tonumber(ARGV[8]), {}, 0
-  advance()
+  local most, listed, ready, changed = tonumber(ARGV[8]), {}, 0, false
   if exists and not has('p') then
-    take_back()
-    promote(has('w') and PROMOTE or most)
+    changed = take_back()
+    changed = promote(has('w') and PROMOTE or most) or changed
+    if changed then advance() end
     local found = call('ZRANGE', READY, 0, most - 1, 'WITHSCORES')
     for i = 1, #found, 2 do
       local id = sub(found[i], ORDER + 1)
@@ -345,7 +345,7 @@ define('peek', {'allow-oom'}, function()
     end
     ready = call('ZCARD', READY)
   end
-  return finish(token, ready, listed, died)
+  return (changed and finish or answer)(token, ready, listed, died)
 end)
 
 -- decline: a lane was told of something and does not wait there any more: tell another one.
