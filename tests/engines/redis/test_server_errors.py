@@ -4,6 +4,8 @@ import ast
 import logging
 import re
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +30,7 @@ from bide.model.errors import (
 )
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Names, Outcomes
-from tests.engines.redis.conftest import Open
+from tests.engines.redis.conftest import Open, until
 from tests.engines.redis.proxy import Proxy
 from tests.servers import PATIENCE, RedisServer, free_port
 
@@ -289,6 +291,30 @@ def test_the_words_by_which_the_documentation_finds_an_outage_are_those_that_are
 
 def test_the_names_of_many_queues_take_few_round_trips(open_engine: Open, start: Start) -> None:
     proxy = Proxy(start().path)
+def test_a_master_that_becomes_a_replica_while_it_waits_for_one_has_not_confirmed(
+    open_engine: Open, start: Start
+) -> None:
+    master = start(port=free_port(), **{"repl-diskless-sync-delay": "0"})
+    replica = start(replicaof=f"127.0.0.1 {master.port}")
+    engine = open_engine(f"{master.url}?wait_replicas=1&timeout={PATIENCE}&reconnect={PATIENCE}")
+    ask(engine, put("a"))
+    process, admin = replica.process, master.client()
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+
+    def demote() -> None:
+        until(lambda: admin.info("clients")["blocked_clients"])
+        admin.replicaof("127.0.0.1", "1")
+        admin.replicaof("NO", "ONE")
+        process.send_signal(signal.SIGCONT)
+
+    thread = threading.Thread(target=demote)
+    thread.start()
+    assert ask(engine, put("b")).outcomes[0].done
+    thread.join()
+    until(lambda: replica.client().hexists("bide:{q#0}:records", "b"))
+
+
     engine = open_engine(proxy.url)
     names = [f"q{number:03}" for number in range(400)]
     engine.execute([Put(name, [Item("a", b"1")]) for name in names])

@@ -274,16 +274,19 @@ class Carrier:
         ]  # fmt: skip
         if changed:
             self._refresh()
+        # One that became a replica no longer waits for its own: another one is the master.
+        demoted = isinstance(reached, Refusal) and reached.word == "UNBLOCKED"
+        count = reached if isinstance(reached, int) else f"0 ({reached})"
         for each, place in zip(changed, self._places(changed), strict=True):
-            if place != address:  # another server has taken its place meanwhile
-                each.done, each.again = False, True
-                continue
-            self._short.add(address)
             each.answer = OutcomeUnknown(
-                f"{self._settings.shown}: the server has it, but only {reached} of the {wanted} "
+                f"{self._settings.shown}: the server has it, but only {count} of the {wanted} "
                 f"replicas that wait_replicas asks for confirmed it in time "
                 f"({shown_address(address)}); a fail-over now may lose it"
             )
+            if demoted or place != address:  # another server has taken its place meanwhile
+                each.done, each.again = False, True
+            else:
+                self._short.add(address)
 
     def _missing(self, connection: Connection) -> StoreError | None:
         """Return what to say if replicas that were missing are not back; nothing is done then."""
