@@ -129,6 +129,27 @@ def test_the_acl_of_the_documentation_is_just_enough(open_engine: Open, start: S
         ask(engine, put("c"))
 
 
+def test_who_lacks_rights_is_told_which_before_a_function_ends_halfway(
+    open_engine: Open, start: Start
+) -> None:
+    server = start()
+    admin: Any = server.client()
+    rules = "on", ">s3cret", "~bide:*", "&bide:*", "+@all"
+    admin.execute_command("ACL", "SETUSER", "bide", *rules)
+    url = f"unix://bide:s3cret@{server.path}"
+    engine = open_engine(url)
+    ask(engine, put("a"))
+    admin.execute_command("ACL", "SETUSER", "bide", "-zrem", "-hdel")
+    claimed = ask(engine, Claim("q", 1, HOUR, "w"))
+    with pytest.raises(StoreError, match="its ACL needs"):  # one that was connected before
+        ask(engine, Ack("q", [Lease("a", claimed.token)]))
+    for use in (lambda: ask(engine, put("b")), lambda: open_engine(url)):
+        with pytest.raises(StoreUnavailable, match=r"this user lacks \+hdel \+zrem"):
+            use()
+    admin.execute_command("ACL", "SETUSER", "bide", "+zrem", "+hdel")
+    assert ask(engine, put("b")).outcomes[0].done
+
+
 def test_the_acl_of_the_documentation_names_what_scripts_call() -> None:
     told = re.search(r"^user bide on >password (.*)$", DOCS.read_text(), re.MULTILINE)
     assert told is not None
@@ -270,27 +291,6 @@ def test_what_replicas_do_not_have_is_not_confirmed(open_engine: Open, start: St
     assert ask(engine, Claim("q", 1, HOUR, "w")).messages  # the one that was refused goes on
 
 
-def test_the_words_by_which_the_documentation_finds_an_outage_are_those_that_are_said() -> None:
-    page = DOCS.read_text().partition("## In an outage")[2].partition("\n###")[0]
-    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| ")][1:]
-    quoted = [phrase for row in rows for phrase in re.findall(r"`([^`]+)`", row)]
-    said = "\n".join(
-        node.value
-        for file in Path(bide.engines.__file__).parent.rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    )
-    unsaid = [
-        phrase
-        for phrase in quoted
-        if not all(part.strip() in said or hasattr(bide, part) for part in phrase.split("…"))
-    ]
-    assert len(quoted) > 20
-    assert unsaid == []
-
-
-def test_the_names_of_many_queues_take_few_round_trips(open_engine: Open, start: Start) -> None:
-    proxy = Proxy(start().path)
 def test_a_master_that_becomes_a_replica_while_it_waits_for_one_has_not_confirmed(
     open_engine: Open, start: Start
 ) -> None:
@@ -315,6 +315,27 @@ def test_a_master_that_becomes_a_replica_while_it_waits_for_one_has_not_confirme
     until(lambda: replica.client().hexists("bide:{q#0}:records", "b"))
 
 
+def test_the_words_by_which_the_documentation_finds_an_outage_are_those_that_are_said() -> None:
+    page = DOCS.read_text().partition("## In an outage")[2].partition("\n###")[0]
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| ")][1:]
+    quoted = [phrase for row in rows for phrase in re.findall(r"`([^`]+)`", row)]
+    said = "\n".join(
+        node.value
+        for file in Path(bide.engines.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    unsaid = [
+        phrase
+        for phrase in quoted
+        if not all(part.strip() in said or hasattr(bide, part) for part in phrase.split("…"))
+    ]
+    assert len(quoted) > 20
+    assert unsaid == []
+
+
+def test_the_names_of_many_queues_take_few_round_trips(open_engine: Open, start: Start) -> None:
+    proxy = Proxy(start().path)
     engine = open_engine(proxy.url)
     names = [f"q{number:03}" for number in range(400)]
     engine.execute([Put(name, [Item("a", b"1")]) for name in names])

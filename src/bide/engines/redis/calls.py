@@ -88,6 +88,8 @@ class Library(NamedTuple):
     """By the names of the verbs: what they are called on the server."""
     writing: frozenset[str]
     """The verbs that may change something."""
+    commands: tuple[str, ...]
+    """What they call: the user needs the right to all of these."""
 
 
 def as_library(text: str) -> Library:
@@ -96,8 +98,9 @@ def as_library(text: str) -> Library:
     flags = dict(re.findall(r"^define\('(\w+)', \{(.*?)\}", text, re.MULTILINE))
     return Library(
         f"#!lua name={name}\nlocal NAME = '{name}'\n{text}",
-        {verb: f"{name}_{verb}".encode() for verb in flags},
+        {verb: f"{name}_{verb}".encode() for verb in (*flags, "rights")},
         frozenset(verb for verb, flag in flags.items() if "no-writes" not in flag),
+        tuple(sorted(set(re.findall(r"call\('([A-Z]+)'", text)))),
     )
 
 

@@ -206,6 +206,8 @@ class Carrier:
             each.done = True
             each.again = each.again and not has_run(answer)  # it would have told of the first time
             self._given_up.discard(each.slot)
+            if "The user executing the script" in text:  # a function ended halfway: the next
+                self.nodes.lose(connection.address)  # connection sees which rights are missing
 
     def lose(self, connection: Connection, due: Iterable[Sent | None], lost: Lost) -> None:
         """Note that all that is due was lost with the connection, and is to be sent again."""

@@ -217,12 +217,18 @@ class Connection:
         self._warn(facts)
 
     def _load(self) -> None:
-        """Load the library, unless it is there."""
-        answer = self.ask("FUNCTION", "LOAD", load_library().text)
+        """Load the library, unless it is there, and check that this user may run all of it."""
+        library = load_library()
+        asked: tuple[Arg, ...] = ("FCALL", library.functions["rights"], 0, *library.commands)
+        packed = pack(("FUNCTION", "LOAD", library.text)) + pack(asked)
+        answer, missing = self.exchange(packed, 2)
         if isinstance(answer, Refusal) and "already exists" not in str(answer):
             if answer.word not in _LATER:
                 raise answer
             self.refusal = answer
+        if isinstance(missing, list) and missing:
+            names = " ".join(f"+{name.decode().lower()}" for name in missing)
+            raise Refusal(f"NOPERM this user lacks {names}")
 
     def _check_kind(self, facts: dict[str, str], *, alone: bool) -> None:
         version, role = facts.get("redis_version", "0"), facts.get("role", "master")

@@ -175,6 +175,19 @@ local function define(name, flags, body)
   }
 end
 
+-- rights: which of some commands the user may not use; without one of them, functions would end halfway.
+-- KEYS: none; ARGV: their names
+redis.register_function {
+  function_name = NAME .. '_rights', flags = {'no-writes'},
+  callback = function(_, names)
+    local missing = {}
+    for _, name in _G.ipairs(names) do
+      if not redis.acl_check_cmd(name, 'bide:') then missing[#missing + 1] = name end
+    end
+    return missing
+  end,
+}
+
 -- Rows of outboxes: this shard remembers those whose commands it has executed, in FORWARDED.
 
 -- Reads the origin of a call: "outbox before row row ...", or empty; `before` may be empty. First forgets
