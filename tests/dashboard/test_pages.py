@@ -349,6 +349,9 @@ def test_a_message_that_is_gone_tells_how_it_ended(stage: Stage, ann: Visitor) -
     assert "no luck" in text
     assert "of work" in text
     assert "&#34;total&#34;: 3" in page.text
+    refreshed = page.text.partition('<div id="live"')[2].partition("\n</div>\n")[0]
+    assert "a was acked" in refreshed
+    assert "<details" not in refreshed  # it would be closed again after two seconds
     assert "4711" not in page.text
     assert "4711" not in stage.visitor(Access(bodies=False)).get("/message?queue=orders&id=a").text
     orders.put({"n": 2}, id="a")

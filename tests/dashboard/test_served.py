@@ -391,3 +391,16 @@ def test_all_processes_of_a_server_know_a_session(tmp_path: Path) -> None:
         finally:
             assert server.stop() == 0
         assert not re.search(r"Traceback|ERROR", server.text)
+
+
+def test_who_must_log_in_again_comes_back_to_the_page_of_the_form(stage: Stage) -> None:
+    guest = stage.server(auth="required")
+    page = "/dashboard/message?queue=orders&id=a%2Fb"
+    form = {"action": "edit", "queue": "orders", "id": "a/b", "back": page}
+    for referer, back in (
+        (f"http://127.0.0.1:1{page}", page.replace("&", "&amp;")), ("http://[", "/dashboard/"),
+        ("http://127.0.0.1:1/dashboard/do", "/dashboard/"),
+    ):  # fmt: skip
+        login = guest.post("/do", form, referer=referer)
+        assert login.status == 401
+        assert login.data.decode().count(f'name="back" value="{back}"') == 2

@@ -201,7 +201,7 @@ class Dashboard:
         """Return the page that says why a request was refused or failed."""
         match error:
             case Refused(title="login"):
-                back = request.back if request.method == "GET" else request.get("back")
+                back = request.form.get("back", [request.back])[0]
                 return Page("login.html", {"detail": error.detail, "back": back}, error.status)
             case Refused():
                 status, title, detail = error.status, error.title, error.detail

@@ -1,10 +1,11 @@
 """What a page is made with: the request, its visitor, and the store."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs, quote, unquote_to_bytes, urlencode
+from urllib.parse import parse_qs, quote, unquote_to_bytes, urlencode, urlsplit
 
 from bide.dashboard.access import Access
 from bide.dashboard.reading import StoreReader
@@ -104,9 +105,18 @@ class Request:
 
     @property
     def back(self) -> str:
-        """The URL of this page in a form that needs no login; if too long, of the first page."""
-        short = self.method == "GET" and len(quote(self.here, safe="")) <= LONGEST_BACK
-        return self.here if short else self.url("")
+        """The URL of this page, or of the one with the form that was sent, in a form that needs no
+        login; if too long, of the first page."""
+        here = self.here if self.method == "GET" else self._referer
+        return here if here and len(quote(here, safe="")) <= LONGEST_BACK else self.url("")
+
+    @property
+    def _referer(self) -> str:
+        """The URL without its host of the page that sent a form; "" if it came from a form, too."""
+        with suppress(ValueError):
+            _, _, path, query, _ = urlsplit(self.header("referer") or "")
+            return "" if path == f"{self.base}/do" else f"{path}{'?' * bool(query)}{query}"
+        return ""
 
     def url(self, page: str, **parameters: Any) -> str:
         """Return the URL of a page; parameters that are `None` or "" are left out."""
