@@ -38,6 +38,8 @@ class _Waiting:
     asked: float = 0.0
     look_again: float = LOOK_AGAIN
     wake: float | None = None
+    listed: float | None = None
+    """The time of its entry in the heap of all: its moment, or an earlier time."""
 
     def moment(self) -> float | None:
         """Return when the first request should ask; `None` while one asks, and without requests."""
@@ -53,6 +55,7 @@ class WaitingClaims:
     def __init__(self) -> None:
         self.queues: dict[str, _Waiting] = {}
         """By name: the queues with claims that wait, or that ask now; and awaited ends."""
+        self._moments: list[tuple[float, int, _Waiting]] = []
         self._deadlines: list[tuple[float, int, Request]] = []
         self._numbers = itertools.count()
         self._left = 0
@@ -94,6 +97,7 @@ class WaitingClaims:
         if isinstance(reply, Claimed) and reply.next is not None:
             wake = now + reply.next / 1000
             waiting.wake = wake if waiting.wake is None else min(wake, waiting.wake)
+        self._list(waiting)
         return True
 
     def leave(self, request: Request, now: float, *, asked: bool) -> None:
@@ -103,6 +107,7 @@ class WaitingClaims:
         if asked:
             waiting.asking -= 1
             waiting.wake = now
+            self._list(waiting)
         if not waiting.interested:
             del self.queues[request.awaits]
         request.entered = False
@@ -134,19 +139,38 @@ class WaitingClaims:
         if waiting is None or (waiting.wake is not None and waiting.wake <= moment):
             return False
         waiting.wake = moment
+        self._list(waiting)
         return True
 
     def due(self, now: float) -> list[Request]:
         """Return the claims that should ask now, the first of each queue."""
         due = []
-        for waiting in self.queues.values():
-            moment = waiting.moment()
-            if moment is not None and moment <= now:
-                waiting.wake = None
-                waiting.asking += 1
-                waiting.leader = waiting.requests.popleft()
-                due.append(waiting.leader)
+        while (first := self._first()) is not None and first[0] <= now:
+            waiting = first[1]
+            waiting.wake = None
+            waiting.asking += 1
+            waiting.leader = waiting.requests.popleft()
+            due.append(waiting.leader)
         return due
+
+    def _list(self, waiting: _Waiting) -> None:
+        """Enter a queue into the heap, unless an entry for its moment or before is there."""
+        moment = waiting.moment()
+        if moment is not None and (waiting.listed is None or moment < waiting.listed):
+            waiting.listed = moment
+            heapq.heappush(self._moments, (moment, next(self._numbers), waiting))
+
+    def _first(self) -> tuple[float, _Waiting] | None:
+        """Return the earliest moment and its queue; mend or drop the entries before it."""
+        while self._moments:
+            listed, _, waiting = self._moments[0]
+            if listed == waiting.listed == waiting.moment():
+                return listed, waiting
+            heapq.heappop(self._moments)
+            if listed == waiting.listed:
+                waiting.listed = None
+                self._list(waiting)
+        return None
 
     def withdraw(self, request: Request, now: float) -> bool:
         """Remove a waiting claim; return False if it does not wait: it asks, or is settled."""
@@ -176,7 +200,8 @@ class WaitingClaims:
 
     def next_moment(self) -> float | None:
         """Return the next time at which `due` or `overdue` returns claims."""
-        moments = [m for w in self.queues.values() if (m := w.moment()) is not None]
+        first = self._first()
+        moments = [] if first is None else [first[0]]
         while self._deadlines and not self._deadlines[0][2].entered:
             heapq.heappop(self._deadlines)  # it was settled
         if self._deadlines:
