@@ -2,7 +2,9 @@
 
 import re
 import shutil
+import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -100,3 +102,37 @@ def test_what_fails_is_retried_and_a_lost_lease_stops_nothing(tmp_path: Path) ->
         orders.cancel("order-42")
         orders.put({"order": 43})
         until(tmp_path, lambda said: "order 43 has timed out" in said)
+
+
+@contextmanager
+def answering(*answers: bytes) -> Iterator[tuple[str, list[bytes]]]:
+    """Give each request one of these answers; provide the URL, and the requests so far."""
+    asked: list[bytes] = []
+
+    def serve() -> None:
+        for answer in answers:
+            connection, _ = listening.accept()
+            with connection:
+                asked.append(connection.recv(65_536))
+                connection.sendall(b"HTTP/1.1 " + answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}", asked
+
+
+def test_it_asks_again_after_what_a_proxy_says_and_an_answer_that_breaks_off(
+    tmp_path: Path,
+) -> None:
+    page = b"connection: close\r\ncontent-length: 6\r\n\r\n<html>"
+    broken = b"200 OK\r\ncontent-length: 60\r\n\r\n" + b'{"messages":[{"id":"m'
+    put = b"201 Created\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}"
+    answers = b"502 Bad Gateway\r\n" + page, put, b"504 Gateway Timeout\r\n" + page, broken, broken
+    with (
+        answering(*answers) as (url, asked),
+        node(tmp_path, url, program()) as process,
+    ):
+        until(tmp_path, lambda said: len(asked) == len(answers) or process.poll() is not None)
+    paths = [request.partition(b" HTTP/")[0].rpartition(b"/")[2] for request in asked]
+    assert paths == [b"order-42", b"order-42", b"claim", b"claim", b"claim"]
