@@ -206,6 +206,15 @@ def test_a_command_of_dead_that_is_not_there(run: Bide, wrong: str, meant: str) 
     assert result.stderr.endswith(f"for a command, did you mean 'bide dead {meant}'?\n")
 
 
+@pytest.mark.usefixtures("filled")
+def test_options_of_the_list_of_dead_letters_need_no_command(run: Bide, url: str) -> None:
+    with bide.Queue("orders", url) as orders:
+        orders.put(2, id="b")
+        orders.claim()[0].bury("no")
+    assert run("dead", "--json").stdout == run("dead", "list", "--json").stdout != ""
+    assert "List, show, revive or purge" in run("dead", "--help").stdout
+
+
 def test_schedules_may_be_those_of_an_app(run: Bide) -> None:
     assert "or name the app: bide schedules shop:app" in run("schedules").stderr
 

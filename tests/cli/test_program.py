@@ -59,14 +59,13 @@ def test_every_help_has_an_example(run: Bide, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", EVERY)
-def test_help_breaks_no_line_within_an_option(
-    run: Bide, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_fits_a_terminal_and_breaks_no_line_within_an_option(path: str) -> None:
     for columns in range(52, 81, 4):
-        monkeypatch.setenv("COLUMNS", str(columns))
-        text = run(*path.split()[1:], "--help").output
+        asked, env = [*path.split()[1:], "--help"], {"COLUMNS": str(columns)}
+        text = CliRunner().invoke(main, asked, env=env, prog_name="bide").output
         assert re.search(r"--[\w-]*-\n", text) is None
         assert "\u2011" not in text
+    assert [line for line in text.splitlines() if len(line) > 80] == []
 
 
 @pytest.mark.parametrize("path", EVERY)

@@ -46,3 +46,15 @@ def test_a_text_may_go_on_below() -> None:
     columns = (Column("schedule"), Column("", least=6, wraps=True))
     lines, gone = drawn(19, *columns, row=("a\nb\nc", "nobody has run"))
     assert (lines, gone) == (["a         nobody", "b         has run", "c"], "")
+
+
+def test_names_are_cut_and_times_broken_where_nothing_else_helps() -> None:
+    columns = (
+        Column("queue", least=9, squeezed=6), Column("next", wraps=True, squeezed=10),
+        Column("away", falls=1), Column("dead", right=True),
+    )  # fmt: skip
+    row = ("daily-report", "2026-12-07 09:00", "in 3d", "1,234")
+    assert drawn(36, *columns, row=row) == (["daily-re…  2026-12-07 09:00  1,234"], "away")
+    broken = ["daily-re…  2026-12-07  1,234", "09:00"]
+    assert drawn(30, *columns, row=row) == (broken, "away")
+    assert drawn(27, *columns, row=row) == (["daily…  2026-12-07  1,234", "09:00"], "away")

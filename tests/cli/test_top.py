@@ -180,6 +180,11 @@ def test_a_very_narrow_screen_cuts_no_count_and_says_which_columns_it_leaves_out
     assert "123,456 delayed 7,890 ready 512 leased 34 dead at sqlite:///shop.db" in words
     assert "no room for late by;" in words
     assert len(screen.splitlines()) <= 24
+    long = {"orders-of-the-shop": many}
+    held = {"web1.example.com:4711": Worker("web1.example.com:4711", {"orders": 1}, seen=9.0)}
+    screen = drawn(Sample(9.0, long, held), lines=24, width=40)
+    assert all(len(line) <= 40 for line in screen.splitlines())
+    assert re.search(r"orders-\w?… +123,456 +7,890 +512 +34", screen)
 
 
 def test_a_screen_that_is_too_small_shows_what_is_late() -> None:

@@ -3,11 +3,13 @@
 import json
 from collections.abc import Callable
 
+import pytest
 from click.testing import Result
 
 import bide
 from bide.cli.times import now_ms
-from bide.observing.heartbeat import Busy, Report, put_report
+from bide.observing.heartbeat import QUEUE, Busy, Report, put_report
+from tests.cli.conftest import Terminal
 
 Bide = Callable[..., Result]
 
@@ -21,3 +23,19 @@ def test_lengths_of_time_are_milliseconds(run: Bide, orders: bide.Queue) -> None
     assert silent == ""
     found = json.loads(run("workers", "list", "--json").stdout)
     assert found["busy"]["orders"]["since"] == busy["orders"].since
+
+
+@pytest.mark.process
+def test_a_narrow_terminal_shows_which_worker_is_silent(
+    terminal: Terminal, orders: bide.Queue
+) -> None:
+    busy = {"orders": Busy(4, 1, "a-rather-long-id", now_ms() - 90_000)}
+    orders._lane.call(put_report("web1:7", Report({"web1:7": ["orders"]}, {}, busy)))
+    wide, narrow = (terminal("workers", COLUMNS=width)[0] for width in ("100", "40"))
+    assert "1 of 4" in narrow
+    assert "a-rather-long-id 1m" in wide
+    assert "no room for longest" in narrow
+    with bide.Queue(QUEUE, orders.url) as reports:
+        reports.reschedule(next(reports.scan()).id, at=now_ms() / 1000 - 30)
+    for width in ("100", "40"):
+        assert "silent for" in terminal("workers", COLUMNS=width)[0]

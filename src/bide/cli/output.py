@@ -69,6 +69,8 @@ class Column(NamedTuple):
     """Whether a long cell continues on the next line."""
     unless: str | None = None
     """If all its cells have this text, it is not shown."""
+    squeezed: int | None = None
+    """It is cut to this many characters where the table is too wide all the same."""
 
 
 class Output:
@@ -319,7 +321,8 @@ def table_of(
 ) -> "tuple[Table, list[str]]":
     """Return a table that fits into a width, and the names of the columns that were left out.
 
-    The last column that may be cut is cut first. If that is not enough, columns are left out.
+    The last column that may be cut is cut first. If that is not enough, columns are left out; then
+    names that nobody needs to copy are cut further.
 
     Args:
         columns: the columns, in order.
@@ -350,6 +353,10 @@ def table_of(
     while width is not None and falling and needed() > width:
         kept.remove(place := falling.pop(0))
         gone.append(place)
+    for place in reversed(kept):
+        if width is not None and (narrowest := columns[place].squeezed) is not None:
+            over = max(0, needed() - width)
+            least[place] = max(min(least[place], narrowest), least[place] - over)
     spare = sum(wanted) if width is None else width - needed()
     table = Table(
         box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0),

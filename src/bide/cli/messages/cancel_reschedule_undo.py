@@ -41,7 +41,7 @@ def cancel(
     Example:
       bide cancel orders order-42
       bide cancel mail --group order:42
-      bide cancel mail --after 2026-12-24T00:00Z --before 2026-12-27T00:00Z --dry-run
+      bide cancel mail --after 2026-12-24T00:00Z --group trip:7 --dry-run
       bide cancel mail --group order:42 --undo
     """  # fmt: skip
     ruled = any(value is not None for value in rule.values())

@@ -109,11 +109,11 @@ def import_(
       stored       new messages
       kept         messages whose id exists already; they stay as they are
     and for a sorted set:
-      rescheduled  kept messages with a new due time, because their score has changed
+      rescheduled  kept messages whose score, so their due time, has changed
       removed      members that were removed from the set (--remove)
       refused      members that cannot be messages
       left         members that are still in the set
-    In a dry run, a pipe has would-store and would-reschedule instead. And with --from:
+    (in a dry run, would-store and would-reschedule in a pipe); with --from:
       finished     stored messages that an interrupted run had in transit
       waiting      messages without a due time, which stay (--delayed-only)
       expired      messages that have expired in the library, which stay

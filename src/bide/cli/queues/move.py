@@ -65,7 +65,7 @@ def move(
       unreadable  messages that stay because their records cannot be read
       remembered  acked and expired messages, which only the source remembers
       left        all messages that are still in the source
-    In a dry run the first two are called would-move and would-move-dead in a pipe.
+    In a dry run, the first two are would-move and would-move-dead in a pipe.
 
     The exit code is 1 if messages are left in the source.
 

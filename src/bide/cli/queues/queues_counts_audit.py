@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from bide.cli import option
-from bide.cli.output import ID, STYLES, Bar, Cell, Column, Output, counted, grid, plural
+from bide.cli.output import ID, STYLES, TEXT, Bar, Cell, Column, Output, counted, grid, plural
 from bide.cli.store import Store, on_store
 from bide.cli.times import local, now_ms, relative, rounded
 from bide.model.commands import Count
@@ -16,7 +16,7 @@ from bide.model.times import limits_of, limits_text
 from bide.queue.results import Audit
 
 COLUMNS = (
-    Column("queue", least=ID), *[Column(size, right=True) for size in SIZES],
+    Column("queue", least=ID, squeezed=TEXT), *[Column(size, right=True) for size in SIZES],
     Column("late by", falls=1, right=True), Column(""),
 )  # fmt: skip
 
@@ -79,14 +79,14 @@ def counts(store: Store, out: Output, queue: str) -> None:
       put, acked, cancelled, expired,
       purged                             messages since the queue began
       died, revived                      dead letters since then
-      retried                            failed attempts that were followed by another
+      retried                            failed attempts, followed by another
       lapsed                             leases that ended without an ack
-      kept ("remembered" on a terminal)  acked and expired messages whose ids are refused
-      keep                               for how long acked ids are refused, in milliseconds
+      kept ("remembered" on a terminal)  ids of acked and expired messages
+      keep                               milliseconds for which these are refused
       paused                             whether claims get nothing
       oldest                             when the oldest due message was due
       limit, rate, group_limit,
-      group_rate                         the limits of the queue, where it has any
+      group_rate                         the limits of the queue, if it has any
 
     \b
     Example:
@@ -170,7 +170,7 @@ def _print_audits(out: Output, found: list[Audit]) -> None:
         Column(name, falls=1 + any(_parts_of(one)[name] for one in found), right=True)
         for name in (*GONE, *SIZES)
     ]
-    out.table([Column("queue", least=ID), Column("put", right=True), *columns, Column("")], rows)
+    out.table([COLUMNS[0], Column("put", right=True), *columns, Column("")], rows)
 
 
 def _print_verdict(out: Output, store: Store, found: list[Audit]) -> None:

@@ -5,7 +5,18 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bide.cli import output
-from bide.cli.output import ID, STYLES, Cell, Column, Output, plural, table_of, text_of, warn
+from bide.cli.output import (
+    ID,
+    STYLES,
+    TEXT,
+    Cell,
+    Column,
+    Output,
+    plural,
+    table_of,
+    text_of,
+    warn,
+)  # fmt: skip
 from bide.cli.queues.queues_counts_audit import facts_of, size_cells
 from bide.cli.times import iso, rounded
 from bide.model.replies import FLOW, SIZES, Forecasted
@@ -19,7 +30,7 @@ if TYPE_CHECKING:
 
 QUANTILES = ("p50", "p99")
 QUEUES = (
-    Column("queue", least=ID),
+    Column("queue", least=ID, squeezed=TEXT),
     *[Column(size, right=True) for size in SIZES],
     Column("late by", falls=6, right=True),
     Column("p50", falls=1, right=True, unless=""), Column("p99", falls=4, right=True, unless=""),
@@ -30,9 +41,9 @@ QUEUES = (
     Column("because", falls=1, unless=""), Column("", least=6),
 )  # fmt: skip
 WORKERS = (
-    Column("worker", least=ID), Column("holds", right=True),
+    Column("worker", least=ID, squeezed=TEXT), Column("holds", right=True),
     Column("first lease ends", falls=1, right=True),
-    Column("longest", falls=2, right=True, unless=""), Column("of", least=output.TEXT),
+    Column("longest", falls=2, right=True, unless=""), Column("of", least=TEXT),
 )  # fmt: skip
 NARROW = 70
 """Columns: on a narrower terminal the store has a line of its own."""

@@ -162,7 +162,7 @@ def put(
     \b
     Example:
       bide subscription put shop orders https://shop.example/hooks/bide
-      bide subscription put shop orders https://shop.example/hooks/bide --rate 50 --timeout 5s
+      bide subscription put shop orders https://shop.example/hooks/bide --rate 50
     """  # fmt: skip
     given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
     given |= {"queue": queue, "url": receiver, "headers": headers or {}}
@@ -185,7 +185,7 @@ def add(
     \b
     Example:
       bide subscription add orders --to https://shop.example/hooks/bide
-      bide subscription add orders --to 'amqp://app@mq/?exchange=shop&key=order.timeout'
+      bide subscription add orders --to 'amqp://app@mq/?exchange=shop&key=late'
     """  # fmt: skip
     source = _identity(namespace, queue)
     which = _identity(source.namespace, name or source.name)

@@ -80,7 +80,7 @@ def create(
     \b
     Example:
       bide token create --namespace shop --scope produce --name backend
-      bide token create --namespace shop --rights consume --queues 'orders.*' --expires 30d
+      bide token create --namespace shop --rights consume --queues 'orders.*'
     """  # fmt: skip
     from bide.server.access.rights import SCOPES
 

@@ -109,7 +109,7 @@ class _DeadGroup(Group):
     }  # fmt: skip
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and not args[0].startswith("-"):
+        if args and args[0] not in (*self.commands, "-h", "--help"):
             args = ["list", *args]
         return super().parse_args(ctx, args)
 

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 EXAMPLE = "bide schedules shop:app"
 
 SCHEDULES = (
-    Column("schedule", least=ID), Column("when", falls=2), Column("next"),
+    Column("schedule", least=ID, squeezed=TEXT), Column("when", falls=2),
+    Column("next", wraps=True, squeezed=len("Mon 2026-12-07")),
     Column("", falls=1, right=True), Column("", least=10, wraps=True),
 )  # fmt: skip
 
 SOURCES = (
-    Column("source", least=ID), Column("state"), Column("next"),
+    Column("source", least=ID, squeezed=TEXT), Column("state"), Column("next"),
     Column("", falls=3, right=True), Column("reached", falls=4),
     Column("found", falls=1, right=True), Column("put", falls=2, right=True),
     Column("error", least=TEXT),

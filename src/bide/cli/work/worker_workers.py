@@ -115,8 +115,7 @@ def worker(
 
 COLUMNS = (
     Column("worker", least=ID), Column("running", right=True),
-    Column("longest", falls=1, right=True, unless=""), Column("", falls=2, unless=""),
-    Column("queues", least=TEXT),
+    Column("longest", falls=1, right=True, unless=""), Column("queues", least=TEXT),
 )  # fmt: skip
 
 
@@ -211,9 +210,8 @@ def _cells(one: WorkerProcess) -> list[Cell]:
     id, lasting = _longest(one)
     running = sum(busy.running for busy in one.busy.values())
     places = sum(busy.places for busy in one.busy.values())
-    silent = "" if one.silent is None else f"silent for {rounded(one.silent)}"
-    return [
-        one.holder, f"{running} of {places}" if places else "",
-        "" if lasting is None else f"{id} {rounded(lasting)}", (silent, "red"),
-        ", ".join(one.queues),
-    ]  # fmt: skip
+    now: Cell = f"{running} of {places}" if places else ""
+    if one.silent is not None:
+        now = f"silent for {rounded(one.silent)}", "red"
+    longest = "" if lasting is None else f"{id} {rounded(lasting)}"
+    return [one.holder, now, longest, ", ".join(one.queues)]
