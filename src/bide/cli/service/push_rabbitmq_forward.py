@@ -101,7 +101,7 @@ def rabbitmq(
     \b
     Example:
       bide rabbitmq 'amqp://guest@localhost/?exchange=shop'
-      bide rabbitmq 'amqps://app@mq/prod?exchange=shop&queue=orders' --metrics 9464
+      bide rabbitmq 'amqps://app@mq/?exchange=shop&queue=orders' --metrics 9464
     """  # fmt: skip
     if not exchanges:
         raise click.UsageError(
