@@ -3,18 +3,23 @@
 import asyncio
 import itertools
 import sys
+import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 import bide
-from bide.model.commands import Configure, Put
+from bide.consuming.store_client import StoreClient
+from bide.model.commands import Configure, Forecast, Put
 from bide.model.message import Item
 from bide.model.replies import Outcomes
+from bide.worker.periodic.recurrence import parse
+from bide.worker.periodic.schedule import ScheduleTicks, TickBody, plan
+from bide.worker.periodic.tick import Missed
 from bide.worker.process.runner import Runner
 from tests.worker.schedule_log import START, Diary
-from tests.worker.worker_app import Scene, until
+from tests.worker.worker_app import PATIENCE, Scene, until
 
 
 def test_ticks_come_at_their_moments(scene: Scene, diary: Diary) -> None:
@@ -257,6 +262,67 @@ def test_a_dead_tick_that_is_revived_runs_and_changes_nothing(scene: Scene) -> N
         assert len(set(others)) == len(others)
 
     scene.play(story())
+
+
+@pytest.mark.parametrize("missed", ["once", "skip"])
+def test_a_tick_that_a_stop_interrupts_is_not_missed(scene: Scene, missed: Missed) -> None:
+    async def story() -> None:
+        seen: list[tuple[str, bool]] = []
+
+        @scene.app.schedule("reports", every="1h", lease="12h", missed=missed)
+        async def report(tick: bide.Tick) -> None:
+            seen.append((f"{tick.due:%H:%M}", tick.missed))
+            if len(seen) == 1:
+                await asyncio.Event().wait()
+
+        scene.clock.set_wall(START)
+        async with scene.at_work():
+            await scene.pass_calmly(lambda: seen, 30)
+        scene.clock.advance(600)  # a deployment that takes longer than the grace of the schedule
+        async with scene.at_work():
+            await scene.pass_calmly(lambda: len(seen) == 3, 30)
+        assert seen == [("10:00", False), ("10:00", False), ("11:00", False)]
+
+    scene.play(story())
+
+
+def test_a_tick_that_begins_while_another_process_looks_keeps_the_next(
+    scene: Scene, diary: Diary
+) -> None:
+    """The other process has read the time just before, and sees a tick after the next one."""
+
+    async def story() -> None:
+        go, over = asyncio.Event(), threading.Event()
+
+        class Slow(StoreClient):
+            async def patiently(self, kind: type[Any], command: Any, *options: Any) -> Any:
+                reply = await super().patiently(kind, command, *options)
+                if isinstance(command, Forecast) and not go.is_set():
+                    await diary.reach(1, 5)  # by the worker
+                    go.set()
+                return reply
+
+        def write(tick: bide.Tick) -> None:
+            diary.write(tick)
+            assert over.wait(PATIENCE)
+
+        scene.app.schedule("reports", every="15m", lease="12h")(write)
+        async with scene.at_work():
+            await until(lambda: scene._flow("reports").flow.put == 1)
+            links = ScheduleTicks(scene.app.schedules["reports"], Slow(scene.lane, scene.clock))
+            await links._repair(newest=False)
+            over.set()
+            await scene.acked(1, "reports")
+        assert await diary.next_times() == ["09:30"]
+
+    scene.play(story())
+
+
+@pytest.mark.parametrize("spec", ["cron * * * * * UTC", "every 60000 UTC"])
+def test_the_grace_is_at_most_the_period(spec: str) -> None:
+    tick, hour = TickBody(START, None, spec, 0), 3_600_000
+    what = plan(parse(spec), tick, START + 600_000, "once", hour, first=True)
+    assert (what.run, what.following) == (False, START + 600_000)
 
 
 def test_it_works_in_memory(scene: Scene, diary: Diary) -> None:

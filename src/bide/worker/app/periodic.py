@@ -176,13 +176,11 @@ class Periodic:
             ... def report(tick: bide.Tick) -> None:
             ...     print("report of", tick.due)
         """
-        from bide.worker.periodic.recurrence import Every, recurrence
+        from bide.worker.periodic.recurrence import recurrence
         from bide.worker.periodic.schedule import Schedule, ScheduleTicks, check_missed
 
         rule = recurrence(cron, every, timezone)
         late = milliseconds(grace, "grace")
-        if isinstance(rule, Every):
-            late = min(late, rule.period)
         policy = check_missed(missed)
 
         def register(function: F) -> F:

@@ -72,17 +72,18 @@ def plan(
         tick: the one that was claimed.
         now: when, by the store's clock.
         missed: what to do with ticks that start too late.
-        grace: how late a tick may start, in milliseconds.
-        first: whether this is its first attempt; a tick that started on time is not missed later.
+        grace: how late a tick may start, in milliseconds; at most the period.
+        first: whether it has never started; a tick that started on time is not missed later.
     """
     due = tick.due
     if recurrence.after(due - 1) != due:
         why = f"the schedule is {recurrence.spec} now"
         return Plan(False, False, recurrence.after(now), tick.previous, why)
-    if not first or now - due <= grace:
+    late = min(grace, recurrence.after(due) - due)
+    if not first or now - due <= late:
         return Plan(True, tick.missed, recurrence.after(due), due)
     if missed == "skip":
-        following = recurrence.after(max(due, now - grace - 1))
+        following = recurrence.after(max(due, now - late - 1))
         return Plan(False, True, following, tick.previous, "it was missed")
     if missed == "once" and (latest := recurrence.latest(now, due)) > due:
         return Plan(False, True, latest, tick.previous, "a later one that was missed stands for it")
@@ -137,9 +138,10 @@ class ScheduleTicks(Links):
         Args:
             newest: whether ticks of other schedules are wrong.
         """
+        ticks = [(link, tick) for link in await self.alive() if (tick := read(link)) is not None]
+        # The time last: a tick that is put after it, because another one began, is no wrong one.
         now, rule = await self.now(), self._schedule.recurrence
         following = rule.after(now)
-        ticks = [(link, tick) for link in await self.alive() if (tick := read(link)) is not None]
         wrong = {
             link.id: tick for link, tick in ticks
             if link.state == "delayed" and not link.attempt
@@ -162,9 +164,11 @@ class ScheduleTicks(Links):
         if tick is None:
             raise Unfit(f"this is not a tick, and {schedule.queue} is the queue of a schedule")
         rule, since = self._rule(tick)
-        first = message.attempt == 1 and not message.failures
+        # A tick that has started has put the next, also if a worker that stopped has released it.
+        started = await self.later(tick.due)
+        first = message.attempt == 1 and not message.failures and not started
         what = plan(rule, tick, one.claimed, schedule.missed, schedule.grace, first)
-        if not await self.later(tick.due):
+        if not started:
             # A tick that replaces missed ones counts as missed, even if it starts on time.
             stands_for = what.missed and not what.run and schedule.missed == "once"
             body = TickBody(what.following, what.previous, rule.spec, since, stands_for)
