@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import threading
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,37 @@ def test_a_plain_handler_that_takes_too_long_is_told_and_tried_again(
 
     scene.play(story())
     assert "1 of 2 places are taken like that" in caplog.text
+
+
+def test_a_plain_handler_does_not_begin_after_its_timeout(scene: Scene) -> None:
+    """Its middleware has waited for too long; the next attempt may run elsewhere."""
+
+    async def story() -> None:
+        attempts: list[int] = []
+        begun, go = asyncio.Event(), asyncio.Event()
+
+        @scene.app.middleware
+        async def wait(delivery: bide.Handling, go_on: Callable[[], Awaitable[None]]) -> None:
+            begun.set()
+            await go.wait()
+            await go_on()
+
+        def handle(delivery: bide.Handling) -> None:
+            attempts.append(delivery.attempt)
+
+        scene.app.handler("q", timeout="5s")(handle)
+        await scene.put(1)
+        async with scene.at_work() as runner:
+            await begun.wait()
+            scene.clock.advance(5)
+            await scene.delayed(1)
+            go.set()
+            await until(lambda: not runner.consumers["q"].running)
+            scene.clock.advance(11)
+            await scene.acked(1)
+        assert attempts == [2]
+
+    scene.play(story())
 
 
 def test_a_handler_in_time_hears_nothing_of_its_timeout(scene: Scene) -> None:

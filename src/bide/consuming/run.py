@@ -217,8 +217,6 @@ class Run:
         try:
             if before is not None:
                 await before()
-                if one.gone:  # a plain handler is not cancelled
-                    return
             await self._through(one, 0)
             one.error = None
         except BaseException as raised:  # noqa: BLE001
@@ -226,6 +224,8 @@ class Run:
 
     async def _through(self, one: Handling, depth: int) -> None:
         """Run the middleware from a depth on, and the handler inside."""
+        if one.gone:  # a plain handler is not cancelled while what is around it waits
+            return
         if depth < len(self._around):
             await self._around[depth](one, partial(self._through, one, depth + 1))
         elif one.handler.is_async:
