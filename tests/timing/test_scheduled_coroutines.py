@@ -76,6 +76,18 @@ def test_a_coroutine_occupies_no_thread(
         assert all(future.cancel() for future in futures)
 
 
+def test_a_coroutine_that_shuts_its_executor_down_does_not_wait_for_itself(
+    clock: RecordingClock, loop: asyncio.AbstractEventLoop
+) -> None:
+    executor = ScheduledExecutor(1, loop=loop, clock=clock)
+
+    async def task() -> None:
+        executor.shutdown()
+
+    assert executor.submit(task).result(10) is None
+    executor.shutdown()
+
+
 def test_cancelling_a_running_coroutine_cancels_its_task(
     clock: RecordingClock, loop: asyncio.AbstractEventLoop
 ) -> None:

@@ -198,7 +198,8 @@ class ScheduledExecutor(Executor):
 
         Args:
             wait: return when every task and every thread has ended. A call from one of the
-                executor's own tasks does not wait, since that task could then never end.
+                executor's own tasks, or on its `loop`, does not wait, since tasks could then never
+                end.
             cancel_futures: cancel every task that has not started, despite the policies.
         """
         live = self._pool.close()

@@ -172,12 +172,19 @@ class WorkerPool(OwnedByProcess):
             return list(self._live)
 
     def end(self, wait: bool) -> None:
-        """Let the threads end once nothing is live; `wait` for that, unless on one of them."""
+        """Let the threads end once nothing is live; `wait` for that, if the caller may."""
         with self._lock:
             self._end_if_over()
-        if wait and threading.current_thread() not in self._threads:
+        if wait and threading.current_thread() not in self._threads and not self._on_loop():
             self._over.wait()
             self._join()
+
+    def _on_loop(self) -> bool:
+        """Tell whether the caller runs on the loop of the coroutines, which must not stop."""
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:  # there is none in this thread
+            return False
 
     def abandon(self) -> None:
         """Let the threads end after the last task: the executor is gone, no task can come."""
