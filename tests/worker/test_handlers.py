@@ -7,6 +7,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Annotated, Any, Optional, Self, TypedDict
 
 import msgspec
+import pydantic
+import pydantic.dataclasses
 import pytest
 
 import bide
@@ -25,6 +27,11 @@ class Order:
     def __post_init__(self) -> None:
         if self.id < 0:
             raise ValueError("ids begin at 0")
+
+
+@pydantic.dataclasses.dataclass
+class Checked:
+    id: Annotated[int, pydantic.Field(ge=0)]
 
 
 NEW_YEAR = datetime(2030, 1, 1, tzinfo=UTC)
@@ -92,6 +99,12 @@ def test_a_model_of_pydantic_validates_by_itself() -> None:
     ]
     with pytest.raises(Unfit, match="1 validation error"):
         decoder(list[Model], "f")(claimed([{"id": "x"}]))
+
+
+def test_a_dataclass_of_pydantic_validates_by_itself() -> None:
+    assert decoder(Checked, "f")(claimed({"id": 4})) == Checked(4)
+    with pytest.raises(Unfit, match="no Checked: 1 validation error"):
+        decoder(Checked, "f")(claimed({"id": -1}))
 
 
 @pytest.mark.parametrize(

@@ -197,6 +197,9 @@ def decoder_of(kind: Any) -> Callable[[bytes], Any]:
     if hasattr(kind, "model_validate_json"):  # pydantic, which need not be installed
         decode: Callable[[bytes], Any] = kind.model_validate_json
         return decode
+    if hasattr(kind, "__pydantic_validator__"):  # a dataclass of pydantic, which msgspec only fills
+        validated: Callable[[bytes], Any] = kind.__pydantic_validator__.validate_json
+        return validated
 
     def validate(model: Any, value: Any) -> Any:  # a pydantic model inside, as in `list[Order]`
         return model.model_validate(value)
