@@ -71,6 +71,13 @@ def test_what_is_wrong_from_the_start_ends_it_with_a_reason(
 
 
 @pytest.mark.process
+def test_what_is_wrong_from_the_start_is_told_by_one_of_many_processes(tmp_path: Path) -> None:
+    with worker(tmp_path, "1 / 0", "--processes", "4") as process:
+        assert process.wait(60) == 2
+    assert log(tmp_path).count("error: jobs cannot be imported: ZeroDivisionError") == 1
+
+
+@pytest.mark.process
 @pytest.mark.parametrize("level", ["info", "debug"])
 def test_what_is_refused_when_it_is_registered_is_told_in_a_line(
     tmp_path: Path, level: str

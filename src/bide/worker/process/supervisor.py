@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from bide.consuming.graceful_stop import first_of
 from bide.observing.metrics import MetricsServer, registry_of
 from bide.worker.process.child import BEAT, Orders
 from bide.worker.process.health import HealthFile, HealthPort, notify, watchdog_seconds
@@ -48,6 +49,10 @@ SILENT = 10.0
 
 LEEWAY = 10.0
 """Seconds beyond the grace after which a process that does not end is killed."""
+
+FIRST = 2.0
+"""Seconds that the other processes wait for the first to be ready: an error that all of them would
+have is printed once."""
 
 AGAIN = 30.0
 """Seconds between two attempts to replace a process that is stuck."""
@@ -110,7 +115,7 @@ class Supervisor:
         self._reload = asyncio.Event()
         self._wish = asyncio.Event()
         self._processes: list[Process] = []
-        self._begun = False  # whether any process was ever ready
+        self._begun = asyncio.Event()  # set once any process was ready
         self._told_ready = False
 
     async def run(self) -> int:
@@ -192,13 +197,15 @@ class Supervisor:
 
     async def _keep(self, slot: Slot) -> None:
         restarts = Restarts()
+        if slot.number > 1:
+            await first_of(self._begun.wait(), self._nudge.wait(), asyncio.sleep(FIRST))
         while not self._stopping:
             process = await slot.fill()
             self._show()
             if self._stopping:
                 return
             code = process.over.result()
-            if code >= 0 and not self._begun and self._folder is None:
+            if code >= 0 and not self._begun.is_set() and self._folder is None:
                 if code not in (WRONG_USAGE, FAILED):  # the process has printed the cause
                     _log.error("a process has ended (%s) before it was ready", process.cause())
                 self._code = code or FAILED
@@ -231,7 +238,7 @@ class Supervisor:
     def _heard(self, process: Process, report: Report) -> None:
         self.totals.told(process, report.store, report.tallies)
         if report.ready:
-            self._begun = True
+            self._begun.set()
             if not self._told_ready:
                 self._tell_ready()
         if report.stuck and not process.told:
