@@ -18,9 +18,9 @@ class Backoff:
             put (10 by default); the smaller of the two counts.
         first: the delay after the first attempt.
         factor: each delay is so many times as long as the one before; 1 keeps them equal.
-        ceiling: the longest delay.
-        jitter: the random part of a delay, from 0 to 1, so that messages that failed together are
-            not retried together.
+        ceiling: the longest delay, before jitter.
+        jitter: by how much of itself a delay is made longer or shorter at random, from 0 to 1, so
+            that messages that failed together are not retried together.
         on: the exceptions that are retried; an exception group is retried if all in it are. Any
             other exception makes the message a dead letter at once. `SystemExit` and the like say
             nothing about the message: they are always retried.
