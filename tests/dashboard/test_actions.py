@@ -340,19 +340,6 @@ def test_a_wrong_edit_changes_nothing(
     assert orders.get("a").version == version  # type: ignore[union-attr]
 
 
-def test_a_body_with_hidden_parts_is_not_edited(stage: Stage, orders: bide.Queue) -> None:
-    orders.put({"card": 1}, id="a", delay=60)
-    visitor = stage.visitor(Access(name="bob", actions=ACTIONS), hide=["card"])
-    form = visitor.get("/message?queue=orders&id=a").text
-    assert "<textarea" not in form
-    fields = {"queue": "orders", "id": "a", "attempts": "10", "priority": "5"}
-    version = orders.get("a").version  # type: ignore[union-attr]
-    said(visitor.do("edit", **fields, version=version, body='{"card": 2}'))
-    message = orders.get("a")
-    assert message is not None
-    assert (message.body, message.priority) == ({"card": 1}, 5)
-
-
 def test_a_worker_is_replaced(stage: Stage, ann: Visitor) -> None:
     lane = open_lane(stage.url, stage.clock)
     lane.call(put_report("web1:7", Report({"web1:7": ["orders"]}, supervised=True)))

@@ -90,7 +90,7 @@ def test_every_command_is_carried_out_for_the_rights_that_it_declares_alone(
 
 def test_replacing_needs_the_right_to_change(serve: Serve, make_token: Any) -> None:
     server = serve(auth="required")
-    client = server.with_token(make_token("shop", rights=["put"]))
+    client = server.with_token(make_token("shop", rights=["put", "bodies"]))
     etag = client.put(f"{Q}/messages/m", {"body": 1}).headers["etag"]
     replaced = [
         client.put(f"{Q}/messages/m?on_conflict=replace", {"body": 2}),
@@ -137,6 +137,29 @@ def test_bodies_and_headers_are_shown_to_those_who_may_see_them(
             _ = found.body
         with pytest.raises(bide.AccessDenied, match="no right 'bodies'"):
             list(queue.export())
+
+
+def test_no_etag_tells_who_may_not_see_a_body_whether_a_guess_is_right(
+    serve: Serve, make_token: Any
+) -> None:
+    server, one = serve(auth="required"), f"{Q}/messages/m"
+    admin = server.with_token(make_token("shop", "admin"))
+    right = admin.put(one, {"body": {"pin": 1234}, "delay": "1h"}).headers["etag"]
+    guesser = server.with_token(make_token("shop", rights=["read", "put", "change"]))
+    seen = guesser.get(one, if_none_match=right)
+    assert (seen.status, "etag" in seen.headers) == (200, False)
+    for match in (right, '"0123456789abcdef"', f"{right}, *"):
+        for method, content in (("PATCH", {"priority": 1}), ("PUT", {"body": 1}), ("DELETE", None)):
+            refused = guesser.send(method, one, content, if_match=match)
+            assert (refused.status, "etag" in refused.headers) == (403, False)
+            assert "bodies" in refused.problem["detail"]
+    move = {"command": "reschedule", "queue": "orders", "ids": ["m"], "delay": 1}
+    for version in ({"if_version": right.strip('"')}, {"versions": ["0123456789abcdef"]}):
+        assert guesser.post("/v1/batch", {"commands": [{**move, **version}]}).status == 403
+    assert guesser.send("PATCH", one, {"priority": 1}, if_match="*").status == 200
+    changer = server.with_token(make_token("shop", rights=["read", "bodies", "change"]))
+    etag = changer.get(one).headers["etag"]
+    assert changer.send("DELETE", one, if_match=etag).status == 200
 
 
 @pytest.fixture

@@ -293,8 +293,11 @@ async def _edit(view: View, ids: list[str]) -> Result:
             raise InvalidArgument(f"body is not JSON: {error}; text stands in quotes") from None
     if not changes:
         return Result(0)
-    body, version = changes.pop("body", UNSET), request.get("version")
-    command = CommandBuilder(full).edit(ids[:1], body, None, None, version, **changes)
+    if view.shown.version(found) != request.get("version"):
+        until = found.until or found.ended
+        return Result(0, [Outcome(found.id, False, found.state, found.due, until, found.holder)])
+    body = changes.pop("body", UNSET)
+    command = CommandBuilder(full).edit(ids[:1], body, None, None, found.version, **changes)
     await view.admit(command)
     return await _each(view, ids[:1], command)
 

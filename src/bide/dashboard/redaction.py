@@ -10,7 +10,7 @@ import msgspec
 
 from bide.model.ended import End
 from bide.model.errors import AccessDenied
-from bide.model.message import Message
+from bide.model.message import Message, withheld
 
 HIDDEN = "•••"
 
@@ -109,6 +109,10 @@ class Redaction:
         if shown is None or shown.cut or not message.json:
             return None
         return shown.text if shown == _shown(message.data, True) else None
+
+    def version(self, message: Message) -> str:
+        """Return the version of what the visitor may see: it tells nothing of the rest."""
+        return (self.redacted if self._bodies and message.data else withheld)(message).version
 
     def preview(self, message: Message) -> str:
         """Return the beginning of a body on one line, "" for one that is withheld or large."""

@@ -49,9 +49,12 @@ def check(command: cmd.Command | Bulk | Undo, caller: Caller) -> None:
         value = getattr(command, name)
         if value is not None and (rule := RULES.get(name)) is not None:
             rule(value, name)
-    if versions := getattr(command, "versions", None):
+    versions, if_version = (getattr(command, name, None) for name in ("versions", "if_version"))
+    if versions or if_version is not None:  # whoever guesses a body learns whether it is right
+        caller.need("bodies")
+    if versions:
         named = len(getattr(command, "ids", None) or ())
-        if len(versions) != named or getattr(command, "if_version", None) is not None:
+        if len(versions) != named or if_version is not None:
             raise InvalidArgument(
                 f"versions are {len(versions):,} for {named:,} ids; give one for each, and no "
                 "if_version, or none"

@@ -162,7 +162,7 @@ async def _only_if(call: Call, command: Conditional) -> tuple[Message | None, Co
     if match is None or match.strip() == "*":
         return None, command
     message = await find_or_none(call)
-    version = chosen(match, message)
+    version = chosen(call, match, message)
     return message, msgspec.structs.replace(command, if_version=version)
 
 

@@ -213,17 +213,22 @@ def is_named(header: str | None, tag: str) -> bool:
     return "*" in named or tag in named
 
 
-def chosen(header: str, message: Message | None) -> str:
+def chosen(call: Call, header: str, message: Message | None) -> str:
     """Return the version that an if-match asks for, out of those it names.
 
     Args:
+        call: of whom.
         header: the etags that would do; `*`: any.
         message: as it is now.
 
     Raises:
         Problem: the message is of none of them.
+        AccessDenied: the caller may not see bodies: whoever guesses one would learn whether it is
+            right.
     """
     named = _listed(header)
+    if named != ["*"]:
+        call.caller.need("bodies")
     if any(tag != "*" and not (len(tag) > 1 and tag[0] == tag[-1] == '"') for tag in named):
         raise Problem(
             "precondition-failed",

@@ -93,7 +93,7 @@ async def _replace(call: Call, item: Item, on_conflict: str, match: str) -> Answ
             "if-match replaces what is there; leave out if-none-match and on_conflict=raise",
         )
     message = await find_or_none(call)
-    version = chosen(match, message)
+    version = chosen(call, match, message)
     (outcome,) = await _put(call, [item], "replace", version)
     answer = changed(outcome, conditional=True)
     return answer._replace(headers={"etag": tag_of(version_of(item, outcome.due or 0))})
@@ -178,10 +178,15 @@ async def find_or_none(call: Call) -> Message | None:
 
 
 async def _look(call: Call) -> tuple[Message, dict[str, str], bool]:
-    """Return the message that the path names, its etag, and whether the caller has it already."""
+    """Return the message that the path names, its etag, and whether the caller has it already.
+
+    Without the right to see bodies there is no etag: a guessed body could be compared with it.
+    """
     message = await find_or_none(call)
     if message is None:
         raise Problem("not-found", f"there is no message {call.part('id')!r} in this queue")
+    if not call.caller.may("bodies"):
+        return message, {}, False
     tag = tag_of(message.version)
     return message, {"etag": tag}, is_named(call.header("if-none-match"), tag)
 
