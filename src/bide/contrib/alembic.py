@@ -8,9 +8,9 @@ from typing import Any
 
 from alembic.operations import MigrateOperation, Operations
 
-from bide.contrib.sqlalchemy import OUTBOX, OUTBOX_DEAD, is_own
-from bide.model.errors import InvalidArgument, NotEmpty
-from bide.outbox.rows import CREATE_TABLES, TABLES
+from bide.contrib.sqlalchemy import is_own
+from bide.model.errors import InvalidArgument
+from bide.outbox.rows import CREATE_TABLES, TABLES, check_empty
 
 __all__ = ["CreateBideOutbox", "DropBideOutbox", "include_name", "include_object"]
 
@@ -83,14 +83,13 @@ def _check_empty(operations: Operations) -> None:
     from sqlalchemy import inspect, text
 
     connection = operations.get_bind()
-    for table, what in ((OUTBOX, "wait for bide forward"), (OUTBOX_DEAD, "were refused")):
-        if inspect(connection).has_table(table):
-            count = connection.scalar(text(f"SELECT count(*) FROM {table}"))
-            if count:
-                raise NotEmpty(
-                    f"{count} commands in {table} {what}; handle them first (bide forward --once), "
-                    "or give them up: op.drop_bide_outbox(discard=True)"
-                )
+
+    def count(table: str) -> int:
+        if not inspect(connection).has_table(table):
+            return 0
+        return int(connection.scalar(text(f"SELECT count(*) FROM {table}")))
+
+    check_empty(count, "op.drop_bide_outbox(discard=True)")
 
 
 def include_object(

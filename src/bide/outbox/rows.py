@@ -10,7 +10,7 @@ import msgspec
 
 from bide.engines.port import DbApi, Guest, RemoteGuest
 from bide.model import commands as cmd
-from bide.model.errors import AccessDenied, InvalidArgument, WrongConnection
+from bide.model.errors import AccessDenied, InvalidArgument, NotEmpty, WrongConnection
 from bide.model.replies import Outcome, Outcomes, Reply, Settings
 
 TABLES = ("bide_outbox", "bide_outbox_dead", "bide_outbox_name")
@@ -54,6 +54,28 @@ CREATE_TABLES = {
     ),
 }
 """By dialect, as SQLAlchemy calls it: the statements that make the tables where there are none."""
+
+
+def check_empty(count: Callable[[str], int], give_up: str) -> None:
+    """See that no command is lost when the tables of an outbox are dropped.
+
+    Args:
+        count: returns the number of rows of a table; 0 if it is not there.
+        give_up: how to drop the tables all the same, for the error.
+
+    Raises:
+        NotEmpty: a command waits for the forwarder, or was refused by the store.
+    """
+    for table, what in (
+        ("bide_outbox", "wait for bide forward"),
+        ("bide_outbox_dead", "were refused"),
+    ):
+        if number := count(table):
+            raise NotEmpty(
+                f"{number} commands in {table} {what}; handle them first (bide forward --once), or "
+                f"give them up: {give_up}"
+            )
+
 
 _decode: Callable[[str], cmd.Command] = msgspec.json.Decoder(cmd.Command).decode
 

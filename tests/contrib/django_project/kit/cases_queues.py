@@ -244,6 +244,14 @@ class ElsewhereWithOutbox(QueueCase):
         _check_what_cannot_join(self)
         self.assertEqual(self.rows(), [])
 
+    def test_the_migration_is_not_taken_back_while_commands_wait(self) -> None:
+        with transaction.atomic():
+            orders.put({}, id="a", delay="1h")
+        with self.assertRaisesRegex(bide.NotEmpty, "1 commands in bide_outbox wait.*give them up"):
+            call_command("migrate", "bide_outbox", "zero", verbosity=0)
+        call_command("bide", "forward", "--once")
+        self.assertEqual((self.rows(), self.ids()), ([], ["a"]))
+
     def test_the_migration_can_be_taken_back(self) -> None:
         call_command("migrate", "bide_outbox", "zero", verbosity=0)
         self.assertNotIn("bide_outbox", connection.introspection.table_names())

@@ -5,7 +5,7 @@ from typing import Any
 from django.db import migrations
 
 from bide.contrib.django.conf import configuration
-from bide.outbox.rows import CREATE_TABLES, TABLES
+from bide.outbox.rows import CREATE_TABLES, TABLES, check_empty
 
 
 def make(apps: Any, editor: Any) -> None:
@@ -16,8 +16,18 @@ def make(apps: Any, editor: Any) -> None:
 
 
 def drop(apps: Any, editor: Any) -> None:
-    """Drop the tables, with what was not forwarded."""
+    """Drop the tables, unless commands are in them."""
     if editor.connection.alias == configuration().database:
+        with editor.connection.cursor() as cursor:
+            there = editor.connection.introspection.table_names(cursor)
+
+            def count(table: str) -> int:
+                if table not in there:
+                    return 0
+                cursor.execute(f"SELECT count(*) FROM {table}")
+                return int(cursor.fetchone()[0])
+
+            check_empty(count, "delete them from the table")
         for table in TABLES:
             editor.execute(f"DROP TABLE IF EXISTS {table}")
 
