@@ -8,7 +8,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.utils.connection import ConnectionDoesNotExist
 
-from bide.contrib.django.conf import configuration, has_outbox, in_database, store_url
+from bide.contrib.django.conf import configuration, configured_url, has_outbox, in_database
 from bide.engines.registry import lives_alone, mask, opener
 from bide.model.errors import InvalidArgument
 
@@ -31,8 +31,9 @@ def check_settings(app_configs: Any = None, **more: Any) -> list[CheckMessage]:
     try:
         found = configuration()
         connection = connections[found.database]
-        url = store_url()
-        opener(url)
+        url = configured_url()
+        for named in (url, found.test_url or url):
+            opener(named)
     except (ImproperlyConfigured, InvalidArgument) as error:
         return [Error(str(error), id="bide.E001")]
     except ConnectionDoesNotExist:

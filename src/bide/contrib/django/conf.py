@@ -27,8 +27,8 @@ class Configuration(
     url: str | None = None
     """The store. By default the environment's `BIDE_URL`, or else the database."""
     test_url: str | None = None
-    """Instead of `URL` and `BIDE_URL` while Django's tests run. By default a store in memory, so
-    that no test touches one in use."""
+    """The store while Django's tests run. By default one in memory in the place of `URL` and
+    `BIDE_URL`, so that no test touches a store in use, or else the database of the tests."""
     database: str = "default"
     """The alias of the database whose transactions puts join."""
     app: str | None = None
@@ -75,10 +75,21 @@ def store_url() -> str:
         ImproperlyConfigured: the database cannot be a store, and no other is named.
     """
     found = configuration()
-    named = found.url or os.environ.get("BIDE_URL")
-    if named is not None and _is_test():
-        return found.test_url or "memory://"
-    return named or url_of(found.database)
+    if _is_test():
+        if found.test_url is not None:
+            return found.test_url
+        if _named() is not None:
+            return "memory://"
+    return configured_url()
+
+
+def configured_url() -> str:
+    """Return the URL of the store while no tests run. Raises what `store_url` raises."""
+    return _named() or url_of(configuration().database)
+
+
+def _named() -> str | None:
+    return configuration().url or os.environ.get("BIDE_URL")
 
 
 def _is_test() -> bool:

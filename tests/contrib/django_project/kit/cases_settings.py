@@ -42,6 +42,10 @@ class StoreCase(TestCase):
         with override_settings(BIDE={"URL": ELSEWHERE, "TEST_URL": "sqlite:////tmp/x.db"}):
             self.assertEqual(store_url(), "sqlite:////tmp/x.db")
 
+    def test_a_store_for_tests_takes_the_place_of_the_database_too(self) -> None:
+        with override_settings(BIDE={"TEST_URL": "memory://"}):
+            self.assertEqual(store_url(), "memory://")
+
     def test_special_characters_survive(self) -> None:
         if connection.vendor != "postgresql":
             return
@@ -64,23 +68,24 @@ class Checks(TestCase):
     def test_what_is_wrong_is_named(self) -> None:
         self.assertEqual(self.ids(URI="redis://"), ["bide.E001"])
         self.assertEqual(self.ids(URL=7), ["bide.E001"])
-        self.assertEqual(self.ids(URL="x", TEST_URL="mysql://db"), ["bide.E001"])
+        self.assertEqual(self.ids(URL=ELSEWHERE, TEST_URL="mysql://db"), ["bide.E001"])
+        self.assertEqual(self.ids(URL="mysql://db", TEST_URL="memory://"), ["bide.E001"])
         self.assertEqual(self.ids(DATABASE="other"), ["bide.E002"])
         self.assertEqual(self.ids(APP="shop.queues"), ["bide.E004"])
 
     def test_what_may_surprise_is_named(self) -> None:
         self.assertEqual(self.ids(URL="memory://"), ["bide.W001"])
-        self.assertEqual(self.ids(URL=ELSEWHERE, TEST_URL=ELSEWHERE), ["bide.W002"])
+        self.assertEqual(self.ids(URL=ELSEWHERE), ["bide.W002"])
         with modify_settings(INSTALLED_APPS={"append": OUTBOX}):
-            self.assertEqual(self.ids(URL=ELSEWHERE, TEST_URL=ELSEWHERE), [])
+            self.assertEqual(self.ids(URL=ELSEWHERE), [])
             with mock.patch.object(connections["default"], "vendor", "mysql"):
-                self.assertEqual(self.ids(URL=ELSEWHERE, TEST_URL=ELSEWHERE), ["bide.E003"])
+                self.assertEqual(self.ids(URL=ELSEWHERE), ["bide.E003"])
         if connection.vendor == "sqlite":
             with mock.patch.dict(connection.settings_dict, OPTIONS={}):
                 self.assertEqual(self.ids(), ["bide.W003"])
 
     def test_no_password_is_shown(self) -> None:
-        with override_settings(BIDE={"URL": ELSEWHERE, "TEST_URL": ELSEWHERE}):
+        with override_settings(BIDE={"URL": ELSEWHERE}):
             (message,) = check_settings()
         self.assertNotIn("secret", str(message))
 
