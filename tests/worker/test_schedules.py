@@ -86,7 +86,7 @@ def test_each_tick_is_run_once_by_many_processes(scene: Scene, diary: Diary) -> 
     scene.play(story())
 
 
-@pytest.mark.parametrize("order", ["b", "bd", "db", "d"])
+@pytest.mark.parametrize("order", ["b", "bd", "db", "d", ""])
 @pytest.mark.parametrize("is_async", [False, True])
 def test_the_function_takes_what_it_wants(scene: Scene, order: str, is_async: bool) -> None:
     async def story() -> None:
@@ -104,7 +104,12 @@ def test_the_function_takes_what_it_wants(scene: Scene, order: str, is_async: bo
         def delivery_only(delivery: bide.Handling) -> None:
             seen.append(delivery.message.queue)
 
-        plain: Any = {"b": tick_only, "bd": both, "db": swapped, "d": delivery_only}[order]
+        def bare() -> None:
+            seen.append("reports")
+
+        plain: Any = {"b": tick_only, "bd": both, "db": swapped, "d": delivery_only, "": bare}[
+            order
+        ]
 
         async def async_b(tick: bide.Tick) -> None:
             plain(tick)
@@ -118,7 +123,12 @@ def test_the_function_takes_what_it_wants(scene: Scene, order: str, is_async: bo
         async def async_d(delivery: bide.Handling) -> None:
             plain(delivery)
 
-        forms: Any = {"b": async_b, "bd": async_bd, "db": async_db, "d": async_d}
+        async def async_bare() -> None:
+            plain()
+
+        forms: Any = {
+            "b": async_b, "bd": async_bd, "db": async_db, "d": async_d, "": async_bare
+        }  # fmt: skip
         scene.app.schedule("reports", every="1m")(forms[order] if is_async else plain)
         async with scene.at_work():
             await scene.pass_calmly(lambda: seen, 5)
@@ -368,11 +378,11 @@ def test_what_cannot_be_is_refused_when_the_app_is_made(options: dict[str, Any],
     assert not app.queue_handlers
 
 
-def test_a_function_that_takes_no_tick_is_refused() -> None:
+def test_a_function_that_takes_more_than_a_tick_is_refused() -> None:
     app = bide.App("memory://")
-    nothing: Any = lambda: None  # noqa: E731
-    with pytest.raises(bide.InvalidArgument, match=r"nothing; a schedule takes \(tick: bide"):
-        app.schedule("reports", every="1h")(nothing)
+    more: Any = lambda tick, more: None  # noqa: E731
+    with pytest.raises(bide.InvalidArgument, match=r"too many arguments; a schedule takes \(tick"):
+        app.schedule("reports", every="1h")(more)
 
 
 def test_a_queue_is_taken_once() -> None:

@@ -109,7 +109,7 @@ class Handler:
     decode: Decode | None = None
     """Decodes the body; `None` if the function does not take it."""
     order: str = "d"
-    """Which arguments it takes: "b", "bd", "db" or "d", for body and delivery."""
+    """Which arguments it takes: "b", "bd", "db", "d" or none, for body and delivery."""
     timeout: float | None = None
     """In seconds."""
     warn_after: float | None = None
@@ -124,7 +124,7 @@ class Handler:
             Unfit: the body does not fit the type that the function takes.
         """
         if self.decode is None:
-            return self.function(one)
+            return self.function(*_arguments(self.order, None, one))
         body = self.decode(one)
         arguments = _arguments(self.order, body, one)
         if self.still_wanted is not None:
@@ -137,7 +137,7 @@ class Handler:
 
     def run_by(self, function: Callable[[Handling], Any]) -> "Handler":
         """Return a handler in whose place another function runs, which calls this one."""
-        return replace(self, function=function, decode=None, still_wanted=None)
+        return replace(self, function=function, decode=None, order="d", still_wanted=None)
 
     async def _if(self, wanted: Awaitable[Any], arguments: tuple[Any, ...]) -> Any:
         if not await wanted:
@@ -153,22 +153,24 @@ def make_handler(
     body: Any = Any,
     warn_after: Duration | None = None,
     signatures: str = SIGNATURES,
+    optional: bool = False,
 ) -> Handler:
     """Return the handler of a function.
 
     Args:
-        function: takes the body, the delivery, or both.
+        function: takes the body, the delivery, or both; nothing, if that is `optional`.
         timeout: how long a delivery may take.
         retry: the delays and the number of attempts.
         still_wanted: the check before it, if any.
         body: the type of a body without annotation; for a method, its class.
         warn_after: how long a delivery may take before a warning is logged.
         signatures: what the function may take, in words, for errors.
+        optional: whether it may take nothing.
 
     Raises:
         InvalidArgument: it takes anything but a body and a delivery, or a setting is not valid.
     """
-    name, order, kind = _taken(function, "a handler", signatures, body)
+    name, order, kind = _taken(function, "a handler", signatures, body, optional)
     is_async = _is_async(function)
     wanted = None
     if still_wanted is not None:
@@ -203,7 +205,9 @@ def _arguments(order: str, body: Any, one: Handling) -> tuple[Any, ...]:
     return tuple([given[what] for what in order])
 
 
-def _taken(function: Any, what: str, signatures: str, kind: Any = Any) -> tuple[str, str, Any]:
+def _taken(
+    function: Any, what: str, signatures: str, kind: Any = Any, optional: bool = False
+) -> tuple[str, str, Any]:
     """Return the name of a function, which arguments it takes, and the type of the body.
 
     Raises:
@@ -242,7 +246,8 @@ def _taken(function: Any, what: str, signatures: str, kind: Any = Any) -> tuple[
                 f"{name} takes only {', '.join(stars)}, which does not say what it needs; name "
                 f"its parameters, or use functools.wraps in its decorator: {signatures}"
             )
-        raise InvalidArgument(f"{name} takes nothing; {signatures}")
+        if not optional:
+            raise InvalidArgument(f"{name} takes nothing; {signatures}")
     return name, order, kind
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 GRACE = "1m"
-TAKEN = "a schedule takes (tick: bide.Tick), the delivery, or both"
+TAKEN = "a schedule takes (tick: bide.Tick), the delivery, both, or nothing"
 PATIENT = Backoff(first="5s", factor=2, ceiling="5m", attempts=MAX_ATTEMPTS)
 """The delays between attempts to ask a source that fails."""
 
@@ -148,10 +148,10 @@ class Periodic:
     ) -> Callable[[F], F]:
         """Register a function that is called by a cron expression or at a fixed period.
 
-        It takes the `bide.Tick`, the delivery, or both; plain or async. One worker runs each tick:
-        a tick is a message in a queue of the schedule, whose id is its time. A tick puts the next
-        one before it runs, so the schedule goes on after any failure. If the function raises, the
-        tick is retried as `retry` says, or becomes a dead letter.
+        It takes the `bide.Tick`, the delivery, both, or nothing; plain or async. One worker runs
+        each tick: a tick is a message in a queue of the schedule, whose id is its time. A tick puts
+        the next one before it runs, so the schedule goes on after any failure. If the function
+        raises, the tick is retried as `retry` says, or becomes a dead letter.
 
         Args:
             queue: the queue of its ticks, which names the schedule; for nothing else.
@@ -184,7 +184,7 @@ class Periodic:
         policy = check_missed(missed)
 
         def register(function: F) -> F:
-            handler = make_handler(function, timeout, retry, signatures=TAKEN)
+            handler = make_handler(function, timeout, retry, signatures=TAKEN, optional=True)
             self._check_free(check_queue(queue), "a schedule needs a queue of its own")
             if handler.decode is not None:
                 handler = replace(handler, decode=attrgetter("given"))
