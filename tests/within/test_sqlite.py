@@ -73,3 +73,22 @@ def test_a_message_is_claimed_by_who_waits_once_it_is_committed(tmp_path: Path) 
             shop.commit()
             (delivery,) = claimed.result()
         delivery.ack()
+
+
+def test_a_relative_url_names_the_file_that_it_named_when_the_queue_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, other = tmp_path / "100%41 #1?", tmp_path / "other"
+    here.mkdir()
+    other.mkdir()
+    monkeypatch.chdir(here)
+    with (
+        bide.Queue("orders", "sqlite:///shop.db") as orders,
+        closing(sqlite3.connect(here / "shop.db")) as shop,
+    ):
+        assert orders.put(1, id="a", within=shop)
+        monkeypatch.chdir(other)
+        assert orders.put(2, id="b", within=shop)
+        shop.commit()
+        assert [message.id for message in orders.scan()] == ["a", "b"]
+    assert not list(other.iterdir())

@@ -8,7 +8,7 @@ from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
 from bide.engines.port import Engine, Guest
 from bide.model.errors import InvalidArgument
@@ -139,7 +139,7 @@ def absolute(url: str) -> str:
     scheme, file = _checked(url)[:10], url[10:]
     if scheme != "sqlite:///" or file.startswith("/"):
         return url
-    return f"{scheme}{Path.cwd()}/{file}"
+    return f"{scheme}{quote(str(Path.cwd()))}/{file}"
 
 
 def _checked(url: str) -> str:

@@ -74,6 +74,7 @@ class BaseQueue:
         """Use a store and a clock."""
         self._lane = lane
         self._clock = clock
+        self._place = absolute(self._url)  # the program may go to another directory
         self._unset = self._to_set  # not yet sent to this store
 
     @property
@@ -110,7 +111,7 @@ class BaseQueue:
         check_joins(command)
         if is_detoured(self._lane):
             return None
-        guest = guest_of(absolute(self._url))
+        guest = guest_of(self._place)
         if guest is None and lives_alone(self._url):
             raise Unsupported(
                 f"within= needs a store that other processes reach; {self.url} is none"
