@@ -1,5 +1,6 @@
 """A child of a fork begins anew, and the parent notices nothing."""
 
+import ctypes
 import gc
 import multiprocessing
 import os
@@ -17,6 +18,7 @@ import pytest
 import bide
 from bide.lane import executor, shared
 from bide.lane.shared import open_lane
+from bide.model.identity import new_id, new_ids
 from tests.lane.commands import PATIENCE, claim, eventually, spawn, waiting
 
 pytestmark = [
@@ -26,10 +28,15 @@ pytestmark = [
 ]
 
 
-def in_child(action: Callable[[], Any]) -> str:
+def fork_as_uwsgi_does() -> int:
+    """Fork without telling Python."""
+    return ctypes.PyDLL(None).fork()  # type: ignore[no-any-return]
+
+
+def in_child(action: Callable[[], Any], fork: Callable[[], int] = os.fork) -> str:
     """Fork, and return as text what the action returned or raised in the child."""
     reading, writing = os.pipe()
-    child = os.fork()
+    child = fork()
     if child == 0:
         try:
             text = repr(action())
@@ -121,7 +128,7 @@ def test_a_fork_beside_a_long_transaction_leaves_the_file_to_the_parent(
     assert putting.result(PATIENCE)
     for refused in (text, again):
         assert refused.startswith("StoreUnavailable:")
-        assert "was in use by another thread while this process was forked" in refused
+        assert "was in use while this process was forked, by another thread" in refused
     assert orders.put(3)
 
 
@@ -141,6 +148,35 @@ def test_claims_of_the_parent_are_not_the_childs(orders: bide.Queue) -> None:
 def test_the_child_hands_in_through_a_thread_of_its_own(orders: bide.Queue) -> None:
     assert orders.claim()  # the parent's lane has a thread now
     assert in_child(lambda: orders.claim(wait=0.01)) == "[]"
+
+
+def test_a_child_of_which_python_knows_nothing_leaves_the_file_to_the_parent(
+    orders: bide.Queue,
+) -> None:
+    assert orders.claim(1, wait=1)  # the lane's thread, which the child has not
+    text = in_child(lambda: orders.claim(1, wait=1), fork_as_uwsgi_does)
+    assert text.startswith("StoreUnavailable:")
+    assert "in uWSGI set lazy-apps = true" in text
+    assert in_child(orders.close, fork_as_uwsgi_does) == "None"
+    assert orders.put(3)
+    assert orders.audit()
+
+
+def test_a_child_of_which_python_knows_nothing_opens_a_file_that_nobody_had_opened(
+    tmp_path: Path,
+) -> None:
+    with bide.Queue("orders", f"sqlite:///{tmp_path}/bide.db") as orders:
+        assert in_child(lambda: orders.put(1).done, fork_as_uwsgi_does) == "True"
+        assert in_child(lambda: len(orders.claim(1, wait=1)), fork_as_uwsgi_does) == "1"
+        assert orders.audit()
+
+
+def test_no_child_makes_the_ids_of_another() -> None:
+    def behind_the_time() -> list[str]:
+        return [new_id()[10:], new_ids(1)[0][10:]]
+
+    made = [in_child(behind_the_time, fork) for fork in (fork_as_uwsgi_does, os.fork) * 2]
+    assert len(set(made)) == len(made)
 
 
 def test_a_memory_queue_stays_with_the_parent() -> None:

@@ -50,7 +50,7 @@ class Lane(Executor):
     ) -> None:
         self._limit, self._only_reads = inbox, reads
         self.users = 0  # see `bide.lane.shared`
-        self._closing = self._ended = False
+        self._ended = False
         self._released: weakref.WeakSet[object] = weakref.WeakSet()
         super().__init__(open_engine, clock)
         self._fresh()
@@ -81,8 +81,7 @@ class Lane(Executor):
             StoreError: it was not executed.
             Closed: the lane was closed.
         """
-        if self._closing:
-            raise Closed(CLOSED)
+        self.admit()
         if command.only_reads and (reads := self._reader()) is not None:
             return reads.call(command, owner)
         reply = None
@@ -163,8 +162,7 @@ class Lane(Executor):
         With `in_order` a read waits for the commands that were submitted before it. If the caller
         is cancelled, its command still runs; but a claim is left out, or returns its messages.
         """
-        if self._closing:
-            raise Closed(CLOSED)
+        self.admit()
         if command.only_reads and not self._only_reads and not in_order:
             if self._reads is None:
                 await asyncio.to_thread(self._reader)  # it opens a file

@@ -8,6 +8,7 @@ from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.registry import absolute, opener
 from bide.lane.executor import EXECUTORS
 from bide.lane.lane import Lane
+from bide.model.forks import in_child, notice_fork
 
 _lock = threading.Lock()
 _open: dict[tuple[str, int, int], Lane] = {}
@@ -20,6 +21,7 @@ def open_lane(url: str, clock: Clock = SYSTEM_CLOCK) -> Lane:
     Raises:
         InvalidArgument: the URL names no known kind of store.
     """
+    notice_fork()
     key = absolute(url), id(clock), os.getpid()
     with _lock:
         if key not in _open:
@@ -54,6 +56,7 @@ def _each(step: str) -> None:
         getattr(executor, step)()
 
 
+@in_child
 def _after_fork_in_child() -> None:
     global _lock
     _lock = threading.Lock()
@@ -64,5 +67,4 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(
         before=partial(_each, "before_fork"),
         after_in_parent=partial(_each, "after_fork_in_parent"),
-        after_in_child=_after_fork_in_child,
     )

@@ -7,6 +7,7 @@ import time
 from functools import lru_cache
 
 from bide.model.errors import InvalidArgument
+from bide.model.forks import in_child, notice_fork
 from bide.model.limits import MAX_ACTOR, MAX_NAME
 
 OWN = "bide:"
@@ -214,6 +215,7 @@ def new_ids(count: int) -> list[str]:
 def _reserve(count: int) -> int:
     """Return the first of `count` new ids as a number; the others follow it."""
     global _last_ms, _next
+    notice_fork()
     now = time.time_ns() // 1_000_000
     if _lock._is_owned():  # type: ignore[attr-defined]
         # A signal handler has interrupted the lines below, and must not get the same numbers.
@@ -230,6 +232,7 @@ def _encode(number: int) -> str:
     return "".join([_PAIRS[number >> shift & 1023] for shift in range(110, -1, -10)])
 
 
+@in_child
 def _draw() -> None:
     """Draw the random part of this process: at the start, and again in a forked child."""
     global _lock, _next
@@ -238,5 +241,3 @@ def _draw() -> None:
 
 
 _draw()
-if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(after_in_child=_draw)

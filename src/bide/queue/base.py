@@ -13,6 +13,7 @@ from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import Steps
 from bide.model.commands import Command, Put
 from bide.model.errors import Closed, Unsupported
+from bide.model.forks import notice_fork
 from bide.model.identity import actor_of, check_name
 from bide.model.limits import MAX_BODY
 from bide.model.times import Duration, Rate
@@ -146,6 +147,7 @@ class BaseQueue:
         return Closed(f"queue {self.name!r} was closed; make a new one to go on")
 
     def _close(self) -> None:
+        notice_fork()
         self._lane.refuse_reentry()
         try:
             self._users.pop()  # only one thread succeeds if several close it

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from bide.engines.sqlite.connection import patiently, translate
 from bide.model.errors import StoreCorrupt, StoreUnavailable
+from bide.model.forks import in_child
 
 Identity = tuple[int, int]
 
@@ -49,18 +50,16 @@ def refuse_inherited(path: Path, file: Identity | None) -> None:
     """
     if file in _inherited:
         raise StoreUnavailable(
-            f"{path} was in use by another thread while this process was forked: SQLite's locks "
-            "do not work here. Start this process again, or fork before the first command"
+            f"{path} was in use while this process was forked, by another thread or because "
+            "Python was not told of the fork: SQLite's locks do not work here. Start this process "
+            "again, or fork before the first command; in uWSGI set lazy-apps = true"
         )
 
 
+@in_child
 def _after_fork_in_child() -> None:
     _inherited.update(_open.values())
     _open.clear()
-
-
-if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class Files:

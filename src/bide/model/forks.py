@@ -1,0 +1,44 @@
+"""What the child of a fork has to do, also if Python does not know of the fork.
+
+uWSGI forks its workers without telling Python, unless it is asked to. Threads of the parent are
+gone then, connections are shared, and random numbers come twice.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+
+_steps: list[Callable[[], None]] = []
+_process = os.getpid()
+_lock = threading.Lock()
+
+
+def in_child(step: Callable[[], None]) -> Callable[[], None]:
+    """Call a function in each child of a fork."""
+    _steps.append(step)
+    return step
+
+
+def notice_fork() -> None:
+    """Do what a child has to do, if this is one, and nothing has been done in it."""
+    if os.getpid() != _process:
+        _begin()
+
+
+def _begin() -> None:
+    global _process
+    with _lock:
+        if os.getpid() != _process:  # else another thread was faster
+            for step in _steps:
+                step()
+            _process = os.getpid()
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _begin()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_after_fork)
