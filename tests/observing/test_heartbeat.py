@@ -12,6 +12,7 @@ from bide.observing.heartbeat import (
     QUEUE,
     REMEMBER,
     SILENT,
+    STOPS,
     WINDOW,
     LastMinute,
     Report,
@@ -151,8 +152,19 @@ def test_what_a_namespace_reports_is_read_as_far_as_it_is_small() -> None:
     store = Store()
     for number in range(100):
         report(f"many:{number}", 60_000, shop)
-    found = store.look("shop/orders", registers=(shop,)).workers
-    assert 2 < len(found) < 7
+    sample = store.look("shop/orders", registers=(shop,))
+    assert 2 < len(sample.workers) < 7
+    assert sample.partly
+
+
+def test_who_replaces_a_process_is_not_said_by_another_namespace() -> None:
+    store, evil = Store(), f"a/{QUEUE}"
+    supervised = put_report("web1:7", Report({"web1:7": ["orders"]}, supervised=True))
+    store.do(supervised)
+    store.do(replace(supervised, queue=evil))
+    for registers in ((QUEUE, evil), (evil, QUEUE)):
+        sample = store.look("orders", "a/orders", registers=registers)
+        assert (sample.workers["web1:7"].stops, sample.partly) == (STOPS, False)
 
 
 def test_it_is_kept_as_one_message_however_often_it_is_said() -> None:

@@ -1,15 +1,19 @@
 """Worker processes over HTTP: who sees them, and who may have one replaced."""
 
+import threading
 from typing import Any
 
+import msgspec
 import pytest
+from click.testing import CliRunner
 
 import bide
+from bide.cli import main
 from bide.lane.shared import close_lane, open_lane
-from bide.model.commands import Find, Put
+from bide.model.commands import Cancel, Find, Put
 from bide.model.errors import AccessDenied
 from bide.model.message import Item
-from bide.model.replies import Found
+from bide.model.replies import Found, Outcomes, expect
 from bide.observing.heartbeat import STOPS, Busy, Report, put_report
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve
@@ -85,3 +89,58 @@ def test_a_token_that_may_not_read_the_reports_is_denied_the_list(
     some = server.with_token(make_token("shop", "read", queues=["ord*"]))
     with pytest.raises(AccessDenied):
         bide.workers(some.url.replace("http://", f"http://{some.token}@"))
+
+
+def test_a_report_of_another_namespace_hides_nobody(server: Client, make_token: Any) -> None:
+    evil = server.with_token(make_token("evil", "admin"))
+    lane = open_lane(evil.url.replace("http://", f"http://{evil.token}@"))
+    lane.call(put_report("house:1", Report({"house:1": ["nothing"]}, supervised=True)))
+    close_lane(lane)
+    admin = server.with_token(make_token(None, "admin"))
+    found = [(one["queues"], one["stops"]) for one in admin.get("/v1/workers").json["workers"]]
+    assert found == [
+        (["mail/letters", "shop/orders"], STOPS), (["evil/nothing"], f"evil/{STOPS}"),
+    ]  # fmt: skip
+    assert admin.post("/v1/workers/house:1/stop", {}).status == 202
+    lane = open_lane(server.app.service.settings.store)
+    assert expect(Found, lane.call(Find(STOPS, ["house:1"]))).messages != [None]
+    lane.call(Cancel(STOPS, ["house:1"]))
+    seen = [False]
+
+    def take() -> None:
+        while not seen[0]:
+            seen[0] = bool(expect(Outcomes, lane.call(Cancel(STOPS, ["house:1"]))).outcomes[0])
+
+    supervisor = threading.Thread(target=take, daemon=True)
+    supervisor.start()
+    assert bide.stop_worker("house:1", server.app.service.settings.store, wait=60)
+    supervisor.join()
+    assert expect(Found, lane.call(Find(f"evil/{STOPS}", ["house:1"]))).messages == [None]
+    close_lane(lane)
+
+
+def test_who_claims_at_several_servers_is_one_worker(server: Client, make_token: Any) -> None:
+    lane = open_lane(server.app.service.settings.store)
+    for process, queue in (("serve:a", "mail/letters"), ("serve:b", "shop/orders")):
+        lane.call(put_report(process, Report({"mailer": [queue]})))
+    close_lane(lane)
+    admin = server.with_token(make_token(None, "admin"))
+    assert listed(admin)["mailer"]["queues"] == ["mail/letters", "shop/orders"]
+
+
+def test_a_list_says_that_there_are_more_workers_than_it_reads(
+    server: Client, make_token: Any
+) -> None:
+    admin = server.with_token(make_token("shop", "admin"))
+    assert "partly" not in admin.get("/v1/workers").json
+    lane = open_lane(server.app.service.settings.store)
+    for number in range(5):
+        report = Report({f"many:{number}": [f"q{at:08}" for at in range(5_000)]})
+        put = put_report(f"many:{number}", report)
+        lane.call(msgspec.structs.replace(put, queue=f"shop/{put.queue}"))
+    close_lane(lane)
+    assert admin.get("/v1/workers").json["partly"] is True
+    store = server.app.service.settings.store
+    told = CliRunner().invoke(main, ["workers", "--url", store])
+    assert told.exit_code == 0
+    assert "there are more" in told.stderr

@@ -172,7 +172,7 @@ def scan_of(register: str, state: Literal["next", "delayed"]) -> Scan:
     return Scan(register, state, limit=READ_MOST, max_bytes=most)
 
 
-def recent_reports(register: str, now: int) -> Steps[list[tuple[Report, int | None]]]:
+def recent_reports(register: str, now: int) -> Steps[tuple[list[tuple[Report, int | None]], bool]]:
     """Read the reports of a register, without processes that have been silent for a minute.
 
     Args:
@@ -180,7 +180,8 @@ def recent_reports(register: str, now: int) -> Steps[list[tuple[Report, int | No
         now: the store's clock, in Unix milliseconds.
 
     Returns:
-        The reports, and for how many milliseconds each has been overdue; `None`: it is not.
+        The reports, and for how many milliseconds each has been overdue; `None`: it is not. And
+        whether there are more than were read.
     """
     page: Page = yield scan_of(register, "next")
     found = []
@@ -189,7 +190,7 @@ def recent_reports(register: str, now: int) -> Steps[list[tuple[Report, int | No
         report = read(message)
         if report is not None and (silent is None or silent <= REMEMBER * 1000):
             found.append((report, silent))
-    return found
+    return found, page.cursor is not None
 
 
 @lru_cache(maxsize=1_000)

@@ -82,7 +82,7 @@ class Sample(msgspec.Struct, frozen=True):
     lateness: dict[str, Lateness] = {}
     """By queue, if workers reported any."""
     partly: bool = False
-    """Whether some queue has more held messages than were read."""
+    """Whether there are more held messages, or more reports of workers, than were read."""
     causes: dict[str, dict[str, float]] = {}
     """By queue: why these deliveries began late, in milliseconds by cause."""
 
@@ -197,13 +197,15 @@ def take_sample(
     for holder, works_on in (present or {}).items():
         see(holder, works_on, None, {})
     reports = []
-    for register in registers:
-        for report, silent in (yield from recent_reports(register, now)):
+    for register in sorted(registers, key=len):  # that of the whole store first
+        found_there, more = yield from recent_reports(register, now)
+        partly = partly or more
+        for report, silent in found_there:
             if silent is None:
                 reports.append(report)
             for holder, works_on in report.workers.items():
                 see(holder, works_on, silent, report.busy)
-                if report.supervised and holder in workers:
+                if report.supervised and holder in workers and workers[holder].stops is None:
                     workers[holder].stops = register.removesuffix(QUEUE) + STOPS
     lateness = {
         queue: Lateness.of(histogram)

@@ -51,6 +51,14 @@ class WorkerProcess(msgspec.Struct, frozen=True, omit_defaults=True):
     program that claims by itself."""
 
 
+class Workers(msgspec.Struct, omit_defaults=True):
+    """The worker processes that report that they are alive."""
+
+    workers: list[WorkerProcess]
+    partly: bool = False
+    """Whether there are more reports than were read: of a namespace those of 256 KiB."""
+
+
 def is_stops(queue: str) -> bool:
     """Tell whether a queue has requests to replace processes.
 
@@ -63,17 +71,23 @@ def is_stops(queue: str) -> bool:
 
 def list_workers(
     registers: Iterable[str], now: int, own: Callable[[str], str | None] = lambda queue: queue
-) -> Steps[list[WorkerProcess]]:
+) -> Steps[Workers]:
     """Read the reports of worker processes, sorted by holder.
+
+    Several reports of a register may be about one holder, such as a program that claims at several
+    servers. Those of another register are about another process: whoever may claim in a namespace
+    may report any name there.
 
     Args:
         registers: the queues with reports; see `bide.observing.heartbeat`.
         now: the store's clock, in Unix milliseconds.
         own: returns the caller's name of a queue; `None`: it is not for the caller.
     """
-    found: dict[str, WorkerProcess] = {}
+    found: dict[tuple[str, str], WorkerProcess] = {}
+    partly = False
     for register in registers:
-        reports = yield from recent_reports(register, now)
+        reports, more = yield from recent_reports(register, now)
+        partly = partly or more
         stops = register.removesuffix(QUEUE) + STOPS
         for report, silent in reports:
             busy = {name: one for queue, one in report.busy.items() if (name := own(queue))}
@@ -81,8 +95,21 @@ def list_workers(
                 named = sorted(name for queue in queues if (name := own(queue)))
                 if named:
                     where = own(stops) if report.supervised else None
-                    found[holder] = WorkerProcess(holder, named, busy, silent, where)
-    return [found[holder] for holder in sorted(found)]
+                    one = WorkerProcess(holder, named, busy, silent, where)
+                    key = holder, register
+                    found[key] = _together(found[key], one) if key in found else one
+    return Workers([found[key] for key in sorted(found)], partly)
+
+
+def _together(one: WorkerProcess, other: WorkerProcess) -> WorkerProcess:
+    """Return what two reports say of a process."""
+    silent = None
+    if one.silent is not None and other.silent is not None:
+        silent = min(one.silent, other.silent)
+    queues = sorted({*one.queues, *other.queues})
+    return WorkerProcess(
+        one.holder, queues, other.busy | one.busy, silent, one.stops or other.stops
+    )
 
 
 def request_stop(stops: str, holder: str, actor: str | None) -> Put:

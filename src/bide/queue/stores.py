@@ -20,6 +20,7 @@ from bide.model.times import Duration, Moment, milliseconds
 from bide.observing.heartbeat import QUEUE, is_register
 from bide.observing.workers import (
     WorkerProcess,
+    Workers,
     find_requests,
     list_workers,
     request_stop,
@@ -161,7 +162,8 @@ LOOK = 0.2
 def workers(url: str | None = None) -> list[WorkerProcess]:
     """List the worker processes of a store: those that report that they are alive.
 
-    Over HTTP these are the ones of the token's namespace. In a coroutine, call it with
+    Over HTTP these are the ones of the token's namespace. Of each namespace, 256 KiB of reports are
+    read, and 1,000 at most. In a coroutine, call it with
     `asyncio.to_thread`.
 
     Args:
@@ -172,7 +174,7 @@ def workers(url: str | None = None) -> list[WorkerProcess]:
         StoreError: the store cannot be read.
     """
     with lane_to(url) as lane:
-        return read_workers(lane)
+        return read_workers(lane).workers
 
 
 def stop_worker(
@@ -200,7 +202,7 @@ def stop_worker(
         return ask_to_stop(lane, holder, actor or actor_of(own_name()), wait)
 
 
-def read_workers(lane: Lane) -> list[WorkerProcess]:
+def read_workers(lane: Lane) -> Workers:
     """List the worker processes of a store."""
     names = expect(Names, lane.call(Queues(""))).names
     registers = {QUEUE, *filter(is_register, names)}  # a server does not name its own
@@ -209,22 +211,24 @@ def read_workers(lane: Lane) -> list[WorkerProcess]:
 
 def ask_to_stop(lane: Lane, holder: str, actor: str, wait: Duration) -> bool:
     """Request that a process is replaced, and wait until its supervisor has taken the request."""
-    found = [one for one in read_workers(lane) if one.holder == holder]
+    found = [one for one in read_workers(lane).workers if one.holder == holder]
     if not found:
         raise InvalidArgument(
             f"no worker {holder!r} reports that it is alive; `bide workers` lists those that do"
         )
-    stops = found[0].stops
-    if stops is None:
+    stops = [one.stops for one in found if one.stops is not None]
+    if not stops:
         raise InvalidArgument(
             f"{holder} has no supervisor of `bide worker` that could replace it; end the process "
             "on its own machine"
         )
     deadline = time.monotonic() + milliseconds(wait, "wait") / 1000
-    lane.call(request_stop(stops, holder, actor))
+    for one in stops:
+        lane.call(request_stop(one, holder, actor))
+    asked = [find_requests([holder], one) for one in stops]
     while time.monotonic() < deadline:
         time.sleep(LOOK)
-        if expect(Found, lane.call(find_requests([holder], stops))).messages == [None]:
-            return True
-    gone = expect(Outcomes, lane.call(withdraw_stop(stops, holder)))
-    return not gone.outcomes[0].done
+        if any(expect(Found, lane.call(find)).messages == [None] for find in asked):
+            break
+    gone = [expect(Outcomes, lane.call(withdraw_stop(one, holder))) for one in stops]
+    return not all(outcomes.outcomes[0].done for outcomes in gone)

@@ -8,7 +8,7 @@ import msgspec
 
 from bide.cli import option
 from bide.cli.errors import CommandError
-from bide.cli.output import DONE, ID, NOT_DONE, TEXT, Cell, Column, Output
+from bide.cli.output import DONE, ID, NOT_DONE, TEXT, Cell, Column, Output, warn
 from bide.cli.program import Group
 from bide.cli.store import Store, on_store
 from bide.cli.times import now_ms, rounded
@@ -154,11 +154,14 @@ def list_(store: Store, out: Output) -> None:
     Example:
       bide workers list --json | jq 'select(.silent)'
     """
+    found = read_workers(store.lane)
     out.items(
-        read_workers(store.lane), COLUMNS, facts=msgspec.structs.asdict,
+        found.workers, COLUMNS, facts=msgspec.structs.asdict,
         line=_line, cells=_cells,
         empty=f"no worker reports that it is alive in {store.shown}",
     )  # fmt: skip
+    if found.partly:
+        warn("there are more: of each namespace, 256 KiB of reports are read, and 1,000 at most")
 
 
 @on_store(click.argument("name"), group=workers)
@@ -175,7 +178,7 @@ def stop(store: Store, out: Output, name: str, wait: float) -> bool:
     Example:
       bide workers stop web1:4711
     """
-    there = {one.holder for one in read_workers(store.lane)}
+    there = {one.holder for one in read_workers(store.lane).workers}
     if name not in there:
         raise CommandError(
             f"no worker {name!r} reports that it is alive; `bide workers` lists those that do"

@@ -69,7 +69,7 @@ class AtWork(msgspec.Struct):
     """By queue: milliseconds that half of the deliveries of the last minute were late at most, and
     that 99 in 100 were."""
     partly: bool
-    """Whether more is held than was looked at."""
+    """Whether more is held, or reported by workers, than was looked at."""
     causes: dict[str, dict[str, float]] = {}
     """By queue: why these deliveries began late, in milliseconds by cause."""
 

@@ -13,7 +13,7 @@ from bide.model.errors import AccessDenied, StoreError, Unsupported
 from bide.model.identity import check_name
 from bide.model.replies import Counts, Outcomes
 from bide.observing.metrics import Family, claim_metrics, registry_of
-from bide.observing.workers import WorkerProcess, list_workers, request_stop
+from bide.observing.workers import Workers, list_workers, request_stop
 from bide.server import wire
 from bide.server.access.rights import Caller
 from bide.server.call import Call
@@ -58,12 +58,6 @@ WAITING = Family("gauge", "bide_http_claims_waiting", "Claims that wait for a me
 PROCESSES = Family("gauge", "bide_http_processes", "Processes of the server.")
 
 
-class Workers(msgspec.Struct):
-    """The worker processes that report that they are alive."""
-
-    workers: list[WorkerProcess]
-
-
 class Requested(msgspec.Struct):
     """A process is going to be replaced."""
 
@@ -85,7 +79,7 @@ async def workers_of(call: Call) -> Workers:
     """
     service = call.service
     steps = list_workers(await service.registers(call.caller), service.clock.now(), call.caller.own)
-    return Workers(await arun_steps(steps, lambda command: service.lane.acall(command, service)))
+    return await arun_steps(steps, lambda command: service.lane.acall(command, service))
 
 
 @workers(
@@ -104,10 +98,11 @@ async def stop(call: Call, asked: wire.Empty) -> Answer:
     found = [one for one in (await workers_of(call)).workers if one.holder == holder]
     if not found:
         raise Problem("not-found", f"no worker {holder!r} reports that it is alive")
-    stops = found[0].stops
-    if stops is None:
+    stops = [one.stops for one in found if one.stops is not None]
+    if not stops:
         raise Problem("conflict", f"{holder} has no supervisor that you may ask to replace it")
-    await call.ask(Outcomes, request_stop(call.caller.full(stops), holder, call.actor))
+    for one in stops:
+        await call.ask(Outcomes, request_stop(call.caller.full(one), holder, call.actor))
     return Answer(202, Requested(holder))
 
 
