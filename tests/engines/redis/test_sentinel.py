@@ -170,6 +170,33 @@ def test_a_planned_fail_over_loses_no_caller(group: SentinelGroup, open_engine: 
         assert client.hexists("bide:{q#0}:records", "last")
 
 
+def test_a_planned_fail_over_is_followed_before_all_replicas_follow(
+    tmp_path: Path, open_engine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where they take minutes to copy everything from the new master."""
+    monkeypatch.setattr(nodes, "CHECK", 0.05)
+    group = SentinelGroup(tmp_path, replicas=2)
+    try:
+        engine = open_engine(f"{group.url}?reconnect={PATIENCE}")
+        put(engine, "a")
+        for server in group.servers:  # none can follow another one from now on
+            server.client().acl_setuser("default", enabled=True, commands=["-psync", "-sync"])
+        for number in range(3):  # and no sentinel puts the old master right by itself
+            group.ask(number, "SENTINEL", "SET", NAME, "failover-timeout", 600_000)
+            group.ask(number, "SENTINEL", "DEBUG", "publish-period", 600_000)
+        old = group.master()
+        group.ask(0, "SENTINEL", "FAILOVER", NAME)
+        new = group.wait_for_another(old)
+        deadline = time.monotonic() + PATIENCE
+        count = 0
+        while new.client().hlen("bide:{q#0}:records") < 2:
+            assert time.monotonic() < deadline
+            count += 1
+            put(engine, f"m{count}")
+    finally:
+        group.stop()
+
+
 def test_a_master_that_does_not_know_that_it_is_none_is_left(
     tmp_path: Path, group: SentinelGroup, open_engine: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

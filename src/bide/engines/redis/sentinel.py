@@ -114,8 +114,7 @@ class Sentinels:
         refusal: StoreError | None = None
         for shown, client in self._clients:
             try:
-                words = client.execute_command("SENTINEL", "MASTER", self.name)
-                told.append(dict(zip(words[::2], words[1::2], strict=True)))
+                told.append(self._ask(client))
             except (raised.RedisError, OSError) as error:
                 refusal = refusal or self._refusal(shown, error)
                 troubles.append(f"{shown}: {str(error).rstrip('.')}")
@@ -124,6 +123,17 @@ class Sentinels:
             return [], [*troubles, "the others have not heard of the last fail-over"], refusal
         self._epoch = epoch  # if all agree on a lower one, they were set up anew
         return [facts for facts in told if _epoch(facts) == epoch], troubles, refusal
+
+    def _ask(self, client: Any) -> dict[str, str]:
+        """Return what a sentinel says of the group."""
+        words = client.execute_command("SENTINEL", "MASTER", self.name)
+        facts = dict(zip(words[::2], words[1::2], strict=True))
+        # The one that leads a failover says there where the old master is, until all others follow
+        # the new one.
+        ip, port = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.name)
+        if (ip, port) != (facts["ip"], facts["port"]):
+            facts |= {"ip": ip, "port": port, "flags": "master"}
+        return facts
 
     def _refusal(self, shown: str, error: Exception) -> StoreError | None:
         """Return why a sentinel does not tell, unless that may pass by itself."""
@@ -154,7 +164,8 @@ _REFUSALS = {
     "NOAUTH": _PASSWORD,
     "WRONGPASS": "sentinel_user or sentinel_password is wrong",
     "NOPERM": (_RIGHTS := (
-        "this user may not ask the sentinels: its ACL there needs +sentinel|master"
+        "this user may not ask the sentinels: its ACL there needs +sentinel|master and "
+        "+sentinel|get-master-addr-by-name"
     )),
     "permissions": _RIGHTS,
     "protected mode": "this sentinel is in protected mode: give it a password or a bind address",
