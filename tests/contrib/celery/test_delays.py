@@ -120,6 +120,20 @@ def test_revoke_removes_a_task_and_its_result_says_so(
     assert published(broker) == []
 
 
+def test_a_chord_is_told_of_a_part_that_is_revoked(
+    app: Any, bide_store: ScratchStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(
+        type(app.backend), "on_chord_part_return",
+        lambda self, request, state, error: told.append((request.id, state, request.chord["task"])),
+    )  # fmt: skip
+    result = chord([expire(app).s(n).set(countdown=60) for n in (1, 2)])(expire(app).s())
+    part = result.parent[0]
+    part.revoke()
+    assert told == [(part.id, "REVOKED", "shop.expire")]
+
+
 def test_revoke_of_several_removes_what_waits_and_tells_workers_about_the_rest(
     app: Any, bide_store: ScratchStore, told: list[Any]
 ) -> None:

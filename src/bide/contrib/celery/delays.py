@@ -1,5 +1,6 @@
 """Let the tasks of a Celery app wait in bide until they are due, and publish them then."""
 
+import json
 import logging
 import threading
 import time
@@ -115,14 +116,20 @@ class Delays:
         waiting = [*([] if found is None else [found]), *self.queue.scan(group=id)]
         gone = [message for message in waiting if self.queue.cancel(message.id)]
         if gone:
-            self._mark_revoked(gone[-1].body["headers"])
+            self._mark_revoked(gone[-1].body)
         return bool(gone) and len(gone) == len(waiting)
 
-    def _mark_revoked(self, headers: dict[str, Any]) -> None:
-        """Store the state REVOKED as a worker would, so that nobody waits for the result."""
+    def _mark_revoked(self, body: dict[str, Any]) -> None:
+        """Store the state REVOKED as a worker would, so that nobody waits for the result.
+
+        A chord that the task is part of fails.
+        """
         from celery.app.task import Context
 
-        request = Context(headers)
+        headers, embed = body["headers"], {}
+        if body.get("content_type", "application/json") == "application/json" and "text" in body:
+            _, _, embed = json.loads(body["text"])
+        request = Context({**headers, **embed})
         keeps = not headers.get("ignore_result")
         self.app.backend.mark_as_revoked(
             headers["id"], reason="revoked", request=request, store_result=keeps
