@@ -1,12 +1,14 @@
 """A claim whose caller has gone gives its messages back at once."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 
 import pytest
 
 from bide.lane import Lane
 from bide.lane.inbox import AsyncRequest
+from bide.model.commands import Retry
 from bide.model.errors import StoreBusy
 from bide.model.replies import Reply
 from bide.testing.clock import FakeClock
@@ -97,6 +99,28 @@ def test_cancelled_while_it_is_executed(
         await asyncio.to_thread(back)
 
     asyncio.run(main())
+
+
+def test_cancelled_while_it_is_executed_and_the_lane_is_closed(
+    lane: Lane, engine: FlakyEngine
+) -> None:
+    """As by a worker that stops just when its first claim is under way."""
+    lane.call(put("a"))
+
+    async def main() -> None:
+        with engine.held():
+            task = asyncio.create_task(lane.acall(claim(), wait=60))
+            await asyncio.to_thread(engine.wait_until_held)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            closing = threading.Thread(target=lane.close)
+            closing.start()
+            await asyncio.to_thread(eventually, lambda: lane._closing)
+        closing.join(PATIENCE)  # this loop has no time to look meanwhile
+
+    asyncio.run(main())
+    assert any(isinstance(one, Retry) and one.release for one in engine.batches[-1])
 
 
 @pytest.mark.parametrize("wait", WAITS)

@@ -363,10 +363,10 @@ class Lane(Executor):
         with self._guard:
             for request in requests:
                 request.settled = True
-                if isinstance(request, AsyncRequest):  # its loop knows whether the task still waits
-                    loops[request.loop].append(request)
-                elif request.gone:
+                if request.gone:  # at once: the lane may end before the loop of a task looks
                     self._give_back(request)
+                elif isinstance(request, AsyncRequest):
+                    loops[request.loop].append(request)
                 else:
                     request.settle()
         for loop, group in loops.items():
