@@ -51,6 +51,23 @@ def test_a_header_overwritten_is_no_database_any_more(file: Path) -> None:
     assert file.read_bytes() == b"\0" * 100 + content[100:]
 
 
+def test_a_list_of_tables_overwritten_under_a_running_process_is_told(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.engines.sqlite.engine.CHECK_EVERY", 0.0)
+    fill(file)
+    with bide.Queue("orders", f"sqlite:///{file}") as orders:
+        orders.put(1)
+        with closing(sqlite3.connect(file)) as other:  # so that the process reads the file again
+            other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with file.open("r+b") as raw:
+            raw.seek(100)
+            raw.write(b"\xff" * 400)
+        for call in (lambda: orders.put(2), orders.claim):
+            with pytest.raises(StoreCorrupt, match="is damaged"):
+                call()
+
+
 def test_a_file_cut_in_the_middle_is_told(file: Path) -> None:
     fill(file)
     os.truncate(file, file.stat().st_size // 8192 * 4096)

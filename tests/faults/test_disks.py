@@ -1,5 +1,6 @@
 """A disk that cannot be written to, or is full."""
 
+import contextlib
 import os
 import shutil
 import sqlite3
@@ -153,6 +154,25 @@ def test_a_store_that_fills_its_disk_can_be_emptied(
         assert counts.flow.purged == stored > 5
         assert counts.sizes.ready == 0
         orders.put("x" * size, id="again")  # in the space of what was deleted
+        assert orders.audit()
+
+
+def test_a_store_on_a_disk_without_a_free_byte_is_full_and_opens_again_with_space(
+    small_disk: Path,
+) -> None:
+    url = f"sqlite:///{small_disk}/bide.db"
+    with bide.Queue("orders", url) as orders:
+        orders.put("first")
+    filler = small_disk / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"x" * 4_096):
+            pass
+    with bide.Queue("orders", url) as orders:
+        for call in (orders.counts, orders.claim, lambda: orders.put("second")):
+            with pytest.raises(StoreFull, match="Free some space and try again"):
+                call()
+        filler.unlink()
+        assert orders.put("second")
         assert orders.audit()
 
 

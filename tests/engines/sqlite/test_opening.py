@@ -102,6 +102,8 @@ def test_a_file_of_another_kind_is_left_as_it_is(tmp_path: Path, content: bytes)
         "CREATE TABLE bide_store (mine)",
         "CREATE TABLE bide_store (counted, version); INSERT INTO bide_store VALUES (0, 13)",
         f"CREATE TABLE message (seq); PRAGMA application_id = {APPLICATION_ID}",
+        "CREATE TABLE bide_store (schema_version); INSERT INTO bide_store VALUES (NULL)",
+        "CREATE TABLE bide_store (schema_version); INSERT INTO bide_store VALUES ('new')",
     ],
 )
 def test_tables_of_another_layout_are_left_as_they_are(tmp_path: Path, found: str) -> None:

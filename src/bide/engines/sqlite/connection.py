@@ -185,6 +185,8 @@ def translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
         kind = sqlite3.SQLITE_READONLY
     if code == sqlite3.SQLITE_IOERR_SHORT_READ:
         kind = sqlite3.SQLITE_CORRUPT
+    if code == sqlite3.SQLITE_IOERR_SHMSIZE:  # there is no room for the index of the log
+        kind = sqlite3.SQLITE_FULL
     match kind:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return errors.StoreBusy(

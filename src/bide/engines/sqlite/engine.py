@@ -96,12 +96,12 @@ class SqliteEngine:
     def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
         """Execute the commands in one transaction, and reply when the disk has it."""
         connection = self._connection
-        if connection is None or time.monotonic() - self._checked > CHECK_EVERY:
-            connection = self._current()
-            self._room = 0
         replies: list[Reply] | None = None
         adds = 0
         try:
+            if connection is None or time.monotonic() - self._checked > CHECK_EVERY:
+                connection = self._current()
+                self._room = 0
             if self._read_only:
                 return self._transact(connection, commands, now)
             adds = bytes_added(commands)
@@ -113,7 +113,7 @@ class SqliteEngine:
             replies = replies or self._transact(connection, commands, now)
         except sqlite3.Error as error:
             told = translate(error, self._path, self._timeout)
-            if adds or not isinstance(told, StoreFull):
+            if adds or connection is None or not isinstance(told, StoreFull):
                 raise told from error
         if replies is None:
             # The log may not grow. A checkpoint makes its space free again.

@@ -63,13 +63,13 @@ def recorded_version(run: Run, path: Path) -> int:
         return 0
     try:
         (version,) = run("SELECT schema_version FROM bide_store").fetchone()
-    except (sqlite3.OperationalError, TypeError):  # no such table or column, or no row
+        return int(version)
+    except (sqlite3.OperationalError, TypeError, ValueError):  # no table, column, row or number
         raise NotAStore(
             f"{path} has tables of no layout that this bide knows; they were left as they are. If "
             "an unreleased bide made them, export each queue with the version that wrote it, and "
             "import into a new file; if it is another program's table bide_store, name another file"
         ) from None
-    return int(version)
 
 
 def _owner(run: Run) -> int:
