@@ -14,7 +14,9 @@ from bide.contrib.celery.task import (
     TaskOptions,
     check_aware,
     delay_of,
+    revived,
     unsupported_option,
+    written,
 )
 from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument, NotAcked, NotEnded, NotRemembered, Unsupported
@@ -156,8 +158,9 @@ class Celery(App):
 
         Args:
             name: of the task.
-            args: its positional arguments; JSON.
-            kwargs: its named arguments; JSON.
+            args: its positional arguments: JSON, and what Celery's JSON has beside: dates and
+                times, `Decimal`, `UUID`, bytes.
+            kwargs: its named arguments.
             countdown: seconds until it is due; a negative number counts as 0.
             eta: the time instead; aware.
             task_id: the id of the message; a second one with it stores nothing.
@@ -186,7 +189,7 @@ class Celery(App):
                 f"there; name it in @app.task(queue={name_of_queue!r})"
             )
         outcome = self._queue(name_of_queue).put(
-            {"args": list(args or ()), "kwargs": dict(kwargs or {})},
+            {"args": written(list(args or ())), "kwargs": written(dict(kwargs or {}))},
             delay=delay_of(countdown) if eta is None else None, at=eta, id=task_id,
             priority=priority,
             expires=_after_due(expires, countdown, eta), attempts=min(attempts, MAX_ATTEMPTS),
@@ -275,10 +278,10 @@ class AsyncResult:
         queue = self._home()
         while timeout is None:
             try:
-                return queue.result(self.id, wait=PART)
+                return revived(queue.result(self.id, wait=PART))
             except NotEnded:
                 continue
-        return queue.result(self.id, wait=timeout)
+        return revived(queue.result(self.id, wait=timeout))
 
     @property
     def state(self) -> str:

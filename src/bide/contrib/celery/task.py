@@ -3,6 +3,7 @@
 import json
 import random
 import uuid
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -11,7 +12,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from bide.consuming.outcomes import Bury, Discard, Retry, Signal
-from bide.model.errors import InvalidArgument, Unsupported
+from bide.model.errors import InvalidArgument, Unsupported, WrongContext
 from bide.model.message import MAX_ATTEMPTS
 from bide.queue.delivery import Delivery
 from bide.queue.takeover.source import iso_seconds
@@ -118,9 +119,15 @@ class Task:
         """What is known about this run.
 
         Raises:
-            LookupError: the task is not run by a worker.
+            WrongContext: the task is not run by a worker.
         """
-        return self._request.get()
+        running = self._request.get(None)
+        if running is None:
+            raise WrongContext(
+                f"{self.name} was called as a function, so there is no request; a worker gives it "
+                f"one: {self.__name__}.delay(...), and in a test bide_worker(app).run_due()"
+            )
+        return running
 
     def delay(self, *args: Any, **kwargs: Any) -> "AsyncResult":
         """Put a message that calls the function with these arguments, due at once."""
@@ -146,6 +153,8 @@ class Task:
     ) -> NoReturn:
         """End this run, and run the task again later.
 
+        A task that is called as a function is not run again: `exc` is raised.
+
         Args:
             exc: raised instead when there is no retry left.
             countdown: seconds until then; by default the task's `default_retry_delay`.
@@ -163,7 +172,10 @@ class Task:
                 "and the limit of the task (@app.task(max_retries=...)); to call it with others, "
                 "send a new one and return"
             )
-        if self.max_retries is not None and self.request.retries >= self.max_retries:
+        running = self._request.get(None)
+        if running is None and exc is not None:
+            raise exc
+        if running and self.max_retries is not None and running.retries >= self.max_retries:
             if exc is not None:
                 raise exc
             raise MaxRetriesExceeded(f"{self.name} has been retried {self.max_retries} times")
@@ -188,7 +200,7 @@ class Task:
         with self._running(request):
             try:
                 result = self(*call.args, **call.kwargs)
-                return None if self.options.ignore_result else result
+                return None if self.options.ignore_result else written(result)
             except Signal:
                 raise
             except tuple(self.options.dont_autoretry_for):
@@ -243,11 +255,55 @@ def _reason(error: BaseException | None) -> str:
     return "" if error is None else f"{type(error).__name__}: {error}"
 
 
-_TYPES: dict[str, Callable[[Any], Any]] = {
-    "datetime": datetime.fromisoformat, "date": date.fromisoformat, "time": time.fromisoformat,
-    "decimal": Decimal, "uuid": lambda value: uuid.UUID(value["hex"]),
-}  # fmt: skip
-"""How Celery's JSON writes values that JSON does not have."""
+_TYPES: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "datetime": (datetime, datetime.isoformat, datetime.fromisoformat),  # it is a date, too
+    "date": (date, date.isoformat, date.fromisoformat),
+    "time": (time, time.isoformat, time.fromisoformat),
+    "decimal": (Decimal, str, Decimal),
+    "uuid": (uuid.UUID, lambda value: {"hex": value.hex}, lambda value: uuid.UUID(value["hex"])),
+    "base64": (bytes, lambda value: b64encode(value).decode(), b64decode),
+    "bytes": (bytes, bytes.decode, str.encode),
+}
+"""How Celery's JSON writes and reads values that JSON does not have."""
+
+
+def written(value: Any) -> Any:
+    """Return a value with what JSON does not have in the form of Celery.
+
+    Example:
+        >>> written([date(2030, 1, 1)])
+        [{'__type__': 'date', '__value__': '2030-01-01'}]
+    """
+    if isinstance(value, dict):
+        return {key: written(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [written(one) for one in value]
+    for name, (kind, write, _) in _TYPES.items():
+        if isinstance(value, kind):
+            return {"__type__": name, "__value__": write(value)}
+    return value
+
+
+def revived(value: Any) -> Any:
+    """Return a value as it was before `written`, or before Celery has written it.
+
+    Raises:
+        ValueError: a part of it is of a type that is not known, or not as it is written.
+
+    Example:
+        >>> revived(written({"paid": Decimal("4.50")}))
+        {'paid': Decimal('4.50')}
+    """
+    if isinstance(value, list):
+        return [revived(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() != {"__type__", "__value__"}:
+        return {key: revived(one) for key, one in value.items()}
+    if value["__type__"] not in _TYPES:
+        raise ValueError(f"a value of the type {value['__type__']}")
+    _, _, read = _TYPES[value["__type__"]]
+    return read(value["__value__"])
 
 
 class Call(NamedTuple):
@@ -273,24 +329,16 @@ def call_of(body: Any) -> Call:
     """
     try:
         if "task" not in body:
-            return Call(list(body["args"]), dict(body["kwargs"]))
+            return Call(list(revived(body["args"])), dict(revived(body["kwargs"])))
         if body.get("content_type", "application/json") != "application/json":
             raise Bury(f"its arguments are {body['content_type']}, not JSON; Celery can run it")
-        args, kwargs, embed = json.loads(body["text"], object_hook=_value)
+        args, kwargs, embed = json.loads(body["text"])
         canvas = [name for name, value in embed.items() if value]
         end = body.get("headers", {}).get("expires")
         expires = None if end is None else iso_seconds(end)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        args, kwargs = revived(args), revived(kwargs)
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise Bury(f"its body is no call of a task ({error!r})") from error
     if canvas:
         raise Bury(f"it is part of a canvas ({', '.join(canvas)}); Celery can run it")
     return Call(args, kwargs, expires)
-
-
-def _value(found: dict[str, Any]) -> Any:
-    kind = found.get("__type__")
-    if kind is None:
-        return found
-    if kind not in _TYPES:
-        raise ValueError(f"a value of the type {kind}")
-    return _TYPES[kind](found["__value__"])
