@@ -150,7 +150,17 @@ class Call:
         return data or b"{}"
 
     async def bytes(self) -> bytes:
-        """Return the request's body."""
+        """Return the request's body.
+
+        Raises:
+            Problem: it is compressed.
+        """
+        if (coding := self.header("content-encoding")) not in (None, "", "identity"):
+            raise Problem(
+                "malformed",
+                f"content-encoding is {coding!r}, and bodies are taken as they are; leave it out",
+                field="content-encoding",
+            )
 
         def grow(before: int, after: int) -> None:
             self.service.large_bodies.grow(before, after)
