@@ -116,6 +116,38 @@ def test_a_message_that_is_published_again_after_its_death_is_delivered(stage: S
     stage.play(story)
 
 
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_a_message_that_its_consumer_publishes_again_at_once_is_not_lost(
+    stage: Stage, confirmed: bool
+) -> None:
+    """To try again later, say: bide may not have noted yet that it was confirmed."""
+
+    async def story() -> None:
+        async with stage.intake() as intake:
+            await stage.send(b"a", message_id="m1")
+            await stage.stored(1)
+            leases = await claim(stage)
+            original = intake._find
+
+            async def late(channel: Any, arrived: Any) -> Any:
+                if not arrived:
+                    return []
+                intake._find = original  # type: ignore[method-assign]
+                found = await original(channel, arrived)
+                await stage.lane.acall(Ack(stage.exchange, leases))
+                return found
+
+            if confirmed:
+                intake._find = late  # type: ignore[method-assign]
+            await stage.send(b"a", message_id="m1", headers={"x-delay": 60_000})
+            await stage.stored(2)
+            assert (await stage.counts()).sizes.delayed == 1
+            await until(lambda: intake.taken.stored == 2)
+            assert intake.taken.renamed == (not confirmed)
+
+    stage.play(story)
+
+
 def test_an_id_that_becomes_free_meanwhile_is_taken(stage: Stage) -> None:
     """Between the put that met a message and the look at that message, it may be acked."""
 
@@ -127,6 +159,8 @@ def test_an_id_that_becomes_free_meanwhile_is_taken(stage: Stage) -> None:
             original = intake._find
 
             async def late(channel: Any, arrived: Any) -> Any:
+                if not arrived:
+                    return []
                 intake._find = original  # type: ignore[method-assign]
                 await stage.lane.acall(Ack(stage.exchange, [claimed]))
                 return await original(channel, arrived)

@@ -76,6 +76,9 @@ REMIND = 60.0
 DEAD_LETTER = 15.0
 """Seconds for publishing a dead letter."""
 
+BEING_PUBLISHED = 0.02, 0.05, 0.1, 0.3, 0.5
+"""Seconds to wait between looks at a message that is being published, for its id to become free."""
+
 _log = logging.getLogger("bide.targets.rabbitmq")
 
 
@@ -281,12 +284,17 @@ class Intake:
                 arrived = again
                 continue
             found = await self._find(channel, known)
+            for pause in BEING_PUBLISHED:
+                if not any(there and there.state == "leased" for there in found):
+                    break
+                await sleep(self._clock, pause)
+                found = await self._find(channel, known)
             arrived = again
             for one, there in zip(known, found, strict=True):
                 if there is None:
                     arrived.append(one)  # the other one is gone meanwhile
-                elif there.state != "dead" and is_same(one.item, there):
-                    self.taken.repeated += 1
+                elif there.state in ("delayed", "ready") and is_same(one.item, there):
+                    self.taken.repeated += 1  # what is published may come from the consumer
                 else:
                     self.taken.renamed += 1
                     arrived.append(one._replace(item=renamed(one.item)))
