@@ -233,11 +233,16 @@ def test_who_only_looks_sees_no_keys(serve: Serve, make_token: Any) -> None:
     assert admin.get(ONE).json["url"] == URL
     for reply in (reader.get(ONE), reader.get("/v1/subscriptions")):
         text = reply.data.decode()
-        assert "https://shop.example/hook?key=***" in text
+        assert '"https://shop.example/***"' in text
+        assert "hook" not in text
         assert "hush-hush" not in text
         assert secret not in text
-    assert admin.send("PATCH", ONE, {"url": "https://shop.example/hook?hush-hush"}).status == 200
-    assert reader.get(ONE).json["url"] == "https://shop.example/hook?***"
+    for url in ("https://shop.example/?hush-hush", "https://shop.example/services/hush-hush"):
+        assert admin.send("PATCH", ONE, {"url": url}).status == 200
+        assert admin.get(ONE).json["url"] == url
+        assert reader.get(ONE).json["url"] == "https://shop.example/***"
+    assert admin.send("PATCH", ONE, {"url": "https://shop.example/"}).status == 200
+    assert reader.get(ONE).json["url"] == "https://shop.example/"
 
 
 def test_quotas_of_subscriptions(serve: Serve, make_token: Any) -> None:

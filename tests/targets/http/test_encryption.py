@@ -16,9 +16,9 @@ from bide.targets.http.subscription import Subscription
 from tests.targets.http.environment import Stage
 from tests.targets.http.receiver import receiver
 
-URL = "https://shop.example:8443/hook?apikey=hush-query"
+URL = "https://shop.example:8443/hush-path?apikey=hush-query"
 AMQP = "amqp://app:hush-password@mq.example/vhost?exchange=shop"
-HUSH = ("hush-query", "hush-password", "hush-header", "whsec_")
+HUSH = ("hush-path", "hush-query", "hush-password", "hush-header", "whsec_")
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_the_store_has_no_secret_in_clear_text(stage: Stage) -> None:
         assert await records.get(None, "shop") == shop
         text = await stored(stage)
         assert not [word for word in HUSH if word in text]
-        assert "https://shop.example:8443/hook" in text
+        assert "https://shop.example:8443/***" in text
 
     stage.play(story())
     on_disk = stage.path.read_bytes()

@@ -198,7 +198,8 @@ def add(
 def list_(store: Store, out: Output, namespace: str | None, everywhere: bool) -> None:
     """List subscriptions and whether their receivers answer.
 
-    In a pipe, each line is: namespace, name, queue, URL, state, why.
+    In a pipe, each line is: namespace, name, queue, URL, state, why. Paths and queries of URLs,
+    which may be keys, are shown with --json only.
 
     \b
     Example:
@@ -221,14 +222,14 @@ def _facts(one: Named) -> dict[str, Any]:
 
 def _line(one: Named) -> tuple[str, ...]:
     whose, told = one
-    return whose or "-", told.name, told.queue, told.url, told.state, _why(told)
+    return whose or "-", told.name, told.queue, _receiver(told), told.state, _why(told)
 
 
 def _cells(one: Named) -> list[Cell]:
     whose, told = one
     name = told.name if whose is None else f"{whose}/{told.name}"
     state = told.state, STYLES[told.state]
-    return [(name, "bold"), told.queue, told.url, state, (_why(told), "red")]
+    return [(name, "bold"), told.queue, _receiver(told), state, (_why(told), "red")]
 
 
 @on_subscription(option.text("--reason", "TEXT", "Why; shown by list.", ""))
@@ -356,6 +357,12 @@ def _print_secret(out: Output, which: Identity, secret: str) -> None:
         out.json({"name": which.name, **({"secret": secret} if secret else {})})
     elif secret:
         out.row(secret)
+
+
+def _receiver(told: "SubscriptionOut") -> str:
+    from bide.targets.http.subscription import masked
+
+    return masked(told.url)
 
 
 def _why(told: "SubscriptionOut") -> str:

@@ -10,9 +10,9 @@ from bide.model.commands import Scan
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
 from bide.model.replies import Page as Scanned
-from bide.server.subscriptions.subscription_wire import SubscriptionOut, all_shown, masked
+from bide.server.subscriptions.subscription_wire import SubscriptionOut, all_shown
 from bide.targets.http.records import Records
-from bide.targets.http.subscription import Subscription
+from bide.targets.http.subscription import Subscription, masked
 from bide.worker.periodic.chain import moment_of
 from bide.worker.periodic.progress import schedule_progress, source_progress
 from bide.worker.periodic.source import source_of

@@ -26,13 +26,12 @@ from bide.server.subscriptions.subscription_wire import (
     Subscriptions,
     all_shown,
     fields_of,
-    masked,
     shown,
 )
 from bide.server.wire import CountsOut
 from bide.targets.amqp import is_amqp, parse
 from bide.targets.http.records import Overtaken
-from bide.targets.http.subscription import NAME, Subscription, check_url
+from bide.targets.http.subscription import NAME, Subscription, check_url, masked
 
 route = Routes("subscriptions")
 
@@ -54,7 +53,7 @@ def _changes(name: str, verb: str) -> Callable[[Handle], Handle]:
 async def list_subscriptions(call: Call) -> Subscriptions:
     """List the subscriptions.
 
-    And how their receivers fare. The values of a URL's query are told to those alone who may
+    And how their receivers fare. The path and the query of a URL are told to those alone who may
     change them.
     """
     records, caller = call.records, call.caller
@@ -320,5 +319,5 @@ def _told(call: Call, one: Subscription, told: SubscriptionOut) -> SubscriptionO
     if call.caller.namespace is None:
         told.name, told.queue = one.known_as(None) or one.name, one.source
     if not call.caller.may("admin"):
-        told.url = masked(told.url)  # a query may be a key, and who only looks needs none
+        told.url = masked(told.url)  # its path may be a key, and who only looks needs none
     return told

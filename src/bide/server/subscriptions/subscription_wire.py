@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, get_type_hints
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -10,7 +9,6 @@ from msgspec import UNSET, Meta, UnsetType
 from bide.model.message import ATTEMPTS, MAX_ATTEMPTS
 from bide.model.times import milliseconds
 from bide.server.wire import CountsOut, Request, Span, span
-from bide.targets.amqp import is_amqp
 from bide.targets.amqp import shown as shown_address
 from bide.targets.http.receiver import Circuit
 from bide.targets.http.records import Records
@@ -243,18 +241,3 @@ def standing(subscription: Subscription, circuit: Circuit, now: int) -> Standing
     """Return in a word how it stands with a subscription."""
     state = circuit.state(now)
     return "paused" if subscription.paused else "active" if state == "closed" else state
-
-
-def masked(url: str) -> str:
-    """Return a URL without what stands in its query, which may be a key.
-
-    Example:
-        >>> masked("https://shop.example/hook?key=abc&def")
-        'https://shop.example/hook?key=***&***'
-    """
-    parts = urlsplit(url)
-    if is_amqp(url) or not parts.query:
-        return url
-    found = (part.partition("=") for part in parts.query.split("&"))
-    hidden = "&".join(f"{name}=***" if equals else "***" for name, equals, _ in found)
-    return parts._replace(query=hidden).geturl()

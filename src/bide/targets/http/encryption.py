@@ -10,13 +10,12 @@ from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import msgspec
 
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
-from bide.targets.http.subscription import Secret, Subscription
+from bide.targets.http.subscription import Secret, Subscription, masked
 
 if TYPE_CHECKING:
     from cryptography.fernet import MultiFernet
@@ -103,7 +102,7 @@ class SecretKeys:
         return msgspec.structs.replace(
             one,
             encrypted=self._fernet.encrypt(data).decode(),
-            url=_shown(one.url), headers={}, secrets=(),
+            url=masked(one.url), headers={}, secrets=(),
         )  # fmt: skip
 
     def decrypt(self, stored: Subscription) -> Subscription:
@@ -164,14 +163,6 @@ def _decrypted(fernet: "MultiFernet | None", text: str) -> bytes | None:
         with suppress(_library().InvalidToken):
             return fernet.decrypt(text)
     return None
-
-
-def _shown(url: str) -> str:
-    """Return a URL without its password and its query."""
-    parts = urlsplit(url)
-    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-    port = "" if parts.port is None else f":{parts.port}"
-    return f"{parts.scheme}://{host}{port}{parts.path}"
 
 
 def _library() -> Any:

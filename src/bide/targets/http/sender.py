@@ -153,10 +153,12 @@ class Sender:
 
 def _confidential(subscription: Subscription) -> Iterator[str]:
     """Yield the secrets of a subscription that an answer's text must not show, longest first."""
-    query = urlsplit(subscription.url).query
+    _, _, path, query, _ = urlsplit(subscription.url)
     yield query
     for _, value in parse_qsl(query):
         yield value
+    yield path  # of chat services it is a key
+    yield from (part for part in path.split("/") if len(part) >= 16)
     for value in subscription.headers.values():
         yield value
         yield from (word for word in value.split() if len(word) >= 8)

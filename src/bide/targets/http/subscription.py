@@ -16,7 +16,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import check_queue
 from bide.model.limits import check_range
 from bide.model.message import ATTEMPTS
-from bide.targets.amqp import is_amqp, parse
+from bide.targets.amqp import is_amqp, parse, shown
 
 PREFIX = "whsec_"
 LEAST, MOST = 24, 64
@@ -224,6 +224,20 @@ def key_of(namespace: str | None, name: str) -> str:
 def usual_concurrency(url: str) -> int:
     """Return the default concurrency of a target."""
     return 500 if is_amqp(url) else 10
+
+
+def masked(url: str) -> str:
+    """Return a URL without its path, query and password, each of which may be a key.
+
+    Example:
+        >>> masked("https://chat.example/services/T1/hush?key=hush")
+        'https://chat.example/***'
+    """
+    if is_amqp(url):
+        return shown(url)
+    parts = urlsplit(url)
+    hidden = "***" if parts.path.strip("/") or parts.query else ""
+    return f"{parts.scheme}://{parts.netloc}/{hidden}"
 
 
 def check_url(url: str) -> None:
