@@ -225,7 +225,7 @@ class Run:
     async def _through(self, one: Handling, depth: int) -> None:
         """Run the middleware from a depth on, and the handler inside."""
         if one.gone:  # a plain handler is not cancelled while what is around it waits
-            return
+            raise asyncio.CancelledError
         if depth < len(self._around):
             await self._around[depth](one, partial(self._through, one, depth + 1))
         elif one.handler.is_async:
