@@ -20,7 +20,7 @@ from bide.model.commands import (
 )
 from bide.model.message import Item
 from bide.model.rank import PROMOTE
-from bide.model.replies import Page
+from bide.model.replies import Claimed, Page
 from tests.engines.redis.claims import LEASE, NOW, claim, key, of, put, settle, sound
 from tests.engines.redis.conftest import Open
 from tests.servers import RedisServer
@@ -75,6 +75,21 @@ def test_what_is_deleted_is_read_a_part_at_a_time(
         engine.execute([Cancel("q", where=Where(after=NOW))], NOW)
         assert client.info("memory")["used_memory_peak"] - before < 200 * 50_000
     assert sound(engine).flow.cancelled == 400
+
+
+def test_a_claim_reads_few_more_large_messages_than_it_brings(
+    engine: RedisEngine, server: "client_library.Redis"
+) -> None:
+    large = [Item(f"m{number}", b"x" * 100_000, json=False) for number in range(100)]
+    engine.execute([Put("q", large)], NOW)
+    with server.monitor() as monitor:
+        (claimed,) = engine.execute([Claim("q", 100, LEASE, "w", max_bytes=1_000_000)], NOW)
+        server.echo("end")
+        told = list(iter(lambda: monitor.next_command()["command"], "ECHO end"))
+    assert isinstance(claimed, Claimed)
+    assert len(claimed.messages) == 9
+    read = [command for command in told if command.startswith("HMGET") and ":records" in command]
+    assert sum(len(command.split()) - 2 for command in read) == 10
 
 
 def test_leases_of_one_moment_are_scanned_in_the_order_of_puts(engine: RedisEngine) -> None:

@@ -89,11 +89,15 @@ end
 -- Leases the first members of a set; returns whether there is room for more in the reply.
 local function lease(set, members)
   local looked, expired, expires, full, found, records = 0, 0, has('e'), false, ids_of(members), {}
+  local before, bytes = 0, 0  -- how many stand before `records`, and how large all are that were read
   held, ends, mark = {}, {}, nil
   for i, member in ipairs(members) do
-    local place = (i - 1) % READ + 1
-    if place == 1 then records = call('HMGET', RECORDS, unpack(found, i, min(i + READ - 1, #found))) end
-    local id, text = found[i], records[place]
+    if i > before + #records then  -- one, then as many as fit, if they are as large as those before
+      local most = min(READ, max(1, floor(left * (i - 1) / max(1, bytes))))
+      before, records = i - 1, call('HMGET', RECORDS, unpack(found, i, min(i + most - 1, #found)))
+    end
+    local id, text = found[i], records[i - before]
+    bytes = bytes + (text and #text or 0)
     local r = text and expires and parse(id, text)
     if r and is_late(r) then
       expire(r)
