@@ -27,6 +27,14 @@ BROKEN: dict[str, tuple[Break, int]] = {
 }
 
 
+def test_a_slice_of_large_messages_is_small(engine: RedisEngine, server: Server) -> None:
+    large = [Item(f"m{number}", b"x" * 1_000_000, json=False) for number in range(20)]
+    engine.execute([Put("q", large)], NOW)
+    before = server.info("commandstats")["cmdstat_fcall"]["calls"]
+    sound(engine)
+    assert server.info("commandstats")["cmdstat_fcall"]["calls"] - before >= 6
+
+
 @pytest.mark.parametrize("broken", BROKEN)
 @pytest.mark.parametrize("place", [0, 210, 299])
 def test_what_does_not_fit_together_is_counted(
