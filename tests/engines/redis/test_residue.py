@@ -1,6 +1,7 @@
 """What is stored for a message, and that nothing of it stays behind."""
 
 from collections.abc import Callable
+from typing import Any
 
 import redis as client_library
 
@@ -78,7 +79,7 @@ def test_what_is_deleted_is_read_a_part_at_a_time(
 
 
 def test_a_claim_reads_few_more_large_messages_than_it_brings(
-    engine: RedisEngine, server: "client_library.Redis"
+    engine: RedisEngine, server: Any
 ) -> None:
     large = [Item(f"m{number}", b"x" * 100_000, json=False) for number in range(100)]
     engine.execute([Put("q", large)], NOW)
