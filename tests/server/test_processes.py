@@ -19,6 +19,7 @@ import pytest
 import bide
 from bide.model.limits import MAX_FAILED_LOGINS
 from tests.server.process import ServerProcess
+from tests.server.test_connection import until
 
 pytestmark = pytest.mark.process
 
@@ -191,6 +192,28 @@ def test_a_shared_unix_socket_is_open_when_auth_is_off(tmp_path: Path) -> None:
     ) as server:
         assert b" 200 " in _ask(path, b"GET /v1/queues HTTP/1.1")
         assert server.stop() == 0
+
+
+def test_another_server_may_take_a_unix_socket_while_one_finishes(tmp_path: Path) -> None:
+    path = tmp_path / "bide.sock"
+    with (
+        ServerProcess(tmp_path, "--socket", str(path)) as first,
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as busy,
+    ):
+        until(lambda: b" 200 " in _ask(path, b"GET /healthz HTTP/1.1"))
+        busy.settimeout(60)
+        busy.connect(str(path))
+        head = b"PUT /v1/queues/q/messages/a HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n"
+        busy.sendall(head + b"Content-Type: application/json\r\n\r\n{")
+        until(lambda: " client=" in first.text)
+        first.process.send_signal(signal.SIGTERM)
+        until(lambda: not path.exists())
+        with ServerProcess(tmp_path, "--socket", str(path)) as second:
+            busy.sendall(b'"body":1}')
+            assert b" 201 " in busy.recv(100)
+            assert first.process.wait(60) == 0
+            assert b" 200 " in _ask(path, b"GET /healthz HTTP/1.1")
+            assert second.stop() == 0
 
 
 def _ask(path: Path, line: bytes) -> bytes:

@@ -68,6 +68,14 @@ async def serve(settings: Settings) -> int:
         await asyncio.to_thread(close_lane, lane)
     asks = admission.asks
     listening, files = bind(settings), make_files()
+
+    def refuse() -> None:
+        """Refuse connections: while anybody listens, the system lets in who is not answered."""
+        if listening.fileno() >= 0:  # once: another server may be at the path of the socket later
+            if settings.socket is not None:
+                Path(settings.socket).unlink(missing_ok=True)
+            listening.close()
+
     os.environ[SETTINGS] = msgspec.json.encode(settings).decode()
     os.environ[SESSION_KEY] = secrets.token_hex(32)
     # Named, not imported: the dashboard is above the server.
@@ -85,15 +93,13 @@ async def serve(settings: Settings) -> int:
         return await Supervisor(
             lambda line: [sys.executable, *(f"-W{one}" for one in sys.warnoptions), "-m", child,
                           *map(str, (line, *shared))],
-            settings.workers, grace=settings.grace, pass_fds=shared, listening=listening,
+            settings.workers, grace=settings.grace, pass_fds=shared, stopped=refuse,
         ).run()  # fmt: skip
     finally:
         for file in files:
             os.close(file)
         del os.environ[SETTINGS], os.environ[SESSION_KEY]
-        listening.close()
-        if settings.socket is not None:
-            await asyncio.to_thread(Path(settings.socket).unlink, missing_ok=True)
+        refuse()
 
 
 def address(listening: socket.socket, settings: Settings) -> str:

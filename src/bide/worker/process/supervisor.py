@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -72,8 +72,7 @@ class Supervisor:
         health_port: at which address and port to answer HTTP: 200 while all is well.
         metrics: at which address and port to serve Prometheus metrics.
         pass_fds: descriptors that the processes inherit.
-        listening: the socket on which they answer. It is closed as soon as they are to end:
-            while anybody has it open, the system accepts connections that nobody answers.
+        stopped: called when the processes are told to end.
 
     Raises:
         InvalidArgument: `metrics` is given, and prometheus_client is not installed.
@@ -90,10 +89,10 @@ class Supervisor:
         health_port: tuple[str, int] | None = None,
         metrics: tuple[str, int] | None = None,
         pass_fds: Sequence[int] = (),
-        listening: socket.socket | None = None,
+        stopped: Callable[[], None] = lambda: None,
     ) -> None:
         self._command_of = command_of
-        self._listening = listening
+        self._stopped = stopped
         self._pass_fds = tuple(pass_fds)
         self._grace = grace
         self._folder = reload
@@ -160,8 +159,7 @@ class Supervisor:
         again, self._stopping = self._stopping, True
         if not again:
             notify("STOPPING=1")
-        if self._listening is not None:
-            self._listening.close()
+            self._stopped()
         self._nudge.set()
         for process in self._processes:
             if again or not process.told:
