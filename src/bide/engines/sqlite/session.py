@@ -1,7 +1,7 @@
 """One transaction: the queues it touches, and where the messages it names stand."""
 
 import sqlite3
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -32,6 +32,9 @@ HOUR = 3_600_000
 COUNTED = 1_000
 """How many due messages are counted one by one before the counters of hours are asked."""
 
+ByHour = defaultdict[int, Counter[int]]
+"""How many messages are due in each hour, by queue."""
+
 Waiting = tuple[int, int, int]
 """What tells where a delayed or ready message stands: its seq, due and priority."""
 
@@ -49,8 +52,8 @@ class Session:
         """The ends of messages that other processes may wait for."""
         self._lines: dict[int, Lines] = {}
         self._seq: int | None = None
-        self._uncounted: Counter[tuple[int, int]] | None = None
-        self._hours: Counter[tuple[int, int]] = Counter()
+        self._uncounted: ByHour | None = None
+        self._hours: ByHour = defaultdict(Counter)
 
     # Queues.
 
@@ -63,7 +66,7 @@ class Session:
             return None
         queue = QueueRow(*row)
         self._queues[name] = queue, queue.values()
-        count = sum(n for (id, _), n in self._single_puts().items() if id == queue.id)
+        count = self._single_puts()[queue.id].total()
         queue.put += count
         queue.delayed += count
         return queue
@@ -119,8 +122,7 @@ class Session:
         del self._queues[queue.name]
         # A queue that is made next may get the same id.
         for counted in (self._hours, self._single_puts()):
-            for key in [key for key in counted if key[0] == queue.id]:
-                del counted[key]
+            counted.pop(queue.id, None)
 
     def count_due(self, queue: QueueRow) -> int:
         """Count the delayed messages that are due.
@@ -157,33 +159,36 @@ class Session:
             if (values := queue.values()) != before:
                 self.run(SQL.save_queue, (*values, queue.id))
         known = {queue.id for queue, _ in self._queues.values()}
-        others = [(n, n, id) for (id, _), n in single.items() if id not in known]
+        others = [(n.total(), n.total(), id) for id, n in single.items() if id not in known]
         self.run_many(SQL.count_puts, others)
-        self._hours.update(single)
-        rows = [(*key, count) for key, count in self._hours.items() if count]
+        for id, hours in single.items():
+            self._hours[id].update(hours)
+        rows = [
+            (id, hour, count) for id, hours in self._hours.items() for hour, count in hours.items()
+            if count
+        ]  # fmt: skip
         self.run_many(SQL.count_hour, rows)
         self.run_many(SQL.drop_hour, [row[:2] for row in rows if row[2] < 0])
         self.run(SQL.balance)
 
-    def _single_puts(self) -> Counter[tuple[int, int]]:
-        """Return, by queue and hour, how many messages the counters do not know of yet."""
+    def _single_puts(self) -> ByHour:
+        """Return how many messages the counters do not know of yet."""
         if self._uncounted is None:
-            rows = self.run(SQL.uncounted)
-            self._uncounted = Counter({(queue, hour): count for queue, hour, count in rows})
+            self._uncounted = defaultdict(Counter)
+            for queue, hour, count in self.run(SQL.uncounted):
+                self._uncounted[queue][hour] = count
         return self._uncounted
 
     def count_hours(self, queue: QueueRow, dues: Sequence[int], *, gone: bool = False) -> None:
         """Count delayed and ready messages that came, or have `gone`, in the hours they are due."""
-        change = self._hours.subtract if gone else self._hours.update
-        change((queue.id, -(-due // HOUR)) for due in dues)
+        hours = self._hours[queue.id]
+        (hours.subtract if gone else hours.update)(-(-due // HOUR) for due in dues)
 
     def hours(self, queue: QueueRow) -> Counter[int]:
         """Return how many delayed and ready messages are due in each hour, rounded up."""
         found = Counter(dict(self.run(SQL.hours, (queue.id,))))
         for changes in (self._single_puts(), self._hours):
-            for (id, hour), count in changes.items():
-                if id == queue.id:
-                    found[hour] += count
+            found.update(changes[queue.id])
         return found
 
     def next_seq(self, count: int) -> int:
