@@ -12,6 +12,7 @@ from bide.consuming.handler import Unfit
 from bide.consuming.handling import Handling
 from bide.consuming.settling import ACK, Verdict
 from bide.model.commands import Ack, Bury, Retry
+from bide.model.limits import MAX_BYTES, MAX_RESULT
 from bide.model.message import REASON_LENGTH, Message
 
 RETRY = bide.Backoff(attempts=5, first="10s", factor=2, jitter=0, on=(OSError,))
@@ -183,6 +184,18 @@ def test_settling_takes_as_few_commands_as_possible() -> None:
     assert [[pair[0].id for pair in pairs] for _, pairs in parts] == [
         ["m0", "m2", "m5"], ["m1", "m4"], ["m3"],
     ]  # fmt: skip
+
+
+def test_results_are_settled_in_parts_that_a_server_takes() -> None:
+    ended = [handling(f"m{number}") for number in range(300)]
+    for one in ended:
+        one.result = b"1" * MAX_RESULT
+    told = settling.commands("q", [(one, ACK) for one in ended])
+    assert [one for _, pairs in told for one, _ in pairs] == ended
+    for command, pairs in told:
+        assert isinstance(command, Ack)
+        assert len(command.results) == len(command.leases) == len(pairs)
+        assert sum(len(result or b"") for result in command.results) <= MAX_BYTES
 
 
 def test_half_a_character_in_a_reason_does_no_harm() -> None:

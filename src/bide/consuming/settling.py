@@ -19,12 +19,16 @@ from bide.consuming.store_client import StoreClient
 from bide.model.backoff import Backoff
 from bide.model.commands import Ack, Bury, Command, Retry
 from bide.model.ended import encode_result
+from bide.model.limits import MAX_BYTES, MAX_RESULT
 from bide.model.message import REASON_LENGTH, Message
 from bide.model.replies import Outcome, Outcomes
 from bide.model.times import format_duration
 from bide.queue.delivery import innermost
 
 FIRST_LINE = 1_000
+RESULTS_MOST = MAX_BYTES // MAX_RESULT
+"""The maximum number of acks with results in one command: a server takes it in one request."""
+
 HERE = str(Path(__file__).parent)
 
 
@@ -154,7 +158,13 @@ def commands(queue: str, settled: Pairs) -> list[tuple[Command, Pairs]]:
     alike: dict[Verdict, Pairs] = {}
     for one, verdict in settled:
         alike.setdefault(ACK if verdict.verb == "discard" else verdict, []).append((one, verdict))
-    return [(_command(queue, verdict, pairs), pairs) for verdict, pairs in alike.items()]
+    found: list[tuple[Command, Pairs]] = []
+    for verdict, pairs in alike.items():
+        most = RESULTS_MOST if any(one.result for one, _ in pairs) else len(pairs)
+        for start in range(0, len(pairs), most):
+            part = pairs[start : start + most]
+            found.append((_command(queue, verdict, part), part))
+    return found
 
 
 def _command(queue: str, verdict: Verdict, pairs: Pairs) -> Command:
