@@ -106,6 +106,11 @@ def test_a_dataclass_of_pydantic_validates_by_itself() -> None:
     with pytest.raises(Unfit, match="no Checked: 1 validation error"):
         decoder(Checked, "f")(claimed({"id": -1}))
 
+    class Special(Checked):
+        pass
+
+    assert isinstance(decoder(Special, "f")(claimed({"id": 4})), Special)
+
 
 @pytest.mark.parametrize(
     ("kind", "body", "why"),

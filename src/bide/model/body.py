@@ -197,7 +197,8 @@ def decoder_of(kind: Any) -> Callable[[bytes], Any]:
     if hasattr(kind, "model_validate_json"):  # pydantic, which need not be installed
         decode: Callable[[bytes], Any] = kind.model_validate_json
         return decode
-    if hasattr(kind, "__pydantic_validator__"):  # a dataclass of pydantic, which msgspec only fills
+    # A dataclass of pydantic, which msgspec only fills. A plain subclass inherits that of its base.
+    if "__pydantic_validator__" in getattr(kind, "__dict__", ()):
         validated: Callable[[bytes], Any] = kind.__pydantic_validator__.validate_json
         return validated
 
