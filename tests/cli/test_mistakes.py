@@ -1,5 +1,6 @@
 """What was written by a slip of the pen, or in the wrong folder, is told, and does nothing."""
 
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -274,6 +275,19 @@ def test_what_is_no_url(run: Bide, line: str) -> None:
         result = run(*line.split(), "--url", wrong)
         assert (result.stdout, result.exit_code) == ("", 2)
         assert cause in result.stderr
+
+
+@pytest.mark.parametrize(("wrong", "meant"), [
+    ("redis:/cache/0", "redis://cache/0"), ("postgresql:u:secret@db/x", "postgresql://u:***@db/x"),
+    ("sqlite:/var/bide.db", "sqlite:////var/bide.db"), ("sqlite:bide.db", "sqlite:///bide.db"),
+    ("memory:", "memory://"), ("http:/host:8642", "http://host:8642"),
+])  # fmt: skip
+def test_a_url_without_its_slashes(run: Bide, wrong: str, meant: str) -> None:
+    with pytest.raises(bide.InvalidArgument, match=f"; write {re.escape(meant)}$"):
+        bide.Queue("orders", wrong)
+    result = run("dashboard", wrong)
+    assert result.exit_code == 2
+    assert "secret" not in result.stderr
 
 
 @pytest.mark.usefixtures("filled")

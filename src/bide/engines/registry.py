@@ -88,6 +88,10 @@ def opener(url: str) -> Callable[[], Engine]:
         known = ", ".join(f"{scheme}://" for scheme in sorted({**_offered(), **_BUILT_IN}))
         hint = f"; for a file write sqlite:///{mask(url)}" if "://" not in url else ""
         raise InvalidArgument(f"url={mask(url)!r} begins with none of {known}{hint}")
+    if not (rest := url[len(parts.scheme) + 1 :]).startswith("//"):
+        rest = f"/{rest}" if parts.scheme == "sqlite" else rest.lstrip("/")
+        meant = f"{parts.scheme}://{rest}"
+        raise InvalidArgument(f"url={mask(url)!r} has no :// in it; write {mask(meant)}")
     made: Callable[[], Engine] = _load(target, parts.scheme)(parts)
     return made
 
