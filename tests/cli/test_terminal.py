@@ -143,6 +143,15 @@ def test_purge_asks(
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("line", ["purge orders --state dead", "dead purge orders --error Timeout"])
+def test_purge_does_not_ask_about_nothing(
+    terminal: Terminal, orders: bide.Queue, line: str
+) -> None:
+    orders.put(1)
+    assert plain(terminal(*line.split())[0]).startswith("= 0 dead ")
+
+
+@pytest.mark.process
 def test_one_end_of_input_ends_a_body_that_is_typed(terminal: Terminal, orders: bide.Queue) -> None:
     _, code = terminal("put", "orders", "-", typed='{"a": 1}\n\x04')
     assert code == 0

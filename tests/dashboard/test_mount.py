@@ -1,6 +1,8 @@
 """The dashboard within an application of the user's."""
 
 import re
+import subprocess
+import sys
 
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection
@@ -42,3 +44,11 @@ def test_it_works_below_a_path_of_another_application() -> None:
         assert orders.counts().paused
         stranger.close()
         ann.close()
+
+
+def test_without_its_extra_the_error_names_it() -> None:
+    code = "import sys; sys.modules['jinja2'] = None; import bide.dashboard"
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    ).stderr
+    assert told.endswith("needs jinja2; install it with: pip install 'bide[dashboard]'\n")

@@ -111,7 +111,7 @@ def purge_state(
     if not (yes or undoable or dry_run):
         many = f"all {state} messages" if total is None else plural(total, f"{state} message")
         span = " from before that time" if before is not None else ""
-        confirm(f"Delete {many} of {queue}{span} permanently?")
+        confirm(f"Delete {many} of {queue}{span} permanently?", total)
 
     def run() -> int:
         if dry_run:
@@ -131,9 +131,9 @@ def purge_state(
     )  # fmt: skip
 
 
-def confirm(question: str) -> None:
-    """Ask on a terminal; elsewhere `--yes` is needed."""
+def confirm(question: str, count: int | None) -> None:
+    """Ask on a terminal, unless there is nothing to delete; elsewhere `--yes` is needed."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise usage_error("purge deletes messages permanently; confirm with --yes")
-    if not click.confirm(question, err=True):
+    if count != 0 and not click.confirm(question, err=True):
         click.get_current_context().exit(1)

@@ -306,7 +306,7 @@ def _change(
     # Read before any change: a letter that is revived and dies again counts once.
     ids = [letter.id for letter in letters.of(orders)]
     if not (dry_run or undoable or yes):
-        confirm(f"Delete {plural(len(ids), LETTER)} of {queue} permanently?")
+        confirm(f"Delete {plural(len(ids), LETTER)} of {queue} permanently?", len(ids))
 
     def run() -> int:
         if dry_run:
