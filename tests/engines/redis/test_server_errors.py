@@ -152,6 +152,15 @@ def test_who_lacks_rights_is_told_which_before_a_function_ends_halfway(
         assert ask(user, put("b", "c")).outcomes
 
 
+@pytest.mark.parametrize("command", ["FUNCTION", "HSCAN"])
+def test_a_server_that_has_renamed_a_command_says_so(
+    open_engine: Open, start: Start, command: str
+) -> None:
+    server = start(**{"rename-command": f'{command} ""'})
+    with pytest.raises(StoreUnavailable, match="told to rename a command that bide needs"):
+        ask(open_engine(server.url), Scan("q"))
+
+
 def test_the_acl_of_the_documentation_names_what_scripts_call() -> None:
     told = re.search(r"^user bide on >password (.*)$", DOCS.read_text(), re.MULTILINE)
     assert told is not None

@@ -60,10 +60,12 @@ _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
      "the slot is moving from node to node: try again in a while, or wait longer with ?reconnect="),
     ("^(MOVED|CROSSSLOT) ", StoreUnavailable,
      "this server is a node of a cluster: write redis+cluster://"),
+    ("[Uu]nknown (Redis )?command", StoreUnavailable,
+     "this is no Redis of version 7.0 or newer, or it was told to rename a command that bide needs "
+     "(rename-command)"),
     ("@user_function", StoreCorrupt,
      "what is stored for this queue cannot be read: something else has written to the keys of "
      "bide"),
-    ("unknown command", StoreUnavailable, "this is no Redis of version 7.0 or newer"),
 )  # fmt: skip
 """What errors mean, by a pattern of their text. redis-py leaves out the first word of some."""
 
