@@ -48,6 +48,21 @@ def test_all_of_a_message_counts(serve: Serve, make_token: Any) -> None:
     assert client.post("/v1/batch", batch_of(failures=failures)).status == 413
 
 
+def test_a_full_namespace_takes_no_put_of_an_id_that_exists_and_edits(
+    serve: Serve, make_token: Any
+) -> None:
+    quotas = {"shop": Quota(pending=1, longest_delay="1h")}
+    client = serve(auth="required", quotas=quotas).with_token(make_token("shop", "admin"))
+    message = {"body": 1, "delay": "1h"}
+    statuses = [client.put(f"{Q}/messages/m", message).status for _ in range(2)]
+    assert statuses == [201, 507]
+    assert client.get(f"{Q}/messages/m").status == 200
+    assert client.send("PATCH", f"{Q}/messages/m", {"body": 2}).status == 200
+    refused = client.send("PATCH", f"{Q}/messages/m", {"delay": "2h"})
+    assert (refused.status, refused.problem["field"]) == (400, "delay")
+    assert "up to 1h ahead; put it later" in refused.problem["detail"]
+
+
 def test_a_reason_that_a_put_brings_along_is_bounded(serve: Serve) -> None:
     client = serve()
     at_limit, over = ([[1, 0, "w", "r" * n]] for n in (REASON_LENGTH, REASON_LENGTH + 1))

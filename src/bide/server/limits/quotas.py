@@ -213,7 +213,7 @@ class Quotas:
             if quota.max_body is not None and size > quota.max_body:
                 raise Problem(
                     "too-large",
-                    f"body, headers, group and id of {item.id!r} take {size:,} bytes, the "
+                    f"body, headers, group and id of {_named(item)} take {size:,} bytes, the "
                     f"namespace may use {quota.max_body:,} for a message; store them elsewhere and "
                     "put a reference, or ask for a larger quota (max_body)",
                     field="body",
@@ -223,7 +223,7 @@ class Quotas:
                 raise invalid(
                     "delay" if item.at is None else "at",
                     f"the namespace may put messages up to {quota.longest_delay} ahead; put "
-                    f"{item.id!r} later, or ask for a larger quota",
+                    f"{_named(item)} later, or ask for a larger quota",
                 )
         return total
 
@@ -370,6 +370,10 @@ class Quotas:
             return sum(expect(Counts, one).stored or 0 for one in told)
         counted = [expect(Counts, await self.lane.acall(cmd.Count(name))) for name in names]
         return sum(counts.sizes.total + counts.kept for counts in counted)
+
+
+def _named(item: Item) -> str:
+    return repr(item.id) if item.id else "it"  # an edit gives no id
 
 
 def _is_ours(queue: str) -> bool:
