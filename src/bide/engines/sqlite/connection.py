@@ -81,7 +81,11 @@ def connect(
         except BaseException:
             connection.close()
             raise
-    except (sqlite3.Error, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:  # SQLite names what it cannot read in a damaged page
+        damaged = sqlite3.DatabaseError(str(error))
+        damaged.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise translate(damaged, path, timeout) from error
+    except sqlite3.Error as error:
         raise translate(error, path, timeout) from error
     return connection
 
@@ -177,12 +181,10 @@ def is_busy(error: sqlite3.OperationalError) -> bool:
     return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
 
 
-def translate(error: sqlite3.Error | UnicodeDecodeError, path: Path, timeout: float) -> StoreError:
+def translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
     """Return SQLite's error as one of bide's, which names the cause and the mend."""
     code = getattr(error, "sqlite_errorcode", 0) or 0
     kind = code & 0xFF
-    if isinstance(error, UnicodeDecodeError):  # SQLite names a table that was overwritten
-        kind = sqlite3.SQLITE_CORRUPT
     if kind == sqlite3.SQLITE_CANTOPEN and _cannot_make_log(path):
         kind = sqlite3.SQLITE_READONLY
     if code == sqlite3.SQLITE_IOERR_SHORT_READ:
