@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from bide.model.limits import MAX_DOCUMENT, MAX_KEYS, MAX_SUBJECT
+from bide.model.limits import MAX_DOCUMENT, MAX_FAILED_LOGINS, MAX_KEYS, MAX_SUBJECT
 from bide.server.access import oidc
 from bide.server.access.oidc import OidcSettings
 from bide.server.settings import Settings, read_file
@@ -131,6 +131,17 @@ def test_what_is_wrong_is_refused_and_said(client: Client, issuer: IssuerProcess
     assert status(client, issuer.token(exp=now - 5)) == 200  # within the leeway
     assert status(client, issuer.token(header={"kid": None})) == 200  # its only RSA key
     assert status(client, good) == 200
+
+
+def test_many_that_renew_an_expired_jwt_at_once_are_let_in(
+    client: Client, issuer: IssuerProcess
+) -> None:
+    expired = client.with_token(issuer.token(exp=int(time.time()) - 60))
+    assert {expired.get("/v1").status for _ in range(MAX_FAILED_LOGINS + 5)} == {401}
+    assert status(client, issuer.token()) == 200
+    wrong = client.with_token(issuer.token(exp=int(time.time()) - 60)[:-8])
+    told = [wrong.get("/v1").status for _ in range(MAX_FAILED_LOGINS + 1)]
+    assert told == [401] * MAX_FAILED_LOGINS + [429]
 
 
 def test_claims_have_the_names_and_values_of_the_issuer(

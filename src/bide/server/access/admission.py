@@ -18,7 +18,7 @@ from bide.clock import Clock, sleep
 from bide.engines.registry import is_this_machine
 from bide.lane.lane import Lane
 from bide.model.errors import BideError, InvalidArgument
-from bide.server.access.oidc import Oidc, Rejected
+from bide.server.access.oidc import Expired, Oidc, Rejected
 from bide.server.access.rights import OPEN, Caller
 from bide.server.access.tokens import Tokens
 from bide.server.operation import JSON, MSGPACK
@@ -115,7 +115,7 @@ class Admission:
                 headers={"www-authenticate": 'Bearer realm="bide"'},
             )
         self.logins.check(client or "", text, self.clock.monotonic())
-        caller, why = None, (
+        caller, guessed, why = None, True, (
             "the token is unknown, was revoked, or has expired; bide token list shows which there "
             "are" if self.asks else
             "the token is unknown: the store of this server has none; bide token create makes one, "
@@ -126,10 +126,12 @@ class Admission:
                 caller = await self._oidc.caller(text)
             except Rejected as error:
                 why = f"the JWT is not accepted: {error}"
+                guessed = not isinstance(error, Expired)
         else:
             caller = await self.tokens.caller(text)
         if caller is None:
-            self.logins.failed(client or "", self.clock.monotonic())
+            if guessed:
+                self.logins.failed(client or "", self.clock.monotonic())
             raise Problem(
                 "unauthorized",
                 why,

@@ -91,6 +91,10 @@ class Rejected(Exception):
     """The JWT is not valid; the text says why."""
 
 
+class Expired(Rejected):
+    """The issuer has signed the JWT, whose time is over."""
+
+
 class Oidc:
     """Validates JWTs.
 
@@ -130,6 +134,8 @@ class Oidc:
                 issuer=settings.issuer, leeway=settings.leeway,
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )  # fmt: skip
+        except jwt.ExpiredSignatureError as error:
+            raise Expired(str(error)) from None
         except jwt.PyJWTError as error:
             raise Rejected(str(error)) from None
         subject = claims["sub"]
