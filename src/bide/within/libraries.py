@@ -42,7 +42,7 @@ def kind_of(connection: object) -> Kind:
         if library is not None and isinstance(connection, getattr(library, name)):
             return kind
     raise WrongConnection(
-        f"within= takes a connection of psycopg, asyncpg, sqlite3 or Django, or a Session or "
+        f"within= takes a connection of psycopg 3, asyncpg, sqlite3 or Django, or a Session or "
         f"Connection of SQLAlchemy, not a {type(connection).__module__}."
         f"{type(connection).__qualname__}"
     )
