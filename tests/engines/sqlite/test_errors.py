@@ -109,6 +109,24 @@ def test_the_log_shrinks_again_after_a_long_read_transaction(
     engine.close()
 
 
+def test_the_log_stays_short_where_no_checkpoint_after_a_commit_reaches_its_end(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As where several processes write without a pause.
+    monkeypatch.setattr(connection_module, "CHECKPOINT_PAGES", 1_000_000)
+    monkeypatch.setattr(connection_module, "LOG_BYTES", 200_000)
+    monkeypatch.setattr(engine_module, "LOG_BYTES", 200_000)
+    monkeypatch.setattr(engine_module, "CHECK_EVERY", -1.0)
+    log = path.with_name("bide.db-wal")
+    with closing(SqliteEngine(path)) as engine:
+        driver, longest = Driver(engine), 0
+        for number in range(200):
+            driver.put(f"m{number}")
+            longest = max(longest, log.stat().st_size)
+        assert 200_000 < longest < 300_000
+        assert len(driver.scan()) == 200
+
+
 def test_a_file_that_cannot_be_written_can_be_read(
     engine: SqliteEngine, path: Path, connect_as: Callable[[Connect], None]
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bide.engines.port import Capabilities, Notifier
 from bide.engines.sqlite.connection import (
+    LOG_BYTES,
     OWNER_ONLY,
     Durability,
     connect,
@@ -330,6 +331,9 @@ class SqliteEngine:
             connection = self._open()
         if not self._read_only:
             forget_statistics(connection)
+            if self._files.log_size > LOG_BYTES:
+                with suppress(sqlite3.OperationalError):  # busy or full: the next look is soon
+                    connection.execute("PRAGMA wal_checkpoint(RESTART)")
         if self._notifier is not None:
             self._notifier.renew(self._files.real)
         return connection

@@ -90,6 +90,14 @@ class Files:
         """Whether another file bears the name now, or none."""
         return identity(self._path) != self.file
 
+    @property
+    def log_size(self) -> int:
+        """How many bytes the log has; 0 if there is none."""
+        try:
+            return self._log.stat().st_size
+        except OSError:
+            return 0
+
     def _is_lost(self, path: Path) -> bool:
         before = self._beside[path]
         return before is not None and identity(path) != before
