@@ -26,8 +26,8 @@ CACHE_KIB = 16 * 1024
 LOG_BYTES = 64 * 1024 * 1024
 """To this size the log is cut after a long read transaction elsewhere has let it grow.
 
-A longer one is put into the file while nobody writes: SQLite's own checkpoint, after a commit, never
-reaches the end of the log where several processes write without a pause.
+A longer one is put into the file while nobody writes: the checkpoint after a commit never reaches
+the end of the log where several processes write without a pause.
 """
 
 CHECKPOINT_PAGES = 4_000  # 16 MiB of log between checkpoints: a random load rewrites the same pages
