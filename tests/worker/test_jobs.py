@@ -1,6 +1,7 @@
 """Work as classes: name, due moment and what to do in one place."""
 
 import asyncio
+import inspect
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -250,3 +251,10 @@ def test_what_does_not_go_together_is_refused() -> None:
     wrong: Any = dict
     with pytest.raises(bide.InvalidArgument, match=r"no subclass of bide.Job"):
         app.job("other")(wrong)
+
+
+@pytest.mark.parametrize("method", [bide.Job.run, bide.Job.still_wanted])
+def test_type_checkers_take_each_form_of_a_method(method: Any) -> None:
+    """To them, `*args: Any, **kwargs: Any` together mean any parameters."""
+    kinds = {one.kind for one in inspect.signature(method).parameters.values()}
+    assert kinds >= {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}

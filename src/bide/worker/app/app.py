@@ -63,7 +63,7 @@ class Job(msgspec.Struct):
         """Return more options of the put: `priority`, `expires`, `attempts`, `group`, `headers`."""
         return {}
 
-    def still_wanted(self, *_: Any) -> Any:
+    def still_wanted(self, *_: Any, **__: Any) -> Any:
         """Return, before each `run`, whether the work is still wanted; if not, it is discarded.
 
         As `still_wanted=` of `App.handler`: async if `run` is, and it may take the delivery. True
@@ -71,7 +71,7 @@ class Job(msgspec.Struct):
         """
         return True
 
-    def run(self, *_: Any) -> Any:
+    def run(self, *_: Any, **__: Any) -> Any:
         """Do the work. A plain or an async method, which may take the delivery as its parameter."""
         raise NotImplementedError(f"{type(self).__name__} has no method run")
 
