@@ -296,7 +296,7 @@ def test_what_is_committed_is_answered_though_nobody_can_be_woken(
         assert isinstance(reply, Outcomes)
         assert reply.outcomes[0].done
         assert total(engine).sizes.total == 1
-        assert "nobody could be woken" in caplog.text
+        assert "no claim could be woken" in caplog.text
         engine.close()
         client.execute("DROP SCHEMA unwakeable CASCADE")
 

@@ -119,7 +119,7 @@ def test_a_port_of_the_other_kind(open_engine: Open, start: Start, port: int) ->
     with pytest.raises(StoreUnavailable, match=r"is it a port for TLS \(rediss://\)"):
         open_engine(f"redis://localhost:{port}?reconnect=50ms")
     plain = start(port=free_port())
-    with pytest.raises(StoreUnavailable, match="nobody speaks TLS there"):
+    with pytest.raises(StoreUnavailable, match="the server does not speak TLS there"):
         open_engine(f"rediss://localhost:{plain.port}?timeout=300ms&reconnect=50ms")
 
 

@@ -11,7 +11,7 @@ from bide.model.errors import InvalidArgument, OutcomeUnknown, StoreError, Store
 from bide.model.limits import MAX_ANSWER
 
 RUNNING = "is bide serve running there, and does it speak TLS (https://)?"
-"""What to ask somebody who gets no answer, or one that is not bide's."""
+"""The fix in an error about no answer, or about one that is not from a bide server."""
 
 CONNECTING = 10.0
 """For how many seconds at most a connection is tried, TLS included."""
@@ -33,7 +33,7 @@ class Address(NamedTuple):
     cert_key: str | None = None
     """A file with its key; `None`: it is in the same file."""
 
-    def __repr__(self) -> str:  # the token is nobody's business
+    def __repr__(self) -> str:  # without the token
         return f"<{self.shown}>"
 
     @property
@@ -123,7 +123,7 @@ class Connection:
         return StoreUnavailable(f"{said}; {RUNNING}")
 
     def shutdown(self) -> None:
-        """Have whoever reads in another thread read the end."""
+        """Make a thread that reads an answer see its end."""
         sock = self._http.sock
         if sock is not None:
             with suppress(OSError):  # it has ended already
@@ -134,7 +134,7 @@ class Connection:
         self._http.close()
 
     def _connect(self) -> None:
-        """Open the connection, sooner given up than an answer."""
+        """Open the connection; wait less long for it than for an answer."""
         self._http.timeout = min(self._timeout, CONNECTING)
         self._http.connect()
         self._http.sock.settimeout(self._timeout)
@@ -156,7 +156,7 @@ class Connection:
                 return answer
             self.close()
             if kept and isinstance(error, ConnectionError):
-                # It was closed in this very moment, and who has half a request does nothing.
+                # The server closed it meanwhile, and executes no request of which it has a part.
                 return self._send(method, path, data, kind)
             mend = RUNNING
             if isinstance(error, ssl.SSLCertVerificationError):

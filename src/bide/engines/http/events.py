@@ -1,4 +1,4 @@
-"""The server's stream of events: read one by one, and heard as hints of changes."""
+"""The server's stream of events: one by one, and as hints of changes."""
 
 import threading
 import time
@@ -12,8 +12,8 @@ from bide.model.errors import AccessDenied, BideError, StoreUnavailable
 from bide.model.limits import MAX_EVENT_LINE
 
 SILENCE = 60.0
-"""After so many seconds without a word the connection is taken for dead; the server says something
-every 15 s."""
+"""Seconds of silence after which the connection counts as lost; the server sends something every
+15 s."""
 
 
 class EventStream:
@@ -67,7 +67,7 @@ class EventStream:
             connection.close()
 
     def close(self) -> None:
-        """Have whoever waits in `next` wake up with an error; may be called by any thread."""
+        """End a `next` that waits with an error; any thread may call this."""
         with self._lock:
             self._closed = True
             if self._connection is not None:
@@ -104,7 +104,7 @@ class _Hint(msgspec.Struct):
 
 
 class HttpNotifier:
-    """Listens to a server's events, and begins anew when they break off.
+    """Listens to a server's events, and connects again when the stream ends.
 
     Args:
         address: of the server.
@@ -125,14 +125,14 @@ class HttpNotifier:
                     # The clock of this machine: what the server said is how long from now.
                     return [(hint.queue, time.time_ns() // 1_000_000 + hint.wake_in)]
             except (BideError, msgspec.DecodeError) as error:
-                # Whoever waits looks again by itself meanwhile.
+                # Claims that wait look again by themselves meanwhile.
                 self._events.drop()
                 self._closed.wait(DENIED if isinstance(error, AccessDenied) else AGAIN)
         self._events.drop()
         return []
 
     def decline(self, queue: str, wake: int) -> None:
-        """Do nothing: the server has told everybody."""
+        """Do nothing: the server tells all its clients."""
 
     def close(self) -> None:
         """Stop listening."""

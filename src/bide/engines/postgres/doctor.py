@@ -172,8 +172,8 @@ def _slots(ask: Ask) -> Iterator[Finding]:
         limited = row.wal_status in ("unreserved", "lost")
         yield Finding(
             "danger" if row.behind and not limited else "warning",
-            f"nobody reads the replication slot {row.slot_name} (WAL: {row.wal_status})",
-            "its standby must be copied anew" if row.wal_status == "lost" else
+            f"the replication slot {row.slot_name} has no reader (WAL: {row.wal_status})",
+            "its standby must be copied again" if row.wal_status == "lost" else
             "the server keeps all WAL for it until the disk is full, and stops",
             f"start what reads it, or SELECT pg_drop_replication_slot('{row.slot_name}'); "
             "and set max_slot_wal_keep_size",

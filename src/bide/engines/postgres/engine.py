@@ -188,7 +188,7 @@ class PostgresEngine:
                 if time.monotonic() >= until:
                     raise StoreBusy(
                         "commands before this one have waited for messages that are being changed "
-                        "in open transactions of somebody else; this one was not carried out. Try "
+                        "in open transactions of other clients; this one was not carried out. Try "
                         "again"
                     )
                 outcomes += self.execute([command], now)
@@ -205,7 +205,7 @@ class PostgresEngine:
                 self._until_fold = random.randrange(FOLD_EVERY, 2 * FOLD_EVERY)
                 self._fold(batch.call)
         except psycopg.Error as error:
-            _log.warning("%s: nobody could be woken: %s", self._settings.place, first_line(error))
+            _log.warning("%s: no claim could be woken: %s", self._settings.place, first_line(error))
             self._leave_if_lost(error)
 
     def _fold(self, caller: Caller) -> None:
@@ -294,7 +294,7 @@ class PostgresEngine:
         try:
             caller.settle()
         except psycopg.Error as error:  # of a lost connection the next look at it says so, too
-            _log.warning("%s: nobody could be woken: %s", self._settings.place, first_line(error))
+            _log.warning("%s: no claim could be woken: %s", self._settings.place, first_line(error))
 
     def _reconnect(self) -> Caller:
         """Connect again, waiting for a server that restarts, or for a standby to be promoted."""

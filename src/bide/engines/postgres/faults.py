@@ -42,7 +42,7 @@ _DAMAGED = (
 _TEXTS: dict[str, tuple[type[StoreError], str]] = {
     "55P03": (
         StoreBusy,
-        "a message is being changed in an open transaction of somebody else; nothing was changed. "
+        "a message is being changed in an open transaction of another client; nothing was changed. "
         "Try again when that has ended",
     ),
     "53100": (

@@ -90,7 +90,7 @@ def _node(client: redis.Redis, settings: Settings) -> Iterator[Finding]:
     except redis.ResponseError as error:
         yield Finding(
             "warning", f"the settings cannot be read ({error})",
-            "nobody knows here whether messages are evicted, or lost at a restart",
+            "whether messages are evicted, or lost at a restart, cannot be seen here",
             "ask your provider for maxmemory-policy noeviction and for an append-only file",
         )  # fmt: skip
     yield from of_server(info, config)

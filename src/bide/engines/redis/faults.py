@@ -46,7 +46,7 @@ _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
      "begin with bide:"),
     ("^CORRUPT ", StoreCorrupt,
      "the counters and settings of a queue cannot be read: something else has written to this key. "
-     "Delete it (redis-cli DEL): the next change makes it anew from the messages, without settings"
+     "Delete it (redis-cli DEL): the next change creates it from the messages, without settings"
      ),
     ("^BUSY ", errors.StoreBusy,
      "a script of another program keeps the server busy: see SCRIPT KILL"),
@@ -133,22 +133,22 @@ def fix_of(error: Exception, *, encrypted: bool) -> str | None:
     files = (FileNotFoundError, PermissionError)
     known = (
         (isinstance(first, raised.InvalidResponse),
-         "nobody speaks the protocol of Redis there: is it the right port?"),
+         "what answers there is no Redis server: is it the right port?"),
         ("max number of clients" in str(error),
          "it has as many clients as its maxclients lets in: raise that, or end some"),
         (untrusted and "mismatch" in text,
          "its certificate is for another name: connect by the name that it is for, or have only "
          "its issuer checked (?verify=ca)"),
         (untrusted,
-         "its certificate is not trusted here: name the file with the certificate of whoever "
-         "issued it (?ca=/path/ca.pem)"),
+         "its certificate is not trusted here: name the file with the certificate of its "
+         "issuer (?ca=/path/ca.pem)"),
         (isinstance(first, ssl.SSLError) and "MISMATCH" in text,
          "the files of cert and cert_key do not belong together"),
         (isinstance(first, ssl.SSLError) or (encrypted and (broke or "closed by server" in text)),
          "it broke off: does it want a certificate of this client (?cert=...&cert_key=...), and "
          "trust who issued that?"),
         (encrypted and "handshake" in text,
-         "nobody speaks TLS there: is it a port without encryption?"),
+         "the server does not speak TLS there: is it a port without encryption?"),
         (encrypted and isinstance(first, files),
          "a file that ca, cert or cert_key names cannot be read"),
         (broke,

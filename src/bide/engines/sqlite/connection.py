@@ -105,7 +105,7 @@ def _refuse_bad_place(path: Path) -> None:
     if not path.exists() and not os.access(path.parent, os.W_OK | os.X_OK):
         raise errors.StoreReadOnly(
             f"no file can be made in {path.parent}: this user may not write there, or the file "
-            "system is mounted read-only; mend that, or name another place"
+            "system is mounted read-only; fix that, or name another place"
         )
 
 

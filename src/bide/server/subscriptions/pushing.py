@@ -15,7 +15,7 @@ from bide.targets.http.stats import Known
 from bide.targets.pusher import LOOK, Pusher
 
 AGAIN = 1.0
-"""After so many seconds a pusher that has failed begins anew."""
+"""Seconds after which a pusher that failed is started again."""
 
 FRESH = 1.0
 """Seconds for which one look into the store answers all readers."""
@@ -112,9 +112,9 @@ class Pushing:
             except Closed:
                 return  # the service is over
             except Exception as error:  # noqa: BLE001  (it is logged, and told at /readyz)
-                _log.exception("push has failed, and begins anew")
+                _log.exception("push failed, and is started again")
                 told = str(error) if isinstance(error, BideError) else type(error).__name__
-                self.failure = f"push has failed, and begins anew: {told}"
+                self.failure = f"push failed, and is started again: {told}"
             finally:
                 recovery.cancel()
             await sleep(self._clock, AGAIN)
