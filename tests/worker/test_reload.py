@@ -54,6 +54,21 @@ def test_reload_looks_at_the_files_and_survives_a_broken_one(tmp_path: Path) -> 
 
 
 @pytest.mark.process
+def test_a_restart_that_a_second_reload_gives_up_has_not_died(tmp_path: Path) -> None:
+    with worker(tmp_path, SLOW_TO_BEGIN) as process:
+        wait_for(said(tmp_path, "at work on q"), tmp_path)
+        (tmp_path / "slow").touch()
+        os.kill(children(process)[0], signal.SIGKILL)
+        wait_for(said(tmp_path, "has died (killed by SIGKILL)"), tmp_path)
+        process.send_signal(signal.SIGHUP)
+        wait_for(said(tmp_path, "begins slowly"), tmp_path)
+        (tmp_path / "slow").unlink()
+        process.send_signal(signal.SIGHUP)
+        wait_for(said(tmp_path, "at work on q", 2), tmp_path)
+    assert log(tmp_path).count("has died") == 1
+
+
+@pytest.mark.process
 def test_sighup_with_broken_code_leaves_the_old_processes_at_work(tmp_path: Path) -> None:
     well = tmp_path / "well"
     with worker(tmp_path, APP, "--processes", "2", "--health-file", str(well)) as process:

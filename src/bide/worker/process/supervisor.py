@@ -202,6 +202,8 @@ class Supervisor:
             self._show()
             if self._stopping:
                 return
+            if process.told:  # by a reload that came before it was ready
+                continue
             code = process.over.result()
             if code >= 0 and not self._begun.is_set() and self._folder is None:
                 if code not in (WRONG_USAGE, FAILED):  # the process has printed the cause
