@@ -1,4 +1,5 @@
 import os
+import resource
 import sqlite3
 import subprocess
 import sys
@@ -85,6 +86,19 @@ def test_an_unwritable_directory_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(StoreReadOnly, match=r"no file can be made in .*: this user may"):
         SqliteEngine(tmp_path / "bide.db")
+
+
+def test_too_many_open_files_are_told(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        with pytest.raises(StoreUnavailable, match=r"Too many open files.*\(ulimit -n\)"):
+            SqliteEngine(tmp_path / "bide.db")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    SqliteEngine(tmp_path / "bide.db").close()
 
 
 @pytest.mark.parametrize("content", [b"no database\n", b"x" * 5_000, b"SQLite format 3" * 100])

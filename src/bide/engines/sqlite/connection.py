@@ -86,12 +86,19 @@ def connect(
             connection.close()
             raise
     except UnicodeDecodeError as error:  # SQLite names what it cannot read in a damaged page
-        damaged = sqlite3.DatabaseError(str(error))
-        damaged.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-        raise translate(damaged, path, timeout) from error
+        raise translate(_error(sqlite3.SQLITE_CORRUPT, error), path, timeout) from error
+    except OSError as error:  # too many open files
+        raise translate(_error(sqlite3.SQLITE_CANTOPEN, error), path, timeout) from error
     except sqlite3.Error as error:
         raise translate(error, path, timeout) from error
     return connection
+
+
+def _error(code: int, cause: Exception) -> sqlite3.Error:
+    """Return an error as SQLite would have raised it."""
+    error = sqlite3.OperationalError(str(cause))
+    error.sqlite_errorcode = code
+    return error
 
 
 def _refuse_bad_place(path: Path) -> None:
