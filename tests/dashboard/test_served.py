@@ -404,3 +404,6 @@ def test_who_must_log_in_again_comes_back_to_the_page_of_the_form(stage: Stage) 
         login = guest.post("/do", form, referer=referer)
         assert login.status == 401
         assert login.data.decode().count(f'name="back" value="{back}"') == 2
+    # The page of a failed login is no page to come back to, either.
+    again = guest.post("/login", {"token": "x"}, referer="http://127.0.0.1:1/dashboard/login")
+    assert again.data.decode().count('name="back" value="/dashboard/"') == 2

@@ -115,7 +115,8 @@ class Request:
         """The URL without its host of the page that sent a form; "" if it came from a form, too."""
         with suppress(ValueError):
             _, _, path, query, _ = urlsplit(self.header("referer") or "")
-            return "" if path == f"{self.base}/do" else f"{path}{'?' * bool(query)}{query}"
+            if path not in (f"{self.base}/do", f"{self.base}/login"):
+                return f"{path}{'?' * bool(query)}{query}"
         return ""
 
     def url(self, page: str, **parameters: Any) -> str:
