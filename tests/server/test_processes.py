@@ -256,6 +256,13 @@ def test_check_shows_what_a_file_the_environment_and_flags_say(tmp_path: Path) -
     assert (plain["push_networks"], plain["quotas"]) == ("10.1.0.0/16 ::1/128", "")
 
 
+def test_check_and_start_say_that_the_action_log_cannot_be_written(tmp_path: Path) -> None:
+    for more in ((), ("--check",)):
+        done = run(tmp_path, "serve", "--port", "0", "--action-log", "nowhere/log", *more)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("error: --action-log 'nowhere/log' cannot be opened")
+
+
 def test_a_socket_that_others_listen_on_is_left_to_them(tmp_path: Path) -> None:
     for kind, told in (
         (socket.SOCK_STREAM, "a server listens on"), (socket.SOCK_DGRAM, "of another program (Prot")

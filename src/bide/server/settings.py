@@ -1,6 +1,7 @@
 """What a server is told: by a file, by the environment, by the command line."""
 
 import ipaddress
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -251,12 +252,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return msgspec.structs.replace(defaults, **given)
 
     def check(self) -> None:
-        """Look for what cannot work together.
+        """Look for what cannot work, alone or together.
 
         Raises:
-            InvalidArgument: the store's URL is wrong, or it cannot be shared by several processes.
+            InvalidArgument: the store's URL is wrong, it cannot be shared by several processes, or
+                the action log cannot be written.
         """
         opener(self.store)
+        if self.action_log is not None:
+            log = Path(self.action_log)
+            if not os.access(log if log.exists() else log.parent, os.W_OK):
+                raise InvalidArgument(
+                    f"action_log={self.action_log!r} cannot be opened; name a file in a folder "
+                    "that is there, and that this user may write to"
+                )
         if self.store.partition("://")[0] == "memory" and self.workers > 1:
             raise InvalidArgument(
                 "memory:// lives in one process, and workers= asks for several; leave workers out, "
