@@ -257,10 +257,11 @@ def test_check_shows_what_a_file_the_environment_and_flags_say(tmp_path: Path) -
 
 
 def test_check_and_start_say_that_the_action_log_cannot_be_written(tmp_path: Path) -> None:
-    for more in ((), ("--check",)):
-        done = run(tmp_path, "serve", "--port", "0", "--action-log", "nowhere/log", *more)
+    long = f"{'x' * 300}/log"  # nobody may look for it, as in a folder that one may not enter
+    for log, *more in (("nowhere/log",), ("nowhere/log", "--check"), (long, "--check")):
+        done = run(tmp_path, "serve", "--port", "0", "--action-log", log, *more)
         assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.startswith("error: --action-log 'nowhere/log' cannot be opened")
+        assert done.stderr.startswith(f"error: --action-log {log!r} cannot be opened")
 
 
 def test_a_socket_that_others_listen_on_is_left_to_them(tmp_path: Path) -> None:

@@ -261,7 +261,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         opener(self.store)
         if self.action_log is not None:
             log = Path(self.action_log)
-            if not os.access(log if log.exists() else log.parent, os.W_OK):
+            there = os.access(log, os.F_OK)  # `exists` raises where this user may not look
+            if not os.access(log if there else log.parent, os.W_OK):
                 raise InvalidArgument(
                     f"action_log={self.action_log!r} cannot be opened; name a file in a folder "
                     "that is there, and that this user may write to"
