@@ -18,7 +18,7 @@ MAX_WEIGHT = 20_000
 
 
 def is_empty(reply: Reply) -> bool:
-    """Tell whether a reply is one to wait after: no message, or one that has not ended."""
+    """Tell whether to wait after a reply: it has no message, or one that has not ended."""
     if isinstance(reply, Claimed):
         return not reply.messages
     return isinstance(reply, Ends) and reply.state in PENDING
@@ -85,7 +85,7 @@ class Request(msgspec.Struct, eq=False):
 
     @property
     def pointless(self) -> bool:
-        """Whether nobody takes what it brings: what may wait, and its caller has gone."""
+        """Whether it is a command that may wait whose caller has gone."""
         return isinstance(self.command, (Claim, History)) and self.gone
 
     def settle(self) -> bool:

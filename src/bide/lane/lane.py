@@ -182,7 +182,7 @@ class Lane(Executor):
             return await request.future
         except asyncio.CancelledError:
             self._withdraw(request)
-            # The reply may have come at the moment of the cancellation.
+            # The reply may have come together with the cancellation.
             if not request.future.cancelled() and request.future.exception() is None:
                 self._give_back(request)
             raise

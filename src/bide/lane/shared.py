@@ -42,7 +42,7 @@ def close_lane(lane: Lane) -> None:
 
 
 def close_lanes(url: str) -> None:
-    """Close this process's lanes to a store, whoever uses them."""
+    """Close all lanes of this process to a store, also those still in use."""
     with _lock:
         keys = [key for key in _open if key[0] == absolute(url)]
         lanes = [_open.pop(key) for key in keys]

@@ -1,6 +1,6 @@
 """Claims that wait for due messages, and reads that wait for the end of one. They block no thread.
 
-Of all claims that wait for one queue, only the first asks the store when a message is due; if it
+When a message is due, only the first claim that waits for its queue asks the store; if it
 got messages, the next one asks (leader and followers, as in Java's `DelayQueue`). So two hundred
 idle workers cost one timer.
 """
@@ -39,7 +39,7 @@ class _Waiting:
     look_again: float = LOOK_AGAIN
     wake: float | None = None
     listed: float | None = None
-    """The time of its entry in the heap of all: its moment, or an earlier time."""
+    """The time of its entry in the heap of all queues: when it is due to ask, or earlier."""
 
     def moment(self) -> float | None:
         """Return when the first request should ask; `None` while one asks, and without requests."""
@@ -154,14 +154,14 @@ class WaitingClaims:
         return due
 
     def _list(self, waiting: _Waiting) -> None:
-        """Enter a queue into the heap, unless an entry for its moment or before is there."""
+        """Enter a queue into the heap, unless it has an entry that is early enough."""
         moment = waiting.moment()
         if moment is not None and (waiting.listed is None or moment < waiting.listed):
             waiting.listed = moment
             heapq.heappush(self._moments, (moment, next(self._numbers), waiting))
 
     def _first(self) -> tuple[float, _Waiting] | None:
-        """Return the earliest moment and its queue; mend or drop the entries before it."""
+        """Return the earliest time and its queue; correct or drop the entries before it."""
         while self._moments:
             listed, _, waiting = self._moments[0]
             if listed == waiting.listed == waiting.moment():
