@@ -65,7 +65,7 @@ class Backoff:
         object.__setattr__(self, "_ceiling", ceiling)
 
     def covers(self, error: BaseException) -> bool:
-        """Tell whether an error is retried; of a group, whether all errors in it are.
+        """Tell whether an error is retried; a group is if all errors in it are.
 
         Example:
             >>> backoff = Backoff(on=(OSError,))

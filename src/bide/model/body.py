@@ -19,7 +19,7 @@ _OTHERS = bytes(set(range(256)) - set(b'[]{}"'))
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _STEPS = {ord("["): 1, ord("]"): -1}
 _STRETCH = 64
-"""Brackets of which the depth is known to be small enough without a look at each."""
+"""Brackets that are counted together; only near the limit, the depth is computed for each."""
 
 _EXPONENT = re.compile(rb"[0-9][eE]")
 _FAST = 16 * 1024
@@ -229,7 +229,7 @@ def _explain(body: Any, error: Exception) -> str:
 
 
 def _place(path: str) -> str:
-    """Return what a path such as `['items'][3].price` leads to; of a long one the end."""
+    """Return a path such as `['items'][3].price` for an error; the end of a long one."""
     return f"body{path}" if len(path) <= _LONGEST_PATH else f"body...{path[-_LONGEST_PATH:]}"
 
 

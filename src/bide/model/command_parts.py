@@ -95,7 +95,7 @@ class Origin(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 def check_origin(origin: Origin, named: int) -> None:
-    """Check the origin of a command that names so many messages, each by its id.
+    """Check the origin of a command that names `named` messages, each by its id.
 
     Raises:
         InvalidArgument: it cannot be.

@@ -38,11 +38,11 @@ class LeaseLost(BideError):
 
 
 class NotEnded(BideError):
-    """A result was asked for, and the message is still in the queue."""
+    """A message has no result yet: it is still in the queue."""
 
 
 class NotAcked(BideError):
-    """A result was asked for of a message that died, expired, was cancelled or purged."""
+    """A message has no result: it died, expired, was cancelled or purged."""
 
     def __init__(self, text: str, end: "End | None" = None) -> None:
         super().__init__(text)
@@ -51,7 +51,7 @@ class NotAcked(BideError):
 
 
 class NotRemembered(BideError):
-    """A result was asked for, and nothing is known of the message."""
+    """A result was requested, but the store knows nothing of the message."""
 
 
 class NothingToUndo(BideError):

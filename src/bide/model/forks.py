@@ -20,7 +20,7 @@ def in_child(step: Callable[[], None]) -> Callable[[], None]:
 
 
 def notice_fork() -> None:
-    """Do what a child has to do, if this is one, and nothing has been done in it."""
+    """In the child of a fork, call the functions of `in_child`, unless they were called."""
     if os.getpid() != _process:
         _begin()
 

@@ -97,7 +97,7 @@ def check_name(name: str, what: str = "id") -> str:
 
 
 def check_prefix(prefix: str, what: str = "prefix") -> str:
-    """Return what the names of queues begin with after a check; it may be empty.
+    """Check a prefix of queue names, which may be empty, and return it.
 
     Raises:
         InvalidArgument: it is not valid.
@@ -176,7 +176,7 @@ def _careful_size(name: str, what: str) -> int:
 
 
 def _shown(name: object) -> str:
-    """Return a value for an error; of a text that is too long for any name, the beginning."""
+    """Return a value for an error; only its beginning if it is too long for any name."""
     if isinstance(name, str) and len(name) > MAX_NAME:
         return f"{name[:MAX_NAME]!r}..."
     return repr(name)

@@ -37,13 +37,13 @@ REASON_LENGTH = 8_192
 """The maximum length of a failure's reason in characters: its first line and its end."""
 
 UNREADABLE = "the record of this message in the store cannot be read: its bytes are the body"
-"""The failure of a message of which nothing but its id is known."""
+"""The failure of a message of which only the id can be read."""
 
 LAPSED = "the lease lapsed: the holder died, hung, or needed longer than its lease"
 """The reason of a failure that no worker reported."""
 
 IN_TRANSIT = "in transit by bide "
-"""How the reason of the last failure begins of a dead letter that a move or import moves now."""
+"""While a move or import moves a dead letter, the reason of its last failure begins like this."""
 
 EXPIRED_KEEP = 86_400_000
 """How many milliseconds an expired message can be read; longer if the queue keeps messages."""
@@ -160,8 +160,8 @@ class Item(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     created: UnixMs | None = None
     """Set by an import: when the message was first put, in Unix milliseconds; 0: unknown."""
     latest: Ms | None = None
-    """If it replaces a message: how many milliseconds after the first put of the id it is due at
-    most. While a worker holds that message, the item is stored as its successor."""
+    """If it replaces a message: the latest due time, in milliseconds after the first put of the id.
+    While a worker holds that message, the item is stored as its successor."""
 
     def due(self, now: int, first: int | None = None) -> int:
         """Return when it is due if it is put at `now`, and its id was `first` put then."""
@@ -219,7 +219,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     """The due time of the put, if a retry or a release with a delay has changed `due`."""
     created: int | None = None
     """When it was first put; `None`: it is not known, as of some imports. Whatever changes the
-    message keeps this time. Once it has left the queue, a put of its id begins anew."""
+    message keeps this time. Once it has left the queue, a put of its id sets a new one."""
     successor: Item | None = None
     """What a put with `latest` has stored while the message was leased: it takes its place when the
     lease ends. `at` is when it is due, `created` when it was first put."""

@@ -37,7 +37,7 @@ def records_of(queue: str) -> str:
 
 
 def is_records(queue: str) -> bool:
-    """Tell whether a queue has such records: bodies of messages of all queues beside it.
+    """Tell whether a queue holds undo records: they contain bodies of all queues beside it.
 
     Example:
         >>> is_records("shop/bide:undo"), is_records("orders")
