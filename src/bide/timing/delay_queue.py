@@ -17,10 +17,10 @@ T = TypeVar("T")
 class DelayQueue(DelayQueueBase[T]):
     """Items wait here until they are due; `take` returns the one that is due first.
 
-    Of items due at the same time the one with the larger priority goes first, then the one that was
-    put first. Any number of threads may call anything at any time. Of the threads that wait in
-    `take` one, the leader, sleeps until the head is due; the others sleep until they are woken
-    (leader-follower, as in Java's `java.util.concurrent.DelayQueue`, on which this class is
+    If items are due at the same time, the one with the largest priority goes first, then the one
+    that was put first. Any number of threads may call any method at any time. One of the threads
+    that wait in `take`, the leader, sleeps until the head is due; the others sleep until they are
+    woken (leader-follower, as in Java's `java.util.concurrent.DelayQueue`, on which this class is
     modelled).
 
     Due times are kept on the monotonic clock: setting the wall clock moves no item. An item put

@@ -2,7 +2,7 @@
 
 After a fork the child's copies raise `Forked`: their threads do not exist there, another thread may
 have held a lock, and the timers still belong to the parent. At interpreter exit everything that has
-threads is told, so that no pending timer keeps the process alive.
+threads stops, so that no pending timer keeps the process alive.
 """
 
 import atexit

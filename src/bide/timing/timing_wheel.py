@@ -70,7 +70,7 @@ class TimingWheel(OwnedByProcess):
 
     Due times are kept on the monotonic clock: setting the wall clock moves no timer. A timer
     scheduled with `at=` keeps the distance that it had when it was scheduled. After the machine or
-    the process stood still, everything that is due starts at once, in order.
+    the process was suspended, all timers that are due start at once, in order.
 
     Args:
         tick: the precision, in seconds or a `timedelta`; at least a microsecond.

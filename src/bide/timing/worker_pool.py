@@ -197,7 +197,7 @@ class WorkerPool(OwnedByProcess):
             thread.join()
 
     def _put(self, future: ScheduledFuture[Any]) -> None:
-        """Queue a future for its moment. Holds the lock."""
+        """Queue a future until it is due. Holds the lock."""
         future._handle = self._queue._put_due(future, future._due)
 
     def _start_thread(self) -> None:
@@ -310,7 +310,7 @@ class WorkerPool(OwnedByProcess):
                 self._put(future)
         if not live:
             self._finish_cancelled(future)
-        elif future.cancelled():  # meanwhile; the one that gets it out of the queue finishes it
+        elif future.cancelled():  # meanwhile; the thread that takes it from the queue finishes it
             self.withdraw(future)
 
     def _finish_cancelled(self, future: ScheduledFuture[Any]) -> None:
