@@ -1,7 +1,7 @@
 """Commands in the user's own transaction: `within=connection`.
 
-One adapter a library. They are told apart by the type of the connection, and import no library
-that the user does not have.
+One adapter per library. The type of the connection selects it; no adapter imports a library that
+the user does not have.
 """
 
 from bide.within.adapters import acarry_out, carry_out

@@ -45,7 +45,7 @@ def carry_out(
     except WrongConnection:
         if guest.is_open:
             raise
-    guest.open()  # the database was made anew, or the connection's is another
+    guest.open()  # the database was created again, or the connection has another one
     return adapter(connection, guest, commands, now)
 
 

@@ -38,7 +38,7 @@ def kind_of(connection: object) -> Kind:
         WrongConnection: it is of none that is known.
     """
     for kind, module, name in _TYPES:
-        library = sys.modules.get(module)  # who has made a connection has imported it
+        library = sys.modules.get(module)  # the caller has a connection, so it was imported
         if library is not None and isinstance(connection, getattr(library, name)):
             return kind
     raise WrongConnection(
