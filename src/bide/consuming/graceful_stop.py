@@ -49,7 +49,7 @@ async def stop(
                     consumer.hand_back(interrupt=interrupt)
                 await first_of(quiet, sleep(clock, seconds), *tasks)
         if not quiet.done():
-            _log.error("the store could not be told of the last messages; their leases expire")
+            _log.error("the last messages could not be settled in the store; their leases expire")
     finally:
         await cancel([quiet])
         for consumer in consumers:

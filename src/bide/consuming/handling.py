@@ -67,7 +67,7 @@ class Handling(Delivery):
         self.task: asyncio.Task[None] | None = None
         """The task that runs it on the loop."""
         self.error: BaseException | None = None
-        """What its task has raised, until the consumer was told."""
+        """What its task has raised, until the consumer has taken it."""
         self.timer: Timer | None = None
         self.warning: Timer | None = None
         """Logs that it takes long."""

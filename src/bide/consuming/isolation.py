@@ -46,8 +46,8 @@ def _lapsed_before(message: Message, back: int) -> bool:
 class CrashIsolation:
     """Lets one suspect run at a time in this process, over all its queues.
 
-    The others are released with a short delay. If they stayed here, their leases would expire with
-    that of the one that kills the process; without a delay they would be claimed again at once.
+    The others are released with a short delay. If they stayed here and the running one killed the
+    process, all their leases would expire; without a delay they would be claimed again at once.
     The one that runs starts when the store has confirmed the release of the others.
     """
 
@@ -106,7 +106,7 @@ _log = logging.getLogger("bide.worker.delivery")
 
 
 class StuckHandlers:
-    """Notices when a queue stands still because its handlers do not return.
+    """Notices when a queue is blocked because its handlers do not return.
 
     A thread, or a task that swallows its cancellation, cannot be ended: it keeps its place. The
     queue continues while one place is left; without one, only another process can work on it.

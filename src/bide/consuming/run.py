@@ -61,7 +61,7 @@ class Threads:
         self._executor.shutdown(wait=False)
 
     def _use_threads(self) -> None:
-        """Use a thread for the calls that wait, and more if they still wait after a moment."""
+        """Use a thread for the calls that wait, and more if they still wait a little later."""
         if not self._waiting:
             return
         if not self._jobs:
