@@ -1,8 +1,8 @@
 """The forwarder: what was committed to an outbox goes to the store, once.
 
-Each command names the rows that it comes from (`Origin`), and the store remembers those whose
-command it has executed until they are deleted here. So a forwarder that dies in between, or hears
-no answer, does the same again, and nothing is done twice.
+Each command names the rows that it comes from (`Origin`). The store remembers the rows whose
+command it has executed until they are deleted here. So a forwarder that dies in between, or gets
+no answer, sends the same command again, and the store executes it only once.
 """
 
 import asyncio
@@ -182,8 +182,8 @@ class Forwarder:
                 row.command  # noqa: B018
             except msgspec.MsgspecError as error:
                 refused[row.number] = f"this is no command that bide knows: {error}"
-        # What the store remembers was here once, and what is not here any more has been deleted. A
-        # row that is committed late, with a small number, it cannot have met yet.
+        # A row that the store remembers was here once; if it is not here, it has been deleted. The
+        # store cannot know a row yet that is committed late, with a small number.
         origin = Origin(table.name, [], name_of(rows[0].number))
         groups = _groups([row for row in rows if row.number not in refused])
         denied = self._execute(groups, origin, refused)

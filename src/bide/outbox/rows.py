@@ -81,7 +81,7 @@ _decode: Callable[[str], cmd.Command] = msgspec.json.Decoder(cmd.Command).decode
 
 
 def name_of(number: int) -> str:
-    """Return what the name of a row begins with; greater for a greater number."""
+    """Return the beginning of a row's name; it sorts like the number."""
     return f"{number:016x}"
 
 
@@ -117,14 +117,14 @@ class Table(Protocol):
     """The store tells outboxes apart by it."""
 
     def lead(self) -> AbstractContextManager[bool]:
-        """Try to be the only forwarder, for the length of a block; tell whether it is so."""
+        """Try to be the only forwarder while the block runs; yield whether it is."""
 
     def read(self, limit: int, without: Sequence[str] = ()) -> list[Row]:
         """Return the oldest committed rows: at most so many, and none behind the first 8 MiB.
 
         Rows of the queues `without` are left out.
 
-        They go to the store in few requests, of which a server bounds the bytes.
+        They go to the store in few requests, and a server limits the bytes of a request.
         """
 
     def delete(self, numbers: Sequence[int]) -> None:
@@ -236,8 +236,8 @@ class PostgresOutbox(RemoteGuest):
     ) -> tuple[str, tuple[str]]:
         """Return the statement and its parameter.
 
-        Who writes of the same message waits for the other's commit: so numbers are in the order of
-        the commits. Settings of a queue have no id and no order: nobody waits for them.
+        A transaction that writes about the same message waits for the commit of the other: so
+        numbers are in commit order. Settings of a queue have no id: no transaction waits for them.
         """
         self._asked = timed(commands, now)
         statement = f"""
