@@ -105,7 +105,7 @@ class BaseQueue:
     def _guest(self, command: Command, within: object) -> Guest | None:
         """Return who carries out a command on the user's connection.
 
-        Nobody where `detour` leads: a store of tests knows no connections, and does it at once.
+        `None` with a `detour`: a store for tests knows no connections, and executes it at once.
         """
         if not self._users:
             raise self._was_closed()
@@ -123,7 +123,7 @@ class BaseQueue:
     def _joining(self, command: Command) -> Iterator[list[Command]]:
         """Yield the commands to carry out in the user's transaction; the last is the one given."""
         commands: list[Command] = []
-        if self._unset is not None:  # not told yet; and this may be rolled back
+        if self._unset is not None:  # not sent yet; and this may be rolled back
             commands.append(self._unset)
         if type(command) is Put:
             with spans.sending(command) as traced:

@@ -315,7 +315,7 @@ class CommandBuilder:
         *,
         told: str = "page",
     ) -> cmd.Scan:
-        """Return the command that reads the first page of a scan; callers name `limit` `told`."""
+        """Return the command that reads the first page of a scan; errors call `limit` `told`."""
         scanned = state if state is None or state == "next" else arguments.check_state(state)
         check_whole(limit, told, 1, MAX_PAGE)
         return cmd.Scan(self.queue, scanned, self.where(group, after, before), limit=limit)

@@ -123,7 +123,7 @@ class SortedSet(ForeignRedis):
         return [Entry(*pair) for pair in zip(flat[::2], flat[1::2], strict=True)]
 
     def remove(self, entries: Sequence[Entry]) -> int:
-        """Remove members that still have the score that they are told with; return how many had."""
+        """Remove the members that still have the given score; return how many it removed."""
         if not entries:
             return 0
         flat = [part for entry in entries for part in entry]

@@ -172,7 +172,7 @@ def _problems(counts: Counts) -> Iterator[str]:
                 yield f"{counted:,} are counted as {state}, {found:,} are there"
     if counts.strays:
         yield (
-            f"{counts.strays:,} stand in no state, or in two, or cannot be read: "
+            f"{counts.strays:,} are in no state, or in two, or cannot be read: "
             "bide search --error 'cannot be read' names those"
         )
 

@@ -361,7 +361,7 @@ class Queue(Changes[Delivery, Outcome, list[Outcome], int, Undoable, Settings]):
 
 
 def check_blocking(told: str, *queues: object) -> None:
-    """Check that queues are each a `Queue`; `told` is the beginning of the error.
+    """Check that each queue is a `Queue`; an error text begins with `told`.
 
     Raises:
         InvalidArgument: one of them is a name, or an `AsyncQueue`.

@@ -125,7 +125,7 @@ def _matching(bulk: Bulk) -> Steps[Part]:
 
 
 def _change(bulk: Bulk, part: int, messages: list[Message]) -> Steps[set[str]]:
-    """Note messages, change those that still are so, and mark these; return their ids."""
+    """Note messages, change those that are unchanged, and mark these; return their ids."""
     if not messages:
         return set()
     beside, key = records_of(bulk.queue), f"{bulk.undo}:{part}"

@@ -3,7 +3,7 @@
 No transaction spans two stores, so each message goes in steps, each of them one command:
 
 1. the source sets the message aside as a dead letter with a mark, unless a worker holds it;
-2. the target gets a copy that nobody can claim: a dead letter with the same mark;
+2. the target gets a copy that no worker can claim: a dead letter with the same mark;
 3. the source deletes the message: this settles where it is;
 4. the target delivers its copy.
 

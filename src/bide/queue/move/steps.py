@@ -203,7 +203,7 @@ def is_marked(message: Message | None, token: str = "") -> bool:
 
 
 def set_aside(item: Item, now: int, mark: str) -> Item:
-    """Return a message as a dead letter with a mark, which nobody can claim."""
+    """Return a message as a dead letter with a mark, which no worker can claim."""
     failure = Failure(item.attempt, now, "", mark)
     return msgspec.structs.replace(item, died=now, failures=remember(item.failures, failure))
 

@@ -4,7 +4,7 @@ No transaction spans the source and the store, so each message goes in steps:
 
 1. the source's message leaves its queue for a hash beside it, in one step of its server: from here
    on no worker of the source gets it;
-2. the store gets a copy that nobody can claim: a dead letter with a mark;
+2. the store gets a copy that no worker can claim: a dead letter with a mark;
 3. the entry in the hash is deleted: this settles where the message is;
 4. the store delivers its copy.
 

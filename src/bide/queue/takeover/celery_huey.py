@@ -176,7 +176,7 @@ _STAMP = 8
 
 
 class _Message(tuple[Any, ...]):
-    """Stands in for Huey's own class when a pickle is read."""
+    """Replaces Huey's own class when a pickle is read."""
 
     def __new__(cls, *values: Any) -> Self:
         return super().__new__(cls, values)

@@ -256,7 +256,7 @@ def plain(data: bytes, also: dict[str, type] | None = None) -> Any:
 
     Args:
         data: the pickle.
-        also: classes that stand in for further ones, by name.
+        also: replacements of further classes, by name.
 
     Raises:
         Refused: it is broken, has anything else in it, or more than `MOST` values.
