@@ -173,7 +173,7 @@ def test_an_if_match_that_is_no_etag_is_told_so(client: Client) -> None:
     for wrong in (tag.strip('"'), f"W/{tag}"):
         refused = client.put(ONE, {"body": 2}, if_match=wrong)
         assert (refused.status, refused.problem["field"]) == (412, "if-match")
-        assert "send the etag as a GET told it" in refused.problem["detail"]
+        assert "send the etag of a GET" in refused.problem["detail"]
     assert client.put(ONE, {"body": 2}, if_match=tag).status == 200
 
 

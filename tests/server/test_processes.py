@@ -332,8 +332,8 @@ def test_check_tells_of_a_port_that_is_taken(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         done = run(tmp_path, "serve", "--check", "--port", str(port))
     where = f"nothing can listen on http://127.0.0.1:{port}"
-    mend = "is another server there? Choose another --port"
-    assert f"{where}: Address already in use; {mend}\n" in done.stderr
+    fix = "is another server there? Choose another --port"
+    assert f"{where}: Address already in use; {fix}\n" in done.stderr
 
 
 def test_a_server_that_others_can_reach_does_not_start_without_tokens(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is refused, and whether the problem document names the field and the mend."""
+"""What is refused, and whether the problem document names the field and the fix."""
 
 import gzip
 import socket
@@ -56,7 +56,7 @@ def test_a_body_that_cannot_be_is_refused(client: Client, operation: Operation) 
 
 
 @pytest.mark.parametrize(
-    ("path", "content", "mend"),
+    ("path", "content", "fix"),
     [
         ("messages", {"body": 1, "dely": "1m"}, "did you mean delay?"),
         ("messages", {"body": 1, "colour": 1}, "there are priority, attempts, group, delay, at, "),
@@ -67,11 +67,11 @@ def test_a_body_that_cannot_be_is_refused(client: Client, operation: Operation) 
     ],
 )
 def test_a_slip_is_told_with_what_there_is(
-    client: Client, path: str, content: Any, mend: str
+    client: Client, path: str, content: Any, fix: str
 ) -> None:
     refused = client.post(f"{Q}/{path}", content)
     assert refused.status == 400
-    assert mend in refused.problem["detail"]
+    assert fix in refused.problem["detail"]
     assert "datetime" not in refused.problem["detail"]
 
 

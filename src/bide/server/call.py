@@ -177,7 +177,7 @@ class Call:
         self.carried(self._received)
 
     def carried(self, size: int) -> None:
-        """Count bytes of the request or its answer; what anybody may ask for is nobody's."""
+        """Count bytes of the request or its answer; requests without a right are free."""
         if self.operation.right is not None:
             self.service.quotas.carried(self.caller.namespace, size)
 

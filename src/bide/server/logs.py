@@ -2,7 +2,7 @@
 
 The access log has a line per request. The action log has a JSON line per act: who did what from
 where. A line that its file does not take, because the disk is full or lost, goes to the server's
-log: bide goes on, and what was done stays told.
+log: bide goes on, and no act is lost.
 """
 
 import logging

@@ -175,7 +175,7 @@ def page() -> bytes:
     from markupsafe import Markup, escape
 
     def words(text: str) -> Markup:
-        """Return words with what stands between back quotes as code."""
+        """Return words; text between back quotes becomes code."""
         parts = escape(text or "").split("`")
         code = Markup("<code>{}</code>")
         return Markup().join(code.format(part) if n % 2 else part for n, part in enumerate(parts))

@@ -1,7 +1,7 @@
-"""Problems: every error as an RFC 9457 document that names the field and the mend.
+"""Problems: every error as an RFC 9457 document that names the field and the fix.
 
-It tells similar names or values where one does not fit, and not where the store is on the server's
-machine.
+It suggests similar names or values where one does not fit, and hides where the store is on the
+server's machine.
 """
 
 import logging
@@ -60,7 +60,7 @@ def would_fit(kind: Any, error: str) -> str:
 
 
 def _at(node: inspect.Type, steps: Sequence[str | None]) -> Iterator[inspect.Type]:
-    """Yield what may stand at a place; a step is the name of a field, `None` any element."""
+    """Yield the types allowed at a place; a step is the name of a field, `None` any element."""
     match node:
         case inspect.Metadata(type=inner):
             yield from _at(inner, steps)
@@ -84,7 +84,7 @@ class Kind(NamedTuple):
     status: int
     title: str
     error: str | None = None
-    """The class of bide's that it stands for, so that a client in Python can raise it."""
+    """The exception class that a client in Python raises for it."""
     retry_after: int | None = None
     """Seconds after which trying again may help."""
 
@@ -123,7 +123,7 @@ _OWN = (
     Kind("method-not-allowed", 405, "The method is not allowed here"),
     Kind("timeout", 408, "The request did not arrive in time"),
     Kind("conflict", 409, "It is too late for that"),
-    Kind("precondition-failed", 412, "Somebody else was faster"),
+    Kind("precondition-failed", 412, "The resource has changed"),
     Kind("too-large", 413, "That is too large"),
     Kind("unsupported-type", 415, "The content type is not taken"),
     Kind("too-many-logins", 429, "Too many wrong tokens from one address", None, 1),
@@ -142,7 +142,7 @@ KINDS: dict[str, Kind] = {kind.name: kind for kind in (*_OF_BIDE.values(), *_OWN
 
 
 def kind_of(error: str) -> str:
-    """Return the name of the kind of problem that stands for an exception of bide's.
+    """Return the name of the kind of problem for an exception of bide's.
 
     Example:
         >>> kind_of("NothingToUndo"), kind_of("WrongContext")
@@ -155,17 +155,17 @@ class ProblemDocument(msgspec.Struct, omit_defaults=True):
     """What went wrong, as RFC 9457 has it."""
 
     type: str
-    """A URI that names the kind of problem; the page at /docs tells of each."""
+    """A URI that names the kind of problem; the page at /docs explains each."""
     title: str
     status: int
     detail: str
-    """The cause, and what mends it."""
+    """The cause and the fix."""
     field: str | None = None
     """What part of the request is meant."""
     error: str | None = None
     """The name of the exception that bide raises for this in Python."""
     outcomes: list[Outcome] | None = None
-    """Where the messages stand that the request named."""
+    """The states of the messages that the request named."""
 
 
 class Problem(Exception):
@@ -173,9 +173,9 @@ class Problem(Exception):
 
     Args:
         kind: the name of one of `KINDS`.
-        detail: the cause, and what mends it.
+        detail: the cause and the fix.
         field: what part of the request is meant.
-        outcomes: where the messages stand that the request named.
+        outcomes: the states of the messages that the request named.
         headers: headers of the answer.
     """
 
@@ -243,12 +243,12 @@ def of_validation(
     text = str(error)
     if not isinstance(error, msgspec.ValidationError):
         return Problem("malformed", f"{what} is no JSON: {text}")
-    mend = would_fit(kind, text)
+    fix = would_fit(kind, text)
     text = _within(text, place) if place else text
     found = _PLACE.search(text)
     named = re.search(r"(?:unknown|missing required) field `([^`]*)`", text)
     parts = found[1].removeprefix(".") if found else "", named[1] if named else ""
-    detail = "; ".join(filter(None, (f"{what} does not fit: {text}", mend)))
+    detail = "; ".join(filter(None, (f"{what} does not fit: {text}", fix)))
     return Problem("invalid-argument", detail, field=".".join(filter(None, parts)) or None)
 
 

@@ -1,6 +1,6 @@
 """Run the server: a supervisor opens a socket, and processes that it starts answer on it.
 
-`serve` is the supervisor; `main` is a process, which answers until it is told to stop.
+`serve` is the supervisor; `main` is a process, which answers until the supervisor stops it.
 """
 
 import asyncio
@@ -36,11 +36,11 @@ from bide.worker.process.supervisor import Supervisor
 _log = logging.getLogger("bide.server")
 
 SETTINGS = "BIDE_SERVE_SETTINGS"
-"""The environment's variable in which a process finds what it is told: other users of the machine
-can see its arguments, and the store's URL may have a password in it."""
+"""The environment variable with the settings of a process. Arguments would be visible to other
+users of the machine, and the store's URL may contain a password."""
 
 ALLOCATIONS = 50_000
-"""After how many new objects is looked for those that hold each other, and nobody else does."""
+"""New objects between two runs of the collector of reference cycles."""
 
 SESSION_KEY = "BIDE_SERVE_SESSION_KEY"
 """The environment's variable with the secret, in hexadecimal digits, that makes the codes of
@@ -119,7 +119,7 @@ def bind(settings: Settings) -> socket.socket:
         if settings.socket is not None:
             _make_room(Path(settings.socket))
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as unix:
-                # From its first moment on nobody else may open it.
+                # No other user may open it, not even before its mode is set.
                 before = os.umask(0o777 ^ int(settings.socket_mode, 8))
                 try:
                     unix.bind(settings.socket)
@@ -135,16 +135,16 @@ def bind(settings: Settings) -> socket.socket:
         return listening
     except OSError as error:
         if settings.socket is not None:
-            mend = "a --socket needs a short path, in a folder that is there and may be written to"
+            fix = "a --socket needs a short path, in a folder that is there and may be written to"
         elif error.errno == errno.EADDRINUSE:
-            mend = "is another server there? Choose another --port"
+            fix = "is another server there? Choose another --port"
         else:
-            mend = (
+            fix = (
                 "--host must be an address of this machine, and a --port below 1024 needs a "
                 "privilege"
             )
         raise InvalidArgument(
-            f"nothing can listen on {settings.address}: {_why(error)}; {mend}"
+            f"nothing can listen on {settings.address}: {_why(error)}; {fix}"
         ) from None
 
 
@@ -157,7 +157,7 @@ def _make_room(path: Path) -> None:
     """Remove the socket of a server that is no more.
 
     Raises:
-        InvalidArgument: one listens there, or somebody else has it.
+        InvalidArgument: a server listens there, or the socket belongs to another user.
     """
     if not path.is_socket():
         return
@@ -222,7 +222,7 @@ async def _serve(
     try:
         await server.serve([socket.socket(fileno=socket_fd)])
     finally:
-        await app.service.end()  # when it was broken off, nobody has done that
+        await app.service.end()  # not yet done if serving was cancelled
         beats.cancel()
         await line.close(report)
 

@@ -175,7 +175,7 @@ class Service:
         return await within_budget(commands, execute, self.clock.now())
 
     async def explained(self, queue: str, id: str | None, told: Explained) -> Explained:
-        """Add to what the store knows of a message who could take it, or how it ended.
+        """Add to the store's explanation of a message who could take it, or how it ended.
 
         Args:
             queue: its name in the store.
@@ -206,7 +206,7 @@ class Service:
             return expect(Claimed, await self.wait(command, wait))
 
     def watch(self, command: History) -> None:
-        """Wait for the end of a message for some seconds, so that event streams tell of it."""
+        """Wait for the end of a message for some seconds, so that event streams report it."""
         name = end_of(command.queue, command.id)
         if not len(self.events) or name in self._watches or len(self._watches) >= MOST_WATCHED:
             return

@@ -1,4 +1,4 @@
-"""What a server is told: by a file, by the environment, by the command line."""
+"""The settings of a server: from a file, the environment and the command line."""
 
 import ipaddress
 import os
@@ -105,7 +105,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a server is told.
+    """The settings of a server.
 
     Example:
         >>> Settings(store="sqlite:///bide.db", port=9000).address

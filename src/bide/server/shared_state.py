@@ -267,8 +267,8 @@ _posts = msgspec.msgpack.Decoder(_Posts).decode
 _decode = msgspec.msgpack.Decoder(ServerStats).decode
 
 _FINEST = 1 << 20
-"""Sums of seconds are told in parts of so many: these add up exactly, in whatever order, so that a
-sum does not go back by a hair when a process ends."""
+"""Sums of seconds are multiples of 1/this: they add up exactly in any order, so a sum does not
+fall by a rounding error when a process ends."""
 
 
 class SharedStats(SharedFile):

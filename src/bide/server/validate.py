@@ -50,7 +50,7 @@ def check(command: cmd.Command | Bulk | Undo, caller: Caller) -> None:
         if value is not None and (rule := RULES.get(name)) is not None:
             rule(value, name)
     versions, if_version = (getattr(command, name, None) for name in ("versions", "if_version"))
-    if versions or if_version is not None:  # whoever guesses a body learns whether it is right
+    if versions or if_version is not None:  # it would confirm a guessed body
         caller.need("bodies")
     if versions:
         named = len(getattr(command, "ids", None) or ())

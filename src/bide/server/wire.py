@@ -1,8 +1,8 @@
 """What requests and answers look like: the structs of which the OpenAPI description is made.
 
-Moments are given as ISO 8601 with a zone or as Unix seconds, and told as Unix milliseconds; lengths
-of time are given as "1h30m" or in seconds. A body is any JSON value under `body`, or bytes in
-base64 under `bytes`.
+Requests give times as ISO 8601 with a zone or as Unix seconds, and durations as "1h30m" or in
+seconds; answers have Unix milliseconds. A body is any JSON value under `body`, or bytes in base64
+under `bytes`.
 """
 
 from datetime import datetime
@@ -28,7 +28,7 @@ Span = Annotated[
 When = Annotated[
     float | str,
     Meta(
-        description="A moment: ISO 8601 with a zone, or Unix seconds.",
+        description="A time: ISO 8601 with a zone, or Unix seconds.",
         examples=["2030-01-01T09:00:00Z", 1893456000],
     ),
 ]
@@ -244,7 +244,7 @@ class OutcomesOut(msgspec.Struct):
 
 
 def moment(value: str | float | None, name: str) -> Moment | None:
-    """Return a moment of a request as bide takes it.
+    """Return a time of a request as bide takes it.
 
     Raises:
         InvalidArgument: it is none.
@@ -259,8 +259,8 @@ def moment(value: str | float | None, name: str) -> Moment | None:
         found = datetime.fromisoformat(value)
     except ValueError:
         raise InvalidArgument(
-            f"{name}={value!r} is no moment; write ISO 8601 with a zone, as 2030-01-01T09:00:00Z, "
-            "or Unix seconds"
+            f"{name}={value!r} is not a valid time; write ISO 8601 with a zone, as "
+            "2030-01-01T09:00:00Z, or Unix seconds"
         ) from None
     if found.utcoffset() is None:
         raise InvalidArgument(
@@ -354,7 +354,7 @@ class CountsOut(SettingsOut, kw_only=True, omit_defaults=True):
     kept: int = 0
     """Messages that are remembered though they are gone."""
     oldest: int | None = None
-    """The due moment of the message that has waited longest, if one is due."""
+    """The due time of the message that has waited longest, if one is due."""
     recount: Sizes | None = None
     """In an audit: the messages themselves, counted in the same snapshot."""
     strays: int | None = None

@@ -205,7 +205,7 @@ def how_open(settings: Settings, *, asks: bool) -> str:
     """Return in words who may use a server."""
     if asks:
         return "requests need a token"
-    where = "whoever may open the socket" if settings.socket else "anybody on this machine"
+    where = "anyone who may open the socket" if settings.socket else "anyone on this machine"
     why = "auth is off" if settings.auth == "off" else "no tokens"
     return f"{why}: {where} may do anything"
 

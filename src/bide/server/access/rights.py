@@ -210,7 +210,7 @@ def check_rights(rights: Iterable[str]) -> tuple[Right, ...]:
 
 
 def check_patterns(patterns: Iterable[str], namespace: str | None) -> tuple[str, ...]:
-    """Return patterns of queue names: a name in which `*` stands for any text.
+    """Return patterns of queue names: a name in which `*` matches any text.
 
     Raises:
         InvalidArgument: one of them cannot match a queue, or there are none or too many.

@@ -13,7 +13,7 @@ from typing import Any
 from bide.model.errors import InvalidArgument
 
 UNIX = "unix"
-"""Stands among the trusted proxies for whatever connects to the server's Unix socket."""
+"""The entry of the trusted proxies for every client of the server's Unix socket."""
 
 _FOR = re.compile(r"""\bfor\s*=\s*"?([^",;]*)""", re.IGNORECASE)
 

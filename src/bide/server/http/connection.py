@@ -193,7 +193,7 @@ class Connection(Output):
         except httptools.HttpParserError as error:
             if self._refusal is None:
                 self._refusal = 400, f"this is not HTTP/1.1: {error}"
-        # Of a head, of fields after a body, and of what stands around chunks.
+        # Counts the head, the trailers, and the framing of chunks.
         self._fed += len(data)
         if self._fed > MAX_HEAD + SLICE and self._refusal is None:
             self._refusal = TOO_LARGE

@@ -100,7 +100,7 @@ class HttpServer:
             await self._stop.wait()
             for server in servers:
                 server.close()
-            for _ in range(5):  # what was accepted in this moment is let in
+            for _ in range(5):  # serve connections accepted just now
                 await asyncio.sleep(0)
             if self.connections:
                 with suppress(TimeoutError):

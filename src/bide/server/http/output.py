@@ -53,7 +53,7 @@ class Output(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Go on with the answer that waits."""
         self.write_paused = False
-        if self._stall is not None:  # when the client falls behind again, its time begins anew
+        if self._stall is not None:  # the next stall gets the full time
             self._stall.cancel()
             self._stall = None
         self.server.caught_up(cast("Connection", self))

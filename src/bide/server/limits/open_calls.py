@@ -1,4 +1,4 @@
-"""Calls that stay open: how many there may be, who waits in them, and what they are told."""
+"""Calls that stay open: their limit, the claimers that wait in them, and the events they get."""
 
 import asyncio
 import time
@@ -90,7 +90,7 @@ class Claimers:
             self.seen(holder, queue)
 
     def seen(self, holder: str, queue: str) -> None:
-        """Somebody has claimed."""
+        """Record that a worker has claimed."""
         if len(self._seen) < MAX_CLAIMERS or (holder, queue) in self._seen:
             self._seen[holder, queue] = time.monotonic()
 

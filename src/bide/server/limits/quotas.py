@@ -90,7 +90,7 @@ class Quotas:
     _counted: set[tuple[What, str | None]] = field(default_factory=set, init=False)
     """What this process has counted at least once."""
     _carried: dict[str | None, int] = field(default_factory=dict, init=False)
-    """Bytes that were not told of yet."""
+    """Bytes that are not yet reported to the store."""
     _exhausted: dict[str | None, float] = field(default_factory=dict, init=False)
     """Until when a namespace that carried too much is refused."""
 

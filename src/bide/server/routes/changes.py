@@ -38,9 +38,7 @@ from bide.server.routes.undoing import (
 
 route = Routes("messages")
 
-_IF_MATCH = {
-    "if-match": "The etag that a GET told: only if nobody has edited or moved the message since."
-}
+_IF_MATCH = {"if-match": "The etag of a GET: fails if the message was edited or moved since."}
 
 Conditional = TypeVar("Conditional", Cancel, Edit)
 
@@ -119,9 +117,9 @@ async def cancel(call: Call) -> Answer:
 
 @route("rescheduleWhere", "PATCH", f"{QUEUE}/messages", "change", problems=(429, 507))
 async def reschedule_where(call: Call, asked: Moved, query: RuleQuery) -> MovedOut:
-    """Move a group to another moment.
+    """Reschedule a group.
 
-    A part of its messages, up to 1,000; repeat with the `cursor` while there is one.
+    One request moves up to 1,000 messages; repeat with the `cursor` while there is one.
     """
     command = call.arguments.reschedule([], asked.delay, wire.moment(asked.at, "at"), None)
     if query.dry_run:

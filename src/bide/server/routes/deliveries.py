@@ -29,8 +29,8 @@ route = Routes("deliveries")
 async def claim(call: Call, asked: wire.Deliver) -> Answer:
     """Claim due messages.
 
-    With `wait` the answer comes as soon as a message is due. Whoever closes the connection
-    meanwhile has claimed nothing.
+    With `wait` the server answers as soon as a message is due. If the client closes the
+    connection meanwhile, it has claimed nothing.
     """
     if asked.holder is not None:
         check_name(asked.holder, "holder")
@@ -48,7 +48,7 @@ async def claim(call: Call, asked: wire.Deliver) -> Answer:
                     call.service.admission.until_refused(call.token),
                     undo=lambda reply: _give_back(call, reply),
                 )
-        except Closed:  # the server stops, and whoever waits is to ask another one
+        except Closed:  # the server stops: the client is to ask another one
             empty = wire.ClaimedOut([], call.service.clock.now())
             return Answer(200, empty, {"connection": "close"})
         if reply.messages:
@@ -136,9 +136,9 @@ async def release(call: Call, asked: wire.ReleaseRequest) -> wire.OutcomesOut:
 async def end_lease(call: Call, asked: wire.EndLeaseRequest) -> Answer:
     """End the lease of a message.
 
-    Whoever holds it, such as a worker that hangs. Counts as a failed attempt: the message is
-    ready again at once, or dead when its attempts are used up. Its holder can no longer settle
-    it.
+    Any caller may end it, for example when a worker hangs. Counts as a failed attempt: the
+    message is ready again at once, or dead when its attempts are used up. Its holder can no
+    longer settle it.
     """
     command = call.arguments.end_lease(call.part("id"), asked.reason)
     (outcome,) = (await call.ask(Outcomes, command)).outcomes

@@ -19,7 +19,7 @@ from bide.server.call import Call
 from bide.server.limits.request_bodies import Gone, unless_gone
 from bide.server.operation import Routes
 from bide.server.problem import Problem, invalid, of_bide
-from bide.server.subscriptions.subscription_wire import Standing, standing
+from bide.server.subscriptions.subscription_wire import SubscriptionState, state_of
 from bide.targets.http.stats import Known
 
 route = Routes("events")
@@ -29,7 +29,7 @@ T = TypeVar("T")
 KIND = "text/event-stream"
 
 ALIVE = 15.0
-"""After so many seconds without an event a comment is sent, so that nobody cuts the line."""
+"""Seconds without an event after which a comment is sent, so that no proxy cuts the line."""
 
 
 FAILED = 2.0
@@ -37,7 +37,7 @@ FAILED = 2.0
 
 
 class EventsQuery(wire.Request):
-    """What to hear of."""
+    """Which events to send."""
 
     counts: wire.Span = 1
     """How often at most to tell the counts of queues that have changed; 0: not at all."""
@@ -48,7 +48,7 @@ class EventsQuery(wire.Request):
 
 
 class WorkerOut(msgspec.Struct, omit_defaults=True):
-    """Somebody who works on queues."""
+    """A worker of queues."""
 
     holder: str
     holds: dict[str, int]
@@ -75,30 +75,29 @@ class AtWork(msgspec.Struct):
 
 
 class SubscriptionOf(msgspec.Struct, omit_defaults=True):
-    """How it stands with a subscription."""
+    """The state of a subscription."""
 
     subscription: str
     queue: str
-    state: Standing
+    state: SubscriptionState
     reason: str = ""
     """Why it is paused, or what the last failure was."""
 
 
 @route("events", "GET", "/v1/events", "", {200: bytes}, kind=KIND, problems=(429,))
 async def events(call: Call, query: EventsQuery) -> None:
-    """Hear of what happens.
+    """Stream what happens.
 
     Server-sent events: `hint` (something in a queue can be claimed: `queue`, `wake_in`
     milliseconds); `counts` (`queue`, `counts`) and, if asked for, `workers` (who works on the
     queues, how many messages each holds, and the lateness of the last minute); `subscription`
-    (what has become of one, whichever server pushes it: its `state`, as when its circuit opens,
-    and why), which need the right `read`; `tick`, once all of these were told that have
-    changed; and `problem`, a problem document, when the store is away or the token is good no
-    longer.
+    (the new `state` of one, as when its circuit opens, and why, whichever server pushes it),
+    which need the right `read`; `tick`, after all of these that have changed; and `problem`, a
+    problem document, when the store is away or the token is no longer valid.
     """
     every = milliseconds(wire.span(query.counts), "counts") / 1000
     if query.workers and not every:
-        raise invalid("counts", "workers are told as often as counts")
+        raise invalid("counts", "workers are sent as often as counts")
     if every:
         call.caller.need("read")
     with call.counted(call.service.streams):
@@ -124,7 +123,7 @@ class _Stream:
         self._counts: dict[str, Counts] = {}
         self._at_work: AtWork | None = None
         self.ended = False
-        """Whether the client was told that this is all."""
+        """Whether the client was sent the end of the stream."""
         self._subscriptions: dict[str, SubscriptionOf] = {}
         self._sent = 0.0
         """When the client was sent something, by the clock of the event loop."""
@@ -187,7 +186,7 @@ class _Stream:
         await self._send("".join(told))
 
     async def _look(self) -> None:
-        """Tell of the queues whose counts are not what they were, and of who is at work."""
+        """Send the counts of queues that have changed, and the workers."""
         service, caller = self._call.service, self._call.caller
         names = await service.names(caller, self._query.prefix)
         now = service.clock.now()
@@ -210,13 +209,13 @@ class _Stream:
         await self._send("".join(told))
 
     def _subscribed(self, all: Mapping[str, Known], now: int) -> Iterator[str]:
-        """Yield how it stands with the subscriptions, where that has changed."""
+        """Yield the events of subscriptions whose state has changed."""
         known = self._subscriptions
         for key, (one, circuit) in all.items():
             name, queue = one.known_as(self._call.caller.namespace), self._own(one.source)
             if name is None or queue is None:
                 continue
-            state = standing(one, circuit, now)
+            state = state_of(one, circuit, now)
             why = one.reason if one.paused else circuit.error if state != "active" else ""
             found = SubscriptionOf(name, queue, state, why)
             if known.get(key) != found:

@@ -158,7 +158,7 @@ async def to_item(call: Call, given: wire.Given, place: str = "") -> Item:
 async def body_of(call: Call, given: wire.Given | Changed, place: str = "") -> Any:
     """Return the body that a request gives, `UNSET` if it gives none.
 
-    Large ones are decoded one at a time, so that memory and other requests can bear them.
+    Large ones are decoded one at a time, so that memory stays small and other requests go on.
     """
     text = bytes(given.body)
     if text and given.raw is not UNSET:
@@ -223,8 +223,7 @@ def chosen(call: Call, header: str, message: Message | None) -> str:
 
     Raises:
         Problem: the message is of none of them.
-        AccessDenied: the caller may not see bodies: whoever guesses one would learn whether it is
-            right.
+        AccessDenied: the caller may not see bodies, and could test guesses of one here.
     """
     named = _listed(header)
     if named != ["*"]:
@@ -232,7 +231,7 @@ def chosen(call: Call, header: str, message: Message | None) -> str:
     if any(tag != "*" and not (len(tag) > 1 and tag[0] == tag[-1] == '"') for tag in named):
         raise Problem(
             "precondition-failed",
-            "if-match names no version that there was; send the etag as a GET told it",
+            "if-match is no etag of a message; send the etag of a GET",
             field="if-match",
         )
     if message is None:
@@ -265,7 +264,7 @@ def changed(
     if conditional and outcome.state in (None, "delayed", "ready", "dead"):
         raise Problem(
             "precondition-failed",
-            f"{outcome}: somebody else has changed it since you looked; look again",
+            f"{outcome}: it was changed since you looked; look again",
             outcomes=[outcome],
         )
     if outcome.state is None:

@@ -52,17 +52,17 @@ class ListQuery(wire.Selection):
     takes_bytes=True, query=PutQuery,
     headers={
         "if-none-match": "*: only if there is no message of this id.",
-        "if-match": "The etag that a GET told: replaces the message if nobody has edited or "
-        "moved it since, and stores nothing new.",
+        "if-match": "The etag of a GET: replaces the message unless it was edited or moved "
+        "since, and stores nothing new.",
     },
     problems=(409, 412, 415, 429, 507),
 )  # fmt: skip
 async def put_named(call: Call) -> Answer:
     """Store a message under an id of your own.
 
-    Doing so again changes nothing: 201 tells that it was stored, 200 that it was there already.
-    A body of another content type than JSON is stored as it is; the options then stand in the
-    query.
+    A repeated request changes nothing: 201 means that the message was stored, 200 that it
+    existed. A body of another content type than JSON is stored as it is; the options are then in
+    the query.
     """
     item, on_conflict = await item_of(call, check_name(call.part("id")))
     fresh, match = wants_fresh(call), call.header("if-match")
@@ -280,7 +280,7 @@ async def result(call: Call, query: ResultQuery) -> Answer:
         with call.counted(call.service.waits):
             refused = call.service.admission.until_refused(call.token)
             found = await unless_gone(call.receive, call.service.wait(command, wait), refused)
-    except Closed:  # the server stops, and whoever waits is to ask another one
+    except Closed:  # the server stops: the client is to ask another one
         return Answer(202, ResultOut(command.id, None), {"connection": "close"})
     await call.service.admission.caller(call.token)  # it may have been revoked meanwhile
     return _ended(call, expect(Ends, found))

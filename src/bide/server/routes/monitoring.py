@@ -182,7 +182,7 @@ async def _exposition(service: Service, caller: Caller) -> bytes:
     known: Mapping[str, Known] = {}
     try:
         names = await service.names(caller)
-        # Of this moment: a sum of another process may be younger than any that is kept here.
+        # Read now: a sum of another process may be newer than any that is cached here.
         counts = {name: await service.ask(Counts, Count(caller.full(name))) for name in names}
         found += _of_usage(await service.quotas.usage(caller))
     except StoreError as error:

@@ -126,7 +126,7 @@ async def configure(call: Call, asked: ConfigureRequest) -> SettingsOut:
 
 @route("pause", "POST", f"{QUEUE}/pause", "admin", problems=(507,))
 async def pause(call: Call, asked: wire.Empty) -> SettingsOut:
-    """Let nobody claim."""
+    """Stop all claims."""
     return await _configure(call, call.arguments.configure(paused=True))
 
 

@@ -36,7 +36,7 @@ from bide.targets.http.subscription import NAME, Subscription, check_url, masked
 route = Routes("subscriptions")
 
 _ONE = "/v1/subscriptions/{name}"
-_IF_MATCH = {"if-match": "The etag that a GET told: only if nobody has changed it since."}
+_IF_MATCH = {"if-match": "The etag of a GET: fails if the subscription was changed since."}
 
 T = TypeVar("T")
 
@@ -53,8 +53,8 @@ def _changes(name: str, verb: str) -> Callable[[Handle], Handle]:
 async def list_subscriptions(call: Call) -> Subscriptions:
     """List the subscriptions.
 
-    And how their receivers fare. The path and the query of a URL are told to those alone who may
-    change them.
+    Also show how their receivers answer. Only callers who may change a subscription see the path
+    and the query of its URL.
     """
     records, caller = call.records, call.caller
     mine = [
@@ -89,9 +89,9 @@ async def put(call: Call, asked: SubscriptionIn) -> Answer:
 
 @route("getSubscription", "GET", _ONE, "read", {200: SubscriptionOut}, problems=(404,))
 async def get(call: Call) -> Answer:
-    """Tell how it stands with a subscription.
+    """Show a subscription.
 
-    Its settings, its circuit, what has come of its requests, and the last error.
+    Its settings, its circuit, the results of its requests, and the last error.
     """
     return await _answer(call, await _known(call))
 
@@ -285,8 +285,7 @@ async def _done(call: Call, work: Coroutine[Any, Any, T | None]) -> T:
             "precondition-failed",
             "there is no such subscription; make it without if-match"
             if error.now is None
-            else "the subscription is not as you know it: somebody else has made or changed it; "
-            "look again",
+            else "the subscription was made or changed since you looked; look again",
             headers={} if error.now is None else {"etag": f'"{error.now.tag}"'},
         ) from None
     if not done:
@@ -315,7 +314,7 @@ async def _answer(
 
 
 def _told(call: Call, one: Subscription, told: SubscriptionOut) -> SubscriptionOut:
-    """Return what is told of a subscription as the caller may see it."""
+    """Return a subscription as the caller may see it."""
     if call.caller.namespace is None:
         told.name, told.queue = one.known_as(None) or one.name, one.source
     if not call.caller.may("admin"):

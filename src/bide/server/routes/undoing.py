@@ -51,7 +51,7 @@ class UndoablePurge(Undoable, kw_only=True):
 
     state: Literal["delayed", "ready", "dead", "acked", "expired"]
     before: wire.When | None = None
-    """Only those that came into this state (delayed, ready: fall due) before this moment."""
+    """Only those that came into this state (delayed, ready: fall due) before this time."""
 
 
 class UndoableRevive(Undoable, kw_only=True):
@@ -157,7 +157,7 @@ async def change(call: Call, bulk: Bulk, cursor: str | None) -> UndoableOut:
     """Make a part of a change that can be taken back: the first, or that after a cursor.
 
     Raises:
-        InvalidArgument: no request told this cursor.
+        InvalidArgument: no request returned this cursor.
     """
     if cursor is not None:
         place = place_of(cursor, _Place) or _Place("", 0, None, None)

@@ -1,4 +1,4 @@
-"""Push as a part of the service: what it knows of subscriptions, and the pusher beside it."""
+"""Push as a part of the service: its view of the subscriptions, and the pusher beside it."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ class Pushing:
     Args:
         lane: the way to the store.
         clock: what it waits by.
-        settings: what the server was told.
+        settings: of the server.
     """
 
     def __init__(self, lane: Lane, clock: Clock, settings: Settings) -> None:
@@ -50,7 +50,7 @@ class Pushing:
         self._known_until = float("-inf")
 
     def begin(self) -> None:
-        """Begin to push, if the server was told to, and not to stop meanwhile."""
+        """Begin to push, if the settings say so and the server does not stop."""
         # A store behind another server is that one's to push from.
         wanted = self._settings.push and not self._settings.behind
         if wanted and not self._stopping and self._task is None:
@@ -81,7 +81,7 @@ class Pushing:
         await self.pusher.close()
 
     async def known(self) -> Mapping[str, Known]:
-        """Return all subscriptions by their keys, with the circuits that those who push tell of.
+        """Return all subscriptions by their keys, with the circuits that the pushers report.
 
         Raises:
             StoreError: they are not pushed from here, and the store cannot be read.
@@ -103,7 +103,7 @@ class Pushing:
             return self._known
 
     async def _run(self) -> None:
-        """Push; begin again after a failure that nobody expected."""
+        """Push; begin again after an unexpected failure."""
         loop = asyncio.get_running_loop()
         while True:
             recovery = loop.call_later(2 * LOOK, setattr, self, "failure", None)
@@ -111,7 +111,7 @@ class Pushing:
                 return await self.pusher.run(self._settings.grace)
             except Closed:
                 return  # the service is over
-            except Exception as error:  # noqa: BLE001  (it is logged, and told at /readyz)
+            except Exception as error:  # noqa: BLE001  (it is logged, and shown at /readyz)
                 _log.exception("push failed, and is started again")
                 told = str(error) if isinstance(error, BideError) else type(error).__name__
                 self.failure = f"push failed, and is started again: {told}"

@@ -60,7 +60,7 @@ def subscribe(
         secret: with which requests are signed; bide makes one by default.
 
     Returns:
-        The new secret of an `https://` subscription, which is not told again; else `None`.
+        The new secret of an `https://` subscription, which is not shown again; else `None`.
 
     Raises:
         InvalidArgument: one of the values is not valid.

@@ -1,4 +1,4 @@
-"""What is sent about subscriptions: structs of requests, and how it stands with a subscription."""
+"""What is sent about subscriptions: structs of requests, and of a subscription's state."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, get_type_hints
@@ -23,8 +23,8 @@ from bide.targets.http.subscription import (
 Secret = Annotated[
     str,
     Meta(
-        description="A secret of your own: `whsec_` and 24 to 64 bytes in base64. One is made when "
-        "it is missing, and told in the answer: this once.",
+        description="A secret of your own: `whsec_` and 24 to 64 bytes in base64. If it is "
+        "missing, bide makes one and shows it in this answer only.",
         max_length=200,
     ),
 ]
@@ -44,8 +44,8 @@ class SubscriptionIn(Request):
         max_length=2_048, examples=["https://shop.example/hooks/bide"],
     )]  # fmt: skip
     headers: Annotated[dict[str, str], Meta(
-        description="Sent with every request, as for an `authorization`. Their values are not told "
-        "again.", max_length=MOST_HEADERS,
+        description="Sent with every request, as for an `authorization`. Their values are "
+        "not shown again.", max_length=MOST_HEADERS,
     )] = msgspec.field(default_factory=dict)  # fmt: skip
     concurrency: Annotated[int, Meta(
         description="How many requests may be under way, on all servers together; by default 10, "
@@ -134,12 +134,12 @@ def fields_of(given: msgspec.Struct) -> dict[str, Any]:
     return found
 
 
-Standing = Literal["active", "paused", "open", "half-open"]
+SubscriptionState = Literal["active", "paused", "open", "half-open"]
 """Open: the receiver is dead, and left alone for a while."""
 
 
 class SecretOut(msgspec.Struct, omit_defaults=True):
-    """One secret; what it is was told once, when it was made."""
+    """One secret, without its value, which only the answer to its creation shows."""
 
     created: int
     until: int | None = None
@@ -151,7 +151,7 @@ class CircuitOut(msgspec.Struct, omit_defaults=True):
 
     state: Literal["closed", "open", "half-open"]
     failures: int = 0
-    """How many requests have failed in a row, when that was last told."""
+    """How many requests have failed in a row, at the last report."""
     since: int | None = None
     """Since when it is open."""
     probe_at: int | None = None
@@ -161,12 +161,12 @@ class CircuitOut(msgspec.Struct, omit_defaults=True):
 
 
 class SubscriptionOut(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """A subscription. Lengths of time are milliseconds, moments are Unix milliseconds."""
+    """A subscription. Durations are in milliseconds, times in Unix milliseconds."""
 
     name: str
     queue: str
     url: str
-    state: Standing
+    state: SubscriptionState
     """Open: the receiver is dead, and left alone for a while."""
     reason: str = ""
     """Why it is paused."""
@@ -183,13 +183,13 @@ class SubscriptionOut(msgspec.Struct, omit_defaults=True, kw_only=True):
     secrets: list[SecretOut]
     circuit: CircuitOut
     deliveries: Deliveries | None = None
-    """Not told before anything was sent."""
+    """Missing until a request was sent."""
     messages: CountsOut | None = None
     """Of its queue, when it is looked at alone."""
     created: int
     changed: int
     secret: str | None = None
-    """A secret that is new: kept from now on, and not told again."""
+    """A new secret; it is not shown again."""
 
 
 class Subscriptions(msgspec.Struct):
@@ -218,7 +218,7 @@ def shown(
     ]
     probe_at = None if circuit.since is None else circuit.until
     fares = CircuitOut(circuit.state(now), circuit.failures, circuit.since, probe_at, circuit.error)
-    state = standing(subscription, circuit, now)
+    state = state_of(subscription, circuit, now)
     return SubscriptionOut(**own, state=state, circuit=fares, deliveries=deliveries, secret=secret)
 
 
@@ -237,7 +237,7 @@ _SAME = [name for name in SubscriptionOut.__struct_fields__ if hasattr(Subscript
 """Fields that are shown as they are."""
 
 
-def standing(subscription: Subscription, circuit: Circuit, now: int) -> Standing:
-    """Return in a word how it stands with a subscription."""
+def state_of(subscription: Subscription, circuit: Circuit, now: int) -> SubscriptionState:
+    """Return the state of a subscription."""
     state = circuit.state(now)
     return "paused" if subscription.paused else "active" if state == "closed" else state
