@@ -1,4 +1,4 @@
-"""What a server may answer instead: each has its own error, with the cause and the mend."""
+"""What a server may answer instead: each has its own error, with the cause and the fix."""
 
 import ast
 import logging
@@ -157,7 +157,7 @@ def test_a_server_that_has_renamed_a_command_says_so(
     open_engine: Open, start: Start, command: str
 ) -> None:
     server = start(**{"rename-command": f'{command} ""'})
-    with pytest.raises(StoreUnavailable, match="told to rename a command that bide needs"):
+    with pytest.raises(StoreUnavailable, match="set to rename a command that bide needs"):
         ask(open_engine(server.url), Scan("q"))
 
 

@@ -12,7 +12,7 @@ from bide.model.errors import StoreError, Unsupported
 from bide.model.replies import Reply
 
 SLICE = 500
-"""How many messages one call is about at most, so that no script holds the server for long."""
+"""The maximum number of messages of one call, so that no script blocks the server for long."""
 
 
 CREATING = ("put", "configure")
@@ -27,7 +27,7 @@ class Call(NamedTuple):
     args: Sequence[Arg] = ()
     shard: int = 0
     shards: int | str = 1
-    """Of how many the queue is made; empty: not known yet."""
+    """The number of shards of the queue; empty: not known yet."""
     reads: bool = False
     """It changes nothing, though its script may."""
 

@@ -59,10 +59,10 @@ class Carrier:
         """Called when a connection was lost, or another server has a slot."""
 
     def carry(self, sent: Sequence[Sent]) -> list[Any]:
-        """Send to all servers at once, and again what was lost or sent to the wrong one.
+        """Send to all servers at once, and again where the answer was lost or the server wrong.
 
         Returns:
-            What each answered, errors as values.
+            The answer to each, errors as values.
         """
         deadline: float | None = None
         pause = 0.005
@@ -104,7 +104,7 @@ class Carrier:
     def _places(self, sent: Sequence[Sent]) -> list[Address | None]:
         """Return which server to ask for each, or note why there is none.
 
-        If no sentinel names the master, that is so for all: each would ask the sentinels again.
+        If no sentinel names the master, none has one: each would ask the sentinels again.
         """
         places: list[Address | None] = []
         try:
@@ -164,7 +164,7 @@ class Carrier:
         return due
 
     def _receive(self, connection: Connection, due: Sequence[Sent | None]) -> Any:
-        """Read what a server answers; return how many replicas have it, if that was asked."""
+        """Read a server's answers; return the number of replicas that have it, if requested."""
         try:
             told = connection.receive(len(due))
         except Lost as lost:
@@ -204,7 +204,7 @@ class Carrier:
             self.nodes.lose(connection.address)
         elif word not in ("TRYAGAIN", "CLUSTERDOWN", "NOFUNCTION") and not passes(answer):
             each.done = True
-            each.again = each.again and not has_run(answer)  # it would have told of the first time
+            each.again = each.again and not has_run(answer)  # a script would report its first run
             self._given_up.discard(each.slot)
             if "The user executing the script" in text:  # a function ended halfway: the next
                 self.nodes.lose(connection.address)  # connection sees which rights are missing
@@ -245,7 +245,7 @@ class Carrier:
         return each.answer.word in ("CLUSTERDOWN", "TRYAGAIN") or passes(each.answer)
 
     def _answer(self, each: Sent) -> Any:
-        """Return an answer, or the error of what was not done, or is not known to be done."""
+        """Return an answer, or the error of a command that was not executed, or perhaps not."""
         answer = each.answer
         if isinstance(answer, Refusal):
             if answer.word == "SHARDS":
@@ -266,7 +266,7 @@ class Carrier:
     # Replicas.
 
     def _confirm(self, address: Address, due: Iterable[Sent | None], reached: Any) -> None:
-        """See that enough replicas have what was changed."""
+        """Check that enough replicas have the changes."""
         wanted = self._settings.wait_replicas
         if isinstance(reached, int) and reached >= wanted:
             return
@@ -318,7 +318,7 @@ def _fail(group: Iterable[Sent], error: StoreError) -> None:
 
 
 def _left(sent: Sequence[Sent]) -> list[Sent]:
-    """Return what is not done; give up what was refused for a while and overtaken in its shard."""
+    """Return commands that are not done; give up refused ones that others have overtaken."""
     left: list[Sent] = []
     done_behind: set[int] = set()
     for each in reversed(sent):

@@ -1,4 +1,4 @@
-"""Claim: lease the next due messages of a queue; of several shards, what is first among all.
+"""Claim: lease the next due messages of a queue, from all its shards.
 
 Over several shards, messages come in the order of rank, unless another worker claims in between:
 then the shard hands out what follows there. A shard that does not answer is left out.
@@ -48,7 +48,7 @@ class _Claiming:
     def call(self, count: int, shared: str = "", floor: int = 0, of: int = 0) -> Call:
         """Return a call of the script, which describes its arguments.
 
-        `of`: how many messages calls of several shards ask for together; they share the room.
+        `of`: the number of messages that calls of several shards request together, in one room.
         """
         command = self.command
         room = self.room * count // of if of else self.room
@@ -75,7 +75,7 @@ class _Claiming:
             self._found[id] = message, record, freed[place : place + 1]
         return (0 if more else following), more
 
-    def mend(self, shards: int) -> Round:
+    def repair(self, shards: int) -> Round:
         """Make dead letters of the messages whose records cannot be read."""
         for id in self._damaged:
             _log.error(
@@ -83,7 +83,7 @@ class _Claiming:
                 "with those bytes as its body", id, self.command.queue,
             )  # fmt: skip
         if rows := [(id, self.token) for id in self._damaged]:
-            head = "mend", "", "", "", self.command.holder
+            head = "repair", "", "", "", self.command.holder
             yield from in_lots("change", self.command, rows, head, shards)
 
     def reply(self, following: float | None) -> Claimed:
@@ -116,12 +116,12 @@ def claim(command: Claim) -> Step:
         following, more = claiming.take(answer)
         if not more or not claiming.wanted:
             break
-    yield from claiming.mend(1)
+    yield from claiming.repair(1)
     return [claiming.reply(following)]
 
 
 def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
-    """Lease messages of all shards: peek what each has, then lease what is first among all."""
+    """Lease messages of all shards: peek into each, then lease the first ones among all."""
     claiming = _Claiming(command)
     alive = list(range(sharded.count))
     left_out: list[StoreError] = []
@@ -178,7 +178,7 @@ def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
             sharded.token = max(sharded.token, claiming.token)
         if not more or not claiming.wanted:
             break
-    yield from claiming.mend(sharded.count)
+    yield from claiming.repair(sharded.count)
     reply = claiming.reply(None)
     if reply.messages or reply.next == 0:
         return [reply]
@@ -189,7 +189,7 @@ def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
 
 
 _View = tuple[int, list[int]]
-"""How many messages of a shard are ready, and rank, order and expiry of the first ones."""
+"""The number of ready messages of a shard, and rank, order and expiry of the first ones."""
 
 
 def _shares(views: Mapping[int, _View], wanted: int) -> dict[int, int]:
@@ -197,7 +197,7 @@ def _shares(views: Mapping[int, _View], wanted: int) -> dict[int, int]:
     if sum(ready for ready, _ in views.values()) <= wanted:
         return {s: min(ready, SLICE) for s, (ready, _) in views.items() if ready}
     entries: list[tuple[int, int, int, int]] = []
-    reach: tuple[int, int, int] | None = None  # nothing is known of what stands behind it
+    reach: tuple[int, int, int] | None = None  # nothing is known of the messages behind it
     for s, (ready, listed) in views.items():
         mine = [(listed[i], listed[i + 1], s, listed[i + 2]) for i in range(0, len(listed), 3)]
         entries += mine

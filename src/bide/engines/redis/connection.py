@@ -68,8 +68,8 @@ class Connection:
     Args:
         settings: how to connect.
         address: where to.
-        lost: the connection that it replaces. The server is told to end that one: what the network
-            still holds back of it would be carried out after it was sent again here.
+        lost: the connection that it replaces. The server is asked to end that one: else commands
+            that the network still holds back would be executed after they were sent again here.
 
     Raises:
         StoreError: the server cannot be reached, or is not what bide needs.

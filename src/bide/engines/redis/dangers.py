@@ -63,7 +63,7 @@ def cut_off(config: Mapping[str, str]) -> list[Finding]:
 
 
 def of_sentinels(facts: Mapping[str, str], name: str) -> list[Finding]:
-    """Tell what is wrong with how sentinels watch a group.
+    """Return the findings on how sentinels watch a group.
 
     Args:
         facts: what SENTINEL MASTER tells.

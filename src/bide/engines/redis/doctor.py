@@ -108,7 +108,7 @@ def _node(client: redis.Redis, settings: Settings) -> Iterator[Finding]:
          "add a replica, and ?wait_replicas=1 to the URL"),
         (not (is_replica or alone or settings.wait_replicas), "warning",
          "puts do not wait for the replicas (wait_replicas=0)",
-         "a failover loses what was confirmed a moment before",
+         "a failover loses messages that were confirmed just before",
          "add ?wait_replicas=1 to the URL"),
     )  # fmt: skip
     if not (is_replica or alone):

@@ -85,7 +85,7 @@ class RedisEngine:
         self._sender.open()
         self._shards = ShardMap(settings.shards, self._sender.send)
         self._interrupted: list[tuple[Call, Sent, Any]] = []
-        """Claims of which nobody has heard what they brought, because of an interrupt."""
+        """Claims whose replies no caller got, because of an interrupt."""
         self._names = QueueNames(self._sender, clustered=settings.cluster is not None)
 
     def execute(self, commands: Sequence[cmd.Command], now: int | None = None) -> list[Reply]:
@@ -101,7 +101,7 @@ class RedisEngine:
         except Exception:
             raise
         except BaseException:
-            # What is still on its way must not answer the next call.
+            # Answers that are still on their way must not be read by the next call.
             self._sender.nodes.lose_all()
             self._interrupted += self._sender.claims
             raise
@@ -134,7 +134,7 @@ class RedisEngine:
     # Executing.
 
     def _give_back(self, now: int | None) -> None:
-        """Return what was claimed while nobody could hear of it; what fails to comes back later."""
+        """Release what was claimed for no caller; where that fails, the leases expire later."""
         for place, (call, sent, answer) in enumerate(self._interrupted):
             if answer is None:  # first of all: another call would take the place of its reply
                 self._interrupted[place] = call, sent, self._sender.again(call, sent)

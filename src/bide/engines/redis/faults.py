@@ -61,7 +61,7 @@ _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
     ("^(MOVED|CROSSSLOT) ", StoreUnavailable,
      "this server is a node of a cluster: write redis+cluster://"),
     ("[Uu]nknown (Redis )?command", StoreUnavailable,
-     "this is no Redis of version 7.0 or newer, or it was told to rename a command that bide needs "
+     "this is no Redis of version 7.0 or newer, or it is set to rename a command that bide needs "
      "(rename-command)"),
     ("@user_function", StoreCorrupt,
      "what is stored for this queue cannot be read: something else has written to the keys of "
@@ -114,7 +114,7 @@ def no_connection(error: Exception, shown: str, place: str) -> StoreError:
         return translate(first, shown)
     text = str(error).rstrip(".")
     fix = fix_of(error, encrypted=shown.startswith("rediss")) or (
-        "is the server running, is the address right, does a firewall stand between?"
+        "is the server running, is the address right, does a firewall block it?"
     )
     return StoreUnavailable(f"{shown}: no connection to {place} ({text}); {fix}")
 

@@ -6,10 +6,9 @@ The keys of a shard share a hash tag; a few keys belong to the whole store. A re
     order due created kind priority attempt attempts expires state ended planned
         |group| |headers| |failures|
 
-A put sends the line from `kind` on; the script adds the order of putting, the due moment, and when
-the message was first put. Where there are no group, headers and failures, their lengths are left
-out. If the message was revived, a colon and the due moment that was asked for before stand behind
-`planned`.
+A put sends the line from `kind` on; the script adds the order of putting, the due time, and when
+the message was first put. Without group, headers and failures, their lengths are left out. If the
+message was revived, `planned` is followed by a colon and the due time that was asked for before.
 """
 
 from functools import cache, lru_cache
@@ -82,8 +81,8 @@ class ScriptKeys(NamedTuple):
     names: tuple[bytes, ...]
     """All but the last."""
     replay: bytes
-    """What the last one begins with, behind which stands the place of a call in a pipeline: there
-    is the reply that a lane may ask for again."""
+    """The beginning of the last key; the place of a call in a pipeline follows. The key holds the
+    reply, which a lane may request again."""
 
 
 @lru_cache(1024)
@@ -206,9 +205,9 @@ def read_record(
         id: its id.
         record: as Redis stores it.
         now: Unix milliseconds, to tell ready messages from delayed ones.
-        ready: it stands among the ready ones, whatever its due moment.
+        ready: it is among the ready ones, whatever its due time.
         lease: the lease as Redis stores it, which says the next two.
-        holder: who holds it, `None` if nobody does.
+        holder: the worker that holds it; `None` without one.
         until: when its lease lapses.
 
     Raises:
@@ -271,7 +270,7 @@ def _read_line(line: bytes) -> _Line:
 
 
 def _as_successor(queue: str, id: str, record: bytes) -> Item:
-    """Return the successor of a leased message, whose record stands behind the lease."""
+    """Return the successor of a leased message; its record follows the lease."""
     read = read_record(queue, id, record, 0)
     return Item(
         id, read.data, read.json, read.due, 0, read.priority, read.expires, read.attempts,

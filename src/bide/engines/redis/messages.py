@@ -21,7 +21,7 @@ from bide.model.message import REASON_LENGTH, Item, State
 from bide.model.replies import Outcome, Outcomes
 
 BYTES = 1_000_000
-"""How many bytes of records one call carries at most, unless one record alone is larger."""
+"""The maximum bytes of records in one call, unless one record alone is larger."""
 
 _Next = Sequence[Any]
 """Of a message: whether its lease was ended, and when a limited queue allows one after that."""
@@ -103,7 +103,7 @@ def script_of(command: Any) -> tuple[str, tuple[Arg, ...]]:
 
 
 def _when(command: Any) -> str:
-    """Return the moment that a command names, as scripts take it; empty if it names none."""
+    """Return the time that a command names, as scripts take it; empty if it names none."""
     at = getattr(command, "at", None)
     after = getattr(command, "delay", getattr(command, "lease", None))
     return f"{at}" if at is not None else "" if after is None else f"+{after}"

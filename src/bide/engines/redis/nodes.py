@@ -89,7 +89,7 @@ class Nodes:
         self._owners[slot] = to
 
     def doubt(self) -> None:
-        """Ask the sentinels before the next command: what they told last was of no use."""
+        """Ask the sentinels before the next command: their last answer was of no use."""
         self._doubtful, self.only = True, None
         if self._settings.sentinels is not None:
             self._settings.sentinels.doubt()

@@ -1,9 +1,9 @@
-"""How a process hears of what others put: connections that listen at every server with slots.
+"""How a process learns of puts by others: connections that listen at every server with slots.
 
 A script that changes a queue picks one lane that waits for it, and publishes to its channel. The
-server tells it whether any client heard, which counts the clients of this server only. So a lane
-listens at every master of a cluster. What is published at one goes to all nodes, and is heard
-several times: all but the first are dropped.
+server says how many clients received it, but counts only its own clients. So a lane listens at
+every master of a cluster. A hint that is published at one goes to all nodes, and arrives several
+times: all but the first are dropped.
 """
 
 import selectors
@@ -50,7 +50,7 @@ class RedisNotifier:
 
     def __init__(self, settings: Settings, lane: str) -> None:
         self._clustered = settings.cluster is not None
-        # While one server is waited for, nothing is heard of the others.
+        # A wait for one server delays the hints of the others.
         self._settings = settings.hurried(QUICK) if self._clustered else settings
         self._lane = lane
         self._sender = Sender(settings.hurried(QUICK), lane)
@@ -91,7 +91,7 @@ class RedisNotifier:
 
     def decline(self, queue: str, wake: int) -> None:
         """Pass on a hint, since no claim waits for this queue here any more."""
-        if " " in queue:  # the end of a message, of which all who wait were told
+        if " " in queue:  # the end of a message, which was published to all who wait
             return
         told = self._told.pop(queue, {(0, 1)})
         with self._hearing, suppress(StoreError):  # time makes up for it
@@ -127,7 +127,7 @@ class RedisNotifier:
         self._wake_in.close()
 
     def _hear(self, seconds: float) -> list[tuple[str, int]]:
-        """Return what is heard in so many seconds."""
+        """Return the hints that arrive within so many seconds."""
         if self._check():  # what was published meanwhile was lost: look into each queue
             now = time.time_ns() // 1_000_000
             return [(queue, now) for queue in tuple(self._watched)] or [("", now)]

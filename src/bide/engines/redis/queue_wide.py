@@ -10,7 +10,7 @@ from bide.model.times import LIMITS
 
 
 def configure(command: cmd.Configure, shards: int) -> Step:
-    """Set what is given."""
+    """Change the given settings."""
     limits = [getattr(command, name) for name in LIMITS]
     if shards > 1 and any(limits):
         yield ()

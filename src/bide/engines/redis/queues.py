@@ -1,4 +1,4 @@
-"""Shards: in which one a message is, and of how many each queue is made."""
+"""Shards: which one a message is in, and how many each queue has."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +25,7 @@ class ShardedQueue:
 
     queue: str
     count: int
-    """Of how many shards it is made."""
+    """The number of its shards."""
     next: int = 0
     """The place of the next message that is put, among those of all shards."""
     token: int = 0
@@ -52,11 +52,11 @@ class ShardedQueue:
 
 
 class ShardMap:
-    """Of how many shards the queues are made that an engine has met.
+    """The number of shards of each queue that an engine has used.
 
     Args:
-        wanted: of how many to make queues that are not there yet.
-        send: sends calls in one round, and returns what each answered, errors as values.
+        wanted: the number of shards of new queues.
+        send: sends calls in one round, and returns the answer of each, errors as values.
     """
 
     def __init__(self, wanted: int, send: Send) -> None:
@@ -74,7 +74,7 @@ class ShardMap:
             self.learn(command.queue, self._wanted, now)
 
     def learn(self, queue: str, shards: int, now: int | None) -> None:
-        """Note of how many shards a queue is made, unless these tell of another number."""
+        """Note the number of shards of a queue, unless the shards name another one."""
         told = self._ask(queue, shards, "", now) if shards > 1 else []
         self.known[queue] = ShardedQueue(queue, shards, max((n for _, n in told), default=0))
         found = next((found for found, _ in told if found), shards)
@@ -116,9 +116,9 @@ class ShardMap:
     def _ask(
         self, queue: str, shards: int, wanted: int | str, now: int | None
     ) -> list[tuple[int, int]]:
-        """Ask shards of how many there are, and for their next number, as far as they answer.
+        """Ask shards for the number of shards, and for their next number, as far as they answer.
 
-        Those that are not there are made if `wanted` says of how many.
+        Missing ones are made, as shards of `wanted`, unless it is empty.
         """
         calls = [Call("shards", queue, (wanted,), shard, "") for shard in range(shards)]
         told = [a for a in self._send(calls, now) if not isinstance(a, StoreError)]
@@ -126,12 +126,12 @@ class ShardMap:
 
 
 def _is_open(call: Call, answer: object) -> bool:
-    """Tell whether it is for the first shard to say of how many the queue is made."""
+    """Tell whether the first shard has to decide on the number of shards."""
     return isinstance(answer, ShardMismatch) and (call.shard > 0 or answer.shards == 0)
 
 
 PAGE = 500
-"""How many names are read at a time."""
+"""The number of names that are read at a time."""
 
 
 def read_names(send: Callable[..., Any], key: bytes, prefix: bytes = b"") -> list[str]:

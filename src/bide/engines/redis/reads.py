@@ -45,7 +45,7 @@ def find(command: Find, shards: int) -> Step:
 
 
 def count(command: Count, shards: int) -> Step:
-    """Count by the sizes of the sets; of delayed messages, what is due by their ranks.
+    """Count by the sizes of the sets, and due ones among delayed messages by their ranks.
 
     With `recount` or `stored`, look at each message too.
     """

@@ -26,13 +26,13 @@ _CURSOR = re.compile(rf"([0-9])\.([0-9]{{0,20}})\.({_ORDERS})\.([0-9]{{1,3}})")
 
 
 class _Place(NamedTuple):
-    """Where a page begins: behind a message, or behind what HSCAN told."""
+    """Where a page begins: behind a message, or behind what HSCAN has returned."""
 
     phase: int = 0
     rank: str = ""
     """Of all messages: the cursor of HSCAN."""
     order: str = ""
-    """Of all messages: the orders that were told of the first bucket, joined by -."""
+    """Of all messages: the orders that were returned of the first bucket, joined by -."""
     shard: int = 0
 
 
@@ -101,7 +101,7 @@ def scan(command: Scan, shards: int) -> Step:
 def _ask(
     command: Scan, place: _Place, asked: Sequence[int], shards: int, limit: int, room: int
 ) -> Round:
-    """Ask shards what stands behind a place.
+    """Ask shards which messages follow a place.
 
     Returns:
         Messages in their order, each with its place and size, as far as no shard can have others

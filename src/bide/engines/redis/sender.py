@@ -55,7 +55,7 @@ class Sender(Carrier):
         that is known: later calls may have taken the place of its reply."""
         self._changes: BoundedDict[tuple[str, int], int] = BoundedDict()
         self.on_lost: Callable[[str, int], None] | None = None
-        """Called with a queue and how many changes the store has lost, at least."""
+        """Called with a queue and the least number of changes that the store has lost."""
 
     def open(self) -> None:
         """Seek the store, and check the version of its layout.

@@ -82,7 +82,7 @@ class Sentinels:
         ) from raised.ConnectionError(told)
 
     def doubt(self) -> None:
-        """Believe another one first the next time: what was said last was of no use."""
+        """Prefer another sentinel the next time: the last answer was of no use."""
         self._clients = [*self._clients[1:], self._clients[0]]
 
     def close(self) -> None:
@@ -106,8 +106,8 @@ class Sentinels:
         """Ask all of them, because one that is cut off with an old master believes in it.
 
         Returns:
-            What those say who know of the last fail-over, why others say nothing, and why not in
-            words for the user, unless that may pass by itself.
+            The answers of those that know of the last fail-over, why others gave none, and the
+            reason as an error for the user, unless it may pass by itself.
         """
         told: list[dict[str, str]] = []
         troubles: list[str] = []
@@ -120,8 +120,8 @@ class Sentinels:
                 troubles.append(f"{shown}: {str(error).rstrip('.')}")
         epoch = max(map(_epoch, told), default=0)
         if epoch < self._epoch and len(told) < len(self._clients):
-            return [], [*troubles, "the others have not heard of the last fail-over"], refusal
-        self._epoch = epoch  # if all agree on a lower one, they were set up anew
+            return [], [*troubles, "the others do not know of the last fail-over"], refusal
+        self._epoch = epoch  # if all agree on a lower one, they were set up again
         return [facts for facts in told if _epoch(facts) == epoch], troubles, refusal
 
     def _ask(self, client: Any) -> dict[str, str]:
@@ -159,7 +159,7 @@ _REFUSALS = {
         "this is no sentinel, but perhaps a server: sentinels mostly listen on 26379",
     "Authentication required": (_PASSWORD := (
         "the sentinels want a password of their own: ?sentinel_password=... (and "
-        "sentinel_user=...); what stands before the @ is for the servers"
+        "sentinel_user=...); the password before the @ is for the servers"
     )),
     "NOAUTH": _PASSWORD,
     "WRONGPASS": "sentinel_user or sentinel_password is wrong",
@@ -182,5 +182,5 @@ def _is_down(facts: Mapping[str, str]) -> bool:
 
 
 def _epoch(facts: Mapping[str, str]) -> int:
-    """Return which fail-over was the last that a sentinel has heard of."""
+    """Return the number of the last fail-over that a sentinel knows of."""
     return int(facts.get("config-epoch", 0))

@@ -30,9 +30,9 @@ class Settings(msgspec.Struct, frozen=True):
     """Seconds: how long a connection that was lost is sought."""
     wait_replicas: int
     sentinels: Sentinels | None = None
-    """Who knows where the server is, if the URL does not say it."""
+    """They know where the server is, if the URL names sentinels."""
     shards: int = 1
-    """Of how many shards queues are made."""
+    """The number of shards of a new queue."""
     cluster: tuple[Address, ...] | None = None
     """Nodes of a cluster, if it is one."""
 
@@ -52,7 +52,7 @@ class Settings(msgspec.Struct, frozen=True):
         return self.shown if self.cluster is None else f"{self.shown} ({shown_address(address)})"
 
     def hurried(self, seconds: float) -> "Settings":
-        """Return how to connect to somebody who is not waited for."""
+        """Return how to connect to a server that must not keep callers waiting."""
         soon = dict.fromkeys(_TIMEOUTS, min(self.timeout, seconds))
         return msgspec.structs.replace(self, arguments=self.arguments | soon)
 
@@ -153,12 +153,12 @@ def _sentinels(
 
 
 def _hosts(parts: SplitResult, usual: int, form: str) -> list[Address]:
-    """Return the hosts and ports that stand in a URL, separated by commas.
+    """Return the hosts and ports of a URL, which are separated by commas.
 
     Args:
         parts: the URL.
         usual: the port where none is said.
-        form: how to write it, `{}` for the scheme, for who wrote it wrongly.
+        form: how to write the URL, `{}` for the scheme, for the error.
 
     Raises:
         InvalidArgument: one of them is none.

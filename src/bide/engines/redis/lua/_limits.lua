@@ -15,7 +15,7 @@
 -- next; service "turn last freed" of the queue, of which `turn` is the number of the group that
 -- entered last, see bide.model.rank; lining: up to where messages have been lined up that were there
 -- before the limits; looked: how far a look ahead came, see claim.lua; unsettled: a change has begun. A
--- server that dies within one leaves `unsettled`, and a claim lines up everything anew.
+-- server that dies within one leaves `unsettled`, and a claim lines up everything again.
 local limit, rate, group_limit, group_rate
 local turn, last, freed, lining
 local unsettled  -- whether a change before this call was cut off
@@ -67,7 +67,7 @@ function write_service()
   call('HSET', META, 'service', concat({int(turn), int(last), int(freed)}, ' '))
 end
 
--- A change of lines begins. `end_change` ends it, unless lines are lost: then a claim lines up everything anew.
+-- A change of lines begins. `end_change` ends it, unless lines are lost: then a claim lines up all again.
 function begin_change(lost)
   if not (marked or unsettled) then
     marked = true
@@ -168,7 +168,7 @@ function end_change()
   if marked and not unsettled then call('HDEL', META, 'unsettled') end
 end
 
--- Notes where a message stands in LINES, if it does: called before anything of it changes.
+-- Notes the entry of a message in LINES, if it has one. Called before the message changes.
 function find_line(r)
   if not r.state then r.stands = r.token and run_of(r) or line_of(r) end
 end
@@ -180,7 +180,7 @@ function enter_line(r)
   call('ZADD', LINES, 0, r.line)
 end
 
--- A message has left its line or its lease: it stands in r.line, or in no line.
+-- A message has left its line or its lease: it is in r.line now, or in no line.
 function leave_line(r)
   local stood = r.stands
   r.stands, r.line = r.line, nil
@@ -193,7 +193,7 @@ function leave_line(r)
   end
   touch(name)
   local rest = in_line(name, 2)
-  if not rest[1] or not rest[2] and rest[1] == r.stands then  -- it comes anew, with a new turn
+  if not rest[1] or not rest[2] and rest[1] == r.stands then  -- the group enters, with a new turn
     local g = read_group(name)
     g.turn = 0
     write_group(g)
@@ -202,7 +202,7 @@ function leave_line(r)
   end
 end
 
--- Takes a message that nobody holds and that is deleted out of its line.
+-- Removes a message from its line. It is deleted, and no worker holds it.
 function drop_line(r)
   if call('ZREM', LINES, line_of(r)) == 1 then touch(r.group) end
 end
@@ -249,7 +249,7 @@ function count_lines(ready, leased)
   return math.abs(waiting - ready) + math.abs(runs - leased)
 end
 
--- Returns whether a ready or leased message stands in its line, and its group where a claim finds it.
+-- Returns whether a ready or leased message is in its line, and its group where a claim finds it.
 function is_in_line(r, held)
   if lining then return true end
   if not call('ZSCORE', LINES, held and run_of(r) or line_of(r)) then return false end
@@ -385,7 +385,7 @@ function line_up_step()
   end
 end
 
--- Lines up all messages anew, from now on.
+-- Begins to line up all messages again.
 function begin_lines()
   call('UNLINK', TURNS)
   set_lining('former 0')

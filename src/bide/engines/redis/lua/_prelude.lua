@@ -29,7 +29,7 @@
 -- so a smaller one than before tells that changes were lost.
 --
 -- The server runs this text once, when the library is loaded. `define` makes a function, and `begin`
--- sets these variables anew for each call.
+-- sets these variables at each call.
 local call, sub, find, match, format, floor, ceil, max, min, concat
 local null, tonumber, unpack, ipairs, pairs
 local STRIPE = 4398046511104  -- 2^42: ready is ordered by priority, then by due
@@ -45,7 +45,7 @@ local exists, flags, token, seq, keep, change, leader, lead_at
 local tally  -- counters of the queue: what `finish` adds to each
 local replayed
 local died  -- [id, attempts, last holder] of each message whose lease was over once too often
-local forget, forget_ends, mend  -- see _records.lua
+local forget, forget_ends, repair  -- see _records.lua
 local limited  -- whether the queue has limits; what they need to know, see _limits.lua
 local read_limits, find_line, enter_line, leave_line, end_lease, drop_line, begin_change, end_change
 local actor  -- who gave the command, if it says so

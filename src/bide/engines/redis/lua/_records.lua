@@ -1,7 +1,7 @@
 -- Ends: what a queue with `history` or `result_ttl` remembers of messages that have ended.
 --
 -- Of each id the last ends, the newest first, in MessagePack; an end is
---   [moment, how, due, attempt, since, by, failures, result], with false where there is no such thing.
+--   [time, how, due, attempt, since, by, failures, result], with false where there is no such value.
 local history, results  -- milliseconds
 
 local function read_ends_settings()
@@ -43,17 +43,17 @@ end
 -- `order` is 12 hexadecimal digits, `due` and `created` 13 decimal ones, `kind` j (JSON) or b (bytes).
 -- `created` is when the message was first put: 0 if an import does not know. The three lengths are left
 -- out where all are 0. `state` is dead, acked or expired, and `ended` since when; both are - for all other
--- messages, as is `expires` where there is none. `planned` is the due moment that was asked for, if a retry has moved `due`, or -; behind
--- it and a colon stands the one that was asked for before a revival, if there was one.
+-- messages, as is `expires` if it never expires. `planned` is the due time that was asked for, if a retry
+-- has moved `due`, or -. After a revival, a colon follows, and the due time that was asked for before it.
 --
 -- Writes go in an order that survives a server which dies between two of them: first the new place,
--- then the record, and last the old place is left. What is half done stands in two places, or has a
--- place and no record; claims step over both. Nothing that has a record is ever without a place.
+-- then the record, and last the old place is left. After half a change, a message is in two places, or
+-- has a place and no record; claims step over both. A message with a record always has a place.
 local BASE = {dead = 0, acked = 0, expired = STRIPE}  -- kept: first what was acked, then what expired
 
 local function ready_rank(r) return (255 - r.priority) * STRIPE + r.due end
 
--- Returns the moment that a caller gives: Unix milliseconds, or + and milliseconds from now.
+-- Returns the time that a caller gives: Unix milliseconds, or + and milliseconds from now.
 local function moment_of(text) return sub(text, 1, 1) == '+' and now + text or tonumber(text) end
 
 -- Returns the set of messages that ended in a state.
@@ -93,8 +93,8 @@ local function save(r)
   call('HSET', RECORDS, r.id, concat({line, '\n', r.group, r.headers, r.failures, r.body}))
 end
 
--- Takes a message out of where it stood, unless that is the set `stays`. A lease that ends so may
--- not be followed by one with an older token, see claim.lua.
+-- Removes a message from its place, unless that is the set `stays`. A lease that ends so may not be
+-- followed by one with an older token, see claim.lua.
 local function leave(r, stays)
   if r.token then
     if limited then end_lease(r, r.leased_in or r.group) end
@@ -133,7 +133,7 @@ local function plan(r, due)
   r.planned, r.asked, r.due = nil, nil, due
 end
 
--- Makes a dead letter due anew. What was asked for stays: its version does not change.
+-- Makes a dead letter due again. It keeps the due time that was asked for, and so its version.
 local function revive(r, due)
   local asked = r.asked or r.planned or r.due
   plan(r, due)
@@ -170,7 +170,7 @@ end
 -- Lets the successor take the place of a message whose lease ends, however: that is counted before.
 local function follow(r)
   local s = parse(r.id, r.successor)
-  if not s then return mend(r, r.successor) end
+  if not s then return repair(r, r.successor) end
   r.leased_in = r.group
   set_group(r, s.group)
   for _, field in ipairs({'due', 'created', 'kind', 'priority', 'attempts', 'headers', 'body'}) do
@@ -201,8 +201,8 @@ local function failed(r, reason, moment, counted, final)
 end
 
 -- Makes a dead letter of a message whose record, or whose successor's, cannot be read: those bytes become
--- its body. Lines that may name it otherwise are made anew by a claim.
-function mend(r, text)
+-- its body. A claim builds lines again that may name it otherwise.
+function repair(r, text)
   if limited then begin_change(true) end
   r.leased_in = r.group
   set_group(r, '')
@@ -213,8 +213,8 @@ function mend(r, text)
   return r
 end
 
--- Returns the record of an id, or nil. A lease that is over has been taken back. Of a record that cannot be
--- read nobody knows where it stands, unless it is leased: it is mended then, else this returns nil, true.
+-- Returns the record of an id, or nil. A lease that is over has been taken back. If a record cannot be read,
+-- its place is known only if it is leased: it is repaired then, else this returns nil, true.
 local function locate(id, text)
   text = text or call('HGET', RECORDS, id)
   if not text then return nil end
@@ -233,7 +233,7 @@ local function locate(id, text)
     r.until_, r.successor = tonumber(r.until_), r.successor ~= '' and r.successor or nil
   end
   if limited then find_line(r) end
-  if not readable then return mend(r, text) end
+  if not readable then return repair(r, text) end
   if r.token and r.until_ <= now then
     count('lapsed')
     r.held_by = r.holder
@@ -300,14 +300,14 @@ function forget()
   end
 end
 
--- Where the messages of a state stand: ranges of the ordered sets, in rank order.
+-- The places of the messages of a state: ranges of the ordered sets, in rank order.
 
 local OF_DELAYED = {delayed = true, due = true, waiting = true}
 
 -- Returns a list of {set, lowest rank, highest rank}.
 --   which          ready (as it was promoted), delayed (due or not), of these due or waiting, leased, dead,
 --                  acked or expired
---   after, before  bounds of due; before, of dead, acked and expired messages: of the moment of their end
+--   after, before  bounds of due; of dead, acked and expired messages, `before` bounds the time of their end
 local function ranges(which, after, before)
   local LAST = 9007199254740992 / 256 - 1
   if which == 'due' then before = min(before or now + 1, now + 1) end
@@ -320,7 +320,7 @@ local function ranges(which, after, before)
     return {{ended_in(which), BASE[which], BASE[which] + min(high, STRIPE - 1)}}
   end
   local found, rank = {}, 0
-  while true do  -- a stripe for each priority: in it, messages stand by due
+  while true do  -- a stripe for each priority: in it, messages are ordered by due
     local first = call('ZRANGEBYSCORE', READY, int(rank), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
     if not first then return found end
     local stripe = floor(first / STRIPE) * STRIPE

@@ -44,9 +44,9 @@ local function promote(limit)
   return true
 end
 
--- Waking. Of all lanes that wait for the same head of the queue, one leads: it claims at that moment. A
+-- Waking. One of the lanes that wait for the head of the queue leads: it claims when the head is due. A
 -- second one, its deputy, claims a beat later, in case the leader has died. The others sleep until a
--- change makes it their turn. A lane that does not hear its channel is passed over.
+-- change makes it their turn. A lane that does not listen to its channel is skipped.
 local BEAT = 50
 
 local function tell(lane, moment)
@@ -59,7 +59,7 @@ local function first_waiter()
   return call('ZRANGE', WAITERS, 0, 0)[1]
 end
 
--- Tells the first of those that wait and hear it, and returns that one.
+-- Tells the first lane that waits and listens, and returns that one.
 local function tell_first(moment)
   local lane = first_waiter()
   while lane and not tell(lane, moment) do
@@ -110,7 +110,7 @@ local function next_moment()
   return moment and max(now, moment)
 end
 
--- Something can be claimed from `moment` on: wakes one lane, unless the leader claims by then.
+-- A message can be claimed from `moment` on: wakes one lane, unless the leader claims by then.
 local function wake(moment)
   if limited and has('l') then
     moment = next_moment()
@@ -124,8 +124,8 @@ local function wake(moment)
   elect(moment)
 end
 
--- Notes that this lane waits. A lane that has died stays until it is to be told something, so only the
--- latest thousand stay: older ones that still wait enroll again when they look, within seconds.
+-- Notes that this lane waits. A lane that has died is found out only when it is to be told something, so
+-- only the latest thousand stay: older ones that still wait enroll again when they look, within seconds.
 local function enroll()
   if call('ZADD', WAITERS, 'NX', int(now), LANE) == 1 then call('ZREMRANGEBYRANK', WAITERS, 0, -1001) end
   flag('l', true)

@@ -1,19 +1,19 @@
 -- change: do one thing to each of some messages.
--- ARGV 8 verb; of those that know it 9 when: a moment, or + and milliseconds from now; 10 still: what
+-- ARGV 8 verb; if the verb has them, 9 when: a time, or + and milliseconds from now; 10 still: what
 --      the caller saw (see is_still), or empty; 11 reason; 12 actor: who gives the command, or empty;
 --      13 origin: see `read_origin`; from 14 on, two for each: id, and token of the lease, or what the
 --      caller saw of this one, or empty
---   cancel      delete messages that nobody holds, if they are still what the caller saw
---   reschedule  let them be due at another moment, likewise
+--   cancel      delete messages that no worker holds, if they are still what the caller saw
+--   reschedule  let them be due at another time, likewise
 --   purge       delete dead letters
 --   revive      let dead letters be delivered again, with all their attempts
---   extend      let leases end at another moment
+--   extend      let leases end at another time
 --   retry       give messages back, to be delivered again; without attempts left they die
 --   untouched   give messages back as if they had not been claimed
---   bury        let them die; without a token, those that nobody holds, which counts no attempt
---   release     end the lease, whoever holds it: a failed attempt, ready again at once
---   mend        make a dead letter of what a claim has leased and its client cannot read
--- Reply: [now, change, [outcome of each], nexts]; the state of a message that nobody holds and whose record
+--   bury        let them die; without a token, those that no worker holds, which counts no attempt
+--   release     end the lease of any holder: a failed attempt, ready again at once
+--   repair      make a dead letter of what a claim has leased and its client cannot read
+-- Reply: [now, change, [outcome of each], nexts]; the state of a message that no worker holds and whose record
 --   cannot be read is `unreadable`; nexts: of a limited queue, for each whether its lease was ended, and
 --   when a claim gets something then of what is ready, or null if that is not before a lease ends
 local verb, moment, still, reason
@@ -24,7 +24,7 @@ local function do_it(r, token)
     call('HSET', LEASES, r.id, r.lease)
     return false
   end
-  if verb == 'extend' or verb == 'retry' or verb == 'untouched' or verb == 'mend'
+  if verb == 'extend' or verb == 'retry' or verb == 'untouched' or verb == 'repair'
     or verb == 'bury' and token ~= '' then
     if r.token ~= token then return false end
   elseif verb == 'release' then
@@ -36,8 +36,8 @@ local function do_it(r, token)
     if r.token or r.state or seen ~= '' and not is_still(r, seen) then return false end
   end
 
-  if verb == 'mend' then
-    mend(r, call('HGET', RECORDS, r.id))
+  if verb == 'repair' then
+    repair(r, call('HGET', RECORDS, r.id))
   elseif r.successor and verb ~= 'extend' then
     if verb ~= 'untouched' and failed(r, reason, now, true, verb == 'bury') then count('retried') end
     follow(r)
@@ -75,7 +75,7 @@ local function do_it(r, token)
   return true
 end
 
--- Does `act` to each message that is named from `first` on, `width` arguments each, at the moment that `when`
+-- Does `act` to each message that is named from `first` on, `width` arguments each, at the time that `when`
 -- says; replies.
 local function change_each(when, first, width, act, origin)
   local outcomes, nexts, changed, earliest = {}, {}, {}, nil
@@ -158,8 +158,8 @@ define('ack', {'allow-oom'}, function()
   return finish({}, {})
 end)
 
--- edit: change what is named of messages that nobody holds, dead letters included.
--- ARGV 8 still: what the caller saw (see is_still), or empty; 9 due: a moment, or + and milliseconds from
+-- edit: change the named fields of messages that no worker holds, dead letters included.
+-- ARGV 8 still: what the caller saw (see is_still), or empty; 9 due: a time, or + and milliseconds from
 --      now; empty: it stays, and only then dead letters are changed
 --      Of the next ones, empty: it stays. 10 body, behind its kind; 11 priority; 12 attempts; 13 expires, or
 --      -; 14 group and 15 headers, behind a =, and nothing behind it: without; from 16 on, two for each:

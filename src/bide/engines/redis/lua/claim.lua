@@ -51,8 +51,8 @@ local function give_token()
   advance('token', int(token))
 end
 
--- Sets aside a message that is too late. It stands where it was found, even if half a change, left by a
--- server that died, says in its record that it has expired.
+-- Sets aside a message that is too late. Its place is where it was found, even if its record, by half a
+-- change of a server that died, says that it has expired.
 local function expire(r)
   r.was = nil
   remember_end(r, 'expired')
@@ -89,7 +89,7 @@ end
 -- Leases the first members of a set; returns whether there is room for more in the reply.
 local function lease(set, members)
   local looked, expired, expires, full, found, records = 0, 0, has('e'), false, ids_of(members), {}
-  local before, bytes = 0, 0  -- how many stand before `records`, and how large all are that were read
+  local before, bytes = 0, 0  -- how many come before `records`, and the bytes of all that were read
   held, ends, mark = {}, {}, nil
   for i, member in ipairs(members) do
     if i > before + #records then  -- one, then as many as fit, if they are as large as those before
@@ -102,7 +102,7 @@ local function lease(set, members)
     if r and is_late(r) then
       expire(r)
       expired = expired + 1
-    elseif text then  -- what cannot be read is mended then, see claim.py; else it is half a change
+    elseif text then  -- claim.py has records repaired that cannot be read; without one: half a change
       left = left - #text - #id
       full = left < 0 and #ids > 0
       if full then break end
@@ -274,10 +274,10 @@ local function wait()
     if leader == LANE then lead_no_more() end
     enroll()
   end
-  if not exists then expire_keys() end  -- perhaps nobody ever puts anything there
+  if not exists then expire_keys() end  -- perhaps no message is ever put there
 end
 
--- Nothing is due before `moment`: leads those that wait for it, or waits behind who leads.
+-- No message is due before `moment`: leads the lanes that wait for it, or waits behind the leader.
 local function sleep(moment)
   local exactly, at = moment, lead_at
   moment = ceil(moment)
@@ -328,7 +328,7 @@ define('claim', {'allow-oom'}, function()
 end)
 
 -- peek: what a claim over several shards would find in this one. Takes back leases that are over, and
--- moves what is due to ready; it writes nothing if there is neither, since whoever waits peeks each second.
+-- moves due messages to ready; it writes nothing if there is neither: waiting lanes peek each second.
 -- ARGV 8 how many messages to tell of
 -- Reply: [now, change, highest token, how many are ready, [rank, order, 1 if it has expired] of the first
 --   ones, flat, and as `claim` which are dead now]
@@ -352,7 +352,7 @@ define('peek', {'allow-oom'}, function()
   return (changed and finish or answer)(token, ready, listed, died)
 end)
 
--- decline: a lane was told of something and does not wait there any more: tell another one.
+-- decline: a lane got a hint and does not wait there any more: tell another one.
 -- Reply: nothing
 define('decline', {'allow-oom'}, function()
   call('ZREM', WAITERS, LANE)

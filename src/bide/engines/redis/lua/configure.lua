@@ -18,7 +18,7 @@ local function note(begins)
 end
 
 -- Puts groups with leases where they are to be under other limits. Claims find the others. If there are
--- very many, the next claim lines up everything anew, a step at a time.
+-- very many, the next claim lines up everything again, a step at a time.
 local function settle_running()
   local low = '[r'
   for _ = 1, 1000 do

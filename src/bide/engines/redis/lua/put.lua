@@ -4,9 +4,9 @@
 --     10 numbers: in a queue of several shards, the place of each among those of all shards
 --     11 origin: see `read_origin`
 --     from 12 on, three for each: id; record from `kind` on; plan: "when priority died created
---     group" with - for no death, and for a message that is new. `when` is a moment, or + and a
+--     group" with - for no death, and for a message that is new. `when` is a time, or + and a
 --     delay; behind it, if there is one, < and how long after the first put of the id at most.
---     Behind the priority stands e if the message expires
+--     An e follows the priority if the message expires
 -- Reply: [now, change, next number, when each message is due, [index, outcome] of each that is not new]
 local ranks, texts, groups, dues, told, left, earliest, stored
 local last_plan, due, due_text, priority, died_at, created, group, rank  -- of the message at hand
@@ -29,7 +29,7 @@ local function read(plan)
   due_at(latest and min(asked, now + latest) or asked)
 end
 
--- Stores a message in the order `order`. Returns the set where it now stands. `since` is when it was
+-- Stores a message in the order `order`. Returns the set that it is in now. `since` is when it was
 -- first put, as the record has it.
 local function store(order, id, text, since)
   local member = order .. id

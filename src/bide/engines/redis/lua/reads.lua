@@ -36,8 +36,8 @@ define('count', {'no-writes'}, function()
     counters, history, results, {limits_now()})
 end)
 
--- audit: check the places of messages, a slice at a time, of 200 or about 4 MB: each has a record that agrees with where it
--- stands, and stands nowhere else. Adds up their bytes.
+-- audit: check the places of messages, a slice at a time, of 200 or about 4 MB: each has a record that
+-- agrees with its place, and is in no other place. Adds up their bytes.
 -- ARGV 8 set: its number, from 1 on; 6: ends; 9 offset in it
 -- Reply: [now, change, strays, set or null, offset, bytes]
 local bytes
@@ -122,7 +122,7 @@ end)
 local MOST, PROMOTE = 1001, 1024  -- more are not counted; a claim makes so many ready at once
 
 -- Counts the messages of this shard that are delivered before a place in the order of delivery.
--- `member` stands at that place, if it is of this shard. In a limited queue those of its group count.
+-- `member` is at that place, if it is of this shard. In a limited queue those of its group count.
 local function before(rank, order, member, group)
   local count
   if limited then

@@ -3,7 +3,7 @@
 --     9 after, 10 before, 11 group: what all must have in common, or empty
 --     12 limit; 13 bytes: how large the reply may become
 --     14, 15 place behind which to go on: rank and order; of all: cursor of HSCAN, and the orders that
---            were told of its first bucket. Empty at the beginning
+--            were returned of its first bucket. Empty at the beginning
 --     16 prefix: how the ids begin, or empty
 -- Reply: [head, place or empty, ids, records, ranks, leases]; place is two texts; a rank
 --   and behind it the order
@@ -85,8 +85,8 @@ define('scan', {'no-writes'}, function()
     end
   end
 
-  -- Scans all records by HSCAN. Where a page ends within a bucket of the hash, the place names what has
-  -- been told of this bucket.
+  -- Scans all records by HSCAN. If a page ends within a bucket of the hash, the place names what was
+  -- returned of this bucket.
   local function scan_all()
     local cursor, told = ARGV[14] == '' and '0' or ARGV[14], {}
     for each in string.gmatch(order, '%x+') do told[each] = true end
