@@ -14,7 +14,7 @@ from bide.model.errors import InvalidArgument
 __all__ = ["SqliteEngine", "file_of", "from_url"]
 
 _MODES = {"0600": 0o600, "0660": 0o660}
-"""Whoever reads a store writes its log too, so there is no mode that only reads."""
+"""A process that reads a store writes its log too, so there is no read-only mode."""
 
 
 def from_url(parts: SplitResult) -> Callable[[], SqliteEngine]:

@@ -19,15 +19,15 @@ OWNER_ONLY = 0o600
 """The permissions of a new file, unless the URL says otherwise: it holds bodies and secrets."""
 
 PAUSE, LONG_PAUSE = 0.000_5, 0.005
-"""For how many seconds to pause before looking again whether the store is free; the long one after
-a second, when somebody seems to keep it."""
+"""Seconds to pause before looking again whether the store is free; the long pause after a second,
+when another process seems to keep it."""
 
 CACHE_KIB = 16 * 1024
 LOG_BYTES = 64 * 1024 * 1024
 """To this size the log is cut after a long read transaction elsewhere has let it grow.
 
-A longer one is put into the file while nobody writes: the checkpoint after a commit never reaches
-the end of the log where several processes write without a pause.
+A longer log is copied into the file while no process writes: if several processes write without a
+pause, the checkpoint after a commit never reaches the end of the log.
 """
 
 CHECKPOINT_PAGES = 4_000  # 16 MiB of log between checkpoints: a random load rewrites the same pages
@@ -80,7 +80,7 @@ def connect(
             connection.execute("PRAGMA secure_delete = FAST")
             if read_only:
                 connection.execute("PRAGMA query_only = ON")
-            else:  # whoever writes waits by `patiently`
+            else:  # writers wait by `patiently`
                 connection.execute("PRAGMA busy_timeout = 0")
         except BaseException:
             connection.close()
@@ -176,9 +176,9 @@ def patiently(
 
 
 def forget_statistics(connection: sqlite3.Connection) -> None:
-    """Let SQLite plan for many messages, though somebody ran ANALYZE when there were one or two.
+    """Let SQLite plan for many messages, even if ANALYZE ran when there were one or two.
 
-    It would read all of them, later, where it should go by an index.
+    With its statistics, SQLite would later read all messages instead of using an index.
     """
     with suppress(sqlite3.OperationalError):  # the store is busy: the next time is soon
         tables = "SELECT 1 FROM sqlite_master WHERE name = 'sqlite_stat1'"
@@ -193,7 +193,7 @@ def is_busy(error: sqlite3.OperationalError) -> bool:
 
 
 def translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
-    """Return SQLite's error as one of bide's, which names the cause and the mend."""
+    """Return SQLite's error as one of bide's, which names the cause and the fix."""
     code = getattr(error, "sqlite_errorcode", 0) or 0
     kind = code & 0xFF
     if kind == sqlite3.SQLITE_CANTOPEN and _cannot_make_log(path):

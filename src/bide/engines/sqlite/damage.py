@@ -43,8 +43,8 @@ def as_text(data: bytes) -> str:
     return data.decode(errors="surrogateescape")
 
 
-def mend(session: Session, name: str) -> None:
-    """Make dead letters of what a claim of a queue would meet and could not read."""
+def repair(session: Session, name: str) -> None:
+    """Make dead letters of the messages that a claim would take and cannot read."""
     queue = session.look(name)
     if queue is None:
         return
@@ -55,18 +55,18 @@ def mend(session: Session, name: str) -> None:
             due, behind = row.rank >> 8, row.rank & 255
             if state == READY:
                 due, behind = row.rank % _STRIPE, row.rank // _STRIPE
-            _write_anew(session, queue, row, due, 255 - behind)
+            _rewrite(session, queue, row, due, 255 - behind)
             session.leave_pending(queue, [(row.seq, due, 255 - behind)])
             _end(session, queue, row)
     lapsed = session.run(SQL.lapsed_whole, (queue.id, session.now, PROMOTE))
     for row in _unreadable(queue, lapsed):
-        _write_anew(session, queue, row, session.now, 0)
+        _rewrite(session, queue, row, session.now, 0)
         session.leave_lease(queue, [row.seq])
         queue.lapsed += 1
         _end(session, queue, row)
         place = Place(row.id, row.seq, session.now, 0, 0, 10, None, 0, *[None] * 6)
         followed(session, queue, [place])
-    if queue.limited:  # a group may be what cannot be read, so that no line can be told
+    if queue.limited:  # the group may be unreadable, and so the line unknown
         rebuild(session, queue)
 
 
@@ -80,9 +80,7 @@ def _unreadable(queue: QueueRow, rows: Iterable[tuple[object, ...]]) -> list[Mes
     return found
 
 
-def _write_anew(
-    session: Session, queue: QueueRow, row: MessageRow, due: int, priority: int
-) -> None:
+def _rewrite(session: Session, queue: QueueRow, row: MessageRow, due: int, priority: int) -> None:
     """Let the body of a message be what its row says, and everything else be readable."""
     _log.error(
         "the row of message %r in queue %r cannot be read: it is a dead letter now, with what the "
@@ -90,7 +88,7 @@ def _write_anew(
     )  # fmt: skip
     failures = json_text([Failure(0, session.now, "", UNREADABLE)])
     values = row.shown_id, due, priority, row.stored, failures, row.seq
-    session.run(SQL.write_anew, values)
+    session.run(SQL.rewrite, values)
 
 
 def _end(session: Session, queue: QueueRow, row: MessageRow) -> None:

@@ -19,7 +19,7 @@ from bide.engines.sqlite.connection import (
     patiently,
     translate,
 )
-from bide.engines.sqlite.damage import as_text, is_damage, mend
+from bide.engines.sqlite.damage import as_text, is_damage, repair
 from bide.engines.sqlite.files import (
     RESERVE,
     Files,
@@ -133,7 +133,7 @@ class SqliteEngine:
         commands: Sequence[Command],
         now: int | None,
         *,
-        mends: bool = False,
+        repairs: bool = False,
     ) -> list[Reply]:
         """Execute the commands in one transaction, once more if claims met what cannot be read.
 
@@ -141,16 +141,16 @@ class SqliteEngine:
             connection: to the file.
             commands: to be executed.
             now: as for `execute`.
-            mends: first make dead letters of what claims could not read.
+            repairs: first make dead letters of the messages that claims could not read.
         """
-        connection.text_factory = as_text if mends else str
+        connection.text_factory = as_text if repairs else str
         try:
             # An interrupt during BEGIN is raised when the transaction has begun.
             patiently(connection.execute, self._timeout, self._begin)
             # The clock is read under the lock: a lease must not be shorter by the wait for it.
             session = Session(connection, time.time_ns() / 1e6 if now is None else now)
-            for name in {one.queue for one in commands if mends and isinstance(one, Claim)}:
-                mend(session, name)
+            for name in {one.queue for one in commands if repairs and isinstance(one, Claim)}:
+                repair(session, name)
             replies = carry_out(session, commands)
             if not self._read_only:
                 session.save()
@@ -162,13 +162,13 @@ class SqliteEngine:
                 connection.execute("ROLLBACK")
             if not is_damage(error):
                 raise
-            if mends:
+            if repairs:
                 raise StoreCorrupt(
                     f"{self._path}: the row of a message cannot be read ({error}): something else "
                     "has written to bide's tables. Nothing was changed; look with bide scan, and "
                     "export what is there"
                 ) from error
-        return self._transact(connection, commands, now, mends=True)
+        return self._transact(connection, commands, now, repairs=True)
 
     def _put_one(
         self, connection: sqlite3.Connection, command: Put, now: int | None
@@ -270,7 +270,7 @@ class SqliteEngine:
         try:
             if wakes:
                 ring_all(self._files.real, wakes, self._notifier)
-        except OSError:  # the messages are stored, and whoever waits looks again by itself
+        except OSError:  # the messages are stored, and waiting claims look again by themselves
             _log.debug("no hint could be sent for %s", self._path, exc_info=True)
 
     def close(self) -> None:
@@ -312,11 +312,10 @@ class SqliteEngine:
             opened(self, None)
 
     def _current(self) -> sqlite3.Connection:
-        """Return a connection to the file that bears the name now.
+        """Return a connection to the file that has the name now.
 
-        A store that was deleted or put back from a backup under a running worker is another file:
-        what would be written to the old one would be lost. One that went away and comes back is
-        opened again.
+        A store that was deleted, or restored from a backup, under a running worker is another file:
+        writes to the old one would be lost. A file that went away and comes back is opened again.
         """
         if self._closed:
             raise Closed("this engine was closed")

@@ -51,7 +51,7 @@ def refuse_inherited(path: Path, file: Identity | None) -> None:
     if file in _inherited:
         raise StoreUnavailable(
             f"{path} was in use while this process was forked, by another thread or because "
-            "Python was not told of the fork: SQLite's locks do not work here. Start this process "
+            "Python did not notice the fork: SQLite's locks do not work here. Start this process "
             "again, or fork before the first command; in uWSGI set lazy-apps = true"
         )
 
@@ -87,7 +87,7 @@ class Files:
 
     @property
     def moved(self) -> bool:
-        """Whether another file bears the name now, or none."""
+        """Whether another file has the name now, or none."""
         return identity(self._path) != self.file
 
     @property
@@ -130,7 +130,7 @@ class Files:
     def keep_log_from_successor(self, connection: sqlite3.Connection, timeout: float) -> None:
         """Let the log go into the file that was moved away, and delete it.
 
-        SQLite would apply it to the file that bears the name now, and break that one.
+        SQLite would apply it to the file that has the name now, and break that one.
 
         Raises:
             StoreUnavailable: it cannot be deleted.

@@ -71,7 +71,7 @@ class Lines(Limiter):
         row.rank, row.seq = found[-1][1:3] if len(found) == limit else (None, None)
 
     def leave(self, key: str, rank: int, seq: int, *, leased: bool = False) -> None:
-        """Remove a message that is not ready any more, if it stood in the line of this group.
+        """Remove a message that is not ready any more, if it was in the line of this group.
 
         If it is `leased` now, its group gets the last turn.
         """
@@ -191,7 +191,7 @@ class Lines(Limiter):
         self._run(SQL.save_group, (*values, self.row.queue, standing, rank))
 
     def _first(self, standing: int) -> GroupRow | None:
-        """Return the first group of a standing; those that stand there no more are put right."""
+        """Return the first group of a standing; correct groups that have another one by now."""
         for _ in range(PROMOTE):
             group = next(iter(self._standing(standing)), None)
             if group is None or self._standing_of(group) == standing:
@@ -207,7 +207,7 @@ class Lines(Limiter):
 
 
 def is_behind(session: "Session", queue: QueueRow) -> bool:
-    """Tell whether due messages of a limited queue stand in no line yet."""
+    """Tell whether due messages of a limited queue are in no line yet."""
     if session.lines(queue).row.rank is not None:
         return True
     due = delayed_reach(session.now)

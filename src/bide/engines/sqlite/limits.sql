@@ -43,7 +43,7 @@ SELECT seq FROM bide_line WHERE queue = ? AND key = ? AND (rank, seq) < (?, ?) L
 SELECT seq, "group" FROM bide_message WHERE seq IN (SELECT value FROM json_each(?));
 
 -- name: unlined
--- The next ready messages after a place, and whether they stand in line.
+-- The next ready messages after a place, and whether they are in a line.
 SELECT m."group", p.rank, p.seq, EXISTS (
   SELECT 1 FROM bide_line l WHERE l.queue = p.queue AND l.rank = p.rank AND l.seq = p.seq
   AND l.key = CASE WHEN m."group" IS NULL THEN '' ELSE '=' || m."group" END)
@@ -76,7 +76,7 @@ WHERE l.queue = ? GROUP BY 1;
 SELECT key, running, waiting, standing FROM bide_group WHERE queue = ?;
 
 -- name: recount_lines
--- What stands in lines, by group: how many messages, and how many of them are ready.
+-- The messages in lines, by group: how many there are, and how many of them are ready.
 SELECT l.key, count(*), count(p.seq) FROM bide_line l
 LEFT JOIN bide_message m ON m.seq = l.seq
   AND l.key = CASE WHEN m."group" IS NULL THEN '' ELSE '=' || m."group" END

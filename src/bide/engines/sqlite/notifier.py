@@ -1,9 +1,9 @@
 """How processes on one SQLite file wake each other: a datagram to each that waits.
 
 Each listening process binds a Unix datagram socket in the folder `<file>-bell` beside the file.
-Whoever has put something that others may be waiting for sends a datagram to each socket there. A
-hint that is lost (a full buffer, a file system without sockets) costs no message: whoever waits
-looks again by itself now and then. A socket whose process is gone is removed by the next who rings.
+A process that puts a message for which others may wait sends a datagram to each socket there. A
+hint that is lost (a full buffer, a file system without sockets) loses no message: waiting claims
+look again by themselves now and then. The next sender removes the socket of a dead process.
 """
 
 import logging
@@ -127,20 +127,20 @@ class SocketNotifier:
                     listener = self._listener
             if self._closed:
                 return []
-            with suppress(msgspec.DecodeError):  # somebody else's datagram
+            with suppress(msgspec.DecodeError):  # a datagram that bide did not send
                 hints.append(_decode(data))
         return hints
 
     def decline(self, queue: str, wake: int) -> None:
-        """Do nothing: every process was told."""
+        """Do nothing: every process has got the hint."""
 
     def close(self) -> None:
-        """Stop listening, and leave no trace. Whoever listens is woken, and closes the socket."""
+        """Stop listening, and leave no trace. The listening thread wakes and closes the socket."""
         with self._lock:
             self._closed = True
             if not self._listening:
                 self._listener.close()
-        with suppress(OSError):  # wakes who listens, even if somebody has deleted the socket's file
+        with suppress(OSError):  # wakes the listener, even if the socket's file was deleted
             self._listener.shutdown(socket.SHUT_RD)
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as waker:
             folder, name = os.path.split(self.address)
@@ -198,7 +198,7 @@ def _share(path: str, file: os.stat_result, mode: int) -> None:
 def ring_all(path: Path, wakes: Mapping[str, int], own: SocketNotifier | None) -> bool:
     """Send hints to every process that listens beside the file; return whether there is one.
 
-    Our own process is told by other means.
+    This process learns of the change without a hint.
 
     Args:
         path: the file.

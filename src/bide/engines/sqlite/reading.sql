@@ -73,7 +73,7 @@ SELECT how, moment, "by", due, attempt, since, failures, CASE WHEN moment > :fre
 FROM bide_ended WHERE queue = :queue AND id = :id AND +moment > :since ORDER BY seq DESC LIMIT :limit;
 
 -- name: recount_messages
--- How many messages there are, and how many of them do not stand in exactly one place.
+-- How many messages there are, and how many of them are not in exactly one place.
 SELECT count(*), coalesce(sum(
   (SELECT count(*) FROM bide_lease l WHERE l.seq = m.seq)
   + (SELECT count(*) FROM bide_aside a WHERE a.seq = m.seq)

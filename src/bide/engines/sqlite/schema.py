@@ -55,7 +55,7 @@ def recorded_version(run: Run, path: Path) -> int:
     Raises:
         NotAStore: tables are there that bide did not make, or in a layout that is not known.
     """
-    # One statement, one snapshot: another process may be making the store at this moment.
+    # One statement, one snapshot: another process may be making the store right now.
     objects, ours = run(
         "SELECT count(*), count(CASE name WHEN 'bide_store' THEN 1 END) FROM sqlite_master"
     ).fetchone()
@@ -96,7 +96,7 @@ def open_to_look(path: Path) -> sqlite3.Connection:
 def is_without_tables(path: Path) -> bool:
     """Tell whether a database has no tables of bide, as that of an application may have none.
 
-    False for what cannot be looked at: whoever opens the store says why.
+    False if it cannot be read: opening the store raises the reason.
     """
     try:
         connection = open_to_look(path)

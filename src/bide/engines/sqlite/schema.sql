@@ -1,7 +1,7 @@
--- The tables of a store, as version 1 makes them. Their names begin with bide_, so that they may stand
--- in the file of an application.
+-- The tables of a store, as version 1 makes them. Their names begin with bide_, so that the file of an
+-- application may have them, too.
 --
--- A message is a record in bide_message, and stands in one of three places: pending, leased, or aside.
+-- A message is a record in bide_message, and is in one of three places: pending, leased, or aside.
 -- Times are Unix milliseconds, unless a table says otherwise.
 -- States: 0 delayed, 1 ready, 2 leased, 3 dead, 4 acked, 5 expired.
 
@@ -68,7 +68,7 @@ CREATE UNIQUE INDEX bide_message_id ON bide_message (queue, id);
 CREATE INDEX bide_message_group ON bide_message (queue, "group") WHERE "group" IS NOT NULL;
 
 -- Delayed and ready messages by rank. Both ranks follow from due and priority, so that a message is found
--- here without being told where it stands.
+-- here by its own columns.
 CREATE TABLE bide_pending (
   queue INTEGER NOT NULL,
   state INTEGER NOT NULL,

@@ -1,4 +1,4 @@
-"""One transaction: the queues it touches, and where the messages it names stand."""
+"""One transaction: the queues it touches, and the places of the messages it names."""
 
 import sqlite3
 from collections import Counter, defaultdict
@@ -36,11 +36,11 @@ ByHour = defaultdict[int, Counter[int]]
 """How many messages are due in each hour, by queue."""
 
 Waiting = tuple[int, int, int]
-"""What tells where a delayed or ready message stands: its seq, due and priority."""
+"""The place of a delayed or ready message follows from these: its seq, due and priority."""
 
 
 class Session:
-    """What the verbs of one batch share: the connection, the moment, and the rows of queues."""
+    """What the verbs of one batch share: the connection, the time, and the rows of queues."""
 
     def __init__(self, connection: sqlite3.Connection, now: float) -> None:
         self.run = connection.execute
@@ -201,7 +201,7 @@ class Session:
     # Messages.
 
     def locate(self, queue: QueueRow, ids: Sequence[str]) -> dict[str, Place]:
-        """Return where messages stand. A lease that is over has been taken back before."""
+        """Return the places of messages, after taking back leases that are over."""
         rows = self.run(SQL.locate, (queue.id, json_text(ids)))
         places = {row[0]: Place(*row) for row in rows}
         now = self.now
@@ -223,13 +223,13 @@ class Session:
         return None if row is None else row.message("", self.now).version
 
     def delay(self, queue: QueueRow, rows: Sequence[Waiting]) -> None:
-        """Let messages that stand nowhere wait until they are due."""
+        """Let messages without a place wait until they are due."""
         self.run(SQL.delay, (json_text([seq for seq, _, _ in rows]),))
         queue.delayed += len(rows)
         self.count_hours(queue, [due for _, due, _ in rows])
 
     def ready(self, queue: QueueRow, places: Iterable[Place]) -> None:
-        """Let messages that stand nowhere be handed out next."""
+        """Make messages without a place ready."""
         places = list(places)
         rows = [(queue.id, READY, ready_rank(p.due, p.priority), p.seq) for p in places]
         self.count_hours(queue, [p.due for p in places])
@@ -240,7 +240,7 @@ class Session:
             self.lines(queue).enter([(groups[seq], rank, seq) for _, _, rank, seq in rows])
 
     def end(self, queue: QueueRow, seqs: Sequence[int], state: int) -> None:
-        """Set messages aside that stand nowhere."""
+        """Set messages without a place aside."""
         self.run_many(SQL.insert_aside, [(seq, queue.id, state, self.now) for seq in seqs])
         if state == DEAD:
             queue.dead += len(seqs)
@@ -256,7 +256,7 @@ class Session:
             queue.expired += len(seqs)
 
     def leave_pending(self, queue: QueueRow, rows: Sequence[Waiting]) -> None:
-        """Take messages out of delayed or ready, wherever they stand."""
+        """Remove messages from delayed or ready, wherever they are."""
         self.count_hours(queue, [due for _, due, _ in rows], gone=True)
         delayed = [(queue.id, DELAYED, delayed_rank(d, p), seq) for seq, d, p in rows]
         found = self.run_many(SQL.drop_pending, delayed).rowcount
@@ -277,7 +277,7 @@ class Session:
         queue.leased -= len(seqs)
 
     def delete(self, seqs: Sequence[int]) -> None:
-        """Delete messages that stand nowhere any more."""
+        """Delete messages that have left their places."""
         if seqs:
             self.run(SQL.drop_messages, (json_text(seqs),))
 
@@ -295,7 +295,7 @@ class Session:
             queue: of the messages.
             seqs: their sequence numbers.
             how: they end.
-            by: who ends them, if nobody holds them.
+            by: who ends them, if no worker holds them.
             results: of each, if one has any.
         """
         if not (queue.remembers and seqs):
@@ -309,7 +309,7 @@ class Session:
             "history": bool(queue.history), "results": bool(queue.result_ttl),
         }  # fmt: skip
         queue.ended += self.run(SQL.remember_ends, bounds).rowcount
-        if queue.result_ttl:  # somebody may wait for the result
+        if queue.result_ttl:  # a caller may wait for the result
             ids = self.run(SQL.ids, (json_text(seqs),))
             self.ends += [end_of(queue.name, id) for (id,) in ids]
 
@@ -326,7 +326,7 @@ class Session:
         return True
 
     def set_aside(self, queue: QueueRow, place: Place, reason: str, actor: str | None) -> None:
-        """Make a message that nobody held a dead letter; no attempt is counted."""
+        """Make a message that no worker held a dead letter; no attempt is counted."""
         self._record(place, Failure(place.attempt, self.now, "", reason[:REASON_LENGTH]))
         self._die(queue, place, actor)
 

@@ -121,7 +121,7 @@ INSERT INTO bide_aside (seq, queue, state, ended) VALUES (?, ?, ?, ?);
 -- Finding by id.
 
 -- name: locate
--- Where messages stand: everything but their content.
+-- The places of messages: everything but their content.
 SELECT {place}, l.token, l.until, l.holder, l.since, a.state, a.ended
 FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
 WHERE m.queue = ? AND m.id IN (SELECT value FROM json_each(?));
@@ -167,7 +167,7 @@ SELECT {message}, 2, NULL, NULL, NULL, 0, m.seq
 FROM bide_lease l CROSS JOIN bide_message m ON m.seq = l.seq
 WHERE l.queue = ? AND l.until <= ? ORDER BY l.until, l.seq LIMIT ?;
 
--- name: write_anew
+-- name: rewrite
 -- A message whose row cannot be read; what it said is its body.
 UPDATE bide_message SET id = ?, due = ?, priority = ?, data = ?, failures = ?, attempt = 0,
   attempts = 10, expires = NULL, "group" = NULL, headers = NULL, planned = NULL, created = 0,
@@ -279,7 +279,7 @@ SELECT seq FROM bide_aside WHERE queue = ? AND state = ? AND ended <= ?
 ORDER BY ended, seq LIMIT ?;
 
 -- name: remember_ends
--- `rows` are pairs of a sequence number and a result, of messages that stand where they stood.
+-- `rows` are pairs of a sequence number and a result, of messages that have not left their places yet.
 INSERT INTO bide_ended (queue, id, how, moment, "by", due, attempt, since, failures, result)
 SELECT m.queue, m.id, :how, :now, coalesce(l.holder, :by), m.due, m.attempt + (l.seq IS NOT NULL),
        l.since,

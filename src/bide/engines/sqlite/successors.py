@@ -54,7 +54,7 @@ def followed(session: "Session", queue: QueueRow, places: Sequence[Place]) -> di
     """Let successors take the places of messages whose leases have ended.
 
     Returns:
-        Where the messages stand now that had one, by id.
+        The new places of the messages that had one, by id.
     """
     found = successors(session, queue, [place.id for place in places])
     outcomes: dict[str, Outcome] = {}

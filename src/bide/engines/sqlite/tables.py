@@ -77,7 +77,7 @@ class GroupRow(Group, gc=False):
 
 
 class Place(NamedTuple):
-    """Where a message stands: the columns `{place}`."""
+    """The place of a message: the columns `{place}`."""
 
     id: str
     seq: int
@@ -104,13 +104,13 @@ class Place(NamedTuple):
         return "ready" if self.due <= now else "delayed"
 
     def outcome(self, done: bool, now: int) -> Outcome:
-        """Tell where the message stands."""
+        """Return the outcome for the message, with its state."""
         until = self.until if self.token is not None else self.ended
         return Outcome(self.id, done, self.state(now), self.due, until, self.holder)
 
 
 class MessageRow(NamedTuple):
-    """A message: the columns `{message}`, then where it stands."""
+    """A message: the columns `{message}`, then those of its place."""
 
     id: str
     data: Any
@@ -208,7 +208,7 @@ def row_of(seq: int, queue: int, item: Item, due: int, created: int) -> tuple[An
 class _Statements:
     """The statements of the SQL files in this folder as attributes, such as `SQL.pick`.
 
-    Names in braces stand for the columns of a row.
+    Names in braces are replaced by the columns of a row.
     """
 
     def __init__(self, *files: str) -> None:

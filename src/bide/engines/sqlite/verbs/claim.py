@@ -24,8 +24,8 @@ __all__ = ["claim"]
 def claim(session: Session, command: Claim) -> Claimed:
     """Lease up to `count` messages in the order of delivery, no more than the reply holds.
 
-    Those that are too late are set aside as expired; a claim examines `reach` messages at most, so
-    that a flood of them stops nobody for long.
+    Messages that are too late are set aside as expired. A claim examines `reach` messages at most,
+    so that many expired ones do not block other callers for long.
     """
     now, until = session.now, session.now + command.lease
     queue = session.open(command.queue)

@@ -158,7 +158,7 @@ def _unheld(session: Session, queue: QueueRow, where: Where) -> list[Waiting]:
 
 
 def reschedule(session: Session, command: cmd.Reschedule) -> Outcomes:
-    """Move messages to another moment."""
+    """Move messages to another due time."""
     due = session.now + command.delay if command.at is None else command.at
 
     def may(place: Place) -> bool:
@@ -251,7 +251,7 @@ def revive(session: Session, command: cmd.Revive) -> Outcomes:
 
 
 def set_aside(session: Session, command: cmd.Bury) -> Outcomes:
-    """Make dead letters of messages that nobody holds."""
+    """Make dead letters of messages that no worker holds."""
 
     def aside(queue: QueueRow, places: list[Place]) -> list[Outcome]:
         session.leave_pending(queue, _waiting(places))

@@ -177,7 +177,7 @@ def count(session: Session, command: Count) -> Counts:
 
 
 def _oldest(session: Session, queue: QueueRow, due: int) -> int | None:
-    """Return the earliest due moment among what is due: the first of each weight is its oldest."""
+    """Return the earliest due time of due messages: the first of each weight is its oldest."""
     moments: list[int] = []
     if due:
         moments.append(session.run(SQL.next_due, (queue.id,)).fetchone()[0])
@@ -192,7 +192,7 @@ def _oldest(session: Session, queue: QueueRow, due: int) -> int | None:
 
 
 def _recount(session: Session, queue: QueueRow, due: int) -> tuple[Sizes, int]:
-    """Count the messages themselves, and those that stand nowhere or twice."""
+    """Count the messages themselves, and those that are in no place or in two."""
     pending = dict(session.run(SQL.recount_pending, (queue.id,)).fetchall())
     (leased,) = session.run(SQL.recount_leased, (queue.id,)).fetchone()
     aside = dict(session.run(SQL.recount_aside, (queue.id,)).fetchall())

@@ -35,7 +35,7 @@ def _then(session: Session, end: Change) -> Change:
 
 
 def extend(session: Session, command: Extend) -> Outcomes:
-    """Move the moments at which leases lapse."""
+    """Move the times at which leases expire."""
     until = session.now + command.lease
 
     def move(queue: QueueRow, places: list[Place]) -> list[Outcome]:
@@ -109,7 +109,7 @@ def retry(session: Session, command: Retry) -> Outcomes:
             if not session.failed(queue, place, command.reason, session.now):
                 return Outcome(place.id, True, "dead", place.due, session.now)
             queue.retried += 1
-        # The moment from which on it is too late stays where it is.
+        # The time at which it expires stays the same.
         expires = place.expires if place.expires is None else place.expires - (due - place.due)
         session.run(SQL.move_due, (due, expires, place.seq))
         session.delay(queue, [(place.seq, due, place.priority)])
@@ -119,7 +119,7 @@ def retry(session: Session, command: Retry) -> Outcomes:
 
 
 def release(session: Session, command: Release) -> Outcomes:
-    """End leases, whoever has them."""
+    """End leases of any holder."""
 
     def end(queue: QueueRow, places: list[Place]) -> list[Outcome]:
         session.leave_lease(queue, [place.seq for place in places])
