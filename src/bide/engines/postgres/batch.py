@@ -37,7 +37,7 @@ class Floors:
         return integers(floor)
 
     def looked(self, queue: str, begin: float) -> None:
-        """Note that a claim looked everywhere; it began at a moment of the monotonic clock."""
+        """Note that a claim looked everywhere; it began at a time of the monotonic clock."""
         took = time.monotonic() - begin
         self._until[queue] = begin + min(max(LAST, 1_000 * took), END)
 
@@ -78,4 +78,4 @@ class Batch:
     waits: dict[str, tuple[int, int | None]] = field(default_factory=dict)
     """By queue: when an empty claim is to ask again, and until when others believe it asleep."""
     deltas: int = 0
-    """How many changes of the counters a count added up."""
+    """The number of changes of the counters that a count added up."""

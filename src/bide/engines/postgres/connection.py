@@ -79,7 +79,7 @@ class Caller:
     def start(self, function: str, *arguments: Any) -> None:
         """Call a function without waiting for it.
 
-        What becomes of it is told by `settle`, before anything else is done with the connection.
+        Call `settle` for the result, before any other use of the connection.
 
         Raises:
             psycopg.Error: the connection was lost, or the server knows no such function.
@@ -165,7 +165,7 @@ class Caller:
                 else:  # until the server has all that was sent
                     self.connection.wait(generators.send(sender))
         except BaseException:
-            self.connection.close()  # nobody knows what is still on its way
+            self.connection.close()  # answers may still be on their way
             raise
         return _accepted(result)
 
@@ -201,7 +201,7 @@ SELECT ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::
 
 
 class Witness:
-    """Remembers what was confirmed, over all connections to one store.
+    """Detects confirmed changes that a store has lost, over all connections to it.
 
     With each put, cancel, reschedule or other change by id or rule, except acks, the server says
     how far its log (WAL) had come just before the commit. A standby that is promoted begins a new
@@ -222,14 +222,14 @@ class Witness:
         self._confirmed.update(places)
 
     def compare(self, connection: psycopg.Connection[Any]) -> None:
-        """Look, on a new connection, whether what was confirmed is there; report what is not."""
+        """Check, on a new connection, that confirmed changes are there; report lost ones."""
         recovery = connection.execute("SELECT pg_is_in_recovery()").fetchone()
         if recovery == (True,):
             return  # a standby: nothing can be put there
         row = connection.execute(_LOG, (self._schema,)).fetchone()
         assert row is not None
         timeline, end, replayed, made = row
-        # What was replayed last ends where the new timeline begins; a restart forgets it.
+        # The last replayed place is where the new timeline begins; a restart forgets it.
         reach = replayed if timeline > self._timeline and replayed is not None else end
         if self._made not in (None, made):
             reach = -1  # the name is the same, the schema is another one

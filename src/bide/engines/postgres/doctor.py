@@ -1,4 +1,4 @@
-"""What endangers a store on PostgreSQL: how the server writes, who follows it, who holds it up."""
+"""What endangers a store on PostgreSQL: settings for writes, standbys, old transactions."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -23,14 +23,14 @@ LONG = 300
 MANY_DEAD = 100_000
 
 PAGE = 500
-"""How many rows of messages are fetched at a time."""
+"""The number of rows of messages that are fetched at a time."""
 
 Ask = Callable[..., list[Any]]
 """Runs a query with arguments, and returns its rows with named columns."""
 
 
 def _those(*given: tuple[bool, Any, str, str, str]) -> list[Finding]:
-    """Return the findings that are so: a condition stands before each."""
+    """Return the findings whose condition, the first value of each, is true."""
     return [Finding(*finding) for is_so, *finding in given if is_so]
 
 
@@ -118,7 +118,7 @@ def _writing(ask: Ask) -> list[Finding]:
         ),
         (
             setting["autovacuum"] != "on", "danger", "autovacuum = off",
-            "deleted rows are never removed: claims get slower until the store stands still",
+            "deleted rows are never removed: claims get slower until the store is unusable",
             f"{alter} autovacuum = on; {reload}",
         ),
     )  # fmt: skip
@@ -157,7 +157,7 @@ def _standbys(ask: Ask) -> list[Finding]:
         ),
         (
             not standby and sees and not names and bool(following), "warning",
-            "no standby is synchronous", "a failover loses what was confirmed a moment before",
+            "no standby is synchronous", "a failover loses messages confirmed just before",
             "set synchronous_standby_names, and synchronous_commit = remote_apply",
         ),
     )  # fmt: skip

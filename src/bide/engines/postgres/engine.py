@@ -43,21 +43,21 @@ FOLD_REST = 10.0
 holds an old snapshot, it reads all changes that were added up since."""
 
 DOZE = 100
-"""Milliseconds by which a process may wake before the moment that others know of: one that sleeps
-for a short while again and again does not change its row each time."""
+"""Milliseconds by which a process may wake before the time in its row, so that a process with many
+short sleeps does not change the row each time."""
 
 AGAIN = 0.05
 """Seconds between attempts to connect again."""
 
 SOON, SELDOM = 0.02, 1.0
-"""Seconds after which a waiting claim looks again where nothing is heard of other processes."""
+"""Seconds after which a waiting claim looks again if it gets no hints from other processes."""
 
 MANY_DELTAS = 1_000
-"""After a count that had to add up so many changes of the counters, they are folded."""
+"""If a count had to add up more changes of the counters than this, they are folded."""
 
 LOOK_AGAIN = 5_000
-"""Milliseconds within which each process that waits asks again by itself, which it does every
-second or every `CALM` seconds: what is put for a later time wakes none."""
+"""Milliseconds within which each waiting process asks again by itself, which it does every second
+or every `CALM` seconds: a put for a later time wakes none."""
 
 PATIENCE = 1.0
 """Seconds that the commands of a batch may wait for locks one after the other: all callers of this
@@ -124,7 +124,7 @@ class PostgresEngine:
                 if number == TRIES:
                     raise translate(error, self._settings.place, sent=True) from error
             except CHANGED as error:
-                self._leave()  # whoever connects anew hears of a newer version
+                self._leave()  # a new connection finds out about a newer version
                 if number > 1:
                     raise translate(error, self._settings.place, sent=True) from error
             except (psycopg.Error, MsgspecError) as error:
@@ -177,9 +177,9 @@ class PostgresEngine:
         return found
 
     def _one_by_one(self, commands: Sequence[Command], now: int | None) -> PartlyDone:
-        """Carry out commands alone, so that only who names the message is told that it is locked.
+        """Execute each command alone, so that only those that name a locked message fail.
 
-        Together they had to wait for a lock for too long.
+        Together they waited for a lock for too long.
         """
         outcomes: list[Reply | BideError] = []
         until = time.monotonic() + PATIENCE
@@ -197,7 +197,7 @@ class PostgresEngine:
         return PartlyDone(outcomes)
 
     def _follow_up(self, batch: Batch, commands: Sequence[Command], found: list[Reply]) -> None:
-        """Wake others and keep house. The commands are carried out, whatever becomes of this."""
+        """Wake other processes, and do the housekeeping. If it fails, the commands stay done."""
         try:
             self._wake_and_sleep(batch, commands, found)
             self._until_fold -= not all(command.only_reads for command in commands)
@@ -222,8 +222,8 @@ class PostgresEngine:
     ) -> None:
         """Wake the processes that would sleep too long; say how long this one is going to sleep.
 
-        Both after the commit, and whoever sleeps looks once more then: so one of the two sees the
-        other. What is due later than they ask again by themselves wakes nobody.
+        Both happen after the commit, and a process looks once more before it sleeps: so one of two
+        sees the other. A message that is due after they ask again by themselves wakes none.
         """
         wakes: dict[str, tuple[int, int]] = {}
         for number, (command, reply) in enumerate(zip(commands, found, strict=True)):
@@ -263,8 +263,8 @@ class PostgresEngine:
     def _is_calm(self, queue: str) -> bool:
         """Whether each put that may still be committed wakes this process, if it has to.
 
-        A put sees who sleeps. So all transactions must have begun since this process slept, and it
-        must hear of them.
+        A put sees which processes sleep. So all transactions must have begun since this process
+        slept, and it must get their hints.
         """
         hears = self._notifier is not None and self._notifier.hears
         return hears and queue in self._slept and self._floors.is_calm(queue)
@@ -290,7 +290,7 @@ class PostgresEngine:
         return self._caller or self._reconnect()
 
     def _settle(self, caller: Caller) -> None:
-        """Hear what became of waking others after the last put."""
+        """Take the result of waking others after the last put."""
         try:
             caller.settle()
         except psycopg.Error as error:  # of a lost connection the next look at it says so, too
@@ -339,10 +339,10 @@ class PostgresEngine:
 
 
 def _lock_ids(batch: Batch, commands: Sequence[Command]) -> None:
-    """Lock what several commands name before the first changes it, in the order of all batches.
+    """Lock the messages that several commands name, in one order, before the first changes them.
 
-    Else two processes whose callers change the same messages would wait for each other. Puts that
-    keep what is there seldom meet a message: they are left out.
+    Else two processes whose callers change the same messages would deadlock. Puts that keep an
+    existing message rarely meet one: they are left out.
     """
     named = {
         (command.queue, id)

@@ -23,7 +23,7 @@ CHANGED = (
     errors.UndefinedFunction, errors.FeatureNotSupported,
     errors.InvalidSchemaName, errors.UndefinedTable,
 )  # fmt: skip
-"""The schema is not as it was: a newer bide upgraded it, or somebody changed or dropped it."""
+"""The schema has changed: a newer bide upgraded it, or it was changed or dropped by hand."""
 
 _BY_HAND = (
     "a table of the schema is missing or another one: it was changed by hand, or restored in part"
@@ -160,6 +160,6 @@ def translate(error: psycopg.Error | MsgspecError, place: str, *, sent: bool) ->
             )
         return StoreUnavailable(
             f"{place} cannot be reached ({text}); is the server running, is the address right, "
-            "does a firewall stand between?"
+            "does a firewall block it?"
         )
     return StoreError(f"{place}: PostgreSQL refused the command: {text}")

@@ -136,8 +136,8 @@ class PostgresGuest(RemoteGuest):
     def _error(self, told: _Refused) -> Exception:
         match told.refused:
             case "database":
-                # It may have been made anew: the caller asks once more. Until then its name stays,
-                # for another thread may be about to tell it: without a name, none is refused.
+                # It may have been created again: the caller asks once more. Until then its name
+                # stays, since another thread may be about to send it: without one, none is refused.
                 self._is_open = False
                 return self.wrong_database()
             case "access":

@@ -1,4 +1,4 @@
-"""How processes wake each other: NOTIFY, and only when somebody would sleep too long."""
+"""How processes wake each other: by NOTIFY, and only if one would sleep too long."""
 
 import logging
 import os
@@ -24,7 +24,7 @@ class PostgresNotifier:
 
     Args:
         settings: of the store.
-        process: the name under which the process sleeps: it hears what is for it, or for all.
+        process: the name under which the process sleeps: it gets the hints for it, and for all.
 
     Raises:
         StoreError: the server cannot be reached.
@@ -67,12 +67,12 @@ class PostgresNotifier:
         return []
 
     def decline(self, queue: str, wake: int) -> None:
-        """Do nothing: every process was told."""
+        """Do nothing: every process has got the hint."""
 
     def close(self) -> None:
         """Stop listening: `listen` returns."""
         if not self._closed.is_set():
-            os.write(self._waker, b"\0")  # the end alone wakes nobody under gevent
+            os.write(self._waker, b"\0")  # under gevent, closing the pipe wakes no reader
             self._closed.set()  # from here on the listener may close the other end
             os.close(self._waker)
 

@@ -23,7 +23,7 @@ _FALSE, _TRUE = b"\0", b"\1"
 
 
 def only_puts(commands: Sequence[cmd.Command]) -> bool:
-    """Whether commands are puts into one queue that keep what is there: together one call."""
+    """Whether all commands are puts into one queue that keep existing messages: one call."""
     queue = commands[0].queue
     return all(
         isinstance(c, cmd.Put) and c.on_conflict == "keep" and c.queue == queue and c.origin is None

@@ -85,9 +85,9 @@ def prepare(connection: psycopg.Connection[Any], schema: str) -> None:
 def _drop_functions(connection: psycopg.Connection[Any], schema: str, version: int) -> None:
     """Drop what is not for people, so that no function of an older version is left.
 
-    The others are replaced: views and functions of the user's may depend on them. What follows in
-    the transaction has the rights of the owner, to whom the new functions shall belong: those of a
-    superuser would run with all rights, on tables of somebody with less.
+    The others are replaced: views and functions of the user's may depend on them. The rest of the
+    transaction has the rights of the owner, who is to own the new functions: those of a superuser
+    would run with all rights, on tables of a user with fewer.
     """
     place = sql.Identifier(schema).as_string(connection)
     owner, may = connection.execute(

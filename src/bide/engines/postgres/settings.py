@@ -16,8 +16,8 @@ from bide.model.errors import InvalidArgument, StoreUnavailable
 OURS = ("schema", "listen", "reconnect")
 
 CONNECT_TIMEOUT = 10
-"""For how many seconds each address is tried at most, unless the URL or PGCONNECT_TIMEOUT says
-otherwise: libpq itself waits without end for who accepts a connection and is silent."""
+"""Seconds for which each address is tried, unless the URL or PGCONNECT_TIMEOUT says otherwise:
+libpq itself waits forever for a server that accepts a connection and is silent."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Settings:
 
 
 def connect_timeout(url: str) -> str | int:
-    """Return for how many seconds each address of a URL is tried at most, as libpq takes it."""
+    """Return the seconds for which each address of a URL is tried, as libpq takes them."""
     said = conninfo_to_dict(url).get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT")
     return str(said) if said else CONNECT_TIMEOUT
 
@@ -113,7 +113,7 @@ def is_pooled(connection: psycopg.Connection[Any]) -> bool:
     """Whether a pooler is between: it names a backend of its own making.
 
     Statements cannot be prepared then, because the next transaction may have another backend, and
-    nothing is heard of NOTIFY.
+    notifications do not arrive.
     """
     row = connection.execute("SELECT pg_backend_pid()").fetchone()
     return row != (connection.info.backend_pid,)

@@ -1,6 +1,6 @@
 -- Rules that several functions share. None of them is for callers.
 
--- The moment of a command in Unix milliseconds: the caller's in tests, else the server's.
+-- The time of a command in Unix milliseconds: the caller's in tests, else the server's.
 CREATE FUNCTION bide._exactly(p_now bigint) RETURNS double precision LANGUAGE sql VOLATILE AS $$
   SELECT coalesce(p_now, extract(epoch FROM clock_timestamp()) * 1000)::double precision
 $$;
@@ -53,7 +53,7 @@ END $$;
 
 -- What the counters change by when a message goes from one state to another: `p_was` is null for a
 -- new one, `p_is` for one that is gone. `p_cause` is the counter of what happened, if there is one.
--- Limits hear of the end of a lease, too, which was at `p_now`.
+-- If a lease ends, which is at `p_now`, it is recorded for the limits, too.
 CREATE FUNCTION bide._moved(p_was bide.message, p_is bide.message, p_cause text,
                             p_now bigint DEFAULT NULL)
 RETURNS bide.tally[] LANGUAGE plpgsql VOLATILE AS $$
@@ -87,7 +87,7 @@ CREATE FUNCTION bide._count_moves(p_moves bide.tally[]) RETURNS void LANGUAGE sq
   HAVING sum(by) <> 0
 $$;
 
--- Whether whoever connected may use a queue; who may act for the owner may use all.
+-- Whether the connected user may use a queue. A user that may act for the owner may use all.
 CREATE FUNCTION bide._may_use(p_queue text) RETURNS boolean LANGUAGE sql STABLE AS $$
   SELECT pg_has_role(session_user, current_user, 'MEMBER') OR EXISTS (
     SELECT FROM access JOIN pg_roles AS r ON r.rolname = role  -- one may have been dropped
@@ -112,7 +112,7 @@ BEGIN
   RETURN q;
 END $$;
 
--- The key of the lock that puts share until their commit: nobody deletes the queue meanwhile.
+-- The key of the lock that puts share until their commit: the queue is not deleted meanwhile.
 CREATE FUNCTION bide._lock(p_queue text) RETURNS bigint LANGUAGE sql STABLE AS $$
   SELECT hashtextextended(p_queue, 'queue'::regclass::oid::bigint)
 $$;
@@ -185,7 +185,7 @@ LANGUAGE sql VOLATILE AS $$
   ) AS past, LATERAL (SELECT first UNION SELECT last) AS d(due) WHERE due IS NOT NULL
 $$;
 
--- Remember how a message ended, as it stood then: who held it goes before `p_by`.
+-- Remember how a message ended, as it was then. Its holder, if it had one, goes before `p_by`.
 CREATE FUNCTION bide._remember_end(q bide.queue, p_message bide.message, p_how integer,
                                    p_moment bigint, p_by text, p_result text DEFAULT NULL)
 RETURNS void LANGUAGE sql VOLATILE AS $$
@@ -291,7 +291,7 @@ BEGIN
   RETURN found;
 END $$;
 
--- Where a message stands in the words of replies: what is delayed and due is ready.
+-- The place of a message in the words of replies: a delayed message that is due is ready.
 CREATE FUNCTION bide._stands(p_message bide.message, p_now bigint,
                              OUT state smallint, OUT due bigint, OUT until bigint, OUT holder text)
 LANGUAGE sql IMMUTABLE AS $$

@@ -1,8 +1,8 @@
 -- Put. Arrays hold a value for each message; an array that is null holds none: then all bodies are
 -- JSON. A single delay is that of all.
 
--- Store one message as most are: in a queue that is there, with an id that is free. Answers the moment
--- of the put; null where nothing was stored, because `_put` has to look at it. It does the same for a
+-- Store one message as most are: in a queue that exists, with an id that is free. Answers the time
+-- of the put; null if nothing was stored, because `_put` has to look at it. It does the same for a
 -- single message in a third of the time.
 CREATE FUNCTION bide._put_one(
   p_queue text, p_now bigint, p_id text, p_is_json boolean, p_data bytea, p_at bigint,
@@ -84,12 +84,12 @@ $$;
 -- With `p_only_seqs` nothing is stored but in the places of these. With `p_latest` each put of an id delays
 -- it, up to so long after the first; what is put while a worker holds the message becomes its successor.
 --
--- Whether they are new or taken, they are locked in the order of their ids, so that nobody waits in a
+-- New or taken, ids are locked in their order, so that transactions do not wait in a
 -- circle. `p_hopeful`: the caller tries again without it after a unique violation, which undoes the
 -- transaction. That takes half of the time where all messages are new.
 --
--- Answers a row for each message that was not stored, or has `p_latest`, with where the one of that id
--- stands, `successor`: when what follows it is due. The last row has the number 0: its `due` is the moment
+-- Answers a row for each message that was not stored, or has `p_latest`, with the place of the one of
+-- that id; `successor`: when its successor is due. The last row has the number 0: its `due` is the time
 -- of the put, its `until` how far the log had come then.
 CREATE FUNCTION bide._put(
   p_queue text, p_now bigint, p_mode text, p_hopeful boolean, p_only_seqs bigint[], p_ids text[],
@@ -117,7 +117,7 @@ BEGIN
     UPDATE queue SET weighted = true
     WHERE id = q.id AND NOT weighted AND EXISTS (SELECT FROM unnest(p_priority) AS p WHERE p > 0);
   END IF;
-  -- Ids that were made here stand close together, and nothing is between them. Of others each is sought
+  -- Ids that were made here are close together, with no other between them. Each other id is sought
   -- by itself: up to version 16 a list of them may be a mere filter.
   IF p_hopeful AND (
     left(p_ids[1], 20) = left(p_ids[cardinality(p_ids)], 20) AND NOT EXISTS (

@@ -9,9 +9,9 @@
 -- `p_floor` is what the caller's last claim answered as `floor`, while it used the same connection:
 -- where to begin to look, so that rows which are deleted, but kept by an old snapshot, are not visited
 -- again and again. It has six numbers: the lowest rank of delayed messages; that of leased ones; a
--- moment; a transaction; the shortest lease of the queue; and 1 if that claim found the condition met that
+-- time; a transaction; the shortest lease of the queue; and 1 if that claim found the condition met that
 -- now follows. Once all transactions have ended that began
--- before that one, nothing can appear before that moment, nor a lease that ends before that moment and
+-- before that one, nothing can appear before that time, nor a lease that ends before that time and
 -- the shortest lease, and the ranks move up to that. Every put begins its transaction, in this sense,
 -- before it reads the clock; what is put for a time that is past says so in `lowered`; and a lease that
 -- is shorter than all before says so in `queue`.
@@ -137,7 +137,7 @@ BEGIN
     due := _next(q, NULL, floors, NULL) / 1000;
     IF due <= moment AND p_count > 0 AND examined = 0
        AND NOT _may_collect(q.id, moment, floors[2]) THEN
-      due := moment + 10;  -- somebody else has locked what is due: look again, but do not spin
+      due := moment + 10;  -- another claim has locked what is due: look again, but do not spin
     END IF;
     until := _asleep(p_process, p_queue, moment);
   END IF;
@@ -228,7 +228,7 @@ BEGIN
   END IF;
   floors[6] := 0;
   IF bound IS NULL OR pg_snapshot_xmin(pg_current_snapshot())::text::bigint < floors[4] THEN
-    RETURN floors;  -- somebody is at work who may still put something before the moment
+    RETURN floors;  -- a transaction is open that may still put a message before that time
   END IF;
   floors[1] := least(bound * 256, (  -- by a later snapshot, which sees all that these have done
     SELECT rank FROM message WHERE queue = q.id AND state = 0
@@ -243,7 +243,7 @@ BEGIN
   RETURN floors;
 END $$;
 
--- What the next claim begins with. With a moment it may become the one to wait for.
+-- What the next claim begins with. With `p_moment`, that may become the time to wait for.
 CREATE FUNCTION bide._bounded(p_floor bigint[], p_moment bigint) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -274,7 +274,7 @@ BEGIN
   END LOOP;
 END $$;
 
--- Whether there is a lease that is over, and that nobody has locked.
+-- Whether a lease is over that no transaction has locked.
 CREATE FUNCTION bide._may_collect(p_queue integer, p_now bigint, p_floor bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN

@@ -1,4 +1,4 @@
--- Claims of limited queues. Each ready message stands in the line of its group, by rank: that is the
+-- Claims of limited queues. Each ready message is in the line of its group, by rank: that is the
 -- index `message_line`. Groups take turns by the number `turn`: the one that is served gets the largest,
 -- and those whose lines were empty enter before it, one behind the other. See bide.model.rank.
 --
@@ -65,8 +65,8 @@ BEGIN
   END IF;
 END $$;
 
--- Where a group is to stand: see `turn`. What changes a group for another reason as well changes this with
--- it: each change leaves a deleted row, which the next claims read while an old snapshot keeps it.
+-- The `standing` that a group is to have: see `turn`. Statements that change a group anyway change it, too:
+-- each change leaves a deleted row, which the next claims read while an old snapshot keeps it.
 CREATE FUNCTION bide._standing(l bide.limited, p_name text, p_running bigint, p_last bigint,
                                p_has_line boolean, p_us bigint) RETURNS smallint
 LANGUAGE sql IMMUTABLE AS $$
@@ -76,7 +76,7 @@ LANGUAGE sql IMMUTABLE AS $$
                ELSE 1 END)::smallint
 $$;
 
--- Put groups where they are to stand. Answers whether one has moved.
+-- Give groups the `standing` that they are to have. Answers whether one has changed.
 CREATE FUNCTION bide._stand(l bide.limited, p_names text[], p_us bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -110,7 +110,7 @@ BEGIN
 END $$;
 
 -- Put messages that are ready, or those that are due, into lines. `places` are locked. Groups whose lines
--- were empty enter in the order of their messages; one that was idle begins anew.
+-- were empty enter in the order of their messages; one that was idle begins again.
 CREATE FUNCTION bide._into_lines(INOUT l bide.limited, p_places tid[], p_us bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

@@ -192,7 +192,7 @@ BEGIN
     IF planned <= us AND p_count > 0 AND examined < reach AND NOT behind
        AND NOT _may_collect(q.id, moment, p_floor[2])
        AND (room > 0 OR coalesce(_opens(l, us) > us, true)) THEN
-      planned := us + 10000;  -- somebody else has locked what is due: look again, but do not spin
+      planned := us + 10000;  -- another claim has locked what is due: look again, but do not spin
     END IF;
     due := -((-planned) / 1000);
     until := _asleep(p_process, q.name, moment);

@@ -10,7 +10,7 @@ BEGIN
 END $$;
 
 -- Do one thing to each message. Answers a row for each that is there: whether it was done, where the
--- message stands now (`state` null: it is gone), and if it was done how far the log had come. If leases
+-- message is now (`state` null: it is gone), and if it was done how far the log had come. If leases
 -- of a limited queue have ended, the last row has the number 0: its `due` is when to claim again. An ack
 -- of which all is done answers no row, where there are no limits, and else always that last row.
 --
@@ -248,7 +248,7 @@ BEGIN
 END $$;
 
 -- Delete up to 1,000 messages and count why. Answers how many, and whether more are left. Each is looked
--- at again when it is locked: somebody may have claimed, moved or changed it meanwhile.
+-- at again when it is locked: it may have been claimed, moved or changed meanwhile.
 CREATE FUNCTION bide._delete_where(
   p_cause text, p_queue text, p_now bigint, p_state integer, p_group text, p_after bigint,
   p_before bigint, p_actor text, OUT count integer, OUT more boolean, OUT place bigint

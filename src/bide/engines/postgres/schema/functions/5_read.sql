@@ -1,6 +1,6 @@
 -- What reads and changes nothing.
 
--- Messages by id. With `p_lock` nobody changes them until the transaction ends, and leases that are over
+-- Messages by id. With `p_lock` they are locked until the transaction ends, and leases that are over
 -- have been taken back before: a successor has another version.
 CREATE FUNCTION bide._find(p_queue text, p_ids text[], p_max_bytes bigint, p_lock boolean,
                            p_now bigint DEFAULT NULL)

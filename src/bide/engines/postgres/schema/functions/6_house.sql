@@ -1,6 +1,6 @@
--- Keeping house, and waking who sleeps.
+-- Housekeeping, and waking processes that sleep.
 
--- Add up the changes of the counters, unless somebody is at it; and forget processes that are gone. A
+-- Add up the changes of the counters, unless another process does; and forget processes that are gone. A
 -- commit that is lost with the power loses nothing: the changes are there again, and not added up.
 CREATE FUNCTION bide._fold() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
@@ -36,8 +36,8 @@ BEGIN
   DELETE FROM lease_end AS e WHERE NOT EXISTS (SELECT FROM limited AS l WHERE l.id = e.limited);
 END $$;
 
--- Say that a process sleeps until a moment unless it is woken, and answer when there is something to
--- claim: what was put since it looked woke nobody.
+-- Note that a process sleeps until a time unless it is woken, and answer when it can claim a message: a put
+-- since it looked did not wake it.
 CREATE FUNCTION bide._sleep(p_process text, p_queue text, p_until bigint, p_floor bigint[])
 RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 DECLARE
@@ -72,7 +72,7 @@ BEGIN
   ON CONFLICT (queue, process) DO UPDATE SET seen = excluded.seen;
 END $$;
 
--- Wake the processes that would sleep past a moment at which something can be claimed: all of them if
+-- Wake the processes that would sleep past the time at which a message can be claimed: all of them if
 -- there are no more than `p_most`, else those that were seen last. One that is gone is woken once.
 CREATE FUNCTION bide._wake(p_process text, p_queue text, p_moment bigint, p_most integer)
 RETURNS void

@@ -32,7 +32,7 @@ BEGIN
   RETURN ceil(extract(epoch FROM due) * 1000);
 END $$;
 
--- An id that nobody has: the microsecond, so that those of one time stand together in the index; the
+-- A new unique id: the microsecond, so that ids of one time are together in the index; the
 -- process, so that two that use `setseed` differ; and a random number, for other stores. A UUID takes
 -- ten times as long, more where the server was built without OpenSSL: it reads a file for each.
 CREATE FUNCTION bide._new_id() RETURNS text LANGUAGE sql VOLATILE AS $$
@@ -42,7 +42,7 @@ $$;
 
 -- Put a message. Without an id it gets one. `on_conflict`: 'keep' the message of that id that is
 -- there, or 'replace' it unless a worker holds it. `latest`: each put of the id delays it, but at most
--- so long after the first; done and leased is what was stored as the successor, whose due time is told.
+-- so long after the first; done and leased: it was stored as the successor, and this is its due time.
 CREATE OR REPLACE FUNCTION bide.put(
   queue text, body json, delay interval DEFAULT NULL, at timestamptz DEFAULT NULL,
   id text DEFAULT NULL, priority integer DEFAULT 0, attempts integer DEFAULT 10,
@@ -112,7 +112,7 @@ CREATE FUNCTION bide._name(p_state smallint) RETURNS text LANGUAGE sql IMMUTABLE
   SELECT ('{delayed,ready,leased,dead,acked,expired}'::text[])[p_state + 1]
 $$;
 
--- Cancel a message that nobody holds. Done: it will not be delivered.
+-- Cancel a message that no worker holds. Done: it will not be delivered.
 CREATE OR REPLACE FUNCTION bide.cancel(queue text, id text) RETURNS bide.outcome
 LANGUAGE sql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
   SELECT (id, coalesce(c.done, false), _name(c.state), to_timestamp(c.due / 1000.0))::outcome
@@ -120,7 +120,7 @@ LANGUAGE sql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
     'cancel', queue COLLATE "C", NULL, ARRAY[id], p_actor => session_user::text) AS c ON true
 $$;
 
--- Move a message that nobody holds to another due time.
+-- Move a message that no worker holds to another due time.
 CREATE OR REPLACE FUNCTION bide.reschedule(queue text, id text, delay interval DEFAULT NULL,
                                 at timestamptz DEFAULT NULL) RETURNS bide.outcome
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$

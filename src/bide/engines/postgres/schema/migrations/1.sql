@@ -1,5 +1,5 @@
--- Tables and views. What changes often is narrow, and all of a message stands in one row. What is longer
--- than some 2 kB is kept apart by PostgreSQL itself, and no claim copies it.
+-- Tables and views. Rows that change often are narrow, and all of a message is in one row. PostgreSQL keeps
+-- values of more than some 2 kB apart by itself, and no claim copies them.
 
 -- One row: which version of these files made the schema.
 CREATE TABLE bide.store (version integer NOT NULL);
@@ -71,7 +71,7 @@ CREATE TABLE bide.message (
   "group"   text COLLATE "C",
   holder    text,
   headers   text,               -- JSON object
-  failures  text,               -- JSON array of [attempt, moment, holder, reason, started]
+  failures  text,               -- JSON array of [attempt, time, holder, reason, started]
   successor text,               -- what a put with `latest` has stored while it was leased, for the time
                                 -- when the lease ends: JSON, with the body in hex
   data      bytea    NOT NULL,  -- the body, byte for byte
@@ -120,7 +120,7 @@ CREATE TABLE bide.ended (
 CREATE INDEX ended_id ON bide.ended (queue, id, seq);
 CREATE INDEX ended_moment ON bide.ended (queue, moment);
 
--- Changes of the counters. Each transaction adds rows of its own, so that nobody waits for another;
+-- Changes of the counters. Each transaction adds rows of its own, so that none waits for another;
 -- `_fold` adds them up in `total` now and then. `hour` is the due time of pending messages in hours,
 -- rounded up, and -1 for everything else.
 CREATE TABLE bide.tally (
@@ -151,8 +151,8 @@ SELECT queue, what, hour, sum(n)::bigint AS n, sum(delta) AS deltas FROM (
   FROM bide.tally LEFT JOIN bide._part ON whole = what
 ) AS both_parts GROUP BY queue, what, hour;
 
--- Who waits for a message, and until when: a put wakes only those who would sleep past its due time. In
--- the place of a queue may stand a queue, a space and an id: who waits for the end of that message.
+-- Processes that wait for a message, and until when: a put wakes only those that would sleep past its due
+-- time. `queue` may be a queue, a space and an id: the process waits for the end of that message.
 CREATE TABLE bide.sleeper (
   process text    NOT NULL,
   queue   text    NOT NULL,
@@ -206,7 +206,7 @@ CREATE INDEX turn_next ON bide.turn (limited, turn, name) WHERE standing = 1;
 CREATE INDEX turn_resting ON bide.turn (limited, last, name) WHERE standing = 2;
 
 -- What happened to groups since the last claim: leases that ended, and messages that came into a line
--- that was empty. Whoever changes a message adds a row, so that nobody waits for a claim.
+-- that was empty. A change of a message adds a row, so that it does not wait for a claim.
 CREATE TABLE bide.lease_end (
   seq     bigint  GENERATED ALWAYS AS IDENTITY,
   limited integer NOT NULL,
