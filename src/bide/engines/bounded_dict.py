@@ -7,14 +7,14 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 MOST = 50_000
-"""How many queues an engine remembers something of."""
+"""The number of queues of which an engine remembers something."""
 
 
 class BoundedDict(OrderedDict[K, V]):
     """Keeps the values that were set last.
 
     Args:
-        most: how many are kept; by default `MOST`.
+        most: the number of values to keep; by default `MOST`.
 
     Example:
         >>> known = BoundedDict(2)

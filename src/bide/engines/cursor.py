@@ -8,7 +8,7 @@ from bide.model.message import State
 
 
 class Budget:
-    """How many bytes of messages a reply still takes. The first message always fits.
+    """The bytes of messages that a reply can still take. The first message always fits.
 
     Example:
         >>> budget = Budget(10)
@@ -72,7 +72,7 @@ def cursor_after(phase: int, rank: int, seq: int) -> str:
 
 
 def position(cursor: str | None) -> tuple[int, tuple[int, int]]:
-    """Return the phase of a cursor, and the rank and sequence number it stands at.
+    """Return the phase of a cursor, and its rank and sequence number.
 
     Raises:
         InvalidArgument: when no scan made this cursor.

@@ -32,14 +32,14 @@ def findings(
 
 
 LONGEST = 20.0
-"""For how many seconds at most messages are looked at, unless all are to be."""
+"""The maximum time to read messages, in seconds, unless all are to be read."""
 
 EXAMPLES = 3
-"""How many messages that cannot be read are named; then the others are not looked at."""
+"""The maximum number of unreadable messages that are named; after them reading stops."""
 
 Examine = Callable[[SplitResult, float], Sequence[Finding]]
-"""What the module `doctor` of an engine offers as `examine`: it gets the URL, and for how many
-seconds to look at messages. It changes nothing in the store."""
+"""`examine` of the module `doctor` of an engine: it gets the URL, and the seconds for which to read
+messages. It changes nothing in the store."""
 
 
 def examine(url: str, longest: float = LONGEST) -> list[Finding]:
@@ -47,7 +47,7 @@ def examine(url: str, longest: float = LONGEST) -> list[Finding]:
 
     Args:
         url: of the store.
-        longest: for how many seconds at most messages are looked at.
+        longest: the maximum time to read messages, in seconds.
 
     Raises:
         InvalidArgument: the URL is wrong.

@@ -102,9 +102,9 @@ class Limiter:
         self.running -= count
 
     def freed(self, group: Group, due: int) -> int:
-        """Return when the last limit let a message of a group go that is to be served.
+        """Return when limits stopped holding back the next message of a group.
 
-        0: none has held it since it was `due`.
+        0: no limit has held it back since it was `due`.
         """
         reopens = -(-max(self.reopens, self.reopens_for(group)) // 1000)
         freed = max(self.limits.freed, group.freed, reopens)

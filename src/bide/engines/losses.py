@@ -45,7 +45,7 @@ def counted() -> dict[str, int]:
 
 @contextmanager
 def listening(told: Callable[[], object]) -> Iterator[None]:
-    """Call `told` at each loss, in whatever thread found it."""
+    """Call `told` at each loss, in the thread that found it."""
     with _lock:
         _listeners.append(told)
     try:

@@ -19,7 +19,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     """What an engine can do, as data: callers ask here, never for the engine's name."""
 
     durable: bool = True
-    """What was confirmed survives the death of every process."""
+    """Confirmed changes survive the death of every process."""
     shared: bool = True
     """Several processes can use one store at a time."""
     caller_time: bool = True
@@ -28,9 +28,9 @@ class Capabilities(msgspec.Struct, frozen=True):
     """A scan by the beginning of an id reads only messages whose id begins so."""
     priorities: bool = True
     precision_ms: int = 1
-    """How fine its moments are."""
+    """The precision of its times."""
     resends: bool = False
-    """After a lost connection it finds out itself what was carried out: nobody else repeats."""
+    """After a lost connection it finds out itself what was executed: callers need not repeat."""
     recovers: bool = False
     """After an interrupt, the next call of `execute` gives back what a claim has brought."""
     takes_back: bool = False
@@ -47,16 +47,16 @@ class PartlyDone(StoreError):
 
 
 class Notifier(Protocol):
-    """A hint from process to process: something in a queue is claimable from a moment on.
+    """Hints from process to process: a message of a queue can be claimed from a time on.
 
-    Hints may be lost or come for nothing; a claim that waits looks again by itself now and then.
+    Hints may be lost or come for nothing; a waiting claim looks again by itself now and then.
     """
 
     def listen(self) -> list[tuple[str, int]]:
         """Block until hints come, and return them; an empty list once the notifier is closed."""
 
     def decline(self, queue: str, wake: int) -> None:
-        """Nobody here waits for the queue of a hint: pass it on, if others were not told of it."""
+        """Pass on a hint, unless all processes got it: no claim here waits for its queue."""
 
     def close(self) -> None:
         """Stop listening: `listen` returns."""
@@ -65,7 +65,7 @@ class Notifier(Protocol):
 class Engine(Protocol):
     """Executes batches of commands. Blocking, single-threaded, and it knows no clock but its own.
 
-    Whoever holds an engine sees to it that one thread at a time calls it; `bide.lane` does.
+    Its owner must let only one thread at a time call it; `bide.lane` does.
     """
 
     @property
@@ -90,11 +90,11 @@ class Engine(Protocol):
     def reader(self) -> "Engine | None":
         """Return a second engine on the same store that only reads and waits for no writer.
 
-        `None` when this kind of store has no such thing; reads then go through this one.
+        `None` if this kind of store has none; reads then go through this one.
         """
 
     def notifier(self) -> Notifier | None:
-        """Return a way to hear of changes by other processes, if the store is shared.
+        """Return a notifier of changes by other processes, if the store is shared.
 
         `execute` tells the notifiers of other processes when messages can be claimed earlier.
         """

@@ -126,7 +126,7 @@ def _target(scheme: str) -> str | None:
 
 
 def _after_host(parts: SplitResult) -> list[str]:
-    """Return what stands behind the host, without the values of options, which may have an @."""
+    """Return the parts behind the host, without the values of options, which may have an @."""
     return [parts.path, parts.fragment, *(name for name, _ in parse_qsl(parts.query, True))]
 
 

@@ -35,7 +35,7 @@ def from_url(parts: SplitResult) -> Callable[[], HttpEngine]:
 
 
 def address_of(parts: SplitResult) -> tuple[Address, float]:
-    """Return what a URL says: where the server is, and how many seconds to wait for it.
+    """Return the address of the server in a URL, and the seconds to wait for it.
 
     Raises:
         InvalidArgument: when the URL is of another form.

@@ -1,4 +1,4 @@
-"""Requests that are no commands, and what an answer stands for that is no success."""
+"""Requests that are no commands, and the exceptions of answers that report an error."""
 
 from http import HTTPStatus
 from typing import Any
@@ -23,13 +23,13 @@ _OF_STATUS: dict[int, type[BideError]] = {
 
 
 def error_named(name: str | None) -> type[BideError]:
-    """Return the exception of a name, or what stands for any other."""
+    """Return the exception of a name; `StoreError` if bide has none of that name."""
     found: Any = getattr(errors, name, None) if name in errors.__all__ else None
     return found or StoreError
 
 
 def error_of(status: int, name: str | None) -> type[BideError]:
-    """Return the exception of an answer: the one that it names, or what its status stands for."""
+    """Return the exception of an answer: the one that it names, else that of its status."""
     if name in errors.__all__:
         return error_named(name)
     # Any server on the way may fail after bide's own has done what was asked.
@@ -37,7 +37,7 @@ def error_of(status: int, name: str | None) -> type[BideError]:
 
 
 def refusal(address: Address, status: int, answer: bytes) -> BideError:
-    """Return what a problem document stands for."""
+    """Return the error of a problem document."""
     try:
         problem = msgspec.json.decode(answer, type=_Problem)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -24,7 +24,7 @@ class Address(NamedTuple):
     host: str
     port: int | None
     path: str
-    """What stands before /v1, behind a proxy."""
+    """The part of the path before /v1, behind a proxy."""
     token: str
     ca: str | None = None
     """A file with the certificates to trust, instead of the system's."""
@@ -118,8 +118,8 @@ class Connection:
         if method != "GET":
             return OutcomeUnknown(f"{said}; it may have done what was asked")
         if self._address.tls:
-            mend = "if it wants a client certificate, add ?cert=FILE&cert_key=FILE to the URL"
-            return StoreUnavailable(f"{said}; {mend}")
+            fix = "if it wants a client certificate, add ?cert=FILE&cert_key=FILE to the URL"
+            return StoreUnavailable(f"{said}; {fix}")
         return StoreUnavailable(f"{said}; {RUNNING}")
 
     def shutdown(self) -> None:
@@ -158,11 +158,11 @@ class Connection:
             if kept and isinstance(error, ConnectionError):
                 # The server closed it meanwhile, and executes no request of which it has a part.
                 return self._send(method, path, data, kind)
-            mend = RUNNING
+            fix = RUNNING
             if isinstance(error, ssl.SSLCertVerificationError):
-                mend = "name the certificate of its authority with ?ca=FILE"
+                fix = "name the certificate of its authority with ?ca=FILE"
             raise StoreUnavailable(
-                f"{self._address.shown} cannot be reached: {_words(error)}; {mend}"
+                f"{self._address.shown} cannot be reached: {_words(error)}; {fix}"
             ) from error
         return None
 

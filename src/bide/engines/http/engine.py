@@ -27,7 +27,7 @@ class _Batch(msgspec.Struct):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """Stands for the reply of a command that was not carried out."""
+    """The reply of a command that was not executed."""
 
     error: str
     """The name of the exception that bide raises."""
@@ -58,8 +58,8 @@ class HttpEngine:
         timeout: seconds to wait for an answer.
 
     Raises:
-        StoreUnavailable: nobody answers there.
-        StoreError: whoever answers is no server of bide's, or refuses the token.
+        StoreUnavailable: no server answers there.
+        StoreError: the server is not bide's, or refuses the token.
     """
 
     def __init__(self, address: Address, timeout: float = 30.0) -> None:
@@ -113,7 +113,7 @@ class HttpEngine:
         raise PartlyDone(outcomes)
 
     def _again(self, commands: Sequence[Command], now: int | None) -> Sequence[Reply | BideError]:
-        """Return the reply or the error of each command: others of its batch were carried out."""
+        """Execute commands whose batch was executed in part; return the reply or error of each."""
         try:
             return self.execute(commands, now)
         except PartlyDone as partly:
@@ -157,7 +157,7 @@ def _put_off(command: Command, reply: Reply | BideError) -> bool:
 
 
 def _shifted(reply: Reply | Part | Undone, ahead: int) -> Reply | Part | Undone:
-    """Return a reply whose moment to wake up is one of this machine's clock."""
+    """Return a reply whose time to wake up is one of this machine's clock."""
     if isinstance(reply, (Outcomes, Settings)) and reply.wake is not None:
         return msgspec.structs.replace(reply, wake=reply.wake + ahead)
     return reply

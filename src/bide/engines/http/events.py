@@ -21,7 +21,7 @@ class EventStream:
 
     Args:
         address: of the server.
-        query: of what to hear, as in `/v1/events?query`.
+        query: selects the events, as in `/v1/events?query`.
         silence: seconds after which a server that says nothing is given up.
     """
 

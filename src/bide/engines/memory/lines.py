@@ -1,6 +1,6 @@
 """A limited queue of the memory engine: the lines of its groups, and whose turn it is.
 
-Each ready message stands in the line of its group, by rank. Groups take turns: a claim serves the
+Each ready message is in the line of its group, by rank. Groups take turns: a claim serves the
 first message of the group with the smallest number, and gives the group the largest one. A group
 whose line was empty enters right before the group that was served last, so it waits for at most
 one message of each other group; several enter one behind the other. Messages without a group are a
@@ -157,7 +157,7 @@ class Lines(limiter.Limiter):
         return (group for group in groups if not self.is_full(group))
 
     def freed_at(self, record: Record) -> int:
-        """Return when the last limit let a record go that is to be served: see `freed`."""
+        """Return when limits stopped holding back a record that is served next: see `freed`."""
         return self.freed(self._group(record), record.due)
 
     def opens(self) -> int | None:

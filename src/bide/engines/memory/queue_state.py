@@ -107,7 +107,7 @@ class QueueState:
         self.delay(record, due)
 
     def edit(self, record: Record, edit: Edit, due: int | None) -> None:
-        """Change what a command names; with a due time, the record is planned anew."""
+        """Change what a command names; with a due time, plan the record again."""
         if due is not None:
             self.plan(record, due)
         if edit.data is not UNSET:
