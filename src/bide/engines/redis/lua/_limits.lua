@@ -224,8 +224,8 @@ function end_lease(r, name)
   write_group(g)
 end
 
--- Returns from when on a claim gets something of what is in line, in microseconds; nil: not before
--- a lease has ended.
+-- Returns the time from which a claim gets a message that is in line, in microseconds; nil: not
+-- before a lease has ended.
 function opens()
   if is_full() then return nil end
   local own = max(now_us, rate > 0 and last + rate or 0)
@@ -242,7 +242,7 @@ function opens_next()
   return us and ceil(us / 1000) or null
 end
 
--- Returns by how many the lines differ from what is ready and leased.
+-- Returns by how many entries the lines differ from the ready and leased messages.
 function count_lines(ready, leased)
   if lining then return 0 end
   local waiting, runs = call('ZLEXCOUNT', LINES, '[w', '(x'), call('ZLEXCOUNT', LINES, '[r', '(s')
@@ -307,7 +307,7 @@ function rate_allows() return rate == 0 or last + rate <= now_us end
 
 function may_serve(g) return not is_group_full(g, g.runs) and opens_for(g) <= now_us end
 
--- A message of a group is served; returns when the last limit let it go, in milliseconds.
+-- A message of a group is served; returns when limits stopped holding it back, in milliseconds.
 function note_served(g)
   local since = max(freed, g.freed, ceil(max(rate > 0 and last + rate or 0, opens_for(g)) / 1000))
   turn = (floor(turn / GAP) + 1) * GAP
@@ -350,8 +350,8 @@ local function set_lining(place)
   if place then call('HSET', META, 'lining', place) else call('HDEL', META, 'lining') end
 end
 
--- Removes some of the lines that were there before, then lines up some of what was leased or ready before
--- the queue was limited; returns whether some of what was leased is still missing.
+-- Removes some of the former lines, then lines up some of the messages that were leased or ready before
+-- the queue was limited; returns whether leased ones are still missing.
 function line_up_step()
   local what, first, order = match(lining, '^(%a+) (%d+) ?(%x*)$')
   if what == 'former' then

@@ -51,7 +51,7 @@ local read_limits, find_line, enter_line, leave_line, end_lease, drop_line, begi
 local actor  -- who gave the command, if it says so
 local rows   -- of the call at hand, the member of each message in FORWARDED; nil: it is not from an outbox
 
--- Looks up what is not there yet while the library is loaded.
+-- Looks up functions that do not exist yet while the library is loaded.
 local function prepare()
   call, sub, find, match, format = redis.call, string.sub, string.find, string.match, string.format
   floor, ceil, max, min, concat, null = math.floor, math.ceil, math.max, math.min, table.concat, cjson.null
@@ -74,7 +74,7 @@ local function flag(letter, is)
   call('HSET', META, 'flags', flags)
 end
 
--- Lets the keys of a queue that is not there expire after a week. Until then the number of changes goes
+-- Lets the keys of a queue that does not exist expire after a week. Until then the number of changes goes
 -- on, so clients see that a deleted queue was not lost; and a put finds the lanes that wait.
 local function expire_keys()
   for _, key in ipairs({META, WAITERS}) do call('EXPIRE', key, 604800) end
@@ -127,7 +127,7 @@ local function finish(...)
   return remember(answer(...))
 end
 
--- Begins a call; returns what it answers at once, if it does.
+-- Begins a call; returns its reply if the call ends here.
 local function begin(keys, args)
   if not call then prepare() end
   ARGV = args

@@ -25,7 +25,7 @@ local function remember_end(r, how, by, result)
   end
 end
 
--- Forgets what was remembered long enough, 1000 ids at most.
+-- Deletes ends that were remembered for long enough, of 1000 ids at most.
 function forget_ends()
   read_ends_settings()
   local old = call('ZRANGEBYSCORE', ENDINGS, '-inf', int(now - max(history, results)), 'LIMIT', 0, 1000)
@@ -127,7 +127,7 @@ end
 
 local function to_ready(r) move(r, READY, ready_rank(r)) end
 
--- Sets when a message is due, and lets it expire as its put asked, from then on.
+-- Sets the due time of a message; the time from there until it expires stays the same.
 local function plan(r, due)
   if r.expires and r.planned then r.expires = r.expires + r.due - r.planned end
   r.planned, r.asked, r.due = nil, nil, due
@@ -167,7 +167,7 @@ local function set_group(r, group)
   r.group = group
 end
 
--- Lets the successor take the place of a message whose lease ends, however: that is counted before.
+-- Replaces a message whose lease ends by its successor. The caller has counted the end before.
 local function follow(r)
   local s = parse(r.id, r.successor)
   if not s then return repair(r, r.successor) end
@@ -289,7 +289,7 @@ local function drop(ids, how)
   if #entries > 0 then call('ZREM', GROUPS, unpack(entries)) end
 end
 
--- Deletes what was kept for long enough: every change of a queue begins with this.
+-- Deletes messages that were kept for long enough: every change of a queue begins with this.
 function forget()
   local day = 86400000
   for state, lasts in pairs({acked = keep, expired = max(keep, day)}) do

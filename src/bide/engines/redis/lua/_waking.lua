@@ -69,7 +69,7 @@ local function tell_first(moment)
   return lane
 end
 
--- Lets a lane lead that waits no longer behind others, and another one be its deputy.
+-- Makes a lane, which is not among the waiters any more, the leader, and the first waiter its deputy.
 local function lead(lane, moment)
   leader, lead_at = lane, moment
   call('HSET', META, 'leader', int(moment) .. ' ' .. lane)

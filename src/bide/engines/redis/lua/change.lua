@@ -15,7 +15,7 @@
 --   repair      make a dead letter of what a claim has leased and its client cannot read
 -- Reply: [now, change, [outcome of each], nexts]; the state of a message that no worker holds and whose record
 --   cannot be read is `unreadable`; nexts: of a limited queue, for each whether its lease was ended, and
---   when a claim gets something then of what is ready, or null if that is not before a lease ends
+--   when a claim then gets a ready message, or null if that is not before a lease ends
 local verb, moment, still, reason
 
 local function do_it(r, token)
@@ -198,9 +198,9 @@ define('edit', {}, function() return change_each(ARGV[9], 16, 2, edit, '') end)
 
 -- sweep: delete, or count, messages that a rule names, a slice at a time.
 -- ARGV 8 which, one or several: see ranges; or group
---     9 after, 10 before: bounds of due, or empty; before, of what has ended: of the end
+--     9 after, 10 before: bounds of due, or empty; of ended messages, 10 bounds the time of the end
 --     11 group, or empty; 12 limit; 13 cursor: of the slice before (of a group), or empty
---     14 count: what the deleted ones are counted as, or empty; 15 delete: 1, else only count
+--     14 count: the counter of the deleted ones, or empty; 15 delete: 1, else only count
 --     16 actor: who gives the command, or empty
 -- Reply: [now, change, how many, cursor or null]
 define('sweep', {'allow-oom'}, function()

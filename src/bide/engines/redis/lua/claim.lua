@@ -1,5 +1,5 @@
--- claim: lease the next due messages. Takes back leases that are over, and expires what is too late.
--- A claim of many comes in slices, so that no slice holds the server for long.
+-- claim: lease the next due messages. Takes back leases that are over, and expires late messages.
+-- A claim of many comes in slices, so that no slice blocks the server for long.
 -- ARGV 8 count: how many are still wanted; 9 lease: milliseconds; 10 holder
 --     11 token: of the slice before, or empty; 12 bytes: how large the reply may become
 --     13 1 over several shards: lease the first ready ones, and nothing else; else empty
@@ -8,7 +8,7 @@
 -- Reply: [head, ids, records]; head is:
 --   [now, change, token, until, whether the queue keeps results, next or null,
 --   more slices to come, [[id, attempts, last holder] of each that is dead now, since its lease ended],
---   of a limited queue: [when the last limit let each message go, or 0], whether due messages are in no line]
+--   of a limited queue: [when limits stopped holding back each message, or 0], whether due ones are in no line]
 local SLICE = 500
 local lease_token, until_, wanted, ids, texts, left, examined, let_go
 local held, ends, mark, score  -- what is leased at once: of LEASES, of LEASED, and what all have in common
@@ -121,7 +121,7 @@ local function due_of(set, most)
   return call('ZRANGEBYSCORE', DELAYED, '-inf', due_by_now(), 'LIMIT', 0, most)
 end
 
--- Leases what is due.
+-- Leases due messages.
 local function take_due()
   local limit, full, set = min(wanted, SLICE), false, DELAYED
   if has('w') or call('EXISTS', READY) == 1 then

@@ -1,11 +1,11 @@
--- configure: set what is given.
--- ARGV 8 paused: 0 or 1, or empty; 9 keep: milliseconds, or empty; 10 who does it, or empty; 11 how
+-- configure: change the given settings.
+-- ARGV 8 paused: 0 or 1, or empty; 9 keep: milliseconds, or empty; 10 actor, or empty; 11 how
 -- many pauses are remembered; 12 history, 13 result_ttl: milliseconds, or empty; 14 limit, 15 rate,
 -- 16 group_limit, 17 group_rate, or empty
 -- Reply: [now, change, paused, keep, whether something may be claimed now, history, result_ttl, limit,
 --   rate, group_limit, group_rate]
 
--- Notes that a pause begins or ends: [since, until or null, who or null] of each.
+-- Notes that a pause begins or ends: [since, until or null, actor or null] of each.
 local function note(begins)
   local pauses = cjson.decode(call('HGET', META, 'pauses') or '[]')
   if begins then

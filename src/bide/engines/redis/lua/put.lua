@@ -49,7 +49,7 @@ local function store(order, id, text, since)
   return DELAYED
 end
 
--- Sets when the message at hand is due, whose id was first put then, as its record says. Returns when.
+-- Sets the due time of the current message, whose id was first put at `created`. Returns when that was.
 local function bound(created)
   local first = tonumber(created) or 0
   if first == 0 then created = new_created end

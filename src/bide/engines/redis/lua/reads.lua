@@ -13,7 +13,7 @@ define('find', {'no-writes'}, function()
   return {answer(), texts, leases}
 end)
 
--- count: how many messages are where, and what has become of all others.
+-- count: the number of messages in each state, and the counters of what happened to all others.
 -- Reply: [now, change, delayed, ready, leased, dead, kept, paused, keep, oldest or null, strays, counters,
 --   history, result_ttl, [limit, rate, group_limit, group_rate]]
 
@@ -70,7 +70,7 @@ local function is_sound(sets, set, member, rank)
   return r.group == '' or call('ZSCORE', GROUPS, r.group .. '\1' .. member) ~= false
 end
 
--- Adds up the bytes of what is remembered of ended messages, of up to 200 ids from an offset on.
+-- Adds up the bytes of the ends that are remembered, of up to 200 ids from an offset on.
 local function weigh_ends(offset)
   local ids = call('ZRANGE', ENDINGS, offset, offset + 199)
   for _, id in ipairs(ids) do bytes = bytes + #id + call('HSTRLEN', ENDED, id) end
