@@ -19,7 +19,7 @@ FORMS: dict[str, type] = {
 
 
 def results(kind: type) -> dict[str, str]:
-    """Return what the type variables of the classes above stand for."""
+    """Return the values of the type variables of the classes above."""
     found: dict[str, str] = {}
     for base in getattr(kind, "__orig_bases__", ()):
         names = getattr(get_origin(base), "__parameters__", ())
