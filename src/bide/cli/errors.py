@@ -188,7 +188,7 @@ class StopRequest(SimpleQueue[None]):
     """
 
     def is_set(self) -> bool:
-        """Tell whether somebody asked to stop."""
+        """Tell whether a stop was requested."""
         return not self.empty()
 
     def set(self) -> None:
@@ -196,7 +196,7 @@ class StopRequest(SimpleQueue[None]):
         self.put(None)
 
     def wait(self, seconds: float) -> bool:
-        """Wait until somebody asks to stop, at most so long; return whether somebody has."""
+        """Wait up to `seconds` for a request to stop; return whether there is one."""
         with suppress(Empty):
             self.put(self.get(timeout=seconds))
         return self.is_set()

@@ -177,7 +177,7 @@ def print_outcomes(
     all_done = True
     for outcome in outcomes:
         all_done = all_done and outcome.done
-        why = "" if outcome.done else standing(out, outcome, as_seen=as_seen)
+        why = "" if outcome.done else sentence_of(out, outcome, as_seen=as_seen)
         if not out.terminal:
             columns = verb if outcome.done else "no", outcome.state or "gone", why
             out.line(outcome_json(outcome), outcome.id, *columns)
@@ -198,7 +198,7 @@ def moment_of(out: Output, ms: int) -> str:
     return local(ms) if out.terminal else iso(ms)
 
 
-def standing(out: Output, outcome: Outcome, name: str = "it", *, as_seen: bool = False) -> str:
+def sentence_of(out: Output, outcome: Outcome, name: str = "it", *, as_seen: bool = False) -> str:
     """Return the state of a message as a sentence.
 
     Args:

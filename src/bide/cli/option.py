@@ -53,7 +53,7 @@ def moment(name: str, help: str) -> Decorator:
     """Take a time."""
     instead = "--delay" if name == "--at" else ""
     return click.option(
-        name, type=lambda text: read_moment(text, instead), metavar="MOMENT", help=help
+        name, type=lambda text: read_moment(text, instead), metavar="DATETIME", help=help
     )
 
 

@@ -322,7 +322,7 @@ def table_of(
     """Return a table that fits into a width, and the names of the columns that were left out.
 
     The last column that may be cut is cut first. If that is not enough, columns are left out; then
-    names that nobody needs to copy are cut further.
+    names that users need not copy are cut further.
 
     Args:
         columns: the columns, in order.

@@ -30,7 +30,7 @@ PAID = 0.78
 RACES = 0.04
 """The share that is paid within 10 ms of its timeout, before or after it."""
 RUSHES = (0.4, 0.55, 0.7)
-"""When, as parts of the whole time, many orders come that all time out at the same moment."""
+"""When, as parts of the whole time, many orders come that all time out at the same time."""
 
 BATCH = 10
 """The maximum number of orders that a worker claims at a time."""

@@ -30,7 +30,7 @@ def cancel(
 ) -> bool:  # fmt: skip
     """Cancel messages that no worker holds.
 
-    By id, or by a rule. A confirmed cancel is final; one by a rule with --undo can be taken back
+    Give ids, or a rule. A confirmed cancel is final; one by a rule with --undo can be taken back
     for ten minutes. The exit code is 1 if one of the messages was not cancelled (a worker holds it,
     it is dead, it does not exist), or if the rule found nothing.
 

@@ -118,8 +118,8 @@ def end_line(end: End) -> list[Part]:
 def history(store: Store, out: Output, queue: str, id: str) -> bool:
     """Show how messages with an id have ended, the newest first.
 
-    For as long as the queue remembers it: see `bide set --history`. In a pipe, each line is: how,
-    when, by whom, attempts. The exit code is 1 if nothing is remembered.
+    The queue remembers it for the time of `bide set --history`. In a pipe, each line is: how, when,
+    by whom, attempts. The exit code is 1 if nothing is remembered.
 
     \b
     Example:
@@ -147,8 +147,8 @@ def history(store: Store, out: Output, queue: str, id: str) -> bool:
 def result(store: Store, out: Output, queue: str, id: str, wait: float | None) -> bool:
     """Print the result of a message: what its handler returned, as JSON.
 
-    For as long as the queue remembers it: see `bide set --result-ttl`. The exit code is 1 if there
-    is none: the message has not ended, it died, expired, was cancelled, or nothing is remembered.
+    The queue remembers it for the time of `bide set --result-ttl`. The exit code is 1 if there is
+    none: the message has not ended, it died, expired, was cancelled, or nothing is remembered.
 
     \b
     Example:

@@ -10,7 +10,7 @@ from msgspec import UNSET
 from bide.cli import option
 from bide.cli.errors import usage_error
 from bide.cli.input import CHUNK, Form, check_size, read_body
-from bide.cli.message_output import outcome_json, print_outcomes, standing, state_and_due
+from bide.cli.message_output import outcome_json, print_outcomes, sentence_of, state_and_due
 from bide.cli.option import Decorator, together
 from bide.cli.output import DONE, NOT_DONE, Bar, Output, plural, warn
 from bide.cli.store import Store, on_any_store, on_store, refuse_own
@@ -145,7 +145,7 @@ def put(
 def _print(out: Output, outcome: Outcome, on_conflict: str, *, as_seen: bool) -> None:
     kept = on_conflict == "keep"
     verb = "kept the existing message" if kept else "not replaced"
-    why = f"{verb}: {standing(out, outcome, outcome.id, as_seen=as_seen)}"
+    why = f"{verb}: {sentence_of(out, outcome, outcome.id, as_seen=as_seen)}"
     if out.as_json:
         out.json(outcome_json(outcome))
     elif not out.terminal:

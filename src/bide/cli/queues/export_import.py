@@ -50,7 +50,7 @@ def export(store: Store, out: Output, queue: str, output: str) -> None:
 
 @contextmanager
 def opened(output: str) -> Iterator[IO[str]]:
-    """Open a file that takes its name when it is complete; before, what bears the name stays."""
+    """Open a file that replaces an existing one of its name only when it is complete."""
     path = Path(output)
     if output == "-" or (path.exists() and not path.is_file()):  # such as a pipe
         with click.open_file(output, "w", encoding="utf-8") as file:

@@ -130,7 +130,7 @@ def forward(database: str, url: str | None, once: bool, log_json: bool) -> None:
     postgresql://user@host/shop or sqlite:///shop.db; the environment variable BIDE_OUTBOX keeps a
     password off the command line. The tables are made if they are not there.
 
-    Of several of these processes one forwards, and when it dies, another goes on. Nothing is lost
+    If several of these processes run, one forwards; when it dies, another goes on. Nothing is lost
     or doubled. What the store refuses goes to the table bide_outbox_dead. bide worker --outbox does
     the same beside its handlers.
 

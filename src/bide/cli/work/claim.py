@@ -9,7 +9,7 @@ import click
 
 from bide.cli import option
 from bide.cli.errors import usage_error
-from bide.cli.message_output import as_json, body_bytes, body_line, standing
+from bide.cli.message_output import as_json, body_bytes, body_line, sentence_of
 from bide.cli.output import ID, TEXT, Column, Output, warn
 from bide.cli.store import Store, on_any_store
 from bide.cli.times import local, relative, rounded
@@ -101,7 +101,7 @@ def claim(
     out.flush()
     lost = [outcome for outcome in orders.ack(deliveries) if not outcome] if ack else []
     for outcome in lost:
-        warn(f"not acked, the lease had ended: {standing(out, outcome, outcome.id)}")
+        warn(f"not acked, the lease had ended: {sentence_of(out, outcome, outcome.id)}")
     return not lost
 
 

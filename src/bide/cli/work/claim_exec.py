@@ -122,7 +122,7 @@ class CommandConsumer(Consumer):
         return RELEASE
 
     async def _handle(self, one: Handling) -> None:
-        with tempfile.TemporaryFile() as body:  # a pipe would need somebody to feed it
+        with tempfile.TemporaryFile() as body:  # a pipe would need a writer
             body.write(body_bytes(one.message))
             body.seek(0)
             # In a group of its own, so that what the shell starts can be stopped with it.
@@ -232,5 +232,5 @@ def _signal(process: Process, number: int) -> bool:
 async def _ended(process: Process) -> None:
     """Wait until nothing of a command is left."""
     await process.wait()
-    while _signal(process, 0):  # noqa: ASYNC110  (nothing tells of the end of a group)
+    while _signal(process, 0):  # noqa: ASYNC110  (the end of a group sends no event)
         await asyncio.sleep(PAUSE)

@@ -145,10 +145,10 @@ def workers() -> None:
 def list_(store: Store, out: Output) -> None:
     """List the worker processes that report that they are alive.
 
-    With the number of messages that they handle of the number that they can, and the message that
-    they have handled for the longest time. In a pipe, each line is: name, messages that it handles,
-    the longest of them, for how many milliseconds, milliseconds that its report is overdue, queues
-    with commas between them.
+    Each line shows how many messages the process handles and how many it can, and the message that
+    has run longest. In a pipe, each line is: name, messages that it handles, the longest of them,
+    its milliseconds so far, milliseconds that its report is overdue, queues with commas between
+    them.
 
     \b
     Example:
