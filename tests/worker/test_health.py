@@ -144,7 +144,7 @@ def test_a_process_that_is_not_heard_of_or_is_stuck_is_not_well() -> None:
         told = "all places of q, r are taken by handlers that do not return"
         assert supervisor.trouble() == f"process 1: {told}"
         process.heard -= 11
-        assert supervisor.trouble() == "the event loop of process 1 stands still"
+        assert supervisor.trouble() == "the event loop of process 1 is blocked"
         supervisor.stop()
         await asyncio.wait([process.over])
 

@@ -94,14 +94,14 @@ def tally(acked: int, running: int = 0) -> dict[str, Tally]:
 
 def test_what_a_process_has_told_last_stays_when_it_ends() -> None:
     gathered = Totals()
-    gathered.told("first", "", tally(5, 1))
-    gathered.told("second", "", tally(7, 1))
-    gathered.told("first", "", tally(6, 2))
+    gathered.report("first", "", tally(5, 1))
+    gathered.report("second", "", tally(7, 1))
+    gathered.report("first", "", tally(6, 2))
     assert gathered.tallies() == tally(13, 3)
     gathered.ended("first")
     gathered.ended("first")
     assert gathered.tallies() == tally(13, 1)
-    gathered.told("first", "", tally(1))
+    gathered.report("first", "", tally(1))
     assert gathered.tallies() == tally(14, 1)
 
 
@@ -111,7 +111,7 @@ def test_nothing_is_read_before_a_process_has_told_where() -> None:
 
 def test_a_store_of_each_process_alone_has_no_counts() -> None:
     gathered = Totals()
-    gathered.told("first", "memory://", tally(1))
+    gathered.report("first", "memory://", tally(1))
     assert gathered.counts() == {}
     gathered.close()
 

@@ -102,7 +102,7 @@ def test_a_store_that_is_away_is_told_once_and_looked_at_again(
     store.engine.fail(bide.StoreUnavailable("away"), times=2)
     assert store.take("web1:7") == store.take("web1:7") == {}
     assert caplog.text.count("cannot be looked for: away") == 1
-    assert store.take("web1:7") == {"web1:7": "somebody"}
+    assert store.take("web1:7") == {"web1:7": "an unknown user"}
     nowhere = StopRequests(lambda: None)
     assert asyncio.run(nowhere.take(["web1:7"])) == {}
 

@@ -272,7 +272,7 @@ def look_further(
     Args:
         queue: its name in the store.
         id: of the message; `None`: of no message.
-        told: what the store knows.
+        told: the explanation of the store.
         around: whether to look at workers and subscriptions.
         present: holders that claim through this server, and their queues.
     """

@@ -35,10 +35,10 @@ SENDERS: list[Sender] = []
 they yield the put as it is to be sent."""
 
 library = API
-"""Until this module is loaded, nobody wants spans of puts. An integration sets its own."""
+"""Until this module is loaded, puts have no spans. An integration sets its own."""
 
 none_until = -1.0
-"""Puts look for nobody who wants spans before this, by the monotonic clock: there was none."""
+"""Until this time, by the monotonic clock, puts do not look for a tracer: there was none."""
 
 
 def tracer() -> "Tracer | None":

@@ -119,7 +119,7 @@ class Histogram(Stats, gc=False, array_like=True):
 
 
 class Longest(Stats, gc=False, array_like=True):
-    """For how long the longest one has lasted; of several processes, the longest of all.
+    """The seconds of the longest one; several processes add up to the longest of all.
 
     Example:
         >>> Longest(3.0).plus(Longest(5.0)).seconds

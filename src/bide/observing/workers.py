@@ -29,7 +29,7 @@ from bide.observing.heartbeat import (
 )
 
 Span = tuple[float, float]
-"""From when to when, in Unix milliseconds."""
+"""Start and end, in Unix milliseconds."""
 
 VALID = 60_000
 """Milliseconds after which a request is void: the name may belong to another process by then."""
@@ -45,7 +45,7 @@ class WorkerProcess(msgspec.Struct, frozen=True, omit_defaults=True):
     busy: dict[str, Busy] = {}
     """How many messages of each queue it handles, and the one that it has handled for longest."""
     silent: int | None = None
-    """For how many milliseconds its report has been overdue."""
+    """Milliseconds for which its report has been overdue."""
     stops: str | None = None
     """The queue in which a request to replace it is put; `None`: it has no supervisor, such as a
     program that claims by itself."""
@@ -75,8 +75,8 @@ def list_workers(
     """Read the reports of worker processes, sorted by holder.
 
     Several reports of a register may be about one holder, such as a program that claims at several
-    servers. Those of another register are about another process: whoever may claim in a namespace
-    may report any name there.
+    servers. Those of another register are about another process: each client that may claim in a
+    namespace may report any name there.
 
     Args:
         registers: the queues with reports; see `bide.observing.heartbeat`.
@@ -130,7 +130,7 @@ def find_requests(holders: list[str], stops: str = STOPS) -> Find:
 
 
 def asked(message: Message) -> str | None:
-    """Return who made a request, "somebody" if that is unknown; `None` if it is void."""
+    """Return who made a request, "an unknown user" if that is missing; `None` if it is void."""
     if message.state != "delayed":
         return None
     try:
@@ -138,7 +138,7 @@ def asked(message: Message) -> str | None:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     name = told.get("actor") if isinstance(told, dict) else None
-    return name if isinstance(name, str) else "somebody"
+    return name if isinstance(name, str) else "an unknown user"
 
 
 GAPS = 5

@@ -27,8 +27,8 @@ process may sleep between a check and a put."""
 
 PAGE = 500
 STATES: tuple[State | Literal["next"], ...] = ("next", "leased", "next")
-"""Where links are looked for; "next" twice, for one that is released between the two scans would be
-in neither."""
+"""The states in which links are searched; "next" twice, since a link that is released between the
+two scans would be in neither."""
 WAITING = ("delayed", "ready", "leased")
 
 _log = logging.getLogger("bide.worker")
@@ -91,7 +91,7 @@ class Links(ABC):
         await sleep(self.store_client.clock, LOOK)
 
 
-def stands(outcome: Outcome) -> bool:
+def exists(outcome: Outcome) -> bool:
     """Tell whether a link exists that waits or is leased; another process may have put it."""
     return outcome.done or outcome.state in WAITING
 

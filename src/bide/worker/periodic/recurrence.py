@@ -48,13 +48,13 @@ class Every:
 
 
 class Cron:
-    """By a cron expression of five fields, as Debian's cron does it.
+    """A cron expression of five fields, with the rules of Debian's cron.
 
     An expression with a star in its minutes or hours follows elapsed time, so it leaves out what
     the clocks skip and repeats what they repeat. Any other names times of a day: a skipped time
     happens right after the gap, a repeated one happens once. The library knows when times of a day
-    happen. Of the others it is asked with a fixed offset, since it errs in zones that move their
-    clocks by half an hour, or at a quarter to an hour.
+    happen. For the others it gets a fixed offset, since it errs in zones that move their clocks by
+    half an hour, or at a quarter to an hour.
 
     Args:
         expression: minute, hour, day of the month, month, day of the week.

@@ -15,7 +15,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.message import Message
 from bide.model.replies import Outcomes
 from bide.model.times import to_datetime
-from bide.worker.periodic.chain import Links, id_of, moment_of, stands
+from bide.worker.periodic.chain import Links, exists, id_of, moment_of
 from bide.worker.periodic.recurrence import Recurrence, parse
 from bide.worker.periodic.tick import Missed, Tick
 
@@ -86,7 +86,7 @@ def plan(
         following = recurrence.after(max(due, now - late - 1))
         return Plan(False, True, following, tick.previous, "it was missed")
     if missed == "once" and (latest := recurrence.latest(now, due)) > due:
-        return Plan(False, True, latest, tick.previous, "a later one that was missed stands for it")
+        return Plan(False, True, latest, tick.previous, "a later missed run replaces it")
     return Plan(True, True, recurrence.after(due), due)
 
 
@@ -201,7 +201,7 @@ class ScheduleTicks(Links):
         while True:
             id = id_of(body.due)
             outcome = await self.put(id, msgspec.json.encode(body), body.due, attempts)
-            if stands(outcome):
+            if exists(outcome):
                 return id
             body = msgspec.structs.replace(body, due=rule.after(body.due))
 

@@ -28,7 +28,7 @@ from bide.model.replies import Outcomes, expect
 from bide.model.times import to_datetime
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import in_bytes
-from bide.worker.periodic.chain import Links, id_of, moment_of, stands
+from bide.worker.periodic.chain import Links, exists, id_of, moment_of
 
 PREFIX = f"{OWN}source:"
 """The prefix of queues of windows; a namespace may precede it."""
@@ -296,7 +296,7 @@ class SourceWindows(Links):
             return
         now = await self.now()
         body = self._body(now - self._source.back, None, 0)
-        if stands(await self.put(FIRST, body, now)):
+        if exists(await self.put(FIRST, body, now)):
             return
         if not await self.alive():  # a user has emptied the queue
             await self.put(id_of(now), body, now)
@@ -346,7 +346,7 @@ class SourceWindows(Links):
         """Put the next window, on the grid of the first one."""
         every = self._source.every
         following = moment + max(1, (now - moment) // every + 1) * every
-        while not stands(await self.put(id_of(following), body, following)):
+        while not exists(await self.put(id_of(following), body, following)):
             following += every
 
     def _hold_off(self, one: Handling) -> None:

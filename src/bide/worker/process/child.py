@@ -1,4 +1,4 @@
-"""A worker process: started by the supervisor, it runs one app until it is told to stop."""
+"""A worker process: started by the supervisor, it runs one app until the supervisor stops it."""
 
 import asyncio
 import logging

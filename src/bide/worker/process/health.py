@@ -107,6 +107,6 @@ def notify(state: str, environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def watchdog_seconds(environment: Mapping[str, str] = os.environ) -> float | None:
-    """Return how often systemd wants to hear "WATCHDOG=1", if it does."""
+    """Return the seconds between two "WATCHDOG=1" for systemd, if it expects them."""
     text = environment.get("WATCHDOG_USEC", "")
     return int(text) / 2_000_000 if text.isdigit() and int(text) else None

@@ -123,7 +123,7 @@ class Process:
         self.began = time.monotonic()
         self.heard = self.began
         """When that report came, by `time.monotonic`."""
-        self.told = 0
+        self.end_requests = 0
         """How many times it was asked to end."""
         self._tell = heard
         self.known = asyncio.Event()
@@ -144,10 +144,10 @@ class Process:
 
     def end(self, patience: float) -> None:
         """Ask it to end, from the second time on at once; kill it after `patience` seconds."""
-        self.told += 1
+        self.end_requests += 1
         child = self._child
         if child is not None and child.returncode is None:
-            child.send_signal(signal.SIGTERM if self.told == 1 else signal.SIGINT)
+            child.send_signal(signal.SIGTERM if self.end_requests == 1 else signal.SIGINT)
         asyncio.get_running_loop().call_later(patience, self._kill)
 
     def cause(self) -> str:
@@ -180,7 +180,7 @@ class Process:
             _log.error("process %d cannot be started: %s", self.number, error)
             self.known.set()
             return FAILED
-        if self.told:
+        if self.end_requests:
             with suppress(ProcessLookupError):  # it has ended by itself
                 child.terminate()
         listening = asyncio.create_task(listen(ours, self._hear))
@@ -235,7 +235,7 @@ class Slot:
         self.again = 0.0
         """When the next attempt to replace a stuck process may begin, by `time.monotonic`."""
         self.asked = ""
-        """Who asked to replace the process at work; empty: nobody."""
+        """Who asked to replace the process at work; empty: no request."""
         self._start = start
         self._end = end
         self._replaced = asyncio.Event()
@@ -294,7 +294,7 @@ class Slot:
             return True
         if not fresh.over.done():
             self._end(fresh)
-        elif not fresh.told:
+        elif not fresh.end_requests:
             _log.error(
                 "the new process %d has ended (%s) before it was ready; those that work go on with "
                 "the code they have",

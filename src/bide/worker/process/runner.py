@@ -110,7 +110,7 @@ _log = logging.getLogger("bide.worker")
 
 @dataclass(eq=False)
 class Runner:
-    """Runs the handlers of an app until it is told to stop.
+    """Runs the handlers of an app until a stop is requested.
 
     Raises:
         InvalidArgument: the app has no handler, or none for one of the queues.

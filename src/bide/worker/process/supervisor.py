@@ -72,7 +72,7 @@ class Supervisor:
         health_port: at which address and port to answer HTTP: 200 while all is well.
         metrics: at which address and port to serve Prometheus metrics.
         pass_fds: descriptors that the processes inherit.
-        stopped: called when the processes are told to end.
+        stopped: called when the processes are to end.
 
     Raises:
         InvalidArgument: `metrics` is given, and prometheus_client is not installed.
@@ -162,7 +162,7 @@ class Supervisor:
             self._stopped()
         self._nudge.set()
         for process in self._processes:
-            if again or not process.told:
+            if again or not process.end_requests:
                 self._end(process)
 
     def _hang_up(self) -> None:
@@ -186,7 +186,7 @@ class Supervisor:
             if process is None or not process.ready:
                 return f"process {slot.number} is not ready"
             if now - process.heard > SILENT:
-                return f"the event loop of process {slot.number} stands still"
+                return f"the event loop of process {slot.number} is blocked"
             if process.report.stuck:
                 return f"process {slot.number}: {_stuck(process)}"
         return None
@@ -202,7 +202,7 @@ class Supervisor:
             self._show()
             if self._stopping:
                 return
-            if process.told:  # by a reload that came before it was ready
+            if process.end_requests:  # by a reload that came before it was ready
                 continue
             code = process.over.result()
             if code >= 0 and not self._begun.is_set() and self._folder is None:
@@ -236,12 +236,12 @@ class Supervisor:
         self._show()
 
     def _heard(self, process: Process, report: Report) -> None:
-        self.totals.told(process, report.store, report.tallies)
+        self.totals.report(process, report.store, report.tallies)
         if report.ready:
             self._begun.set()
             if not self._told_ready:
                 self._tell_ready()
-        if report.stuck and not process.told:
+        if report.stuck and not process.end_requests:
             self._wish.set()
         self._show()
 
@@ -255,7 +255,7 @@ class Supervisor:
         """Ask a process to end, and kill it if it does not."""
         # Only the first request to a working process allows for the grace: at a second one it must
         # end at once, even if a handler blocks its loop.
-        finishes = process.report.ready and not process.told
+        finishes = process.report.ready and not process.end_requests
         process.end(LEEWAY + (self._grace if finishes else 0))
 
     # Another process in the slot of one that works.

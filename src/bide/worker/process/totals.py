@@ -36,7 +36,7 @@ class Totals:
         self.ready = 0
         self.restarts = 0
 
-    def told(self, process: Hashable, store: str, tallies: Mapping[str, Tally]) -> None:
+    def report(self, process: Hashable, store: str, tallies: Mapping[str, Tally]) -> None:
         """Take in a report of a process."""
         with self._lock:
             self._url = store or self._url
