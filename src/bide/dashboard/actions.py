@@ -82,7 +82,7 @@ NAMED = 20
 """How many messages a page names for which something could not be done."""
 
 ASKED = ("cancel", "purge", "release")
-"""Actions that are asked about first, also for one message."""
+"""Actions that need a confirmation, also for one message."""
 
 UNDOABLE = ("cancel", "purge", "reschedule", "revive")
 """Actions that can be taken back for a while."""
@@ -130,7 +130,7 @@ async def act(view: View, log: Callable[[Act], None]) -> Page | Redirect:
             if not (ids or where):
                 raise Refused(400, "nothing-chosen")
             if action == "reschedule":
-                _rescheduling(view)  # a wrong time is told before a question is asked
+                _rescheduling(view)  # refuse a wrong time before asking a question
             several = where is not None or len(ids) > 1
             if (action in ASKED or several) and not request.get("confirmed"):
                 result = "asked"
@@ -276,7 +276,7 @@ async def _found(view: View, id: str) -> Message:
 
 
 async def _edit(view: View, ids: list[str]) -> Result:
-    """Change what a form says otherwise than the message; if it still is as the form showed it."""
+    """Change the fields in which a form differs from the message, if the message is unchanged."""
     full, request = view.queue(), view.request
     found = await _found(view, ids[0])
     changes: dict[str, Any] = {}
@@ -290,7 +290,7 @@ async def _edit(view: View, ids: list[str]) -> Result:
         try:
             changes["body"] = msgspec.json.decode(text)
         except msgspec.DecodeError as error:
-            raise InvalidArgument(f"body is not JSON: {error}; text stands in quotes") from None
+            raise InvalidArgument(f"body is not JSON: {error}; write text in quotes") from None
     if not changes:
         return Result(0)
     if view.shown.version(found) != request.get("version"):

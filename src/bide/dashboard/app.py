@@ -61,10 +61,10 @@ class Dashboard:
     Args:
         url: of the store.
         access: tells what the visitor of a request may see and do.
-        hide: names of the parts of bodies, and of the headers, that nobody is shown.
+        hide: names of the parts of bodies, and of the headers, that are not shown.
         action_log: a file for a JSON line per action.
         clock: the clock of the store.
-        sessions: tells instead of `access` who visits: whoever has logged in.
+        sessions: identifies visitors by their login, instead of `access`.
         admit: refuses what is beyond a quota.
         address: returns the address of the client, for the log of actions; "" if it is unknown.
         slow_reads: carries out forecasts and audits; by default its own.
@@ -272,7 +272,7 @@ def asgi(
         store: the URL of the store.
         access: takes the ASGI scope of a request, and returns what its visitor may see and do: an
             `Access`, or `None` for nothing at all. It may be async.
-        hide: names of the parts of bodies, and of the headers, that nobody is shown.
+        hide: names of the parts of bodies, and of the headers, that are not shown.
         action_log: a file to which a JSON line is appended for each action.
 
     Raises:

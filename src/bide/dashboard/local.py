@@ -22,7 +22,7 @@ PORT = 8643
 
 
 def open_access(actions: Collection[str]) -> Callable[[Mapping[str, Any]], Access]:
-    """Return an access function that lets in whoever reaches this machine's own address.
+    """Return an access function that admits every client of this machine's loopback address.
 
     Args:
         actions: what can be done.

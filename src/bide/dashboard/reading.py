@@ -27,13 +27,13 @@ MOST = 256
 """How many results are kept."""
 
 SHARE = 20
-"""A result is kept at least so many times as long as it took to read."""
+"""A result is kept at least this many times as long as it took to read."""
 
 
 class Recent:
-    """Keeps what was read lately. What takes long is read more rarely: at most 5 % of the time.
+    """Caches recent results. Slow reads are repeated less often: they take 5 % of the time at most.
 
-    Nothing is read while nobody asks.
+    It reads only on request.
 
     Args:
         clock: measures how old results are.
@@ -83,7 +83,7 @@ class Recent:
             self._entries[key] = now + good, task
 
     def forget(self) -> None:
-        """Read everything again: something was changed."""
+        """Drop all results, because something has changed."""
         self._entries.clear()
 
 
@@ -103,7 +103,7 @@ HISTORY = 60
 """How many samples are kept for the charts of rates."""
 
 VIEWS = 32
-"""Of how many different selections of queues samples are kept."""
+"""The maximum number of queue selections whose samples are kept."""
 
 SEARCHED = 2_000
 """How many messages a search reads for one page."""
@@ -243,7 +243,7 @@ class StoreReader:
         return await self.recent.get(("glance", *key), SAMPLE_EVERY, read)
 
     async def forecast(self, queues: Sequence[str], bucket: int, buckets: int) -> Forecasted | None:
-        """Return how many messages of some queues fall due when, together.
+        """Return when the messages of some queues fall due, counted together.
 
         Returns `None` while that is still being counted: a later call gets it.
         """

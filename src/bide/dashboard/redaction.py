@@ -139,7 +139,7 @@ class Redaction:
         return self._headers(message) if self._bodies else {}
 
     def redacted(self, message: Message) -> Message:
-        """Return a message without the parts that nobody is shown."""
+        """Return a message without the hidden parts."""
         if not self._hide:
             return message
         headers = None if message.headers is None else self._headers(message)

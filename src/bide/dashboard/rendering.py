@@ -15,7 +15,7 @@ from bide.model.replies import Forecasted
 from bide.model.times import format_duration, to_datetime
 
 HEIGHT = 100.0
-"""Of a chart, in the units of its SVG."""
+"""The height of a chart, in the units of its SVG."""
 
 WIDTH = 1000.0
 

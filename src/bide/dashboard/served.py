@@ -1,7 +1,7 @@
 """The dashboard as pages of `bide serve`, with its tokens, quotas and action log.
 
 Run as a program, it is a process of a server that also shows the dashboard; see
-`bide.server.serve`. A visitor shows a token once, and a cookie stands for it. The cookie names the
+`bide.server.serve`. A visitor shows a token once, and gets a cookie for it. The cookie names the
 token and carries a code that only the processes of this server can make. The token is looked up at
 each request: one that was revoked, rotated or has expired ends its sessions.
 """
@@ -78,7 +78,7 @@ class Sessions:
             raise Refused(problem.kind.status, "login", str(problem)) from None
         except AccessDenied as error:
             raise Refused(401, "login", str(error)) from None
-        # Not by the id in `caller`: the subject of a JWT may be the id of somebody's token.
+        # Not by the id in `caller`: the subject of a JWT may be the id of another user's token.
         token = await service.tokens.known(text)
         if token is None:
             raise Refused(401, "login", "only a token of bide begins a session, no JWT")

@@ -43,7 +43,7 @@ class ThreadedDashboard:
 
     Args:
         store: its URL.
-        hide: names of the parts of bodies, and of the headers, that nobody is shown.
+        hide: names of the parts of bodies, and of the headers, that are not shown.
         action_log: a file to which a JSON line is appended for each action.
 
     Raises:
@@ -176,7 +176,7 @@ def wsgi(
         access: takes the WSGI environ of a request, and returns what its visitor may see and do:
             an `Access`, or `None` for nothing at all. It is called in the thread of the request;
             what it raises, the server gets.
-        hide: names of the parts of bodies, and of the headers, that nobody is shown.
+        hide: names of the parts of bodies, and of the headers, that are not shown.
         action_log: a file to which a JSON line is appended for each action.
 
     Raises:
@@ -219,7 +219,7 @@ def _headers_of(environ: WSGIEnvironment) -> list[tuple[bytes, bytes]]:
 def _body_of(environ: WSGIEnvironment) -> bytes | None:
     """Return the body of a form; `None` if the client left before it had come whole.
 
-    Of one that is too large it returns nothing, or just enough for it to be refused.
+    For a form that is too large, it returns nothing, or just enough to refuse it.
     """
     if environ["REQUEST_METHOD"] != "POST":
         return b""

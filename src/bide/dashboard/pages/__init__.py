@@ -22,4 +22,4 @@ PAGES: dict[str, Callable[[View], Awaitable[Page]]] = {
     "/log": log,
     "/search": search,
 }
-"""By path."""
+"""The pages by path."""
