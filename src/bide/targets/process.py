@@ -72,7 +72,7 @@ async def push(
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
-            # A closed terminal sends it twice: the second one hurries nobody.
+            # A closed terminal sends it twice: the second one must not hurry the stop.
             loop.add_signal_handler(signal.SIGHUP, stopping.set)
         with _metrics_server(lane, pusher, metrics):
             pushing = asyncio.create_task(pusher.run(grace))

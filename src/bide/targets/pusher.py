@@ -196,7 +196,7 @@ class Pusher:
             kept = await self._subscribe(self._unsubscribed[-1], known)
             known[kept.key] = kept
             self._unsubscribed.pop()
-        # What was deleted is shown to nobody, and its names have no end.
+        # Figures of deleted ones are not shown, and would grow without end.
         self._past = self._past.only(known)
         peers = self.records.peers
         circuits = await peers.circuits() if known else {}
@@ -297,12 +297,12 @@ class Pusher:
         except Busy as error:
             return Answer(None, str(error))
         finally:
-            await cancel([sending])  # also when whoever asked has gone
+            await cancel([sending])  # also when the caller was cancelled
         return Answer(None, f"no answer within {subscription.timeout / 1000:g} s")
 
 
 class _NotInstalled:
-    """Stands for RabbitMQ where its package is missing: as a receiver that never answers."""
+    """Replaces RabbitMQ where its package is missing: as a receiver that never answers."""
 
     free = 1
 

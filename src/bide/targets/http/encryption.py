@@ -1,7 +1,7 @@
 """Encrypt what subscriptions keep secret: their URL, headers and signing secrets.
 
-The key comes from the environment, never from the store: with the store alone, such as a backup,
-nobody can send as a subscription does.
+The key comes from the environment, never from the store: a copy of the store, such as a
+backup, is not enough to send as a subscription does.
 """
 
 import os

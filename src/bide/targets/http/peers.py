@@ -45,7 +45,7 @@ class Shared:
 
 
 class Peers(Shared):
-    """The servers that push from a store, and what they know of receivers."""
+    """The servers that push from a store, and their reports about receivers."""
 
     async def circuits(self) -> dict[str, Circuit]:
         """Return the circuits that are or were open, by the keys of their subscriptions."""
@@ -112,7 +112,7 @@ def share(total: int, place: int, among: int, turn: int) -> int:
 
 
 def _decoded(message: Message, kind: type[T]) -> T:
-    """Decode what a server told; a damaged record counts as none."""
+    """Decode the report of a server; a damaged record counts as none."""
     try:
         return msgspec.json.decode(message.data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError):

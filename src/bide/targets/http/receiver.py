@@ -127,7 +127,7 @@ CEILING = 600_000
 """The longest time between two probes, in milliseconds."""
 
 SKEW = 60_000
-"""By how many milliseconds the clocks of servers may differ."""
+"""Milliseconds by which the clocks of servers may differ."""
 
 
 class Circuit(msgspec.Struct, omit_defaults=True):

@@ -190,7 +190,7 @@ class Records(Shared):
             return known and msgspec.structs.replace(known, paused=False, reason="")
 
         key = key_of(namespace, name)
-        # First, or a server that meets the new version hears of the old circuit again.
+        # First, or a server that meets the new version reads the old circuit again.
         await self.peers.forget_circuit(key)
         # A new version even if it was not paused, so that all servers start again.
         _, kept = await self._change(key, edit, tag, always=True)

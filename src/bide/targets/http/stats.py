@@ -135,7 +135,7 @@ class PushStats(Stats):
 DELIVERIES = (
     Family("counter", "bide_push_deliveries", "Deliveries that have ended, by how.",
            "subscription outcome", by_outcome),
-    Family("histogram", "bide_push_lateness_seconds", "From the due moment of a message to the "
+    Family("histogram", "bide_push_lateness_seconds", "From the due time of a message to the "
            "start of its request.", "subscription", lambda tally: tally.lateness),
     Family("histogram", "bide_push_duration_seconds", "How long requests took.", "subscription",
            lambda tally: tally.duration),

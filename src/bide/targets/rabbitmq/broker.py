@@ -38,7 +38,7 @@ DELIVER = b"\x00\x3c\x00\x3c"
 again (1 byte), exchange and routing key (short texts)."""
 
 PIECE = 65_536
-"""How many bytes are read at a time of what is left out."""
+"""How many bytes of skipped content are read at a time."""
 
 FIXED = 12
 """How many bytes are before the properties of a content header; the last 8 are the body's size."""
@@ -241,7 +241,7 @@ class Broker:
                 await connection.connect(timeout=CONNECT)
                 _check_frames(connection)
             except BaseException:
-                await connection.close()  # or it warns that nobody has closed it
+                await connection.close()  # or it warns that it is not closed
                 raise
         except (AuthenticationError, ProbableAuthenticationError, ConnectionNotAllowed) as error:
             raise Refused(f"{address.host} refused the connection: {_text(error)}") from error

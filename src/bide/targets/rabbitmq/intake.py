@@ -65,13 +65,13 @@ BATCH = 4 * 1024 * 1024
 """How many bytes of bodies are stored at a time."""
 
 CHECK = 10.0
-"""After so many seconds it is looked again whether the target exchange is there."""
+"""Seconds between two checks that the target exchange exists."""
 
 FORGET = 1.0
 """Seconds without messages, after which the records of what is acknowledged are removed."""
 
 REMIND = 60.0
-"""After so many seconds it is said again that the broker is away."""
+"""Seconds between two log entries that the broker is unavailable."""
 
 DEAD_LETTER = 15.0
 """Seconds for publishing a dead letter."""
@@ -347,7 +347,7 @@ class Intake:
         return (await self._ask(channel, Found, command)).messages
 
     async def _ask(self, channel: AbstractChannel, kind: type[R], command: Command) -> R:
-        """Have a command carried out, however long the store is away."""
+        """Execute a command; wait while the store is unavailable."""
         return await self._patiently(channel, lambda: self._access.once(kind, command))
 
     async def _patiently(self, channel: AbstractChannel, ask: Callable[[], Awaitable[R]]) -> R:

@@ -27,7 +27,7 @@ from bide.targets.rabbitmq.messages import UNFIT, Publication, to_amqp
 Outcome = Literal["confirmed", "unroutable", "nacked", "unfit", "refused", "away"]
 
 SMALL = 16_384
-"""A body of up to so many bytes is written without waiting until the socket has taken it."""
+"""The maximum bytes of a body that is written without waiting for the socket."""
 
 BLOCKED = "the broker accepts no messages for now: its memory or disk is low"
 
@@ -39,7 +39,7 @@ class Result(NamedTuple):
     """Unfit: AMQP cannot hold it. Refused: the exchange does not exist, or the user may not. Away:
     no answer came."""
     reason: str = ""
-    """In words, for a message that was not confirmed; never a secret."""
+    """Why the message was not confirmed; without secrets."""
 
 
 CONFIRMED = Result("confirmed")
@@ -150,9 +150,9 @@ class Publisher:
 
     @asynccontextmanager
     async def _only(self, id: str | None) -> AsyncIterator[None]:
-        """Have no other message with this `message_id` in flight: those of two queues may share it.
+        """Wait until no other message with this `message_id`, of any queue, is in flight.
 
-        By it the client library finds the message that the broker has returned as unroutable.
+        The client library uses it to find the message that the broker has returned as unroutable.
         """
         while (other := self._flying.get(id)) is not None:
             await other.wait()
@@ -251,8 +251,8 @@ class RabbitMQ:
         return _answer(await publisher.publish(publication, to.timeout / 1000 * 0.9))
 
     async def ping(self, to: Subscription) -> Answer:
-        """See whether the broker lets us in, and has the exchange."""
-        publisher = self._new(to.url)  # of a server that only pings, nobody closes what is kept
+        """Check whether the broker accepts the connection and has the exchange."""
+        publisher = self._new(to.url)  # a server that only pings closes no cached one
         try:
             return _answer(await publisher.check(to.timeout / 1000))
         finally:

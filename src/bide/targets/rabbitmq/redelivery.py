@@ -19,7 +19,7 @@ from bide.model.message import Item, Message
 RECORDS = f"{RESERVED}/rabbitmq"
 
 KEPT = 24 * 3_600_000
-"""For how many milliseconds the record of a process that died counts."""
+"""Milliseconds for which the record of a process that died counts."""
 
 
 class Unacknowledged:
