@@ -1,6 +1,6 @@
 """The fixtures that bide offers to every pytest run. Nothing of bide is imported until one is used.
 
-It stands beside the package, not in it: pytest imports its plugins at every start, and importing a
+It is beside the package, not in it: pytest imports its plugins at every start, and importing a
 module of a package imports the package.
 """
 
@@ -48,7 +48,7 @@ class Always:
 
 @pytest.fixture
 def bide_clock() -> "FakeClock":
-    """A clock that stands still until the test moves it."""
+    """A clock that does not move until the test moves it."""
     from bide.testing import FakeClock
 
     return FakeClock()

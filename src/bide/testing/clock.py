@@ -16,7 +16,7 @@ NS = 1_000_000_000  # nanoseconds in a second
 
 
 class FakeClock:
-    """A `bide.clock.Clock` that stands still until `advance` moves it.
+    """A `bide.clock.Clock` that does not move until `advance` is called.
 
     Args:
         now: the first reading: an aware `datetime`, or Unix milliseconds. By default a whole second

@@ -58,7 +58,7 @@ def install(
     delays = Delays(app, store, check_queue(queue), max_body)
     app.send_task = partial(_send_task, delays, app.send_task)
     app.control_cls = _revoking(app.control_cls, delays)
-    vars(app).pop("control", None)  # a cached one does not know of the store
+    vars(app).pop("control", None)  # a cached one does not use the store
     app.__bide_app__ = delays.publisher
 
 
@@ -120,7 +120,7 @@ class Delays:
         return bool(gone) and len(gone) == len(waiting)
 
     def _mark_revoked(self, body: dict[str, Any]) -> None:
-        """Store the state REVOKED as a worker would, so that nobody waits for the result.
+        """Store the state REVOKED as a worker would, so that no caller waits for the result.
 
         A chord that the task is part of fails.
         """

@@ -121,7 +121,7 @@ def url_of(alias: str) -> str:
 
 
 def _postgresql(parameters: Mapping[str, Any]) -> str:
-    """Return a URL with what libpq is told of a connection."""
+    """Return a URL with the parameters that libpq gets for a connection."""
     named = {
         key: str(value)
         for key, value in parameters.items()

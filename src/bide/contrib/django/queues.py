@@ -54,8 +54,8 @@ class Queue(OfSettings, bide.Queue):
     - Else they are done right after the commit; a process that dies in between loses them.
 
     In the last two cases the outcome's `state` is "pending". With `within=False` a call is done at
-    once and stays, whatever becomes of the transaction. Outside of a transaction every call is done
-    at once. Changes with `undo=True`, `undo` and `load` are refused in a transaction.
+    once and survives a rollback. Outside of a transaction every call is done at once. Changes
+    with `undo=True`, `undo` and `load` are refused in a transaction.
 
     Args:
         name: of the queue.

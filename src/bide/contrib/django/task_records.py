@@ -142,7 +142,7 @@ def _error_of(failure: Failure) -> TaskError:
     if failure.lapsed:
         path = f"{WorkerLost.__module__}.{WorkerLost.__qualname__}"
         return TaskError(exception_class_path=path, traceback=failure.reason)
-    # "shop.Error: what it said", and its traceback; or the text of whoever buried it.
+    # "shop.Error: what it said", and its traceback; or the reason of a bury.
     path, colon, _ = failure.reason.partition("\n")[0].partition(":")
     if not colon or " " in path:
         path = "Exception"

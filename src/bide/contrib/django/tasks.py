@@ -226,7 +226,7 @@ class BideBackend(BaseTaskBackend):
             value = normalize_json(task.call(*context, *result.args, **result.kwargs))
             if self.result_ttl:
                 encode_result(value)  # raises if it is too large to be kept
-        except BaseException as error:  # noqa: BLE001  (it is judged, and told to Django)
+        except BaseException as error:  # noqa: BLE001  (it is judged, and reported to Django)
             self._failed(delivery, result, error)
         _end(result, TaskResultStatus.SUCCESSFUL)
         object.__setattr__(result, "_return_value", value)

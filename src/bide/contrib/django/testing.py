@@ -131,8 +131,8 @@ class BideTestMixin:
 def close_connections() -> None:
     """Close the connections of queues and dashboard to the store; they are opened when needed.
 
-    A test on the real store calls this in `tearDownClass`: PostgreSQL drops no database that
-    somebody is connected to.
+    A test on the real store calls this in `tearDownClass`: PostgreSQL drops no database with open
+    connections.
     """
     if (dashboard := sys.modules.get("bide.contrib.django.admin")) is not None:
         dashboard.close()

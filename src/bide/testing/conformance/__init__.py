@@ -1,4 +1,4 @@
-# ruff: noqa: E402  (pytest is told of the cases before they are imported)
+# ruff: noqa: E402  (pytest must know the cases before they are imported)
 """The conformance suite: what every engine promises, as tests for any engine.
 
 Subclass `EngineConformance`, provide the fixture `make_engine`, and let pytest run it. See there.

@@ -25,7 +25,7 @@ from bide.testing.conformance.driver import HOUR, RICH, START, Driver, leases
 GIVEN: dict[str, Any] = {
     **RICH, "attempt": 2, "failures": (Failure(1, 2, "w", "no"), Failure(2, 5, "w2", "!", 3)),
 }  # fmt: skip
-"""What can be given with a message beside its moment."""
+"""What can be given with a message beside its due time."""
 
 PLAIN: dict[str, Any] = {name: getattr(Item("a", b"1"), name) for name in GIVEN}
 
@@ -136,7 +136,7 @@ class PutCases:
         assert wrong == [driver.refusal("a")]
         assert driver.replace("a", data=b"2", if_version=seen, at=due)[0].done
         mine = driver.shows("a", body=2).version
-        # The moment is the same, and yet whoever saw what was there before is too late.
+        # The due time is the same, but a caller that saw the earlier message is too late.
         late = driver.replace("a", data=b"3", if_version=seen, at=due)
         assert late == [driver.refusal("a")]
         assert driver.replace("a", data=b"3", if_version=mine, at=due)[0].done

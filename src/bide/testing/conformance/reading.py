@@ -137,7 +137,7 @@ class ReadCases:
         driver.furnish()
         before = driver.stored()
         assert 0 < before <= 18 * 400  # a few bytes each, and up to 200 more
-        text = "é" * 50  # two bytes each, wherever it stands
+        text = "é" * 50  # two bytes each, in every field
         big: dict[str, Any] = {"data": b"x" * 1_000, "json": False}
         driver.put(text, text * 2, headers={"h": text}, group=text, **big)
         least = 2 * (1_000 + 100 + len('{"h":""}') + 100) + 300

@@ -304,7 +304,7 @@ class BurstCases:
         assert bare.take(1) == ["a00000"]  # it looked at 0, a and all but two of the others
         assert bare.take(2) == ["0", "z"]
         put(bare, "y1 y2")
-        assert "y1" not in bare.take(2)  # the next look begins anew
+        assert "y1" not in bare.take(2)  # the next look begins again
         assert "y1" in bare.take(2)
 
     def test_a_group_with_very_many_messages_waits_for_its_line(self, bare: Driver) -> None:

@@ -193,7 +193,7 @@ def _cause(command: cmd.Command, state: State | None) -> str:
 
 
 def _distinct(command: cmd.Command) -> bool:
-    """Whether it names no message twice: only then its changes can be told apart."""
+    """Whether it names no message twice: only then its changes can be distinguished."""
     named = [item.id for item in getattr(command, "items", ())]
     named += getattr(command, "ids", None) or ()
     named += [lease.id for lease in getattr(command, "leases", ())]
