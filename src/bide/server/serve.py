@@ -70,7 +70,7 @@ async def serve(settings: Settings) -> int:
     listening, files = bind(settings), make_files()
 
     def refuse() -> None:
-        """Refuse connections: while anybody listens, the system lets in who is not answered."""
+        """Refuse connections: an open socket would accept clients that no process answers."""
         if listening.fileno() >= 0:  # once: another server may be at the path of the socket later
             if settings.socket is not None:
                 Path(settings.socket).unlink(missing_ok=True)

@@ -51,7 +51,7 @@ WATCHED = 10.0
 asks again each second."""
 
 MOST_WATCHED = 1_000
-"""For how many messages at a time; clients that wait for others look once a second."""
+"""The maximum number of watched messages; clients that wait for others look once a second."""
 
 COUNTS_AGE = 0.1
 """Seconds for which event streams share the counts of a queue."""
@@ -107,7 +107,7 @@ class Service:
         self.waits = LongCalls("waiting claims", "max_waiting", settings.max_waiting)
         self.slow_calls = LongCalls("slow reads", "max_slow_reads", settings.max_slow_reads)
         self.looks = Turns()
-        """Of event streams that look at all their queues."""
+        """The turns of event streams that look at all their queues."""
         self.failed_look: tuple[float, StoreError] | None = None
         """When the last of these failed, by the monotonic clock, and why."""
         self.scrapes = Turns()

@@ -137,7 +137,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_request: int = 32 * 1024 * 1024
     """How many bytes a request may take."""
     longest_wait: float = 300.0
-    """For how many seconds a claim may wait."""
+    """Seconds for which a claim may wait."""
     request_timeout: float = 30.0
     """How many seconds a client may take to send a request."""
     max_connections: int = 10_000
@@ -175,8 +175,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     rabbitmq: list[str] = []
     """URLs of exchanges of RabbitMQ whose delayed messages are taken in."""
     push_lease: float = 30.0
-    """For how many seconds it holds what it sends; of a server that died another one takes over
-    after that."""
+    """Seconds for which it leases what it sends; if the server dies, another one takes over after
+    that."""
 
     def __post_init__(self) -> None:
         for name, (least, most) in RANGES.items():

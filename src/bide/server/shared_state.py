@@ -250,16 +250,16 @@ class ServerStats(Stats):
     waiting: int = 0
     """How many claims wait."""
     processes: int = 1
-    """Of how many processes that are there this is."""
+    """The number of live processes in these sums."""
 
 
 class _Posts(msgspec.Struct):
-    """What is on a board; what those who are there have posted is read when it is added up."""
+    """The contents of a board; the posts of live processes are decoded when they are added up."""
 
     gone: ServerStats = msgspec.field(default_factory=lambda: ServerStats(processes=0))
-    """What those have done that have ended."""
+    """The sums of processes that have ended."""
     there: dict[str, msgspec.Raw] = {}
-    """By process: its id, and a word of its own, for an id may come again."""
+    """By process: its id and a random word, since ids are reused."""
 
 
 _encode = msgspec.msgpack.Encoder().encode

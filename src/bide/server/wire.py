@@ -99,7 +99,7 @@ class Deliver(Request):
     wait: Span = 0
     """How long to wait for the first to fall due, if none is."""
     holder: Name | None = None
-    """By what name you are known to others."""
+    """Your name, which others see."""
 
 
 class LeaseOf(msgspec.Struct, forbid_unknown_fields=True):
@@ -331,11 +331,11 @@ class SettingsOut(_Told):
 
     paused: bool = False
     keep: int = 0
-    """For how many milliseconds acked messages are remembered."""
+    """Milliseconds for which acked messages are remembered."""
     history: int = 0
-    """For how many milliseconds the queue remembers how messages ended."""
+    """Milliseconds for which the queue remembers how messages ended."""
     result_ttl: int = 0
-    """For how many milliseconds it remembers their results."""
+    """Milliseconds for which it remembers their results."""
     limit: int = 0
     """How many of its messages may be leased at a time; 0: no limit."""
     rate: str | None = None
@@ -347,7 +347,7 @@ class SettingsOut(_Told):
 
 
 class CountsOut(SettingsOut, kw_only=True, omit_defaults=True):
-    """How many messages are where, what has become of the others, and what is set for the queue."""
+    """How many messages are in each state, how the others ended, and the queue's settings."""
 
     sizes: Sizes
     flow: Flow

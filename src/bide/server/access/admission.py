@@ -268,7 +268,7 @@ def refuse_foreign_forms(host: str | None, origin: str | None, site: str | None)
     """Refuse a form that another site has sent with the cookies of its user.
 
     Browsers say where a form comes from: in `Sec-Fetch-Site` (not over plain HTTP, except to this
-    machine) and in `Origin`. A program that says neither has no cookies of anybody.
+    machine) and in `Origin`. A program that sends neither has no user's cookies.
 
     Args:
         host: the header `Host`.

@@ -243,7 +243,7 @@ class Connection(Output):
             self.transport.resume_reading()
 
     def took_body(self) -> None:
-        """Go on reading: the application has taken what there was."""
+        """Go on reading: the application has taken what was received."""
         if not self._reading and not self._ended:
             self._parse()
 

@@ -133,9 +133,9 @@ class Exchange:
         self._waiter: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self.body = bytearray()
-        """What has come of the body, and was not received yet."""
+        """The part of the body that has arrived, but was not received yet."""
         self.complete = False
-        """Whether all of the body has come."""
+        """Whether the whole body has arrived."""
         self.keep = keep
         """Whether the connection is kept after the answer."""
         self.started = False

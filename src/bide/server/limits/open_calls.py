@@ -62,7 +62,7 @@ class LongCalls:
 
 
 LATELY = 15.0
-"""For how many seconds a claimer is remembered between two claims."""
+"""Seconds for which a claimer is remembered between two claims."""
 
 
 class Claimers:

@@ -45,7 +45,7 @@ class LargeBodies:
         """Bytes of requests that are under way, beyond `LARGE` each."""
 
     def grow(self, before: int, after: int) -> None:
-        """Count what has come of a body; `grow(size, 0)` when its request is over.
+        """Count the received bytes of a body; `grow(size, 0)` when its request is over.
 
         Raises:
             Problem: all large bodies together would take too much memory.
@@ -72,7 +72,7 @@ class LargeBodies:
     def pauses(self) -> Pause:
         """Return what a loop over a large request awaits: it lets others go on every `SLICE`.
 
-        Of all loops over large requests one at a time goes on.
+        Only one loop over a large request runs at a time.
         """
         since = time.monotonic()
 

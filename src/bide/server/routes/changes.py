@@ -51,7 +51,7 @@ class CancelQuery(wire.Selection, kw_only=True):
     dry_run: bool = False
     """Only count."""
     cursor: str | None = None
-    """Of the answer before, if it had one."""
+    """The cursor of the previous answer, if it had one."""
 
 
 class RuleQuery(CancelQuery, kw_only=True):
@@ -70,7 +70,7 @@ async def edit(call: Call) -> Answer:
     """Change fields of a message.
 
     Body, options, headers, or when it is due; all else stays, as do its attempts and failures.
-    Of a dead letter, all but when it is due.
+    The due time of a dead letter cannot be changed.
     """
     given = await one_of(call, Changed)
     check_fields(bytes(given.headers).count(b":"))
@@ -91,7 +91,7 @@ async def edit(call: Call) -> Answer:
 
 
 def _version(seen: Message, edit: Edit, due: int) -> str:
-    """Return the version that a message has after an edit, by which it is due at `due`."""
+    """Return the version that a message has after an edit that makes it due at `due`."""
     plain = seen.as_edited()
     changes = edit.options
     if edit.data is not UNSET:

@@ -56,20 +56,20 @@ class WorkerOut(msgspec.Struct, omit_defaults=True):
     until: int | None = None
     """When the first of their leases lapses, in Unix milliseconds."""
     silent: int | None = None
-    """For how many milliseconds they have been overdue to say that they are there."""
+    """Milliseconds for which its heartbeat has been overdue."""
     busy: dict[str, Busy] = {}
-    """What they handle, by queue, if they say so."""
+    """What it handles, by queue, if it reports that."""
 
 
 class AtWork(msgspec.Struct):
-    """Who works on the queues, and how late what they have begun lately was."""
+    """The workers of the queues, and how late their recent deliveries were."""
 
     workers: list[WorkerOut]
     lateness: dict[str, Lateness]
-    """By queue: milliseconds that half of the deliveries of the last minute were late at most, and
-    that 99 in 100 were."""
+    """By queue: the median and the 99th percentile of the lateness of the last minute's deliveries,
+    in milliseconds."""
     partly: bool
-    """Whether more is held, or reported by workers, than was looked at."""
+    """Whether there are more leased messages or worker reports than the server has read."""
     causes: dict[str, dict[str, float]] = {}
     """By queue: why these deliveries began late, in milliseconds by cause."""
 

@@ -248,10 +248,10 @@ class ResultQuery(wire.Request):
 
 @route("history", "GET", f"{MESSAGE}/history", "read", problems=(404,))
 async def history(call: Call) -> HistoryOut:
-    """Tell how messages with an id have ended.
+    """Show how messages with an id have ended.
 
-    Acked, cancelled, expired, dead or purged; when, by whom, and each attempt. For as long as
-    the queue's `history` says.
+    Acked, cancelled, expired, dead or purged; when, by whom, and each attempt. The queue
+    remembers it for its `history` time.
     """
     command = call.arguments.history(call.part("id"))
     found = await call.ask(Ends, command)
@@ -267,10 +267,10 @@ async def history(call: Call) -> HistoryOut:
     problems=(404, 429),
 )  # fmt: skip
 async def result(call: Call, query: ResultQuery) -> Answer:
-    """Tell what became of a message, and its result.
+    """Show how a message ended, and its result.
 
     200 once it has ended, in whatever way: look at `how`. 202 while it has not; with `wait` the
-    answer comes as soon as it ends. For as long as the queue's `result_ttl` says.
+    server answers as soon as it ends. The queue remembers results for its `result_ttl`.
     """
     wait = milliseconds(wire.span(query.wait), "wait") / 1000
     command = call.arguments.history(call.part("id"), watch=wait > 0)
@@ -310,7 +310,7 @@ class ExplainQuery(wire.Request):
     """How to explain."""
 
     language: Literal["en", "zh"] = "en"
-    """Of the sentence: English or Simplified Chinese."""
+    """The language of the sentence: English or Simplified Chinese."""
 
 
 class ExplanationOut(msgspec.Struct):

@@ -23,7 +23,7 @@ route = Routes("queues")
 
 
 class QueueNames(msgspec.Struct):
-    """The queues that there are."""
+    """The names of the queues."""
 
     queues: list[str]
 
@@ -109,7 +109,7 @@ async def list_queues(call: Call, query: PrefixQuery) -> QueueNames:
 async def counts(call: Call) -> CountsOut:
     """Count the messages in each state.
 
-    And what has become of all others since the queue exists.
+    Also how all others have ended since the queue was created.
     """
     return CountsOut.of(await call.ask(Counts, Count(call.arguments.queue)))
 
@@ -159,7 +159,7 @@ async def purge(call: Call, asked: UndoablePurge) -> UndoableOut:
 async def delete(call: Call) -> Answer:
     """Delete an empty queue.
 
-    With its settings and counters. A later put makes it again.
+    Its settings and counters go too. A later put creates it again.
     """
     reply = await call.ask(Deleted, Delete(call.arguments.queue))
     if not deleted(call.queue, reply):
@@ -228,9 +228,9 @@ class SearchOut(msgspec.Struct, omit_defaults=True):
 async def search(call: Call, query: SearchQuery) -> SearchOut:
     """Search the messages of all queues.
 
-    By group, by a range of due times of delayed messages and, where the store has ids in order,
-    by the beginning of an id, those that match are found at once. Anything else reads message
-    by message, up to 10,000 for a request; repeat with the `cursor` while there is one.
+    The store has an index for groups, for due times of delayed messages and, if it keeps ids in
+    order, for the beginning of an id. Any other search reads message by message, up to 10,000
+    for a request; repeat with the `cursor` while there is one.
     """
     given = {name: getattr(query, name) for name in Query.__struct_fields__}
     given["group"], given["after"], given["before"] = query.rule

@@ -101,9 +101,9 @@ async def get(call: Call) -> Answer:
     headers=_IF_MATCH, problems=(404, 412, 507),
 )  # fmt: skip
 async def change(call: Call, asked: msgspec.Struct) -> Answer:
-    """Change some of a subscription.
+    """Change fields of a subscription.
 
-    From the answer on nothing is sent as it was; what is under way is finished.
+    After the answer, new requests use the new values; requests under way are finished.
     """
     which = await _identity(call)
     async with call.service.subscribing[which[0]]:
@@ -148,8 +148,8 @@ async def resume(call: Call, asked: wire.Empty) -> Answer:
 async def rotate(call: Call, asked: RotateRequest) -> Answer:
     """Sign with a new secret.
 
-    The answer has the new `secret`: this once. For the time of `overlap` each request carries a
-    signature with each of them.
+    Only this answer shows the new `secret`. During `overlap`, each request carries a signature
+    with each secret.
     """
     overlap = milliseconds(wire.span(asked.overlap), "overlap")
     one, secret = await _changed(call, call.records.rotate, overlap, asked.secret)

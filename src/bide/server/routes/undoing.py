@@ -43,7 +43,7 @@ class Undoable(wire.Request, kw_only=True):
     dry_run: bool = False
     """Only count."""
     cursor: str | None = None
-    """Of the answer before, if it had one."""
+    """The cursor of the previous answer, if it had one."""
 
 
 class UndoablePurge(Undoable, kw_only=True):

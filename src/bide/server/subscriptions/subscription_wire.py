@@ -70,7 +70,7 @@ class SubscriptionIn(Request):
         ge=1, le=10_000,
     )] = 5  # fmt: skip
     probe: Span = 30
-    """For how long it is left alone before one message is sent to see whether it is back."""
+    """How long sending stops before one message is sent to probe the receiver."""
     secret: Secret | None = None
 
     def fields(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class RotateRequest(Request):
     """How the secret is to be replaced."""
 
     overlap: Span = 86_400
-    """For how long requests are signed with the old secrets as well; 0: not at all."""
+    """How long requests are signed with the old secrets as well; 0: not at all."""
     secret: Secret | None = None
 
 
@@ -143,11 +143,11 @@ class SecretOut(msgspec.Struct, omit_defaults=True):
 
     created: int
     until: int | None = None
-    """From when on nothing is signed with it."""
+    """The time at which signing with it ends."""
 
 
 class CircuitOut(msgspec.Struct, omit_defaults=True):
-    """How the receiver fares."""
+    """The state of the receiver."""
 
     state: Literal["closed", "open", "half-open"]
     failures: int = 0
@@ -185,7 +185,7 @@ class SubscriptionOut(msgspec.Struct, omit_defaults=True, kw_only=True):
     deliveries: Deliveries | None = None
     """Missing until a request was sent."""
     messages: CountsOut | None = None
-    """Of its queue, when it is looked at alone."""
+    """The counts of its queue, in the answer about one subscription."""
     created: int
     changed: int
     secret: str | None = None
@@ -193,7 +193,7 @@ class SubscriptionOut(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class Subscriptions(msgspec.Struct):
-    """The subscriptions that there are."""
+    """All subscriptions."""
 
     subscriptions: list[SubscriptionOut]
 
