@@ -1,4 +1,4 @@
-"""Read large requests in steps, none of which takes long: messages in JSON, commands in msgpack.
+"""Read large requests in short steps: messages in JSON, commands in msgpack.
 
 A decoder reads a text in one step, which holds the interpreter for up to 8 ms a megabyte. Of JSON,
 `split` finds where each message begins and ends; it does not validate: what is between brackets is

@@ -38,13 +38,13 @@ RECOUNT_EVERY = 1.0
 """How often they, and their bytes, are counted at most when it seems to have none."""
 
 WEIGH_EVERY = 60.0
-"""How often the bytes of a namespace are counted at most for who asks how much it uses."""
+"""How often the bytes of a namespace are counted at most for requests about its usage."""
 
 SHARE = 20
 """A count is repeated no sooner than after so many times the time that it took."""
 
 CARRIED = 256 * 1024
-"""Bytes of requests and answers after which a process tells the others of them."""
+"""Bytes of requests and answers after which a process reports them to the others."""
 
 ENDED = 256
 """Bytes that a queue with a history remembers of a message beside results and reasons, about."""

@@ -33,7 +33,7 @@ route = Routes("batch")
 
 
 class About(msgspec.Struct):
-    """What answers here."""
+    """A description of the server."""
 
     server: str
     capabilities: Capabilities
@@ -182,7 +182,7 @@ def _told(call: Call, reply: Any) -> Any:
 
 @route("about", "GET", "/v1", "")
 async def about(call: Call) -> About:
-    """Tell what answers here."""
+    """Describe the server."""
     from importlib.metadata import version
 
     can = call.service.lane.capabilities

@@ -81,9 +81,9 @@ def _settles(name: str) -> Callable[[Handle], Handle]:
 
 @_settles("ack")
 async def ack(call: Call, asked: wire.AckRequest) -> wire.OutcomesOut:
-    """Say that messages are done.
+    """Acknowledge messages.
 
-    Answers what became of each; 409 when none could be settled. Sending it twice does no harm.
+    Returns the outcome of each; 409 when none could be settled. Safe to repeat.
     """
     results = [None if one.result is UNSET else bytes(one.result) for one in asked.leases]
     for result in filter(None, results):
@@ -98,9 +98,9 @@ async def ack(call: Call, asked: wire.AckRequest) -> wire.OutcomesOut:
 
 @_settles("retry")
 async def retry(call: Call, asked: wire.RetryRequest) -> wire.OutcomesOut:
-    """Have messages tried again.
+    """Retry messages.
 
-    Answers what became of each; 409 when none could be settled. Sending it twice does no harm.
+    Returns the outcome of each; 409 when none could be settled. Safe to repeat.
     """
     return await _settle(call, asked, "retried", call.arguments.retry, asked.delay, asked.reason)
 
@@ -109,7 +109,7 @@ async def retry(call: Call, asked: wire.RetryRequest) -> wire.OutcomesOut:
 async def extend(call: Call, asked: wire.ExtendRequest) -> wire.OutcomesOut:
     """Hold messages for longer.
 
-    Answers what became of each; 409 when none could be settled. Sending it twice does no harm.
+    Returns the outcome of each; 409 when none could be settled. Safe to repeat.
     """
     return await _settle(call, asked, "extended", call.arguments.extend, asked.lease)
 
@@ -118,7 +118,7 @@ async def extend(call: Call, asked: wire.ExtendRequest) -> wire.OutcomesOut:
 async def bury(call: Call, asked: wire.BuryRequest) -> wire.OutcomesOut:
     """Make messages dead letters.
 
-    Answers what became of each; 409 when none could be settled. Sending it twice does no harm.
+    Returns the outcome of each; 409 when none could be settled. Safe to repeat.
     """
     return await _settle(call, asked, "buried", call.arguments.bury, asked.reason)
 
@@ -127,7 +127,7 @@ async def bury(call: Call, asked: wire.BuryRequest) -> wire.OutcomesOut:
 async def release(call: Call, asked: wire.ReleaseRequest) -> wire.OutcomesOut:
     """Hand messages back untouched.
 
-    Answers what became of each; 409 when none could be settled. Sending it twice does no harm.
+    Returns the outcome of each; 409 when none could be settled. Safe to repeat.
     """
     return await _settle(call, asked, "released", call.arguments.release)
 

@@ -71,9 +71,9 @@ async def list_subscriptions(call: Call) -> Subscriptions:
     headers={**_IF_MATCH, "if-none-match": "*: only if there is none of this name."},
 )  # fmt: skip
 async def put(call: Call, asked: SubscriptionIn) -> Answer:
-    """Have a queue pushed to a URL.
+    """Push a queue to a URL.
 
-    Makes a subscription (201, with its `secret`: this once), or takes the place of the one of
+    Creates a subscription (201; only this answer has its `secret`), or replaces the one of
     this name (200): its secrets stay, and whether it is paused. What is left out has its
     default again. Doing so again changes nothing.
     """

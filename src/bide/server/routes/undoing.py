@@ -93,7 +93,7 @@ class UndoRequest(wire.Request):
     undo: Annotated[str, Meta(max_length=64)]
     """The token of the change."""
     part: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
-    """Where to go on: `following` of the answer before."""
+    """Where to go on: `following` of the previous answer."""
 
 
 class UndoneOut(msgspec.Struct, omit_defaults=True):
