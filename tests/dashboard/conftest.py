@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -12,6 +13,7 @@ import bide
 from bide.dashboard.access import ACTIONS, Access
 from bide.dashboard.app import Dashboard
 from bide.testing import FakeClock
+from tests.dashboard.served import Served
 
 ANN = Access(name="ann", actions=ACTIONS)
 
@@ -120,3 +122,10 @@ def bury(queue: bide.Queue, *letters: tuple[str, str]) -> None:
     for id, error in letters:
         queue.put({"n": id}, id=id)
         queue.claim(1)[0].bury(error)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    served = Served(tmp_path)
+    with served.open:
+        yield served
