@@ -198,7 +198,6 @@ class DelayQueueBase(OwnedByProcess, Generic[T]):
     def poll(self, default: D | None = None) -> T | D | None:
         """Take out and return the head if it is due now, else return `default`."""
         with self._lock:
-            self._check_process()
             entry = self._entries.pop(self._now())
             self._leave()
         return default if entry is None else entry.item
@@ -206,7 +205,6 @@ class DelayQueueBase(OwnedByProcess, Generic[T]):
     def peek(self) -> Delayed[T] | None:
         """Return the handle of the head, due or not, and leave it there; `None` when empty."""
         with self._lock:
-            self._check_process()
             return self._entries.head()
 
     def remove(self, handle: Delayed[T]) -> bool:
@@ -222,8 +220,6 @@ class DelayQueueBase(OwnedByProcess, Generic[T]):
         if handle.__class__ is not Delayed:
             raise TypeError(f"remove takes what put returned, not {type(handle).__name__}")
         with self._lock:
-            if self._forked:
-                self._check_process()
             removed = self._entries.remove(handle)
             if self._closed:
                 self._leave()
@@ -239,7 +235,6 @@ class DelayQueueBase(OwnedByProcess, Generic[T]):
             raise ValueError(f"limit is negative ({limit}); None takes all that is due")
         items: list[T] = []
         with self._lock:
-            self._check_process()
             now = self._now()
             while limit is None or len(items) < limit:
                 entry = self._entries.pop(now)
@@ -262,7 +257,6 @@ class DelayQueueBase(OwnedByProcess, Generic[T]):
             The items that were dropped, by due time.
         """
         with self._lock:
-            self._check_process()
             self._closed = True
             dropped = [entry.item for entry in self._entries.clear()] if immediate else []
             self._leave()
@@ -271,13 +265,11 @@ class DelayQueueBase(OwnedByProcess, Generic[T]):
     def __len__(self) -> int:
         """Count the items, due or not."""
         with self._lock:
-            self._check_process()
             return len(self._entries)
 
     def __iter__(self) -> Iterator[Delayed[T]]:
         """Iterate over the handles by due time: a snapshot, which costs O(n log n)."""
         with self._lock:
-            self._check_process()
             return iter(self._entries.in_order())
 
     def _now(self) -> int:
@@ -292,8 +284,7 @@ class DelayQueueBase(OwnedByProcess, Generic[T]):
     def _put_due(self, item: T, due: int, priority: int = 0) -> Delayed[T]:
         """Put an item in by its due time in nanoseconds of the monotonic clock."""
         with self._lock:
-            if self._closed or self._forked:
-                self._check_process()
+            if self._closed:
                 raise ShutDown("the delay queue was shut down: it takes no more items")
             entry = self._entries.add(item, due, priority)
             if due < self._alarm:

@@ -38,6 +38,8 @@ class DelayQueue(DelayQueueBase[T]):
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(clock=clock)
+        self._lead = threading.Condition(self._lock)  # the leader waits here
+        self._follow = threading.Condition(self._lock)  # all others
         self._led = False  # whether a thread leads
         self._followers = 0
 
@@ -56,7 +58,6 @@ class DelayQueue(DelayQueueBase[T]):
         with self._lock:
             try:
                 while True:
-                    self._check_process()
                     # What was due when the clock was last read is due: a backlog needs no clock.
                     if (entry := entries.pop(self._reached)) is None:
                         self._reached = self._now()
@@ -67,6 +68,7 @@ class DelayQueue(DelayQueueBase[T]):
                     if self._reached >= limit:
                         raise Empty(f"no item was due within {timeout}")
                     self._wait(limit)
+                    self._check_process()
             finally:
                 self._leave()
 
@@ -103,11 +105,6 @@ class DelayQueue(DelayQueueBase[T]):
             self._follow.notify_all()
         elif self._followers and not self._led:
             self._follow.notify()
-
-    def _make_lock(self) -> None:
-        super()._make_lock()
-        self._lead = threading.Condition(self._lock)  # the leader waits here
-        self._follow = threading.Condition(self._lock)  # all others
 
 
 class AsyncDelayQueue(DelayQueueBase[T]):

@@ -13,7 +13,7 @@ import threading
 import weakref
 from datetime import datetime, timedelta
 from numbers import Real
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from bide.clock import Clock
 
@@ -24,31 +24,40 @@ _owned: "weakref.WeakSet[OwnedByProcess]" = weakref.WeakSet()
 class OwnedByProcess:
     """An object with a lock that only the process that made it can use."""
 
-    _told_as: ClassVar[str | None] = None  # what errors call it; its class by default
+    _kind: ClassVar[str | None] = None  # its name in errors; by default that of its class
 
     def __init__(self) -> None:
         self._forked = False
-        self._make_lock()
+        self._lock: Any = threading.RLock()
         with _lock:
             _owned.add(self)
 
-    def _make_lock(self) -> None:
-        self._lock = threading.RLock()
-
     def _check_process(self) -> None:
-        if self._forked:
-            kind = self._told_as or type(self).__name__
-            raise Forked(
-                f"this {kind} was made before the fork and belongs to the parent process; "
-                f"make another {kind} in process {os.getpid()}"
-            )
+        with self._lock:  # raises in a forked child
+            pass
 
     def _at_exit(self) -> None:
         """End the threads: the interpreter is about to end."""
 
     def _after_fork(self) -> None:
-        self._make_lock()
         self._forked = True
+        self._lock = _ParentsLock(self._kind or type(self).__name__)
+
+
+class _ParentsLock:
+    """Replaces the lock in a forked child: acquiring it raises `Forked`."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def __enter__(self) -> None:
+        raise Forked(
+            f"this {self._kind} was made before the fork and belongs to the parent process; "
+            f"make another {self._kind} in process {os.getpid()}"
+        )
+
+    def __exit__(self, *error: object) -> None:
+        """Never called, but part of a context manager."""
 
 
 def _after_fork_in_child() -> None:

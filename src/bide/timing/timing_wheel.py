@@ -97,6 +97,7 @@ class TimingWheel(OwnedByProcess):
         if tick_ns < 1_000:
             raise ValueError(f"tick is {tick!r}; a wheel cannot be finer than a microsecond")
         super().__init__()
+        self._changed = threading.Condition(self._lock)
         self._rate = NS / tick_ns  # ticks a second
         self._executor = executor
         self._clock = clock
@@ -179,7 +180,6 @@ class TimingWheel(OwnedByProcess):
         if handle._wheel is not self:
             raise ValueError(f"{handle!r} is a timer of another wheel; cancel it there")
         with self._lock:
-            self._check_process()
             slot = handle._slot
             if slot is None:
                 return False
@@ -193,7 +193,6 @@ class TimingWheel(OwnedByProcess):
     def pending(self) -> int:
         """The number of timers that have neither started nor been cancelled."""
         with self._lock:
-            self._check_process()
             return len(self._timers) + len(self._firing)
 
     def stop(self, drain: bool = False) -> list[TimerHandle]:
@@ -210,7 +209,6 @@ class TimingWheel(OwnedByProcess):
             The dropped timers by due time; `fn` and `args` of each say what was not called.
         """
         with self._lock:
-            self._check_process()
             self._stopping = True
             self._open = False
             dropped = [] if drain else self._drop()
@@ -235,7 +233,6 @@ class TimingWheel(OwnedByProcess):
         return int((self._clock.monotonic() - self._origin) * self._rate + NOISE)
 
     def _start(self) -> None:
-        self._check_process()
         if self._stopping:
             raise ShutDown("the timing wheel was stopped: it takes no more timers")
         thread = threading.Thread(target=self._run, name="bide-timing-wheel", daemon=True)
@@ -297,15 +294,6 @@ class TimingWheel(OwnedByProcess):
 
     def _at_exit(self) -> None:
         self.stop()
-
-    def _make_lock(self) -> None:
-        super()._make_lock()
-        self._changed = threading.Condition(self._lock)
-
-    def _after_fork(self) -> None:
-        super()._after_fork()
-        self._thread = None
-        self._open = False
 
 
 def _call(fn: Callable[..., object], args: tuple[object, ...]) -> None:

@@ -123,7 +123,7 @@ class WorkerPool(OwnedByProcess):
     for one: so there are never more threads than were needed at once.
     """
 
-    _told_as = "ScheduledExecutor"
+    _kind = "ScheduledExecutor"
 
     def __init__(
         self, max_workers: int, prefix: str, loop: asyncio.AbstractEventLoop | None, clock: Clock
@@ -142,7 +142,6 @@ class WorkerPool(OwnedByProcess):
 
     def add(self, future: ScheduledFuture[T]) -> ScheduledFuture[T]:
         """Add a new future."""
-        self._check_process()
         with self._lock:
             if self._closed:
                 raise ShutDown("the scheduled executor was shut down: it takes no more tasks")
@@ -166,7 +165,6 @@ class WorkerPool(OwnedByProcess):
 
     def close(self) -> list[ScheduledFuture[Any]]:
         """Refuse further futures; return those that are live."""
-        self._check_process()
         with self._lock:
             self._closed = True
             return list(self._live)
