@@ -85,7 +85,7 @@ def test_the_documentation_tells_every_long_option() -> None:
     assert missing == set()
 
 
-@pytest.mark.parametrize("name", ["queues.forecast", "output", "times"])
+@pytest.mark.parametrize("name", ["output", "times"])
 def test_examples_in_docstrings(name: str) -> None:
     result = doctest.testmod(import_module(f"bide.cli.{name}"))
     assert result.attempted > 0

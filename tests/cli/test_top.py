@@ -42,7 +42,7 @@ def test_the_longest_delivery_of_a_worker_is_shown() -> None:
     assert worker.longest == ("mail", busy["mail"])
     view = View(Sample(9.0, {}, {"web1:7": worker}), None, [worker], 100_000)
     console = Console(width=100, file=io.StringIO())
-    console.print(picture(view, "here"))
+    console.print(picture(view, "here", 100))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "longest" in shown
     assert "1m30s" in shown
@@ -77,7 +77,7 @@ def drawn(
 ) -> str:
     view = View(found, before, RecentWorkers().see(found), 100_000)
     console = Console(file=io.StringIO(), width=width, record=True)
-    console.print(picture(view, "sqlite:///shop.db", lines, width))
+    console.print(picture(view, "sqlite:///shop.db", width, lines))
     return console.export_text()
 
 
@@ -92,7 +92,7 @@ def test_nothing_to_show() -> None:
     def shown(prefix: str) -> str:
         console = Console(file=io.StringIO(), width=100, record=True)
         view = View(Sample(0.0, {}), None, [], 0)
-        console.print(picture(view, "sqlite:///shop.db", prefix=prefix))
+        console.print(picture(view, "sqlite:///shop.db", 100, prefix=prefix))
         return console.export_text()
 
     assert shown("") == "no queues in sqlite:///shop.db yet\n"

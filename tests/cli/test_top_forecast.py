@@ -110,7 +110,7 @@ def view(ahead: Ahead) -> View:
 
 def line(ahead: Ahead, width: int = 80) -> str:
     console = Console(file=io.StringIO(), width=width, record=True)
-    console.print(picture(view(ahead), "sqlite:///shop.db", None, width))
+    console.print(picture(view(ahead), "sqlite:///shop.db", width))
     (found,) = [one for one in console.export_text().splitlines() if one.startswith("due in")]
     return found
 

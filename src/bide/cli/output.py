@@ -3,7 +3,6 @@
 import errno
 import json
 import sys
-import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -42,9 +41,6 @@ _BARE = {
     "cancelled": "cancel", "moved": "move", "dead": "move-dead", "purged": "purge",
     "revived": "revive", "stored": "store", "rescheduled": "reschedule", "finished": "finish",
 }  # fmt: skip
-
-PATIENCE = 1.0
-"""Seconds after which a bar appears."""
 
 ID = 26
 """The least width of a first column: a generated id stays whole, so that users can copy it."""
@@ -236,36 +232,35 @@ def plural(count: int, what: str) -> str:
 
 
 class Bar:
-    """A bar on stderr, which appears when its block has lasted for a second.
+    """A progress bar on stderr, which appears when its block has lasted for a second.
 
     Args:
         doing: its label, such as "exporting orders".
         total: how much there is to do; `None` if that is unknown, or known later: see `expect`.
-        patience: seconds without a bar.
     """
 
-    def __init__(self, doing: str, total: int | None = None, patience: float = PATIENCE) -> None:
-        self._doing = doing
-        self._total = total
-        self._done = 0
-        self._lock = threading.Lock()
-        self._progress: Progress | None = None
-        self._timer = threading.Timer(patience, self._show)
-        self._timer.daemon = True
+    _progress: "Progress | None" = None
+
+    def __init__(self, doing: str, total: int | None = None) -> None:
+        if not sys.stderr.isatty():
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+        self._progress = Progress(
+            "{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            console=Console(stderr=True), refresh_per_second=1, transient=True,
+            redirect_stdout=False,
+        )  # fmt: skip
+        self._progress.add_task(doing, total=total)
 
     def expect(self, total: int) -> None:
         """Set how much there is to do."""
-        self._total = total
-        self.advance(0)
+        self._update(total=total)
 
     def advance(self, by: int = 1) -> None:
-        """Count what was done; if it is more than was expected, the total grows."""
-        self._done += by
-        if self._total is not None:
-            self._total = max(self._total, self._done)
-        if self._progress is not None:
-            task = self._progress.task_ids[0]
-            self._progress.update(task, completed=self._done, total=self._total)
+        """Count what was done."""
+        self._update(advance=by)
 
     def over(self, things: Iterable[T], size: Callable[[T], int] = lambda thing: 1) -> Iterator[T]:
         """Yield things, and count each, or its size."""
@@ -274,30 +269,17 @@ class Bar:
             self.advance(size(thing))
 
     def __enter__(self) -> Self:
-        if sys.stderr.isatty():
-            self._timer.start()
+        if self._progress is not None:
+            self._progress.live.start()  # draws after a second; `Progress.start` draws at once
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._timer.cancel()
-        with self._lock:
-            if self._progress is not None:
-                self._progress.stop()
+        if self._progress is not None:
+            self._progress.live.stop()
 
-    def _show(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-        remaining = [] if self._total is None else [TimeRemainingColumn()]
-        progress = Progress(
-            "{task.description}", BarColumn(), MofNCompleteColumn(), *remaining,
-            console=Console(stderr=True), transient=True,
-        )  # fmt: skip
-        progress.add_task(self._doing, total=self._total, completed=self._done)
-        with self._lock:
-            if not self._timer.finished.is_set():  # the block goes on
-                progress.start()
-                self._progress = progress
+    def _update(self, **change: int) -> None:
+        if self._progress is not None:
+            self._progress.update(self._progress.task_ids[0], **change)  # type: ignore[arg-type]
 
 
 def text_of(cell: Cell) -> "Text":
@@ -317,7 +299,7 @@ def counted(count: int, style: str = "") -> Part:
 
 
 def table_of(
-    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None
+    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int
 ) -> "tuple[Table, list[str]]":
     """Return a table that fits into a width, and the names of the columns that were left out.
 
@@ -327,9 +309,10 @@ def table_of(
     Args:
         columns: the columns, in order.
         rows: the cells of each line, one for each column.
-        width: of the terminal; `None`: as wide as needed.
+        width: of the terminal.
     """
     from rich import box
+    from rich.cells import cell_len
     from rich.table import Table
 
     texts = [[text_of(cell) for cell in row] for row in rows]
@@ -337,37 +320,33 @@ def table_of(
         place for place, column in enumerate(columns)
         if column.unless is None or any(row[place].plain != column.unless for row in texts)
     ]  # fmt: skip
-    wanted, least = [0] * len(columns), [0] * len(columns)
+    widths, least = [], []
     for place, column in enumerate(columns):
-        lines = [line for row in texts for line in row[place].split("\n", allow_blank=True)]
-        wide = max([len(column.name), *(line.cell_len for line in lines)])
-        wanted[place] = wide
-        cut = wide if column.least is None else max(column.least, len(column.name))
-        least[place] = min(wide, cut)
+        lines = [line for row in texts for line in row[place].plain.split("\n")]
+        widths.append(max(map(cell_len, [column.name, *lines])))
+        cut = widths[-1] if column.least is None else max(column.least, len(column.name))
+        least.append(min(widths[-1], cut))
 
-    def needed() -> int:
-        return sum(least[place] + GAP for place in kept)
+    def total(widths: list[int]) -> int:
+        return sum(widths[place] + GAP for place in kept)
 
     gone = []
-    falling = sorted((one for one in kept if columns[one].falls), key=lambda n: columns[n].falls)
-    while width is not None and falling and needed() > width:
-        kept.remove(place := falling.pop(0))
-        gone.append(place)
-    for place in reversed(kept):
-        if width is not None and (narrowest := columns[place].squeezed) is not None:
-            over = max(0, needed() - width)
-            least[place] = max(min(least[place], narrowest), least[place] - over)
-    spare = sum(wanted) if width is None else width - needed()
+    for place in sorted(filter(lambda n: columns[n].falls, kept), key=lambda n: columns[n].falls):
+        if total(least) > width:
+            kept.remove(place)
+            gone.append(place)
+    for narrowest in (least, [column.squeezed for column in columns]):
+        for place in reversed(kept):
+            wanted = widths[place] - max(0, total(widths) - width)
+            widths[place] = max(wanted, min(widths[place], narrowest[place] or widths[place]))
     table = Table(
         box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0),
-        width=needed() if spare < 0 else None,
+        width=total(widths),
     )  # fmt: skip
     for place in kept:
-        more = min(max(0, spare), wanted[place] - least[place])
-        spare -= more
         column = columns[place]
         table.add_column(
-            column.name, justify="right" if column.right else "left", width=least[place] + more,
+            column.name, justify="right" if column.right else "left", width=widths[place],
             no_wrap=not column.wraps, overflow="fold" if column.wraps else "ellipsis",
         )  # fmt: skip
     for row in texts:
@@ -390,4 +369,25 @@ def grid(rows: Iterable[Sequence[Cell]], align: str, gap: int = GAP) -> "Table":
         table.add_column(justify="right" if letter == "r" else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(text_of, row))
+    return table
+
+
+def chart(rows: "Iterable[tuple[str, str, int, str]]") -> "Table":
+    """Return a bar chart, as wide as the terminal.
+
+    Args:
+        rows: the label of each bar, a remark, the count, and the color.
+    """
+    from rich.bar import Bar
+    from rich.table import Table
+
+    shown = list(rows)
+    most = max((count for _, _, count, _ in shown), default=0)
+    table = Table.grid("", "", "", "", padding=(0, 1, 0, 0), expand=True)
+    table.columns[3].ratio = 1
+    for column in (table.columns[0], table.columns[2]):
+        column.justify = "right"
+    for label, remark, count, color in shown:
+        bar = Bar(most, 0, count, color=color)
+        table.add_row(label, text_of((remark, "dim")), text_of(counted(count)), bar)
     return table

@@ -18,8 +18,7 @@ from bide.cli.demo.actors import QUEUE, Plan
 from bide.cli.demo.proof import Check, Records, percentile, prove
 from bide.cli.demo.stage import Stage
 from bide.cli.errors import NOT_DONE, CommandError, raise_on_termination, require_packages
-from bide.cli.output import Cell, Output, grid, warn
-from bide.cli.queues.forecast import bar
+from bide.cli.output import Cell, Output, chart, grid, warn
 from bide.queue.sync import Queue
 
 if TYPE_CHECKING:
@@ -247,10 +246,8 @@ def _print_proof(out: Output, stage: Stage, checks: list[Check]) -> None:
         out.console.print(grid(rows, "lll", gap=1))
         out.text("")
         counts = Counter(bisect_left(STEPS, ms) for ms in late)
-        for place in range(max(counts, default=0) + 1):
-            label = f"≤ {STEPS[place]} ms" if place < len(STEPS) else f"> {STEPS[-1]} ms"
-            drawn = bar(counts[place], max(counts.values(), default=0), _width(out) - 22)
-            out.text((f"  {label:>8} ", "dim"), (drawn, "cyan"), f" {counts[place]:,}")
+        labels = [*(f"  ≤ {ms} ms" for ms in STEPS), f"  > {STEPS[-1]} ms"]
+        out.console.print(chart((text, "", counts[n], "cyan") for n, text in enumerate(labels)))
         out.text(("  " + lateness, "bold"), ("   (of first attempts)", "dim"))
         out.text("")
         out.text(("  ✓ " if holds else "  ✗ ", "green" if holds else "red"), (verdict, "bold"))

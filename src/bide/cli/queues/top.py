@@ -109,9 +109,9 @@ class Poller:
         except StoreError as error:
             self.trouble = error
 
-    def picture(self, lines: int | None, width: int) -> Any:
-        """Return what is on a screen of so many lines and columns."""
-        return picture(self.view, self.store.shown, lines, width, self.prefix)
+    def picture(self, width: int, lines: int | None = None) -> Any:
+        """Return what is on a screen of so many columns and lines."""
+        return picture(self.view, self.store.shown, width, lines, self.prefix)
 
     def _sample(self) -> tuple[Sample, int]:
         """Return a sample, and the store's clock in Unix milliseconds."""
@@ -217,7 +217,7 @@ def top(store: Store, out: Output, prefix: str, interval: float, once: bool) -> 
             elif not out.terminal:
                 print_rows(out, poller.view)
             elif once or out.console.is_dumb_terminal:  # it cannot draw over what is there
-                out.console.print(poller.picture(None, out.console.width), crop=False)
+                out.console.print(poller.picture(out.console.width), crop=False)
             else:
                 _watch(out, poller)
     except KeyboardInterrupt:  # this is how users end it
@@ -246,7 +246,7 @@ def _watch(out: Output, poller: Poller) -> None:
 
     def drawn() -> Any:
         width, height = out.console.size
-        image = poller.picture(height - 1, width)
+        image = poller.picture(width, height - 1)
         if poller.trouble is None:
             return image
         return Group(Text(escape(f"the store is away: {poller.trouble}"), "bold red"), image)

@@ -145,15 +145,15 @@ def print_rows(out: Output, view: View) -> None:
 
 
 def picture(
-    view: View, store: str, lines: int | None = None, width: int | None = None, prefix: str = ""
+    view: View, store: str, width: int, lines: int | None = None, prefix: str = ""
 ) -> "RenderableType":
     """Return what is on the screen.
 
     Args:
         view: what to show.
         store: its URL without a password.
-        lines: how many lines the terminal has; `None`: no limit.
-        width: how many columns it has.
+        width: how many columns the terminal has.
+        lines: how many lines it has; `None`: no limit.
         prefix: the beginning of the names of the queues that are shown.
     """
     from rich.console import Group
@@ -162,7 +162,7 @@ def picture(
     if not sample.queues and not workers:
         what = f"no queue begins with {prefix!r}" if prefix else "no queues"
         return text_of((f"{what} in {store} yet", "dim"))
-    narrow = width is not None and width < NARROW
+    narrow = width < NARROW
     if lines is not None and narrow:
         lines -= 4  # for the store, the columns that have no room, and where lines break
     room, places = (None, None) if lines is None else _divided(lines, len(workers), ahead)
@@ -227,7 +227,7 @@ def _ahead(ahead: Ahead) -> "Text":
     return line
 
 
-def _queues(view: View, room: int | None, width: int | None) -> "tuple[Table, list[str]]":
+def _queues(view: View, room: int | None, width: int) -> "tuple[Table, list[str]]":
     """Return the table of queues, and which columns were left out."""
     sample, before, _, now, _ = view
     pace = {name: rates(before, sample, name) for name in sample.queues}
@@ -256,7 +256,7 @@ def _queues(view: View, room: int | None, width: int | None) -> "tuple[Table, li
     return table_of(QUEUES, rows, width)
 
 
-def _workers(view: View, places: int | None, width: int | None) -> "Table":
+def _workers(view: View, places: int | None, width: int) -> "Table":
     sample, _, workers, now, _ = view
     rows: list[list[Cell]] = []
     for worker in workers[:places]:
