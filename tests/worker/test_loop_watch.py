@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bide.worker.process.runner import Watch
-from tests.worker.worker_app import PATIENCE, Scene, until
+from tests.worker.worker_app import PATIENCE, Scene
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -61,31 +61,16 @@ def test_who_awaits_is_not(scene: Scene, caplog: pytest.LogCaptureFixture) -> No
                 longest = max(longest, time.monotonic() - began)
 
     scene.play(story())
-    # A busy machine holds up the loop itself, which moves every 25 ms when none does.
+    # A busy machine holds up the loop itself.
     assert longest > 0.06 or not warnings(caplog)
 
 
 def test_something_else_on_the_loop_is_told_as_such(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
-        watch = Watch(lambda task: None, lambda: True, 0.05)
-        watch.look()
+        watch = Watch(lambda task: None, 0.05)
         await asyncio.sleep(0.02)
         hold_up(lambda: warnings(caplog))
         watch.close()
 
     asyncio.run(story())
     assert "something has held up the event loop" in caplog.text
-
-
-def test_the_watch_rests_when_nothing_runs() -> None:
-    async def story() -> None:
-        busy = True
-        watch = Watch(lambda task: None, lambda: busy, 0.02)
-        watch.look()
-        assert watch._wake.is_set()
-        busy = False
-        await until(lambda: not watch._wake.is_set())
-        assert not watch._wake.is_set()
-        watch.close()
-
-    asyncio.run(story())

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import repeat
 from types import SimpleNamespace
@@ -47,7 +47,6 @@ class Consumer(Claimer):
         state: the `App.state` that handlers share.
         store_client: runs its commands on the store.
         holder: the name of the holder in its claims.
-        started: called after deliveries were started.
         crash_isolation: shared by the consumers of a process; by default the consumer has its own.
     """
 
@@ -61,7 +60,6 @@ class Consumer(Claimer):
         state: SimpleNamespace,
         store_client: StoreClient,
         holder: str,
-        started: Callable[[], None] = lambda: None,
         crash_isolation: CrashIsolation | None = None,
     ) -> None:
         super().__init__(queue_handlers, store_client, holder)
@@ -73,7 +71,6 @@ class Consumer(Claimer):
         self._crash_isolation = crash_isolation or CrashIsolation()
         self.stuck_handlers = StuckHandlers(queue_handlers.queue, store_client.clock)
         self._summary = delivery_log.Summary(queue_handlers.queue, store_client.clock.monotonic())
-        self._started = started
         self._run = Run(around, queue_handlers.concurrency, self._ended)
         self._lease = queue_handlers.lease / 1000
         self._settling = Settling(queue_handlers.queue, store_client, self._tell)
@@ -242,8 +239,6 @@ class Consumer(Claimer):
                 self._begin(one, now)
             else:
                 waiting.append(one)
-        if reply.messages:
-            self._started()
         if waiting and self._timer is None:
             self._wait(self._prefetch.hold)
 

@@ -68,7 +68,7 @@ class ManualConsumer(Consumer):
         state: Any,
         store_client: StoreClient,
     ) -> None:
-        super().__init__(queue_handlers, around, state, store_client, HOLDER, lambda: None)
+        super().__init__(queue_handlers, around, state, store_client, HOLDER)
         self._chance = lambda: 0.5
         self._raised: dict[Handling, BaseException | None] = {}
         self._handled: list[Handled] = []

@@ -35,60 +35,39 @@ LIMIT = 0.5
 
 
 class Watch:
-    """A thread that watches the event loop while handlers run.
+    """A thread that watches the event loop.
 
     It uses real time: no clock can wake a blocked loop.
 
     Args:
         name: returns the name of the handler that a task runs, if any.
-        busy: returns whether handlers run on the loop.
         limit: seconds of blocking before the warning.
     """
 
     def __init__(
-        self,
-        name: Callable[["asyncio.Task[object]"], str | None],
-        busy: Callable[[], bool],
-        limit: float = LIMIT,
+        self, name: Callable[["asyncio.Task[object]"], str | None], limit: float = LIMIT
     ) -> None:
         self._name = name
-        self._busy = busy
         self._limit = limit
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
-        self._moved = time.monotonic()
-        self._wake = threading.Event()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="bide-watch", daemon=True)
         self._thread.start()
 
-    def look(self) -> None:
-        """Watch until no handler runs. Call it on the loop after handlers were started."""
-        if not self._wake.is_set():
-            self._moved = time.monotonic()
-            self._wake.set()
-            self._loop.call_later(self._limit / 4, self._tick)
-
     def close(self) -> None:
         """End the thread."""
         self._over.set()
-        self._wake.set()
         self._thread.join()
 
-    def _tick(self) -> None:
-        self._moved = time.monotonic()
-        if self._busy() and not self._over.is_set():
-            self._loop.call_later(self._limit / 4, self._tick)
-        else:
-            self._wake.clear()
-
     def _run(self) -> None:
-        warned = 0.0
-        while self._wake.wait() and not self._over.wait(self._limit):
-            moved = self._moved
-            if self._wake.is_set() and time.monotonic() - moved > self._limit and warned != moved:
-                warned = moved  # once for each time that it is blocked
-                self._warn(time.monotonic() - moved)
+        while not self._over.wait(self._limit):
+            asked, answered, warned = time.monotonic(), threading.Event(), False
+            self._loop.call_soon_threadsafe(answered.set)
+            while not answered.wait(self._limit) and not self._over.is_set():
+                if not warned:  # once for each time that it is blocked
+                    self._warn(time.monotonic() - asked)
+                warned = True
 
     def _warn(self, seconds: float) -> None:
         task = asyncio.current_task(self._loop)
@@ -211,7 +190,7 @@ class Runner:
 
     async def _work(self, store_client: StoreClient) -> None:
         holder = self._holder
-        watch = Watch(self._name_of, self._busy, self.blocked)
+        watch = Watch(self._name_of, self.blocked)
         crash_isolation = CrashIsolation()
         heartbeat = Heartbeat(
             store_client.lane, store_client.clock, holder,
@@ -227,7 +206,7 @@ class Runner:
                     beside.append(asyncio.create_task(chain.keep()))
                 self.consumers[queue] = Consumer(
                     queue_handlers, traced(around), self.app.state, store_client, holder,
-                    watch.look, crash_isolation,
+                    crash_isolation,
                 )  # fmt: skip
             consumers = list(self.consumers.values())
             if self.present and store_client.lane.capabilities.shared:
@@ -250,14 +229,11 @@ class Runner:
             await stop(consumers, store_client.clock, self.grace, self._hurrying, beside)
         finally:
             self.at_work = False
+            watch.close()
             await cancel(beside)
             for consumer in self.consumers.values():
                 await consumer.close()
             await heartbeat.leave()
-            watch.close()
-
-    def _busy(self) -> bool:
-        return any(consumer.running for consumer in self.consumers.values())
 
     def _name_of(self, task: "asyncio.Task[object]") -> str | None:
         for consumer in self.consumers.values():
