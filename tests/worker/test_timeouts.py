@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import bide
-from bide.consuming.isolation import STUCK
+from bide.consuming.consumer import STUCK
 from tests.worker.processes import children, log, wait_for, worker
 from tests.worker.worker_app import PATIENCE, Scene, entered, until
 
@@ -112,7 +112,7 @@ def test_a_queue_without_a_place_left_is_stuck_until_one_returns(
             await until(lambda: runner.stuck() == [])
 
     scene.play(story())
-    assert caplog.text.count("q: all its places are taken by handlers that went on") == 1
+    assert caplog.text.count("2 of 2 places are taken like that") == 1
 
 
 FOR_EVER = """

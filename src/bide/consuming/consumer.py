@@ -15,7 +15,7 @@ from bide.consuming.claiming import Claimer
 from bide.consuming.graceful_stop import cancel
 from bide.consuming.handler import Middleware
 from bide.consuming.handling import Handling
-from bide.consuming.isolation import CrashIsolation, StuckHandlers, is_suspect
+from bide.consuming.isolation import CrashIsolation, is_suspect
 from bide.consuming.late_causes import LateCauses
 from bide.consuming.queue_handlers import QueueHandlers
 from bide.consuming.run import Run
@@ -33,6 +33,9 @@ CLEANUP = 5.0
 
 AGAIN = 1.0
 """The longest delay, in seconds, before a failed extension is retried."""
+
+STUCK = 5.0
+"""Seconds for which handlers past their timeout occupy all places before the queue is stuck."""
 
 
 class Consumer(Claimer):
@@ -69,7 +72,6 @@ class Consumer(Claimer):
         """The other tasks: they settle, extend leases, and log."""
         self._state = state
         self._crash_isolation = crash_isolation or CrashIsolation()
-        self.stuck_handlers = StuckHandlers(queue_handlers.queue, store_client.clock)
         self._summary = delivery_log.Summary(queue_handlers.queue, store_client.clock.monotonic())
         self._run = Run(around, queue_handlers.concurrency, self._ended)
         self._lease = queue_handlers.lease / 1000
@@ -92,7 +94,6 @@ class Consumer(Claimer):
         self._summary.tell(self.current(), self._clock.monotonic())
         if self._timer is not None:
             self._timer.cancel()
-        self.stuck_handlers.close()
         self._run.close()
 
     @property
@@ -164,6 +165,17 @@ class Consumer(Claimer):
         """For how many seconds the handler has run that was started first."""
         first = next(iter(self.running), None)
         return 0.0 if first is None else self._clock.monotonic() - first.began
+
+    @property
+    def stuck(self) -> bool:
+        """Whether handlers past their timeout have occupied all places for `STUCK` seconds.
+
+        A thread, or a task that swallows its cancellation, cannot be ended: it keeps its place.
+        Without a free place, only another process can work on the queue.
+        """
+        overran = [one.began + one.took for one in self.running if one.overran]
+        full = len(overran) >= self.queue_handlers.concurrency
+        return full and self._clock.monotonic() >= max(overran) + STUCK
 
     async def report(self) -> None:
         """Log a summary every `delivery_log.SUMMARY` seconds."""
@@ -312,7 +324,6 @@ class Consumer(Claimer):
             self._begin(self._prefetch.waiting.popleft(), now)
         one.stop_timers()
         if one.gone:
-            self.stuck_handlers.look(self.running, self.queue_handlers.concurrency)
             how = one.handler.name, "well" if error is None else type(error).__name__
             text = "%s has ended (%s), which no longer counts"
             delivery_log.tell(logging.INFO, one, "late", text, *how)
@@ -344,7 +355,7 @@ class Consumer(Claimer):
         """Fail the attempt of a handler that continues past its timeout."""
         if one.gone or one not in self.running:
             return
-        handler, places = one.handler, self.queue_handlers.concurrency
+        handler = one.handler
         one.took = self._clock.monotonic() - one.began
         verdict = settling.judge_delivery(one, asyncio.CancelledError(), self._chance())
         self._settling.add(one, verdict)
@@ -355,7 +366,8 @@ class Consumer(Claimer):
         delivery_log.tell(
             logging.ERROR, one, "timeout",
             "%s goes on past its timeout and %s; %d of %d places are taken like that. %s",
-            handler.name, what, self.stuck_handlers.look(self.running, places), places, fix,
+            handler.name, what, sum(other.overran for other in self.running),
+            self.queue_handlers.concurrency, fix,
         )  # fmt: skip
 
     def _lose(self, lost: Iterable[Handling], why: str) -> None:

@@ -135,9 +135,7 @@ class Runner:
 
     def stuck(self) -> list[str]:
         """Return the queues whose places are all taken by handlers that do not return."""
-        return [
-            queue for queue, consumer in self.consumers.items() if consumer.stuck_handlers.stuck
-        ]
+        return [queue for queue, consumer in self.consumers.items() if consumer.stuck]
 
     def trouble(self) -> str | None:
         """Return why messages are not handled now, without addresses; `None` if all is well."""
