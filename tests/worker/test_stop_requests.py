@@ -18,7 +18,7 @@ from bide.model.replies import Found
 from bide.observing.heartbeat import STOPS, Report, put_report
 from bide.observing.workers import request_stop
 from bide.testing import FakeClock, FlakyEngine
-from bide.worker.process.totals import StopRequests
+from bide.worker.process.totals import take_requests
 from tests.worker.processes import children, counts, log, put, said, wait_for, worker
 
 HANGS = """
@@ -61,13 +61,12 @@ class Store:
         self.clock = FakeClock()
         self.engine = FlakyEngine(MemoryEngine())
         self.lane = Lane(lambda: self.engine, self.clock)
-        self.requests = StopRequests(lambda: self.lane)
 
     def ask(self, holder: str, actor: str | None = "ann") -> None:
         self.lane.call(request_stop(STOPS, holder, actor))
 
     def take(self, *holders: str) -> dict[str, str]:
-        return asyncio.run(self.requests.take(holders))
+        return asyncio.run(take_requests(self.lane, list(holders)))
 
     def waiting(self, holder: str) -> bool:
         reply = self.lane.call(Find(STOPS, [holder]))
@@ -93,18 +92,13 @@ def test_a_request_that_is_too_old_is_void() -> None:
     assert store.take("web1:7") == {}
 
 
-def test_a_store_that_is_away_is_told_once_and_looked_at_again(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level("INFO")
+def test_a_request_outlives_a_look_at_a_store_that_is_away() -> None:
     store = Store()
     store.ask("web1:7", None)
-    store.engine.fail(bide.StoreUnavailable("away"), times=2)
-    assert store.take("web1:7") == store.take("web1:7") == {}
-    assert caplog.text.count("cannot be looked for: away") == 1
+    store.engine.fail(bide.StoreUnavailable("away"))
+    with pytest.raises(bide.StoreUnavailable):
+        store.take("web1:7")
     assert store.take("web1:7") == {"web1:7": "an unknown user"}
-    nowhere = StopRequests(lambda: None)
-    assert asyncio.run(nowhere.take(["web1:7"])) == {}
 
 
 def test_who_cannot_be_replaced_is_refused(tmp_path: Path) -> None:

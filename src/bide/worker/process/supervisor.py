@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from bide.consuming.graceful_stop import first_of
+from bide.model.errors import BideError
 from bide.observing.metrics import MetricsServer, registry_of
 from bide.worker.process.child import BEAT, Orders
 from bide.worker.process.health import HealthFile, HealthPort, notify, watchdog_seconds
@@ -31,7 +32,7 @@ from bide.worker.process.processes import (
     Slot,
 )
 from bide.worker.process.reload import Sources
-from bide.worker.process.totals import EVERY, StopRequests, Totals
+from bide.worker.process.totals import Totals, take_requests
 
 
 def raise_descriptor_limit() -> None:
@@ -53,6 +54,9 @@ LEEWAY = 10.0
 FIRST = 2.0
 """Seconds that the other processes wait for the first to be ready: an error that all of them would
 have is printed once."""
+
+LOOK = 5.0
+"""Seconds between two looks for requests to replace a process."""
 
 AGAIN = 30.0
 """Seconds between two attempts to replace a process that is stuck."""
@@ -104,7 +108,6 @@ class Supervisor:
         self._code = 0
         self.totals = Totals()
         """What the processes have done."""
-        self._requests = StopRequests(self.totals.lane)
         self.metrics: MetricsServer | None = None
         if metrics is not None:
             registry = registry_of(self.totals.counts, more=self.totals.metrics)
@@ -321,9 +324,16 @@ class Supervisor:
         """Replace processes that operators ask to replace."""
         host = socket.gethostname()
         while True:
-            await asyncio.sleep(EVERY)
+            await asyncio.sleep(LOOK)
             named = {f"{host}:{one.pid}": one for one in self._processes if one.pid is not None}
-            for holder, actor in (await self._requests.take(list(named))).items():
+            if not named or (lane := self.totals.lane()) is None:
+                continue
+            try:
+                taken = await take_requests(lane, list(named))
+            except (BideError, TimeoutError) as error:  # the processes report a store that is away
+                _log.debug("requests to replace processes cannot be looked for: %s", error)
+                continue
+            for holder, actor in taken.items():
                 slots = [slot for slot in self.slots if slot.process is named[holder]]
                 if slots:
                     slots[0].asked = actor
