@@ -28,7 +28,7 @@ def test_one_without_work_says_so_for_hours_and_takes_its_leave(scene: Scene) ->
     async def handle(body: int) -> None: ...
 
     async def story() -> None:
-        async with scene.at_work(present=True):
+        async with scene.at_work():
             await until(lambda: reports(scene))
             for _ in range(3):
                 await scene.pass_time(more(lambda: len(scene.sent(Put))), 5)
@@ -46,7 +46,7 @@ def test_it_tells_how_late_deliveries_began(scene: Scene) -> None:
     async def story() -> None:
         await scene.put(*range(20))
         scene.clock.advance(3)
-        async with scene.at_work(present=True):
+        async with scene.at_work():
             await scene.acked(20)
             await scene.pass_time(lambda: any(report.lateness for report in reports(scene)), 1)
             (report,) = reports(scene)
@@ -66,7 +66,7 @@ def test_it_tells_what_it_handles_and_for_how_long(scene: Scene) -> None:
     async def story() -> None:
         began = scene.clock.now()
         await scene.put(1)
-        async with scene.at_work(present=True) as runner:
+        async with scene.at_work() as runner:
             await until(lambda: runner.busy()["q"].running)
             await scene.pass_time(
                 lambda: any(report.busy["q"].running for report in reports(scene)), 1
@@ -86,7 +86,7 @@ def test_a_store_that_is_away_does_not_stop_it(scene: Scene) -> None:
     async def handle(body: int) -> None: ...
 
     async def story() -> None:
-        async with scene.at_work(present=True):
+        async with scene.at_work():
             await until(lambda: reports(scene))
             away = bide.StoreUnavailable("away")
             scene.engine.fail(away, when=lambda command: command.queue == QUEUE, times=None)

@@ -131,7 +131,7 @@ def test_a_worker_that_is_cancelled_before_it_claims_leaves_nothing_behind() -> 
         async def tick(tick: bide.Tick) -> None: ...
 
         lane = Lane(lambda: Slow(MemoryEngine()))
-        runner = Runner(app, lane=lane, present=True)
+        runner = Runner(app, lane=lane)
         before = asyncio.all_tasks()
         running = asyncio.create_task(runner.run())
         await asyncio.to_thread(reading.wait)

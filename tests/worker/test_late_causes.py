@@ -127,7 +127,7 @@ def test_before_the_first_worker_there_was_none(scene: Scene) -> None:
     async def story() -> None:
         await scene.put(1)
         scene.clock.advance(60)
-        async with scene.at_work(present=True) as runner:
+        async with scene.at_work() as runner:
             await scene.acked(1)
             await scene.pass_time(lambda: causes(runner).get("no-worker", 0) == 60, 1)
         reply = await scene.lane.acall(Scan(QUEUE, "next"))

@@ -7,8 +7,14 @@ from typing import Any
 
 import pytest
 
+from bide.worker.process import runner
 from bide.worker.process.runner import Watch
 from tests.worker.worker_app import PATIENCE, Scene
+
+
+@pytest.fixture(autouse=True)
+def short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "LIMIT", 0.1)
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -33,7 +39,7 @@ def test_who_holds_up_the_loop_is_named_once(
             time.sleep(0.3)  # noqa: ASYNC251  (for so long a second warning would come)
 
         await scene.put(1)
-        async with scene.at_work(blocked=0.1):
+        async with scene.at_work():
             await scene.acked(1)
 
     scene.play(story())
@@ -54,7 +60,7 @@ def test_who_awaits_is_not(scene: Scene, caplog: pytest.LogCaptureFixture) -> No
             await asyncio.sleep(0.4)
 
         await scene.put(1)
-        async with scene.at_work(blocked=0.1):
+        async with scene.at_work():
             while not scene._flow("q").flow.acked:
                 began = time.monotonic()
                 await asyncio.sleep(0.01)
@@ -67,7 +73,7 @@ def test_who_awaits_is_not(scene: Scene, caplog: pytest.LogCaptureFixture) -> No
 
 def test_something_else_on_the_loop_is_told_as_such(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
-        watch = Watch(lambda task: None, 0.05)
+        watch = Watch(lambda task: None)
         await asyncio.sleep(0.02)
         hold_up(lambda: warnings(caplog))
         watch.close()

@@ -252,25 +252,6 @@ def test_a_store_that_is_away_at_the_start_is_waited_for(
     assert "the store is back after" in caplog.text
 
 
-def test_a_worker_within_a_program_says_why_it_ended(
-    scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The program may never look at its task."""
-
-    async def story() -> None:
-        scene.app.handler("q")(lambda body: None)
-
-        def opened() -> FlakyEngine:
-            raise bide.StoreCorrupt("not a database")
-
-        scene.lane = Lane(opened, scene.clock)
-        with pytest.raises(bide.StoreCorrupt):
-            await Runner(scene.app, lane=scene.lane).run()
-
-    scene.play(story())
-    assert "the worker has ended: not a database" in caplog.text
-
-
 def test_the_log_names_the_file_and_that_it_is_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

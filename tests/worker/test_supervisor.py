@@ -168,7 +168,7 @@ def test_a_crash_loop_backs_off_and_a_long_life_ends_it() -> None:
 
 
 def test_a_child_has_the_flags_of_its_parent() -> None:
-    command = command_of(Orders("m:app", ["q"], 1.0, False, "info", 1, False, False, -1))(7)
+    command = command_of(Orders("m:app", ["q"], 1.0, False, "info", 1, False, -1))(7)
     assert command[0] == sys.executable
     assert '"pipe":7' in command[-1]
     assert command[-3:-1] == ["-m", "bide.worker.process.child"]

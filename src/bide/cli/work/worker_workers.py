@@ -100,9 +100,8 @@ def worker(
     configure(as_json=log_json, level=log_level)
 
     orders = Orders(
-        target, names, grace, log_json, log_level, processes, url is not None, metrics is not None,
-        -1, celery,
-    )  # fmt: skip
+        target, names, grace, log_json, log_level, processes, url is not None, -1, celery
+    )
 
     async def supervise() -> int:
         return await Supervisor(

@@ -53,8 +53,6 @@ class Orders(msgspec.Struct, frozen=True):
     """How many processes share the work."""
     given_url: bool
     """Whether the environment's `BIDE_URL` replaces the store that the app names."""
-    metrics: bool
-    """Whether to report what it has done."""
     pipe: int
     """The descriptor of the socket to the supervisor."""
     celery: bool = False
@@ -135,9 +133,7 @@ async def _work(app: App, orders: Orders, report: Report) -> None:
         _log.error("the supervisor has died; stopping")
         stop()
 
-    runner = Runner(
-        app, orders.queues, grace=orders.grace, ready=ready, present=True, supervised=True
-    )
+    runner = Runner(app, orders.queues, grace=orders.grace, ready=ready, supervised=True)
     pipe = Pipe(orders.pipe, orphaned)
     # A signal of its own: systemd sends SIGTERM to the supervisor and to each process, which then
     # gets it from both.
@@ -145,14 +141,13 @@ async def _work(app: App, orders: Orders, report: Report) -> None:
     loop.add_signal_handler(signal.SIGINT, partial(stop, hurry=True))
     _leave_signals_on_fork()
     await pipe.open()
-    chores = _beat(pipe, report, runner, orders.metrics), _delays(app, orders.grace), _forwards(app)
+    chores = _beat(pipe, report, runner), _delays(app, orders.grace), _forwards(app)
     beside = [asyncio.create_task(chore) for chore in chores]
     try:
         await runner.run()
     finally:
         await cancel(beside)
-        if orders.metrics:
-            report.tallies = runner.tallies()
+        report.tallies = runner.tallies()
         await pipe.close(report)
 
 
@@ -234,11 +229,10 @@ def _check_store(app: App, processes: int) -> None:
     )  # fmt: skip
 
 
-async def _beat(pipe: Pipe, report: Report, runner: Runner, metrics: bool) -> None:
+async def _beat(pipe: Pipe, report: Report, runner: Runner) -> None:
     while True:
         await asyncio.sleep(BEAT)
-        if metrics:
-            report.tallies = runner.tallies()
+        report.tallies = runner.tallies()
         report.stuck = runner.stuck()
         pipe.tell(report)
 

@@ -57,9 +57,8 @@ class InProcessWorker:
 
     def _make(self) -> Runner:
         return Runner(
-            self._app, self._queues, grace=self._grace, ready=self._began, present=True,
-            holder=self._holder,
-        )  # fmt: skip
+            self._app, self._queues, grace=self._grace, ready=self._began, holder=self._holder
+        )
 
     def trouble(self) -> str | None:
         """Return why messages are not handled now; `None` if all is well.

@@ -25,7 +25,7 @@ LONGEST = 1 << 24
 
 
 class Report(msgspec.Struct, omit_defaults=True):
-    """A report of a process: that its event loop runs, and with metrics, what it has done."""
+    """A report of a process: that its event loop runs, and what it has done."""
 
     ready: bool = False
     """Whether it claims messages."""

@@ -41,14 +41,10 @@ class Watch:
 
     Args:
         name: returns the name of the handler that a task runs, if any.
-        limit: seconds of blocking before the warning.
     """
 
-    def __init__(
-        self, name: Callable[["asyncio.Task[object]"], str | None], limit: float = LIMIT
-    ) -> None:
+    def __init__(self, name: Callable[["asyncio.Task[object]"], str | None]) -> None:
         self._name = name
-        self._limit = limit
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._over = threading.Event()
@@ -61,10 +57,10 @@ class Watch:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._over.wait(self._limit):
+        while not self._over.wait(LIMIT):
             asked, answered, warned = time.monotonic(), threading.Event(), False
             self._loop.call_soon_threadsafe(answered.set)
-            while not answered.wait(self._limit) and not self._over.is_set():
+            while not answered.wait(LIMIT) and not self._over.is_set():
                 if not warned:  # once for each time that it is blocked
                     self._warn(time.monotonic() - asked)
                 warned = True
@@ -105,10 +101,6 @@ class Runner:
     """An open lane to the store; the runner does not close it."""
     ready: Callable[[], None] = lambda: None
     """Called once messages are claimed."""
-    blocked: float = LIMIT
-    """Seconds that a handler may block the loop before a warning names it."""
-    present: bool = False
-    """Write a heartbeat to the store, for `bide top`."""
     holder: str = ""
     """The name under which it claims; by default its host and process."""
     supervised: bool = False
@@ -167,10 +159,6 @@ class Runner:
             await self._first_contact(client)
             async with lifespan(self.app):
                 await self._work(client)
-        except Exception as error:
-            if not self.present:  # in a program that may ignore the task
-                _log.error("the worker has ended: %s", error)
-            raise
         finally:
             if self.lane is None:
                 await asyncio.to_thread(close_lane, lane)
@@ -188,7 +176,7 @@ class Runner:
 
     async def _work(self, store_client: StoreClient) -> None:
         holder = self._holder
-        watch = Watch(self._name_of, self.blocked)
+        watch = Watch(self._name_of)
         crash_isolation = CrashIsolation()
         heartbeat = Heartbeat(
             store_client.lane, store_client.clock, holder,
@@ -207,7 +195,7 @@ class Runner:
                     crash_isolation,
                 )  # fmt: skip
             consumers = list(self.consumers.values())
-            if self.present and store_client.lane.capabilities.shared:
+            if store_client.lane.capabilities.shared:
                 heartbeat.began = self.app.clock.now()
                 heartbeat.gaps = await read_gaps(store_client.lane, self._queues, heartbeat.began)
                 for queue, consumer in self.consumers.items():
