@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from bide.model.limits import MAX_LOGGED_PATH
 from bide.observing.logs import JsonFormatter, PlainFormatter
 from bide.server.logs import log_request
 from tests.server.conftest import Serve
@@ -64,6 +65,12 @@ def test_other_handlers_find_all_that_records_have(kept: Kept) -> None:
     assert said.format(record).endswith(" /v1/queues")
     plain = logging.LogRecord("x", logging.INFO, "", 0, "", (), None)
     assert set(vars(plain)) <= set(vars(record))
+
+
+def test_a_path_that_is_cut_says_so_whatever_was_cut_off(kept: Kept) -> None:
+    log_request("GET", "/" + "p" * MAX_LOGGED_PATH + "\x7f", *_TOLD[2:])
+    (record,) = kept.records
+    assert f"GET /{'p' * (MAX_LOGGED_PATH - 2)}… 200" in record.getMessage()
 
 
 def test_nothing_is_told_below_the_level(kept: Kept) -> None:

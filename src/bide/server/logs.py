@@ -70,8 +70,9 @@ def _printable(text: str, most: int) -> str:
         >>> _printable("/v1/\\x1b[2J", 200), _printable("/v1/queues", 6)
         ('/v1/\\\\x1b[2J', '/v1/q…')
     """
+    text = text[: most + 1]
     if not text.isprintable():
-        text = "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text[:most])
+        text = "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text)
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
