@@ -16,7 +16,7 @@ from bide.dashboard.access import ACTIONS, Access
 from bide.dashboard.view import SLICE, _unquoted
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Find
-from bide.model.limits import MAX_FORM, MAX_QUERY_BYTES
+from bide.model.limits import MAX_FORM, MAX_URL
 from bide.model.replies import Found
 from bide.observing.heartbeat import STOPS, Report, put_report
 from bide.server.logs import ActionLog
@@ -257,7 +257,8 @@ def test_forms_of_the_dashboard_are_accepted(
 def test_too_large_forms_are_refused(ann: Visitor, orders: bide.Queue) -> None:
     assert ann.do("cancel", queue="orders", id="x" * MAX_FORM).status == 413
     assert ann.do("cancel", queue="orders", id=["x"] * 3_000).status == 400
-    assert ann.get("/search?q=" + "x" * MAX_QUERY_BYTES).status == 400
+    assert ann.get("/search?q=" + "x" * MAX_URL).status == 400
+    assert ann.get("/" + "%41" * MAX_URL).status == 400
 
 
 @given(

@@ -41,6 +41,14 @@ def test_forms_of_strangers_are_small_and_all_forms_take_part_of_the_memory(serv
     assert bodies.buffered == bodies._most
 
 
+@pytest.mark.parametrize("path", ["/v1/queues/", "/v1/queues?prefix=", "/dashboard/", "/nothing/"])
+def test_a_long_url_is_refused_before_it_is_decoded(served: Served, path: str) -> None:
+    """Nor is a token looked for: to escape such a path again takes longer than a hundred puts."""
+    refused = served.server(auth="required").client.get(path + "%41" * 20_000)
+    assert refused.status == 400
+    assert refused.problem["detail"] == "the URL is longer than 8,192 bytes"
+
+
 def test_a_jwt_begins_no_session_whatever_its_subject_is(served: Served) -> None:
     id = served.token("admin").split("_")[1]
     with issuing() as issuer:

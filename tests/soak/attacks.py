@@ -243,7 +243,7 @@ async def failed_logins(target: Target) -> None:
 
 
 async def escaped(target: Target) -> None:
-    """Forms and queries of nothing but escaped characters, of which the first need no token."""
+    """Forms, queries and paths of nothing but escaped characters."""
     head = (
         "POST /dashboard/login HTTP/1.1\r\nHost: a\r\nContent-Type: "
         "application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\n"
@@ -253,7 +253,7 @@ async def escaped(target: Target) -> None:
         for form in forms:
             request = head.format(len(form)).encode() + form
             group.create_task(at_once(4, lambda request=request: send_on(target, request)))  # type: ignore[misc]
-        for path in ("/dashboard/?prefix=", "/v1/queues?prefix=", "/v1/queues/"):
+        for path in ("/dashboard/", "/dashboard/?prefix=", "/v1/queues?prefix=", "/v1/queues/"):
             request = request_of(target, "GET", path + "%41" * 20_000)
             group.create_task(at_once(2, lambda request=request: send_on(target, request)))  # type: ignore[misc]
 

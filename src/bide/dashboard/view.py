@@ -14,7 +14,7 @@ from bide.engines.registry import mask
 from bide.model.commands import Command
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_queue
-from bide.model.limits import MAX_QUERY_BYTES
+from bide.model.limits import MAX_URL
 from bide.model.times import unix
 from bide.model.undoing import Bulk, Undo
 from bide.server.limits.request_bodies import LargeBodies, Pause, Receive, read_body
@@ -51,8 +51,8 @@ class Request:
         self.base: str = scope.get("root_path", "").rstrip("/")
         self.path: str = scope["path"].removeprefix(self.base) or ""
         query: bytes = scope.get("query_string", b"")
-        if len(query) > MAX_QUERY_BYTES:
-            raise InvalidArgument(f"the query is longer than {MAX_QUERY_BYTES:,} bytes")
+        if len(scope["path"]) + len(query) > MAX_URL:
+            raise InvalidArgument(f"the URL is longer than {MAX_URL:,} bytes")
         self.query = _fields(query.decode("latin-1"))
         self.form: dict[str, list[str]] = {}
         self.received = 0

@@ -82,8 +82,8 @@ MAX_FIELDS = 100
 MAX_QUERY = 50
 """Parameters of a query."""
 
-MAX_QUERY_BYTES = 8 * 1024
-"""Bytes of a query as it is sent: escaped characters take time to decode."""
+MAX_URL = 8 * 1024
+"""Bytes of the path and the query of a URL: escaped characters take time to decode."""
 
 KEEP_ALIVE = 75.0
 """Seconds that a connection without requests is kept."""

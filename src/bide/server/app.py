@@ -10,8 +10,9 @@ from urllib.parse import quote, unquote
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.model.errors import BideError
+from bide.model.limits import MAX_URL
 from bide.server.access.admission import refuse_pages
-from bide.server.call import LONGEST_PART, Call, Scope, Send, send_whole
+from bide.server.call import Call, Scope, Send, send_whole
 from bide.server.limits.request_bodies import Gone, Receive
 from bide.server.logs import DONE, Act, count_of, log_request
 from bide.server.operation import Answer, Operation
@@ -83,9 +84,7 @@ async def answer(
         if service.action_log.is_on and operation.right is not None:
             acts = [a if result == DONE else Act(a.act, a.queue, 0, result) for a in call.acts]
             if not acts:
-                queue, name = (
-                    unquote(named[n][:LONGEST_PART]) if n in named else None for n in _NAMES
-                )
+                queue, name = (unquote(named[n]) if n in named else None for n in _NAMES)
                 acts = [Act(operation.name, queue, count_of(content), result, name)]
             who, token = caller.name or caller.token or "", caller.token or ""
             service.action_log.write(
@@ -200,6 +199,10 @@ class App:
         path = raw.partition(b"?")[0].decode("latin-1")
         if root := scope.get("root_path"):  # where the application is mounted
             path = path.removeprefix(quote(root))
+        if len(path) + len(scope["query_string"]) > MAX_URL:
+            long = Problem("malformed", f"the URL is longer than {MAX_URL:,} bytes")
+            await refuse_unrouted(self.service, scope, path, send, long)
+            return
         shown = f"{path}/".startswith(f"{DASHBOARD}/")
         if (found := self._paths.get(_shape(path))) is not None:
             await answer(self.service, found, scope, path, receive, send)

@@ -15,7 +15,7 @@ from bide.model.body import parse
 from bide.model.commands import Command
 from bide.model.errors import InvalidArgument
 from bide.model.identity import actor_of
-from bide.model.limits import MAX_DEPTH, MAX_NAME, MAX_QUERY, MAX_QUERY_BYTES
+from bide.model.limits import MAX_DEPTH, MAX_QUERY
 from bide.model.message import Message
 from bide.model.replies import Page, Reply, expect
 from bide.queue.command_builder import CommandBuilder
@@ -33,9 +33,6 @@ from bide.targets.http.records import Records
 
 Scope = dict[str, Any]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
-
-LONGEST_PART = 3 * MAX_NAME
-"""Characters of a name in a path: each byte of it may be escaped."""
 
 T = TypeVar("T")
 
@@ -91,11 +88,9 @@ class Call:
         """Return a part of the path, decoded.
 
         Raises:
-            Problem: it is not UTF-8, or too long.
+            Problem: it is not UTF-8.
         """
         text = self.named[name]
-        if len(text) > LONGEST_PART:
-            raise invalid(name, f"{name} in the path is longer than {LONGEST_PART:,} characters")
         if "%" not in text and text.isascii():
             return text
         try:
@@ -222,13 +217,10 @@ class Call:
         Raises:
             Problem: they do not fit.
         """
-        said: bytes = self.scope["query_string"]
-        if len(said) > MAX_QUERY_BYTES:
-            raise Problem("malformed", f"the query is longer than {MAX_QUERY_BYTES:,} bytes")
         try:
             pairs = parse_qsl(
-                said.decode("ascii"), keep_blank_values=True, errors="strict",
-                max_num_fields=MAX_QUERY,
+                self.scope["query_string"].decode("ascii"), keep_blank_values=True,
+                errors="strict", max_num_fields=MAX_QUERY,
             )  # fmt: skip
         except ValueError as error:
             raise Problem("malformed", f"the query cannot be read: {error}") from None
