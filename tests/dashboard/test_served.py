@@ -49,6 +49,13 @@ def test_a_long_url_is_refused_before_it_is_decoded(served: Served, path: str) -
     assert refused.problem["detail"] == "the URL is longer than 8,192 bytes"
 
 
+def test_a_stranger_sees_no_form_to_edit_a_message(served: Served) -> None:
+    guest = served.server(auth="required")
+    refused = guest.post("/language", {"language": "x", "action": "edit", "id": "a", "body": "1"})
+    assert refused.status == 404
+    assert b"textarea" not in refused.data
+
+
 def test_a_jwt_begins_no_session_whatever_its_subject_is(served: Served) -> None:
     id = served.token("admin").split("_")[1]
     with issuing() as issuer:
