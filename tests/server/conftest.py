@@ -29,7 +29,7 @@ def running(app: App) -> Iterator[int]:
         port: int = listening.getsockname()[1]
         server = SERVERS[port] = HttpServer(app)
         loop = (loop_factory() or asyncio.new_event_loop)()
-        thread = threading.Thread(target=lambda: loop.run_until_complete(server.serve([listening])))
+        thread = threading.Thread(target=lambda: loop.run_until_complete(server.serve(listening)))
         thread.start()
         try:
             yield port

@@ -37,7 +37,7 @@ class Leaving:
         self._server = HttpServer(app)
         self._loop = (loop_factory() or asyncio.new_event_loop)()
         self.thread = threading.Thread(
-            target=lambda: self._loop.run_until_complete(self._server.serve([listening])),
+            target=lambda: self._loop.run_until_complete(self._server.serve(listening)),
             daemon=True,  # a server that does not stop fails its test, and not the whole run
         )
         self.thread.start()

@@ -225,7 +225,7 @@ def test_files_that_cannot_be(files: Files) -> None:
     for given, told in (
         (
             {"tls_cert": "/none.pem", "tls_key": key},
-            r"tls_cert='/none.pem' cannot be read: No such",
+            r"tls_cert='/none.pem' and tls_key=.* cannot be used: No such",
         ),
         ({"tls_cert": cert, "tls_key": other}, "KEY_VALUES_MISMATCH"),
         ({"tls_cert": cert, "tls_key": key, "tls_client_ca": key}, "tls_client_ca=.* cannot be"),
@@ -302,7 +302,7 @@ def test_check_and_start_say_what_is_wrong(tmp_path: Path, files: Files) -> None
             tmp_path, "serve", "--port", "0", "--tls-cert", cert, "--tls-key", "/none", *more
         )
         assert done.returncode == 2
-        assert "--tls-key '/none' cannot be read: No such file" in done.stderr
+        assert "--tls-key '/none' cannot be used: No such file" in done.stderr
 
 
 @pytest.mark.process

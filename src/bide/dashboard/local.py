@@ -87,7 +87,7 @@ async def _serve(
     try:
         await app.service.begin()
         announce(f"http://127.0.0.1:{listening.getsockname()[1]}/")
-        await server.serve([listening])
+        await server.serve(listening)
     finally:
         await app.service.end()
         await dashboard.close()

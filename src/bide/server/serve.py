@@ -220,7 +220,7 @@ async def _serve(
     await line.open()
     beats = asyncio.create_task(_beat(line, report, app.service))
     try:
-        await server.serve([socket.socket(fileno=socket_fd)])
+        await server.serve(socket.socket(fileno=socket_fd))
     finally:
         await app.service.end()  # not yet done if serving was cancelled
         beats.cancel()

@@ -10,9 +10,7 @@ import socket
 import ssl
 import time
 from collections import Counter
-from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from bide.consuming.graceful_stop import first_of
@@ -87,19 +85,18 @@ class HttpServer:
         for connection in self._refused:
             connection.transport.abort()
 
-    async def serve(self, sockets: Iterable[socket.socket]) -> None:
+    async def serve(self, listening: socket.socket) -> None:
         """Serve until `stop` is called, and all is answered or the grace is over."""
-        loop = asyncio.get_running_loop()
         async with self.app.running():
-            servers = [
-                await loop.create_server(lambda: Connection(self), sock=one, backlog=BACKLOG)
-                if self._tls is None
-                else Acceptor(self, one, self._tls)
-                for one in sockets
-            ]
-            await self._stop.wait()
-            for server in servers:
+            if self._tls is None:
+                server = await asyncio.get_running_loop().create_server(
+                    lambda: Connection(self), sock=listening, backlog=BACKLOG
+                )
+                await self._stop.wait()
                 server.close()
+            else:
+                await first_of(self._stop.wait(), self._accept(listening, self._tls))
+                listening.close()
             for _ in range(5):  # serve connections accepted just now
                 await asyncio.sleep(0)
             if self.connections:
@@ -111,6 +108,25 @@ class HttpServer:
                 for connection in list(self.connections):
                     connection.break_off()
                 await asyncio.sleep(0)
+
+    async def _accept(self, listening: socket.socket, context: ssl.SSLContext) -> None:
+        """Accept connections and begin their handshakes.
+
+        A server of asyncio would count connections only after their handshake.
+        """
+        loop = asyncio.get_running_loop()
+        listening.setblocking(False)
+        while True:
+            try:
+                sock, peer = await loop.sock_accept(listening)
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:  # no descriptor is left: trying at once would spin
+                _log.warning("no connection can be accepted: %s", error.strerror)
+                await asyncio.sleep(PAUSE)
+            else:
+                Handshake(self, sock, peer[0], context)
+                await asyncio.sleep(0)  # `sock_accept` lets no others go on while clients wait
 
     # From connections.
 
@@ -208,9 +224,6 @@ class HttpServer:
 FAREWELL = 1.0
 """Seconds that a client has to confirm the end of a connection before it is cut off."""
 
-AT_ONCE = 100
-"""Connections that are accepted before others get a turn."""
-
 PAUSE = 1.0
 """Seconds after which accepting is tried again when no descriptor is left."""
 
@@ -219,7 +232,7 @@ def context_of(settings: Settings) -> ssl.SSLContext | None:
     """Read the certificate, its key, and the authorities of clients; `None` without TLS.
 
     Raises:
-        InvalidArgument: a file cannot be read or used; the text names it.
+        InvalidArgument: a file cannot be read or used.
     """
     if settings.tls_cert is None or settings.tls_key is None:
         return None
@@ -227,22 +240,14 @@ def context_of(settings: Settings) -> ssl.SSLContext | None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols(["http/1.1"])
-    for name in ("tls_cert", "tls_key", "tls_client_ca"):
-        try:
-            if (file := getattr(settings, name)) is not None:
-                Path(file).open("rb").close()
-        except OSError as error:
-            raise InvalidArgument(
-                f"{name}={file!r} cannot be read: {error.strerror}; name a file that this user may "
-                "read"
-            ) from None
     try:
         # Without a password OpenSSL would ask for one at the terminal.
         context.load_cert_chain(settings.tls_cert, settings.tls_key, password=lambda: "")
     except (OSError, ValueError) as error:
         raise InvalidArgument(
             f"tls_cert={settings.tls_cert!r} and tls_key={settings.tls_key!r} cannot be used: "
-            f"{_words(error)}; give a certificate chain and its key, without a passphrase, as PEM"
+            f"{_words(error)}; give a certificate chain and its key, without a passphrase, as PEM "
+            "files that this user may read"
         ) from None
     if settings.tls_client_ca is not None:
         context.verify_mode = ssl.CERT_REQUIRED
@@ -251,60 +256,13 @@ def context_of(settings: Settings) -> ssl.SSLContext | None:
         except OSError as error:
             raise InvalidArgument(
                 f"tls_client_ca={settings.tls_client_ca!r} cannot be used: {_words(error)}; give "
-                "the certificates of the authorities as PEM"
+                "the certificates of the authorities as a PEM file that this user may read"
             ) from None
     return context
 
 
 def _words(error: BaseException) -> str:
     return getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
-
-
-class Acceptor:
-    """Accepts connections on a listening socket, and begins their handshakes.
-
-    A server of asyncio would count connections only after their handshake.
-
-    Args:
-        server: what the connections belong to.
-        listening: the socket.
-        context: the certificate.
-    """
-
-    def __init__(
-        self, server: HttpServer, listening: socket.socket, context: ssl.SSLContext
-    ) -> None:
-        self._server = server
-        self._listening = listening
-        self._context = context
-        self._loop = asyncio.get_running_loop()
-        self._closed = False
-        listening.setblocking(False)
-        self._loop.add_reader(listening, self._accept)
-
-    def close(self) -> None:
-        """Accept nothing more."""
-        self._closed = True
-        self._loop.remove_reader(self._listening)
-        self._listening.close()
-
-    def _accept(self) -> None:
-        for _ in range(AT_ONCE):
-            try:
-                sock, peer = self._listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:  # no descriptor is left: trying at once would spin
-                _log.warning("no connection can be accepted: %s", error.strerror)
-                self._loop.remove_reader(self._listening)
-                self._loop.call_later(PAUSE, self._resume)
-                return
-            sock.setblocking(False)
-            Handshake(self._server, sock, peer[0], self._context)
-
-    def _resume(self) -> None:
-        if not self._closed:
-            self._loop.add_reader(self._listening, self._accept)
 
 
 class Handshake:
