@@ -18,10 +18,8 @@ from bide.engines.cursor import BEGIN
 from bide.lane.lane import Lane
 from bide.model import commands as cmd
 from bide.model.commands import Cancel, Command, Count, Forecast, Scan
-from bide.model.ended import size_of_end
 from bide.model.errors import StoreBusy
-from bide.model.message import Failure, size_of
-from bide.model.replies import Claimed, Ends, Explained, Forecasted, Found, Names, Page, Reply
+from bide.model.replies import Claimed, Found, Page, Reply
 
 PAUSE = 1.0
 """Seconds that the next one waits at most after one is done."""
@@ -99,6 +97,8 @@ _LARGE = (cmd.Find, cmd.Scan, cmd.Claim, cmd.Explain, cmd.Forecast, cmd.History,
 
 _BOUNDED = (cmd.Find, cmd.Scan, cmd.Claim, cmd.History)
 
+_encode = msgspec.msgpack.Encoder().encode
+
 Answer = Reply | BaseException
 
 
@@ -123,7 +123,8 @@ async def within_budget(
             answers += [_put_off(c, now) if isinstance(c, _LARGE) else next(told) for c in part]
         else:
             told_all = await execute([_bounded(c, room // max(1, large)) for c in part])
-            room -= sum(map(_size, told_all))
+            if large:
+                room -= sum(len(_encode(told)) for told in told_all if isinstance(told, Reply))
             answers += told_all
     return answers
 
@@ -157,18 +158,3 @@ def _put_off(command: cmd.Command, now: int) -> Answer:
         case cmd.Claim():
             return Claimed([], 0, now, 0)
     return StoreBusy("the replies of this batch are too large together; ask again")
-
-
-def _size(answer: Answer) -> int:
-    match answer:
-        case Found() | Page() | Claimed():
-            return sum(map(size_of, filter(None, answer.messages)))
-        case Ends():
-            return sum(map(size_of_end, answer.ends))
-        case Explained(failure=Failure(reason=reason)):
-            return len(reason)
-        case Names():
-            return sum(map(len, answer.names))
-        case Forecasted():
-            return 9 * len(answer.buckets)
-    return 0
