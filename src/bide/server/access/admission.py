@@ -8,7 +8,9 @@ rebinding), and a content type that needs no preflight.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -70,8 +72,8 @@ class Admission:
         """Whether requests need a token."""
         self._until = 0.0
         self._looking: asyncio.Task[None] | None = None
-        self._waiting: dict[str | None, set[asyncio.Future[None]]] = {}
-        self._checking: asyncio.Task[None] | None = None
+        self._waiting: Counter[str | None] = Counter()
+        self._checking: dict[str | None, asyncio.Task[None]] = {}
         self._oidc = None if settings.oidc is None else Oidc(settings.oidc)
 
     async def begin(self) -> None:
@@ -148,33 +150,23 @@ class Admission:
         Raises:
             Problem: always; it says why.
         """
-        refused = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(text, set()).add(refused)
-        if self._checking is None or self._checking.done():
-            self._checking = asyncio.create_task(self._check())
+        if text not in self._checking:
+            self._checking[text] = asyncio.create_task(self._check(text))
+        self._waiting[text] += 1
         try:
-            await refused
+            await asyncio.shield(self._checking[text])
         finally:
-            self._waiting[text].discard(refused)
+            self._waiting[text] -= 1
             if not self._waiting[text]:
                 del self._waiting[text]
+                self._checking.pop(text).cancel()
 
-    async def _check(self) -> None:
-        """Check each token that requests wait with, for as long as any wait.
-
-        Requests are not woken by a check that their tokens pass: thousands may wait.
-        """
-        while self._waiting:
+    async def _check(self, text: str | None) -> None:
+        """Check a token again and again; all requests that wait with it wait for this."""
+        while True:
             await sleep(self.clock, RECHECK)
-            for text in list(self._waiting):
-                try:
-                    await self.caller(text)
-                except Problem as problem:
-                    for one in self._waiting.get(text, ()):
-                        if not one.done():
-                            one.set_exception(problem)
-                except BideError:
-                    pass  # the store is away; requests that wait learn that from the store
+            with suppress(BideError):  # the store is away; requests that wait learn that from it
+                await self.caller(text)
 
     async def _look(self) -> None:
         began = self.clock.monotonic()
