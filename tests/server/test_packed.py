@@ -89,6 +89,18 @@ def test_any_value_is_counted_to_its_end(value: object) -> None:
         count(data[:-1])
 
 
+def test_a_put_with_too_many_header_fields_is_not_read_to_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decoding, "LARGE", 0)
+    monkeypatch.setattr("bide.model.limits.MAX_FIELDS_TOTAL", 10)
+    headers = dict.fromkeys("abcdef", "")
+    items = [*({"id": "a", "data": b"1", "headers": headers} for _ in range(2)), {"id": 1}]
+    put = {"command": "put", "queue": "q", "items": items}
+    with pytest.raises(Problem, match="more than 10 header fields"):
+        read(msgspec.msgpack.encode({"commands": [put]}))
+
+
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 65_535, 65_536])
 def test_lengths_of_each_size_are_counted(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(decoding, "AT_ONCE", 0)

@@ -180,7 +180,7 @@ async def unpack(data: bytes, pause: Pause) -> Batch:
     for raw in given.commands:
         command = _command(raw) if len(memoryview(raw)) <= LARGE else await _large(raw, pause)
         if isinstance(command, cmd.Put):
-            fields += sum(len(i.headers or ()) + len(i.failures) for i in command.items)
+            fields += sum(map(_fields_of, command.items))
             check_fields(fields)
         commands.append(command)
         await pause()
@@ -196,15 +196,21 @@ async def _large(raw: Raw, pause: Pause) -> Given:
     command = _command(_encode(fields | {"items": Raw(b"\x90")}))
     if not isinstance(command, cmd.Put):
         return _command(raw)
-    items = []
+    items: list[Item] = []
+    fields = 0
     for one in _raws(packed):
         if len(memoryview(one)) > LARGE:
             texts = _lists(one)
             check_headers(texts.headers)
             check_count("failures of a message", _length(texts.failures), limits.MAX_PUT_FAILURES)
         items.append(_item(one))
+        check_fields(fields := fields + _fields_of(items[-1]))
         await pause()
     return msgspec.structs.replace(command, items=items)
+
+
+def _fields_of(item: Item) -> int:
+    return len(item.headers or ()) + len(item.failures)
 
 
 def check_headers(raw: Raw) -> None:
