@@ -197,14 +197,14 @@ async def _large(raw: Raw, pause: Pause) -> Given:
     if not isinstance(command, cmd.Put):
         return _command(raw)
     items: list[Item] = []
-    fields = 0
+    count = 0
     for one in _raws(packed):
         if len(memoryview(one)) > LARGE:
             texts = _lists(one)
             check_headers(texts.headers)
             check_count("failures of a message", _length(texts.failures), limits.MAX_PUT_FAILURES)
         items.append(_item(one))
-        check_fields(fields := fields + _fields_of(items[-1]))
+        check_fields(count := count + _fields_of(items[-1]))
         await pause()
     return msgspec.structs.replace(command, items=items)
 
