@@ -211,13 +211,25 @@ def test_a_queue_whose_settings_were_lost_goes_on(engine: RedisEngine, server: S
 
 def test_settings_that_cannot_be_read_say_which_key(engine: RedisEngine, server: Server) -> None:
     put(engine, 3)
-    for field in ("token", "seq", "change", "put"):
+    claiming, counting, putting = cmd.Claim("q", 1, LEASE, "w"), cmd.Count("q"), cmd.Put("q", [])
+    readers: dict[str, tuple[cmd.Command, ...]] = {
+        "token": (claiming, counting, putting), "change": (claiming, counting, putting),
+        "seq": (counting, putting), "put": (counting, putting), "acked": (counting,),
+    }  # fmt: skip
+    for field, commands in readers.items():
+        kept = server.hget(key("meta"), field)
         server.hset(key("meta"), field, "many")
-        for command in (cmd.Claim("q", 1, LEASE, "w"), cmd.Count("q"), cmd.Put("q", [])):
+        for command in commands:
             with pytest.raises(StoreCorrupt, match=r"CORRUPT bide:\{q#0\}:meta"):
                 engine.execute([command], NOW)
+        server.hset(key("meta"), field, kept or "0")
+    engine.execute([cmd.Configure("q", keep=LEASE)], NOW)
+    assert all(settle(engine, cmd.Ack("q", of(claim(engine, 1)))))
+    server.hset(key("meta"), "keep", "long")
+    with pytest.raises(StoreCorrupt, match=r"CORRUPT bide:\{q#0\}:meta"):
+        engine.execute([claiming], NOW)
     server.delete(key("meta"))
-    assert len(claim(engine).messages) == 3
+    assert len(claim(engine).messages) == 2
 
 
 @pytest.mark.parametrize("part", ["meta", "records", "delayed", "leases", "leased", "ended"])

@@ -9,6 +9,7 @@ from typing import Any
 from bide.engines.redis.calls import ShardMismatch
 from bide.engines.redis.connection import Connection, Lost, is_away, pack
 from bide.engines.redis.faults import Refusal, has_run, passes, translate
+from bide.engines.redis.layout import Arg
 from bide.engines.redis.nodes import Nodes
 from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import Settings, shown_address
@@ -25,8 +26,7 @@ class Sent:
     """One command on its way."""
 
     slot: int
-    packed: bytes
-    """The command as it goes to the server."""
+    words: tuple[Arg, ...]
     writes: bool
     hurried: bool
     """It does not wait for a server that is away."""
@@ -39,6 +39,15 @@ class Sent:
     """There is no connection to the server that has it."""
     done: bool = False
     tries: int = 0
+    mark: int = 0
+    """The place in `words` of the mark of a call of a script."""
+
+    def packed(self) -> bytes:
+        """Return the command as it goes to the server; a second try says so before its mark."""
+        words = self.words
+        if self.again and self.mark:
+            words = (*words[: self.mark], b"?%d" % int(words[self.mark]), *words[self.mark + 1 :])
+        return pack(words)
 
 
 class Carrier:
@@ -148,7 +157,7 @@ class Carrier:
             if each.asking is not None:
                 packed.append(pack(("ASKING",)))
                 due.append(None)
-            packed.append(each.packed)
+            packed.append(each.packed())
             due.append(each)
         wanted = self._settings.wait_replicas
         if wanted > 0 and any(each is not None and each.writes for each in due):

@@ -15,7 +15,7 @@ from redis.exceptions import BusyLoadingError
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.redis.calls import CREATING, Call, load_library, raised
 from bide.engines.redis.carrier import Carrier, Sent
-from bide.engines.redis.connection import Lost, check_layout, is_away, pack
+from bide.engines.redis.connection import Lost, check_layout, is_away
 from bide.engines.redis.faults import Refusal
 from bide.engines.redis.layout import LAYOUT, VERSION, copies, script_keys, slot_of
 from bide.engines.redis.settings import Settings
@@ -86,7 +86,7 @@ class Sender(Carrier):
 
     def plain_all(self, commands: Sequence[Sequence[Any]], *, hurried: bool) -> list[Any]:
         """Send such commands at once, and return what each answered, errors as values."""
-        sent = [Sent(slot_of(each[1]), pack(tuple(each)), False, hurried) for each in commands]
+        sent = [Sent(slot_of(each[1]), tuple(each), False, hurried) for each in commands]
         return self.carry(sent)
 
     def send(self, calls: Sequence[Call], now: int | None) -> list[Any]:
@@ -111,7 +111,7 @@ class Sender(Carrier):
         only = None if self._settings.wait_replicas else self.nodes.only
         if only is not None:  # all is well, as mostly
             try:
-                heard = only.exchange(b"".join([each.packed for each in sent]), len(sent))
+                heard = only.exchange(b"".join([each.packed() for each in sent]), len(sent))
             except Lost as lost:
                 self.lose(only, sent, lost)
             else:
@@ -150,14 +150,15 @@ class Sender(Carrier):
         """Return a call as it is sent, at a place in its pipeline."""
         keys = script_keys(call.queue, self._lane, call.shard)
         writes = call.script in self._library.writing and not call.reads
-        packed = pack((
+        words = (
             "FCALL", self._library.functions[call.script], len(keys.names) + 1, *keys.names,
             keys.replay + b"%d" % place, "" if now is None else now,
             next(self._numbers) if writes else "", self._lifetime,
             self._lane if self.on_loss else "", call.queue, call.shards, call.shard, *call.args,
-        ))  # fmt: skip
+        )  # fmt: skip
         hurried = call.script == "decline" or (call.shards != 1 and call.script in _HURRIED)
-        return Sent(keys.slot, packed, writes, hurried)
+        mark = len(keys.names) + 5 if writes else 0
+        return Sent(keys.slot, words, writes, hurried, mark=mark)
 
     def _seek(self, deadline: float) -> None:
         """Wait until a server answers."""

@@ -17,8 +17,8 @@
 --  17 try      string: mark and reply of the last change of the calling lane at this place of a pipeline
 -- ARGV, the first ones of every function:
 --   1 now      Unix milliseconds, or empty: the clock of the server
---   2 mark     number of this call in its lane, by which a second try finds the reply to the first one;
---              empty: it only reads
+--   2 mark     number of this call in its lane, by which a second try, which has a ? before it, finds the
+--              reply to the first one; empty: it only reads
 --   3 seconds  for how long it finds it
 --   4 lane     whose waiting claims are woken over a channel; empty: this lane does not listen
 --   5 queue    6 shards: of how many the queue is made; empty: unknown  7 shard: which one this is
@@ -41,7 +41,8 @@ local META, RECORDS, DELAYED, READY, DEAD, KEPT, LEASES, LEASED, GROUPS, WAITERS
 local LINES, TURNS, SHARES, FORWARDED, TRY
 local MARK, LANE, QUEUE, SHARDS, SHARD
 local now, part  -- milliseconds, and the part of one that has passed
-local exists, flags, token, seq, keep, change, leader, lead_at
+local exists, flags, token, change, leader, lead_at
+local numbers  -- others of META, by their names: those that a function reads, see `define`
 local tally  -- counters of the queue: what `finish` adds to each
 local replayed
 local died  -- [id, attempts, last holder] of each message whose lease was over once too often
@@ -65,7 +66,7 @@ end
 -- Flags of a queue, a letter each: p paused, k some messages are kept, w some have a priority, g some
 -- are in groups, e some expire, l some lanes wait, h it remembers ends, n it has limits.
 local function has(letter)
-  return find(flags, letter, 1, true) ~= nil
+  return flags ~= '' and find(flags, letter, 1, true) ~= nil
 end
 
 local function flag(letter, is)
@@ -90,8 +91,8 @@ local function make()
   local there = call('HLEN', LEASES)
   for _, set in ipairs({DELAYED, READY, DEAD}) do there = there + call('ZCARD', set) end
   for letter in string.gmatch('wge', '%a') do flag(letter, true) end
-  seq = now
-  call('HSET', META, 'put', int(there), 'seq', int(seq))
+  numbers.seq, numbers.put = now, there
+  call('HSET', META, 'put', int(there), 'seq', int(now))
 end
 
 -- Gives this change its number, and sets a field of meta with it.
@@ -128,36 +129,44 @@ local function finish(...)
 end
 
 -- Begins a call; returns its reply if the call ends here.
-local function begin(keys, args)
+local function begin(keys, args, reads)
   if not call then prepare() end
   ARGV = args
   META, RECORDS, DELAYED, READY, DEAD, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS,
     LINES, TURNS, SHARES, FORWARDED, TRY = unpack(keys)
   MARK, LANE, QUEUE, SHARDS, SHARD = args[2], args[4], args[5], tonumber(args[6]), tonumber(args[7])
   tally, replayed, died, now, part, actor = {}, nil, {}, tonumber(args[1]), 0, nil
-  local known = MARK ~= '' and call('GET', TRY)
-  if known and sub(known, 1, #MARK + 1) == MARK .. ' ' then
-    replayed = remember(sub(known, #MARK + 2))
-    if sub(replayed, 1, 6) ~= 'lease ' then return replayed end  -- a claim tells its messages again
+  if sub(MARK, 1, 1) == '?' then
+    MARK = sub(MARK, 2)
+    local known = call('GET', TRY)
+    if known and sub(known, 1, #MARK + 1) == MARK .. ' ' then
+      replayed = remember(sub(known, #MARK + 2))
+      if sub(replayed, 1, 6) ~= 'lease ' then return replayed end  -- a claim tells its messages again
+    end
   end
   if not now then
     local time = call('TIME')
     local micro = tonumber(time[2])
     now, part = time[1] * 1000 + floor(micro / 1000), micro % 1000 / 1000
   end
-  local meta = call('HMGET', META, 'token', 'flags', 'seq', 'keep', 'shards', 'change', 'leader', 'put', 'acked')
-  exists, flags, leader = meta[1] ~= false, meta[2] or '', meta[7]
-  token, seq = tonumber(meta[1] or 0), tonumber(meta[3] or 0)
-  keep, change = tonumber(meta[4] or 0), tonumber(meta[6] or 0)
-  if leader then lead_at, leader = match(leader, '^(%d+) (.*)$') end
-  lead_at = leader and tonumber(lead_at)
-  if not (token and seq and keep and change and tonumber(meta[8] or 0) and tonumber(meta[9] or 0)) then
-    return redis.error_reply('CORRUPT ' .. META)
+  local meta = call('HMGET', META, 'token', 'flags', 'shards', 'change', unpack(reads))
+  exists, flags, numbers = meta[1] ~= false, meta[2] or '', {}
+  token, change = tonumber(meta[1] or 0), tonumber(meta[4] or 0)
+  local sound = token and change
+  for i, name in ipairs(reads) do
+    numbers[name] = tonumber(meta[4 + i] or 0)
+    sound = sound and numbers[name]
   end
-  if exists and SHARDS and meta[5] ~= args[6] then
-    return redis.error_reply('SHARDS ' .. meta[5])
+  lead_at, leader = nil, has('l') and call('HGET', META, 'leader')
+  if leader then
+    lead_at, leader = match(leader, '^(%d+) (.*)$')
+    lead_at = tonumber(lead_at)
   end
-  SHARDS = SHARDS or tonumber(meta[5])
+  if not sound then return redis.error_reply('CORRUPT ' .. META) end
+  if exists and SHARDS and meta[3] ~= args[6] then
+    return redis.error_reply('SHARDS ' .. meta[3])
+  end
+  SHARDS = SHARDS or tonumber(meta[3])
   if not exists and MARK ~= '' and SHARDS and call('EXISTS', RECORDS) == 1 then make() end
   if not exists and SHARDS and SHARDS > 1 then  -- the queue may be made of fewer now
     return redis.error_reply('SHARDS 0')
@@ -168,10 +177,11 @@ local function begin(keys, args)
   if MARK ~= '' and has('h') then forget_ends() end
 end
 
-local function define(name, flags, body)
+-- Makes a function of the library; `reads`: the numbers of META that it needs beside those of all.
+local function define(name, flags, reads, body)
   redis.register_function {
     function_name = NAME .. '_' .. name, flags = flags,
-    callback = function(keys, args) return begin(keys, args) or body() end,
+    callback = function(keys, args) return begin(keys, args, reads) or body() end,
   }
 end
 

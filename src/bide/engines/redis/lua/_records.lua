@@ -291,7 +291,8 @@ end
 
 -- Deletes messages that were kept for long enough: every change of a queue begins with this.
 function forget()
-  local day = 86400000
+  local day, keep = 86400000, tonumber(call('HGET', META, 'keep') or 0)
+  if not keep then _G.error(redis.error_reply('CORRUPT ' .. META)) end
   for state, lasts in pairs({acked = keep, expired = max(keep, day)}) do
     local members = call('ZRANGEBYSCORE', KEPT, int(BASE[state]), int(BASE[state] + now - lasts),
       'LIMIT', 0, 1000)

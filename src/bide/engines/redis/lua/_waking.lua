@@ -10,7 +10,7 @@ local PROMOTE = 1024  -- see bide.model.rank
 
 -- Takes back messages whose lease is over, PROMOTE at most; returns whether there were some.
 local function take_back()
-  local members = call('ZRANGEBYSCORE', LEASED, '-inf', int(now), 'LIMIT', 0, PROMOTE)
+  local members = call('ZRANGEBYSCORE', LEASED, '-inf', int(now), 'LIMIT', '0', int(PROMOTE))
   for _, member in ipairs(members) do
     local id = sub(member, ORDER + 1)
     local r = locate(id)  -- takes it back
@@ -31,7 +31,7 @@ end
 
 -- Moves up to `limit` due messages to ready; returns whether there were some.
 local function promote(limit)
-  local found = call('ZRANGEBYSCORE', DELAYED, '-inf', due_by_now(), 'WITHSCORES', 'LIMIT', 0, limit)
+  local found = call('ZRANGEBYSCORE', DELAYED, '-inf', due_by_now(), 'WITHSCORES', 'LIMIT', '0', int(limit))
   if #found == 0 then return false end
   local ranks = {}
   for i = 1, #found, 2 do
@@ -40,7 +40,7 @@ local function promote(limit)
   end
   if limited then line_up(ranks) end
   call('ZADD', READY, unpack(ranks))
-  call('ZREMRANGEBYRANK', DELAYED, 0, #found / 2 - 1)
+  call('ZREMRANGEBYRANK', DELAYED, '0', int(#found / 2 - 1))
   return true
 end
 

@@ -102,7 +102,7 @@ local function change_each(when, first, width, act, origin)
   return finish(outcomes, nexts)
 end
 
-define('change', {'allow-oom'}, function()
+define('change', {'allow-oom'}, {}, function()
   verb, still, reason = ARGV[8], ARGV[10], ARGV[11]
   actor = ARGV[12] ~= '' and ARGV[12] or nil
   return change_each(ARGV[9], 14, 2, do_it, ARGV[13])
@@ -120,7 +120,7 @@ local function ack(r, token, result)
     count('acked')
     count('put')
     follow(r)
-  elseif keep > 0 then
+  elseif numbers.keep > 0 then
     set_aside(r, 'acked')
   else
     delete(r, 'acked')
@@ -133,7 +133,7 @@ end
 local function ack_all(width)
   local ids, members, last, token, holds = {}, {}, nil, nil, nil
   for i = 9, #ARGV, width do ids[#ids + 1] = ARGV[i] end
-  if #ids == 0 or keep > 0 or has('h') or limited then return false end
+  if #ids == 0 or numbers.keep > 0 or has('h') or limited then return false end
   for i, lease in ipairs(call('HMGET', LEASES, unpack(ids))) do
     local mark = lease and sub(lease, ORDER + 2)
     if mark ~= last then  -- most leases of one ack are of one claim
@@ -144,17 +144,16 @@ local function ack_all(width)
     if not holds or token ~= ARGV[10 + (i - 1) * width] then return false end
     members[i] = sub(lease, 1, ORDER) .. ids[i]
   end
-  count('acked', #ids)
+  advance('acked', int(numbers.acked + #ids))
   if has('g') then drop(ids) else call('HDEL', RECORDS, unpack(ids)) end
   call('HDEL', LEASES, unpack(ids))
   call('ZREM', LEASED, unpack(members))
   return true
 end
 
-define('ack', {'allow-oom'}, function()
+define('ack', {'allow-oom'}, {'keep', 'acked'}, function()
   local width = tonumber(ARGV[8])
   if not ack_all(width) then return change_each('', 9, width, ack, '') end
-  advance()
   return finish({}, {})
 end)
 
@@ -194,7 +193,7 @@ local function edit(r)
   return true
 end
 
-define('edit', {}, function() return change_each(ARGV[9], 16, 2, edit, '') end)
+define('edit', {}, {}, function() return change_each(ARGV[9], 16, 2, edit, '') end)
 
 -- sweep: delete, or count, messages that a rule names, a slice at a time.
 -- ARGV 8 which, one or several: see ranges; or group
@@ -203,7 +202,7 @@ define('edit', {}, function() return change_each(ARGV[9], 16, 2, edit, '') end)
 --     14 count: the counter of the deleted ones, or empty; 15 delete: 1, else only count
 --     16 actor: who gives the command, or empty
 -- Reply: [now, change, how many, cursor or null]
-define('sweep', {'allow-oom'}, function()
+define('sweep', {'allow-oom'}, {}, function()
   local which, group, cursor = ARGV[8], ARGV[11], ARGV[13]
   local after, before = tonumber(ARGV[9]), tonumber(ARGV[10])
   local limit, deletes = tonumber(ARGV[12]), ARGV[15] == '1'

@@ -112,13 +112,13 @@ local function lease(set, members)
   end
   examined = examined + looked
   write_leases()
-  if looked > expired then call('ZREMRANGEBYRANK', set, 0, looked - expired - 1) end
+  if looked > expired then call('ZREMRANGEBYRANK', set, '0', int(looked - expired - 1)) end
   return not full
 end
 
 local function due_of(set, most)
   if set == READY then return call('ZRANGE', READY, 0, most - 1) end
-  return call('ZRANGEBYSCORE', DELAYED, '-inf', due_by_now(), 'LIMIT', 0, most)
+  return call('ZRANGEBYSCORE', DELAYED, '-inf', due_by_now(), 'LIMIT', '0', int(most))
 end
 
 -- Leases due messages.
@@ -296,7 +296,7 @@ local function sleep(moment)
   return reply(exactly - now)
 end
 
-define('claim', {'allow-oom'}, function()
+define('claim', {'allow-oom'}, {}, function()
   lease_token, until_, left = ARGV[11] ~= '' and ARGV[11] or nil, now + ARGV[9], tonumber(ARGV[12])
   wanted, ids, texts, examined, let_go = tonumber(ARGV[8]), {}, {}, 0, {}
   local before, shared = lease_token, ARGV[13] == '1'
@@ -332,7 +332,7 @@ end)
 -- ARGV 8 how many messages to tell of
 -- Reply: [now, change, highest token, how many are ready, [rank, order, 1 if it has expired] of the first
 --   ones, flat, and as `claim` which are dead now]
-define('peek', {'allow-oom'}, function()
+define('peek', {'allow-oom'}, {}, function()
   local most, listed, ready, changed = tonumber(ARGV[8]), {}, 0, false
   if exists and not has('p') then
     changed = take_back()
@@ -354,7 +354,7 @@ end)
 
 -- decline: a lane got a hint and does not wait there any more: tell another one.
 -- Reply: nothing
-define('decline', {'allow-oom'}, function()
+define('decline', {'allow-oom'}, {}, function()
   call('ZREM', WAITERS, LANE)
   if leader == LANE and has('l') then elect(lead_at) end
   return false

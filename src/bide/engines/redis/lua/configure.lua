@@ -62,7 +62,7 @@ local function set_limits(given)
   return true
 end
 
-define('configure', {'allow-oom'}, function()
+define('configure', {'allow-oom'}, {'keep'}, function()
   make()
   advance()
   local resumed = has('p') and ARGV[8] == '0'
@@ -72,7 +72,7 @@ define('configure', {'allow-oom'}, function()
     flag('p', paused)
   end
   if ARGV[9] ~= '' then
-    keep = tonumber(ARGV[9])
+    numbers.keep = tonumber(ARGV[9])
     call('HSET', META, 'keep', ARGV[9])
   end
   if ARGV[12] ~= '' then call('HSET', META, 'history', ARGV[12]) end
@@ -81,13 +81,13 @@ define('configure', {'allow-oom'}, function()
   if max(history, results) > 0 then flag('h', true) end
   local changed = set_limits({tonumber(ARGV[14]), tonumber(ARGV[15]), tonumber(ARGV[16]), tonumber(ARGV[17])})
   if resumed or changed then wake(now) end
-  return finish(has('p'), keep, resumed or changed, history, results, limits_now())
+  return finish(has('p'), numbers.keep, resumed or changed, history, results, limits_now())
 end)
 
 -- delete: delete this shard of a queue if nothing is in it.
 -- ARGV 8 really: 1, or 0 to only look
 -- Reply: [now, change, exists, delayed, ready, leased, dead, kept]; the last five are 0 if it was deleted
-define('delete', {'allow-oom'}, function()
+define('delete', {'allow-oom'}, {}, function()
   local delayed, ready, leased, dead, kept, due = sizes()
   local existed = exists
   if exists and ARGV[8] == '1' and delayed + ready + leased + dead + kept == 0 then
@@ -109,7 +109,7 @@ end)
 -- ARGV 8 wanted: of how many to make it if it is not there; the first shard decides, the others follow; empty:
 --      only look
 -- Reply: [now, change, how many or 0, next number of a message here]
-define('shards', {'allow-oom'}, function()
+define('shards', {'allow-oom'}, {'seq'}, function()
   local wanted = tonumber(ARGV[8])
   if wanted and not exists then
     SHARDS = wanted
@@ -119,5 +119,5 @@ define('shards', {'allow-oom'}, function()
     SHARDS = wanted
     advance('shards', ARGV[8])
   end
-  return finish(exists and SHARDS or 0, seq)
+  return finish(exists and SHARDS or 0, numbers.seq)
 end)

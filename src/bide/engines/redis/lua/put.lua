@@ -1,7 +1,7 @@
 -- put: store messages. No id is named twice.
 -- ARGV 8 conflict: what becomes of a message that is there: keep, replace, or revive (dead ones only)
 --     9 version: replace only messages that still are of it, and store nothing new; or empty
---     10 numbers: in a queue of several shards, the place of each among those of all shards
+--     10 places: in a queue of several shards, the place of each among those of all shards
 --     11 origin: see `read_origin`
 --     from 12 on, three for each: id; record from `kind` on; plan: "when priority died created
 --     group" with - for no death, and for a message that is new. `when` is a time, or + and a
@@ -36,7 +36,7 @@ local function store(order, id, text, since)
   stored = stored + 2
   texts[stored - 1], texts[stored] = id, order .. due_text .. (created or since) .. text
   if group ~= '' then
-    groups[#groups + 1], groups[#groups + 2] = 0, group .. '\1' .. member
+    groups[#groups + 1], groups[#groups + 2] = '0', group .. '\1' .. member
   end
   if died_at then
     call('ZADD', DEAD, int(died_at), member)
@@ -91,14 +91,14 @@ local function meet(index, id, known, text)  -- a message that is there
   end
 end
 
-define('put', {}, function()
+define('put', {}, {'seq', 'put'}, function()
   last_plan, new_created = nil, format('%013d ', now)
   local total = (#ARGV - 11) / 3
   ranks, texts, groups, dues, told, left, earliest, stored = {}, {}, {}, {}, {}, {}, nil, 0
   make()
-  local numbers, ids, known, new, done = {}, {}, {}, 0, {}
+  local places, ids, known, seq, new, done = {}, {}, {}, numbers.seq, 0, {}
   read_origin(ARGV[11])
-  for number in string.gmatch(ARGV[10], '%d+') do numbers[#numbers + 1] = tonumber(number) end
+  for number in string.gmatch(ARGV[10], '%d+') do places[#places + 1] = tonumber(number) end
   for i = 1, total do ids[i] = ARGV[9 + 3 * i] end
   if total > 0 then known = call('HMGET', RECORDS, unpack(ids)) end
   for i = 1, total do
@@ -112,15 +112,14 @@ define('put', {}, function()
     elseif ARGV[8] == 'revive' or ARGV[9] ~= '' then
       add(i, {false})
     else
-      if numbers[i] and numbers[i] > seq then seq = numbers[i] end
+      if places[i] and places[i] > seq then seq = places[i] end
       store(format('%012x', seq), ids[i], text, new_created)
       seq, new = seq + 1, new + 1
     end
     if rows and (#told == told_before or told[#told][2]) then done[i] = true end
   end
   remember_rows(done)
-  count('put', new)
-  advance('seq', int(seq))
+  advance('seq', int(seq), 'put', int(numbers.put + new))
   if #ranks > 0 then call('ZADD', DELAYED, unpack(ranks)) end
   if #texts > 0 then call('HSET', RECORDS, unpack(texts)) end
   if #groups > 0 then call('ZADD', GROUPS, unpack(groups)) end

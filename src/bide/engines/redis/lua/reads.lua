@@ -1,7 +1,7 @@
 -- find: look at messages by id.
 -- ARGV 8 bytes: how large the reply may become; from 9 on: ids
 -- Reply: [head, records, leases]: of the first ids, for which there is room; false where there is none
-define('find', {'no-writes'}, function()
+define('find', {'no-writes'}, {}, function()
   local texts, leases, left, some = {}, {}, tonumber(ARGV[8]), false
   for i = 9, #ARGV do
     local text = call('HGET', RECORDS, ARGV[i])
@@ -17,7 +17,7 @@ end)
 -- Reply: [now, change, delayed, ready, leased, dead, kept, paused, keep, oldest or null, strays, counters,
 --   history, result_ttl, [limit, rate, group_limit, group_rate]]
 
-define('count', {'no-writes'}, function()
+define('count', {'no-writes'}, {'keep', 'seq', 'put', 'acked'}, function()
   local delayed, ready, leased, dead, kept, due = sizes()
   local oldest
   if due > 0 then oldest = floor(call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')[2] / 256) end
@@ -32,7 +32,7 @@ define('count', {'no-writes'}, function()
     'revived', 'retried', 'lapsed')
   for i, value in ipairs(counters) do counters[i] = tonumber(value or 0) end
   read_ends_settings()
-  return answer(delayed - due, ready + due, leased, dead, kept, has('p'), keep, oldest or null, strays,
+  return answer(delayed - due, ready + due, leased, dead, kept, has('p'), numbers.keep, oldest or null, strays,
     counters, history, results, {limits_now()})
 end)
 
@@ -77,7 +77,7 @@ local function weigh_ends(offset)
   return #ids
 end
 
-define('audit', {'no-writes'}, function()
+define('audit', {'no-writes'}, {}, function()
   local sets = {DELAYED, READY, LEASED, DEAD, KEPT}
   local set, offset, strays, left = tonumber(ARGV[8]), tonumber(ARGV[9]), 0, 200
   bytes = 0
@@ -101,7 +101,7 @@ end)
 -- ARGV 8 bucket: milliseconds; 9 buckets
 -- Reply: [now, change, start, due before it, [how many in each], due after]
 -- Buckets of an hour or more begin on whole hours; the first one counts only what is not yet due.
-define('forecast', {'no-writes'}, function()
+define('forecast', {'no-writes'}, {}, function()
   local bucket = tonumber(ARGV[8])
   local start = bucket < 3600000 and now or now - now % 3600000
   local function by(moment) return call('ZCOUNT', DELAYED, '-inf', int(moment * 256 + 255)) end
@@ -148,7 +148,7 @@ local function before(rank, order, member, group)
   return seen and min(count, MOST) or MOST
 end
 
-define('explain', {'no-writes'}, function()
+define('explain', {'no-writes'}, {}, function()
   local id = ARGV[8]
   local text, lease = call('HGET', RECORDS, id), call('HGET', LEASES, id)
   local ahead, order, limit
@@ -167,7 +167,7 @@ end)
 -- ahead: how many messages of this shard are delivered before a place in the order of delivery.
 -- ARGV 8 rank, 9 order
 -- Reply: [now, change, count]
-define('ahead', {'no-writes'}, function()
+define('ahead', {'no-writes'}, {}, function()
   return answer(before(tonumber(ARGV[8]), ARGV[9]))
 end)
 
@@ -195,9 +195,9 @@ local function look()
   return {answer(state, history or 0, results or 0), ends}
 end
 
-define('history', {'no-writes'}, look)
+define('history', {'no-writes'}, {}, look)
 
-define('watch', {'allow-oom'}, function()
+define('watch', {'allow-oom'}, {}, function()
   if exists and LANE ~= '' then
     local watchers = {LANE .. ' ' .. int(now + WATCHED)}
     for lane, until_ in string.gmatch(call('HGET', META, 'watchers') or '', '(%S+) (%d+)') do

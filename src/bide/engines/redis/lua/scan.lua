@@ -7,7 +7,7 @@
 --     16 prefix: how the ids begin, or empty
 -- Reply: [head, place or empty, ids, records, ranks, leases]; place is two texts; a rank
 --   and behind it the order
-define('scan', {'no-writes'}, function()
+define('scan', {'no-writes'}, {}, function()
   local which, group = ARGV[8], ARGV[11]
   local after, before = tonumber(ARGV[9]), tonumber(ARGV[10])
   local limit, left = min(tonumber(ARGV[12]), 500), tonumber(ARGV[13])
