@@ -9,7 +9,7 @@ from psycopg.pq import ExecStatus, Format
 
 import bide
 from benchmarks.core.store import BODY
-from bide.engines.postgres.arrays import Array, byteas, integers, texts
+from bide.engines.postgres.arrays import byteas, integers, texts
 from bide.model.identity import new_ids
 from tests.postgres_server import PostgresServer, new_folder
 
@@ -30,7 +30,7 @@ _ROW = """
 INSERT INTO raw SELECT s, d * 256, d, 1, 10, 0, 256, 0::smallint, 0::smallint, NULL, NULL, NULL,
                        i, NULL, NULL, NULL, true, b, NULL, NULL, NULL, d, NULL
 """
-_MANY = _ROW + "FROM unnest($1, $2, $3, $4) AS u(s, d, i, b)"
+_MANY = _ROW + "FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::bytea[]) AS u(s, d, i, b)"
 _ONE = _ROW + "FROM (VALUES (%s::bigint, %s::bigint, %s::text, %s::bytea)) AS u(s, d, i, b)"
 
 
@@ -67,16 +67,15 @@ class Raw:
         self.connection = server.client()
         self.connection.execute("DROP TABLE IF EXISTS raw")
         self.connection.execute(_TABLE.encode())
-        types = [one.oid for one in self._arrays(1)]
-        self.connection.pgconn.prepare(b"many", _MANY.encode(), types)
+        self.connection.pgconn.prepare(b"many", _MANY.encode())
 
     def insert(self, count: int) -> None:
         """Insert rows with one statement."""
-        values = [one.data for one in self._arrays(count)]
+        values = self._arrays(count)
         done = self.connection.pgconn.exec_prepared(b"many", values, [Format.BINARY] * len(values))
         assert done.status == ExecStatus.COMMAND_OK, done.error_message
 
-    def _arrays(self, count: int) -> list[Array]:
+    def _arrays(self, count: int) -> list[bytes]:
         due = round(time.time() * 1000) + 3_600_000
         return [integers(range(count)), integers([due] * count), texts(new_ids(count)),
                 byteas([DATA] * count)]  # fmt: skip

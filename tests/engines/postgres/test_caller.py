@@ -2,6 +2,7 @@
 
 import os
 import signal
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -44,7 +45,7 @@ def test_a_signal_interrupts_a_call_and_closes_the_connection(
 ) -> None:
     interrupts.start()
     with pytest.raises(Interrupted):
-        sleeper("pg_sleep", 60.0)
+        sleeper("pg_sleep", struct.pack("!d", 60.0))
     assert sleeper.connection.closed  # the answer would be taken for that of the next call
     assert sleeper.has_news()
 

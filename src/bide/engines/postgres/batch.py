@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field
 
 from bide.engines.bounded_dict import BoundedDict
-from bide.engines.postgres.arrays import Array, integers
+from bide.engines.postgres.arrays import integers
 from bide.engines.postgres.connection import Caller
 
 LAST = 60.0
@@ -29,7 +29,7 @@ class Floors:
         self.limited: set[str] = set()
         """Queues whose last claim said that they have limits."""
 
-    def of(self, queue: str) -> Array | None:
+    def of(self, queue: str) -> bytes | None:
         """Return where a claim is to begin; `None`: everywhere."""
         floor = self._floors.get(queue)
         if floor is None or time.monotonic() >= self._until.get(queue, 0.0):

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from bide.engines.origins import executed_once
-from bide.engines.postgres.arrays import Array, integers, texts
+from bide.engines.postgres.arrays import integers, texts
 from bide.engines.postgres.batch import Batch
 from bide.engines.postgres.putting import only_puts, outcome, puts, some
 from bide.engines.postgres.reading import (
@@ -114,9 +114,8 @@ def _change(batch: Batch, verb: str, command: Any, *, edit: object = None) -> Ou
         said("release", False), only, command.actor, _results(results),
         None if edit is None else _json(edit),
     )  # fmt: skip
-    for row in rows:
-        if row.place is not None and verb != "ack":
-            batch.places[command.queue] = row.place
+    if verb != "ack" and any(row.done for row in rows):
+        batch.places[command.queue] = int.from_bytes(rows[-1].place)
     if verb == "ack" and not rows:
         return Outcomes([Outcome(id, True) for id in ids])
     return change_outcomes(ids, rows)
@@ -126,7 +125,7 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _results(results: Sequence[bytes | None]) -> Array | None:
+def _results(results: Sequence[bytes | None]) -> bytes | None:
     if not any(results):
         return None
     return texts([None if result is None else result.decode() for result in results])
@@ -167,8 +166,8 @@ def _purge(batch: Batch, command: cmd.Purge) -> Reply:
 
 def _delete_where(batch: Batch, cause: str, command: Any, *rule: Any) -> Affected:
     (row,) = batch.call("_delete_where", cause, command.queue, batch.now, *rule, command.actor)
-    if row.place is not None:
-        batch.places[command.queue] = row.place
+    if row.count:
+        batch.places[command.queue] = int.from_bytes(row.place)
     return Affected(row.count, row.more)
 
 

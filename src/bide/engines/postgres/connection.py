@@ -4,23 +4,40 @@ psycopg's cursors and generators do more at each step, which for a put of one me
 than the server needs. This sends a prepared call, and waits once.
 """
 
+import struct
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
 from typing import Any
 
 import psycopg
 from psycopg import errors, generators, sql
-from psycopg.adapt import Buffer, PyFormat, Transformer
+from psycopg.adapt import Transformer
 from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGresult
 
 from bide.engines import losses
 from bide.engines.bounded_dict import BoundedDict
-from bide.engines.postgres.arrays import Array
 from bide.engines.waiting import watch
 
-_PLACE = b", pg_current_wal_insert_lsn()"
-_BINARY = [[Format.BINARY] * count for count in range(32)]
+_FORMATS = [[Format.BINARY] * count for count in range(32)]
+
+_BINARY: dict[type, Callable[[Any], bytes | None]] = {
+    NoneType: lambda none: none,
+    bool: struct.Struct("!?").pack,
+    int: struct.Struct("!q").pack,
+    str: str.encode,
+    bytes: bytes,
+}
+"""What makes the binary form of an argument: an integer is a bigint, and an array is bytes."""
+
+_ROWS_AND_PLACE = b"SELECT *, pg_current_wal_insert_lsn() AS place FROM %s(%s)"
+
+_STATEMENTS = {
+    "_put": _ROWS_AND_PLACE, "_change": _ROWS_AND_PLACE, "_delete_where": _ROWS_AND_PLACE,
+    "_put_one": b"SELECT %s(%s), pg_current_wal_insert_lsn()",  # two values are less than a row
+}  # fmt: skip
+"""Calls of functions that also tell how far the log has come then, in its binary form."""
 
 
 class Caller:
@@ -36,47 +53,30 @@ class Caller:
         self.connection = connection
         self._schema = schema
         self._prepares = prepares
-        self._prepared: dict[tuple[bytes, tuple[int, ...] | None], bytes] = {}
-        """Names of statements, by text and types of arguments (`None`: as the function says)."""
-        self._owes = False
+        self._unanswered = False
         self._has_input = watch(connection.fileno())
         self._wait_for_input = watch(connection.fileno(), waits=True)
+        self._transformer = Transformer(connection)
         self._texts: dict[str, bytes] = {}
+        """Statements by function, under whose name they are prepared."""
         self._rows: dict[str, Callable[[Sequence[Any]], Any]] = {}
 
-    def __call__(self, function: str, *arguments: Any) -> list[Any]:
+    def __call__(self, function: str, *arguments: bytes | str | int | None) -> list[Any]:
         """Call one function, and return its rows with named columns.
 
         Raises:
             psycopg.Error: the server refused it, or the connection was lost.
         """
-        got = self._call(function, arguments)
+        self.start(function, *arguments)
+        got = self._answer()
         if (make := self._rows.get(function)) is None:
             names = [(got.fname(n) or b"").decode() for n in range(got.nfields)]
             row: Any = namedtuple("Row", names, rename=True)  # type: ignore[misc]
             make = self._rows[function] = row._make
-        transformer = Transformer(self.connection)
-        transformer.set_pgresult(got, format=Format.BINARY)
-        return transformer.load_rows(0, got.ntuples, make)
+        self._transformer.set_pgresult(got, format=Format.BINARY)
+        return self._transformer.load_rows(0, got.ntuples, make)
 
-    def value_and_place(
-        self, function: str, *arguments: bytes | None
-    ) -> tuple[bytes | None, bytes | None]:
-        """Call a function that returns one value; return it, and how far the log has come.
-
-        All is as the server has it, in its binary form. Two columns are less work to it than a row.
-
-        Raises:
-            psycopg.Error: the server refused it, or the connection was lost.
-        """
-        text = self._texts.get(function)
-        if text is None:
-            text = self._text(function, len(arguments), b"SELECT ") + _PLACE
-            self._texts[function] = text
-        got = self._exchange(text, arguments, None, _BINARY[len(arguments)])
-        return got.get_value(0, 0), got.get_value(0, 1)
-
-    def start(self, function: str, *arguments: Any) -> None:
+    def start(self, function: str, *arguments: bytes | str | int | None) -> None:
         """Call a function without waiting for it.
 
         Call `settle` for the result, before any other use of the connection.
@@ -84,7 +84,26 @@ class Caller:
         Raises:
             psycopg.Error: the connection was lost, or the server knows no such function.
         """
-        self._call(function, arguments, waits=False)
+        values = [_BINARY[type(argument)](argument) for argument in arguments]
+        formats = _FORMATS[len(values)]
+        sender = self.connection.pgconn
+        try:
+            if (text := self._texts.get(function)) is None:
+                text = self._text(function, len(values))
+                if self._prepares:
+                    sender.send_prepare(function.encode(), text)
+                    self._answer()
+                self._texts[function] = text
+            self._unanswered = True
+            if self._prepares:
+                sender.send_query_prepared(function.encode(), values, formats, Format.BINARY)
+            else:
+                sender.send_query_params(text, values, None, formats, Format.BINARY)
+            if sender.flush():
+                self.connection.wait(generators.send(sender))
+        except BaseException:
+            self.connection.close()
+            raise
 
     def settle(self) -> None:
         """Wait for the call of `start`, if there is one.
@@ -92,15 +111,8 @@ class Caller:
         Raises:
             psycopg.Error: the server refused it, or the connection was lost.
         """
-        if not self._owes:
-            return
-        self._owes = False
-        try:
-            result = self._last_result()
-        except BaseException:
-            self.connection.close()
-            raise
-        _accepted(result)
+        if self._unanswered and not self.connection.closed:
+            self._answer()
 
     def has_news(self) -> bool:
         """Whether the server has closed the connection while it was idle."""
@@ -114,82 +126,34 @@ class Caller:
             return True
         return bool(self._has_input())
 
-    def _call(self, function: str, arguments: Sequence[Any], *, waits: bool = True) -> PGresult:
-        text = self._texts.get(function) or self._text(function, len(arguments), b"SELECT * FROM ")
-        transformer = Transformer(self.connection)
-        others = [None if isinstance(one, Array) else one for one in arguments]
-        values = list(transformer.dump_sequence(others, [PyFormat.BINARY] * len(others)))
-        types = list(transformer.types or ())
-        for at, one in enumerate(arguments):
-            if isinstance(one, Array):
-                types[at], values[at] = one
-        return self._exchange(text, values, tuple(types), _BINARY[len(values)], waits=waits)
-
-    def _text(self, function: str, count: int, head: bytes) -> bytes:
+    def _text(self, function: str, count: int) -> bytes:
         name = sql.Identifier(self._schema, function).as_bytes(self.connection)
         marks = b", ".join(b"$%d" % number for number in range(1, count + 1))
-        self._texts[function] = text = head + name + b"(" + marks + b")"
-        return text
+        return _STATEMENTS.get(function, b"SELECT * FROM %s(%s)") % (name, marks)
 
-    def _exchange(
-        self,
-        text: bytes,
-        values: Sequence[Buffer | None],
-        types: tuple[int, ...] | None,
-        formats: Sequence[Format],
-        *,
-        waits: bool = True,
-    ) -> PGresult:
-        """Send a statement, and return its answer, or raise the refusal that it is.
+    def _answer(self) -> PGresult:
+        """Wait for the answer to what was sent, and return it. A signal interrupts that.
 
-        The first of its kind is prepared before; without `waits` that is the last answer.
+        Raises:
+            psycopg.Error: it is a refusal, or the connection was lost.
         """
         sender = self.connection.pgconn
-        result: Any = None
+        answer: Any = None
         try:
-            name = self._prepared.get((text, types))
-            if name is None and self._prepares:
-                name = b"bide%d" % len(self._prepared)
-                sender.send_prepare(name, text, types)
-                result = self._last_result()
-                if result.status != ExecStatus.FATAL_ERROR:
-                    self._prepared[text, types] = name
-            if result is None or result.status != ExecStatus.FATAL_ERROR:
-                if name is None:
-                    sender.send_query_params(text, values, types, formats, Format.BINARY)
-                else:
-                    sender.send_query_prepared(name, values, formats, Format.BINARY)
-                self._owes = not waits
-                if waits:
-                    result = self._last_result()
-                else:  # until the server has all that was sent
-                    self.connection.wait(generators.send(sender))
+            while True:
+                while sender.is_busy():
+                    self._wait_for_input()
+                    sender.consume_input()
+                if (result := sender.get_result()) is None:
+                    break
+                answer = result
         except BaseException:
-            self.connection.close()  # answers may still be on their way
+            self.connection.close()  # the answer may still be on its way
             raise
-        return _accepted(result)
-
-    def _last_result(self) -> PGresult:
-        """Wait for all answers to what was sent; return the last one. A signal interrupts it."""
-        sender = self.connection.pgconn
-        if sender.flush():
-            self.connection.wait(generators.send(sender))
-        last: PGresult | None = None
-        while True:
-            while sender.is_busy():
-                self._wait_for_input()
-                sender.consume_input()
-            if (result := sender.get_result()) is None:
-                assert last is not None
-                return last
-            last = result
-
-
-def _accepted(result: Any) -> PGresult:
-    """Return an answer of the server, or raise the error that it is."""
-    if result is not None and result.status == ExecStatus.FATAL_ERROR:
-        raise errors.error_from_result(result)
-    return result  # type: ignore[no-any-return]
+        self._unanswered = False
+        if answer.status == ExecStatus.FATAL_ERROR:
+            raise errors.error_from_result(answer)
+        return answer  # type: ignore[no-any-return]
 
 
 _LOG = """

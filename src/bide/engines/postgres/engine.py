@@ -113,13 +113,7 @@ class PostgresEngine:
             waiter = self._process if self._notifier is not None and now is None else None
             batch = Batch(caller, now, self._floors, waiter, hopeful=number == 1)
             try:
-                if (stored := put_one(caller.value_and_place, commands, now)) is None:
-                    found = self._transact(batch, commands)
-                else:
-                    reply, moment, place = stored
-                    found = [reply]
-                    batch.places[commands[0].queue] = place
-                    batch.moments[commands[0].queue] = moment
+                found = put_one(batch, commands) or self._transact(batch, commands)
             except RETRIED as error:
                 if number == TRIES:
                     raise translate(error, self._settings.place, sent=True) from error

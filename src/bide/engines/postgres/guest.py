@@ -52,7 +52,7 @@ _answer = msgspec.json.Decoder(list[list[_Row]] | _Refused).decode
 
 
 _PUT = (
-    "text", "bigint", "text", "text", "boolean", "bytea", "bigint", "bigint", "integer", "integer",
+    "text", "bigint", "text", "text", "boolean", "bytea", "bigint", "bigint", "bigint", "bigint",
     "bigint", "text", "text",
 )  # fmt: skip
 """The types of what `_within_put` takes."""

@@ -1,13 +1,12 @@
 """Puts: from items to arguments of the schema's functions, and from their rows to outcomes."""
 
-import struct
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
 import msgspec
 
-from bide.engines.postgres.arrays import Array, booleans, byteas, integers, texts
+from bide.engines.postgres.arrays import booleans, byteas, integers, texts
 from bide.engines.postgres.batch import Batch
 from bide.engines.postgres.reading import of_versions
 from bide.model import commands as cmd
@@ -15,11 +14,6 @@ from bide.model.message import ATTEMPTS, STATES, Item
 from bide.model.replies import Outcome, Outcomes, Reply
 
 _encode = msgspec.json.encode
-_int4 = struct.Struct("!i").pack
-_int8 = struct.Struct("!q").pack
-_from_int8 = struct.Struct("!q").unpack
-_PRIORITY, _ATTEMPTS = _int4(0), _int4(ATTEMPTS)
-_FALSE, _TRUE = b"\0", b"\1"
 
 
 def only_puts(commands: Sequence[cmd.Command]) -> bool:
@@ -31,23 +25,8 @@ def only_puts(commands: Sequence[cmd.Command]) -> bool:
     )
 
 
-def put_one(
-    call: Callable[..., tuple[bytes | None, bytes | None]],
-    commands: Sequence[cmd.Command],
-    now: int | None,
-) -> tuple[Outcomes, int, int] | None:
-    """Store one message the short way, if that is all there is to do.
-
-    Args:
-        call: calls a function of the schema with arguments in binary form, and returns its value
-            and how far the log has come, in binary form too.
-        commands: a batch.
-        now: Unix milliseconds to go by; `None`: the server's clock.
-
-    Returns:
-        The reply, when it was put by the server's clock, and how far the log had come; `None`:
-        nothing was stored.
-    """
+def put_one(batch: Batch, commands: Sequence[cmd.Command]) -> list[Reply] | None:
+    """Store one message the short way, if that is all there is to do; else return `None`."""
     command = commands[0]
     if len(commands) > 1 or type(command) is not cmd.Put or command.on_conflict != "keep":
         return None
@@ -56,26 +35,16 @@ def put_one(
     (item,) = command.items
     if item.died is not None or item.created is not None or item.attempt or item.failures:
         return None
-    put, place = call(
-        "_put_one",
-        command.queue.encode(),
-        None if now is None else _int8(now),
-        item.id.encode(),
-        _TRUE if item.json else _FALSE,
-        item.data,
-        None if item.at is None else _int8(item.at),
-        _int8(item.delay),
-        _int4(item.priority) if item.priority else _PRIORITY,
-        _ATTEMPTS if item.attempts == ATTEMPTS else _int4(item.attempts),
-        None if item.expires is None else _int8(item.expires),
-        None if item.group is None else item.group.encode(),
+    ((moment, place),) = batch.call(
+        "_put_one", command.queue, batch.now, item.id, item.json, item.data, item.at, item.delay,
+        item.priority, item.attempts, item.expires, item.group,
         None if item.headers is None else _encode(item.headers),
-    )
-    if put is None or place is None:
+    )  # fmt: skip
+    if moment is None:
         return None
-    (moment,) = _from_int8(put)
+    batch.places[command.queue], batch.moments[command.queue] = int.from_bytes(place), moment
     outcome = _stored(item, moment)
-    return Outcomes([outcome], outcome.due), moment, _from_int8(place)[0]
+    return [Outcomes([outcome], outcome.due)]
 
 
 def puts(batch: Batch, queue: str, commands: Sequence[cmd.Put]) -> list[Reply]:
@@ -103,16 +72,16 @@ def _put(batch: Batch, queue: str, command: cmd.Put, items: Sequence[Item]) -> l
             return [o for item in items for o in _put(batch, queue, command, [item])]
     hopeful = batch.hopeful and mode == "keep" and not any(item.died for item in items)
     rows = batch.call("_put", queue, batch.now, mode, hopeful, only, *_columns(items))
-    batch.places[queue], batch.moments[queue] = rows[-1].until, rows[-1].due
+    batch.places[queue], batch.moments[queue] = int.from_bytes(rows[-1].place), rows[-1].due
     return put_outcomes(items, rows)
 
 
-def some(values: list[Any], default: Any, array: Callable[[list[Any]], Array]) -> Array | None:
+def some(values: list[Any], default: Any, array: Callable[[list[Any]], bytes]) -> bytes | None:
     """Return values as an array; nothing if all are the default."""
     return None if values.count(default) == len(values) else array(values)
 
 
-def _columns(items: Sequence[Item]) -> list[Array | None]:
+def _columns(items: Sequence[Item]) -> list[bytes | None]:
     """Return items as the arguments of a put; nothing for a field that no item has."""
     delays = [i.delay for i in items]
     return [
@@ -134,7 +103,7 @@ def _columns(items: Sequence[Item]) -> list[Array | None]:
     ]
 
 
-def _objects(values: Sequence[Any]) -> Array:
+def _objects(values: Sequence[Any]) -> bytes:
     """Return an array of JSON texts."""
     return texts([None if value is None else _encode(value).decode() for value in values])
 

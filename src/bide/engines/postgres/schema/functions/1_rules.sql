@@ -9,10 +9,10 @@ CREATE FUNCTION bide._moment(p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE 
   SELECT coalesce(p_now, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint)
 $$;
 
-CREATE FUNCTION bide._rank(p_state integer, p_due bigint, p_priority integer)
+CREATE FUNCTION bide._rank(p_state bigint, p_due bigint, p_priority bigint)
 RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
   SELECT CASE p_state WHEN 0 THEN p_due * 256 + 255 - p_priority
-                      ELSE (255 - p_priority)::bigint * 4398046511104 + p_due END
+                      ELSE (255 - p_priority) * 4398046511104 + p_due END
 $$;
 
 CREATE FUNCTION bide._hour(p_due bigint) RETURNS integer LANGUAGE sql IMMUTABLE AS $$

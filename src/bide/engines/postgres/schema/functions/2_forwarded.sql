@@ -22,7 +22,7 @@ BEGIN
 END $$;
 
 -- After it: forget the rows for which nothing was done, and all but the last `p_most` of the queue.
-CREATE FUNCTION bide._forwarded(p_queue text, p_outbox text, p_undone text[], p_most integer)
+CREATE FUNCTION bide._forwarded(p_queue text, p_outbox text, p_undone text[], p_most bigint)
 RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 BEGIN

@@ -6,7 +6,7 @@
 -- single message in a third of the time.
 CREATE FUNCTION bide._put_one(
   p_queue text, p_now bigint, p_id text, p_is_json boolean, p_data bytea, p_at bigint,
-  p_delay bigint, p_priority integer, p_attempts integer, p_expires bigint, p_group text,
+  p_delay bigint, p_priority bigint, p_attempts bigint, p_expires bigint, p_group text,
   p_headers text
 ) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
@@ -58,7 +58,7 @@ CREATE FUNCTION bide._rows(
   p_group text[], p_headers text[], p_attempt bigint[], p_failures text[], p_died bigint[],
   p_created bigint[]
 ) RETURNS SETOF bide.message LANGUAGE sql STABLE AS $$
-  SELECT p_first + i.n, coalesce(i.died, _rank(0, d.due, coalesce(i.priority, 0)::integer)), d.due,
+  SELECT p_first + i.n, coalesce(i.died, _rank(0, d.due, coalesce(i.priority, 0))), d.due,
          coalesce(i.created, p_moment), i.expires, NULL::bigint, NULL::bigint, NULL::bigint,
          NULL::bigint, p_queue, coalesce(i.attempts, 10)::integer, coalesce(i.attempt, 0)::integer,
          _size(i.id, i.data, i.headers), NULL::integer, NULL::integer,

@@ -15,8 +15,8 @@
 -- the shortest lease, and the ranks move up to that. Every put begins its transaction, in this sense,
 -- before it reads the clock; what is put for a time that is past says so in `lowered`; and a lease that
 -- is shorter than all before says so in `queue`.
-CREATE FUNCTION bide._claim(p_queue text, p_now bigint, p_count integer, p_lease bigint,
-                            p_holder text, p_max_bytes bigint, p_slots integer, p_floor bigint[],
+CREATE FUNCTION bide._claim(p_queue text, p_now bigint, p_count bigint, p_lease bigint,
+                            p_holder text, p_max_bytes bigint, p_slots bigint, p_floor bigint[],
                             p_process text)
 RETURNS TABLE (seq bigint, id text, is_json boolean, data bytea, due bigint, priority smallint,
                attempt integer, attempts integer, expires bigint, "group" text, headers text,

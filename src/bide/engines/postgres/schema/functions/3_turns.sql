@@ -47,7 +47,7 @@ END $$;
 -- row is as in `_claim`. Its `planned` tells the microsecond, and its `attempt` is 1 if more is due than
 -- could be put into lines.
 CREATE FUNCTION bide._take_turns(
-  q bide.queue, p_now bigint, p_count integer, p_slots integer, p_lease bigint, p_holder text,
+  q bide.queue, p_now bigint, p_count bigint, p_slots bigint, p_lease bigint, p_holder text,
   p_max_bytes bigint, p_floor bigint[], p_process text, p_raise bigint
 ) RETURNS TABLE (seq bigint, id text, is_json boolean, data bytea, due bigint, priority smallint,
                  attempt integer, attempts integer, expires bigint, "group" text, headers text,

@@ -10,9 +10,9 @@ BEGIN
 END $$;
 
 -- Do one thing to each message. Answers a row for each that is there: whether it was done, where the
--- message is now (`state` null: it is gone), and if it was done how far the log had come. If leases
--- of a limited queue have ended, the last row has the number 0: its `due` is when to claim again. An ack
--- of which all is done answers no row, where there are no limits, and else always that last row.
+-- message is now (`state` null: it is gone). If leases of a limited queue have ended, the last row has
+-- the number 0: its `due` is when to claim again. An ack of which all is done answers no row, where there
+-- are no limits, and else always that last row.
 --
 -- | verb | which messages | what |
 -- |---|---|---|
@@ -27,7 +27,7 @@ CREATE FUNCTION bide._change(
   p_reason text DEFAULT '""', p_untouched boolean DEFAULT false, p_only_seqs bigint[] DEFAULT NULL,
   p_actor text DEFAULT NULL, p_results text[] DEFAULT NULL, p_edit text DEFAULT NULL
 ) RETURNS TABLE (number bigint, done boolean, state smallint, due bigint, until bigint, holder text,
-                 place bigint, successor bigint)
+                 successor bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
 DECLARE
@@ -56,8 +56,8 @@ BEGIN
       RETURN;
     END IF;
     ends := cardinality(gone) > 0;
-    RETURN QUERY SELECT n, true, NULL::smallint, NULL::bigint, NULL::bigint, NULL::text, NULL::bigint,
-                        NULL::bigint FROM unnest(gone) AS n;
+    RETURN QUERY SELECT n, true, NULL::smallint, NULL::bigint, NULL::bigint, NULL::text, NULL::bigint
+                 FROM unnest(gone) AS n;
   END IF;
   FOR wanted IN
     SELECT * FROM unnest(p_ids, p_tokens, p_results) WITH ORDINALITY AS w(id, token, result, n)
@@ -84,7 +84,6 @@ BEGIN
     END IF;
     IF NOT done THEN
       SELECT * INTO state, due, until, holder FROM _stands(was, moment);
-      place := NULL;
       RETURN NEXT;
       CONTINUE;
     END IF;
@@ -174,11 +173,10 @@ BEGIN
     END IF;
     SELECT * INTO state, due, until, holder FROM _stands(new, moment);
     due := coalesce(due, CASE WHEN p_verb <> 'ack' THEN was.due END);
-    place := pg_current_wal_insert_lsn() - '0/0';
     RETURN NEXT;
   END LOOP;
   IF ends AND q.limited IS NOT NULL OR p_verb = 'ack' THEN
-    number := 0; done := false; state := NULL; until := NULL; holder := NULL; place := NULL;
+    number := 0; done := false; state := NULL; until := NULL; holder := NULL;
     due := CASE WHEN ends THEN _opens_again(q, moment) END;
     RETURN NEXT;
   END IF;
@@ -250,8 +248,8 @@ END $$;
 -- Delete up to 1,000 messages and count why. Answers how many, and whether more are left. Each is looked
 -- at again when it is locked: it may have been claimed, moved or changed meanwhile.
 CREATE FUNCTION bide._delete_where(
-  p_cause text, p_queue text, p_now bigint, p_state integer, p_group text, p_after bigint,
-  p_before bigint, p_actor text, OUT count integer, OUT more boolean, OUT place bigint
+  p_cause text, p_queue text, p_now bigint, p_state bigint, p_group text, p_after bigint,
+  p_before bigint, p_actor text, OUT count integer, OUT more boolean
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
 DECLARE
@@ -291,14 +289,13 @@ BEGIN
     END IF;
     count := count + 1;
     moves := moves || _moved(was, NULL, CASE WHEN was.state < 4 THEN p_cause END);
-    place := pg_current_wal_insert_lsn() - '0/0';
   END LOOP;
   PERFORM _count_moves(moves);
 END $$;
 
 -- Set what is given for a queue, made if it does not exist.
 CREATE FUNCTION bide._configure(p_queue text, p_now bigint, p_paused boolean, p_keep bigint,
-                                p_actor text DEFAULT NULL, p_pauses integer DEFAULT 0,
+                                p_actor text DEFAULT NULL, p_pauses bigint DEFAULT 0,
                                 p_history bigint DEFAULT NULL, p_result_ttl bigint DEFAULT NULL,
                                 p_limits bigint[] DEFAULT NULL)
 RETURNS TABLE (paused boolean, keep bigint, wakes boolean, moment bigint, history bigint,

@@ -29,8 +29,8 @@ END $$;
 -- order, of ranks from behind (`p_rank`, `p_seq`) to `p_last`; by group, in the order of putting;
 -- else by id, from `p_id`, and to before `p_last_id` if it is given.
 CREATE FUNCTION bide._scan(
-  p_queue text, p_state integer, p_id text, p_rank bigint, p_seq bigint, p_last bigint,
-  p_group text, p_after bigint, p_before bigint, p_limit integer, p_max_bytes bigint,
+  p_queue text, p_state bigint, p_id text, p_rank bigint, p_seq bigint, p_last bigint,
+  p_group text, p_after bigint, p_before bigint, p_limit bigint, p_max_bytes bigint,
   p_last_id text
 ) RETURNS SETOF bide._message
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
@@ -186,8 +186,8 @@ $$;
 -- Why a message is where it is, as JSON of `Explained`: the pauses of its queue, its row, its lease, and if it is ready
 -- how many are delivered before it, up to `p_most`; in a limited queue how many of its group, and what
 -- limit holds it back. A claim makes `p_promote` ready at once.
-CREATE FUNCTION bide._explain(p_queue text, p_now bigint, p_id text, p_most integer,
-                              p_promote integer) RETURNS json
+CREATE FUNCTION bide._explain(p_queue text, p_now bigint, p_id text, p_most bigint,
+                              p_promote bigint) RETURNS json
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 DECLARE
   moment CONSTANT bigint := _moment(p_now);
@@ -250,7 +250,7 @@ $$;
 
 -- How messages with an id have ended, the newest first, as JSON: [state or null, [[how, moment, by, due,
 -- attempt, since, failures, result] of each]].
-CREATE FUNCTION bide._history(p_queue text, p_now bigint, p_id text, p_limit integer) RETURNS json
+CREATE FUNCTION bide._history(p_queue text, p_now bigint, p_id text, p_limit bigint) RETURNS json
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = bide, pg_temp
 SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -272,7 +272,7 @@ END $$;
 
 -- How many pending messages fall due in each bucket, as JSON of `Forecasted`. Buckets of whole hours come
 -- from the counters, but for the hour that has begun; others from the messages themselves.
-CREATE FUNCTION bide._forecast(p_queue text, p_now bigint, p_bucket bigint, p_buckets integer)
+CREATE FUNCTION bide._forecast(p_queue text, p_now bigint, p_bucket bigint, p_buckets bigint)
 RETURNS json LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 DECLARE
   moment CONSTANT bigint := _moment(p_now);

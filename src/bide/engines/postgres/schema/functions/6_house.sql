@@ -74,7 +74,7 @@ END $$;
 
 -- Wake the processes that would sleep past the time at which a message can be claimed: all of them if
 -- there are no more than `p_most`, else those that were seen last. One that is gone is woken once.
-CREATE FUNCTION bide._wake(p_process text, p_queue text, p_moment bigint, p_most integer)
+CREATE FUNCTION bide._wake(p_process text, p_queue text, p_moment bigint, p_most bigint)
 RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 DECLARE

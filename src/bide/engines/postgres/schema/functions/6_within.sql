@@ -26,7 +26,7 @@ $$;
 -- Put one message, as most calls do: the same as `_within`, without the JSON that it reads.
 CREATE FUNCTION bide._within_put(
   p_database text, p_now bigint, p_queue text, p_id text, p_is_json boolean, p_data bytea, p_at bigint,
-  p_delay bigint, p_priority integer, p_attempts integer, p_expires bigint, p_group text,
+  p_delay bigint, p_priority bigint, p_attempts bigint, p_expires bigint, p_group text,
   p_headers text
 ) RETURNS json LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 DECLARE
@@ -42,7 +42,7 @@ BEGIN
   IF moment IS NULL THEN
     SELECT json_build_array(json_agg(p)) INTO answer FROM _put(
       p_queue, p_now, 'keep', false, NULL, ARRAY[p_id], ARRAY[p_is_json], ARRAY[p_data], ARRAY[p_at],
-      ARRAY[p_delay], ARRAY[p_priority]::bigint[], ARRAY[p_attempts]::bigint[], ARRAY[p_expires],
+      ARRAY[p_delay], ARRAY[p_priority], ARRAY[p_attempts], ARRAY[p_expires],
       ARRAY[p_group], ARRAY[p_headers]) AS p;
     moment := _moment(p_now);
   END IF;
