@@ -6,8 +6,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from queue import Empty, SimpleQueue
+from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
@@ -118,10 +117,6 @@ def require_packages(what: str, *packages: str, extra: str = "server") -> None:
 
 def print_error(error: click.ClickException) -> None:
     """Print an error to stderr, in a line or two."""
-    if isinstance(error, click.NoSuchOption) and error.option_name == "--store" and error.ctx:
-        takes_url = any("--url" in one.opts for one in error.ctx.command.params)
-        guess = " Did you mean '--url'?" * takes_url  # click guesses by the letters
-        error = click.UsageError(error.message + guess, error.ctx)
     lines = [line for line in error.format_message().splitlines() if line.strip()]
     text = escape(" ".join(line.strip() for line in lines))
     hint = ""
@@ -160,63 +155,35 @@ Windows has no SIGHUP.
 _Handler = Callable[[int, FrameType | None], None]
 
 
-def _end(number: int) -> BaseException:
-    return SystemExit(128 + number)
-
-
 @contextmanager
-def raise_on_termination(error: Callable[[int], BaseException] = _end) -> Iterator[None]:
-    """Raise an exception in the block on SIGTERM and SIGHUP, as Ctrl-C does.
+def raise_on_termination() -> Iterator[None]:
+    """Exit from the block on SIGTERM and SIGHUP, as Ctrl-C does.
 
     An ignored signal stays ignored, as under nohup.
-
-    Args:
-        error: makes the exception from the number of the signal; by default the exit.
     """
 
     def leave(number: int, frame: FrameType | None) -> NoReturn:
-        raise error(number)
+        raise SystemExit(128 + number)
 
     with _handled(TERMINATION_SIGNALS, leave):
         yield
 
 
-class StopRequest(SimpleQueue[None]):
-    """An event that a signal handler may set while the main thread waits for it.
-
-    It may come while the main thread has the lock of a `threading.Event`, and would wait forever.
-    """
-
-    def is_set(self) -> bool:
-        """Tell whether a stop was requested."""
-        return not self.empty()
-
-    def set(self) -> None:
-        """Ask to stop."""
-        self.put(None)
-
-    def wait(self, seconds: float) -> bool:
-        """Wait up to `seconds` for a request to stop; return whether there is one."""
-        with suppress(Empty):
-            self.put(self.get(timeout=seconds))
-        return self.is_set()
-
-
 @contextmanager
-def stop_requests() -> Iterator[StopRequest]:
-    """Provide what Ctrl-C, SIGTERM or SIGHUP sets in the block; a second one interrupts.
+def stop_requests() -> Iterator[list[int]]:
+    """Provide a list that gets the number of Ctrl-C, SIGTERM or SIGHUP; a second one interrupts.
 
     So a step of work can end before the signal is obeyed.
     """
-    stop = StopRequest()
+    received: list[int] = []
 
     def receive(number: int, frame: FrameType | None) -> None:
-        if stop.is_set():
+        if received:
             raise KeyboardInterrupt
-        stop.set()
+        received.append(number)
 
     with _handled((signal.SIGINT, *TERMINATION_SIGNALS), receive):
-        yield stop
+        yield received
 
 
 @contextmanager

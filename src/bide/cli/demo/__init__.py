@@ -123,7 +123,7 @@ def _dashboard(out: Output, store: str) -> Iterator[Callable[[], None]]:
 
             def stay() -> None:
                 say(f"the dashboard stays open at {where}; Ctrl-C ends it")
-                with suppress(KeyboardInterrupt), raise_on_termination(KeyboardInterrupt):
+                with suppress(KeyboardInterrupt, SystemExit), raise_on_termination():
                     process.wait()
 
             yield stay

@@ -1,5 +1,6 @@
 """`bide move`: queues from one store to another, while they are in use."""
 
+import time
 from contextlib import suppress
 
 import click
@@ -133,10 +134,10 @@ def _follow(there: Store, here: Store, queues: tuple[str, ...], batch: int) -> l
 
         def progress(count: int) -> None:
             bar.advance(count)
-            if stop.is_set():
+            if stop:
                 raise KeyboardInterrupt
 
-        while not stop.is_set():
+        while not stop:
             worked = False
             for name in _names(there, queues):
                 if name not in movers:
@@ -148,7 +149,7 @@ def _follow(there: Store, here: Store, queues: tuple[str, ...], batch: int) -> l
                     movers[name].run()
                     worked = worked or moved.moved + moved.dead > before
             pause = SOON if worked else min(LATER, pause * 2)
-            stop.wait(pause)
+            time.sleep(pause)
     return [mover.moved for mover in movers.values()]
 
 

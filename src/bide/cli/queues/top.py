@@ -210,7 +210,7 @@ def top(store: Store, out: Output, prefix: str, interval: float, once: bool) -> 
         raise click.BadParameter("must be 100ms or longer", param_hint="'--interval'")
     poller = (EventPoller if store.remote else Poller)(store, prefix, interval)
     try:
-        with raise_on_termination(KeyboardInterrupt):
+        with raise_on_termination():
             poller.take_sample()
             if out.as_json:
                 _print_objects(out, poller, once)
@@ -220,7 +220,7 @@ def top(store: Store, out: Output, prefix: str, interval: float, once: bool) -> 
                 out.console.print(poller.picture(out.console.width), crop=False)
             else:
                 _watch(out, poller)
-    except KeyboardInterrupt:  # this is how users end it
+    except (KeyboardInterrupt, SystemExit):  # this is how users end it
         return
 
 
