@@ -7,6 +7,7 @@ import msgspec
 
 from bide.cli import output
 from bide.cli.output import ID, STYLES, Cell, Column, Output, Part, escape, first_line
+from bide.cli.store import Store
 from bide.cli.times import iso, local, now_ms, relative, rounded, span, when
 from bide.model.message import ATTEMPTS, Message
 from bide.model.options import options_of
@@ -161,21 +162,29 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def print_outcomes(
-    out: Output, outcomes: Iterable[Outcome], verb: str, *, as_seen: bool = False
-) -> bool:
+    store: Store, out: Output, queue: str, outcomes: Iterable[Outcome], verb: str, *,
+    as_seen: bool = False,
+) -> bool:  # fmt: skip
     """Print the outcome for each message; return whether all of it was done.
 
     In a pipe, each line is: id, the verb or "no", the state of the message, and a sentence about it
     if nothing was done.
 
     Args:
+        store: the store.
         out: where to print.
+        queue: the name of the queue.
         outcomes: what the store answered.
         verb: what the command does, such as "acked".
         as_seen: whether the change depended on the message being as the user saw it.
+
+    Raises:
+        CommandError: there is no such queue.
     """
     all_done = True
     for outcome in outcomes:
+        if all_done and not (outcome.done or outcome.state):
+            store.must_have(queue)  # only now, so that the usual case needs no extra request
         all_done = all_done and outcome.done
         why = "" if outcome.done else sentence_of(out, outcome, as_seen=as_seen)
         if not out.terminal:

@@ -112,12 +112,7 @@ class Output:
 
     def text(self, *parts: Part) -> None:
         """Print a sentence on the terminal."""
-        from rich.text import Text
-
-        escaped = [
-            escape(part) if isinstance(part, str) else (escape(part[0]), part[1]) for part in parts
-        ]
-        self.console.print(Text.assemble(*escaped), soft_wrap=True)
+        self.console.print(text_of(list(parts)), soft_wrap=True)
 
     def report(
         self, facts: dict[str, Any], *sentence: Part, would: Sequence[str] | None = None

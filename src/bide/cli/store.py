@@ -2,7 +2,7 @@
 
 import functools
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ from bide.model.commands import Command, Queues
 from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
 from bide.model.identity import OWN, RESERVED, actor_of, check_prefix, is_listed, is_own
 from bide.model.limits import MAX_BODY
-from bide.model.replies import Names, Outcome, Reply, expect
+from bide.model.replies import Names, Reply, expect
 from bide.observing.heartbeat import is_register
 from bide.queue.arguments import user_name
 from bide.queue.sync import Queue
@@ -103,21 +103,6 @@ class Store(ExitStack):
         more = ", ..." if len(listed) > NAMED else ""
         there = f"; there are: {', '.join(listed[:NAMED])}{more}" if listed else ", nor any other"
         return CommandError(f"{text} {name!r} in {self.shown}{there}")
-
-    def told(self, queue: str, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
-        """Yield outcomes; at the first message that does not exist, check that the queue exists.
-
-        So a command that finds its messages needs no extra request.
-
-        Raises:
-            CommandError: there is no such queue.
-        """
-        looked = False
-        for outcome in outcomes:
-            if not (looked or outcome.done or outcome.state):
-                self.must_have(queue)
-                looked = True
-            yield outcome
 
     def must_have(self, queue: str) -> None:
         """Check that a queue exists, if the token allows it to be read.

@@ -59,8 +59,7 @@ def cancel(
             outcomes = [orders.cancel(id, if_due=if_due, if_version=if_version) for id in ids]
         else:
             outcomes = orders.cancel_many(ids)
-        told = store.told(queue, outcomes)
-        return print_outcomes(out, told, "cancelled", as_seen=as_seen)
+        return print_outcomes(store, out, queue, outcomes, "cancelled", as_seen=as_seen)
     command = CommandBuilder(queue).cancel_where(**rule, dry_run=dry_run)
     return change_many(
         store, out, queue, "cancelled", lambda: repeat(store, command, f"cancelling in {queue}"),
@@ -105,7 +104,7 @@ def reschedule(
         outcome = store.queue(queue).reschedule(
             id, delay=delay, at=at, if_due=if_due, if_version=if_version
         )
-        return print_outcomes(out, store.told(queue, [outcome]), "rescheduled", as_seen=as_seen)
+        return print_outcomes(store, out, queue, [outcome], "rescheduled", as_seen=as_seen)
     builder = CommandBuilder(queue)
     bulk = bulk_of(builder.reschedule([], delay, at, None), builder.where(**rule))
     orders = store.queue(queue)

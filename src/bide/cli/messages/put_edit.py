@@ -267,5 +267,5 @@ def edit(
             "edit needs to know what to change: a new body, or an option such as --priority"
         )
     outcome = store.queue(queue, max_body).edit(id, body=value, if_version=if_version, **changes)
-    told = store.told(queue, [outcome])
-    return print_outcomes(out, told, "edited", as_seen=if_version is not None)
+    as_seen = if_version is not None
+    return print_outcomes(store, out, queue, [outcome], "edited", as_seen=as_seen)

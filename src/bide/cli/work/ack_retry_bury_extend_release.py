@@ -77,9 +77,9 @@ def _settles(
             def outcomes() -> Iterator[Outcome]:
                 for part in in_parts(_leases(id, token)):
                     command = function(CommandBuilder(queue), part, **given)
-                    yield from store.told(queue, store.ask(Outcomes, command).outcomes)
+                    yield from store.ask(Outcomes, command).outcomes
 
-            return print_outcomes(out, outcomes(), verb)
+            return print_outcomes(store, out, queue, outcomes(), verb)
 
         return run
 
@@ -167,5 +167,4 @@ def release(store: Store, out: Output, queue: str, id: str, reason: str | None) 
       bide release orders order-42 --reason "worker 7 hangs"
     """
     command = CommandBuilder(queue, actor=store.actor).end_lease(id, reason)
-    outcomes = store.told(queue, store.ask(Outcomes, command).outcomes)
-    return print_outcomes(out, iter(outcomes), "released")
+    return print_outcomes(store, out, queue, store.ask(Outcomes, command).outcomes, "released")

@@ -246,7 +246,7 @@ def revive(
     letters.must_choose("revive", everything)
     orders = store.existing(queue)
     if letters.ids and letters == DeadFilter(letters.ids) and not (dry_run or undoable):
-        return print_outcomes(out, orders.revive(letters.ids, delay=delay), "revived")
+        return print_outcomes(store, out, queue, orders.revive(letters.ids, delay=delay), "revived")
     return _change(
         store, out, orders, letters, "revived", lambda ids: orders.revive(ids, delay=delay),
         lambda ids: reviving(CommandBuilder(queue), ids, delay), dry_run=dry_run, undoable=undoable,
