@@ -68,10 +68,11 @@ def test_expired_messages_are_told_and_leave_nothing_to_do(run: Bide, broker: Br
         (("import", "q", "--from", "rq"), "--from needs the URL of its Redis in place of FILE"),
         (
             ("import", "q", "redis://x", "--from", "rq", "--redis-zset", "k"),
-            "do not go with --from",
+            "--from and --redis-zset cannot be used together",
         ),
-        (("import", "q", "redis://x", "--from", "rq", "--remove"), "do not go with --from"),
-        (("import", "q", "redis://x", "--allow-pickle"), "are for --from"),
+        (("import", "q", "redis://x", "--from", "rq", "--remove"), "--remove needs --redis-zset"),
+        (("import", "q", "redis://x", "--allow-pickle"), "--allow-pickle needs --from"),
+        (("import", "q", "--dry-run"), "--dry-run needs --from or --redis-zset"),
         (("import", "q", "redis://x", "--from", "sidekiq"), "'sidekiq' is not one of"),
         (
             ("import", "q", "redis://x", "--from", "bullmq"),

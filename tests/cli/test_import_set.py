@@ -80,7 +80,7 @@ def test_a_key_that_is_a_slip_of_the_pen_is_told_in_a_pipe(
     [
         (("--redis-zset", "delayed"), "needs the URL of its Redis in place of FILE"),
         (("redis://h:1/0",), "name it with --redis-zset KEY"),
-        (("--remove",), "are for --redis-zset"),
+        (("--remove",), "--remove needs --redis-zset"),
         (("no-such-file",), "No such file"),
         (
             ("sqlite:///x.db", "--redis-zset", "delayed"),

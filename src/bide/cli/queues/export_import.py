@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import click
+from click.core import ParameterSource
 
 from bide.cli import option
 from bide.cli.errors import raise_on_termination, usage_error
@@ -17,9 +18,11 @@ from bide.queue.sorted_set import load_sorted_set
 from bide.queue.sync import Queue
 from bide.queue.takeover import take_over
 
-UNSET_OPTIONS = {
-    "scores": "auto", "body": "auto", "id_field": None, "remove": False, "dry_run": False,
+KINDS = {
+    "--from": {"source_queue", "allow_pickle", "delayed_only", "dry_run"},
+    "--redis-zset": {"scores", "body", "id_field", "remove", "dry_run"},
 }  # fmt: skip
+"""The options of an import from elsewhere; an export has none of them."""
 
 
 @on_store(option.queue)
@@ -87,7 +90,7 @@ def opened(output: str) -> Iterator[IO[str]]:
 @option.max_body
 def import_(
     store: Store, out: Output, queue: str, file: str, redis_zset: str | None, max_body: int,
-    source_queue: str | None, allow_pickle: bool, delayed_only: bool, **options: Any,
+    **options: Any,
 ) -> bool:  # fmt: skip
     """Put messages from an export, a sorted set in Redis, or another library.
 
@@ -131,35 +134,28 @@ def import_(
       bide import mails redis://cache:6379/0 --from bullmq --source-queue mails
     """  # fmt: skip
     library = options.pop("from")
-    if library is None and (source_queue is not None or allow_pickle or delayed_only):
-        raise usage_error("--source-queue, --allow-pickle and --delayed-only are for --from")
-    unset = options == UNSET_OPTIONS | {"dry_run": options["dry_run"]}
-    if library is not None and (redis_zset is not None or not unset):
-        raise usage_error("--redis-zset and its options do not go with --from")
-    kind = "--from" if library else "--redis-zset"
-    if file == "-" and (library or redis_zset is not None):
+    if library is not None and redis_zset is not None:
+        raise usage_error("--from and --redis-zset cannot be used together")
+    kind = "--from" if library else "" if redis_zset is None else "--redis-zset"
+    context = click.get_current_context()
+    for name in options.keys() - KINDS.get(kind, set()):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            kinds = " or ".join(one for one, names in KINDS.items() if name in names)
+            raise usage_error(f"--{name.replace('_', '-')} needs {kinds}")
+    if kind and file == "-":
         raise usage_error(f"{kind} needs the URL of its Redis in place of FILE")
-    dry_run = options["dry_run"]
-    if library is not None:
-        trial = store.trial(queue, max_body, dry_run=dry_run)
-        return _import_from(
-            out, trial, file, library, dry_run=dry_run, source_queue=source_queue,
-            allow_pickle=allow_pickle, delayed_only=delayed_only,
-        )  # fmt: skip
-    if redis_zset is not None:
-        trial = store.trial(queue, max_body, dry_run=dry_run)
-        return _import_set(out, trial, file, redis_zset, **options)
-    if dry_run or not unset:
-        raise usage_error(
-            "--scores, --body, --id-field, --remove and --dry-run are for --redis-zset, --dry-run "
-            "also for --from"
-        )
+    if kind:
+        target = store.trial(queue, max_body, dry_run=options["dry_run"])
+        chosen = {name: options[name] for name in KINDS[kind]}
+        if redis_zset is None:
+            return _import_from(out, target, file, library, **chosen)
+        return _import_set(out, target, file, redis_zset, **chosen)
     if file.startswith(("redis", "unix:")) and "://" in file:
         raise usage_error(
             "to import a sorted set, name it with --redis-zset KEY; to take over the "
             "messages of Celery and others, use --from"
         )
-    stream: IO[bytes] = click.File("rb").convert(file, None, click.get_current_context())
+    stream: IO[bytes] = click.File("rb").convert(file, None, context)
     size = Path(file).stat().st_size if Path(file).is_file() else None
     lines = export_lines(stream, max_body)
     with Bar(f"importing bytes into {queue}", size) as bar:
