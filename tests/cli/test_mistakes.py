@@ -6,14 +6,12 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 
 import bide
 from bide.cli import main
-from bide.cli.program import Group
-from bide.cli.work.dead_revive import dead
+from bide.cli.program import FILES, OTHER_WORDS
 from tests.cli.conftest import Shell
 
 Bide = Callable[..., Result]
@@ -189,22 +187,9 @@ def test_what_others_write_is_met_with_the_mend(run: Bide, line: str, told: str)
     assert told in result.stderr
 
 
-@pytest.mark.parametrize("group", [main, dead])
-def test_other_words_lead_to_commands_that_there_are(group: Group) -> None:
-    names = set(group.list_commands(click.Context(group)))
-    assert set(group.other_words.values()) <= names
-    assert not group.other_words.keys() & names
-
-
-@pytest.mark.usefixtures("filled")
-@pytest.mark.parametrize(
-    ("wrong", "meant"), [("rm", "purge"), ("prge", "purge"), ("retry", "revive")]
-)
-def test_a_command_of_dead_that_is_not_there(run: Bide, wrong: str, meant: str) -> None:
-    result = run("dead", wrong, "orders", "a")
-    assert (result.stdout, result.exit_code) == ("", 1)
-    assert f"there is no queue {wrong!r} in" in result.stderr
-    assert result.stderr.endswith(f"for a command, did you mean 'bide dead {meant}'?\n")
+def test_other_words_lead_to_commands_that_there_are() -> None:
+    assert set(OTHER_WORDS.values()) <= FILES.keys()
+    assert not OTHER_WORDS.keys() & FILES.keys()
 
 
 @pytest.mark.usefixtures("filled")

@@ -5,11 +5,11 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from keyword import iskeyword
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import click
 
@@ -91,15 +91,6 @@ class Group(click.Group):
     """A command with commands of its own: its help shows the whole first sentence of each."""
 
     context_class = _Context
-    other_words: ClassVar[Mapping[str, str]] = {}
-    """The names that other tools use for these commands."""
-
-    def meant(self, ctx: click.Context, name: str) -> str | None:
-        """Return the command that a wrong name may mean."""
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, self.list_commands(ctx), 1)
-        return self.other_words.get(name) or next(iter(near), None)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the options before the command, which may not be left out."""
@@ -113,12 +104,15 @@ class Group(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find a command, or suggest one; its help is written as that of all."""
-        given = args[0]
-        known = given in self.list_commands(ctx) or given.startswith("-")
+        given, names = args[0], self.list_commands(ctx)
+        known = given in names or given.startswith("-")
         if not known and not ctx.resilient_parsing:  # as where a shell completes a line
-            meant = self.meant(ctx, given)
+            from difflib import get_close_matches
+
+            near = [word for word in [OTHER_WORDS.get(given)] if word in names]
+            near = near or get_close_matches(given, names, 1)
             help = f"{ctx.command_path} --help lists all commands"
-            told = f"did you mean {meant!r}?" if meant else help
+            told = f"did you mean {near[0]!r}?" if near else help
             raise click.UsageError(f"there is no command {given!r}; {told}", ctx)
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None:
@@ -138,10 +132,17 @@ class Group(click.Group):
                 formatter.write_dl(told)
 
 
+class ListGroup(Group):
+    """A group whose command `list` needs no name: `bide dead orders` is `bide dead list orders`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Insert the name of the command if there is none."""
+        named = args and args[0] in (*self.commands, "-h", "--help")
+        return super().parse_args(ctx, args if named or ctx.resilient_parsing else ["list", *args])
+
+
 class Program(Group):
     """The group of all commands. A command's file is imported when the command is called."""
-
-    other_words = OTHER_WORDS
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of the help."""

@@ -2,17 +2,17 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
 from bide.cli import option
 from bide.cli.bulk import change_many, confirm, purge_state
-from bide.cli.errors import CommandError, usage_error
+from bide.cli.errors import usage_error
 from bide.cli.message_output import as_json, print_messages, print_outcomes, print_sheet
 from bide.cli.option import MORE, SCREEN
 from bide.cli.output import Bar, Output, plural, warn
-from bide.cli.program import Group
+from bide.cli.program import ListGroup
 from bide.cli.store import Store, on_store
 from bide.cli.times import iso
 from bide.model.commands import Purge
@@ -100,27 +100,12 @@ filter_options = option.together(
 """Take which dead letters the command is about."""
 
 
-class _DeadGroup(Group):
-    """Takes `bide dead QUEUE` for `bide dead list QUEUE`."""
-
-    other_words: ClassVar = {
-        "delete": "purge", "drop": "purge", "get": "show", "ls": "list", "remove": "purge",
-        "requeue": "revive", "retry": "revive", "rm": "purge",
-    }  # fmt: skip
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] not in (*self.commands, "-h", "--help"):
-            args = ["list", *args]
-        return super().parse_args(ctx, args)
-
-
-@click.group(cls=_DeadGroup, invoke_without_command=True)
-@click.pass_context
-def dead(ctx: click.Context) -> None:
+@click.group(cls=ListGroup)
+def dead() -> None:
     """List, show, revive or purge dead letters.
 
     A message becomes a dead letter when its attempts are used up, or when it is buried.
-    `bide dead QUEUE` lists them.
+    `bide dead QUEUE` lists them; `bide dead` lists those of all queues.
 
     \b
     Example:
@@ -129,8 +114,6 @@ def dead(ctx: click.Context) -> None:
       bide dead show orders order-42
       bide dead revive orders order-42
     """
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
 
 
 @on_store(group=dead, name="list")
@@ -150,8 +133,8 @@ def list_(store: Store, out: Output, queue: str | None, limit: int | None, **cho
       bide dead list orders --error ConnectionError --after 2026-11-01T00:00Z
     """  # fmt: skip
     letters = DeadFilter(**chosen)
-    named = [] if queue is None else [_existing(store, queue)]
-    queues = named or [store.queue(name) for name in store.names(own=True)]
+    names = store.names(own=True) if queue is None else [queue]
+    queues = [store.existing(name) if queue else store.queue(name) for name in names]
     print_messages(
         out, (letter for one in queues for letter in letters.of(one)),
         _none(store, queues, queue, letters) if out.terminal else "",
@@ -159,16 +142,6 @@ def list_(store: Store, out: Output, queue: str | None, limit: int | None, **cho
         screen=f"id {'queue ' * (queue is None)}died ago attempts last-error",
         most=limit or (SCREEN if out.terminal else None), more="" if limit else MORE,
     )  # fmt: skip
-
-
-def _existing(store: Store, name: str) -> Queue:
-    """Open a queue that must exist; its name may be a wrong command: `bide dead rm`."""
-    try:
-        return store.existing(name)
-    except CommandError as error:
-        meant = dead.meant(click.get_current_context(), name)
-        guess = f"; for a command, did you mean 'bide dead {meant}'?" if meant else ""
-        raise CommandError(f"{error.message}{guess}") from error
 
 
 def _none(store: Store, queues: list[Queue], queue: str | None, letters: DeadFilter) -> str:

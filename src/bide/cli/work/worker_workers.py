@@ -9,7 +9,7 @@ import msgspec
 from bide.cli import option
 from bide.cli.errors import CommandError
 from bide.cli.output import DONE, ID, NOT_DONE, TEXT, Cell, Column, Output, warn
-from bide.cli.program import Group
+from bide.cli.program import ListGroup
 from bide.cli.store import Store, on_store
 from bide.cli.times import now_ms, rounded
 from bide.observing.workers import WorkerProcess
@@ -118,16 +118,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-class _WorkersGroup(Group):
-    """Takes `bide workers` for `bide workers list`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
-            args = ["list", *args]
-        return super().parse_args(ctx, args)
-
-
-@click.group(cls=_WorkersGroup)
+@click.group(cls=ListGroup)
 def workers() -> None:
     """List worker processes, or have one replaced.
 
