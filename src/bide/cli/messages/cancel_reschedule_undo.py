@@ -7,16 +7,14 @@ import click
 import msgspec
 
 from bide.cli import option
-from bide.cli.bulk import change_many, execute, repeat
+from bide.cli.bulk import change_many
 from bide.cli.errors import usage_error
 from bide.cli.message_output import print_outcomes
 from bide.cli.output import DONE, NOTHING, Output, plural
 from bide.cli.store import Store, on_store
-from bide.lane.steps import run_steps
 from bide.model.errors import NothingToUndo
 from bide.model.message import Message
-from bide.queue.command_builder import CommandBuilder
-from bide.queue.undoing import bulk_of, whole_undo
+from bide.queue.sync import Queue
 
 
 @on_store(option.queue, click.argument("ids", nargs=-1, metavar="[ID]..."), option.rule)
@@ -53,18 +51,16 @@ def cancel(
         )
     if if_version is not None and len(ids) > 1:
         raise usage_error("--if-version is the version of one message; cancel them one by one")
+    orders = store.queue(queue)
     if ids:
-        orders = store.queue(queue)
         if as_seen:
             outcomes = [orders.cancel(id, if_due=if_due, if_version=if_version) for id in ids]
         else:
             outcomes = orders.cancel_many(ids)
         return print_outcomes(store, out, queue, outcomes, "cancelled", as_seen=as_seen)
-    command = CommandBuilder(queue).cancel_where(**rule, dry_run=dry_run)
     return change_many(
-        store, out, queue, "cancelled", lambda: repeat(store, command, f"cancelling in {queue}"),
-        bulk_of(command) if undoable else None, dry_run=dry_run,
-        some=lambda: _waiting(store, queue, rule),
+        store, out, queue, "cancelled", lambda **how: orders.cancel(**rule, **how),
+        dry_run=dry_run, undoable=undoable, some=lambda: _waiting(orders, rule),
     )  # fmt: skip
 
 
@@ -100,23 +96,19 @@ def reschedule(
         )
     if (delay is None) == (at is None):
         raise usage_error("reschedule needs one new due time: --delay or --at")
-    if id is not None:
-        outcome = store.queue(queue).reschedule(
-            id, delay=delay, at=at, if_due=if_due, if_version=if_version
-        )
-        return print_outcomes(store, out, queue, [outcome], "rescheduled", as_seen=as_seen)
-    builder = CommandBuilder(queue)
-    bulk = bulk_of(builder.reschedule([], delay, at, None), builder.where(**rule))
     orders = store.queue(queue)
+    if id is not None:
+        outcome = orders.reschedule(id, delay=delay, at=at, if_due=if_due, if_version=if_version)
+        return print_outcomes(store, out, queue, [outcome], "rescheduled", as_seen=as_seen)
     return change_many(
         store, out, queue, "rescheduled",
-        lambda: orders.reschedule(delay=delay, at=at, dry_run=dry_run, **rule),
-        bulk if undoable else None, dry_run=dry_run, some=lambda: _waiting(store, queue, rule),
+        lambda **how: orders.reschedule(delay=delay, at=at, **rule, **how),
+        dry_run=dry_run, undoable=undoable, some=lambda: _waiting(orders, rule),
     )  # fmt: skip
 
 
-def _waiting(store: Store, queue: str, rule: dict[str, Any]) -> Iterator[Message]:
-    found = store.queue(queue).scan(**rule)
+def _waiting(orders: Queue, rule: dict[str, Any]) -> Iterator[Message]:
+    found = orders.scan(**rule)
     return (message for message in found if message.state in ("delayed", "ready"))
 
 
@@ -141,9 +133,8 @@ def undo(store: Store, out: Output, queue: str, token: str) -> bool:
       bide cancel mail --group order:42 --undo
       bide undo mail 01kb2n8m7dzz4r6y0t5v9x3h1q
     """
-    steps = whole_undo(queue, token, store.actor)
     try:
-        undone = run_steps(steps, lambda part: execute(store, part))
+        undone = store.queue(queue).undo(token)
     except NothingToUndo:
         store.must_have(queue)
         raise

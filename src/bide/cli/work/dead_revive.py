@@ -11,18 +11,16 @@ from bide.cli.bulk import change_many, confirm, purge_state
 from bide.cli.errors import usage_error
 from bide.cli.message_output import as_json, print_messages, print_outcomes, print_sheet
 from bide.cli.option import MORE, SCREEN
-from bide.cli.output import Bar, Output, plural, warn
+from bide.cli.output import Output, plural, warn
 from bide.cli.program import ListGroup
 from bide.cli.store import Store, on_store
 from bide.cli.times import iso
 from bide.model.commands import Purge
 from bide.model.message import Message
 from bide.model.replies import Outcome, Outcomes
-from bide.model.undoing import Bulk
-from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import in_parts
 from bide.queue.sync import Queue
-from bide.queue.undoing import bulk_of, reviving
+from bide.queue.undoing import bulk_of
 
 LETTER = "dead letter"
 
@@ -222,7 +220,7 @@ def revive(
         return print_outcomes(store, out, queue, orders.revive(letters.ids, delay=delay), "revived")
     return _change(
         store, out, orders, letters, "revived", lambda ids: orders.revive(ids, delay=delay),
-        lambda ids: reviving(CommandBuilder(queue), ids, delay), dry_run=dry_run, undoable=undoable,
+        lambda ids: orders.revive(ids, delay=delay, undo=True), dry_run=dry_run, undoable=undoable,
     )  # fmt: skip
 
 
@@ -257,21 +255,22 @@ def purge(
         return True
 
     def command(ids: list[str]) -> Purge:
-        return Purge(queue, "dead", ids=ids)
+        return Purge(queue, "dead", ids=ids, actor=store.actor)
 
     orders = store.existing(queue)
     missing = [id for id in letters.ids if _letter(orders, id) is None]
     changed = _change(
         store, out, orders, letters, "purged",
         lambda ids: store.ask(Outcomes, command(ids)).outcomes,
-        lambda ids: bulk_of(command(ids), by_id=True), dry_run=dry_run, undoable=undoable, yes=yes,
+        lambda ids: orders._bulk(bulk_of(command(ids), by_id=True)), dry_run=dry_run,
+        undoable=undoable, yes=yes,
     )  # fmt: skip
     return changed and not missing
 
 
 def _change(
     store: Store, out: Output, orders: Queue, letters: DeadFilter, verb: str,
-    command: Callable[[list[str]], Iterable[Outcome]], undoing: Callable[[list[str]], Bulk], *,
+    command: Callable[[list[str]], Iterable[Outcome]], undoably: Callable[[list[str]], int], *,
     dry_run: bool, undoable: bool, yes: bool = True,
 ) -> bool:  # fmt: skip
     """Change dead letters, a thousand per command; return whether any was changed, or would be."""
@@ -281,17 +280,14 @@ def _change(
     if not (dry_run or undoable or yes):
         confirm(f"Delete {plural(len(ids), LETTER)} of {queue} permanently?", len(ids))
 
-    def run() -> int:
+    def change(*, dry_run: bool, undo: bool) -> int:
         if dry_run:
             return len(ids)
-        changed = 0
-        with Bar(f"{verb[:-2]}ing in {queue}", len(ids)) as bar:
-            for part in in_parts(ids):
-                changed += sum(map(bool, command(list(part))))
-                bar.advance(len(part))
-        return changed
+        if undo:
+            return undoably(ids)
+        return sum(sum(map(bool, command(list(part)))) for part in in_parts(ids))
 
     return change_many(
-        store, out, queue, verb, run, undoing(ids) if undoable else None, dry_run=dry_run,
+        store, out, queue, verb, change, dry_run=dry_run, undoable=undoable,
         some=lambda: letters.of(orders), what=LETTER, where=f" of {queue}",
     )  # fmt: skip
