@@ -293,8 +293,8 @@ def _plain(content_type: bytes) -> str:
     return content_type.decode("latin-1").partition(";")[0].strip().lower()
 
 
-def decode(data: bytes, kind: type[T], place: str = "") -> T:
-    """Return JSON as a struct; errors tell its place in the request.
+def decode(data: bytes, kind: type[T]) -> T:
+    """Return JSON as a struct.
 
     Raises:
         Problem: it is not JSON, is nested too deeply, or does not fit.
@@ -302,7 +302,7 @@ def decode(data: bytes, kind: type[T], place: str = "") -> T:
     try:
         return parse(data) if kind is Any else msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:
-        raise of_validation(error, kind, place=place) from None
+        raise of_validation(error, kind) from None
     except UnicodeDecodeError as error:
         raise Problem("malformed", f"The body is no UTF-8: {error}") from None
     except RecursionError:

@@ -8,6 +8,7 @@ import logging
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -229,22 +230,18 @@ def of_bide(error: BideError, text: str) -> Problem:
     return Problem(kind.name, text, field=found[1] if found else None)
 
 
-def of_validation(
-    error: msgspec.DecodeError, kind: Any, what: str = "The body", place: str = ""
-) -> Problem:
+def of_validation(error: msgspec.DecodeError, kind: Any, what: str = "The body") -> Problem:
     """Return what msgspec did not like about a request, which was to be a `kind`, as a problem.
 
     Args:
         error: what msgspec raised.
         kind: the type of the request, or of the part of it that was read.
         what: was read.
-        place: of this part in the request.
     """
     text = str(error)
     if not isinstance(error, msgspec.ValidationError):
         return Problem("malformed", f"{what} is no JSON: {text}")
     fix = would_fit(kind, text)
-    text = _within(text, place) if place else text
     found = _PLACE.search(text)
     named = re.search(r"(?:unknown|missing required) field `([^`]*)`", text)
     parts = found[1].removeprefix(".") if found else "", named[1] if named else ""
@@ -252,13 +249,22 @@ def of_validation(
     return Problem("invalid-argument", detail, field=".".join(filter(None, parts)) or None)
 
 
-def _within(text: str, place: str) -> str:
-    """Return an error with the place of the part that was read before the place in it."""
-    told, at, rest = text.rpartition(" - at `")
-    if not at:
-        return f"{text} - at `$.{place}`"
-    key, _, within = rest.partition("$")
-    return f"{told}{at}{key}$.{place}{within}"
+@contextmanager
+def within(place: str) -> Iterator[None]:
+    """Add the place of a part of a request to the errors that the block raises about this part.
+
+    Raises:
+        Problem: the block raised an error.
+    """
+    try:
+        yield
+    except Problem as problem:
+        problem.args = (f"{place}: {problem}",)
+        dot = "." * bool(problem.field and problem.field[0] != "[")
+        problem.field = f"{place}{dot}{problem.field or ''}"
+        raise
+    except errors.InvalidArgument as error:
+        raise invalid(place, f"{place}: {error}") from None
 
 
 def as_json(problem: Problem) -> tuple[int, bytes, dict[str, Any]]:

@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, new_id
 from bide.model.limits import MAX_HEADERS
 from bide.model.message import Attempts, Group, Item, Message, NewMessage, Priority
@@ -16,7 +15,7 @@ from bide.server.call import Call, decode
 from bide.server.limits.decoding import check_headers, split
 from bide.server.limits.request_bodies import ESCAPED, check_body, check_fields
 from bide.server.operation import JSON, Answer
-from bide.server.problem import Problem, invalid
+from bide.server.problem import Problem, invalid, within
 
 HEADER_TYPE = "content-type"
 """The header of a message that tells what its bytes are."""
@@ -130,39 +129,34 @@ async def many_of(call: Call) -> wire.PutMany:
     del data
     many = decode(around, wire.PutMany)
     for number, one in enumerate(objects):
-        check_body(one, most, MAX_HEADERS)
-        many.messages.append(decode(one, wire.Given, f"messages[{number}]"))
+        with within(f"messages[{number}]"):
+            check_body(one, most, MAX_HEADERS)
+            many.messages.append(decode(one, wire.Given))
         await pause()
     return many
 
 
-async def to_item(call: Call, given: wire.Given, place: str = "") -> Item:
-    """Return a message of a request as the store takes it; errors tell its place."""
-    body = await body_of(call, given, place)
+async def to_item(call: Call, given: wire.Given) -> Item:
+    """Return a message of a request as the store takes it."""
+    body = await body_of(call, given)
     if body is UNSET:
-        raise _not_one_body("neither is", place)
-    try:
-        message = NewMessage(
-            body, delay=given.delay, at=wire.moment(given.at, "at"), expires=given.expires,
-            headers=headers_of(given.headers, place), latest=given.latest,
-            **options_of(given),
-        )  # fmt: skip
-        id = new_id() if given.id is None else check_name(given.id)
-        return call.arguments.item(message, id, decoded=True, named=given.id is not None)
-    except InvalidArgument as error:
-        if not place:
-            raise
-        raise invalid(place, f"{place}: {error}") from None
+        raise _not_one_body("neither is")
+    message = NewMessage(
+        body, delay=given.delay, at=wire.moment(given.at, "at"), expires=given.expires,
+        headers=headers_of(given.headers), latest=given.latest, **options_of(given),
+    )  # fmt: skip
+    id = new_id() if given.id is None else check_name(given.id)
+    return call.arguments.item(message, id, decoded=True, named=given.id is not None)
 
 
-async def body_of(call: Call, given: wire.Given | Changed, place: str = "") -> Any:
+async def body_of(call: Call, given: wire.Given | Changed) -> Any:
     """Return the body that a request gives, `UNSET` if it gives none.
 
     Large ones are decoded one at a time, so that memory stays small and other requests go on.
     """
     text = bytes(given.body)
     if text and given.raw is not UNSET:
-        raise _not_one_body("both are", place)
+        raise _not_one_body("both are")
     if not text:
         return given.raw
     check_body(text, call.service.settings.max_body)
@@ -172,17 +166,17 @@ async def body_of(call: Call, given: wire.Given | Changed, place: str = "") -> A
     return body
 
 
-def _not_one_body(told: str, place: str) -> Problem:
-    field = f"{place}.body" if place else "body"
-    return invalid(field, f"a message has a body (JSON) or bytes (base64), and {told} given")
+def _not_one_body(told: str) -> Problem:
+    return invalid("body", f"a message has a body (JSON) or bytes (base64), and {told} given")
 
 
-def headers_of(raw: msgspec.Raw, place: str = "") -> dict[str, str] | None:
+def headers_of(raw: msgspec.Raw) -> dict[str, str] | None:
     """Return the headers that a request gives, `None` if it gives none."""
     if (text := bytes(raw)) in (b"", b"null"):
         return None
     check_headers(raw)
-    return decode(text, dict[str, str], f"{place}.headers" if place else "headers")
+    with within("headers"):
+        return decode(text, dict[str, str])
 
 
 def tag_of(version: str) -> str:

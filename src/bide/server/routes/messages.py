@@ -21,7 +21,7 @@ from bide.server import wire
 from bide.server.call import Call
 from bide.server.limits.request_bodies import check_fields, unless_gone
 from bide.server.operation import JSON, MESSAGE, QUEUE, Answer, Routes
-from bide.server.problem import Problem, invalid
+from bide.server.problem import Problem, invalid, within
 from bide.server.routes.given import (
     HEADER_TYPE,
     PutQuery,
@@ -109,7 +109,8 @@ async def put_many(call: Call) -> wire.OutcomesOut:
     items, fields, pause = [], 0, call.service.large_bodies.pauses()
     for number, one in enumerate(many.messages):
         check_fields(fields := fields + bytes(one.headers).count(b":"))
-        items.append(await to_item(call, one, f"messages[{number}]"))
+        with within(f"messages[{number}]"):
+            items.append(await to_item(call, one))
         await pause()
     return wire.OutcomesOut(await _put(call, items, many.on_conflict))
 
