@@ -24,24 +24,6 @@ Auth = Literal["auto", "required", "off"]
 
 PORT = 8642
 
-PENDING = 1_000_000
-"""How many messages a namespace may have on a server that asks for tokens."""
-
-MESSAGE = 1024 * 1024
-"""How many bytes a message may take there; as many as a body if the settings allow larger ones."""
-
-STORED = 1024**3
-"""How many bytes the messages of a namespace may take there together."""
-
-BYTE_RATE = 100 * 1024**2
-"""How many bytes a second the requests and answers of a namespace may take there."""
-
-QUEUES = 1_000
-"""How many queues a namespace may have there."""
-
-SUBSCRIPTIONS = 100
-"""How many subscriptions a namespace may have there; a store has room for 10,000."""
-
 SPANS = ("grace", "longest_wait", "push_lease", "request_timeout")
 """Settings that a file may have as "30s" as well as in seconds."""
 
@@ -102,6 +84,14 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """`longest_delay` in milliseconds."""
         given = self.longest_delay
         return LATEST if given is None else milliseconds(given, "longest_delay")
+
+
+DEFAULTS = Quota(
+    pending=1_000_000, max_body=1024**2, stored=1024**3, byte_rate=100 * 1024**2, queues=1_000,
+    subscriptions=100,
+)  # fmt: skip
+"""What a namespace may use on a server that asks for tokens; of `max_body`, as much as a body if
+the settings allow larger ones. A store has room for 10,000 subscriptions."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -243,13 +233,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         quota = self.quotas.get(namespace or "") or self.quotas.get("*") or Quota()
         if not asks:
             return quota
-        size = max(MESSAGE, self.max_body)
-        defaults = Quota(
-            pending=PENDING, max_body=size, stored=STORED, byte_rate=BYTE_RATE, queues=QUEUES,
-            subscriptions=SUBSCRIPTIONS,
-        )  # fmt: skip
-        given = {n: v for n in Quota.__struct_fields__ if (v := getattr(quota, n)) is not None}
-        return msgspec.structs.replace(defaults, **given)
+        size = max(DEFAULTS.max_body or 0, self.max_body)
+        given = {n: v for n, v in msgspec.structs.asdict(quota).items() if v is not None}
+        return msgspec.structs.replace(DEFAULTS, **{"max_body": size, **given})
 
     def check(self) -> None:
         """Look for what cannot work, alone or together.
