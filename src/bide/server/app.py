@@ -77,7 +77,7 @@ async def answer(
     finally:
         call.over()
         took = service.note(operation.name, status, began)
-        caller, client = call.caller, call.client or ""
+        caller, client = call.caller, call.client
         log_request(
             method, path, status, took, operation.name, client, caller.namespace, caller.token
         )

@@ -66,8 +66,8 @@ class Call:
     _received: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self.client = self.service.addresses.of(self.scope) or None
-        """The client's address; `None` on a Unix socket without a trusted proxy."""
+        self.client = self.service.addresses.of(self.scope)
+        """The client's address; "" on a Unix socket without a trusted proxy."""
         self._headers: dict[bytes, bytes] = dict(self.scope["headers"])
 
     def header(self, name: str) -> str | None:
@@ -237,8 +237,7 @@ class Call:
         """
         if not self.service.admission.asks:
             return nullcontext()
-        client = None if self.client is None else network_of(self.client)
-        return calls.one(self.caller.namespace, client)
+        return calls.one(self.caller.namespace, network_of(self.client))
 
     async def ask(self, kind: type[R], command: Command) -> R:
         """Execute a command, and return its reply; a slow read counts among the caller's.

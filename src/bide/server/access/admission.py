@@ -92,7 +92,7 @@ class Admission:
         """Whether requests without a token are answered, as known at most a second ago."""
         return not self.asks and (not self._may_appear or self.clock.monotonic() < self._until)
 
-    async def caller(self, text: str | None, client: str | None = None) -> Caller:
+    async def caller(self, text: str | None, client: str = "") -> Caller:
         """Return who sends a request.
 
         Args:
@@ -116,7 +116,7 @@ class Admission:
                 "bide token create makes one",
                 headers={"www-authenticate": 'Bearer realm="bide"'},
             )
-        self.logins.check(client or "", text, self.clock.monotonic())
+        self.logins.check(client, text, self.clock.monotonic())
         caller, guessed, why = None, True, (
             "the token is unknown, was revoked, or has expired; bide token list shows which there "
             "are" if self.asks else
@@ -133,7 +133,7 @@ class Admission:
             caller = await self.tokens.caller(text)
         if caller is None:
             if guessed:
-                self.logins.failed(client or "", self.clock.monotonic())
+                self.logins.failed(client, self.clock.monotonic())
             raise Problem(
                 "unauthorized",
                 why,

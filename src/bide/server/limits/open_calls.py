@@ -30,19 +30,19 @@ class LongCalls:
     _open: Counter[tuple[str, str]] = field(default_factory=Counter, init=False)
 
     @contextmanager
-    def one(self, namespace: str | None, client: str | None) -> Iterator[None]:
+    def one(self, namespace: str | None, network: str) -> Iterator[None]:
         """Count one more call for as long as the block runs.
 
         Args:
             namespace: whose token the caller has; `None`, that of the whole store, has a share too.
-            client: from what address it comes; `None` on a Unix socket, where no address counts.
+            network: the client's address or network; "" on a Unix socket, where no address counts.
 
         Raises:
             Problem: the namespace or the address has as many as it may have.
         """
         keys = [("namespace", namespace or "")]
-        if client is not None:
-            keys.append(("address", client))
+        if network:
+            keys.append(("address", network))
         for what, name in keys:
             if self._open[what, name] >= self.most:
                 raise Problem(
