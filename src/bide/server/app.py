@@ -96,9 +96,7 @@ async def _admit(call: Call) -> None:
     """Find out who the caller is, and refuse what they may not do."""
     admission, needed = call.service.admission, call.operation.right
     if needed is not None:
-        token = call.token
-        if token is not None or not admission.is_open:
-            call.caller = await admission.caller(token, call.client)
+        call.caller = await admission.caller(call.token, call.client)
         if needed:
             call.caller.need(needed)
         call.service.quotas.may_carry(call.caller.namespace)

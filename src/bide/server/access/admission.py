@@ -71,6 +71,7 @@ class Admission:
         self.asks |= self._may_appear and settings.shared_socket
         """Whether requests need a token."""
         self._until = 0.0
+        """The time until which the store is assumed to have no token."""
         self._looking: asyncio.Task[None] | None = None
         self._waiting: Counter[str | None] = Counter()
         self._checking: dict[str | None, asyncio.Task[None]] = {}
@@ -87,11 +88,6 @@ class Admission:
             await self._look()
         must_be_local(self.settings, asks=self.asks)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether requests without a token are answered, as known at most a second ago."""
-        return not self.asks and (not self._may_appear or self.clock.monotonic() < self._until)
-
     async def caller(self, text: str | None, client: str = "") -> Caller:
         """Return who sends a request.
 
@@ -103,7 +99,7 @@ class Admission:
             Problem: there is no token, or none that is valid; or the address sent too many.
         """
         if text is None or not (self.asks or self._may_appear):  # if never, tokens are ignored
-            if not self.is_open and not self.asks:
+            if self._may_appear and not self.asks and self.clock.monotonic() >= self._until:
                 # Requests that come meanwhile wait for the same look.
                 if self._looking is None or self._looking.done():
                     self._looking = asyncio.create_task(self._look())
