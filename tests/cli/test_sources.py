@@ -9,7 +9,6 @@ from click.testing import Result
 
 import bide
 from bide.model.commands import Count
-from bide.model.replies import Counts
 from bide.worker.process.runner import Runner
 
 Bide = Callable[..., Result]
@@ -92,5 +91,5 @@ def test_the_counts_of_a_source_balance(run: Bide, url: str) -> None:
     work(an_app(url, list), HOME, acked=1)
     assert run("audit").exit_code == 0
     with bide.Queue(HOME, url) as windows:
-        found = windows._do(Counts, Count(HOME))
+        found = windows._do(Count(HOME))
     assert (found.flow.put, found.flow.acked, found.kept) == (2, 1, 1)

@@ -120,10 +120,10 @@ def test_large_members_go_in_several_commands(
     sizes: list[int] = []
     do = bide.Queue._do
 
-    def note(self: Any, kind: Any, command: Any, *more: Any, **options: Any) -> Any:
+    def note(self: Any, command: Any, *more: Any, **options: Any) -> Any:
         if type(command) is Put:
             sizes.append(sum(len(item.data) for item in command.items))
-        return do(self, kind, command, *more, **options)
+        return do(self, command, *more, **options)
 
     monkeypatch.setattr(bide.Queue, "_do", note)
     assert bide.load_sorted_set(orders, url, KEY, body="text").stored == 12

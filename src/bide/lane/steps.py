@@ -19,7 +19,7 @@ def run_steps(steps: Generator[C, Any, R], ask: Callable[[C], Any]) -> R:
         while True:
             try:
                 reply = ask(command)
-            except Exception as error:  # noqa: BLE001  (the steps raise it, unless they go on)
+            except BaseException as error:  # noqa: BLE001  (the steps raise it, unless they go on)
                 command = steps.throw(error)
             else:
                 command = steps.send(reply)
@@ -35,7 +35,7 @@ async def arun_steps(steps: Generator[C, Any, R], ask: Callable[[C], Awaitable[A
         while True:
             try:
                 reply = await ask(command)
-            except Exception as error:  # noqa: BLE001  (the steps raise it, unless they go on)
+            except BaseException as error:  # noqa: BLE001  (the steps raise it, unless they go on)
                 command = steps.throw(error)
             else:
                 command = steps.send(reply)

@@ -1,8 +1,8 @@
 """What `Queue` and `AsyncQueue` share: name, lane, closing, and how they execute a command."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Guest
@@ -10,7 +10,6 @@ from bide.engines.registry import absolute, default_url, lives_alone, mask
 from bide.engines.registry import guest as guest_of
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
-from bide.lane.steps import Steps
 from bide.model.commands import Command, Put
 from bide.model.errors import Closed, Unsupported
 from bide.model.forks import notice_fork
@@ -23,9 +22,6 @@ from bide.queue.arguments import check_joins
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.detour import detours, is_detoured, open_queues
 from bide.within import dialect_of
-
-R = TypeVar("R")
-T = TypeVar("T")
 
 
 class BaseQueue:
@@ -131,13 +127,18 @@ class BaseQueue:
         else:
             yield [*commands, command]
 
-    def _one(self, command: Command, within: object = None, *, new: bool = False) -> Any:
-        """Execute a command for one message; return its outcome, which must be `new` if so."""
-        raise NotImplementedError
+    # What these return, `AsyncQueue` returns as coroutines.
 
-    def _run(self, steps: Steps[Any], within: object = None) -> Any:
-        """Run the commands of some steps: return their result, or a coroutine that returns it."""
-        raise NotImplementedError
+    _do: Callable[..., Any]
+    """Execute a command, and return its reply."""
+    _ask: Callable[..., Any]
+    """Execute a command, and return the result of its reply."""
+    _one: Callable[..., Any]
+    """Execute a command for one message; return its outcome, which must be `new` if so."""
+    _run: Callable[..., Any]
+    """Run the commands of some steps, and return their result."""
+    _run_composed: Callable[..., Any]
+    """Run the parts of a bulk change, or of taking it back, and return their result."""
 
     def _now(self) -> int | None:
         """Return the time of a test's clock; `None`: the clock of the store decides."""

@@ -7,27 +7,18 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from bide.lane.steps import Steps
-from bide.model.commands import Cancel, Command, Purge, Reschedule, Scan
+from bide.model.commands import Cancel, Purge, Reschedule, Scan
 from bide.model.errors import InvalidArgument
 from bide.model.limits import BULK
 from bide.model.message import Message, State
-from bide.model.replies import Affected, Outcome, Outcomes, Page
+from bide.model.replies import Affected, Outcome, Outcomes, Page, Settings
 from bide.model.times import Duration, Moment, Rate
-from bide.model.undoing import Bulk
+from bide.queue import undoing
 from bide.queue.arguments import one_or_several
 from bide.queue.command_builder import CommandBuilder
-from bide.queue.put_and_settle import (
-    CountT,
-    DeliveryT,
-    OutcomesT,
-    OutcomeT,
-    PutAndSettle,
-    SettingsT,
-    UndoableT,
-    outcomes_of,
-)
+from bide.queue.put_and_settle import PutAndSettle, outcomes_of
 from bide.queue.results import following, in_parts
-from bide.queue.undoing import bulk_of, check_undo, look_at_dead, look_at_purge, reviving
+from bide.queue.undoing import Undoable, bulk_of, check_undo
 
 
 def unheld(messages: Iterable[Message]) -> list[str]:
@@ -64,10 +55,6 @@ def _rescheduling(
     return count
 
 
-def _reply_to(command: Command) -> Steps[Any]:
-    return (yield command)
-
-
 def _check_no_rule(*rule: object) -> None:
     if any(part is not None and part is not False for part in rule):
         raise InvalidArgument(
@@ -90,28 +77,24 @@ def _reviving(
     return (yield from outcomes_of(*parts))
 
 
-class Changes(PutAndSettle[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, SettingsT]):
+class Changes(PutAndSettle):
     """The methods that change messages and settings."""
-
-    def _bulk(self, bulk: Bulk) -> Any:
-        """Make a bulk change that can be taken back."""
-        raise NotImplementedError
 
     @overload
     def cancel(
         self, id: str, *, if_due: Moment | None = None, if_version: str | None = None,
         within: object = None,
-    ) -> OutcomeT: ...  # fmt: skip
+    ) -> Outcome: ...  # fmt: skip
     @overload
     def cancel(
         self, *, group: str | None = None, after: Moment | None = None,
         before: Moment | None = None, dry_run: bool = False, within: object = None,
-    ) -> CountT: ...  # fmt: skip
+    ) -> int: ...  # fmt: skip
     @overload
     def cancel(
         self, *, group: str | None = None, after: Moment | None = None,
         before: Moment | None = None, undo: Literal[True],
-    ) -> UndoableT: ...  # fmt: skip
+    ) -> Undoable: ...  # fmt: skip
     def cancel(
         self,
         id: str | None = None,
@@ -124,7 +107,7 @@ class Changes(PutAndSettle[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, Se
         dry_run: bool = False,
         undo: bool = False,
         within: object = None,
-    ) -> OutcomeT | CountT | UndoableT:
+    ) -> Outcome | int | Undoable:
         """Cancel a message that no worker holds; or all of a group, or of a time span.
 
         By id, the successor of a message that a worker holds (see `put`, `latest`) is removed; by
@@ -155,9 +138,11 @@ class Changes(PutAndSettle[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, Se
             raise InvalidArgument("if_due= and if_version= are for one message: name its id")
         command = self._builder.cancel_where(group, after, before, dry_run)
         check_undo(undo, True, dry_run, within)
-        return self._bulk(bulk_of(command)) if undo else self._run(repeated(command), within)
+        if undo:
+            return self._run_composed(undoing.whole(bulk_of(command)))
+        return self._run(repeated(command), within)
 
-    def cancel_many(self, ids: Iterable[str]) -> OutcomesT:
+    def cancel_many(self, ids: Iterable[str]) -> list[Outcome]:
         """Cancel messages by id, with one commit. One outcome per id, as for `cancel`."""
         return self._run(outcomes_of(self._builder.cancel(ids, None)))
 
@@ -165,17 +150,17 @@ class Changes(PutAndSettle[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, Se
     def reschedule(
         self, id: str, *, delay: Duration | None = None, at: Moment | None = None,
         if_due: Moment | None = None, if_version: str | None = None, within: object = None,
-    ) -> OutcomeT: ...  # fmt: skip
+    ) -> Outcome: ...  # fmt: skip
     @overload
     def reschedule(
         self, *, delay: Duration | None = None, at: Moment | None = None, group: str,
         after: Moment | None = None, before: Moment | None = None, dry_run: bool = False,
-    ) -> CountT: ...  # fmt: skip
+    ) -> int: ...  # fmt: skip
     @overload
     def reschedule(
         self, *, delay: Duration | None = None, at: Moment | None = None, group: str,
         after: Moment | None = None, before: Moment | None = None, undo: Literal[True],
-    ) -> UndoableT: ...  # fmt: skip
+    ) -> Undoable: ...  # fmt: skip
     def reschedule(
         self,
         id: str | None = None,
@@ -190,7 +175,7 @@ class Changes(PutAndSettle[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, Se
         dry_run: bool = False,
         undo: bool = False,
         within: object = None,
-    ) -> OutcomeT | CountT | UndoableT:
+    ) -> Outcome | int | Undoable:
         """Change when a message is due that no worker holds; or when those of a group are.
 
         Args:
@@ -222,7 +207,8 @@ class Changes(PutAndSettle[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, Se
         command = self._builder.reschedule([], delay, at, None)
         check_undo(undo, True, dry_run, within)
         if undo:
-            return self._bulk(bulk_of(command, self._builder.where(group, after, before)))
+            bulk = bulk_of(command, self._builder.where(group, after, before))
+            return self._run_composed(undoing.whole(bulk))
         return self._run(_rescheduling(self._builder, command, dry_run, group, after, before))
 
     def edit(
@@ -238,7 +224,7 @@ class Changes(PutAndSettle[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, Se
         delay: Duration | None = None,
         at: Moment | None = None,
         if_version: str | None = None,
-    ) -> OutcomeT:
+    ) -> Outcome:
         """Change fields of a message that no worker holds: delayed, ready or dead.
 
         All else stays: the due time, the attempts made, the failures, and a dead letter stays dead.
@@ -269,42 +255,44 @@ class Changes(PutAndSettle[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, Se
         return self._one(command)
 
     @overload
-    def revive(self, ids: Iterable[str] | None = None, *, delay: Duration = 0) -> OutcomesT: ...
+    def revive(self, ids: Iterable[str] | None = None, *, delay: Duration = 0) -> list[Outcome]: ...
     @overload
     def revive(
         self, ids: Iterable[str] | None = None, *, delay: Duration = 0, undo: Literal[True]
-    ) -> UndoableT: ...
+    ) -> Undoable: ...
     @overload
     def revive(
         self, ids: Iterable[str] | None = None, *, delay: Duration = 0, dry_run: Literal[True]
-    ) -> CountT: ...
+    ) -> int: ...
     def revive(
         self, ids: Iterable[str] | None = None, *, delay: Duration = 0, undo: bool = False,
         dry_run: bool = False,
-    ) -> OutcomesT | CountT | UndoableT:  # fmt: skip
+    ) -> list[Outcome] | int | Undoable:  # fmt: skip
         """Return dead letters (by default all) to the queue, due after `delay`.
 
         They get all their attempts again. With `undo` it can be taken back, see `undo`; returns how
         many then. With `dry_run` it only counts them.
         """
         check_undo(undo, True, dry_run, None)
-        if undo or dry_run:
-            bulk = reviving(self._builder, ids, delay)
-            return self._bulk(bulk) if undo else self._run(look_at_dead(self.name, bulk.ids))
-        return self._run(_reviving(self._builder, ids, delay))
+        if not undo and not dry_run:
+            return self._run(_reviving(self._builder, ids, delay))
+        bulk = undoing.reviving(self._builder, ids, delay)
+        if undo:
+            return self._run_composed(undoing.whole(bulk))
+        return self._run(undoing.look_at_dead(self.name, bulk.ids))
 
     @overload
     def purge(
         self, *, state: State, before: Moment | None = None, dry_run: bool = False
-    ) -> CountT: ...
+    ) -> int: ...
     @overload
     def purge(
         self, *, state: State, before: Moment | None = None, undo: Literal[True]
-    ) -> UndoableT: ...
+    ) -> Undoable: ...
     def purge(
         self, *, state: State, before: Moment | None = None, undo: bool = False,
         dry_run: bool = False,
-    ) -> CountT | UndoableT:  # fmt: skip
+    ) -> int | Undoable:  # fmt: skip
         """Delete the messages of a state, 1,000 in each commit. Returns how many.
 
         Args:
@@ -318,8 +306,10 @@ class Changes(PutAndSettle[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, Se
         command = self._builder.purge(state, before)
         check_undo(undo, True, dry_run, None)
         if dry_run:
-            return self._run(look_at_purge(command))
-        return self._bulk(bulk_of(command)) if undo else self._run(repeated(command))
+            return self._run(undoing.look_at_purge(command))
+        if undo:
+            return self._run_composed(undoing.whole(bulk_of(command)))
+        return self._run(repeated(command))
 
     def configure(
         self,
@@ -331,7 +321,7 @@ class Changes(PutAndSettle[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, Se
         rate: Rate | None = None,
         group_limit: int | None = None,
         group_rate: Rate | None = None,
-    ) -> SettingsT:
+    ) -> Settings:
         """Change settings of the queue, for all who use it; 0 switches one off.
 
         Args:
@@ -360,4 +350,4 @@ class Changes(PutAndSettle[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, Se
             keep=keep, history=history, result_ttl=result_ttl, limit=limit, rate=rate,
             group_limit=group_limit, group_rate=group_rate,
         )  # fmt: skip
-        return self._run(_reply_to(command))
+        return self._do(command)

@@ -9,8 +9,9 @@ from typing import Any, Generic, TypeVar
 from bide.model.commands import Command, Lease
 from bide.model.errors import BideError, Empty, InvalidArgument, WrongContext
 from bide.model.message import Message
-from bide.model.replies import Claimed
+from bide.model.replies import Claimed, Outcomes
 from bide.model.times import Duration, milliseconds
+from bide.queue.results import check_held
 
 Done = TypeVar("Done")
 """What a method returns: nothing, or a coroutine that returns nothing."""
@@ -96,7 +97,11 @@ class Held(Generic[Done]):
         return self._settle(command, "extended", settles=False)
 
     def _settle(self, command: Command, verb: str, *, settles: bool = True) -> Done:
-        done: Done = self._queue._settle_one(self, command, verb, settles=settles)
+        def settled(reply: Outcomes) -> None:
+            check_held(reply.outcomes[0], verb)
+            self.settled = self.settled or settles
+
+        done: Done = self._queue._ask(command, settled)
         return done
 
 
@@ -195,7 +200,7 @@ class Take(_Take):
 
     def __enter__(self) -> Delivery:
         with self._entering():
-            reply = self._queue._do(Claimed, self._claim, self._wait)
+            reply = self._queue._do(self._claim, self._wait)
             message = self._message(reply)
         self._delivery = Delivery(self._queue, message, reply.token, reply.now)
         return self._delivery
@@ -210,7 +215,7 @@ class AsyncTake(_Take):
 
     async def __aenter__(self) -> AsyncDelivery:
         with self._entering():
-            reply = await self._queue._do(Claimed, self._claim, self._wait)
+            reply = await self._queue._do(self._claim, self._wait)
             message = self._message(reply)
         self._delivery = AsyncDelivery(self._queue, message, reply.token, reply.now)
         return self._delivery

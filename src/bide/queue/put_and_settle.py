@@ -1,12 +1,7 @@
-"""The methods of both forms of a queue, each written once: put messages and settle deliveries.
+"""The methods of a queue that put messages and settle deliveries."""
 
-A method makes steps of its arguments, and hands them to `_run`. `Queue._run` returns their result,
-`AsyncQueue._run` a coroutine that returns it.
-"""
-
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
-from typing import Any, Generic, Literal, TypeVar, overload
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, overload
 
 from bide.lane.steps import Steps
 from bide.model.commands import Command, Put
@@ -16,13 +11,6 @@ from bide.model.times import Duration, Moment
 from bide.queue.arguments import OnConflict
 from bide.queue.base import BaseQueue
 from bide.queue.delivery import Held, leases
-
-DeliveryT = TypeVar("DeliveryT", bound=Held[Any])
-OutcomeT = TypeVar("OutcomeT")
-OutcomesT = TypeVar("OutcomesT")
-CountT = TypeVar("CountT")
-UndoableT = TypeVar("UndoableT")
-SettingsT = TypeVar("SettingsT")
 
 
 def outcomes_of(*commands: Command) -> Steps[list[Outcome]]:
@@ -34,6 +22,13 @@ def outcomes_of(*commands: Command) -> Steps[list[Outcome]]:
     return outcomes
 
 
+def putting(queue: BaseQueue, command: Put) -> Steps[list[Outcome]]:
+    """Put messages, of which there may be none; return the outcomes."""
+    if not command.items and queue._closed:
+        raise queue._was_closed()
+    return (yield from outcomes_of(command)) if command.items else []
+
+
 def settling(deliveries: Sequence[Held[Any]], command: Command) -> Steps[list[Outcome]]:
     """Settle deliveries; return the outcomes."""
     outcomes = yield from outcomes_of(command)
@@ -42,24 +37,7 @@ def settling(deliveries: Sequence[Held[Any]], command: Command) -> Steps[list[Ou
     return outcomes
 
 
-def awaited(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a shared method of `AsyncQueue` as a coroutine function.
-
-    It returns a coroutine anyway. As a coroutine function it is known as such to `inspect` and to
-    mocks, and checks its arguments when it is awaited.
-    """
-
-    @wraps(method)
-    async def call(self: BaseQueue, *args: Any, **options: Any) -> Any:
-        return await method(self, *args, **options)
-
-    call.__doc__ = f"Async form of `Queue.{method.__name__}`."
-    return call
-
-
-class PutAndSettle(
-    BaseQueue, Generic[DeliveryT, OutcomeT, OutcomesT, CountT, UndoableT, SettingsT]
-):
+class PutAndSettle(BaseQueue):
     """The methods that put messages and settle deliveries."""
 
     def put(
@@ -78,7 +56,7 @@ class PutAndSettle(
         if_version: str | None = None,
         latest: Duration | None = None,
         within: object = None,
-    ) -> OutcomeT:
+    ) -> Outcome:
         """Store a message until it is due. Once this returns, the message is safe.
 
         Args:
@@ -128,7 +106,7 @@ class PutAndSettle(
         group: str | None = None,
         on_conflict: OnConflict = "keep",
         within: object = None,
-    ) -> OutcomesT:
+    ) -> list[Outcome]:
         """Store many messages with one commit: all of them or, if that fails, none.
 
         Args:
@@ -144,33 +122,33 @@ class PutAndSettle(
             group=group,
         )  # fmt: skip
         command = self._builder.put_many(messages, shared, on_conflict)
-        return self._run(self._putting(command), within)
+        return self._run(putting(self, command), within)
 
     def ack(
-        self, deliveries: Sequence[DeliveryT], results: Sequence[Any] | None = None
-    ) -> OutcomesT:
+        self, deliveries: Sequence[Held[Any]], results: Sequence[Any] | None = None
+    ) -> list[Outcome]:
         """Ack many deliveries with one commit; the outcome is false where the lease was over."""
         return self._run(settling(deliveries, self._builder.ack(leases(deliveries), results)))
 
     def retry(
-        self, deliveries: Sequence[DeliveryT], delay: Duration = 0, reason: str = ""
-    ) -> OutcomesT:
+        self, deliveries: Sequence[Held[Any]], delay: Duration = 0, reason: str = ""
+    ) -> list[Outcome]:
         """Retry many deliveries with one commit; see `Delivery.retry`."""
         return self._run(
             settling(deliveries, self._builder.retry(leases(deliveries), delay, reason))
         )
 
-    def bury(self, deliveries: Sequence[DeliveryT], reason: str = "") -> OutcomesT:
+    def bury(self, deliveries: Sequence[Held[Any]], reason: str = "") -> list[Outcome]:
         """Make many deliveries dead letters with one commit; see `Delivery.bury`."""
         return self._run(settling(deliveries, self._builder.bury(leases(deliveries), reason)))
 
     @overload
-    def release(self, what: str, *, reason: str | None = None) -> OutcomeT: ...
+    def release(self, what: str, *, reason: str | None = None) -> Outcome: ...
     @overload
-    def release(self, what: Sequence[DeliveryT]) -> OutcomesT: ...
+    def release(self, what: Sequence[Held[Any]]) -> list[Outcome]: ...
     def release(
-        self, what: str | Sequence[DeliveryT], *, reason: str | None = None
-    ) -> OutcomeT | OutcomesT:
+        self, what: str | Sequence[Held[Any]], *, reason: str | None = None
+    ) -> Outcome | list[Outcome]:
         """Return many deliveries with one commit; or end the lease of a message by its id.
 
         Args:
@@ -182,13 +160,6 @@ class PutAndSettle(
             return self._one(self._builder.end_lease(what, reason))
         return self._run(settling(what, self._builder.release(leases(what))))
 
-    def extend(self, deliveries: Sequence[DeliveryT], lease: Duration = 30) -> OutcomesT:
+    def extend(self, deliveries: Sequence[Held[Any]], lease: Duration = 30) -> list[Outcome]:
         """Extend many leases with one commit; see `Delivery.extend`."""
         return self._run(outcomes_of(self._builder.extend(leases(deliveries), lease)))
-
-    def _putting(self, command: Put) -> Steps[list[Outcome]]:
-        if not command.items:
-            if not self._users:
-                raise self._was_closed()
-            return []
-        return (yield from outcomes_of(command))

@@ -42,8 +42,8 @@ def must_be_new(outcome: Outcome) -> Outcome:
     )
 
 
-def held(outcome: Outcome, verb: str) -> Outcome:
-    """Return the outcome of settling one message.
+def check_held(outcome: Outcome, verb: str) -> None:
+    """Check the outcome of settling one message.
 
     Raises:
         LeaseLost: the lease was over.
@@ -59,7 +59,6 @@ def held(outcome: Outcome, verb: str) -> Outcome:
             f"{outcome.id} could not be {verb}: the lease is over, {where}. If it lapsed, take a "
             "longer lease, or extend it while you work"
         )
-    return outcome
 
 
 def deleted(queue: str, reply: Deleted) -> bool:
@@ -90,6 +89,17 @@ def find_all(queue: str, ids: Sequence[str]) -> Steps[list[Message | None]]:
 def following(scan: Scan, page: Page) -> Scan | None:
     """Return the command that reads the next page; `None` if there is none."""
     return None if page.cursor is None else msgspec.structs.replace(scan, cursor=page.cursor)
+
+
+def first_of(scan: Scan, count: int) -> Steps[list[Message]]:
+    """Return the first `count` messages of a scan."""
+    found: list[Message] = []
+    following_scan: Scan | None = scan
+    while following_scan is not None and len(found) < count:
+        page: Page = yield following_scan
+        found += page.messages
+        following_scan = following(scan, page)
+    return found[:count]
 
 
 def cursor_to(place: Any) -> str:

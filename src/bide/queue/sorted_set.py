@@ -16,8 +16,9 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
 from bide.model.limits import check_whole
 from bide.model.message import Item, Message
-from bide.model.replies import Outcome, Outcomes
+from bide.model.replies import Outcome
 from bide.model.times import LATEST
+from bide.queue.put_and_settle import outcomes_of
 from bide.queue.results import in_bytes
 from bide.queue.sync import Queue, check_blocking
 
@@ -243,8 +244,7 @@ class _Run:
             outcomes = [Outcome(each.item.id, each.item.id not in there) for each in wanted]
         else:
             parts = in_bytes(each.item for each in wanted)
-            replies = [queue._do(Outcomes, Put(queue.name, part)) for part in parts]
-            outcomes = [outcome for reply in replies for outcome in reply.outcomes]
+            outcomes = queue._run(outcomes_of(*(Put(queue.name, part) for part in parts)))
             kept = [o.id for o in outcomes if not o.done]
             there = self._find(kept) if kept else {}
         confirmed: set[Entry] = set()
@@ -288,7 +288,7 @@ class _Run:
 
     def _reschedule(self, item: Item) -> bool:
         command = Reschedule(self.queue.name, [item.id], at=item.at)
-        return self.queue._do(Outcomes, command).outcomes[0].done
+        return self.queue._one(command).done
 
     def _stays(self, each: _Wanted, reason: str) -> bool:
         self.loaded.refuse(each.entry.member, reason)

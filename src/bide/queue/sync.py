@@ -2,33 +2,21 @@
 
 import asyncio
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
 from time import monotonic
 from typing import Any, Self, TypeVar, overload
 
+from bide.lane.lane import Lane
 from bide.lane.steps import Steps, run_steps
-from bide.model import replies
 from bide.model.commands import Command, Count, Delete, Explain, Put, Scan
 from bide.model.ended import End
 from bide.model.errors import InvalidArgument, WrongContext
 from bide.model.identity import check_name
 from bide.model.message import Message, State
-from bide.model.replies import (
-    Claimed,
-    Counts,
-    Ends,
-    Explained,
-    Found,
-    Outcome,
-    Outcomes,
-    Page,
-    Settings,
-    expect,
-)
+from bide.model.replies import Counts, Explained, Outcome, Page
 from bide.model.times import Duration, Moment
-from bide.model.undoing import Bulk, Undo, Undone
+from bide.model.undoing import Undone
 from bide.observing import spans
 from bide.observing.explanation import Explanation, look_further
 from bide.queue.arguments import wait_seconds
@@ -39,20 +27,20 @@ from bide.queue.results import (
     Forecast,
     deleted,
     find_all,
+    first_of,
     following,
-    held,
     must_be_new,
     result_in,
 )
-from bide.queue.transfer import REMEMBERED, Imported, commands_of, to_line
-from bide.queue.undoing import Undoable, note_of, steps_of, whole, whole_undo
+from bide.queue.transfer import Imported, load_steps, to_lines
+from bide.queue.undoing import steps_of, whole_undo
 from bide.within import carry_out
 
 R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Queue(Changes[Delivery, Outcome, list[Outcome], int, Undoable, Settings]):
+class Queue(Changes):
     """A queue of messages that bide their time. Safe to share between threads.
 
     Args:
@@ -108,14 +96,11 @@ class Queue(Changes[Delivery, Outcome, list[Outcome], int, Undoable, Settings]):
             >>> orders.explain("order-42").reasons
             ('delayed',)
         """
-        facts = self._do(Explained, Explain(self.name, check_name(id)))
-        steps = look_further(self.name, id, facts, around=self._lane.capabilities.shared)
-        facts = run_steps(steps, lambda command: self._lane.call(command, self))
-        return Explanation(id, self.name, facts)
+        return self._run(_explaining(self.name, check_name(id), self._lane))
 
     def get(self, id: str) -> Message | None:
         """Read a message; `None` if there is none with this id."""
-        return self._do(Found, self._builder.find(id)).messages[0]
+        return self._ask(self._builder.find(id), lambda found: found.messages[0])
 
     def peek(self, count: int = 10) -> list[Message]:
         """Read the messages that are delivered next, without claiming them.
@@ -123,7 +108,7 @@ class Queue(Changes[Delivery, Outcome, list[Outcome], int, Undoable, Settings]):
         What has fallen due since the last claim is read by due time. A claim sorts it by priority.
         """
         command = self._builder.scan("next", None, None, None, count, told="count")
-        return list(islice(self._walk(command), count))
+        return self._run(first_of(command, count))
 
     def scan(
         self,
@@ -161,7 +146,7 @@ class Queue(Changes[Delivery, Outcome, list[Outcome], int, Undoable, Settings]):
             Deliveries: highest priority first, then oldest; empty if nothing was due in time.
         """
         command = self._builder.claim(count, lease, self._holder)
-        reply = self._do(Claimed, command, wait_seconds(wait))
+        reply = self._do(command, wait_seconds(wait))
         return [Delivery(self, m, reply.token, reply.now) for m in reply.messages]
 
     def take(
@@ -193,11 +178,11 @@ class Queue(Changes[Delivery, Outcome, list[Outcome], int, Undoable, Settings]):
 
     def counts(self) -> Counts:
         """Count the messages in each state, and all changes since the queue exists."""
-        return self._do(Counts, Count(self.name))
+        return self._do(Count(self.name))
 
     def audit(self) -> Audit:
         """Check, on the live store, that every message is accounted for. Reads all of them."""
-        return Audit.of(self.name, self._do(Counts, Count(self.name, recount=True)))
+        return self._ask(Count(self.name, recount=True), partial(Audit.of, self.name))
 
     def forecast(self, bucket: Duration = "1m", horizon: Duration = "1h") -> Forecast:
         """Count how many messages fall due when, without reading them.
@@ -207,7 +192,7 @@ class Queue(Changes[Delivery, Outcome, list[Outcome], int, Undoable, Settings]):
             horizon: how far to look ahead; later messages are counted together.
         """
         command = self._builder.forecast(bucket, horizon)
-        return Forecast.of(self._do(replies.Forecasted, command), command.bucket)
+        return self._ask(command, partial(Forecast.of, bucket_ms=command.bucket))
 
     def dead(self) -> Iterator[Message]:
         """Read the dead letters, oldest first: `scan("dead")`."""
@@ -215,11 +200,11 @@ class Queue(Changes[Delivery, Outcome, list[Outcome], int, Undoable, Settings]):
 
     def pause(self) -> None:
         """Stop claims from this queue, in every process, until `resume`. Puts continue."""
-        self._do(Settings, self._builder.configure(paused=True))
+        return self._ask(self._builder.configure(paused=True), lambda _: None)
 
     def resume(self) -> None:
         """Let messages be claimed again."""
-        self._do(Settings, self._builder.configure(paused=False))
+        return self._ask(self._builder.configure(paused=False), lambda _: None)
 
     def delete(self) -> bool:
         """Delete the queue, with its settings and counters; a later put makes it again.
@@ -230,14 +215,14 @@ class Queue(Changes[Delivery, Outcome, list[Outcome], int, Undoable, Settings]):
         Raises:
             NotEmpty: it holds messages, or remembers acked or expired ones.
         """
-        return deleted(self.name, self._do(replies.Deleted, Delete(self.name)))
+        return self._ask(Delete(self.name), partial(deleted, self.name))
 
     def export(self) -> Iterator[str]:
         """Return the queue as lines of JSON, while it is in use; `load` reads them.
 
         A message that a worker holds is included: it is ready after an import.
         """
-        return (to_line(message) for message in self.scan() if message.state not in REMEMBERED)
+        return self._walk(Scan(self.name), to_lines)
 
     def load(self, lines: Iterable[str | bytes]) -> Imported:
         """Put the messages of an `export`. Ids that exist are kept.
@@ -246,17 +231,14 @@ class Queue(Changes[Delivery, Outcome, list[Outcome], int, Undoable, Settings]):
             InvalidArgument: a line is invalid; the error says which. Lines before the last commit
                 (one per thousand, or per 8 MiB) were put.
         """
-        imported = Imported()
-        for command in commands_of(lines, self._builder):
-            imported = imported.plus(self._do(Outcomes, command).outcomes)
-        return imported
+        return self._run(load_steps(lines, self._builder))
 
     def history(self, id: str) -> list[End]:
         """Read how messages with an id have ended, the newest first: the last 20.
 
         A queue remembers this for as long as its setting `history` says; see `configure`.
         """
-        return self._do(Ends, self._builder.history(id)).ends
+        return self._ask(self._builder.history(id), lambda reply: reply.ends)
 
     @overload
     def result(self, id: str, *, wait: Duration | None = None) -> Any: ...
@@ -283,7 +265,7 @@ class Queue(Changes[Delivery, Outcome, list[Outcome], int, Undoable, Settings]):
         """
         seconds = wait_seconds(wait)
         command = self._builder.history(id, watch=bool(seconds))
-        return result_in(id, self._do(Ends, command, seconds), type)
+        return self._ask(command, lambda reply: result_in(id, reply, type), seconds)
 
     def undo(self, undo: str) -> Undone:
         """Take back a bulk change that was made with `undo=True`, up to ten minutes ago.
@@ -299,16 +281,13 @@ class Queue(Changes[Delivery, Outcome, list[Outcome], int, Undoable, Settings]):
             NothingToUndo: the token is none of this queue, the change changed nothing, or ten
                 minutes have passed.
         """
-        steps = whole_undo(self.name, undo, self._builder.actor)
-        return run_steps(steps, self._composed)
+        return self._run_composed(whole_undo(self.name, undo, self._builder.actor))
 
-    def _do(
-        self, kind: type[R], command: Command, wait: float | None = None, within: object = None
-    ) -> R:
+    def _do(self, command: Command, wait: float | None = None, within: object = None) -> Any:
         """Execute a command and return its reply."""
         if within is not None and (guest := self._guest(command, within)) is not None:
             with self._joining(command) as commands:
-                return expect(kind, carry_out(within, guest, commands, self._now())[-1])
+                return carry_out(within, guest, commands, self._now())[-1]
         if not self._users:
             raise self._was_closed()
         if asyncio._get_running_loop() is not None:
@@ -321,43 +300,42 @@ class Queue(Changes[Delivery, Outcome, list[Outcome], int, Undoable, Settings]):
             self._unset = None
         if type(command) is Put and spans.library in sys.modules and monotonic() > spans.none_until:
             with spans.sending(command) as traced:
-                return expect(kind, self._lane.call(traced, self))
-        return expect(kind, self._lane.call(command, self, wait))
+                return self._lane.call(traced, self)
+        return self._lane.call(command, self, wait)
+
+    def _ask(self, command: Command, result_of: Callable[[Any], T], wait: float | None = None) -> T:
+        return result_of(self._do(command, wait))
 
     def _one(self, command: Command, within: object = None, *, new: bool = False) -> Outcome:
-        (outcome,) = self._do(Outcomes, command, None, within).outcomes
+        (outcome,) = self._do(command, None, within).outcomes
         return must_be_new(outcome) if new else outcome
 
-    def _settle_one(
-        self, delivery: Delivery, command: Command, verb: str, *, settles: bool
-    ) -> None:
-        held(self._one(command), verb)
-        delivery.settled = delivery.settled or settles
-
     def _run(self, steps: Steps[T], within: object = None) -> T:
-        """Run the commands of some steps, and return their result."""
-        return run_steps(steps, partial(self._do, object, within=within))
+        return run_steps(steps, partial(self._do, within=within))
 
-    def _walk(self, command: Scan) -> Iterator[Message]:
-        """Yield the messages of a scan, page by page."""
+    def _walk(
+        self, command: Scan, of: Callable[[list[Message]], Iterable[Any]] = iter
+    ) -> Iterator[Any]:
+        """Yield what there is of the messages of a scan, page by page."""
         scan: Scan | None = command
         while scan is not None:
-            page = self._do(Page, scan)
-            yield from page.messages
+            page: Page = self._do(scan)
+            yield from of(page.messages)
             scan = following(scan, page)
 
     def _find_all(self, ids: Sequence[str]) -> list[Message | None]:
         return self._run(find_all(self.name, ids))
 
-    def _bulk(self, bulk: Bulk) -> Undoable:
-        try:
-            return Undoable(run_steps(whole(bulk), self._composed), bulk.undo)
-        except BaseException as error:
-            error.add_note(note_of(bulk))
-            raise
+    def _run_composed(self, steps: Generator[Any, Any, T]) -> T:
+        takes_back = self._lane.capabilities.takes_back
+        return run_steps(steps, lambda part: self._run(steps_of(part, takes_back=takes_back)))
 
-    def _composed(self, command: Bulk | Undo) -> Any:
-        return self._run(steps_of(command, takes_back=self._lane.capabilities.takes_back))
+
+def _explaining(queue: str, id: str, lane: Lane) -> Steps[Explanation]:
+    """Explain where a message is, by what the store and the workers' reports say."""
+    facts: Explained = yield Explain(queue, id)
+    facts = yield from look_further(queue, id, facts, around=lane.capabilities.shared)
+    return Explanation(id, queue, facts)
 
 
 def check_blocking(told: str, *queues: object) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from bide.lane.steps import Steps
 from bide.model import body as bodies
 from bide.model.commands import Put
 from bide.model.errors import InvalidArgument
@@ -14,7 +15,7 @@ from bide.model.identity import check_name
 from bide.model.limits import IMPORT_LINES, MAX_BYTES
 from bide.model.message import MAX_ATTEMPTS, Failure, Item, Message, Options, State
 from bide.model.options import check_options, options_of
-from bide.model.replies import Outcome
+from bide.model.replies import Outcome, Outcomes
 from bide.model.times import LATEST
 from bide.queue.command_builder import CommandBuilder
 
@@ -90,6 +91,11 @@ def to_line(message: Message) -> str:
     return _encode(line).decode()
 
 
+def to_lines(messages: Iterable[Message]) -> Iterator[str]:
+    """Return those of the messages that have not left the queue, each as a line."""
+    return (to_line(message) for message in messages if message.state not in REMEMBERED)
+
+
 class _Commit:
     """Collects the lines of one command."""
 
@@ -106,6 +112,15 @@ class _Commit:
             return []
         found, self.lines, self._size = self.lines, [], 0
         return found
+
+
+def load_steps(lines: Iterable[str | bytes], builder: CommandBuilder) -> Steps[Imported]:
+    """Put the messages of lines."""
+    imported = Imported()
+    for command in commands_of(lines, builder):
+        reply: Outcomes = yield command
+        imported = imported.plus(reply.outcomes)
+    return imported
 
 
 def commands_of(lines: Iterable[str | bytes], ask: CommandBuilder) -> Iterator[Put]:

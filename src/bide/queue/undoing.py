@@ -106,20 +106,27 @@ def check_undo(undo: bool, several: bool, dry_run: bool, within: object) -> None
         raise InvalidArgument(f"undo= and {name}= cannot be combined; leave one of them out")
 
 
-def whole(bulk: Bulk) -> Generator[Bulk, Part, int]:
-    """Yield the parts of a bulk change, one after the other; return how many were changed."""
+def whole(bulk: Bulk) -> Generator[Bulk, Part, Undoable]:
+    """Yield the parts of a bulk change; return how many messages were changed, with the token.
+
+    An error gets a note about what was changed before.
+    """
     count = 0
-    for ids in [None] if bulk.ids is None else in_parts(bulk.ids, PART):
-        bulk = msgspec.structs.replace(bulk, ids=None if ids is None else list(ids))
-        while True:
-            reply = yield bulk
-            count += reply.count
-            bulk = msgspec.structs.replace(
-                bulk, part=reply.part, cursor=reply.cursor, until=reply.until
-            )
-            if reply.cursor is None:
-                break
-    return count
+    try:
+        for ids in [None] if bulk.ids is None else in_parts(bulk.ids, PART):
+            bulk = msgspec.structs.replace(bulk, ids=None if ids is None else list(ids))
+            while True:
+                reply = yield bulk
+                count += reply.count
+                bulk = msgspec.structs.replace(
+                    bulk, part=reply.part, cursor=reply.cursor, until=reply.until
+                )
+                if reply.cursor is None:
+                    break
+    except BaseException as error:
+        error.add_note(f"What was changed before can be taken back: undo({bulk.undo!r})")
+        raise
+    return Undoable(count, bulk.undo)
 
 
 def whole_undo(queue: str, undo: str, actor: str | None) -> Generator[Undo, Undone, Undone]:
@@ -143,11 +150,6 @@ def whole_undo(queue: str, undo: str, actor: str | None) -> Generator[Undo, Undo
         if total.following is None:
             return total
         part = msgspec.structs.replace(part, part=total.following)
-
-
-def note_of(bulk: Bulk) -> str:
-    """Return what to add to an error that ends a bulk change."""
-    return f"What was changed before can be taken back: undo({bulk.undo!r})"
 
 
 def steps_of(

@@ -1,7 +1,7 @@
 """Queues that know Django's transactions."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,8 +14,7 @@ from bide.engines.registry import lives_alone
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Cancel, Command, Put, Reschedule
 from bide.model.errors import InvalidArgument
-from bide.model.replies import Outcomes, Reply, expect
-from bide.model.undoing import Bulk, Undo
+from bide.model.replies import Reply
 from bide.outbox.rows import outbox, pending, timed
 from bide.queue.arguments import check_joins
 from bide.queue.base import BaseQueue
@@ -23,7 +22,7 @@ from bide.queue.detour import is_detoured
 from bide.queue.transfer import Imported
 from bide.within import dialect_of
 
-R = TypeVar("R")
+T = TypeVar("T")
 
 _log = logging.getLogger("bide.django")
 
@@ -65,25 +64,23 @@ class Queue(OfSettings, bide.Queue):
         max_body, holder, actor, clock: as for `bide.Queue`.
     """
 
-    def _do(
-        self, kind: type[R], command: Command, wait: float | None = None, within: object = None
-    ) -> R:
+    def _do(self, command: Command, wait: float | None = None, within: object = None) -> Any:
         self._follow_settings()
         if within is not None or not _can_join(command) or not self._joins():
-            return super()._do(kind, command, wait, within or None)
+            return super()._do(command, wait, within or None)
         alias = configuration().database
         if in_database(self._url, alias) or has_outbox():
-            return super()._do(kind, command, wait, connections[alias])
-        return expect(kind, self._after_commit(command, alias))
+            return super()._do(command, wait, connections[alias])
+        return self._after_commit(command, alias)
 
     def load(self, lines: Iterable[str | bytes]) -> Imported:
         """Put the messages of an `export`, outside of a transaction; see `bide.Queue.load`."""
         self._refuse_in_transaction("load()")
         return super().load(lines)
 
-    def _composed(self, command: Bulk | Undo) -> Any:
+    def _run_composed(self, steps: Generator[Any, Any, T]) -> T:
         self._refuse_in_transaction("a change with undo=True, or undo(),")
-        return super()._composed(command)
+        return super()._run_composed(steps)
 
     def _refuse_in_transaction(self, what: str) -> None:
         """Refuse what is more than puts, cancels and reschedules of messages that wait."""
@@ -115,7 +112,7 @@ class Queue(OfSettings, bide.Queue):
         return pending(fixed)
 
     def _committed(self, command: Command) -> None:
-        reply = super()._do(Outcomes, command)
+        reply = super()._do(command)
         if refused := [str(outcome) for outcome in reply.outcomes if not outcome]:
             _log.warning("after the commit, in %s: %s", self.name, "; ".join(refused))
 
@@ -132,9 +129,9 @@ class AsyncQueue(OfSettings, bide.AsyncQueue):
         max_body, holder, actor, clock: as for `Queue`.
     """
 
-    async def _do(self, kind: type[R], command: Command, *more: Any, **options: Any) -> R:
+    async def _do(self, command: Command, *more: Any, **options: Any) -> Any:
         self._follow_settings()
-        return await super()._do(kind, command, *more, **options)
+        return await super()._do(command, *more, **options)
 
 
 def group_of(instance: Any) -> str:

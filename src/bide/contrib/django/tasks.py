@@ -48,7 +48,6 @@ from bide.model.ended import encode_result
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_queue
 from bide.model.message import ATTEMPTS, MAX_ATTEMPTS, Message
-from bide.model.replies import Explained
 from bide.model.times import Duration, milliseconds
 
 PREFIX = "tasks."
@@ -146,7 +145,7 @@ class BideBackend(BaseTaskBackend):
             raise TaskResultDoesNotExist(result_id)
         queue, since, end = self._queue(_queue_of(result_id)), None, None
         if message.state == "leased":
-            since = queue._do(Explained, Explain(message.queue, result_id)).since
+            since = queue._do(Explain(message.queue, result_id)).since
         elif message.state == "acked":
             if not (ends := queue.history(result_id)):
                 raise TaskResultDoesNotExist(result_id)

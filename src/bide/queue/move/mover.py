@@ -6,11 +6,10 @@ from itertools import islice
 
 import msgspec
 
-from bide.model.commands import Count
 from bide.model.errors import BideError, OutcomeUnknown
 from bide.model.limits import MAX_PAGE, check_whole
 from bide.model.message import Message
-from bide.model.replies import Counts, Settings
+from bide.model.replies import Counts
 from bide.model.times import LIMITS
 from bide.queue.move.steps import LEASE, Carried, Ledger, Steps, is_marked, onto_itself
 from bide.queue.sync import Queue, check_blocking
@@ -150,11 +149,8 @@ class Mover:
                 self._passes(steps)
         finally:
             ledger.close()
-        self.moved.ends(self._counts())
+        self.moved.ends(self._source.counts())
         return self.moved
-
-    def _counts(self) -> Counts:
-        return self._source._do(Counts, Count(self._source.name))
 
     def has_work(self) -> bool:
         """Tell, by counting, whether there may be messages that the last run did not see.
@@ -162,7 +158,7 @@ class Mover:
         Compares with the counts from before a pass that found nothing to move: a message that is
         put while a pass ends is in all later counts.
         """
-        return _movable(self._counts()) != self._seen
+        return _movable(self._source.counts()) != self._seen
 
     def plan(self) -> Moved:
         """Return what a run would do, without changes."""
@@ -181,7 +177,7 @@ class Mover:
                     found.moved += count
                 self._progress(len(page))
         found.moved += found.finished
-        found.ends(self._counts())
+        found.ends(self._source.counts())
         found.left = found.known + found.held
         return found
 
@@ -238,7 +234,7 @@ class Mover:
         """
         before = None
         while True:
-            counts = self._counts()
+            counts = self._source.counts()
             total = counts.sizes.total
             if not total:
                 self._seen = _movable(counts)
@@ -270,8 +266,8 @@ class Mover:
 
     def _settings(self) -> None:
         """Give the target the limits of the source and its longer settings; pause a new one."""
-        there = self._counts()
-        here = self._target._do(Counts, Count(self._target.name))
+        there = self._source.counts()
+        here = self._target.counts()
         new = here.flow.put == 0 and not here.paused
         paused = True if new and there.paused else None
         names = ("keep", "history", "result_ttl")
@@ -280,7 +276,7 @@ class Mover:
             given |= {n: getattr(there, n) for n in LIMITS if getattr(there, n)}
         if paused is not None or given:
             command = self._target._builder.configure(paused=paused)
-            self._target._do(Settings, msgspec.structs.replace(command, **given))
+            self._target._do(msgspec.structs.replace(command, **given))
 
 
 def _movable(counts: Counts) -> object:

@@ -34,9 +34,10 @@ from bide.model.message import (
     Message,
     remember,
 )
-from bide.model.replies import Outcome, Outcomes, Page
+from bide.model.replies import Outcome, Page
 from bide.model.times import LATEST
 from bide.queue.delivery import Delivery
+from bide.queue.put_and_settle import outcomes_of
 from bide.queue.results import following
 from bide.queue.sync import Queue
 
@@ -275,7 +276,7 @@ class Steps(NamedTuple):
         scan: Scan | None = Scan(self.source.name, state, limit=batch)  # type: ignore[arg-type]
         while scan is not None:
             self.hold()
-            page = self.source._do(Page, scan)
+            page: Page = self.source._do(scan)
             if page.messages:
                 yield page.messages
             scan = following(scan, page)
@@ -307,7 +308,7 @@ class Steps(NamedTuple):
 
     def _bury(self, ids: list[str]) -> list[Outcome]:
         command = Bury(self.source.name, [], MOVING + self.token, ids)
-        return self.source._do(Outcomes, command).outcomes
+        return self.source._run(outcomes_of(command))
 
     # The steps from the second on.
 
@@ -352,10 +353,10 @@ class Steps(NamedTuple):
     def _put(
         self, queue: Queue, items: list[Item], on_conflict: OnConflict = "keep"
     ) -> list[Outcome]:
-        return queue._do(Outcomes, Put(queue.name, items, on_conflict)).outcomes
+        return queue._run(outcomes_of(Put(queue.name, items, on_conflict)))
 
     def _purge(self, queue: Queue, ids: list[str]) -> list[Outcome]:
-        return queue._do(Outcomes, Purge(queue.name, "dead", ids=ids)).outcomes if ids else []
+        return queue._run(outcomes_of(Purge(queue.name, "dead", ids=ids))) if ids else []
 
 
 def _as_item(parked: Message, seen: Message | None = None) -> Item:

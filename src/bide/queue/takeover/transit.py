@@ -10,8 +10,9 @@ from bide.model.commands import OnConflict, Put
 from bide.model.errors import AlreadyMoving, StoreError
 from bide.model.identity import new_id
 from bide.model.message import IN_TRANSIT, Item, Message
-from bide.model.replies import Outcome, Outcomes
+from bide.model.replies import Outcome
 from bide.queue.move.steps import set_aside
+from bide.queue.put_and_settle import outcomes_of
 from bide.queue.results import in_bytes
 from bide.queue.sync import Queue
 from bide.queue.takeover.source import Entry, Place, Source
@@ -202,11 +203,8 @@ class Transit:
         return msgspec.msgpack.encode(_Note(*place, member, score))
 
     def _put(self, items: list[Item], on_conflict: OnConflict) -> list[Outcome]:
-        outcomes: list[Outcome] = []
-        for part in in_bytes(items):
-            command = Put(self._target.name, part, on_conflict)
-            outcomes += self._target._do(Outcomes, command).outcomes
-        return outcomes
+        puts = (Put(self._target.name, part, on_conflict) for part in in_bytes(items))
+        return self._target._run(outcomes_of(*puts))
 
     def _eval(self, script: str, keys: Sequence[bytes], arguments: Sequence[object]) -> list[int]:
         named = [self._lock, self._side, *keys]
