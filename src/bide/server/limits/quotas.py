@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Literal
 
-import msgspec
-
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.lane.lane import Lane
 from bide.model import commands as cmd
@@ -24,7 +22,7 @@ from bide.model.message import REASON_LENGTH, Item, stored_size
 from bide.model.replies import Counts, Names, expect
 from bide.model.undoing import Bulk, Undo, is_records
 from bide.observing.heartbeat import is_register
-from bide.server.access.rights import ALL_QUEUES, Caller
+from bide.server.access.rights import Caller
 from bide.server.limits.slow_reads import SlowReads
 from bide.server.limits.usage import Usage
 from bide.server.problem import Problem, invalid
@@ -106,9 +104,8 @@ class Quotas:
     async def usage(self, caller: Caller) -> Usage:
         """Return what a caller's namespace uses, its messages as counted within the last second."""
         quota = self.of(caller.namespace)
-        whole = msgspec.structs.replace(caller, queues=ALL_QUEUES)
-        await self._count(whole, "messages", RECOUNT_EVERY)
-        await self._count(whole, "stored", WEIGH_EVERY)
+        await self._count(caller.namespace, "messages", RECOUNT_EVERY)
+        await self._count(caller.namespace, "stored", WEIGH_EVERY)
         with self.shared.of(caller.namespace) as use:
             messages, stored = int(use.messages.value), int(use.stored.value)
         names = await self._names(caller)
@@ -142,49 +139,48 @@ class Quotas:
             if isinstance(command, (cmd.Put, cmd.Configure)) and not is_records(command.queue)
         ]  # fmt: skip
         if makes:
-            await self._let_in(caller, {command.queue for command in makes})
+            await self._let_in(caller.namespace, {command.queue for command in makes})
         if puts := [command for command in makes if isinstance(command, cmd.Put)]:
             items = [item for put in puts for item in put.items]
             added = sum(len(put.items) for put in puts if put.if_version is None)
-            await self._let(caller, items, added)
+            await self._let(caller.namespace, items, added)
         for command in commands:
             if isinstance(command, Bulk) and command.verb in ("reschedule", "revive"):
-                await self._let(caller, (), 0)
+                await self._let(caller.namespace, (), 0)
             elif isinstance(command, cmd.Reschedule) and command.ids:
                 moved = Item(command.ids[0], b"", at=command.at, delay=command.delay)
-                self._bound(caller, [moved])
+                self._bound(caller.namespace, [moved])
             elif isinstance(command, cmd.Edit):
                 edited = Item(
                     "", command.data or b"", at=command.at, delay=command.delay or 0,
                     group=command.group or None, headers=command.headers or None,
                 )  # fmt: skip
                 if stored_size(edited):
-                    await self._let(caller, [edited] * len(command.ids), 0)
+                    await self._let(caller.namespace, [edited] * len(command.ids), 0)
                 else:
-                    self._bound(caller, [edited])
+                    self._bound(caller.namespace, [edited])
         if left := sum(map(_left_by, commands)):
             with self.shared.of(caller.namespace) as use:
                 use.stored.value += left
                 use.stored.added += left
 
-    async def _let(self, caller: Caller, items: Sequence[Item], added: int) -> None:
+    async def _let(self, namespace: str | None, items: Sequence[Item], added: int) -> None:
         """Let messages into queues; so many are not in them yet."""
-        quota, namespace = self.of(caller.namespace), caller.namespace
-        whole = msgspec.structs.replace(caller, queues=ALL_QUEUES)
-        size = self._bound(caller, items)
+        quota = self.of(namespace)
+        size = self._bound(namespace, items)
         messages = quota.pending if quota.pending is not None and added else float("inf")
         stored = float("inf") if quota.stored is None else quota.stored
         if messages != float("inf"):
-            await self._count(whole, "messages", COUNT_EVERY, waits=False)
+            await self._count(namespace, "messages", COUNT_EVERY, waits=False)
         with self.shared.of(namespace) as use:
             many, unweighed = use.messages.value + added > messages, use.stored.after == NEVER
             heavy = use.stored.value + size > stored
         if many:
-            await self._count(whole, "messages", RECOUNT_EVERY)
+            await self._count(namespace, "messages", RECOUNT_EVERY)
         if quota.stored is not None and unweighed:
-            self._begin(whole, "stored")  # the first count is not waited for
+            self._begin(namespace, "stored")  # the first count is not waited for
         elif heavy:
-            await self._count(whole, "stored", RECOUNT_EVERY)
+            await self._count(namespace, "stored", RECOUNT_EVERY)
         with self.shared.of(namespace) as use:
             if use.messages.value + added > messages:
                 raise _exceeded(
@@ -204,9 +200,9 @@ class Quotas:
                 amount.value += more
                 amount.added += more
 
-    def _bound(self, caller: Caller, items: Sequence[Item]) -> int:
+    def _bound(self, namespace: str | None, items: Sequence[Item]) -> int:
         """Look at messages alone, however many there are; return how many bytes they take."""
-        quota, now = self.of(caller.namespace), self.clock.now()
+        quota, now = self.of(namespace), self.clock.now()
         total = 0
         for item in items:
             total += (size := stored_size(item))
@@ -275,10 +271,9 @@ class Quotas:
             )
         use.allowance -= count
 
-    async def _let_in(self, caller: Caller, queues: Collection[str]) -> None:
-        """Let a caller use queues, by their full names: new ones only while there is room."""
-        namespace, most = caller.namespace, self.of(caller.namespace).queues
-        known = self._queues.get(namespace)
+    async def _let_in(self, namespace: str | None, queues: Collection[str]) -> None:
+        """Let a namespace use queues, by their full names: new ones only while there is room."""
+        most, known = self.of(namespace).queues, self._queues.get(namespace)
         if most is None or (known is not None and known.issuperset(queues)):
             return
         wanted = {queue for queue in queues if not is_register(queue)}
@@ -286,8 +281,8 @@ class Quotas:
             known, new = self._queues.get(namespace), self._new[namespace]
             if known is None or len(known | wanted) > most:
                 under_way = new.copy()  # before the store is asked: some may end meanwhile
-                whole = msgspec.structs.replace(caller, queues=ALL_QUEUES)
-                known = self._queues[namespace] = under_way.union(await self._names(whole))
+                names = await self._names(Caller(namespace, frozenset()))
+                known = self._queues[namespace] = under_way.union(names)
             if len(known | wanted) > most and not known.issuperset(wanted):
                 raise _exceeded(
                     f"the namespace may have {most:,} queues and has {len(known):,}; use these, "
@@ -299,56 +294,58 @@ class Quotas:
                 request.add_done_callback(lambda _: new.difference_update(mine))
             known.update(wanted)
 
-    async def _count(self, caller: Caller, what: What, every: float, *, waits: bool = True) -> None:
+    async def _count(
+        self, namespace: str | None, what: What, every: float, *, waits: bool = True
+    ) -> None:
         """Count what a namespace has, unless that was done `every` seconds ago.
 
         Args:
-            caller: one of the namespace.
+            namespace: whose.
             what: is counted.
             every: how old the last count may be.
             waits: for a count that is under way; else for the first one only.
         """
-        key = what, caller.namespace
-        with self.shared.of(caller.namespace) as use:
+        key = what, namespace
+        with self.shared.of(namespace) as use:
             due = time.monotonic() > getattr(use, what).after + every
         if due:
-            self._begin(caller, what)
+            self._begin(namespace, what)
         if key in self._counting and (waits or key not in self._counted):
             await asyncio.shield(self._counting[key])
 
-    def _begin(self, caller: Caller, what: What) -> None:
-        key = what, caller.namespace
+    def _begin(self, namespace: str | None, what: What) -> None:
+        key = what, namespace
         if key in self._counting:
             return
-        with self.shared.of(caller.namespace) as use:  # in case this process dies meanwhile
+        with self.shared.of(namespace) as use:  # in case this process dies meanwhile
             getattr(use, what).after = time.monotonic() + WEIGH_EVERY
 
         def over(task: asyncio.Task[None]) -> None:
             del self._counting[key]
             if not task.cancelled() and (error := task.exception()) is not None:
-                _log.warning("namespace %r: its %s cannot be counted: %s", key[1], what, error)
+                _log.warning("namespace %r: its %s cannot be counted: %s", namespace, what, error)
                 if not self.shared.is_closed:
-                    with self.shared.of(caller.namespace) as use:  # it is tried again soon
+                    with self.shared.of(namespace) as use:  # it is tried again soon
                         getattr(use, what).after = time.monotonic()
 
-        self._counting[key] = asyncio.create_task(self._measure(caller, what))
+        self._counting[key] = asyncio.create_task(self._measure(namespace, what))
         self._counting[key].add_done_callback(over)
 
-    async def _measure(self, caller: Caller, what: What) -> None:
+    async def _measure(self, namespace: str | None, what: What) -> None:
         began = time.monotonic()
-        with self.shared.of(caller.namespace) as use:
+        with self.shared.of(namespace) as use:
             before = getattr(use, what).added
-        names = await self._names(caller, ours=True)
-        self._queues.setdefault(caller.namespace, set()).update(
+        names = await self._names(Caller(namespace, frozenset()), ours=True)
+        self._queues.setdefault(namespace, set()).update(
             name for name in names if not _is_ours(name)
         )
         found = await self._sum(what, names)
         now = time.monotonic()
-        with self.shared.of(caller.namespace) as use:
+        with self.shared.of(namespace) as use:
             amount = getattr(use, what)
             amount.value = found + amount.added - before
             amount.after = now + SHARE * (now - began)
-        self._counted.add((what, caller.namespace))
+        self._counted.add((what, namespace))
 
     async def _names(self, caller: Caller, *, ours: bool = False) -> list[str]:
         """Return the full names of a caller's queues.
