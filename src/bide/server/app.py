@@ -162,20 +162,18 @@ class App:
             StoreError: the store cannot be opened.
             InvalidArgument: the server can be reached from elsewhere, and there are no tokens.
         """
-        await self.service.begin()
-        self.service.pushing.begin()
+        service = self.service
+        await service.begin()
+        service.pushing.begin()
         self._ready()
-        keeping = [asyncio.create_task(self.service.keep_tokens())]
-        if (
-            attendance := self.service.attendance()
-            if self.service.lane.capabilities.shared
-            else None
-        ):
+        keeping = [asyncio.create_task(service.keep_tokens())]
+        attendance = service.attendance() if service.lane.capabilities.shared else None
+        if attendance is not None:
             keeping.append(asyncio.create_task(attendance.keep()))
         try:
             yield
         finally:
-            self.service.stop()
+            service.stop()
             for task in keeping:
                 task.cancel()
             await asyncio.gather(*keeping, return_exceptions=True)
@@ -183,7 +181,7 @@ class App:
                 await attendance.leave()
             if self._pages is not None:
                 await self._pages.close()
-            await self.service.end()
+            await service.end()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; ASGI calls this."""

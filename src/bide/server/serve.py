@@ -25,7 +25,7 @@ from bide.observing.logs import configure
 from bide.server.access.admission import Admission, how_open
 from bide.server.access.tokens import Tokens
 from bide.server.app import App, Pages
-from bide.server.http.http_server import HttpServer, context_of
+from bide.server.http.http_server import BACKLOG, HttpServer, context_of
 from bide.server.service import Service
 from bide.server.settings import Settings
 from bide.server.shared_state import SharedState, make_files
@@ -45,9 +45,6 @@ ALLOCATIONS = 50_000
 SESSION_KEY = "BIDE_SERVE_SESSION_KEY"
 """The environment's variable with the secret, in hexadecimal digits, that makes the codes of
 sessions of the dashboard: the same in all processes of a server."""
-
-BACKLOG = 2_048
-"""Connections that the system keeps until a process accepts them."""
 
 
 async def serve(settings: Settings) -> int:

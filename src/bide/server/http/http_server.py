@@ -28,7 +28,7 @@ QUIET = 1.0
 """While stopping, a connection is closed when nothing has come for so many seconds."""
 
 BACKLOG = 2_048
-"""Connections that the system keeps until this process accepts them."""
+"""Connections that the system keeps until a process accepts them."""
 
 RESERVED = 64
 """Descriptors that are kept free for the store, push and logs."""

@@ -13,7 +13,7 @@ from bide.model.replies import Outcome
 from bide.server import wire
 from bide.server.call import Call, decode
 from bide.server.limits.decoding import check_headers, split
-from bide.server.limits.request_bodies import ESCAPED, check_body, check_fields
+from bide.server.limits.request_bodies import ESCAPED, LARGE, check_body, check_fields
 from bide.server.operation import JSON, Answer
 from bide.server.problem import Problem, invalid, within
 
@@ -60,10 +60,6 @@ class Changed(Moved, kw_only=True):
         ),
     ] = msgspec.field(default_factory=msgspec.Raw)
     """Text that travels beside the body; null: none."""
-
-
-WHOLE = 64 * 1024
-"""Bytes up to which a request of many messages is read in one step."""
 
 
 async def item_of(call: Call, id: str | None) -> tuple[Item, str]:
@@ -122,7 +118,7 @@ async def many_of(call: Call) -> wire.PutMany:
         Problem: it does not fit.
     """
     data = await call.text()
-    if len(data) <= WHOLE:
+    if len(data) <= LARGE:
         return decode(data, wire.PutMany)
     pause, most = call.service.large_bodies.pauses(), call.service.settings.max_body
     around, objects = await split(data, ESCAPED * (most + MAX_HEADERS), pause)
