@@ -16,11 +16,13 @@ from bide.model.forks import notice_fork
 from bide.model.identity import actor_of, check_name
 from bide.model.limits import MAX_BODY
 from bide.model.times import Duration, Rate
+from bide.model.undoing import Bulk
 from bide.observing import spans
 from bide.outbox.rows import outbox
 from bide.queue.arguments import check_joins
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.detour import detours, is_detoured, open_queues
+from bide.queue.undoing import whole
 from bide.within import dialect_of
 
 
@@ -139,6 +141,10 @@ class BaseQueue:
     """Run the commands of some steps, and return their result."""
     _run_composed: Callable[..., Any]
     """Run the parts of a bulk change, or of taking it back, and return their result."""
+
+    def _bulk(self, bulk: Bulk) -> Any:
+        """Make a bulk change that can be taken back; return how many messages were changed."""
+        return self._run_composed(whole(bulk))
 
     def _now(self) -> int | None:
         """Return the time of a test's clock; `None`: the clock of the store decides."""

@@ -139,7 +139,7 @@ class Changes(PutAndSettle):
         command = self._builder.cancel_where(group, after, before, dry_run)
         check_undo(undo, True, dry_run, within)
         if undo:
-            return self._run_composed(undoing.whole(bulk_of(command)))
+            return self._bulk(bulk_of(command))
         return self._run(repeated(command), within)
 
     def cancel_many(self, ids: Iterable[str]) -> list[Outcome]:
@@ -207,8 +207,7 @@ class Changes(PutAndSettle):
         command = self._builder.reschedule([], delay, at, None)
         check_undo(undo, True, dry_run, within)
         if undo:
-            bulk = bulk_of(command, self._builder.where(group, after, before))
-            return self._run_composed(undoing.whole(bulk))
+            return self._bulk(bulk_of(command, self._builder.where(group, after, before)))
         return self._run(_rescheduling(self._builder, command, dry_run, group, after, before))
 
     def edit(
@@ -278,7 +277,7 @@ class Changes(PutAndSettle):
             return self._run(_reviving(self._builder, ids, delay))
         bulk = undoing.reviving(self._builder, ids, delay)
         if undo:
-            return self._run_composed(undoing.whole(bulk))
+            return self._bulk(bulk)
         return self._run(undoing.look_at_dead(self.name, bulk.ids))
 
     @overload
@@ -308,7 +307,7 @@ class Changes(PutAndSettle):
         if dry_run:
             return self._run(undoing.look_at_purge(command))
         if undo:
-            return self._run_composed(undoing.whole(bulk_of(command)))
+            return self._bulk(bulk_of(command))
         return self._run(repeated(command))
 
     def configure(
