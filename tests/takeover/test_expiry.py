@@ -151,24 +151,22 @@ def test_an_expiry_of_huey_that_is_none_is_refused(broker: Broker, orders: bide.
     assert "its `expires` is 'soon'" in done.reasons[instance.id]
 
 
-@pytest.mark.parametrize("last", ["take", "_put"])
+@pytest.mark.parametrize("is_put", [False, True])
 def test_what_expires_while_a_run_is_dead_is_not_delivered(
-    last: str, broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+    is_put: bool, broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rq_of(broker).enqueue("shop.expire", 1, job_id="waits", ttl="1h")
-    real = getattr(Transit, last)
 
-    def then_die(*args: Any) -> Any:
-        real(*args)
+    def die(*args: Any) -> Any:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Transit, last, then_die)
+        patch.setattr(Transit, "drop" if is_put else "carry", die)
         with pytest.raises(KeyboardInterrupt):
             bide.take_over(orders, "rq", broker.store_url)
     run_out(broker, "waits")
     assert bide.take_over(orders, "rq", broker.store_url)
     assert broker.client.keys("bide:*") == []
     there = list(orders.scan())
-    assert [message.state for message in there] == ["ready"] * (last == "_put")
+    assert [message.state for message in there] == ["ready"] * is_put
     assert all(nearly_an_hour(lasts(orders, message.id)) for message in there)

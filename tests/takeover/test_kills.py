@@ -11,6 +11,7 @@ from bide.model.commands import Put
 from bide.model.limits import MAX_BYTES
 from bide.queue.foreign_redis import ForeignRedis
 from bide.queue.takeover.run import Library
+from bide.queue.takeover.source import Entry
 from tests.contrib.celery.conftest import Broker
 
 IDS = [f"job-{number}" for number in range(5)]
@@ -181,11 +182,11 @@ def test_an_id_that_is_put_in_between_goes_back_to_the_source(
 def test_an_id_that_the_queue_had_until_just_now(
     broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the put of the copy, which it refuses, and the look at why, the message ends."""
+    """It refuses the message, and the one that it has ends before this one is back."""
     from bide.queue.takeover.transit import Transit
 
     fill_rq(broker)
-    known, letters = Transit.known, Transit._letters
+    known, back = Transit.known, Transit._back
     once = [True]
 
     def put_now(transit: Transit, ids: list[str]) -> set[str]:
@@ -194,14 +195,13 @@ def test_an_id_that_the_queue_had_until_just_now(
             orders.put("another", id=IDS[0])
         return found
 
-    def end_now(transit: Transit, ids: list[str]) -> dict[str, str | None]:
-        if once and ids == [IDS[0]]:
-            once.clear()
-            orders.cancel(IDS[0])
-        return letters(transit, ids)
+    def end_now(transit: Transit, entry: Entry) -> None:
+        once.clear()
+        orders.cancel(IDS[0])
+        back(transit, entry)
 
     monkeypatch.setattr(Transit, "known", put_now)
-    monkeypatch.setattr(Transit, "_letters", end_now)
+    monkeypatch.setattr(Transit, "_back", end_now)
     bide.take_over(orders, "rq", broker.store_url)
     assert not once
     done = Counter[str]()

@@ -43,7 +43,7 @@ LAPSED = "the lease lapsed: the holder died, hung, or needed longer than its lea
 """The reason of a failure that no worker reported."""
 
 IN_TRANSIT = "in transit by bide "
-"""While a move or import moves a dead letter, the reason of its last failure begins like this."""
+"""While a move carries a message, it is a dead letter whose last failure has a reason like this."""
 
 EXPIRED_KEEP = 86_400_000
 """How many milliseconds an expired message can be read; longer if the queue keeps messages."""

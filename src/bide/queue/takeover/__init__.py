@@ -4,12 +4,10 @@ No transaction spans the source and the store, so each message goes in steps:
 
 1. the source's message leaves its queue for a hash beside it, in one step of its server: from here
    on no worker of the source gets it;
-2. the store gets a copy that no worker can claim: a dead letter with a mark;
-3. the entry in the hash is deleted: this settles where the message is;
-4. the store delivers its copy.
+2. the message is put into the store, as a row of an outbox: the store puts a row only once;
+3. the entry in the hash is deleted.
 
-A run that dies leaves entries in the hash, and marks. The next run goes on with step 2 for what is
-in the hash, and with step 4 for what has a mark and is not. Every step can be done twice.
+A run that dies leaves entries in the hash. The next run goes on with step 2 for these.
 """
 
 from bide.queue.takeover.run import TakenOver, take_over

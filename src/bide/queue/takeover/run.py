@@ -162,7 +162,7 @@ class _Run:
 
     def count(self) -> None:
         """Count what a run would move."""
-        self.done.finished = len({*self.transit.left()})
+        self.done.finished = len(self.transit.left())
         self.done.stored = self.done.finished
         for place in self.source.places():
             skip = 0
@@ -190,18 +190,11 @@ class _Run:
                 self.done.held_examples[held.id] = held.what
 
     def _finish(self) -> None:
-        left = self.transit.left()
-        known: set[str] = set()
+        left = iter(self.transit.left())
         while part := list(islice(left, self.batch)):
             ready = self._readable(part, taken=True)
-            known |= {one.item.id for one in ready}
             self._carry(ready)
             self.done.finished += len(ready)
-        # Their entry is gone: only the last step is missing.
-        items = [item for item in self.transit.marked() if item.id not in known]
-        self.transit.deliver(items)
-        self.done.finished += len(items)
-        self.done.stored += len(items)
 
     def _pass(self, places: list[Place]) -> int:
         """Move all that can be moved; return how many messages that were."""

@@ -58,6 +58,8 @@ class Entry(NamedTuple):
     place: Place
     member: bytes
     score: float = 0.0
+    row: str = ""
+    """Once it is taken out of the source: the row of an outbox by which the store knows it."""
 
 
 class Held(NamedTuple):

@@ -1,17 +1,18 @@
 """The steps by which messages leave the source; any of them may be the last one of a run."""
 
+import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import islice
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 import msgspec
 
-from bide.model.commands import OnConflict, Put
+from bide.model.commands import Origin, Put
 from bide.model.errors import AlreadyMoving, StoreError
-from bide.model.identity import new_id
-from bide.model.message import IN_TRANSIT, Item, Message
-from bide.model.replies import Outcome
-from bide.queue.move.steps import set_aside
+from bide.model.identity import new_id, new_ids
+from bide.model.message import Item
 from bide.queue.put_and_settle import outcomes_of
 from bide.queue.results import in_bytes
 from bide.queue.sync import Queue
@@ -34,11 +35,11 @@ redis.call('PEXPIRE', KEYS[1], ARGV[2])
 
 _TAKE = """
 local took = {}
-for i = 3, #ARGV, 5 do
-  local key, kind, side, member, entry = unpack(ARGV, i, i + 4)
+for i = 3, #ARGV, 6 do
+  local key, kind, side, member, entry, row = unpack(ARGV, i, i + 5)
   local gone = kind == 'zset' and redis.call('ZREM', key, member)
     or kind == 'list' and redis.call('LREM', key, side, member)
-  if gone == 1 then redis.call('HSET', KEYS[2], entry, '') end
+  if gone == 1 then redis.call('HSET', KEYS[2], entry, row) end
   took[#took + 1] = gone
 end
 return took
@@ -61,8 +62,6 @@ end
 return 1
 """
 
-_MARK = f"{IN_TRANSIT}import "
-
 
 class Ready(NamedTuple):
     """A message that can be taken over."""
@@ -72,7 +71,7 @@ class Ready(NamedTuple):
 
 
 class _Note(msgspec.Struct, array_like=True):
-    """An entry as the hash beside the source has it; it is the field, there is no value."""
+    """An entry as the hash beside the source has it: the field; the value is its row."""
 
     key: bytes
     kind: Literal["list", "zset"]
@@ -102,7 +101,7 @@ class Transit:
         self._target = target
         self._lock = f"bide:import:{name}:run".encode()
         self._side = f"bide:import:{name}".encode()
-        self._mark = _MARK + name
+        self._outbox = f"import.{hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()}"
         self._run = new_id()
 
     def open(self) -> None:
@@ -125,52 +124,53 @@ class Transit:
         if self._redis.ask("GET", self._lock) == self._run.encode():
             self._redis.ask("DEL", self._lock)
 
-    def left(self) -> Iterator[Entry]:
-        """Yield what an interrupted run has taken out of the source and not finished."""
-        for field in self._redis.ask("HKEYS", self._side):
+    def left(self) -> list[Entry]:
+        """Return what an interrupted run has taken out of the source and not finished."""
+        found = []
+        for field, row in self._redis.ask("HGETALL", self._side).items():
             note = msgspec.msgpack.decode(field, type=_Note)
             place = Place(note.key, note.kind, note.oldest_last)
-            yield Entry(place, note.member, note.score)
-
-    def marked(self) -> list[Item]:
-        """Return the copies that an interrupted run has put and not delivered."""
-        return [
-            letter.as_item(letter.failures[:-1], None)
-            for letter in self._target.dead()
-            if letter.error == self._mark
-        ]
+            found.append(Entry(place, note.member, note.score, row.decode()))
+        return sorted(found, key=attrgetter("row"))
 
     def take(self, ready: Sequence[Ready]) -> list[Ready]:
         """Step 1: take messages out of the source; return those that were still there."""
         if not ready:
             return []
+        taking = [
+            Ready(entry._replace(row=row), item)
+            for (entry, item), row in zip(ready, new_ids(len(ready)), strict=True)
+        ]
         arguments: list[object] = []
-        for one in ready:
-            arguments += [*_place_of(one.entry), self._note(one.entry)]
+        for entry, _ in taking:
+            arguments += [*_place_of(entry), self._note(entry), entry.row]
         took = self._eval(_TAKE, [], arguments)
-        return [one for one, gone in zip(ready, took, strict=True) if gone]
+        return [one for one, gone in zip(taking, took, strict=True) if gone]
 
     def carry(self, taken: Sequence[Ready]) -> list[Ready]:
-        """Do the steps 2 to 4; return the messages whose id the queue has already.
+        """Do the steps 2 and 3; return the messages whose id the queue has already.
 
         These are where they were in the source.
+
+        Args:
+            taken: in the order of their rows.
         """
         if not taken:
             return []
-        now = self._target._clock.now()
-        copies = [set_aside(one.item, now, self._mark) for one in taken]
-        outcomes = self._put(copies, "keep")
-        there = self._letters([outcome.id for outcome in outcomes if not outcome.done])
-        copied = {outcome.id for outcome in outcomes if outcome.done}
-        copied |= {id for id, error in there.items() if error == self._mark}
-        # Of an id that is in neither, the queue had another message, which has just ended.
-        known = [one for one in taken if one.item.id not in copied]
+        rows = (one.entry.row for one in taken)
+        puts = []
+        for items in in_bytes(one.item for one in taken):
+            # The rows before these are no longer needed: their entries are dropped.
+            origin = Origin(self._outbox, list(islice(rows, len(items))), taken[0].entry.row)
+            puts.append(Put(self._target.name, items, origin=origin))
+        outcomes = self._target._run(outcomes_of(*puts))
+        known = [
+            one for one, outcome in zip(taken, outcomes, strict=True)
+            if not outcome and outcome.state != "forwarded"
+        ]  # fmt: skip
         for one in reversed(known):  # the oldest last: it is the first again
             self._back(one.entry)
-        mine = [one for one in taken if one not in known]
-        if mine:
-            self.drop([one.entry for one in mine])
-            self.deliver([one.item for one in mine])
+        self.drop([one.entry for one in taken if one not in known])
         return known
 
     def drop(self, entries: Sequence[Entry]) -> None:
@@ -178,33 +178,15 @@ class Transit:
         keys = [key for entry in entries for key in self._source.keys(entry)]
         self._eval(_DONE, keys, [self._note(entry) for entry in entries])
 
-    def deliver(self, items: Sequence[Item]) -> None:
-        """Step 4: let the store deliver its copies."""
-        if items:
-            self._put(list(items), "revive")
-
     def known(self, ids: list[str]) -> set[str]:
-        """Return which ids the queue has, copies in transit excepted."""
-        return {id for id, error in self._letters(ids).items() if error != self._mark}
-
-    def _letters(self, ids: list[str]) -> dict[str, str | None]:
-        found: list[Message | None] = self._target._find_all(ids) if ids else []
-        return {
-            message.id: message.error if message.state == "dead" else None
-            for message in found
-            if message is not None
-        }
+        """Return which ids the queue has."""
+        return {message.id for message in self._target._find_all(ids) if message is not None}
 
     def _back(self, entry: Entry) -> None:
         self._eval(_BACK, [], [*_place_of(entry), repr(entry.score), self._note(entry)])
 
     def _note(self, entry: Entry) -> bytes:
-        place, member, score = entry
-        return msgspec.msgpack.encode(_Note(*place, member, score))
-
-    def _put(self, items: list[Item], on_conflict: OnConflict) -> list[Outcome]:
-        puts = (Put(self._target.name, part, on_conflict) for part in in_bytes(items))
-        return self._target._run(outcomes_of(*puts))
+        return msgspec.msgpack.encode(_Note(*entry.place, entry.member, entry.score))
 
     def _eval(self, script: str, keys: Sequence[bytes], arguments: Sequence[object]) -> list[int]:
         named = [self._lock, self._side, *keys]
