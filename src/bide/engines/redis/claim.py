@@ -147,15 +147,15 @@ def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
     while examined < max(PROMOTE, command.count):
         wanted = claiming.wanted
         most = min(wanted, SLICE, wanted // sharded.count * 5 // 4 + 8)
-        told = yield from ask(dict.fromkeys(alive, Call("peek", command.queue, (most,))))
-        if not told and left_out and not claiming.token:
+        peeked = yield from ask(dict.fromkeys(alive, Call("peek", command.queue, (most,))))
+        if not peeked and left_out and not claiming.token:
             raise left_out[0]
-        if not told and left_out and wanted == command.count:
+        if not peeked and left_out and wanted == command.count:
             raise OutcomeUnknown(
                 f"{left_out[0]}; messages were leased, and come again when the lease ends"
             ) from left_out[0]
         views: dict[int, _View] = {}
-        for s, (_now, _change, token, ready, listed, died) in told.items():
+        for s, (_now, _change, token, ready, listed, died) in peeked.items():
             claiming.died += [Died(*each) for each in died]
             sharded.token = max(sharded.token, token)
             views[s] = ready, listed

@@ -197,14 +197,14 @@ class Connection:
         # Whether waiting lanes may be woken is to show here, not in the middle of a change.
         packed += [pack(("PUBLISH", CHANNEL, "")), pack(("CLIENT", "ID"))]
         self.post(b"".join(packed))
-        info, version, told, number = self.receive(len(packed))
+        info, version, published, number = self.receive(len(packed))
         if isinstance(info, Refusal):
             raise info
         facts = dict(
             line.split(":", 1) for line in info.decode(errors="replace").splitlines() if ":" in line
         )
         self._check_kind(facts, alone=alone)
-        for answer in (version, told):
+        for answer in (version, published):
             if isinstance(answer, Refusal):
                 raise answer
         if alone:
@@ -262,8 +262,8 @@ class Connection:
 
     def _warn(self, info: dict[str, str]) -> None:
         """Log what makes this server a bad place for messages."""
-        told = self.ask("CONFIG", "GET", *SETTINGS)
-        words = [] if isinstance(told, Refusal) else [word.decode() for word in told]
+        answer = self.ask("CONFIG", "GET", *SETTINGS)
+        words = [] if isinstance(answer, Refusal) else [word.decode() for word in answer]
         config = dict(zip(words[::2], words[1::2], strict=True))
         found = of_server(info, config)
         warn(self._shown, [each for each in found if each.level == "danger"])

@@ -69,7 +69,7 @@ def _servers(client: Any, settings: Settings) -> Iterator[Finding]:
 
 
 def _node(client: redis.Redis, settings: Settings) -> Iterator[Finding]:
-    info = {name: str(told) for name, told in client.info().items()}
+    info = {name: str(value) for name, value in client.info().items()}
     yield from findings(
         (is_too_old(info["redis_version"]), "danger",
          f"the server is Redis {info['redis_version']}", "bide's functions fail",
@@ -97,9 +97,9 @@ def _node(client: redis.Redis, settings: Settings) -> Iterator[Finding]:
     statuses = {name: info.get(name, "ok") for name in _STATUSES}
     is_replica, alone = info["role"] != "master", info.get("connected_slaves") == "0"
     yield from findings(
-        *((told != "ok", "danger", f"the server could not write to its disk ({name}: {told})",
+        *((status != "ok", "danger", f"the server could not write to its disk ({name}: {status})",
            'the server refuses commands: nothing is put, claimed or acked ("MISCONF")',
-           "look into the server's log; free some space") for name, told in statuses.items()),
+           "look into the server's log; free some space") for name, status in statuses.items()),
         (is_replica, "danger", f"this server is a replica of {info.get('master_host')}",
          "it is read-only, and what is written to it is lost",
          "name the master in the URL, or the sentinels with redis+sentinel://"),

@@ -10,7 +10,6 @@ from bide.engines import losses
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.port import Capabilities, Notifier, PartlyDone
 from bide.engines.redis.calls import SLICE, Call, Outcome, ShardMismatch, Step
-from bide.engines.redis.carrier import Sent
 from bide.engines.redis.claim import claim, claim_shards
 from bide.engines.redis.messages import change, put, script_of
 from bide.engines.redis.notifier import RedisNotifier
@@ -20,6 +19,7 @@ from bide.engines.redis.reads import count, explain, find, forecast, history
 from bide.engines.redis.scan import check_cursor, scan
 from bide.engines.redis.sender import Sender
 from bide.engines.redis.settings import Settings
+from bide.engines.redis.transport import Request
 from bide.model import commands as cmd
 from bide.model.commands import Where
 from bide.model.errors import BideError, Closed, StoreError, StoreFull
@@ -84,7 +84,7 @@ class RedisEngine:
         self._sender.on_lost = self._lose
         self._sender.open()
         self._shards = ShardMap(settings.shards, self._sender.send)
-        self._interrupted: list[tuple[Call, Sent, Any]] = []
+        self._interrupted: list[tuple[Call, Request, Any]] = []
         """Claims whose replies no caller got, because of an interrupt."""
         self._names = QueueNames(self._sender, clustered=settings.cluster is not None)
 
@@ -135,9 +135,9 @@ class RedisEngine:
 
     def _give_back(self, now: int | None) -> None:
         """Release what was claimed for no caller; where that fails, the leases expire later."""
-        for place, (call, sent, answer) in enumerate(self._interrupted):
+        for place, (call, request, answer) in enumerate(self._interrupted):
             if answer is None:  # first of all: another call would take the place of its reply
-                self._interrupted[place] = call, sent, self._sender.again(call, sent)
+                self._interrupted[place] = call, request, self._sender.again(call, request)
         while self._interrupted:
             call, _, answer = self._interrupted[0]
             if not isinstance(answer, StoreError):

@@ -41,7 +41,7 @@ def put(run: Sequence[cmd.Put], sharded: ShardedQueue) -> Step:
     outcomes, answered, failed = yield from in_lots(
         "put", command, rows, head, sharded.count, first, sizes=[len(record) for record in records]
     )
-    for lot, (now, _change, following, dues, told) in answered:
+    for lot, (now, _change, following, dues, known) in answered:
         sharded.next = max(sharded.next, following)
         for index, due in zip(lot, dues, strict=True):
             item = items[index]
@@ -49,7 +49,7 @@ def put(run: Sequence[cmd.Put], sharded: ShardedQueue) -> Step:
             if item.died is not None:
                 state = "dead"
             outcomes[index] = Outcome(item.id, True, state, due, item.died)
-        for place, *outcome in told:
+        for place, *outcome in known:
             outcomes[lot[place]] = as_outcome(command.queue, items[lot[place]].id, *outcome)
     return _share_out([len(each.items) for each in run], outcomes, failed)
 
@@ -149,11 +149,11 @@ def change(run: Sequence[Any], shards: int) -> Step:
     rows = named[0] if len(run) == 1 else [row for mine in named for row in mine]
     outcomes, answered, failed = yield from in_lots(script, command, rows, head, shards)
     nexts: list[_Next] = [(False, None)] * len(rows)
-    for lot, (_now, _change, told, opens) in answered:
+    for lot, (_now, _change, changed, opens) in answered:
         for place, index in enumerate(lot):
             id = str(rows[index][0])
             outcomes[index] = (
-                as_outcome(command.queue, id, *told[place]) if told else Outcome(id, True)
+                as_outcome(command.queue, id, *changed[place]) if changed else Outcome(id, True)
             )
             if opens:
                 nexts[index] = opens[place]
@@ -222,8 +222,8 @@ def in_lots(
         if script == "put":
             args.append("" if first is None else " ".join([str(first + at) for at in lot]))
         if script in ("put", "change"):
-            told = origin and (origin.outbox, origin.before, *(origin.rows[i] for i in lot))
-            args.append(" ".join(told or ()))
+            named = origin and (origin.outbox, origin.before, *(origin.rows[i] for i in lot))
+            args.append(" ".join(named or ()))
         for index in lot:
             args += rows[index]
         calls.append(Call(script, command.queue, args, shard, shards))

@@ -214,8 +214,8 @@ class Nodes:
         sentinels = self._settings.sentinels
         while not self._closed.wait(CHECK):
             if sentinels is not None:
-                told = sentinels.look()
-                if self._doubtful or (told and self.masters - told):
+                named = sentinels.look()
+                if self._doubtful or (named and self.masters - named):
                     self._doubtful, self.only = True, None
             for address, error in list(self._away.items()):
                 if error is not None:

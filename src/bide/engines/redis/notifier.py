@@ -57,7 +57,7 @@ class RedisNotifier:
         self._sender.on_loss = self.doubt
         self._nodes = self._sender.nodes
         self._watched: BoundedDict[str, None] = BoundedDict()
-        self._told: BoundedDict[str, set[tuple[int, int]]] = BoundedDict()
+        self._hinted: BoundedDict[str, set[tuple[int, int]]] = BoundedDict()
         """By queue, the shards that hints were about, each with the number of all."""
         self._heard: dict[bytes, tuple[Address, float]] = {}
         self._at: dict[Address, Connection] = {}
@@ -93,10 +93,10 @@ class RedisNotifier:
         """Pass on a hint, since no claim waits for this queue here any more."""
         if " " in queue:  # the end of a message, which was published to all who wait
             return
-        told = self._told.pop(queue, {(0, 1)})
+        shards = self._hinted.pop(queue, {(0, 1)})
         with self._hearing, suppress(StoreError):  # time makes up for it
             if not self._closed:
-                calls = [Call("decline", queue, (), *where, reads=True) for where in told]
+                calls = [Call("decline", queue, (), *where, reads=True) for where in shards]
                 self._sender.send(calls, None)
 
     def watch(self, queue: str) -> None:
@@ -164,7 +164,7 @@ class RedisNotifier:
             return end_of(label, moment), 0
         queue, _, place = label.partition("#")
         shard, _, shards = (place or "0/1").partition("/")
-        self._told.setdefault(queue, set()).add((int(shard), int(shards)))
+        self._hinted.setdefault(queue, set()).add((int(shard), int(shards)))
         return queue, int(moment) if kind == "at" else time.time_ns() // 1_000_000 + int(moment)
 
     def _check(self) -> bool:

@@ -24,8 +24,8 @@ def configure(command: cmd.Configure, shards: int) -> Step:
     paused = "" if command.paused is None else int(command.paused)
     rest = (blank(n) for n in (command.history, command.result_ttl, *limits))
     args = (paused, blank(command.keep), command.actor or "", PAUSES, *rest)
-    told = yield from everywhere("configure", command.queue, args, shards)
-    nows, _changes, is_paused, keep, claimable, *numbers = zip(*told, strict=True)
+    answers = yield from everywhere("configure", command.queue, args, shards)
+    nows, _changes, is_paused, keep, claimable, *numbers = zip(*answers, strict=True)
     wake = min((now for now, some in zip(nows, claimable, strict=True) if some), default=None)
     return [Settings(any(is_paused), max(keep), wake, *map(max, numbers))]
 
@@ -34,8 +34,8 @@ def delete(command: cmd.Delete, shards: int) -> Step:
     """Delete a queue if it is empty: first look at all shards, then delete them."""
     existed = False
     for really in (0, 1) if shards > 1 else (1,):
-        told = yield from everywhere("delete", command.queue, (really,), shards)
-        _nows, _changes, there, *parts, kept = zip(*told, strict=True)
+        answers = yield from everywhere("delete", command.queue, (really,), shards)
+        _nows, _changes, there, *parts, kept = zip(*answers, strict=True)
         sizes = Sizes(*map(sum, parts))
         existed = existed or any(there)
         if sizes != Sizes() or sum(kept):

@@ -75,9 +75,9 @@ class ShardMap:
 
     def learn(self, queue: str, shards: int, now: int | None) -> None:
         """Note the number of shards of a queue, unless the shards name another one."""
-        told = self._ask(queue, shards, "", now) if shards > 1 else []
-        self.known[queue] = ShardedQueue(queue, shards, max((n for _, n in told), default=0))
-        found = next((found for found, _ in told if found), shards)
+        known = self._ask(queue, shards, "", now) if shards > 1 else []
+        self.known[queue] = ShardedQueue(queue, shards, max((n for _, n in known), default=0))
+        found = next((found for found, _ in known if found), shards)
         if found != shards:
             self.learn(queue, found, now)
 
@@ -121,8 +121,8 @@ class ShardMap:
         Missing ones are made, as shards of `wanted`, unless it is empty.
         """
         calls = [Call("shards", queue, (wanted,), shard, "") for shard in range(shards)]
-        told = [a for a in self._send(calls, now) if not isinstance(a, StoreError)]
-        return [(found, following) for _now, _change, found, following in told]
+        answers = [a for a in self._send(calls, now) if not isinstance(a, StoreError)]
+        return [(found, following) for _now, _change, found, following in answers]
 
 
 def _is_open(call: Call, answer: object) -> bool:
@@ -174,8 +174,8 @@ class QueueNames:
         Raises:
             StoreError: none of the copies tells them.
         """
-        told = self._each(lambda send, key: read_names(send, key, prefix.encode()))
-        names = sorted(set().union(*told))
+        copies_of = self._each(lambda send, key: read_names(send, key, prefix.encode()))
+        names = sorted(set().union(*copies_of))
         asked = [("HEXISTS", meta_key(name), "token") for name in names]
         there = self._sender.plain_all(asked, hurried=self._clustered)
         if not self._clustered:

@@ -25,20 +25,20 @@ def find(command: Find, shards: int) -> Step:
         args: list[Arg] = [command.max_bytes, *(command.ids[index] for index in lot)]
         calls.append(Call("find", command.queue, args, shard, shards))
     answers = yield calls
-    told: dict[int, tuple[Message | None, int]] = {}
+    found: dict[int, tuple[Message | None, int]] = {}
     for (_, lot), (head, records, leases) in zip(lots, raised(answers), strict=True):
         now = head[0]
         for index, record, lease in zip(lot, records, leases, strict=False):
             id = command.ids[index]
-            told[index] = None, 0
+            found[index] = None, 0
             if record is not None:
                 read = as_message(command.queue, id, record, now, lease=lease)
-                told[index] = read, len(id) + len(record)
+                found[index] = read, len(id) + len(record)
     messages: list[Message | None] = []
     budget = Budget(command.max_bytes)  # each shard has kept to it; together they may have not
     for index in range(len(command.ids)):
-        message, size = told.get(index, (None, 0))
-        if index not in told or (message is not None and not budget.takes(size)):
+        message, size = found.get(index, (None, 0))
+        if index not in found or (message is not None and not budget.takes(size)):
             break
         messages.append(message)
     return [replies.Found(messages)]
@@ -49,7 +49,7 @@ def count(command: Count, shards: int) -> Step:
 
     With `recount` or `stored`, look at each message too.
     """
-    told = yield from everywhere("count", command.queue, (), shards)
+    counts = yield from everywhere("count", command.queue, (), shards)
     strays = stored = 0
     places: dict[int, tuple[int, int]] = dict.fromkeys(range(shards), (1, 0))
     while places and (command.recount or command.stored):
@@ -64,7 +64,7 @@ def count(command: Count, shards: int) -> Step:
             if place is None:
                 del places[shard]
     (_now, _change, *sizes, kept, paused, keep, oldest, astray, flows, history, ttl,
-     limits) = zip(*told, strict=True)  # fmt: skip
+     limits) = zip(*counts, strict=True)  # fmt: skip
     total = replies.Sizes(*map(sum, sizes))
     first = min([moment for moment in oldest if moment is not None], default=None)
     found = dict(zip(LIMITS, limits[0], strict=True))  # a queue of several shards has none
@@ -80,8 +80,8 @@ def count(command: Count, shards: int) -> Step:
 def forecast(command: Forecast, shards: int) -> Step:
     """Count what falls due in each bucket."""
     args = command.bucket, command.buckets
-    told = yield from everywhere("forecast", command.queue, args, shards)
-    _now, _change, starts, overdue, counts, later = zip(*told, strict=True)
+    answers = yield from everywhere("forecast", command.queue, args, shards)
+    _now, _change, starts, overdue, counts, later = zip(*answers, strict=True)
     buckets = [sum(bucket) for bucket in zip(*counts, strict=True)]
     return [replies.Forecasted(min(starts), sum(overdue), buckets, sum(later))]
 
@@ -92,8 +92,8 @@ def explain(command: Explain, shards: int) -> Step:
     home = shard_of(id, shards)
     answers = yield [Call("explain", command.queue, (id,), home, shards)]
     ((head, record, lease),) = raised(answers)
-    now, _change, paused, told, ahead, order, limited = head
-    pauses = [replies.Pause(*pause) for pause in told]
+    now, _change, paused, past, ahead, order, limited = head
+    pauses = [replies.Pause(*pause) for pause in past]
     if paused and not (pauses and pauses[-1].until is None):
         pauses.append(replies.Pause(None))
     if record is None:
@@ -124,14 +124,14 @@ def history(command: History, shards: int) -> Step:
     ((head, text),) = raised(answers)
     now, _change, state, history, result_ttl = head
     try:
-        told = _decode_ends(text or b"\x90")
+        remembered = _decode_ends(text or b"\x90")
         ends = [
             End(
                 how, moment, None if by is False else by, due, attempt, since or None,
                 as_failures(failures) if failures else (),
                 result.encode() if result and moment > now - result_ttl else None,
             )
-            for moment, how, due, attempt, since, by, failures, result in told
+            for moment, how, due, attempt, since, by, failures, result in remembered
             if moment > now - max(history, result_ttl)
         ]  # fmt: skip
     except DAMAGED:

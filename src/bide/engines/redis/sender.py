@@ -14,11 +14,11 @@ from redis.exceptions import BusyLoadingError
 
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.redis.calls import CREATING, Call, load_library, raised
-from bide.engines.redis.carrier import Carrier, Sent
 from bide.engines.redis.connection import Lost, check_layout, is_away
 from bide.engines.redis.faults import Refusal
 from bide.engines.redis.layout import LAYOUT, VERSION, copies, script_keys, slot_of
 from bide.engines.redis.settings import Settings
+from bide.engines.redis.transport import Request, Transport
 from bide.model.errors import StoreUnavailable
 
 FIRST = 2.0
@@ -33,8 +33,8 @@ _HURRIED = ("peek", "claim", "shards")
 _decode = msgspec.msgpack.Decoder().decode
 
 
-class Sender(Carrier):
-    """Sends calls to a store, whatever becomes of connections, servers and slots.
+class Sender(Transport):
+    """Sends calls to a store, also when connections break, and servers or slots change.
 
     Args:
         settings: what the URL says.
@@ -50,15 +50,15 @@ class Sender(Carrier):
         self._lane = lane
         self._lifetime = int(settings.reconnect) + SPARE
         self._numbers = itertools.count(1)
-        self.claims: list[tuple[Call, Sent, Any]] = []
-        """Claims since the engine cleared this, as what they were sent, and what each answered, if
-        that is known: later calls may have taken the place of its reply."""
+        self.claims: list[tuple[Call, Request, Any]] = []
+        """Claims since the engine cleared this, the request of each, and the answer, if it is
+        known: later calls may have taken the place of its reply."""
         self._changes: BoundedDict[tuple[str, int], int] = BoundedDict()
         self.on_lost: Callable[[str, int], None] | None = None
         """Called with a queue and the least number of changes that the store has lost."""
 
     def open(self) -> None:
-        """Seek the store, and check the version of its layout.
+        """Connect to the store, and check the version of its layout.
 
         Raises:
             StoreError: the store cannot be reached, or is not what bide needs.
@@ -86,8 +86,8 @@ class Sender(Carrier):
 
     def plain_all(self, commands: Sequence[Sequence[Any]], *, hurried: bool) -> list[Any]:
         """Send such commands at once, and return what each answered, errors as values."""
-        sent = [Sent(slot_of(each[1]), tuple(each), False, hurried) for each in commands]
-        return self.carry(sent)
+        requests = [Request(slot_of(each[1]), tuple(each), False, hurried) for each in commands]
+        return self.execute(requests)
 
     def send(self, calls: Sequence[Call], now: int | None) -> list[Any]:
         """Send calls, and return what each answered, errors as values.
@@ -96,40 +96,42 @@ class Sender(Carrier):
             calls: those of one shard are carried out in their order.
             now: Unix milliseconds to go by; `None`: the clock of the server.
         """
-        sent = [self._prepare(call, place, now) for place, call in enumerate(calls)]
+        requests = [self._prepare(call, place, now) for place, call in enumerate(calls)]
         claims = [place for place, call in enumerate(calls) if call.script == "claim"]
         if not claims:
-            return self._exchange(calls, sent)
+            return self._exchange(calls, requests)
         first = len(self.claims)
-        self.claims += [(calls[place], sent[place], None) for place in claims]
-        answers = self._exchange(calls, sent)
-        self.claims[first:] = [(calls[place], sent[place], answers[place]) for place in claims]
+        self.claims += [(calls[place], requests[place], None) for place in claims]
+        answers = self._exchange(calls, requests)
+        self.claims[first:] = [(calls[place], requests[place], answers[place]) for place in claims]
         return answers
 
-    def _exchange(self, calls: Sequence[Call], sent: Sequence[Sent]) -> list[Any]:
-        """Send what calls became, and return what each answered."""
+    def _exchange(self, calls: Sequence[Call], requests: Sequence[Request]) -> list[Any]:
+        """Send the requests of calls; return what each answered."""
         only = None if self._settings.wait_replicas else self.nodes.only
-        if only is not None:  # all is well, as mostly
+        if only is not None:  # the usual case: one server, which answers
             try:
-                heard = only.exchange(b"".join([each.packed() for each in sent]), len(sent))
+                answers = only.exchange(
+                    b"".join([each.packed() for each in requests]), len(requests)
+                )
             except Lost as lost:
-                self.lose(only, sent, lost)
+                self.lose(only, requests, lost)
             else:
-                if Refusal not in set(map(type, heard)):
-                    self._replaceable = self._replaceable or any(each.writes for each in sent)
+                if Refusal not in set(map(type, answers)):
+                    self._replaceable = self._replaceable or any(each.writes for each in requests)
                     self._given_up.clear()
-                    return self._see(calls, heard)
-                self.hear(only, sent, heard)
-        return self._see(calls, self.carry(sent))
+                    return self._decoded(calls, answers)
+                self.take(only, requests, answers)
+        return self._decoded(calls, self.execute(requests))
 
-    def again(self, call: Call, sent: Sent) -> Any:
+    def again(self, call: Call, request: Request) -> Any:
         """Send a call again that may have been executed; return what it answered then."""
-        sent.again, sent.done, sent.asking = True, False, None
-        return self._see([call], self.carry([sent]))[0]
+        request.again, request.done, request.asking = True, False, None
+        return self._decoded([call], self.execute([request]))[0]
 
-    def _see(self, calls: Sequence[Call], answers: list[Any]) -> list[Any]:
-        """Decode answers, and see by the numbers of changes whether the store lost some."""
-        told: dict[tuple[str, int], tuple[int, int]] = {}
+    def _decoded(self, calls: Sequence[Call], answers: list[Any]) -> list[Any]:
+        """Return decoded answers; the numbers of changes show whether the store lost some."""
+        changes: dict[tuple[str, int], tuple[int, int]] = {}
         for place, (call, answer) in enumerate(zip(calls, answers, strict=True)):
             if type(answer) is list:
                 head = answer[0] = _decode(answer[0])
@@ -138,19 +140,19 @@ class Sender(Carrier):
             else:  # an error, or nothing
                 continue
             shard = call.queue, call.shard
-            highest, made = told.get(shard, (0, 0))
-            told[shard] = max(head[1], highest), made + (call.script in CREATING)
-        for shard, (change, made) in told.items():
+            highest, made = changes.get(shard, (0, 0))
+            changes[shard] = max(head[1], highest), made + (call.script in CREATING)
+        for shard, (change, made) in changes.items():
             known, self._changes[shard] = self._changes.get(shard, 0), change
             if known and change < known + made and self.on_lost is not None:
                 self.on_lost(shard[0], known + made - change)
         return answers
 
-    def _prepare(self, call: Call, place: int, now: int | None) -> Sent:
+    def _prepare(self, call: Call, place: int, now: int | None) -> Request:
         """Return a call as it is sent, at a place in its pipeline."""
         keys = script_keys(call.queue, self._lane, call.shard)
         writes = call.script in self._library.writing and not call.reads
-        words = (
+        command = (
             "FCALL", self._library.functions[call.script], len(keys.names) + 1, *keys.names,
             keys.replay + b"%d" % place, "" if now is None else now,
             next(self._numbers) if writes else "", self._lifetime,
@@ -158,7 +160,7 @@ class Sender(Carrier):
         )  # fmt: skip
         hurried = call.script == "decline" or (call.shards != 1 and call.script in _HURRIED)
         mark = len(keys.names) + 5 if writes else 0
-        return Sent(keys.slot, words, writes, hurried, mark=mark)
+        return Request(keys.slot, command, writes, hurried, mark=mark)
 
     def _seek(self, deadline: float) -> None:
         """Wait until a server answers."""

@@ -24,12 +24,12 @@ _log = logging.getLogger("bide.redis")
 
 
 class Sentinels:
-    """Those whom one asks for the master of a group.
+    """The sentinels of a group of servers, which name its master.
 
     Args:
         shown: the URL without its passwords.
-        name: what they call the group.
-        addresses: where they are; any that answers will do.
+        name: their name of the group.
+        addresses: their addresses; one that answers is enough.
         kind: the class of connections to them.
         arguments: how to connect to each, but for host and port.
     """
@@ -75,11 +75,11 @@ class Sentinels:
             troubles.append("the master {ip}:{port} is down".format_map(facts))
         if refusal is not None and not newest:
             raise refusal
-        told = "; ".join(troubles)
+        reasons = "; ".join(troubles)
         raise StoreUnavailable(
-            f"{self._shown}: no sentinel names a master ({told}); do the sentinels run, are their "
-            "addresses right, is a fail-over under way, are enough of them left to agree on one?"
-        ) from raised.ConnectionError(told)
+            f"{self._shown}: no sentinel names a master ({reasons}); do the sentinels run, are "
+            "their addresses right, is a fail-over under way, are there enough to agree on one?"
+        ) from raised.ConnectionError(reasons)
 
     def doubt(self) -> None:
         """Prefer another sentinel the next time: the last answer was of no use."""
@@ -109,20 +109,20 @@ class Sentinels:
             The answers of those that know of the last fail-over, why others gave none, and the
             reason as an error for the user, unless it may pass by itself.
         """
-        told: list[dict[str, str]] = []
+        answers: list[dict[str, str]] = []
         troubles: list[str] = []
         refusal: StoreError | None = None
         for shown, client in self._clients:
             try:
-                told.append(self._ask(client))
+                answers.append(self._ask(client))
             except (raised.RedisError, OSError) as error:
                 refusal = refusal or self._refusal(shown, error)
                 troubles.append(f"{shown}: {str(error).rstrip('.')}")
-        epoch = max(map(_epoch, told), default=0)
-        if epoch < self._epoch and len(told) < len(self._clients):
+        epoch = max(map(_epoch, answers), default=0)
+        if epoch < self._epoch and len(answers) < len(self._clients):
             return [], [*troubles, "the others do not know of the last fail-over"], refusal
         self._epoch = epoch  # if all agree on a lower one, they were set up again
-        return [facts for facts in told if _epoch(facts) == epoch], troubles, refusal
+        return [facts for facts in answers if _epoch(facts) == epoch], troubles, refusal
 
     def _ask(self, client: Any) -> dict[str, str]:
         """Return what a sentinel says of the group."""

@@ -8,7 +8,7 @@
 --     delay; behind it, if there is one, < and how long after the first put of the id at most.
 --     An e follows the priority if the message expires
 -- Reply: [now, change, next number, when each message is due, [index, outcome] of each that is not new]
-local ranks, texts, groups, dues, told, left, earliest, stored
+local ranks, texts, groups, dues, outcomes, left, earliest, stored
 local last_plan, due, due_text, priority, died_at, created, group, rank  -- of the message at hand
 local new_created, asked, latest
 
@@ -67,7 +67,7 @@ local function succeed(r, text)
 end
 
 local function add(index, outcome)
-  told[#told + 1] = {index - 1, unpack(outcome)}
+  outcomes[#outcomes + 1] = {index - 1, unpack(outcome)}
 end
 
 local function meet(index, id, known, text)  -- a message that is there
@@ -94,7 +94,7 @@ end
 define('put', {}, {'seq', 'put'}, function()
   last_plan, new_created = nil, format('%013d ', now)
   local total = (#ARGV - 11) / 3
-  ranks, texts, groups, dues, told, left, earliest, stored = {}, {}, {}, {}, {}, {}, nil, 0
+  ranks, texts, groups, dues, outcomes, left, earliest, stored = {}, {}, {}, {}, {}, {}, nil, 0
   make()
   local places, ids, known, seq, new, done = {}, {}, {}, numbers.seq, 0, {}
   read_origin(ARGV[11])
@@ -102,7 +102,7 @@ define('put', {}, {'seq', 'put'}, function()
   for i = 1, total do ids[i] = ARGV[9 + 3 * i] end
   if total > 0 then known = call('HMGET', RECORDS, unpack(ids)) end
   for i = 1, total do
-    local text, told_before = ARGV[10 + 3 * i], #told
+    local text, before = ARGV[10 + 3 * i], #outcomes
     read(ARGV[11 + 3 * i])
     dues[i] = due
     if rows and is_forwarded(i) then
@@ -116,7 +116,7 @@ define('put', {}, {'seq', 'put'}, function()
       store(format('%012x', seq), ids[i], text, new_created)
       seq, new = seq + 1, new + 1
     end
-    if rows and (#told == told_before or told[#told][2]) then done[i] = true end
+    if rows and (#outcomes == before or outcomes[#outcomes][2]) then done[i] = true end
   end
   remember_rows(done)
   advance('seq', int(seq), 'put', int(numbers.put + new))
@@ -125,5 +125,5 @@ define('put', {}, {'seq', 'put'}, function()
   if #groups > 0 then call('ZADD', GROUPS, unpack(groups)) end
   for _, each in ipairs(left) do leave(each[1], each[2]) end
   wake(earliest)
-  return finish(seq, dues, told)
+  return finish(seq, dues, outcomes)
 end)

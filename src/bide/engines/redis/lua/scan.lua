@@ -88,18 +88,18 @@ define('scan', {'no-writes'}, {}, function()
   -- Scans all records by HSCAN. If a page ends within a bucket of the hash, the place names what was
   -- returned of this bucket.
   local function scan_all()
-    local cursor, told = ARGV[14] == '' and '0' or ARGV[14], {}
-    for each in string.gmatch(order, '%x+') do told[each] = true end
+    local cursor, returned = ARGV[14] == '' and '0' or ARGV[14], {}
+    for each in string.gmatch(order, '%x+') do returned[each] = true end
     repeat
       local reply = call('HSCAN', RECORDS, cursor, 'COUNT', 1)  -- of one bucket
       visits = visits + 1
       local mine = {}
-      for each in pairs(told) do mine[#mine + 1] = each end
+      for each in pairs(returned) do mine[#mine + 1] = each end
       for i = 1, #reply[2], 2 do
         local id, text = reply[2][i], reply[2][i + 1]
         local at = match(text, '^(%x+) ') or ''
         if #at ~= ORDER then at = sub(redis.sha1hex(id), 1, ORDER) end  -- it cannot be read
-        if not told[at] then
+        if not returned[at] then
           if not add(id, text, '0', '0') then
             place = {cursor, concat(mine, '-')}
             return
@@ -107,7 +107,7 @@ define('scan', {'no-writes'}, {}, function()
           mine[#mine + 1] = at
         end
       end
-      cursor, told = reply[1], {}
+      cursor, returned = reply[1], {}
       place = {cursor, ''}
     until cursor == '0' or visits >= VISITS
     if cursor == '0' then place = nil end

@@ -1,4 +1,4 @@
-"""Commands on their way: to the server that has their slot, and again if they were lost."""
+"""Send commands to the servers that have their slots, and again if the answer was lost."""
 
 import logging
 import time
@@ -22,11 +22,11 @@ _log = logging.getLogger("bide.redis")
 
 
 @dataclass(slots=True)
-class Sent:
-    """One command on its way."""
+class Request:
+    """A command, and its answer."""
 
     slot: int
-    words: tuple[Arg, ...]
+    command: tuple[Arg, ...]
     writes: bool
     hurried: bool
     """It does not wait for a server that is away."""
@@ -40,18 +40,19 @@ class Sent:
     done: bool = False
     tries: int = 0
     mark: int = 0
-    """The place in `words` of the mark of a call of a script."""
+    """The place in `command` of the mark of a call of a script."""
 
     def packed(self) -> bytes:
         """Return the command as it goes to the server; a second try says so before its mark."""
-        words = self.words
+        command = self.command
         if self.again and self.mark:
-            words = (*words[: self.mark], b"?%d" % int(words[self.mark]), *words[self.mark + 1 :])
-        return pack(words)
+            mark = b"?%d" % int(command[self.mark])
+            command = (*command[: self.mark], mark, *command[self.mark + 1 :])
+        return pack(command)
 
 
-class Carrier:
-    """Carries commands to the servers of a store, until they are done or given up.
+class Transport:
+    """Sends commands to the servers of a store, until they are done or given up.
 
     Args:
         settings: what the URL says.
@@ -67,7 +68,7 @@ class Carrier:
         self.on_loss: Callable[[], None] | None = None
         """Called when a connection was lost, or another server has a slot."""
 
-    def carry(self, sent: Sequence[Sent]) -> list[Any]:
+    def execute(self, requests: Sequence[Request]) -> list[Any]:
         """Send to all servers at once, and again where the answer was lost or the server wrong.
 
         Returns:
@@ -76,30 +77,30 @@ class Carrier:
         deadline: float | None = None
         pause = 0.005
         while True:
-            self._attempt([each for each in sent if not each.done])
-            left = _left(sent)
+            self._attempt([request for request in requests if not request.done])
+            left = _left(requests)
             if not left:
-                return [self._answer(each) for each in sent]
+                return [self._answer(request) for request in requests]
             now = time.monotonic()
             deadline = deadline or now + self._settings.reconnect
             moved = self._refresh()
-            for each in left:
-                each.tries += 1
+            for request in left:
+                request.tries += 1
                 if now > deadline:
-                    self._given_up.add(each.slot)
-                each.done = now > deadline or (
-                    self._is_hopeless(each) and (each.tries > 2 or (each.away and not moved))
+                    self._given_up.add(request.slot)
+                request.done = now > deadline or (
+                    self._gives_up(request) and (request.tries > 2 or (request.away and not moved))
                 )
-            if not moved and any(not each.done and each.asking is None for each in left):
+            if not moved and any(not request.done and request.asking is None for request in left):
                 time.sleep(pause)
                 pause = min(2 * pause, 0.2)
 
-    def _attempt(self, left: Sequence[Sent]) -> None:
+    def _attempt(self, left: Sequence[Request]) -> None:
         """Send commands to the servers that have them, and take in what those answer."""
-        groups: dict[Address, list[Sent]] = {}
-        for each, address in zip(left, self._places(left), strict=True):
+        groups: dict[Address, list[Request]] = {}
+        for request, address in zip(left, self._places(left), strict=True):
             if address is not None:
-                groups.setdefault(address, []).append(each)
+                groups.setdefault(address, []).append(request)
         posted = []
         for address, group in groups.items():
             connection = self._connect(address, group)
@@ -110,57 +111,57 @@ class Carrier:
             if replicas is not None:  # all has been read: connections can be used
                 self._confirm(connection.address, due, replicas)
 
-    def _places(self, sent: Sequence[Sent]) -> list[Address | None]:
+    def _places(self, requests: Sequence[Request]) -> list[Address | None]:
         """Return which server to ask for each, or note why there is none.
 
         If no sentinel names the master, none has one: each would ask the sentinels again.
         """
         places: list[Address | None] = []
         try:
-            for each in sent:
-                places.append(each.asking or self.nodes.owner(each.slot))
+            for request in requests:
+                places.append(request.asking or self.nodes.owner(request.slot))
                 if places[-1] is None:
-                    each.answer = StoreUnavailable(
-                        f"{self._settings.shown}: no node of the cluster has slot {each.slot}: see "
-                        "`redis-cli --cluster check`"
+                    request.answer = StoreUnavailable(
+                        f"{self._settings.shown}: no node of the cluster has slot "
+                        f"{request.slot}: see `redis-cli --cluster check`"
                     )
         except StoreError as error:
             self.nodes.doubt()
-            _fail(sent, error)
-            return [None] * len(sent)
+            _fail(requests, error)
+            return [None] * len(requests)
         return places
 
-    def _connect(self, address: Address, group: Sequence[Sent]) -> Connection | None:
+    def _connect(self, address: Address, group: Sequence[Request]) -> Connection | None:
         """Return a connection, or note why there is none."""
         try:
             connection = self.nodes.connection(address)
         except StoreError as error:
             _fail(group, error)
             return None
-        writes = address in self._short and any(each.writes for each in group)
+        writes = address in self._short and any(request.writes for request in group)
         if writes and (missing := self._missing(connection)):
-            for each in group:
-                if each.writes and not each.again:
-                    each.answer, each.done = missing, True
+            for request in group:
+                if request.writes and not request.again:
+                    request.answer, request.done = missing, True
         return connection
 
-    def _post(self, connection: Connection, group: Sequence[Sent]) -> list[Sent | None]:
+    def _post(self, connection: Connection, group: Sequence[Request]) -> list[Request | None]:
         """Send what a server is asked; return whose answers are due, `None` for ours.
 
         The last one is that to WAIT, if anything has to reach replicas.
         """
-        due: list[Sent | None] = []
+        due: list[Request | None] = []
         packed = []
-        for each in group:
-            if each.done:
+        for request in group:
+            if request.done:
                 continue
-            if each.asking is not None:
+            if request.asking is not None:
                 packed.append(pack(("ASKING",)))
                 due.append(None)
-            packed.append(each.packed())
-            due.append(each)
+            packed.append(request.packed())
+            due.append(request)
         wanted = self._settings.wait_replicas
-        if wanted > 0 and any(each is not None and each.writes for each in due):
+        if wanted > 0 and any(request is not None and request.writes for request in due):
             timeout = self._settings.timeout * 1000
             longest = timeout - max(150, timeout / 10)  # else the server would seem to be silent
             packed.append(pack(("WAIT", wanted, max(1, int(longest)))))
@@ -172,53 +173,57 @@ class Carrier:
             return []
         return due
 
-    def _receive(self, connection: Connection, due: Sequence[Sent | None]) -> Any:
+    def _receive(self, connection: Connection, due: Sequence[Request | None]) -> Any:
         """Read a server's answers; return the number of replicas that have it, if requested."""
         try:
-            told = connection.receive(len(due))
+            answers = connection.receive(len(due))
         except Lost as lost:
             self.lose(connection, due, lost)
             return None
-        self.hear(connection, due, told)
-        return told[-1] if due[-1] is None else None
+        self.take(connection, due, answers)
+        return answers[-1] if due[-1] is None else None
 
-    def hear(self, connection: Connection, due: Sequence[Sent | None], told: Sequence[Any]) -> None:
-        """Take in what a server has answered."""
-        for each, answer in zip(due, told, strict=True):
-            if each is not None:
-                each.answer, each.asking = answer, None
-                self._judge(each, connection)
+    def take(
+        self, connection: Connection, due: Sequence[Request | None], answers: Sequence[Any]
+    ) -> None:
+        """Take in the answers of a server."""
+        for request, answer in zip(due, answers, strict=True):
+            if request is not None:
+                request.answer, request.asking = answer, None
+                self._take_one(request, connection)
 
-    def _judge(self, each: Sent, connection: Connection) -> None:
-        """See whether an answer is one, or says where or when to ask again."""
-        answer = each.answer
+    def _take_one(self, request: Request, connection: Connection) -> None:
+        """Take in an answer, which may say where or when to ask again."""
+        answer = request.answer
         if isinstance(answer, Refusal) and answer.word == "NOFUNCTION":
             self.nodes.lose(connection.address)  # the next connection loads the library
-            each.answer = answer = connection.refusal or answer
+            request.answer = answer = connection.refusal or answer
         if not isinstance(answer, Refusal):
-            each.done = True
-            self._replaceable = self._replaceable or each.writes
-            self._given_up.discard(each.slot)
+            request.done = True
+            self._replaceable = self._replaceable or request.writes
+            self._given_up.discard(request.slot)
             return
         word, text = answer.word, str(answer)
-        _log.debug("slot %d: %s", each.slot, text)
+        _log.debug("slot %d: %s", request.slot, text)
         if word in ("MOVED", "ASK") and self._settings.cluster is not None:
             host, _, port = text.split(" ")[2].rpartition(":")
             to = (host or connection.address[0], int(port))
             if word == "MOVED":
-                self.nodes.moved(each.slot, to)
+                self.nodes.moved(request.slot, to)
             else:
-                each.asking = to
+                request.asking = to
         elif word == "READONLY" and self._replaceable:
             self.nodes.lose(connection.address)
         elif word not in ("TRYAGAIN", "CLUSTERDOWN", "NOFUNCTION") and not passes(answer):
-            each.done = True
-            each.again = each.again and not has_run(answer)  # a script would report its first run
-            self._given_up.discard(each.slot)
+            request.done = True
+            request.again = request.again and not has_run(
+                answer
+            )  # a script would report its first run
+            self._given_up.discard(request.slot)
             if "The user executing the script" in text:  # a function ended halfway: the next
                 self.nodes.lose(connection.address)  # connection sees which rights are missing
 
-    def lose(self, connection: Connection, due: Iterable[Sent | None], lost: Lost) -> None:
+    def lose(self, connection: Connection, due: Iterable[Request | None], lost: Lost) -> None:
         """Note that all that is due was lost with the connection, and is to be sent again."""
         self.nodes.lose(connection.address)
         error = StoreUnavailable(
@@ -226,9 +231,14 @@ class Carrier:
             f"lost ({lost}); is the server running, and has it a replica to take its place?"
         )
         error.__cause__ = lost.__cause__
-        for each in due:
-            if each is not None:
-                each.answer, each.again, each.asking, each.away = error, True, None, False
+        for request in due:
+            if request is not None:
+                request.answer, request.again, request.asking, request.away = (
+                    error,
+                    True,
+                    None,
+                    False,
+                )
         if self.on_loss is not None:
             self.on_loss()
 
@@ -245,24 +255,24 @@ class Carrier:
 
     # Giving up.
 
-    def _is_hopeless(self, each: Sent) -> bool:
-        """Tell whether nothing can do it now, and it is not to wait."""
-        if not each.hurried and each.slot not in self._given_up:
+    def _gives_up(self, request: Request) -> bool:
+        """Tell whether no server can execute it now, and it does not wait."""
+        if not request.hurried and request.slot not in self._given_up:
             return False
-        if not isinstance(each.answer, Refusal):
+        if not isinstance(request.answer, Refusal):
             return True
-        return each.answer.word in ("CLUSTERDOWN", "TRYAGAIN") or passes(each.answer)
+        return request.answer.word in ("CLUSTERDOWN", "TRYAGAIN") or passes(request.answer)
 
-    def _answer(self, each: Sent) -> Any:
+    def _answer(self, request: Request) -> Any:
         """Return an answer, or the error of a command that was not executed, or perhaps not."""
-        answer = each.answer
+        answer = request.answer
         if isinstance(answer, Refusal):
             if answer.word == "SHARDS":
                 answer = ShardMismatch(int(str(answer).split(" ")[1]))
             else:
                 answer = translate(answer, self._settings.shown)
-            answer.__cause__ = each.answer
-        maybe = each.again and each.writes and isinstance(answer, StoreError)
+            answer.__cause__ = request.answer
+        maybe = request.again and request.writes and isinstance(answer, StoreError)
         if maybe and not isinstance(answer, OutcomeUnknown):
             cause = answer
             answer = OutcomeUnknown(
@@ -274,28 +284,29 @@ class Carrier:
 
     # Replicas.
 
-    def _confirm(self, address: Address, due: Iterable[Sent | None], reached: Any) -> None:
+    def _confirm(self, address: Address, due: Iterable[Request | None], reached: Any) -> None:
         """Check that enough replicas have the changes."""
         wanted = self._settings.wait_replicas
         if isinstance(reached, int) and reached >= wanted:
             return
         changed = [
-            each for each in due
-            if each and each.writes and each.done and not isinstance(each.answer, Exception)
+            request for request in due
+            if request and request.writes and request.done
+            and not isinstance(request.answer, Exception)
         ]  # fmt: skip
         if changed:
             self._refresh()
         # One that became a replica no longer waits for its own: another one is the master.
         demoted = isinstance(reached, Refusal) and reached.word == "UNBLOCKED"
         count = reached if isinstance(reached, int) else f"0 ({reached})"
-        for each, place in zip(changed, self._places(changed), strict=True):
-            each.answer = OutcomeUnknown(
+        for request, place in zip(changed, self._places(changed), strict=True):
+            request.answer = OutcomeUnknown(
                 f"{self._settings.shown}: the server has it, but only {count} of the {wanted} "
                 f"replicas that wait_replicas asks for confirmed it in time "
                 f"({shown_address(address)}); a fail-over now may lose it"
             )
             if demoted or place != address:  # another server has taken its place meanwhile
-                each.done, each.again = False, True
+                request.done, request.again = False, True
             else:
                 self._short.add(address)
 
@@ -319,21 +330,21 @@ class Carrier:
         )
 
 
-def _fail(group: Iterable[Sent], error: StoreError) -> None:
+def _fail(group: Iterable[Request], error: StoreError) -> None:
     """Note that there is no connection to a server."""
-    for each in group:
-        each.answer, each.asking, each.away = error, None, True
-        each.done = not is_away(error)
+    for request in group:
+        request.answer, request.asking, request.away = error, None, True
+        request.done = not is_away(error)
 
 
-def _left(sent: Sequence[Sent]) -> list[Sent]:
+def _left(requests: Sequence[Request]) -> list[Request]:
     """Return commands that are not done; give up refused ones that others have overtaken."""
-    left: list[Sent] = []
+    left: list[Request] = []
     done_behind: set[int] = set()
-    for each in reversed(sent):
-        each.done = each.done or (each.slot in done_behind and passes(each.answer))
-        if each.done:
-            done_behind.add(each.slot)
+    for request in reversed(requests):
+        request.done = request.done or (request.slot in done_behind and passes(request.answer))
+        if request.done:
+            done_behind.add(request.slot)
         else:
-            left.append(each)
+            left.append(request)
     return left
