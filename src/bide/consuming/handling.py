@@ -23,7 +23,7 @@ class Handling(Delivery):
     """
 
     __slots__ = (
-        "_event", "arrived", "asked", "began", "error", "expires", "freed", "given", "gone",
+        "_event", "arrived", "asked", "began", "expires", "freed", "given", "gone",
         "handler", "keeps_result", "outcome", "result", "returned", "state", "task",
         "timed_out", "timer", "took", "warning",
     )  # fmt: skip
@@ -64,10 +64,8 @@ class Handling(Delivery):
         self.outcome = ""
         """How its message was settled, in one word of `tally.OUTCOMES`, once it was."""
         self.timed_out = False
-        self.task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[BaseException | None] | None = None
         """The task that runs it on the loop."""
-        self.error: BaseException | None = None
-        """What its task has raised, until the consumer has taken it."""
         self.timer: Timer | None = None
         self.warning: Timer | None = None
         """Logs that it takes long."""

@@ -174,10 +174,6 @@ def _failed(span: "Span", name: str) -> None:
     span.set_status(StatusCode.ERROR, name)
 
 
-NEVER_BEGAN = asyncio.CancelledError()
-"""The error of a task that was cancelled before its first step."""
-
-
 class Run:
     """Runs deliveries through the middleware to their handlers.
 
@@ -203,7 +199,6 @@ class Run:
         if not one.handler.is_async and not self._around and before is None:
             self._threads.call(one, context, self._ended)
             return
-        one.error = NEVER_BEGAN
         # Not by the loop's factory: an app may have set one that starts tasks eagerly.
         one.task = asyncio.Task(self._attend(one, before), loop=self._loop, context=context)
         one.task.add_done_callback(partial(self._finish, one))
@@ -212,15 +207,17 @@ class Run:
         """End the threads that are idle; the others end with their handlers."""
         self._threads.close()
 
-    async def _attend(self, one: Handling, before: Callable[[], Awaitable[None]] | None) -> None:
-        """Run a handler, and keep what it raised, whatever that is."""
+    async def _attend(
+        self, one: Handling, before: Callable[[], Awaitable[None]] | None
+    ) -> BaseException | None:
+        """Run a handler, and return what it raised, whatever that is."""
         try:
             if before is not None:
                 await before()
             await self._through(one, 0)
-            one.error = None
-        except BaseException as raised:  # noqa: BLE001
-            one.error = raised
+        except BaseException as error:  # noqa: BLE001
+            return error
+        return None
 
     async def _through(self, one: Handling, depth: int) -> None:
         """Run the middleware from a depth on, and the handler inside."""
@@ -244,6 +241,7 @@ class Run:
         if (error := await over) is not None:
             raise error
 
-    def _finish(self, one: Handling, task: "asyncio.Task[None]") -> None:
-        error, one.error, one.task = one.error, None, None  # an error refers to its delivery
-        self._ended(one, error)
+    def _finish(self, one: Handling, task: "asyncio.Task[BaseException | None]") -> None:
+        one.task = None
+        # It is cancelled only before its first step: then it raises that itself.
+        self._ended(one, asyncio.CancelledError() if task.cancelled() else task.result())
