@@ -225,8 +225,6 @@ def test_what_has_outstayed_its_time_is_held_while_it_cleans_up() -> None:
     one = handling(expires=5.0)
     one.timed_out = True
     assert settling.to_extend([one], 0.0, 10.0) == [one]
-    assert settling.lapsed([one], 5.0) == [one]
-    assert settling.lapsed([one], 4.9) == []
 
 
 class Amount(bide.Bury):

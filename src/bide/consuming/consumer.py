@@ -140,8 +140,8 @@ class Consumer(Claimer):
         """Give up leases that are over, also while the store leaves an extension unanswered."""
         while True:
             now = self._clock.monotonic()
-            over = settling.lapsed(self._held(), now)
-            self._lose(over, "it could not be extended in time")
+            lapsed = [one for one in self._held() if one.expires <= now]
+            self._lose(lapsed, "it could not be extended in time")
             ends = [one.expires for one in self._held()]
             await sleep(self._clock, min(ends, default=now + self._lease) - now)
 
@@ -220,9 +220,11 @@ class Consumer(Claimer):
 
     # One delivery.
 
-    def judge(self, one: Handling, error: BaseException) -> Verdict | None:
-        """Return how to settle a message whose handler raised; `None` leaves it to `settling`."""
-        return None
+    def judge(self, one: Handling, error: BaseException) -> Verdict:
+        """Return how to settle a message whose handler raised."""
+        if self._leaving and isinstance(error, asyncio.CancelledError) and not one.timed_out:
+            return settling.RELEASE
+        return settling.judge_delivery(one, error, self._chance())
 
     def start(self, reply: Claimed) -> None:
         """Start claimed messages while places are free; the rest waits."""
@@ -236,17 +238,17 @@ class Consumer(Claimer):
             self.tally.ended("dead", len(reply.died))
         token, claimed, expires, state = reply.token, reply.now, now + self._lease, self._state
         asked = self._asked
+        self._settling.keeps_results = reply.results
         queue_handlers = self.queue_handlers
         for message, freed in zip(reply.messages, reply.freed or repeat(0), strict=False):
             handler = queue_handlers.of(message)
             one = Handling(message, token, claimed, handler or queue_handlers.any, state)
             one.asked, one.arrived, one.expires, one.freed = asked, now, expires, freed
-            one.keeps_result = reply.results
             if message.failures and not self._may_begin(one, now):
                 continue
             if handler is None:
                 self._crash_isolation.left(one)
-                self._settling.add(one, self._judge(one, queue_handlers.no_such_job(message)))
+                self._settling.add(one, self.judge(one, queue_handlers.no_such_job(message)))
             elif len(self.running) < queue_handlers.concurrency:
                 self._begin(one, now)
             else:
@@ -281,14 +283,14 @@ class Consumer(Claimer):
         self.running[one] = None
         if handler.timeout is not None:
             late = partial(self._out_of_time, one)
-            one.timer = self._clock.call_later(self._loop, handler.timeout, late)
+            one.timers += (self._clock.call_later(self._loop, handler.timeout, late),)
         if handler.warn_after is not None:
             warn = partial(
                 delivery_log.tell, logging.WARNING, one, "running",
                 "%s has run for %s, and goes on",
                 handler.name, format_duration(handler.warn_after * 1000),
             )  # fmt: skip
-            one.warning = self._clock.call_later(self._loop, handler.warn_after, warn)
+            one.timers += (self._clock.call_later(self._loop, handler.warn_after, warn),)
         self._run.start(one, self._crash_isolation.before(one))
 
     def _wait(self, seconds: float) -> None:
@@ -322,23 +324,17 @@ class Consumer(Claimer):
         self.tally.duration.observe(took)
         if self._prefetch.waiting:
             self._begin(self._prefetch.waiting.popleft(), now)
-        one.stop_timers()
+        for timer in one.timers:
+            timer.cancel()
         if one.gone:
             how = one.handler.name, "well" if error is None else type(error).__name__
             text = "%s has ended (%s), which no longer counts"
             delivery_log.tell(logging.INFO, one, "late", text, *how)
             self._settling.look()
         else:
-            verdict = settling.ACK if error is None else self._judge(one, error)
+            verdict = settling.ACK if error is None else self.judge(one, error)
             self._settling.add(one, verdict)
         self._vacancy.set()
-
-    def _judge(self, one: Handling, error: BaseException) -> Verdict:
-        if (verdict := self.judge(one, error)) is not None:
-            return verdict
-        if self._leaving and isinstance(error, asyncio.CancelledError) and not one.timed_out:
-            return settling.RELEASE
-        return settling.judge_delivery(one, error, self._chance())
 
     def _out_of_time(self, one: Handling) -> None:
         if one.gone or one not in self.running:
@@ -347,7 +343,7 @@ class Consumer(Claimer):
         if one.handler.is_async:
             one.cancel()
             late = partial(self._run_away, one)
-            one.timer = self._clock.call_later(self._loop, CLEANUP, late)
+            one.timers += (self._clock.call_later(self._loop, CLEANUP, late),)
         else:
             self._run_away(one)
 

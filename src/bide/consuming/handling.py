@@ -24,8 +24,8 @@ class Handling(Delivery):
 
     __slots__ = (
         "_event", "arrived", "asked", "began", "expires", "freed", "given", "gone",
-        "handler", "keeps_result", "outcome", "result", "returned", "state", "task",
-        "timed_out", "timer", "took", "warning",
+        "handler", "outcome", "result", "returned", "state", "task",
+        "timed_out", "timers", "took",
     )  # fmt: skip
 
     def __init__(
@@ -51,8 +51,6 @@ class Handling(Delivery):
         """When the lease ends as far as the worker knows, by the monotonic clock."""
         self.freed = 0
         """When the limits of its queue last let it go, in Unix milliseconds; 0: none held it."""
-        self.keeps_result = False
-        """Whether its queue remembers the results of messages."""
         self.returned: Any = None
         """What its handler has returned."""
         self.result: bytes | None = None
@@ -66,9 +64,8 @@ class Handling(Delivery):
         self.timed_out = False
         self.task: asyncio.Task[BaseException | None] | None = None
         """The task that runs it on the loop."""
-        self.timer: Timer | None = None
-        self.warning: Timer | None = None
-        """Logs that it takes long."""
+        self.timers: tuple[Timer, ...] = ()
+        """Cancelled at its end."""
         self._event: threading.Event | None = None
 
     def __str__(self) -> str:
@@ -106,13 +103,6 @@ class Handling(Delivery):
         if self._event is not None:
             self._event.set()
         self.cancel()
-
-    def stop_timers(self) -> None:
-        """Cancel its timers, at its end."""
-        if self.timer is not None:
-            self.timer.cancel()
-        if self.warning is not None:
-            self.warning.cancel()
 
     def cancel(self) -> None:
         """Interrupt an async handler; a plain one continues."""

@@ -67,11 +67,6 @@ def to_extend(held: Iterable[Handling], now: float, beat: float) -> list[Handlin
     return [one for one in held if one.expires - now <= 2 * beat]
 
 
-def lapsed(held: Iterable[Handling], now: float) -> list[Handling]:
-    """Return the deliveries whose lease has expired."""
-    return [one for one in held if one.expires <= now]
-
-
 def judge(message: Message, error: BaseException, retry: Backoff, chance: float) -> Verdict:
     """Return how to settle a message whose handler raised.
 
@@ -192,6 +187,8 @@ class Settling:
     def __init__(
         self, queue: str, store_client: StoreClient, told: Callable[[Pairs, list[Outcome]], None]
     ) -> None:
+        self.keeps_results = False
+        """Whether the queue remembers results, as the last claim said."""
         self._queue = queue
         self._store_client = store_client
         self._told = told
@@ -206,8 +203,8 @@ class Settling:
 
     def add(self, one: Handling, verdict: Verdict) -> None:
         """Settle a message with the next batch."""
-        if one.returned is not None:
-            keep_result(one)
+        if self.keeps_results and one.returned is not None:
+            _encode_result(one)
         self._pairs.append((one, verdict))
         self._news.set()
 
@@ -234,16 +231,10 @@ class Settling:
             self._news.set()
 
 
-def keep_result(one: Handling) -> None:
-    """Encode what a handler has returned, if its queue remembers results.
-
-    A message whose result cannot be stored is acked without one.
-    """
-    returned, one.returned = one.returned, None
-    if not one.keeps_result:
-        return
+def _encode_result(one: Handling) -> None:
+    """Encode what a handler has returned; one that cannot be stored is left out of the ack."""
     try:
-        one.result = encode_result(returned)
+        one.result = encode_result(one.returned)
     except Exception as error:  # noqa: BLE001  (code of a user's class, such as a property)
         delivery_log.tell(
             logging.ERROR, one, "result", "%s returned what cannot be kept as its result: %s",

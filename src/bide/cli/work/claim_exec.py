@@ -113,7 +113,7 @@ class CommandConsumer(Consumer):
             return reply
         return await self._store_client.once(Claimed, command, self, self._patience)
 
-    def judge(self, one: Handling, error: BaseException) -> Verdict | None:
+    def judge(self, one: Handling, error: BaseException) -> Verdict:
         """Retry a message whose command failed; release one whose command could not start."""
         if isinstance(error, CommandFailed):
             return Verdict("retry", self._retry, str(error))

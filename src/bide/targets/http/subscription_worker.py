@@ -209,7 +209,7 @@ class SubscriptionWorker(Consumer):
         if not answer.good:
             raise Failed(answer, probe=probe)
 
-    def judge(self, one: Handling, error: BaseException) -> Verdict | None:
+    def judge(self, one: Handling, error: BaseException) -> Verdict:
         """Return how to settle a message by what the receiver answered."""
         match error:
             case Failed():
@@ -223,7 +223,7 @@ class SubscriptionWorker(Consumer):
             case asyncio.CancelledError():
                 return RELEASE
             case _:
-                return None
+                return super().judge(one, error)
         retry = one.handler.retry
         is_open = self.circuit.since is not None
         return verdict(one.message, answer, retry, random.random(), is_open=is_open, probe=probe)
