@@ -3,7 +3,7 @@
 import inspect
 import types
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -104,45 +104,15 @@ class Handler:
 
     name: str
     """Its name in logs: `module.function`."""
-    function: Callable[..., Any]
+    call: Callable[[Handling], Any]
+    """Decodes the body and calls the function; an async one returns an awaitable. Raises `Unfit` if
+    the body does not fit the type that the function takes."""
     is_async: bool
-    decode: Decode | None = None
-    """Decodes the body; `None` if the function does not take it."""
-    order: str = "d"
-    """Which arguments it takes: "b", "bd", "db", "d" or none, for body and delivery."""
     timeout: float | None = None
     """In seconds."""
     warn_after: float | None = None
     """Seconds after which a warning says that a delivery still runs."""
     retry: Backoff = field(default_factory=Backoff)
-    still_wanted: Callable[[Any, Handling], Any] | None = None
-
-    def call(self, one: Handling) -> Any:
-        """Decode the body and call the function; an async function returns an awaitable.
-
-        Raises:
-            Unfit: the body does not fit the type that the function takes.
-        """
-        if self.decode is None:
-            return self.function(*_arguments(self.order, None, one))
-        body = self.decode(one)
-        arguments = _arguments(self.order, body, one)
-        if self.still_wanted is not None:
-            wanted = self.still_wanted(body, one)
-            if self.is_async:
-                return self._if(wanted, arguments)
-            if not done(wanted, "still_wanted of " + self.name):
-                raise Unwanted
-        return self.function(*arguments)
-
-    def run_by(self, function: Callable[[Handling], Any]) -> "Handler":
-        """Return a handler in whose place another function runs, which calls this one."""
-        return replace(self, function=function, decode=None, order="d", still_wanted=None)
-
-    async def _if(self, wanted: Awaitable[Any], arguments: tuple[Any, ...]) -> Any:
-        if not await wanted:
-            raise Unwanted
-        return await self.function(*arguments)
 
 
 def make_handler(
@@ -154,6 +124,7 @@ def make_handler(
     warn_after: Duration | None = None,
     signatures: str = SIGNATURES,
     optional: bool = False,
+    decode: Decode | None = None,
 ) -> Handler:
     """Return the handler of a function.
 
@@ -166,13 +137,18 @@ def make_handler(
         warn_after: how long a delivery may take before a warning is logged.
         signatures: what the function may take, in words, for errors.
         optional: whether it may take nothing.
+        decode: decodes the body; by default by the annotation.
 
     Raises:
         InvalidArgument: it takes anything but a body and a delivery, or a setting is not valid.
     """
     name, order, kind = _taken(function, "a handler", signatures, body, optional)
     is_async = _is_async(function)
-    wanted = None
+    body_of = decode or (decoder(kind, name) if "b" in order else lambda _: None)
+
+    def call(one: Handling) -> Any:
+        return function(*_arguments(order, body_of(one), one))
+
     if still_wanted is not None:
         _, asked, _ = _taken(still_wanted, f"still_wanted of {name}", WANTED)
         if _is_async(still_wanted) != is_async:
@@ -185,13 +161,23 @@ def make_handler(
                 f"{name} has still_wanted=, which checks the body, but takes no body; add one"
             )
 
-        def wanted(body: Any, one: Handling) -> Any:
-            return still_wanted(*_arguments(asked, body, one))
+        def call_if_wanted(one: Handling) -> Any:
+            body = body_of(one)
+            if not done(still_wanted(*_arguments(asked, body, one)), "still_wanted of " + name):
+                raise Unwanted
+            return function(*_arguments(order, body, one))
 
-    decode = decoder(kind, name) if "b" in order else None
-    seconds, backoff = seconds_of(timeout), checked_retry(retry) or Backoff()
-    warning = seconds_of(warn_after, "warn_after")
-    return Handler(name, function, is_async, decode, order, seconds, warning, backoff, wanted)
+        async def await_if_wanted(one: Handling) -> Any:
+            body = body_of(one)
+            if not await still_wanted(*_arguments(asked, body, one)):
+                raise Unwanted
+            return await function(*_arguments(order, body, one))
+
+        call = await_if_wanted if is_async else call_if_wanted
+    return Handler(
+        name, call, is_async, seconds_of(timeout), seconds_of(warn_after, "warn_after"),
+        checked_retry(retry) or Backoff(),
+    )  # fmt: skip
 
 
 def _arguments(order: str, body: Any, one: Handling) -> tuple[Any, ...]:

@@ -44,4 +44,4 @@ class ContextApp(App):
             async with self._loop_context():
                 return await handler.call(one)
 
-        return handler.run_by(on_loop if handler.is_async else in_thread)
+        return replace(handler, call=on_loop if handler.is_async else in_thread)

@@ -162,4 +162,4 @@ def _in_test_thread(handler: Handler) -> Handler:
         result = await sync_to_async(handler.call, thread_sensitive=True)(one)
         return done(result, handler.name)
 
-    return replace(handler.run_by(call), is_async=True)
+    return replace(handler, call=call, is_async=True)

@@ -184,10 +184,11 @@ class Periodic:
         policy = check_missed(missed)
 
         def register(function: F) -> F:
-            handler = make_handler(function, timeout, retry, signatures=TAKEN, optional=True)
+            handler = make_handler(
+                function, timeout, retry, signatures=TAKEN, optional=True,
+                decode=attrgetter("given"),
+            )  # fmt: skip
             self._check_free(check_queue(queue), "a schedule needs a queue of its own")
-            if handler.decode is not None:
-                handler = replace(handler, decode=attrgetter("given"))
             schedule = Schedule(queue, handler.name, rule, policy, late, handler.retry.attempts)
             self._queue_handlers[queue] = QueueHandlers(
                 queue, lease_of(lease), 1, {None: handler}, partial(ScheduleTicks, schedule)
