@@ -2,12 +2,8 @@
 
 import asyncio
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 import bide
-from bide.consuming.late_causes import GATHER, LateCauses, Waited, causes_of
+from bide.consuming.late_causes import GATHER
 from bide.model.commands import Configure, Scan
 from bide.observing.heartbeat import QUEUE, Report
 from bide.observing.workers import Seen, gaps_before, seen_of
@@ -154,15 +150,3 @@ def test_the_gaps_are_those_that_other_processes_leave() -> None:
     assert gaps_before(["other"], [dead], 900)["other"] == [(0, 900)]
     assert seen_of(dead.report, 50_000, 20_000).until == alive
     assert seen_of(dead.report, 50_000, 60_000).until == 30_000
-
-
-@given(st.lists(st.integers(0, 400), min_size=5, max_size=5), st.integers(0, 400))
-def test_the_short_way_finds_the_same(moments: list[int], asked: int) -> None:
-    due, claimed, began, pause, _ = sorted(moments)
-    late = LateCauses("q", None)  # type: ignore[arg-type]
-    late._pauses = [(0, min(pause, due))]
-    waited = Waited(due, due, min(asked, claimed), claimed, began)
-    late._waited.append(waited)
-    late._find()
-    found = {cause: times[0] * 1000 for cause, times in late._found.items() if times}
-    assert found == pytest.approx(causes_of(waited, late._pauses))

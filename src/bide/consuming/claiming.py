@@ -111,7 +111,7 @@ class Claimer(ABC):
         self._recalled = False
         self._limited = False  # whether the last claim found a limited queue
         self._asked = 0.0  # when the last claim began, by the monotonic clock
-        self._vacancy = asyncio.Event()  # set when a place has become free
+        self._changed = asyncio.Event()  # set when deliveries have ended or were settled
 
     def room(self) -> tuple[int, float | None]:
         """Return how many messages to claim now, and if none, how many seconds to wait.
@@ -140,11 +140,11 @@ class Claimer(ABC):
             self._recalled = False
             room, pause = self.room()
             if not room:
-                self._vacancy.clear()
+                self._changed.clear()
                 if pause is None:
-                    await self._vacancy.wait()
+                    await self._changed.wait()
                 else:
-                    await first_of(self._vacancy.wait(), sleep(self._clock, max(0.0, pause)))
+                    await first_of(self._changed.wait(), sleep(self._clock, max(0.0, pause)))
             elif (reply := await self.claimed(room)) is not None:
                 admitted = False
                 try:
@@ -164,7 +164,7 @@ class Claimer(ABC):
     def recall(self) -> None:
         """End the waiting claim, and look again how many messages to claim."""
         self._recalled = True
-        self._vacancy.set()
+        self._changed.set()
         if self._claim is not None:
             self._claim.cancel()
 

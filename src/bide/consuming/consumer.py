@@ -75,10 +75,9 @@ class Consumer(Claimer):
         self._summary = delivery_log.Summary(queue_handlers.queue, store_client.clock.monotonic())
         self._run = Run(around, queue_handlers.concurrency, self._ended)
         self._lease = queue_handlers.lease / 1000
-        self._settling = Settling(queue_handlers.queue, store_client, self._tell)
+        self._settling = Settling(queue_handlers.queue, store_client)
         self.late_causes = LateCauses(queue_handlers.queue, store_client)
         self._timer: Timer | None = None
-        self._quiet = asyncio.Event()
         self._leaving = False
         self._chance = random.random
 
@@ -108,9 +107,9 @@ class Consumer(Claimer):
     async def settle(self) -> None:
         """Settle messages in batches: all that ended since the last batch."""
         while True:
-            await self._settling.tell_all()
-            if self.quiet:
-                self._quiet.set()
+            for pairs, outcomes in await self._settling.settle_all():
+                self._tell(pairs, outcomes)
+            self._changed.set()
 
     async def beat(self) -> None:
         """Extend the leases of running messages, one command a beat; give up lost leases."""
@@ -200,8 +199,8 @@ class Consumer(Claimer):
     async def until_quiet(self) -> None:
         """Wait until all messages are settled. Cancel `claim` first."""
         while not self.quiet:
-            self._quiet.clear()
-            await self._quiet.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
     def hand_back(self, *, interrupt: bool = True) -> None:
         """Release the messages of handlers that run; the attempt does not count.
@@ -216,7 +215,7 @@ class Consumer(Claimer):
             else:
                 one.lose()
                 self._settling.add(one, settling.RELEASE)
-        self._settling.look()
+        self._changed.set()
 
     # One delivery.
 
@@ -310,8 +309,7 @@ class Consumer(Claimer):
         for one in unstarted:
             self._crash_isolation.left(one)
             self._settling.add(one, settling.RELEASE)
-        self._settling.look()
-        self._vacancy.set()
+        self._changed.set()
 
     def _ended(self, one: Handling, error: BaseException | None) -> None:
         """Settle a delivery whose handler has returned or raised."""
@@ -330,11 +328,10 @@ class Consumer(Claimer):
             how = one.handler.name, "well" if error is None else type(error).__name__
             text = "%s has ended (%s), which no longer counts"
             delivery_log.tell(logging.INFO, one, "late", text, *how)
-            self._settling.look()
         else:
             verdict = settling.ACK if error is None else self.judge(one, error)
             self._settling.add(one, verdict)
-        self._vacancy.set()
+        self._changed.set()
 
     def _out_of_time(self, one: Handling) -> None:
         if one.gone or one not in self.running:

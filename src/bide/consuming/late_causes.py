@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from bide.clock import sleep
@@ -12,16 +13,6 @@ from bide.model.errors import StoreError
 from bide.model.replies import Explained, expect
 from bide.observing.tally import Histogram, Tally
 from bide.observing.workers import Span
-
-CAUSES = ("paused", "limit", "no-worker", "retry", "backlog", "timer")
-"""The causes, in the order in which they claim a millisecond:
-
-- paused: the queue was paused;
-- limit: a limit of the queue held the message back;
-- no-worker: no worker process served the queue;
-- retry: an earlier attempt, or the delay after it;
-- backlog: the worker was busy with other messages;
-- timer: all that is left, such as the time to wake the worker and to fetch the message."""
 
 
 class Waited(NamedTuple):
@@ -44,7 +35,16 @@ class Waited(NamedTuple):
 def causes_of(
     waited: Waited, pauses: Iterable[Span] = (), unserved: Iterable[Span] = ()
 ) -> dict[str, float]:
-    """Return how many milliseconds have which cause; those with none are left out.
+    """Return how many milliseconds have which cause; causes of none are left out.
+
+    A millisecond has the first cause that applies:
+
+    - paused: the queue was paused;
+    - limit: a limit of the queue held the message back;
+    - no-worker: no worker process served the queue;
+    - retry: an earlier attempt, or the delay after it;
+    - backlog: the worker was busy with other messages;
+    - timer: all that is left, such as the time to wake the worker and to fetch the message.
 
     Args:
         waited: how the message waited.
@@ -52,43 +52,39 @@ def causes_of(
         unserved: when no worker served it.
 
     Example:
-        >>> causes_of(Waited(0, 0, 70, 71, 80), pauses=[(10, 30)], unserved=[(20, 50)])
-        {'paused': 20, 'no-worker': 20, 'backlog': 39, 'timer': 1}
+        >>> causes_of(Waited(0, 0, 70, 71, 80), pauses=[(0, 30)], unserved=[(20, 50)])
+        {'paused': 30, 'no-worker': 20, 'backlog': 29, 'timer': 1}
     """
-    free: list[Span] = [(waited.due, waited.began)] if waited.began > waited.due else []
+    spans: list[tuple[str, float, float]] = [
+        *(("paused", *span) for span in pauses),
+        ("limit", waited.retried, waited.freed),
+        *(("no-worker", *span) for span in unserved),
+        ("retry", waited.due, waited.retried),
+        ("backlog", waited.due, waited.asked),
+        ("backlog", waited.claimed, waited.began),
+        ("timer", waited.due, waited.began),
+    ]
+    ends = {end for _, *both in spans for end in both if waited.due <= end <= waited.began}
     found: dict[str, float] = {}
-    parts: Sequence[tuple[str, Iterable[Span]]] = (
-        ("paused", pauses),
-        ("limit", [(waited.retried, waited.freed)]),
-        ("no-worker", unserved),
-        ("retry", [(waited.due, waited.retried)]),
-        ("backlog", [(waited.due, waited.asked), (waited.claimed, waited.began)]),
-    )
-    for cause, spans in parts:
-        before = _length(free)
-        for span in spans:
-            free = _without(free, span)
-        if taken := before - _length(free):
-            found[cause] = taken
-    if left := _length(free):
-        found["timer"] = left
+    for start, end in pairwise(sorted(ends)):
+        cause = next(cause for cause, first, last in spans if first <= start and end <= last)
+        found[cause] = found.get(cause, 0) + end - start
     return found
 
 
-def _length(spans: Iterable[Span]) -> float:
-    return sum(end - start for start, end in spans)
-
-
-def _without(spans: Iterable[Span], taken: Span) -> list[Span]:
-    """Return what is left of spans without another one."""
-    first, last = taken
-    left: list[Span] = []
-    for start, end in spans:
-        if start < min(end, first):
-            left.append((start, min(end, first)))
-        if max(start, last) < end:
-            left.append((max(start, last), end))
-    return left if first < last else list(spans)
+def _waited(one: Handling) -> Waited:
+    message, claimed = one.message, one.claimed
+    retried = message.due
+    if message.failures:
+        retried = min(max(retried, message.failures[-1].moment), claimed)
+    return Waited(
+        message.due if message.planned is None else message.planned,
+        retried,
+        claimed - (one.arrived - one.asked) * 1000,
+        claimed,
+        claimed + (one.began - one.arrived) * 1000,
+        one.freed,
+    )
 
 
 PROMPT = 0.05
@@ -118,7 +114,7 @@ class LateCauses:
         self._store_client = store_client
         self.begun: list[Handling] = []
         """Deliveries whose handlers were started; `add_to` looks at all of them together."""
-        self._waited: list[tuple[float, ...]] = []
+        self._waited: list[Waited] = []
         self._found: dict[str, list[float]] = {}
         self._pauses: list[Span] = []
         self._late = asyncio.Event()
@@ -134,24 +130,13 @@ class LateCauses:
 
     def add_to(self, tally: Tally) -> None:
         """Add how late deliveries began, and what was found to be the cause."""
-        lateness: list[float] = []
+        lateness = [one.lateness for one in self.begun]
         timer = self._found.setdefault("timer", [])
-        for one in self.begun:
-            message, claimed = one.message, one.claimed
-            due, ran = message.due, one.began - one.arrived
-            late = (claimed - due) / 1000 + ran
-            lateness.append(late)
-            planned = message.planned
-            if planned is None and late <= PROMPT:
+        for one, late in zip(self.begun, lateness, strict=True):
+            if one.message.planned is None and late <= PROMPT:
                 timer.append(late)
-                continue
-            failures = message.failures
-            retried = min(max(due, failures[-1].moment), claimed) if failures else due
-            self._waited.append(
-                (due if planned is None else planned, retried,
-                 claimed - (one.arrived - one.asked) * 1000, claimed, claimed + ran * 1000,
-                 one.freed)
-            )  # fmt: skip
+            else:
+                self._waited.append(_waited(one))
         self.begun.clear()
         if self._waited:
             self._late.set()
@@ -174,19 +159,7 @@ class LateCauses:
         ]
 
     def _find(self) -> None:
-        backlog = self._found.setdefault("backlog", [])
-        timer = self._found.setdefault("timer", [])
-        over = max((end for _, end in (*self._pauses, *self.unserved)), default=0.0)
         for waited in self._waited:
-            due, retried, asked, claimed, began, freed = waited
-            # In a backlog all are like this.
-            if retried <= due and freed <= due and over <= due <= claimed:
-                asked = due if asked < due else claimed if asked > claimed else asked
-                if busy := asked - due + began - claimed:
-                    backlog.append(busy / 1000)
-                if asked < claimed:
-                    timer.append((claimed - asked) / 1000)
-                continue
-            for cause, ms in causes_of(Waited(*waited), self._pauses, self.unserved).items():
+            for cause, ms in causes_of(waited, self._pauses, self.unserved).items():
                 self._found.setdefault(cause, []).append(ms / 1000)
         self._waited.clear()

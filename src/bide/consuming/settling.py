@@ -6,7 +6,7 @@ Only `Settling` waits and uses the store.
 import asyncio
 import logging
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -181,25 +181,21 @@ class Settling:
     Args:
         queue: its name.
         store_client: runs its commands on the store.
-        told: called with the deliveries of a batch and the outcomes from the store.
     """
 
-    def __init__(
-        self, queue: str, store_client: StoreClient, told: Callable[[Pairs, list[Outcome]], None]
-    ) -> None:
+    def __init__(self, queue: str, store_client: StoreClient) -> None:
         self.keeps_results = False
         """Whether the queue remembers results, as the last claim said."""
         self._queue = queue
         self._store_client = store_client
-        self._told = told
         self._pairs: Pairs = []
-        self._telling = False
+        self._settling = False
         self._news = asyncio.Event()
 
     @property
     def busy(self) -> bool:
         """Whether the store has not confirmed all outcomes yet."""
-        return self._telling or bool(self._pairs)
+        return self._settling or bool(self._pairs)
 
     def add(self, one: Handling, verdict: Verdict) -> None:
         """Settle a message with the next batch."""
@@ -208,27 +204,22 @@ class Settling:
         self._pairs.append((one, verdict))
         self._news.set()
 
-    def look(self) -> None:
-        """Let `tell_all` return, even without outcomes to send."""
-        self._news.set()
+    async def settle_all(self) -> list[tuple[Pairs, list[Outcome]]]:
+        """Wait for deliveries, and settle them; retry as long as the store is unavailable.
 
-    async def tell_all(self) -> None:
-        """Wait for outcomes, and send them; retry as long as the store is unavailable."""
+        Returns:
+            The deliveries of each command, with the outcomes from the store.
+        """
         await self._news.wait()
         self._news.clear()
-        if not self._pairs:
-            return
-        self._telling = True
+        self._settling = True
         pairs, self._pairs = self._pairs, []
         parts = commands(self._queue, pairs)
         replies = await asyncio.gather(
             *[self._store_client.patiently(Outcomes, command) for command, _ in parts]
         )
-        for (_, those), reply in zip(parts, replies, strict=True):
-            self._told(those, reply.outcomes)
-        self._telling = False
-        if self._pairs:
-            self._news.set()
+        self._settling = False
+        return [(those, reply.outcomes) for (_, those), reply in zip(parts, replies, strict=True)]
 
 
 def _encode_result(one: Handling) -> None:
