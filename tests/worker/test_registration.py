@@ -19,9 +19,6 @@ def bare_plain(app: bide.App) -> Iterator[None]:
     yield
 
 
-async def no_yield(app: bide.App) -> None: ...
-
-
 @contextlib.contextmanager
 def ignores_the_app() -> Iterator[None]:
     yield
@@ -36,9 +33,6 @@ async def good(app: bide.App) -> AsyncIterator[None]:
     ("lifespan", "hint"),
     [
         (3, "must take the app; a lifespan is a function .*: 3 is not a callable object"),
-        (bare_async, "bare_async must be .* @contextlib.asynccontextmanager if it is async$"),
-        (bare_plain, "bare_plain must be .* under @contextlib.contextmanager, or"),
-        (no_yield, "no_yield must be .* yields once"),
         (ignores_the_app, "ignores_the_app must take the app; .*: too many positional"),
         (contextlib.nullcontext(), "a lifespan is a function that takes the app .* is not a call"),
     ],
@@ -59,7 +53,7 @@ def test_a_lifespan_that_can_be_one(lifespan: Any) -> None:
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("wrong", [lambda app: 3, good(bide.App("memory://"))])
+@pytest.mark.parametrize("wrong", [lambda app: 3, bare_async, bare_plain])
 def test_a_lifespan_that_makes_something_else(wrong: Any) -> None:
     app = bide.App("memory://", lifespan=wrong)
 
@@ -91,7 +85,7 @@ def test_middleware_takes_the_delivery_and_what_goes_on(function: Any) -> None:
 def test_middleware_may_have_defaults() -> None:
     app = bide.App("memory://")
     app.middleware(more_with_defaults)
-    assert app.around == (more_with_defaults,)
+    assert app.around == [more_with_defaults]
 
 
 def no_arguments() -> bool:
@@ -122,7 +116,7 @@ def two(body: Any, delivery: bide.Delivery) -> bool:
     ("still_wanted", "hint"),
     [
         (3, r"still_wanted of .*<lambda> must be a function, not a int"),
-        (no_arguments, r"no_arguments takes nothing; still_wanted takes \(body\) or \(body, del"),
+        (no_arguments, r"no_arguments names no parameter .*; still_wanted takes \(body\) or"),
         (three, r"three takes too many arguments; still_wanted takes \(body\) or"),
         (needs_more, "needs_more needs more=, which bide does not pass"),
         (yields, "yields is a generator: calling it runs nothing; remove the yield"),

@@ -208,10 +208,9 @@ def _taken(
         parameters = inspect.signature(function).parameters.values()
     except ValueError:  # a function written in C may have no signature
         return name, "b", kind
-    order, stars = "", []
+    order = ""
     for parameter in parameters:
         if parameter.kind is parameter.VAR_POSITIONAL or parameter.kind is parameter.VAR_KEYWORD:
-            stars.append(str(parameter).partition(":")[0])
             continue
         if parameter.kind is parameter.KEYWORD_ONLY:
             if parameter.default is parameter.empty:
@@ -226,14 +225,10 @@ def _taken(
         order += argument
         if argument == "b" and annotation is not parameter.empty:
             kind = annotation
-    if not order:
-        if stars:
-            raise InvalidArgument(
-                f"{name} takes only {', '.join(stars)}, which does not say what it needs; name "
-                f"its parameters, or use functools.wraps in its decorator: {signatures}"
-            )
-        if not optional:
-            raise InvalidArgument(f"{name} takes nothing; {signatures}")
+    if not order and not optional:
+        raise InvalidArgument(
+            f"{name} names no parameter (a decorator needs functools.wraps); {signatures}"
+        )
     return name, order, kind
 
 

@@ -1,6 +1,5 @@
 """The handlers of one queue, and the settings that they share."""
 
-import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -67,10 +66,10 @@ class QueueHandlers:
 
 def chained(
     queue_handlers: QueueHandlers, store_client: StoreClient, around: Sequence[Middleware]
-) -> tuple[tuple[Middleware, ...], Chain | None]:
+) -> tuple[Sequence[Middleware], Chain | None]:
     """Return the middleware of a queue in this process, and its chain (sources and schedules)."""
     if queue_handlers.chain is None:
-        return tuple(around), None
+        return around, None
     chain = queue_handlers.chain(store_client)
     return (chain.attend, *around), chain
 
@@ -82,8 +81,6 @@ def check_decorator(queue: object, example: str) -> None:
         InvalidArgument: it did not; the function would not be registered.
     """
     if not isinstance(queue, str):
-        if inspect.isroutine(queue) or isinstance(queue, type):
-            raise InvalidArgument(f"name the queue of {queue.__name__}: @{example}")
         raise InvalidArgument(
             f"queue must be a str, the name of one queue, not a {type(queue).__name__}: @{example}"
         )

@@ -131,7 +131,7 @@ INTEGRATIONS: list[Middleware] = []
 """Middleware that an integration such as `bide.contrib.sentry` adds to every app of the process."""
 
 
-def traced(around: tuple[Middleware, ...]) -> tuple[Middleware, ...]:
+def traced(around: Sequence[Middleware]) -> tuple[Middleware, ...]:
     """Return the middleware with integrations around it, and a span if spans are collected."""
     made = tracer()
     spans = () if made is None else (_middleware(made),)

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
@@ -17,7 +17,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, check_queue
 from bide.model.message import JOB, NewMessage
 from bide.model.times import Duration, milliseconds
-from bide.worker.app.lifespan import Lifespan, checked_lifespan
+from bide.worker.app.lifespan import SHAPE, Lifespan
 from bide.worker.app.periodic import Periodic
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class App(Periodic):
         clock: for tests; see `bide.testing.FakeClock`.
 
     Raises:
-        InvalidArgument: `url` names no store, or `lifespan` is not such a function.
+        InvalidArgument: `url` names no store, or `lifespan` does not take the app.
 
     Example:
         >>> import bide
@@ -138,11 +138,14 @@ class App(Periodic):
         super().__init__()
         self._url = url or default_url()
         opener(self._url)  # raises if it is not the URL of a store
-        self.lifespan = checked_lifespan(lifespan)
+        if lifespan is not None:
+            check_takes(lifespan, 1, f"the app; a lifespan is {SHAPE}")
+        self.lifespan = lifespan
         self.clock = clock
         self.state = SimpleNamespace()
         """State that handlers share: set in `lifespan`, read as `app.state` or `delivery.state`."""
-        self._middleware: list[Middleware] = []
+        self.around: list[Middleware] = []
+        """The middleware, outermost first."""
 
     @property
     def url(self) -> str:
@@ -152,12 +155,7 @@ class App(Periodic):
     @property
     def queue_handlers(self) -> Mapping[str, QueueHandlers]:
         """The handlers by queue, including those of jobs, sources and schedules."""
-        return MappingProxyType(self._queue_handlers)
-
-    @property
-    def around(self) -> tuple[Middleware, ...]:
-        """The middleware, outermost first."""
-        return tuple(self._middleware)
+        return self._queue_handlers
 
     def handler(
         self,
@@ -285,7 +283,7 @@ class App(Periodic):
                 "event loop, around plain handlers too"
             )
         check_takes(function, 2, "(delivery, go_on)")
-        self._middleware.append(function)
+        self.around.append(function)
         return function
 
     def running(self, queues: Iterable[str] = (), *, grace: Duration = "30s") -> "InProcessWorker":

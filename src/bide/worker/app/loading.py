@@ -93,11 +93,7 @@ def check_app(given: object) -> App:
     """
     if isinstance(given, App):
         return given
-    if not isinstance(given, ModuleType):
-        raise InvalidArgument(f"a worker takes a bide.App, not a {type(given).__name__}")
-    apps = [app.rpartition(".")[2].replace(":", ".") for app in _apps(given)]
-    hint = f"give it {' or '.join(apps)}" if apps else "it has none"
-    raise InvalidArgument(f"a worker takes a bide.App, not the module {given.__name__!r}; {hint}")
+    raise InvalidArgument(f"a worker takes a bide.App, not a {type(given).__name__}")
 
 
 def _apps(module: ModuleType) -> list[str]:

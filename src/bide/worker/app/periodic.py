@@ -1,10 +1,9 @@
 """Sources and schedules of an app."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bide.consuming.handler import Handler, checked_retry, make_handler, name_of, seconds_of
@@ -33,18 +32,10 @@ class Periodic:
 
     def __init__(self) -> None:
         self._queue_handlers: dict[str, QueueHandlers] = {}
-        self._sources: dict[str, Source] = {}
-        self._schedules: dict[str, Schedule] = {}
-
-    @property
-    def sources(self) -> "Mapping[str, Source]":
+        self.sources: dict[str, Source] = {}
         """The sources, by the queue of their windows."""
-        return MappingProxyType(self._sources)
-
-    @property
-    def schedules(self) -> "Mapping[str, Schedule]":
+        self.schedules: dict[str, Schedule] = {}
         """The schedules, by their queue."""
-        return MappingProxyType(self._schedules)
 
     def source(
         self,
@@ -128,7 +119,7 @@ class Periodic:
                 source.home, lease_of(lease), 1, {None: handler}, partial(SourceWindows, source),
                 fills=queue,
             )  # fmt: skip
-            self._sources[source.home] = source
+            self.sources[source.home] = source
             return function
 
         return register
@@ -193,7 +184,7 @@ class Periodic:
             self._queue_handlers[queue] = QueueHandlers(
                 queue, lease_of(lease), 1, {None: handler}, partial(ScheduleTicks, schedule)
             )
-            self._schedules[queue] = schedule
+            self.schedules[queue] = schedule
             return function
 
         return register
