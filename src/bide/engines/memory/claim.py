@@ -4,7 +4,7 @@ from itertools import islice
 
 from bide.engines.cursor import Budget
 from bide.engines.memory.queue_state import QueueState
-from bide.engines.memory.record import Record
+from bide.engines.record import Record
 from bide.model.commands import Claim
 from bide.model.message import size_of
 from bide.model.rank import PROMOTE
@@ -25,7 +25,7 @@ def claim(queue: QueueState, command: Claim, now: int, exactly: float) -> Claime
     limited, count = bool(queue.lines), command.count
     reach = max(PROMOTE, count)
     queue.lines.forget()
-    died = queue.collect_lapsed(now, reach)
+    died = queue.collect_lapsed([*islice(queue.upto("leased", now), reach)], now)
     queue.promote(now, reach)
     if limited and command.slots is not None:
         count = min(count, command.slots)

@@ -9,21 +9,22 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast, get_args
 
+from bide.engines import message_verbs
 from bide.engines.cursor import position
-from bide.engines.memory import reading, verbs
+from bide.engines.memory import reading
 from bide.engines.memory.claim import claim
 from bide.engines.memory.queue_state import QueueState
-from bide.engines.memory.record import Record
 from bide.engines.origins import executed_once
 from bide.engines.port import Capabilities, Engine, Notifier
+from bide.engines.queue_rules import Change, outcomes_of
 from bide.model import commands as cmd
-from bide.model.command_parts import versions_of
 from bide.model.limits import MAX_FORWARDED
 from bide.model.message import FORGET
 from bide.model.replies import (
     Affected,
     Claimed,
     Deleted,
+    Explained,
     Names,
     Outcome,
     Outcomes,
@@ -32,8 +33,6 @@ from bide.model.replies import (
     Sizes,
 )
 from bide.model.times import LIMITS
-
-Change = Callable[[QueueState, Record, Any, int, int], verbs.Done]
 
 
 class MemoryEngine:
@@ -52,7 +51,7 @@ class MemoryEngine:
             return cast("Callable[[Any, int], Reply]", verb)
         if read := getattr(reading, name, None):
             return lambda command, now: read(self._read(command.queue), command, now)
-        change = getattr(verbs, name)
+        change = getattr(message_verbs, name)
         return lambda command, now: self._each(
             command, getattr(command, command.named_by), change, now
         )
@@ -102,75 +101,35 @@ class MemoryEngine:
     def _put(self, command: cmd.Put, now: int) -> Outcomes:
         queue = self._queue(command.queue, now)
         self._states[command.queue] = queue
-        outcomes, wake, policy = [], None, command.on_conflict
+        outcomes = []
         for item in command.items:
             record = queue.records.get(item.id)
-            stored: Record | None = None
-            if record is None and (policy == "revive" or command.if_version):
+            if record is not None:
+                outcomes.append(queue.put_again(record, item, command, now))
+            elif command.on_conflict == "revive" or command.if_version:
                 outcomes.append(Outcome(item.id, False))
-                continue
-            if record is None:
-                record = stored = queue.store(item, now)
             else:
-                record = queue.settle_lapsed(record, now)
-                if record.state == "leased" and item.follows(policy, command.if_version):
-                    outcomes.append(record.follow(item, now))
-                    continue
-                if record.is_still(command.if_version) and (
-                    policy == "replace" or (policy == "revive" and record.state == "dead")
-                ):
-                    stored = queue.replace(record, item, now)
-            if stored is not None and stored.state != "dead":
-                wake = stored.due if wake is None else min(wake, stored.due)
-            outcomes.append((stored or record).outcome(stored is not None, now))
-        return Outcomes(outcomes, wake)
+                outcomes.append(queue.store(item, now).outcome(True, now))
+        return outcomes_of(outcomes)
 
     def _cancel(self, command: cmd.Cancel, now: int) -> Outcomes | Affected:
         if command.where is None:
-            return self._each(command, command.ids, verbs.cancel, now)
+            return self._each(command, command.ids, message_verbs.cancel, now)
         if command.dry_run:
             return Affected(len(self._read(command.queue).unheld(command.where, now)))
         queue = self._queue(command.queue, now)
         found = queue.unheld(command.where, now)
-        for record in found[: cmd.BULK]:
-            queue.finish(record, "cancelled", command.actor, now)
-        return Affected(min(len(found), cmd.BULK), more=len(found) > cmd.BULK)
+        return queue.finish_all(found, "cancelled", command.actor, now)
 
     def _bury(self, command: cmd.Bury, now: int) -> Outcomes:
-        held = self._each(command, command.leases, verbs.bury, now)
-        waiting = self._each(command, command.ids, verbs.set_aside, now)
+        held = self._each(command, command.leases, message_verbs.bury, now)
+        waiting = self._each(command, command.ids, message_verbs.set_aside, now)
         return Outcomes(held.outcomes + waiting.outcomes, held.wake)
 
     def _each(
         self, command: Any, names: Sequence[str | cmd.Lease], change: Change, now: int
     ) -> Outcomes:
-        """Change each message that has the version or the lease it must have.
-
-        The outcomes tell where the messages are now.
-        """
-        queue, versions = self._queue(command.queue, now), versions_of(command)
-        outcomes, wakes = [], []
-        freed = False
-        for number, name in enumerate(names):
-            id, token = (name, None) if isinstance(name, str) else (name.id, name.token)
-            record = queue.records.get(id)
-            if record is None:
-                outcomes.append(Outcome(id, False))
-                continue
-            record = queue.settle_lapsed(record, now)
-            was_leased = record.state == "leased"
-            fits = record.is_still(versions.get(id)) and token in (None, record.token)
-            done = fits and change(queue, record, command, now, number)
-            if was_leased and record.state != "leased":
-                freed = True
-                if record.successor is not None:
-                    record, done = queue.succeed(record), True
-            outcome = record.outcome(done, now) if isinstance(done, bool) else done
-            if outcome.done and outcome.state in ("delayed", "ready"):
-                wakes.append(record.due)
-            outcomes.append(outcome)
-        wakes += queue.opens(now) if freed else ()
-        return Outcomes(outcomes, min(wakes, default=None))
+        return self._queue(command.queue, now).change_each(command, names, change, now)
 
     def _claim(self, command: cmd.Claim, now: int) -> Claimed:
         return claim(self._queue(command.queue, now), command, now, self._exactly)
@@ -199,15 +158,13 @@ class MemoryEngine:
 
     def _purge(self, command: cmd.Purge, now: int) -> Outcomes | Affected:
         if command.ids is not None:
-            return self._each(command, command.ids, verbs.purge, now)
+            return self._each(command, command.ids, message_verbs.purge, now)
         queue = self._queue(command.queue, now)
         found = queue.purgeable(command.state, command.before, now, cmd.BULK + 1)
-        for record in found[: cmd.BULK]:
-            if record.state in ("acked", "expired"):
-                queue.remove(record)
-            else:
-                queue.finish(record, "purged", command.actor, now)
-        return Affected(min(len(found), cmd.BULK), more=len(found) > cmd.BULK)
+        return queue.finish_all(found, "purged", command.actor, now)
+
+    def _explain(self, command: cmd.Explain, now: int) -> Explained:
+        return self._read(command.queue).explain(command.id, now)
 
     def _queues(self, command: cmd.Queues, now: int) -> Names:
         return Names(sorted(name for name in self._states if name.startswith(command.queue)))

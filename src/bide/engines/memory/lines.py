@@ -14,7 +14,7 @@ from sortedcontainers import SortedList
 
 from bide.engines import limiter
 from bide.engines.limiter import Limits, key_of
-from bide.engines.memory.record import Record
+from bide.engines.record import Record
 from bide.model.rank import LOOK_GROUPS, LOOK_MESSAGES, LOOK_MOST, ready_rank
 from bide.model.replies import Limited
 from bide.model.times import CREDIT, LIMITS

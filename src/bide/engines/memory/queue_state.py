@@ -3,26 +3,25 @@
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
-from typing import Literal
 
 import msgspec
-from msgspec import UNSET
 from sortedcontainers import SortedList
 
 from bide.engines.memory.lines import Lines
-from bide.engines.memory.record import Record, matches
-from bide.model.commands import Configure, Edit, Where
+from bide.engines.queue_rules import QueueRules
+from bide.engines.record import Record, matches
+from bide.model.commands import Configure, Where
 from bide.model.ended import KEPT_ENDS, End, Ending
-from bide.model.message import EXPIRED_KEEP, LAPSED, REASON_LENGTH, Failure, Item, State, remember
-from bide.model.rank import delayed_rank, delayed_reach, ready_rank
-from bide.model.replies import PAUSES, Died, Flow, Pause
+from bide.model.message import EXPIRED_KEEP, Item, State
+from bide.model.rank import PROMOTE, delayed_reach, ready_rank
+from bide.model.replies import AHEAD, PAUSES, Flow, Pause
 from bide.model.times import LIMITS
 
 _WAITING: tuple[State, State] = ("ready", "delayed")
 Entry = tuple[int, int, Record]  # rank, sequence number, record: unique, so records never compare
 
 
-class QueueState:
+class QueueState(QueueRules):
     """The records of one queue, and the sets of its states."""
 
     def __init__(self, name: str, now: int) -> None:
@@ -32,7 +31,7 @@ class QueueState:
         self.keep = self.history = self.result_ttl = 0
         self.ends: deque[tuple[str, End]] = deque()
         """What is remembered of messages that have ended, by id, in this order."""
-        self.lines = Lines()
+        self.lines: Lines = Lines()
         self.token = now
         self.tally = dict.fromkeys(Flow.__struct_fields__, 0)
         self.forwarded: set[tuple[str, str]] = set()  # outbox and row
@@ -45,95 +44,43 @@ class QueueState:
         }  # fmt: skip
         self._seq = 0
 
-    # Moving a record.
+    # How records are kept.
 
     def store(self, item: Item, now: int) -> Record:
         """Add a new record."""
         self._seq += 1
-        record = Record.of(item, item.due(now), self._seq, now)
-        self.tally["put"] += 1
-        self._place(record, item)
-        return record
+        self.count("put")
+        return self.add(Record.of(item, item.due(now), self._seq, now), item)
 
-    def replace(self, old: Record, item: Item, now: int) -> Record | None:
-        """Replace a record that no worker holds; `None` if one holds it."""
-        if old.state not in ("delayed", "ready", "dead"):
-            return None
-        created, due = old.created, item.due(now, old.created)
-        if created is None and item.latest is not None:  # from now on it is known
-            created = now
-        if old.state == "dead":
-            self.tally["revived"] += 1
-        self.remove(old)
-        record = Record.of(item, due, old.seq, created)
-        self._place(record, item)
-        return record
-
-    def succeed(self, old: Record) -> Record:
-        """Let a successor take the place of a record whose lease has ended."""
-        item = old.successor
-        assert item is not None
-        assert item.at is not None
-        if old.state == "dead":
-            self.tally["revived"] += 1
-        if old.state in ("acked", None):  # it has left the queue
-            self.tally["put"] += 1
-        if old.state is not None:
-            self.remove(old)
-        record = Record.of(item, item.at, old.seq, None)
-        self._place(record, item)
-        return record
-
-    def _place(self, record: Record, item: Item) -> None:
-        self.records[record.id] = record
+    def insert(self, record: Record) -> None:
+        """Store a record that is in no set yet."""
         self.all.add((record.seq, record))
-        if item.died is None:
-            self.delay(record, record.due)
-        else:
-            self.end(record, "dead", item.died)
-            self.tally["died"] += 1
 
-    def delay(self, record: Record, due: int) -> None:
-        """Make the record delayed until `due`."""
-        record.due = due
-        record.ended = record.planned = None
-        self._move(record, "delayed", delayed_rank(due, record.priority))
+    def delete(self, record: Record) -> None:
+        """Delete a record that is in no set."""
+        self.all.remove((record.seq, record))
 
-    def plan(self, record: Record, due: int) -> None:
-        """Make the record delayed until `due`, and let it expire as its put asked, from then on."""
-        if record.expires is not None and record.planned is not None:
-            record.expires += record.due - record.planned
-        record.asked = None
-        self.delay(record, due)
+    def enter(self, record: Record) -> None:
+        """Put a record into the set of its state."""
+        assert record.state is not None
+        self.sets[record.state].add((record.rank, record.seq, record))
+        if record.state == "ready" and self.lines:
+            self.lines.enter(record)
+        elif record.state == "leased" and self.lines:
+            self.lines.start(record)
 
-    def edit(self, record: Record, edit: Edit, due: int | None) -> None:
-        """Change what a command names; with a due time, plan the record again."""
-        if due is not None:
-            self.plan(record, due)
-        if edit.data is not UNSET:
-            record.data, record.json = edit.data, edit.json
-        options = edit.options
-        if options.get("expires") is not None and record.planned is not None:
-            options["expires"] -= record.due - record.planned
-        state = record.state
-        moves = any(getattr(record, name) != options.get(name, getattr(record, name))
-                    for name in ("priority", "group"))  # fmt: skip
-        if moves and state in ("delayed", "ready"):
-            self._leave(record)
-        for name, value in options.items():
-            setattr(record, name, value)
-        if moves and state == "delayed":
-            self._move(record, "delayed", delayed_rank(record.due, record.priority))
-        elif moves and state == "ready":
-            self.ready(record)
-
-    def ready(self, record: Record) -> None:
-        """Make the record ready."""
-        self._move(record, "ready", ready_rank(record.due, record.priority))
+    def leave(self, record: Record) -> None:
+        """Remove a record from the set of its state."""
+        assert record.state is not None
+        self.sets[record.state].remove((record.rank, record.seq, record))
+        if record.state == "ready" and self.lines:
+            self.lines.leave(record)
+        elif record.state == "leased" and self.lines:
+            self.lines.stop(record)
 
     def lease(self, record: Record, token: int, holder: str, now: int, until: int) -> None:
         """Lease the record to `holder` until `until`."""
-        self._move(record, "leased", until)
+        self.move(record, "leased", until)
         record.token, record.holder, record.until = token, holder, until
         record.since, record.extended = now, 0
 
@@ -144,49 +91,11 @@ class QueueState:
         record.extended += 1
         self.sets["leased"].add((until, record.seq, record))
 
-    def end(self, record: Record, state: State, now: int) -> None:
-        """Make the record dead, acked or expired."""
-        self._move(record, state, now)
-        record.ended = now
+    def count(self, change: str) -> None:
+        """Count a change."""
+        self.tally[change] += 1
 
-    def finish(
-        self, record: Record, how: Literal["cancelled", "purged"], by: str | None, now: int
-    ) -> None:
-        """Delete the record, count it, and remember how it ended."""
-        self.remember_end(record, how, by, now)
-        self.remove(record)
-        self.tally[how] += 1
-
-    def remove(self, record: Record) -> None:
-        """Delete the record."""
-        self._leave(record)
-        del self.records[record.id]
-        self.all.remove((record.seq, record))
-
-    def _move(self, record: Record, state: State, rank: int) -> None:
-        self._leave(record)
-        record.state, record.rank = state, rank
-        self.sets[state].add((rank, record.seq, record))
-        if state == "ready" and self.lines:
-            self.lines.enter(record)
-        elif state == "leased" and self.lines:
-            self.lines.start(record)
-
-    def _leave(self, record: Record) -> None:
-        if record.state is None:
-            return
-        self.sets[record.state].remove((record.rank, record.seq, record))
-        if record.state == "ready":
-            if self.lines:
-                self.lines.leave(record)
-        elif record.state == "leased":
-            if self.lines:
-                self.lines.stop(record)
-            record.token = record.holder = record.until = record.since = None
-            record.extended = 0
-        record.state = None
-
-    # Rules that several commands share.
+    # Settings, and what time does.
 
     def pause(self, paused: bool, now: int, actor: str | None) -> None:
         """Pause or resume claims; remember when, and who did it."""
@@ -203,71 +112,10 @@ class QueueState:
         ready, leased = ([r for _, _, r in self.sets[state]] for state in ("ready", "leased"))
         return bool(given) and self.lines.configure(given, ready, leased)
 
-    def failed(
-        self, record: Record, reason: str, moment: int, now: int, *, final: bool = False
-    ) -> bool:
-        """Count a failed attempt; return whether one is left. If not, the record is dead."""
-        record.attempt += 1
-        holder = record.holder or ""
-        kept = reason[:REASON_LENGTH]
-        failure = Failure(record.attempt, moment, holder, kept, record.since)
-        record.failures = remember(record.failures, failure)
-        if final or record.attempt >= record.attempts:
-            record.since = None  # the last failure tells of the last attempt
-            self._die(record, holder, now)
-            return False
-        return True
-
-    def set_aside(self, record: Record, reason: str, now: int, actor: str | None) -> None:
-        """Make a record that no worker holds a dead letter; count no attempt."""
-        failure = Failure(record.attempt, now, "", reason[:REASON_LENGTH])
-        record.failures = remember(record.failures, failure)
-        self._die(record, actor, now)
-
-    def _die(self, record: Record, by: str | None, now: int) -> None:
-        self.remember_end(record, "dead", by, now)
-        self.end(record, "dead", now)
-        self.tally["died"] += 1
-
-    def settle_lapsed(self, record: Record, now: int) -> Record:
-        """End the lease of the record if it has expired; return what has its place now."""
-        if record.state == "leased" and record.until is not None and record.until <= now:
-            self.tally["lapsed"] += 1
-            if self.failed(record, LAPSED, record.until, now):
-                self.ready(record)
-            if record.successor is not None:
-                return self.succeed(record)
-        return record
-
-    def collect_lapsed(self, now: int, limit: int) -> list[Died]:
-        """End up to `limit` expired leases; return the records that are dead now."""
-        died = []
-        for record in list(islice(self.upto("leased", now), limit)):
-            holder = record.holder or ""
-            if self.settle_lapsed(record, now).state == "dead":
-                died.append(Died(record.id, record.attempt, holder))
-        return died
-
-    def expired(self, record: Record, now: int) -> bool:
-        """Expire a record that is too late; return whether it was."""
-        if record.expires is None or now <= record.due + record.expires:
-            return False
-        self.remember_end(record, "expired", None, now)
-        self.end(record, "expired", now)
-        self.tally["expired"] += 1
-        return True
-
     def promote(self, now: int, limit: int) -> None:
         """Make up to `limit` delayed records that are due ready."""
         for record in list(islice(self.upto("delayed", delayed_reach(now)), limit)):
             self.ready(record)
-
-    def opens(self, now: int) -> list[int]:
-        """Return when a limited queue may be claimed from again after the end of a lease."""
-        opens = self.lines.opens() if self.lines and not self.paused else None
-        if opens is None:
-            return []
-        return [-(-opens // 1000) if opens > self.lines.now else now]
 
     def forget(self, now: int, limit: int) -> None:
         """Delete records that were remembered for long enough."""
@@ -330,3 +178,22 @@ class QueueState:
         sets: tuple[State, ...] = ("ready", "delayed") if state == "ready" else (state,)
         records = (entry[2] for name in sets for entry in self.sets[name])
         return list(islice(filter(fits, records), limit))
+
+    def ahead(self, record: Record, now: int) -> int:
+        """Count the messages that are delivered before a ready record, up to `AHEAD` + 1.
+
+        A claim makes the first delayed ones that are due ready, `PROMOTE` of them, and then takes
+        those of the highest priority. So these are looked at. In a limited queue those of the same
+        group count.
+        """
+        mine = ready_rank(record.due, record.priority), record.seq
+        due = list(islice(self.upto("delayed", delayed_reach(now)), PROMOTE))
+        if record.state == "delayed" and all(one is not record for one in due):
+            return AHEAD + 1
+        if self.lines:
+            due = [one for one in due if one.group == record.group]
+            before = self.lines.ahead(record, mine[0])
+        else:
+            before = self.sets["ready"].bisect_left(mine)
+        before += sum((ready_rank(one.due, one.priority), one.seq) < mine for one in due)
+        return min(before, AHEAD + 1)

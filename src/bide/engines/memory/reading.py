@@ -1,16 +1,16 @@
-"""What changes nothing: messages by id, pages of a scan, counts, forecasts, and explanations."""
+"""What changes nothing: messages by id, pages of a scan, counts, and forecasts."""
 
 from collections.abc import Iterator
-from itertools import islice, pairwise
+from itertools import pairwise
 
 from bide.engines.cursor import PHASES, Budget, Phase, cursor_after, position
 from bide.engines.memory.queue_state import Entry, QueueState
-from bide.engines.memory.record import Record, matches
-from bide.model.commands import Count, Explain, Find, Forecast, History, Scan
+from bide.engines.record import matches
+from bide.model.commands import Count, Find, Forecast, History, Scan
 from bide.model.ended import size_of_end, within_budget
 from bide.model.message import Message, size_of, stored_size
-from bide.model.rank import PROMOTE, delayed_reach, forecast_start, ready_rank
-from bide.model.replies import AHEAD, Counts, Ends, Explained, Flow, Forecasted, Found, Page, Sizes
+from bide.model.rank import delayed_reach, forecast_start
+from bide.model.replies import Counts, Ends, Flow, Forecasted, Found, Page, Sizes
 from bide.model.times import LIMITS
 
 
@@ -104,40 +104,3 @@ def forecast(queue: QueueState, command: Forecast, now: int) -> Forecasted:
     buckets = [after - before for before, after in pairwise(below)]
     overdue = len(queue.sets["ready"]) + below[0]
     return Forecasted(start, overdue, buckets, len(queue.sets["delayed"]) - below[-1])
-
-
-def explain(queue: QueueState, command: Explain, now: int) -> Explained:
-    """Look at a message, its lease, its place among others, and the pauses of its queue."""
-    record = queue.records.get(command.id or "")
-    if record is None:
-        return Explained(now, queue.pauses)
-    seen = record.message(queue.name, now)
-    waits = seen.state == "ready"
-    return Explained(
-        now, queue.pauses, seen.state, seen.due, seen.planned, seen.priority, seen.attempt,
-        seen.attempts, seen.failures[-1] if seen.failures else None,
-        _ahead(queue, record, now) if waits else None,
-        seen.holder, record.since, record.extended, seen.until, seen.ended,
-        successor=None if record.successor is None else record.successor.at,
-        limited=queue.lines.holds(record) if queue.lines and waits else None,
-    )  # fmt: skip
-
-
-def _ahead(queue: QueueState, record: Record, now: int) -> int:
-    """Count the messages that are delivered before a ready record, up to `AHEAD` + 1.
-
-    A claim makes the first delayed ones that are due ready, `PROMOTE` of them, and then takes those
-    of the highest priority. So these are looked at. In a limited queue those of the same group
-    count.
-    """
-    mine = ready_rank(record.due, record.priority), record.seq
-    due = list(islice(queue.upto("delayed", delayed_reach(now)), PROMOTE))
-    if record.state == "delayed" and all(one is not record for one in due):
-        return AHEAD + 1
-    if queue.lines:
-        due = [one for one in due if one.group == record.group]
-        before = queue.lines.ahead(record, mine[0])
-    else:
-        before = queue.sets["ready"].bisect_left(mine)
-    before += sum((ready_rank(one.due, one.priority), one.seq) < mine for one in due)
-    return min(before, AHEAD + 1)

@@ -7,15 +7,13 @@ from collections.abc import Iterable
 import msgspec
 
 from bide.engines.sqlite.limits import rebuild
+from bide.engines.sqlite.records import Records
 from bide.engines.sqlite.session import Session
-from bide.engines.sqlite.successors import followed
 from bide.engines.sqlite.tables import (
-    DEAD,
     DELAYED,
     READY,
     SQL,
     MessageRow,
-    Place,
     QueueRow,
     json_text,
 )
@@ -55,17 +53,11 @@ def repair(session: Session, name: str) -> None:
             due, behind = row.rank >> 8, row.rank & 255
             if state == READY:
                 due, behind = row.rank % _STRIPE, row.rank // _STRIPE
-            _rewrite(session, queue, row, due, 255 - behind)
-            session.leave_pending(queue, [(row.seq, due, 255 - behind)])
-            _end(session, queue, row)
+            _bury(session, queue, row, due, 255 - behind)
     lapsed = session.run(SQL.lapsed_whole, (queue.id, session.now, PROMOTE))
     for row in _unreadable(queue, lapsed):
-        _rewrite(session, queue, row, session.now, 0)
-        session.leave_lease(queue, [row.seq])
         queue.lapsed += 1
-        _end(session, queue, row)
-        place = Place(row.id, row.seq, session.now, 0, 0, 10, None, 0, *[None] * 6)
-        followed(session, queue, [place])
+        _bury(session, queue, row, session.now, 0)
     if queue.limited:  # the group may be unreadable, and so the line unknown
         rebuild(session, queue)
 
@@ -80,17 +72,16 @@ def _unreadable(queue: QueueRow, rows: Iterable[tuple[object, ...]]) -> list[Mes
     return found
 
 
-def _rewrite(session: Session, queue: QueueRow, row: MessageRow, due: int, priority: int) -> None:
-    """Let the body of a message be what its row says, and everything else be readable."""
+def _bury(session: Session, queue: QueueRow, row: MessageRow, due: int, priority: int) -> None:
+    """Make a dead letter of a message: its body is what its row says, all else is readable."""
     _log.error(
         "the row of message %r in queue %r cannot be read: it is a dead letter now, with what the "
         "row says as its body", row.id, queue.name,
     )  # fmt: skip
     failures = json_text([Failure(0, session.now, "", UNREADABLE)])
-    values = row.shown_id, due, priority, row.stored, failures, row.seq
-    session.run(SQL.rewrite, values)
-
-
-def _end(session: Session, queue: QueueRow, row: MessageRow) -> None:
-    session.remember_ends(queue, [row.seq], "dead", None)
-    session.end(queue, [row.seq], DEAD)
+    session.run(SQL.rewrite, (row.shown_id, due, priority, row.stored, failures, row.seq))
+    records = Records(session, queue)
+    (record,) = records.load([row.shown_id])
+    records.die(record, None, session.now)
+    if record.successor is not None:
+        records.succeed(record)

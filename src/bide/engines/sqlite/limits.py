@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from bide.engines.limiter import Limiter, key_of
+from bide.engines.record import Record
 from bide.engines.sqlite.tables import SQL, GroupRow, LimitRow, QueueRow
 from bide.model.commands import Configure
 from bide.model.rank import EVERYTHING, PROMOTE, delayed_reach
-from bide.model.replies import Limited, Outcomes
+from bide.model.replies import Limited
 from bide.model.times import CREDIT, LIMITS
 
 if TYPE_CHECKING:
@@ -124,9 +125,9 @@ class Lines(Limiter):
         group = self._first(RESTING)
         return None if group is None else max(self.reopens_for(group), self.reopens)
 
-    def holds(self, group: str | None) -> Limited | None:
-        """Return which limit holds a message of a group back."""
-        return self.limited(self._group(key_of(group)))
+    def holds(self, record: Record) -> Limited | None:
+        """Return which limit holds a message back."""
+        return self.limited(self._group(key_of(record.group)))
 
     def ahead(self, group: str | None, rank: int, seq: int, limit: int) -> int:
         """Return how many messages of a group are in line before a place, up to a limit."""
@@ -212,21 +213,6 @@ def is_behind(session: "Session", queue: QueueRow) -> bool:
         return True
     due = delayed_reach(session.now)
     return session.run(SQL.nth_due, (queue.id, due, 0)).fetchone() is not None
-
-
-def freed(session: "Session", name: str, found: Outcomes) -> Outcomes:
-    """Return the outcomes of what ends leases; in a limited queue others may be claimed now."""
-    queue = session.look(name)
-    if queue is None or not queue.limited or queue.paused:
-        return found
-    if not any(outcome.done and outcome.state != "leased" for outcome in found.outcomes):
-        return found
-    lines = session.lines(queue)
-    opens = lines.opens()
-    if opens is None:
-        return found
-    moment = -(-opens // 1000) if opens > lines.now else session.now
-    return Outcomes(found.outcomes, moment if found.wake is None else min(found.wake, moment))
 
 
 def set_limits(session: "Session", queue: QueueRow, command: Configure) -> bool:

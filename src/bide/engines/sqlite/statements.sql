@@ -120,11 +120,18 @@ INSERT INTO bide_aside (seq, queue, state, ended) VALUES (?, ?, ?, ?);
 
 -- Finding by id.
 
--- name: locate
--- The places of messages: everything but their content.
-SELECT {place}, l.token, l.until, l.holder, l.since, a.state, a.ended
+-- name: records
+-- The fields of `Record` in bide.engines.record, in their order.
+SELECT m.seq, m.id, CASE WHEN :whole THEN m.data END, :whole AND typeof(m.data) = 'text', m.due,
+       m.priority, m.attempt, m.attempts, m.expires, m."group", m.headers, m.failures, m.created,
+       coalesce(a.state, CASE WHEN l.seq IS NOT NULL THEN 2 ELSE EXISTS (
+         SELECT 1 FROM bide_pending p WHERE p.queue = m.queue AND p.state = 1
+         AND p.rank = ((255 - m.priority) << 42) + m.due AND p.seq = m.seq) END),
+       0, l.token, l.holder, l.until, a.ended, m.planned, m.asked, l.since, coalesce(l.extended, 0),
+       s.item
 FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
-WHERE m.queue = ? AND m.id IN (SELECT value FROM json_each(?));
+  LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id
+WHERE m.queue = :queue AND m.id IN (SELECT value FROM json_each(:ids));
 
 -- name: held
 -- The leases that are good of some messages, in the order of the ids. No content is read.
@@ -138,28 +145,18 @@ SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until,
 FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
 WHERE m.queue = ? AND m.id = ?;
 
--- name: explain_one
-SELECT {place}, l.token, l.until, l.holder, l.since, a.state, a.ended,
-       m.planned, m.failures, coalesce(l.extended, 0)
-FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
-WHERE m.queue = ? AND m.id = ?;
-
 -- name: ready_before
 SELECT seq FROM bide_pending
 WHERE queue = :queue AND state = 1 AND (rank, seq) < (:rank, :seq) LIMIT :limit;
 
--- name: is_pending
-SELECT 1 FROM bide_pending WHERE queue = ? AND state = ? AND rank = ? AND seq = ?;
-
 -- name: first_due
-SELECT rank, seq FROM bide_pending WHERE queue = ? AND state = ? AND rank <= ?
+SELECT rank, seq FROM bide_pending WHERE queue = ? AND state = 0 AND rank <= ?
 ORDER BY rank, seq LIMIT ?;
 
 -- Claiming.
 
 -- name: lapsed
-SELECT {place}, l.token, l.until, l.holder, l.since, NULL, NULL
-FROM bide_lease l CROSS JOIN bide_message m ON m.seq = l.seq
+SELECT m.id FROM bide_lease l CROSS JOIN bide_message m ON m.seq = l.seq
 WHERE l.queue = ? AND l.until <= ? ORDER BY l.until, l.seq LIMIT ?;
 
 -- name: lapsed_whole
@@ -218,6 +215,9 @@ SELECT min(until) FROM bide_lease WHERE queue = ?;
 -- name: extend
 UPDATE bide_lease SET until = ?, extended = extended + 1 WHERE seq = ?;
 
+-- name: drop_lease
+DELETE FROM bide_lease WHERE seq = ?;
+
 -- name: drop_leases
 DELETE FROM bide_lease WHERE seq IN (SELECT value FROM json_each(?));
 
@@ -225,35 +225,13 @@ DELETE FROM bide_lease WHERE seq IN (SELECT value FROM json_each(?));
 DELETE FROM bide_pending WHERE queue = ? AND state = ? AND rank = ? AND seq = ?;
 
 -- name: drop_aside
-DELETE FROM bide_aside WHERE seq IN (SELECT value FROM json_each(?));
+DELETE FROM bide_aside WHERE seq = ?;
+
+-- name: drop_message
+DELETE FROM bide_message WHERE seq = ?;
 
 -- name: drop_messages
 DELETE FROM bide_message WHERE seq IN (SELECT value FROM json_each(?));
-
--- name: count_attempt
-UPDATE bide_message SET attempt = ? WHERE seq = ?;
-
--- name: failures
-SELECT failures FROM bide_message WHERE seq = ?;
-
--- name: record_failure
-UPDATE bide_message SET attempt = ?, failures = ? WHERE seq = ?;
-
--- name: reschedule
--- It expires so long after its due time as its put asked; a retry has changed that.
-UPDATE bide_message SET
-  expires = expires + due - coalesce(planned, due), due = ?, planned = NULL, asked = NULL
-WHERE seq = ?;
-
--- name: move_due
--- For a retry: `planned` keeps the due time that was asked for.
-UPDATE bide_message SET planned = coalesce(planned, due), due = ?, expires = ? WHERE seq = ?;
-
--- name: revive
-UPDATE bide_message SET
-  asked = coalesce(asked, planned, due),
-  expires = expires + due - coalesce(planned, due), due = ?, attempt = 0, planned = NULL
-WHERE seq = ?;
 
 -- name: store_successor
 INSERT OR REPLACE INTO bide_successor (queue, id, item) VALUES (?, ?, ?);
@@ -264,8 +242,8 @@ SELECT item FROM bide_successor WHERE queue = ? AND id IN (SELECT value FROM jso
 -- name: all_successors
 SELECT item FROM bide_successor WHERE queue = ?;
 
--- name: drop_successors
-DELETE FROM bide_successor WHERE queue = ? AND id IN (SELECT value FROM json_each(?));
+-- name: drop_successor
+DELETE FROM bide_successor WHERE queue = ? AND id = ?;
 
 -- name: recount_successors
 -- How many there are, and how many of them follow no leased message.
@@ -278,14 +256,17 @@ FROM bide_successor s WHERE s.queue = ?;
 SELECT seq FROM bide_aside WHERE queue = ? AND state = ? AND ended <= ?
 ORDER BY ended, seq LIMIT ?;
 
--- name: remember_ends
--- `rows` are pairs of a sequence number and a result, of messages that have not left their places yet.
+-- name: remember_acked
+-- `rows` are pairs of a sequence number and a result, of messages that are still leased.
 INSERT INTO bide_ended (queue, id, how, moment, "by", due, attempt, since, failures, result)
-SELECT m.queue, m.id, :how, :now, coalesce(l.holder, :by), m.due, m.attempt + (l.seq IS NOT NULL),
-       l.since,
-       CASE WHEN :history THEN m.failures END, CASE WHEN :results THEN json_extract(j.value, '$[1]') END
+SELECT m.queue, m.id, 0, :now, l.holder, m.due, m.attempt + 1, l.since,
+       CASE WHEN :history THEN m.failures END, json_extract(j.value, '$[1]')
 FROM json_each(:rows) j CROSS JOIN bide_message m ON m.seq = json_extract(j.value, '$[0]')
-  LEFT JOIN bide_lease l ON l.seq = m.seq;
+  CROSS JOIN bide_lease l ON l.seq = m.seq;
+
+-- name: remember_end
+INSERT INTO bide_ended (queue, id, how, moment, "by", due, attempt, since, failures, result)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: ids
 SELECT m.id FROM json_each(?) j CROSS JOIN bide_message m ON m.seq = j.value;
@@ -296,19 +277,19 @@ DELETE FROM bide_ended WHERE seq IN (
 
 -- name: of_group
 -- The unheld messages of a group.
-SELECT m.seq, m.due, m.priority FROM bide_message m
+SELECT m.seq FROM bide_message m
 WHERE m.queue = :queue AND m."group" = :group AND m.due >= :after AND m.due < :before
   AND NOT EXISTS (SELECT 1 FROM bide_lease l WHERE l.seq = m.seq)
   AND NOT EXISTS (SELECT 1 FROM bide_aside a WHERE a.seq = m.seq)
 ORDER BY m.seq LIMIT :limit;
 
 -- name: delayed_between
-SELECT seq, rank >> 8, 255 - (rank & 255) FROM bide_pending
+SELECT seq FROM bide_pending
 WHERE queue = :queue AND state = 0 AND rank >= :after * 256 AND rank < :before * 256
 ORDER BY rank, seq LIMIT :limit;
 
 -- name: ready_between
-SELECT seq, rank & 4398046511103, 255 - (rank >> 42) FROM bide_pending
+SELECT seq FROM bide_pending
 WHERE queue = :queue AND state = 1
   AND rank & 4398046511103 >= :after AND rank & 4398046511103 < :before
 ORDER BY rank, seq LIMIT :limit;

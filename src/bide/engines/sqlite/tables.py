@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from bide.engines.limiter import Group, Limits
+from bide.engines.record import Record
 from bide.model.commands import Where
-from bide.model.message import STATES, Failure, Item, Message, State, unreadable
+from bide.model.message import STATES, Failure, Item, Message, unreadable
 from bide.model.rank import EVERYTHING
-from bide.model.replies import Flow, Outcome
+from bide.model.replies import Flow
 
 DELAYED, READY, LEASED, DEAD, ACKED, EXPIRED = range(6)
 
@@ -74,39 +75,6 @@ class GroupRow(Group, gc=False):
     """A row of the table `bide_group`, but for its place among others."""
 
     waiting: int = 0
-
-
-class Place(NamedTuple):
-    """The place of a message: the columns `{place}`."""
-
-    id: str
-    seq: int
-    due: int
-    priority: int
-    attempt: int
-    attempts: int
-    expires: int | None
-    created: int
-    token: int | None
-    until: int | None
-    holder: str | None
-    since: int | None
-    """When the holder got it."""
-    aside: int | None
-    ended: int | None
-
-    def state(self, now: int) -> State:
-        """Return the state as users see it."""
-        if self.aside is not None:
-            return STATES[self.aside]
-        if self.token is not None:
-            return "leased"
-        return "ready" if self.due <= now else "delayed"
-
-    def outcome(self, done: bool, now: int) -> Outcome:
-        """Return the outcome for the message, with its state."""
-        until = self.until if self.token is not None else self.ended
-        return Outcome(self.id, done, self.state(now), self.due, until, self.holder)
 
 
 class MessageRow(NamedTuple):
@@ -193,7 +161,7 @@ def json_text(value: Any) -> str:
     return _encode(value).decode()
 
 
-def row_of(seq: int, queue: int, item: Item, due: int, created: int) -> tuple[Any, ...]:
+def row_of(seq: int, queue: int, item: Item | Record, due: int, created: int) -> tuple[Any, ...]:
     """Return an item as the statement `insert_message` takes it."""
     return (
         seq, queue, item.id, due, item.priority, item.attempt, item.attempts,
@@ -217,7 +185,6 @@ class _Statements:
         size += " + coalesce(length(m.headers), 0) + coalesce(length(m.failures), 0)"
         columns = {
             "message": ", ".join([*(f'm."{name}"' for name in message), size]),
-            "place": ", ".join(f"m.{name}" for name in Place._fields[:8]),
             "limits": ", ".join(f'"{name}"' for name in LimitRow.__struct_fields__),
             "queue": ", ".join(QueueRow.__struct_fields__),
             "set_queue": ", ".join(f"{name} = ?" for name in QueueRow.__struct_fields__[2:]),

@@ -1,22 +1,40 @@
-"""What each kind of command does: a function of its name in one of these files."""
+"""What each kind of command does.
+
+A function of its name in one of these files, or in `bide.engines.message_verbs`.
+"""
 
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, get_args
 
+from bide.engines import message_verbs
 from bide.engines.origins import executed_once
+from bide.engines.sqlite.records import change_each
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.tables import SQL, json_text
-from bide.engines.sqlite.verbs import claim, edit, put, read, settle
+from bide.engines.sqlite.verbs import claim, manage, put, read, settle
 from bide.model.commands import Command, Put
 from bide.model.limits import MAX_FORWARDED
 from bide.model.replies import Reply
 
 __all__ = ["carry_out"]
 
-_NAMED = {name: vars(file)[name] for file in (claim, edit, put, read, settle)
+_NAMED = {name: vars(file)[name] for file in (claim, manage, put, read, settle)
           for name in file.__all__}  # fmt: skip
-_VERBS: dict[type, Any] = {kind: _NAMED[kind.__name__.lower()] for kind in get_args(Command)}
+
+
+def _verb(kind: type) -> Any:
+    """Return what executes the commands of a kind."""
+    name = kind.__name__.lower()
+    if name in _NAMED:
+        return _NAMED[name]
+    change = getattr(message_verbs, name)
+    return lambda session, command: change_each(
+        session, command, getattr(command, command.named_by), change
+    )
+
+
+_VERBS = {kind: _verb(kind) for kind in get_args(Command)}
 
 
 def carry_out(session: Session, commands: Sequence[Command]) -> list[Reply]:

@@ -4,8 +4,9 @@ from collections.abc import Generator
 
 from bide.engines.cursor import Budget
 from bide.engines.sqlite.limits import is_behind
+from bide.engines.sqlite.records import Records
 from bide.engines.sqlite.session import Session
-from bide.engines.sqlite.tables import DELAYED, READY, SQL, MessageRow, Place, QueueRow, json_text
+from bide.engines.sqlite.tables import DELAYED, READY, SQL, MessageRow, QueueRow, json_text
 from bide.model.commands import Claim
 from bide.model.rank import (
     EVERYTHING,
@@ -35,8 +36,9 @@ def claim(session: Session, command: Claim) -> Claimed:
     if lines is not None:
         lines.forget()
     reach = max(PROMOTE, command.count)
+    records = Records(session, queue)
     lapsed = session.run(SQL.lapsed, (queue.id, now, reach)).fetchall() if queue.leased else []
-    died = session.take_back(queue, [Place(*row) for row in lapsed]) if lapsed else []
+    died = records.collect_lapsed(records.load([id for (id,) in lapsed]), now) if lapsed else []
     if lines is not None:
         lines.line_up(PROMOTE)
     # Messages become ready where their order is another one than that of their due times.
@@ -65,21 +67,21 @@ def claim(session: Session, command: Claim) -> Claimed:
             freed += [] if is_late else [lines.freed_at(group, row.due)]
             lines.leave(group, row.rank, row.seq, leased=not is_late)
     rows.close()
-    left = good + late
-    session.expire(queue, [row.seq for row in late])
+    for record in records.load([row.id for row in late]) if late else ():
+        records.expired(record, now)
     grant = {"token": queue.token + 1, "since": now, "until": until, "holder": command.holder}
     seqs = json_text([row.seq for row in good])
     session.run(SQL.lease, {"queue": queue.id, "seqs": seqs, **grant})
     if lines is not None:
-        session.run_many(SQL.drop_pending, [(queue.id, state, row.rank, row.seq) for row in left])
-    elif left:
-        rank, seq = max((row.rank, row.seq) for row in left)
+        session.run_many(SQL.drop_pending, [(queue.id, state, row.rank, row.seq) for row in good])
+    elif good:
+        rank, seq = max((row.rank, row.seq) for row in good)
         session.run(SQL.drop_first, {"queue": queue.id, "state": state, "rank": rank, "seq": seq})
-    session.count_hours(queue, [row.due for row in left], gone=True)
+    session.count_hours(queue, [row.due for row in good], -1)
     if state == DELAYED:
-        queue.delayed -= len(left)
+        queue.delayed -= len(good)
     else:
-        queue.ready -= len(left)
+        queue.ready -= len(good)
     queue.leased += len(good)
     behind = lines is not None and is_behind(session, queue)
     if not good:

@@ -1,13 +1,14 @@
 """Put: many messages, of many callers, in one go."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 
+from bide.engines.queue_rules import outcomes_of
+from bide.engines.sqlite.records import Records
 from bide.engines.sqlite.session import Session
-from bide.engines.sqlite.successors import clear, follow, insert, place_new
-from bide.engines.sqlite.tables import ACKED, DEAD, EXPIRED, SQL, QueueRow, row_of
-from bide.engines.sqlite.verbs.edit import told
+from bide.engines.sqlite.tables import DEAD, SQL, QueueRow, json_text, row_of
 from bide.model.commands import Put
-from bide.model.message import Item
+from bide.model.message import Item, State
 from bide.model.replies import Outcome, Reply
 
 __all__ = ["put"]
@@ -44,32 +45,42 @@ def put(session: Session, run: list[Put]) -> list[Reply]:
             new[queue.name].append((seq, item, due))
     outcomes: dict[int, Outcome] = {}
     for name, placed in new.items():
-        queues[name].put += len(placed)
-        outcomes.update(place_new(session, queues[name], placed))
-    for seq, (queue, command, item, _) in entries:
-        if seq not in stored:
-            outcomes[seq] = _put_again(session, queue, command, item)
+        outcomes.update(_place_new(session, queues[name], placed))
+    left = [(seq, *entry) for seq, entry in entries if seq not in stored]
+    records = {name: Records(session, queue) for name, queue in queues.items()}
+    for name, found in records.items():
+        ids = [item.id for _, queue, _, item, _ in left if queue.name == name]
+        found.load(ids, whole=any(command.if_version for command in run))
+    for seq, queue, command, item, _ in left:
+        found = records[queue.name]
+        record = found.records.get(item.id)
+        outcomes[seq] = (
+            Outcome(item.id, False)
+            if record is None
+            else found.put_again(record, item, command, now)
+        )
     rest = (outcomes[seq] for seq, _ in entries)
-    return [told([next(rest) for _ in command.items]) for command in run]
+    return [outcomes_of([next(rest) for _ in command.items]) for command in run]
 
 
-def _put_again(session: Session, queue: QueueRow, command: Put, item: Item) -> Outcome:
-    """Put a message whose id exists, or has to exist."""
-    now, version = session.now, command.if_version
-    place = session.locate(queue, [item.id]).get(item.id)
-    if place is None:
-        return Outcome(item.id, False)
-    if place.token is not None and item.follows(command.on_conflict, version):
-        return follow(session, queue, item, place)
-    if (
-        command.on_conflict == "keep"
-        or (command.on_conflict == "revive" and place.aside != DEAD)
-        or (version is not None and session.version(queue, item.id) != version)
-        or place.token is not None
-        or place.aside in (ACKED, EXPIRED)
-    ):
-        return place.outcome(False, now)
-    clear(session, queue, place)
-    created = now if not place.created and item.latest is not None else place.created
-    due = item.due(now, place.created or None)
-    return insert(session, queue, item, place.seq, due, created)
+def _place_new(
+    session: Session, queue: QueueRow, rows: Sequence[tuple[int, Item, int]]
+) -> dict[int, Outcome]:
+    """Let messages that were just inserted wait, or be dead letters: (seq, item, due)."""
+    outcomes: dict[int, Outcome] = {}
+    for seq, item, due in rows:
+        if item.died is None:
+            state: State = "ready" if due <= session.now else "delayed"
+            outcomes[seq] = Outcome(item.id, True, state, due)
+        else:
+            session.run(SQL.insert_aside, (seq, queue.id, DEAD, item.died))
+            queue.dead += 1
+            queue.died += 1
+            outcomes[seq] = Outcome(item.id, True, "dead", due, item.died)
+    waiting = [(seq, due) for seq, item, due in rows if item.died is None]
+    session.run(SQL.delay, (json_text([seq for seq, _ in waiting]),))
+    session.count_hours(queue, [due for _, due in waiting])
+    queue.delayed += len(waiting)
+    queue.put += len(rows)
+    queue.weighted = int(queue.weighted or any(item.priority for _, item, _ in rows))
+    return outcomes

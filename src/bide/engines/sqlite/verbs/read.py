@@ -1,12 +1,14 @@
 """Find, scan, count, forecast, queues, history, explain: what reads and changes nothing."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from bide.engines.cursor import BEGIN, Budget, Phase, cursor_after, phases_of, position
+from bide.engines.sqlite.records import Records
 from bide.engines.sqlite.session import HOUR, Session
-from bide.engines.sqlite.successors import successors, with_successors
 from bide.engines.sqlite.tables import (
     ACKED,
     DEAD,
@@ -15,7 +17,6 @@ from bide.engines.sqlite.tables import (
     READY,
     SQL,
     MessageRow,
-    Place,
     QueueRow,
     as_failures,
     as_item,
@@ -27,17 +28,13 @@ from bide.model.ended import ENDINGS, KEPT_ENDS, End, within_budget
 from bide.model.errors import InvalidArgument
 from bide.model.identity import range_of_ids
 from bide.model.limits import MAX_NAME
-from bide.model.message import STATES, Message, stored_size
+from bide.model.message import STATES, Item, Message, stored_size
 from bide.model.rank import (
     EVERYTHING,
-    PROMOTE,
-    delayed_rank,
     delayed_reach,
     forecast_start,
-    ready_rank,
 )
 from bide.model.replies import (
-    AHEAD,
     Counts,
     Ends,
     Explained,
@@ -46,7 +43,6 @@ from bide.model.replies import (
     Found,
     Names,
     Page,
-    Pause,
     Sizes,
 )
 from bide.model.times import LIMITS
@@ -71,10 +67,32 @@ def find(session: Session, command: Find) -> Found:
             found.append(None)
         elif budget.takes(row.size):
             message = row.message(command.queue, session.now)
-            found += with_successors(session, queue, [message])
+            found += _with_successors(session, queue, [message])
         else:
             break
     return Found(found)
+
+
+def _successors(session: Session, queue: QueueRow, ids: Sequence[str]) -> dict[str, Item]:
+    """Return the successors of messages, by id."""
+    if not (queue.successors and ids):
+        return {}
+    rows = session.run(SQL.successors, (queue.id, json_text(ids)))
+    return {item.id: item for (text,) in rows for item in [as_item(text)]}
+
+
+def _with_successors(
+    session: Session, queue: QueueRow, messages: Sequence[Message]
+) -> list[Message]:
+    """Return messages, the leased ones with their successors."""
+    leased = [message.id for message in messages if message.state == "leased"]
+    found = _successors(session, queue, leased)
+    return [
+        msgspec.structs.replace(message, successor=found[message.id])
+        if message.id in found
+        else message
+        for message in messages
+    ]
 
 
 def scan(session: Session, command: Scan) -> Page:
@@ -92,7 +110,7 @@ def scan(session: Session, command: Scan) -> Page:
             break
     else:
         more = None
-    return Page(found if queue is None else with_successors(session, queue, found), more)
+    return Page(found if queue is None else _with_successors(session, queue, found), more)
 
 
 def _walk(
@@ -271,8 +289,8 @@ def history(session: Session, command: History) -> Ends:
     queue = session.look(command.queue)
     if queue is None:
         return Ends(None, [])
-    row = session.run(SQL.locate, (queue.id, json_text([command.id]))).fetchone()
-    state = None if row is None else Place(*row).state(session.now)
+    found = Records(session, queue).load([command.id])
+    state = found[0].seen(session.now) if found else None
     if not queue.ended:
         return Ends(state, [])
     bounds = {
@@ -295,48 +313,6 @@ def explain(session: Session, command: Explain) -> Explained:
     queue = session.look(command.queue)
     if queue is None:
         return Explained(session.now)
-    pauses = [Pause(*row) for row in session.run(SQL.pauses, (queue.id,))]
-    if queue.paused and not (pauses and pauses[-1].until is None):
-        pauses.append(Pause(None))
-    row = session.run(SQL.explain_one, (queue.id, command.id)).fetchone()
-    if row is None:
-        return Explained(session.now, pauses)
-    *columns, planned, failures, extended = row
-    place = Place(*columns)
-    state = place.state(session.now)
-    group = session.groups_of([place.seq])[place.seq] if queue.limited else None
-    limited = session.lines(queue).holds(group) if queue.limited and state == "ready" else None
-    successor = successors(session, queue, [place.id]).get(place.id)
-    return Explained(
-        session.now, pauses, state, place.due, planned, place.priority,
-        place.attempt + (state == "leased"), place.attempts,
-        as_failures(failures)[-1] if failures and failures != "[]" else None,
-        _ahead(session, queue, place, group) if state == "ready" else None,
-        place.holder, place.since, extended, place.until, place.ended,
-        successor.at if successor is not None else None, limited=limited,
-    )  # fmt: skip
-
-
-def _ahead(session: Session, queue: QueueRow, place: Place, group: str | None) -> int:
-    """Count the messages that are delivered before a ready one, up to `AHEAD` + 1.
-
-    In a limited queue those of its group.
-    """
-    mine = ready_rank(place.due, place.priority), place.seq
-    if queue.limited:
-        before = session.lines(queue).ahead(group, *mine, AHEAD + 1)
-    else:
-        bounds = {"queue": queue.id, "rank": mine[0], "seq": mine[1], "limit": AHEAD + 1}
-        before = len(session.run(SQL.ready_before, bounds).fetchall())
-    reach = delayed_reach(session.now)
-    due = session.run(SQL.first_due, (queue.id, DELAYED, reach, PROMOTE)).fetchall()
-    here = delayed_rank(place.due, place.priority), place.seq
-    is_far = len(due) == PROMOTE and here > due[-1]
-    if is_far and session.run(SQL.is_pending, (queue.id, READY, *mine)).fetchone() is None:
-        return AHEAD + 1
-    if queue.limited and due:
-        groups = session.groups_of([seq for _, seq in due])
-        due = [(rank, seq) for rank, seq in due if groups[seq] == group]
-    for rank, seq in due:
-        before += (ready_rank(rank >> 8, 255 - (rank & 255)), seq) < mine
-    return min(before, AHEAD + 1)
+    records = Records(session, queue)
+    records.load([] if command.id is None else [command.id])
+    return records.explain(command.id, session.now)

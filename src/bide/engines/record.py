@@ -1,4 +1,4 @@
-"""One message of the memory engine."""
+"""A message in memory, as it is or as a store has it, and its state."""
 
 import msgspec
 

@@ -5,8 +5,8 @@ leases, the lease. `number` is its place in the command. A verb returns `True` i
 message, `False` if it may not, or an outcome that tells more than where the message is now.
 """
 
-from bide.engines.memory.queue_state import QueueState
-from bide.engines.memory.record import Record
+from bide.engines.queue_rules import QueueRules
+from bide.engines.record import Record
 from bide.model import commands as cmd
 from bide.model.replies import Outcome
 
@@ -15,7 +15,7 @@ Done = Outcome | bool
 WAITING = ("delayed", "ready")
 
 
-def cancel(queue: QueueState, record: Record, command: cmd.Cancel, now: int, number: int) -> Done:
+def cancel(queue: QueueRules, record: Record, command: cmd.Cancel, now: int, number: int) -> Done:
     """Delete a message that waits, or the successor of a leased one."""
     conditional = command.if_due is not None or command.if_version or command.versions
     if record.successor and not conditional:
@@ -27,7 +27,7 @@ def cancel(queue: QueueState, record: Record, command: cmd.Cancel, now: int, num
 
 
 def reschedule(
-    queue: QueueState, record: Record, command: cmd.Reschedule, now: int, number: int
+    queue: QueueRules, record: Record, command: cmd.Reschedule, now: int, number: int
 ) -> Done:
     """Change the due time of a message that waits."""
     if record.state not in WAITING or command.if_due not in (None, record.due):
@@ -36,7 +36,7 @@ def reschedule(
     return True
 
 
-def edit(queue: QueueState, record: Record, command: cmd.Edit, now: int, number: int) -> Done:
+def edit(queue: QueueRules, record: Record, command: cmd.Edit, now: int, number: int) -> Done:
     """Change fields of a message that no worker holds; a dead letter gets no due time."""
     due = command.due(now)
     if record.state == "dead" and (due is not None or record.in_transit):
@@ -47,36 +47,36 @@ def edit(queue: QueueState, record: Record, command: cmd.Edit, now: int, number:
     return True
 
 
-def release(queue: QueueState, record: Record, command: cmd.Release, now: int, number: int) -> Done:
+def release(queue: QueueRules, record: Record, command: cmd.Release, now: int, number: int) -> Done:
     """End the lease of any worker."""
     if record.state != "leased":
         return False
     if queue.failed(record, command.reason, now, now):
-        queue.tally["retried"] += 1
+        queue.count("retried")
         queue.ready(record)
     return True
 
 
-def revive(queue: QueueState, record: Record, command: cmd.Revive, now: int, number: int) -> Done:
+def revive(queue: QueueRules, record: Record, command: cmd.Revive, now: int, number: int) -> Done:
     """Return a dead letter to the queue."""
     if record.state != "dead":
         return False
     record.attempt, asked = 0, record.message("", now).as_edited().due
     queue.plan(record, now + command.delay)
     record.asked = asked
-    queue.tally["revived"] += 1
+    queue.count("revived")
     return True
 
 
-def extend(queue: QueueState, record: Record, command: cmd.Extend, now: int, number: int) -> Done:
+def extend(queue: QueueRules, record: Record, command: cmd.Extend, now: int, number: int) -> Done:
     """Extend the lease."""
     queue.extend(record, now + command.lease)
     return True
 
 
-def ack(queue: QueueState, record: Record, command: cmd.Ack, now: int, number: int) -> Done:
+def ack(queue: QueueRules, record: Record, command: cmd.Ack, now: int, number: int) -> Done:
     """Delete the message, or keep it for a while as one that was acknowledged."""
-    queue.tally["acked"] += 1
+    queue.count("acked")
     record.attempt += 1
     result = command.results[number] if command.results else None
     queue.remember_end(record, "acked", record.holder, now, result)
@@ -87,12 +87,13 @@ def ack(queue: QueueState, record: Record, command: cmd.Ack, now: int, number: i
     return Outcome(record.id, True)
 
 
-def retry(queue: QueueState, record: Record, command: cmd.Retry, now: int, number: int) -> Done:
+def retry(queue: QueueRules, record: Record, command: cmd.Retry, now: int, number: int) -> Done:
     """Return the message to the queue, or make it a dead letter after its last attempt."""
     if command.release and not command.delay:
         queue.ready(record)
     elif command.release or queue.failed(record, command.reason, now, now):
-        queue.tally["retried"] += not command.release
+        if not command.release:
+            queue.count("retried")
         planned = record.due if record.planned is None else record.planned
         if record.expires is not None:
             record.expires -= now + command.delay - record.due
@@ -101,13 +102,13 @@ def retry(queue: QueueState, record: Record, command: cmd.Retry, now: int, numbe
     return True
 
 
-def bury(queue: QueueState, record: Record, command: cmd.Bury, now: int, number: int) -> Done:
+def bury(queue: QueueRules, record: Record, command: cmd.Bury, now: int, number: int) -> Done:
     """Make a leased message a dead letter."""
     queue.failed(record, command.reason, now, now, final=True)
     return True
 
 
-def set_aside(queue: QueueState, record: Record, command: cmd.Bury, now: int, number: int) -> Done:
+def set_aside(queue: QueueRules, record: Record, command: cmd.Bury, now: int, number: int) -> Done:
     """Make a message that waits a dead letter."""
     if record.state not in WAITING:
         return False
@@ -115,7 +116,7 @@ def set_aside(queue: QueueState, record: Record, command: cmd.Bury, now: int, nu
     return True
 
 
-def purge(queue: QueueState, record: Record, command: cmd.Purge, now: int, number: int) -> Done:
+def purge(queue: QueueRules, record: Record, command: cmd.Purge, now: int, number: int) -> Done:
     """Delete a dead letter."""
     if record.state != "dead":
         return False

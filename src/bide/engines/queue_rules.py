@@ -1,0 +1,330 @@
+"""What happens to the messages of a queue, for engines that have them as records.
+
+The memory engine has all messages of a queue as records, the SQLite engine those that a command
+names. Each adds how it keeps them.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+from msgspec import UNSET
+
+from bide.engines.record import Record
+from bide.model import commands as cmd
+from bide.model.command_parts import versions_of
+from bide.model.ended import Ending
+from bide.model.message import LAPSED, REASON_LENGTH, Failure, Item, State, remember
+from bide.model.rank import delayed_rank, ready_rank
+from bide.model.replies import Affected, Died, Explained, Outcome, Outcomes, Pause
+
+Change = Callable[[Any, Record, Any, int, int], Outcome | bool]
+"""What a command does to a message: a function of `message_verbs`."""
+
+
+def outcomes_of(found: list[Outcome], opens: Iterable[int] = ()) -> Outcomes:
+    """Return the outcomes of a change, with when the first of its messages can be claimed.
+
+    Args:
+        found: one for each message.
+        opens: when the limits of the queue allow a message again.
+    """
+    wakes = [
+        o.due for o in found if o.done and o.state in ("delayed", "ready") and o.due is not None
+    ]
+    return Outcomes(found, min([*wakes, *opens], default=None))
+
+
+class QueueRules:
+    """The rules of one queue: what becomes of records, whatever keeps them."""
+
+    name: str
+    paused: bool
+    pauses: list[Pause]
+    keep: int
+    lines: Any
+    """A `Limiter` that knows when it `opens`; false in a queue without limits."""
+    records: dict[str, Record]
+    """Those that commands may name, by id."""
+
+    # How records are kept.
+
+    def insert(self, record: Record) -> None:
+        """Store a record that is in no set yet."""
+        raise NotImplementedError
+
+    def delete(self, record: Record) -> None:
+        """Delete a record that is in no set."""
+        raise NotImplementedError
+
+    def save(self, record: Record) -> None:
+        """Store what has changed in a record, beside its place in a set."""
+
+    def enter(self, record: Record) -> None:
+        """Put a record into the set of its state."""
+        raise NotImplementedError
+
+    def leave(self, record: Record) -> None:
+        """Remove a record from the set of its state."""
+        raise NotImplementedError
+
+    def count(self, change: str) -> None:
+        """Count a change, as a field of `Flow`."""
+        raise NotImplementedError
+
+    def extend(self, record: Record, until: int) -> None:
+        """Extend the lease of a record."""
+        raise NotImplementedError
+
+    def remember_end(
+        self, record: Record, how: Ending, by: str | None, now: int, result: bytes | None = None
+    ) -> None:
+        """Remember how a message ended, if the queue does."""
+        raise NotImplementedError
+
+    def ahead(self, record: Record, now: int) -> int:
+        """Count the messages that are delivered before a ready record, up to `AHEAD` + 1."""
+        raise NotImplementedError
+
+    # Commands.
+
+    def change_each(
+        self, command: Any, names: Sequence[str | cmd.Lease], change: Change, now: int
+    ) -> Outcomes:
+        """Change each message that has the version or the lease it must have.
+
+        The outcomes tell where the messages are now.
+        """
+        versions, freed = versions_of(command), False
+        outcomes = []
+        for number, name in enumerate(names):
+            id, token = (name, None) if isinstance(name, str) else (name.id, name.token)
+            record = self.records.get(id)
+            if record is None:
+                outcomes.append(Outcome(id, False))
+                continue
+            record = self.settle_lapsed(record, now)
+            was_leased = record.state == "leased"
+            fits = record.is_still(versions.get(id)) and token in (None, record.token)
+            done = fits and change(self, record, command, now, number)
+            self.save(record)
+            if was_leased and record.state != "leased":
+                freed = True
+                if record.successor is not None:
+                    record, done = self.succeed(record), True
+            outcomes.append(record.outcome(done, now) if isinstance(done, bool) else done)
+        return outcomes_of(outcomes, self.opens(now) if freed else ())
+
+    def put_again(self, record: Record, item: Item, command: cmd.Put, now: int) -> Outcome:
+        """Put an item whose id exists."""
+        policy, stored = command.on_conflict, False
+        record = self.settle_lapsed(record, now)
+        if record.state == "leased" and item.follows(policy, command.if_version):
+            outcome = record.follow(item, now)
+            self.save(record)
+            return outcome
+        if record.state in ("delayed", "ready", "dead") and record.is_still(command.if_version):
+            stored = policy == "replace" or (policy == "revive" and record.state == "dead")
+        if stored:
+            record = self.replace(record, item, now)
+        return record.outcome(stored, now)
+
+    def explain(self, id: str | None, now: int) -> Explained:
+        """Look at a message, its lease, its place among others, and the pauses of the queue."""
+        record = self.records.get(id or "")
+        if record is None:
+            return Explained(now, self.pauses)
+        seen = record.message(self.name, now)
+        waits = seen.state == "ready"
+        return Explained(
+            now, self.pauses, seen.state, seen.due, seen.planned, seen.priority, seen.attempt,
+            seen.attempts, seen.failures[-1] if seen.failures else None,
+            self.ahead(record, now) if waits else None,
+            seen.holder, record.since, record.extended, seen.until, seen.ended,
+            successor=None if record.successor is None else record.successor.at,
+            limited=self.lines.holds(record) if self.lines and waits else None,
+        )  # fmt: skip
+
+    # Moving a record.
+
+    def replace(self, old: Record, item: Item, now: int) -> Record:
+        """Replace a record that no worker holds."""
+        created, due = old.created, item.due(now, old.created)
+        if created is None and item.latest is not None:  # from now on it is known
+            created = now
+        if old.state == "dead":
+            self.count("revived")
+        self.remove(old)
+        return self.add(Record.of(item, due, old.seq, created), item)
+
+    def succeed(self, old: Record) -> Record:
+        """Let a successor take the place of a record whose lease has ended."""
+        item, old.successor = old.successor, None
+        assert item is not None
+        assert item.at is not None
+        self.save(old)
+        if old.state == "dead":
+            self.count("revived")
+        if old.state in ("acked", None):  # it has left the queue
+            self.count("put")
+        if old.state is not None:
+            self.remove(old)
+        return self.add(Record.of(item, item.at, old.seq, None), item)
+
+    def add(self, record: Record, item: Item) -> Record:
+        """Add the new record of an item."""
+        self.records[record.id] = record
+        self.insert(record)
+        if item.died is None:
+            self.delay(record, record.due)
+        else:
+            self.end(record, "dead", item.died)
+            self.count("died")
+        return record
+
+    def delay(self, record: Record, due: int) -> None:
+        """Make the record delayed until `due`."""
+        self.take(record)
+        record.due = due
+        record.ended = record.planned = None
+        self.move(record, "delayed", delayed_rank(due, record.priority))
+
+    def plan(self, record: Record, due: int) -> None:
+        """Make the record delayed until `due`, and let it expire as its put asked, from then on."""
+        if record.expires is not None and record.planned is not None:
+            record.expires += record.due - record.planned
+        record.asked = None
+        self.delay(record, due)
+
+    def edit(self, record: Record, edit: cmd.Edit, due: int | None) -> None:
+        """Change what a command names; with a due time, plan the record again."""
+        if due is not None:
+            self.plan(record, due)
+        if edit.data is not UNSET:
+            record.data, record.json = edit.data, edit.json
+        options = edit.options
+        if options.get("expires") is not None and record.planned is not None:
+            options["expires"] -= record.due - record.planned
+        state = record.state
+        moves = any(getattr(record, name) != options.get(name, getattr(record, name))
+                    for name in ("priority", "group"))  # fmt: skip
+        if moves and state in ("delayed", "ready"):
+            self.take(record)
+        for name, value in options.items():
+            setattr(record, name, value)
+        if moves and state == "delayed":
+            self.move(record, "delayed", delayed_rank(record.due, record.priority))
+        elif moves and state == "ready":
+            self.ready(record)
+
+    def ready(self, record: Record) -> None:
+        """Make the record ready."""
+        self.move(record, "ready", ready_rank(record.due, record.priority))
+
+    def end(self, record: Record, state: State, now: int) -> None:
+        """Make the record dead, acked or expired."""
+        self.move(record, state, now)
+        record.ended = now
+
+    def finish(
+        self, record: Record, how: Literal["cancelled", "purged"], by: str | None, now: int
+    ) -> None:
+        """Delete the record; unless it has ended before, count it, and remember how it ended."""
+        if record.state not in ("acked", "expired"):
+            self.remember_end(record, how, by, now)
+            self.count(how)
+        self.remove(record)
+
+    def finish_all(
+        self, found: Sequence[Record], how: Literal["cancelled", "purged"], by: str | None, now: int
+    ) -> Affected:
+        """Delete the first records of those that were found, as many as one command may."""
+        for record in found[: cmd.BULK]:
+            self.finish(record, how, by, now)
+        return Affected(min(len(found), cmd.BULK), more=len(found) > cmd.BULK)
+
+    def remove(self, record: Record) -> None:
+        """Delete the record."""
+        self.take(record)
+        del self.records[record.id]
+        self.delete(record)
+
+    def move(self, record: Record, state: State, rank: int) -> None:
+        """Move the record to the set of a state."""
+        self.take(record)
+        record.state, record.rank = state, rank
+        self.enter(record)
+
+    def take(self, record: Record) -> None:
+        """Take the record out of its set, if it is in one."""
+        if record.state is None:
+            return
+        self.leave(record)
+        if record.state == "leased":
+            record.token = record.holder = record.until = record.since = None
+            record.extended = 0
+        record.state = None
+
+    # Failures, and leases that expire.
+
+    def failed(
+        self, record: Record, reason: str, moment: int, now: int, *, final: bool = False
+    ) -> bool:
+        """Count a failed attempt; return whether one is left. If not, the record is dead."""
+        record.attempt += 1
+        holder = record.holder or ""
+        kept = reason[:REASON_LENGTH]
+        failure = Failure(record.attempt, moment, holder, kept, record.since)
+        record.failures = remember(record.failures, failure)
+        if final or record.attempt >= record.attempts:
+            record.since = None  # the last failure tells of the last attempt
+            self.die(record, holder, now)
+            return False
+        return True
+
+    def set_aside(self, record: Record, reason: str, now: int, actor: str | None) -> None:
+        """Make a record that no worker held a dead letter; count no attempt."""
+        failure = Failure(record.attempt, now, "", reason[:REASON_LENGTH])
+        record.failures = remember(record.failures, failure)
+        self.die(record, actor, now)
+
+    def die(self, record: Record, by: str | None, now: int) -> None:
+        """Make a record a dead letter."""
+        self.remember_end(record, "dead", by, now)
+        self.end(record, "dead", now)
+        self.count("died")
+
+    def settle_lapsed(self, record: Record, now: int) -> Record:
+        """End the lease of the record if it has expired; return what has its place now."""
+        if record.state == "leased" and record.until is not None and record.until <= now:
+            self.count("lapsed")
+            if self.failed(record, LAPSED, record.until, now):
+                self.ready(record)
+            self.save(record)
+            if record.successor is not None:
+                return self.succeed(record)
+        return record
+
+    def collect_lapsed(self, lapsed: Iterable[Record], now: int) -> list[Died]:
+        """End expired leases; return the records that are dead now."""
+        died = []
+        for record in lapsed:
+            holder = record.holder or ""
+            if self.settle_lapsed(record, now).state == "dead":
+                died.append(Died(record.id, record.attempt, holder))
+        return died
+
+    def expired(self, record: Record, now: int) -> bool:
+        """Expire a record that is too late; return whether it was."""
+        if record.expires is None or now <= record.due + record.expires:
+            return False
+        self.remember_end(record, "expired", None, now)
+        self.end(record, "expired", now)
+        self.count("expired")
+        return True
+
+    def opens(self, now: int) -> list[int]:
+        """Return when a limited queue may be claimed from again after the end of a lease."""
+        opens = self.lines.opens() if self.lines and not self.paused else None
+        if opens is None:
+            return []
+        return [-(-opens // 1000) if opens > self.lines.now else now]
