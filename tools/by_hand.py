@@ -5,19 +5,20 @@ from typing import NamedTuple
 MEMORY = "memory/engine.py"
 STATE = "memory/queue_state.py"
 TAKE = "memory/claim.py"
-RECORD = "memory/record.py"
+RECORD = "record.py"
+RULES = "queue_rules.py"
+VERBS = "message_verbs.py"
 READ_MEMORY = "memory/reading.py"
 SESSION = "sqlite/session.py"
 SQL = "sqlite/statements.sql"
 READING = "sqlite/reading.sql"
 CLAIM = "sqlite/verbs/claim.py"
 SETTLE = "sqlite/verbs/settle.py"
-EDIT = "sqlite/verbs/edit.py"
+RECORDS = "sqlite/records.py"
 PUT = "sqlite/verbs/put.py"
 LIMITS = "sqlite/limits.py"
 ROWS = "sqlite/tables.py"
 READ = "sqlite/verbs/read.py"
-SUCCESSORS = "sqlite/successors.py"
 
 
 class Mutant(NamedTuple):
@@ -31,8 +32,8 @@ class Mutant(NamedTuple):
 
     @property
     def engine(self) -> str:
-        """Whose source it changes."""
-        return self.path.partition("/")[0]
+        """Whose source it changes; the memory engine, of what it shares with another."""
+        return self.path.partition("/")[0] if "/" in self.path else "memory"
 
     def applied(self, text: str) -> str | None:
         """Return the file's text with the change; `None` if `old` is not there exactly once."""
@@ -41,27 +42,26 @@ class Mutant(NamedTuple):
 
 MUTANTS = [
     Mutant("one tick early", TAKE, "queue.promote(now, reach)", "queue.promote(now + 1, reach)"),
-    Mutant("a lapse one tick late", STATE, "record.until <= now", "record.until < now"),
-    Mutant("expired one tick early", STATE, "now <= record.due + record.expires",
+    Mutant("a lapse one tick late", RULES, "record.until <= now", "record.until < now"),
+    Mutant("expired one tick early", RULES, "now <= record.due + record.expires",
            "now < record.due + record.expires"),
-    Mutant("the token does not count", MEMORY, " and record.token == leases[number].token",
-           ""),
+    Mutant("the token does not count", RULES, " and token in (None, record.token)", ""),
     Mutant("tokens do not grow", TAKE, "queue.token += 1", "queue.token += 0"),
-    Mutant("one attempt too many", STATE, "record.attempt >= record.attempts",
+    Mutant("one attempt too many", RULES, "record.attempt >= record.attempts",
            "record.attempt > record.attempts"),
-    Mutant("release counts an attempt", MEMORY, "if command.release and not command.delay:",
+    Mutant("release counts an attempt", VERBS, "if command.release and not command.delay:",
            "if command.release and not queue.failed(record, '', now, now):"),
-    Mutant("a late release counts an attempt", MEMORY, "elif command.release or queue.failed(",
+    Mutant("a late release counts an attempt", VERBS, "elif command.release or queue.failed(",
            "elif queue.failed("),
-    Mutant("retry puts off expiry", MEMORY, "record.expires -= now + command.delay - record.due",
+    Mutant("retry puts off expiry", VERBS, "record.expires -= now + command.delay - record.due",
            "pass"),
-    Mutant("revive keeps the attempts", MEMORY, "record.attempt, asked = 0,",
+    Mutant("revive keeps the attempts", VERBS, "record.attempt, asked = 0,",
            "asked ="),
-    Mutant("a replaced one loses its place", STATE,
-           "record = Record.of(item, due, old.seq, created)",
-           "self._seq += 1; record = Record.of(item, due, self._seq, created)"),
-    Mutant("the dead cannot be replaced", STATE, '("delayed", "ready", "dead")',
+    Mutant("a replaced one loses its place", RULES,
+           "Record.of(item, due, old.seq, created)", "Record.of(item, due, -old.seq, created)"),
+    Mutant("the dead cannot be replaced", RULES, '("delayed", "ready", "dead")',
            '("delayed", "ready")'),
+    Mutant("purged ones are not counted", RULES, "self.count(how)", "pass"),
     Mutant("keep counts from too late", STATE, '("acked", now - self.keep)',
            '("acked", now - self.keep - 1)'),
     Mutant("expired ones kept as acked ones", STATE, "max(self.keep, EXPIRED_KEEP)", "self.keep"),
@@ -83,30 +83,30 @@ MUTANTS = [
 
     Mutant("any version will do", RECORD, "return if_version is None or self",
            "return if_version is not None or self"),
-    Mutant("an edit stores what was not there", MEMORY, ' or command.if_version):', '):'),
+    Mutant("an edit stores what was not there", MEMORY, " or command.if_version:", ":"),
 
     Mutant("one tick early", CLAIM, "due = delayed_reach(session.now)",
            "due = delayed_reach(session.now + 1)"),
     Mutant("a lapse one tick late", SQL,
            "l.until <= ? ORDER BY l.until, l.seq LIMIT ?;\n\n-- name: lapsed_whole",
            "l.until < ? ORDER BY l.until, l.seq LIMIT ?;\n\n-- name: lapsed_whole"),
-    Mutant("a lapse is not seen by id", SESSION, "p.until <= now]", "p.until < now]"),
     Mutant("expired one tick early", CLAIM, "now > row.due + row.expires",
            "now >= row.due + row.expires"),
-    Mutant("the token does not count", SETTLE, "p.token == leases[n].token",
-           "p.token is not None"),
+    Mutant("the token does not count", SETTLE, "!= [lease.token for lease in leases]",
+           "== []"),
     Mutant("tokens do not grow", CLAIM, "queue.token += 1", "queue.token += 0"),
-    Mutant("one attempt too many", SESSION, "attempt >= place.attempts",
-           "attempt > place.attempts"),
     Mutant("a lease outlives its ack", SQL,
            "DELETE FROM bide_lease WHERE seq IN (SELECT value FROM json_each(?));",
            "DELETE FROM bide_lease WHERE seq IN (SELECT value FROM json_each(?) LIMIT 3);"),
-    Mutant("retry puts off expiry", SETTLE,
-           "place.expires if place.expires is None else place.expires - (due - place.due)",
-           "place.expires"),
+    Mutant("a change is not saved", RECORDS, "if after == before:", "if True:"),
+    Mutant("a lease outlives its end", RECORDS, "self._run(SQL.drop_lease, (record.seq,))", "pass"),
+    Mutant("weights of one record are not remembered", RECORDS,
+           "row.weighted or record.priority > 0", "row.weighted"),
+    Mutant("a body that changed is not read", RECORDS, "whole=bool(versions_of(command))",
+           "whole=False"),
     Mutant("ids are numbers", SQL,
-           "m.id IN (SELECT value FROM json_each(?));\n\n-- name: held",
-           "CAST(m.id AS REAL) IN (SELECT CAST(value AS REAL) FROM json_each(?));\n\n"
+           "m.id IN (SELECT value FROM json_each(:ids));\n\n-- name: held",
+           "CAST(m.id AS REAL) IN (SELECT CAST(value AS REAL) FROM json_each(:ids));\n\n"
            "-- name: held"),
     Mutant("ranks are text", SQL, "ORDER BY p.rank, p.seq LIMIT ?;\n\n-- name: nth_due",
            "ORDER BY CAST(p.rank AS TEXT), p.seq LIMIT ?;\n\n-- name: nth_due"),
@@ -116,7 +116,7 @@ MUTANTS = [
            "due, limit - 2)).fetchone()"),
     Mutant("promotion takes one too many", CLAIM, "due, limit - 1)).fetchone()",
            "due, limit)).fetchone()"),
-    Mutant("weights of many are not remembered", SUCCESSORS,
+    Mutant("weights of many are not remembered", PUT,
            "any(item.priority for _, item, _ in rows)", "False"),
     Mutant("weights of one are not remembered", SQL,
            " AND weighted >= (NEW.priority > 0)", ""),
@@ -133,12 +133,10 @@ MUTANTS = [
            "self.run_many(SQL.count_puts, others)", "pass"),
     Mutant("single puts are counted twice", SESSION, "self.run(SQL.balance)", "pass"),
     Mutant("what is late is leased among others", CLAIM,
-           "[row.seq for row in good])", "[row.seq for row in left])"),
+           "[row.seq for row in good])", "[row.seq for row in good + late])"),
     Mutant("weight only in a backlog", CLAIM, "queue.ready or queue.weighted or", "queue.ready or"),
-    Mutant("a message named twice is changed at once", EDIT,
-           "if len(set(ids)) == len(ids) else", "if True else"),
     Mutant("any cursor will do", READ, "if not begin.startswith(_BY_ID):", "if False:"),
-    Mutant("kept ones are not counted", SESSION, "queue.kept -= len(seqs)", "pass"),
+    Mutant("kept ones are not counted", SESSION, "queue.kept -= len(rows)", "pass"),
     Mutant("a rule reaches one too few", SQL, 'm."group" = :group AND m.due >= :after',
            'm."group" = :group AND m.due > :after'),
     Mutant("a rule takes from all groups", SQL,
@@ -150,11 +148,6 @@ MUTANTS = [
            "substr(name, 1, length(:prefix)) = :prefix", "name LIKE :prefix || '%'"),
     Mutant("a forecast starts a tick late", READING,
            "rank >> 8) - :start - 1)", "rank >> 8) - :start)"),
-    Mutant("purged ones are not counted", EDIT,
-           "queue.purged += len(seqs)", "queue.purged += 0"),
-    Mutant("revive keeps the attempts", SQL, "due = ?, attempt = 0", "due = ?"),
-    Mutant("a replaced one loses its place", PUT, "item, place.seq, due",
-           "item, session.next_seq(1) + 1, due"),
     Mutant("bytes that are text come back as JSON", ROWS,
            "        item.data.decode() if item.json else item.data,",
            "        item.data.decode() if item.json or item.data == b'1' else item.data,"),
