@@ -224,25 +224,23 @@ END $$;
 
 -- The delayed and ready messages that a rule names, at most `p_limit`; ready ones first.
 CREATE FUNCTION bide._unheld(p_queue integer, p_group text, p_after bigint, p_before bigint,
-                             p_limit integer)
+                             p_limit bigint)
 RETURNS SETOF bide.message LANGUAGE plpgsql STABLE AS $$
-DECLARE
-  found integer;
 BEGIN
-  IF p_group IS NOT NULL THEN
-    RETURN QUERY SELECT * FROM message
-      WHERE queue = p_queue AND "group" = p_group AND state < 2
-        AND due >= p_after AND due < p_before
-      ORDER BY seq LIMIT p_limit;
-    RETURN;
-  END IF;
-  RETURN QUERY SELECT * FROM message p
-    WHERE p.queue = p_queue AND p.state = 1 AND p.due >= p_after AND p.due < p_before
-    ORDER BY p.rank, p.seq LIMIT p_limit;
-  GET DIAGNOSTICS found = ROW_COUNT;
-  RETURN QUERY SELECT * FROM message p
-    WHERE p.queue = p_queue AND p.state = 0 AND p.rank >= p_after * 256 AND p.rank < p_before * 256
-    ORDER BY p.rank, p.seq LIMIT p_limit - found;
+  RETURN QUERY
+    (SELECT * FROM message
+     WHERE queue = p_queue AND "group" = p_group AND state < 2 AND due >= p_after AND due < p_before
+     ORDER BY seq LIMIT p_limit)
+    UNION ALL
+    (SELECT * FROM message
+     WHERE p_group IS NULL AND queue = p_queue AND state = 1 AND due >= p_after AND due < p_before
+     ORDER BY rank, seq LIMIT p_limit)
+    UNION ALL
+    (SELECT * FROM message
+     WHERE p_group IS NULL AND queue = p_queue AND state = 0
+       AND rank >= p_after * 256 AND rank < p_before * 256
+     ORDER BY rank, seq LIMIT p_limit)
+    LIMIT p_limit;
 END $$;
 
 -- Delete up to 1,000 messages and count why. Answers how many, and whether more are left. Each is looked
