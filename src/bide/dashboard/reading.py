@@ -1,13 +1,14 @@
 """Read the store for pages: names, samples, forecasts, and scans in bounded steps."""
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from math import inf
 from typing import Any, NamedTuple, TypeVar
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.dashboard.access import Access
+from bide.engines.bounded_dict import BoundedDict
 from bide.engines.registry import is_server
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
@@ -51,7 +52,7 @@ class Recent:
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
-        self._entries: OrderedDict[Hashable, tuple[float, asyncio.Future[Any]]] = OrderedDict()
+        self._entries: BoundedDict[Hashable, tuple[float, asyncio.Future[Any]]] = BoundedDict(MOST)
         """Until when a result is good, endless while it is read; and the task that reads it."""
 
     async def get(self, key: Hashable, seconds: float, read: Callable[[], Awaitable[T]]) -> T:
@@ -67,9 +68,6 @@ class Recent:
         if entry is None or entry[0] <= began:
             entry = self._entries[key] = inf, asyncio.ensure_future(read())
             entry[1].add_done_callback(lambda task: self._keep(key, task, seconds, began))
-            while len(self._entries) > MOST:
-                self._entries.popitem(last=False)
-        self._entries.move_to_end(key)
         result: T = await asyncio.shield(entry[1])
         return result
 
@@ -162,7 +160,7 @@ class StoreReader:
         self._owns_slow_reads = slow_reads is None
         self._slow_reads = slow_reads or SlowReads(self.lane)
         self.recent = Recent(clock)
-        self._histories: OrderedDict[object, _History] = OrderedDict()
+        self._histories: BoundedDict[object, _History] = BoundedDict(VIEWS)
 
     @property
     def remote(self) -> bool:
@@ -231,10 +229,7 @@ class StoreReader:
             sample = await self.run(
                 take_sample(shown, registers, self.clock.monotonic(), now, access.caller.own)
             )
-            history = self._histories.setdefault(key, _History())
-            self._histories.move_to_end(key)
-            while len(self._histories) > VIEWS:
-                self._histories.popitem(last=False)
+            history = self._histories[key] = self._histories.get(key) or _History()
             history.samples.append(sample)
             workers = history.workers.see(sample)
             following = access.caller.own(shown[-1]) if len(names) > QUEUES else None
