@@ -131,7 +131,7 @@ def _url_of(message: Message) -> str:
 
 _lock = threading.Lock()
 _dashboards: dict[tuple[Any, ...], "ThreadedDashboard"] = {}
-"""None or one, by the settings."""
+"""One, and in tests with other settings several, by the settings."""
 
 
 def access_of(user: Any) -> Access | None:
@@ -173,13 +173,12 @@ def answer(request: HttpRequest, base: str) -> HttpResponse:
 
 
 def _dashboard(*settings: Any) -> "ThreadedDashboard":
-    """Return the dashboard of these settings; with other ones, it is another."""
+    """Return the dashboard of these settings."""
     # Django imports this module in every process, also in those that show no page.
     from bide.dashboard.wsgi_app import ThreadedDashboard
 
     with _lock:
         if settings not in _dashboards:
-            _close_all()
             _dashboards[settings] = ThreadedDashboard(*settings)
         return _dashboards[settings]
 
@@ -187,9 +186,5 @@ def _dashboard(*settings: Any) -> "ThreadedDashboard":
 def close() -> None:
     """Close the connections of the dashboard to the store; the next request opens them again."""
     with _lock:
-        _close_all()
-
-
-def _close_all() -> None:
-    while _dashboards:
-        _dashboards.popitem()[1].close()
+        while _dashboards:
+            _dashboards.popitem()[1].close()

@@ -61,15 +61,6 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 _record = msgspec.json.Decoder(Record).decode
 
 
-def record_of(message: Message) -> Record:
-    """Return the record in a message.
-
-    Raises:
-        ValidationError: there is none.
-    """
-    return _record(message.seen_data)
-
-
 def result_of(
     id: str, record: Record, status: Any, task: Task, *,
     started: datetime | None = None, attempted: datetime | None = None,
@@ -96,8 +87,12 @@ def result_of_message(
         message: of the task; once acked, the one that its queue keeps.
         since: if a worker holds it, since when, in Unix milliseconds.
         end: if it was acked, what its queue remembers of that.
+
+    Raises:
+        ValidationError: the message is of no task.
+        ImportError: there is no such task any more.
     """
-    record = record_of(message)
+    record = _record(message.seen_data)
     failures = message.failures
     workers = [failure.holder for failure in failures]
     status, finished, value = TaskResultStatus.READY, None, None
@@ -111,31 +106,33 @@ def result_of_message(
     elif message.state in ("dead", "expired"):
         status, finished = TaskResultStatus.FAILED, message.ended
     if since is None and failures:
-        since = began(failures[-1])
+        since = _began(failures[-1])
     # The clock of the store may be behind the one of who enqueued it.
-    started = _after(record.enqueued, began(failures[0]) if failures else since)
+    started = _after(record.enqueued, _began(failures[0]) if failures else since)
     attempted = _after(started, since)
     return result_of(
         message.id, record, status, record.imported(), started=started, attempted=attempted,
-        finished=_after(attempted or record.enqueued, finished), errors=errors_of(failures),
-        workers=workers, value=value,
+        finished=_after(attempted or record.enqueued, finished),
+        errors=[_error_of(failure) for failure in failures], workers=workers, value=value,
     )  # fmt: skip
 
 
-def began(failure: Failure) -> int:
+def _began(failure: Failure) -> int:
     """Return when an attempt began, or, where that is not known, when it ended."""
     return failure.moment if failure.started is None else failure.started
 
 
 def _after(earliest: datetime | None, moment: int | None) -> datetime | None:
-    """Return a time of the store, or an earlier event's time if that is later."""
-    found = time_of(moment)
-    return found if found is None or earliest is None else max(earliest, found)
+    """Return a time of the store, or an earlier event's time if that is later.
 
-
-def errors_of(failures: Sequence[Failure]) -> list[TaskError]:
-    """Return the errors of failed attempts, as Django has them."""
-    return [_error_of(failure) for failure in failures]
+    As Django has it: without `USE_TZ` it is naive.
+    """
+    if moment is None:
+        return None
+    found = to_datetime(moment)
+    if not settings.USE_TZ:
+        found = timezone.make_naive(found)
+    return found if earliest is None else max(earliest, found)
 
 
 def _error_of(failure: Failure) -> TaskError:
@@ -150,11 +147,3 @@ def _error_of(failure: Failure) -> TaskError:
         exception_class_path=path if "." in path else f"builtins.{path}",
         traceback=failure.reason,
     )
-
-
-def time_of(moment: int | None) -> datetime | None:
-    """Return a time of the store as Django has it; without `USE_TZ` it is naive."""
-    if moment is None:
-        return None
-    found = to_datetime(moment)
-    return found if settings.USE_TZ else timezone.make_naive(found)

@@ -8,6 +8,7 @@ It needs Django 6 or newer.
 from __future__ import annotations
 
 import random
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,15 +35,7 @@ import bide
 from bide.consuming.outcomes import text_of
 from bide.consuming.settling import judge
 from bide.contrib.django.queues import Queue
-from bide.contrib.django.task_records import (
-    Record,
-    began,
-    errors_of,
-    record_of,
-    result_of,
-    result_of_message,
-    time_of,
-)
+from bide.contrib.django.task_records import Record, result_of, result_of_message
 from bide.model.commands import Explain
 from bide.model.ended import encode_result
 from bide.model.errors import InvalidArgument
@@ -217,7 +210,7 @@ class BideBackend(BaseTaskBackend):
             Bury: the task has failed for good.
             Retry: it will be tried again.
         """
-        result = self._started(delivery, record_of(delivery.message))
+        result = result_of_message(delivery.message, since=round(time.time() * 1000))
         task_started.send(type(self), task_result=result)
         task = result.task
         context = (TaskContext(task_result=result),) if task.takes_context else ()
@@ -231,15 +224,6 @@ class BideBackend(BaseTaskBackend):
         object.__setattr__(result, "_return_value", value)
         task_finished.send(type(self), task_result=result)
         return value
-
-    def _started(self, delivery: bide.Delivery, record: Record) -> TaskResult:
-        now, failures = timezone.now(), delivery.message.failures
-        first = time_of(began(failures[0])) if failures else now
-        workers = [failure.holder for failure in failures] + [delivery.message.holder or ""]
-        return result_of(
-            delivery.id, record, TaskResultStatus.RUNNING, record.imported(), started=first,
-            attempted=now, workers=workers, errors=errors_of(failures),
-        )  # fmt: skip
 
     def _failed(
         self, delivery: bide.Delivery, result: TaskResult, error: BaseException
