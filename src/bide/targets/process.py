@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from bide.clock import SYSTEM_CLOCK
 from bide.consuming.graceful_stop import first_of
-from bide.consuming.store_client import StoreClient
 from bide.engines.registry import mask
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
@@ -23,6 +22,8 @@ from bide.targets.pusher import Pusher
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
+
+    from bide.targets.rabbitmq.intake import Intake
 
 PATIENCE = 5.0
 """Seconds for the event loop to answer a scrape."""
@@ -60,8 +61,8 @@ async def push(
         pusher = Pusher(
             lane, SYSTEM_CLOCK, gate=Gate(networks), intakes=intakes, queue_type=queue_type
         )
-        for address in intakes:
-            await _declare(address, lane, queue_type)
+        for intake in pusher.intakes:
+            await _declare(intake)
         loop, stopping = asyncio.get_running_loop(), asyncio.Event()
 
         def stop() -> None:
@@ -88,22 +89,20 @@ async def push(
         await asyncio.to_thread(close_lane, lane)
 
 
-async def _declare(address: Address, lane: Lane, queue_type: str) -> None:
+async def _declare(intake: "Intake") -> None:
     """Declare the queues of an intake, so that errors show at the start.
 
     Raises:
         InvalidArgument: the exchange does not exist, or the broker refuses us.
     """
     from bide.targets.rabbitmq.broker import LOST, Refused, reason_of
-    from bide.targets.rabbitmq.intake import Intake
 
-    intake = Intake(address, StoreClient(lane, SYSTEM_CLOCK), queue_type=queue_type)
     try:
         await intake.declare()
     except Refused as error:
         raise InvalidArgument(str(error)) from error
     except LOST as error:
-        _log.warning("%s: %s", address.exchange, reason_of(error))
+        _log.warning("%s: %s", intake.address.exchange, reason_of(error))
     finally:
         await intake.close()
 

@@ -91,10 +91,9 @@ class Pusher:
         client = HttpClient(clock, self._gate, lookup=lookup, tls=tls, limit=connections)
         self._sender = Sender(clock, client)
         self._rabbitmq: RabbitMQ | None = None
-        self._addresses = list(intakes)
-        self._queue_type = queue_type
-        self._intakes: dict[Intake, asyncio.Task[None]] = {}
-        self._unsubscribed: list[Subscription] = []
+        self.intakes = [self._intake(address, queue_type) for address in intakes]
+        self._taking: list[asyncio.Task[None]] = []
+        self._unsubscribed = [intake.subscription for intake in self.intakes]
         self.workers: dict[str, SubscriptionWorker] = {}
         """The running subscriptions, by their keys."""
         self._leaving: dict[asyncio.Task[None], SubscriptionWorker] = {}
@@ -110,7 +109,7 @@ class Pusher:
         """The figures so far."""
         workers = [*self.workers.values(), *self._leaving.values()]
         # Exchanges of two brokers may have one name.
-        taken = PushStats(taken=total({one.address.exchange: one.taken} for one in self._intakes))
+        taken = PushStats(taken=total({one.address.exchange: one.taken} for one in self.intakes))
         return reduce(PushStats.plus, [worker.sent for worker in workers], self._past.plus(taken))
 
     def target(self, subscription: Subscription) -> Target:
@@ -122,7 +121,7 @@ class Pusher:
                 return _NotInstalled()
             from bide.targets.rabbitmq.publisher import RabbitMQ
 
-            trusted = {one.broker for one in self._addresses}
+            trusted = {one.address.broker for one in self.intakes}
             self._rabbitmq = RabbitMQ(self._clock, self._gate, trusted)
         return self._rabbitmq
 
@@ -146,8 +145,7 @@ class Pusher:
         )
         beats: list[asyncio.Task[None]] = []
         try:
-            if self._addresses:
-                self._take_in()
+            self._taking = [asyncio.create_task(intake.run()) for intake in self.intakes]
             while True:
                 self._look.clear()
                 try:
@@ -169,13 +167,10 @@ class Pusher:
         """Return what was done so far, by queue."""
         return total({one.subscription.source: one.current()} for one in self.workers.values())
 
-    def _take_in(self) -> None:
+    def _intake(self, address: Address, queue_type: str) -> "Intake":
         from bide.targets.rabbitmq.intake import Intake
 
-        for address in self._addresses:
-            intake = Intake(address, self._store_client, queue_type=self._queue_type)
-            self._intakes[intake] = asyncio.create_task(intake.run())
-            self._unsubscribed.append(intake.subscription)
+        return Intake(address, self._store_client, queue_type=queue_type)
 
     async def _subscribe(
         self, wanted: Subscription, known: Mapping[str, Subscription]
@@ -188,7 +183,7 @@ class Pusher:
         return await self.records.change(wanted.namespace, wanted.name, **fields) or there
 
     async def _refresh(self) -> None:
-        for taking in self._intakes.values():
+        for taking in self._taking:
             if taking.done():
                 taking.result()  # it never ends by itself: this raises what has ended it
         known = {one.key: one for one in await self.records.listed()}
@@ -256,15 +251,13 @@ class Pusher:
             _log.debug("%s ended with its error", worker.subscription.key, exc_info=error)
 
     async def _stop(self, grace: float) -> None:
-        for taking in self._intakes.values():
-            taking.cancel()
-        await asyncio.gather(*self._intakes.values(), return_exceptions=True)
+        await cancel(self._taking)
         workers, leaving = list(self.workers.values()), dict(self._leaving)
         await asyncio.gather(
             *[stop([worker], self._clock, grace, self._hurrying) for worker in workers],
             return_exceptions=True,  # which `_refresh` would have logged
         )
-        self._past, self.workers, self._intakes = self.sent, {}, {}
+        self._past, self.workers, self.intakes = self.sent, {}, []
         for worker in leaving.values():
             worker.hand_back()
         if leaving:

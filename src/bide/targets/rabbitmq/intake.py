@@ -376,9 +376,9 @@ class Intake:
         if letter is None:
             await message.reject(requeue=False)
         else:
-            result = await self._dead.publish(letter, DEAD_LETTER)
-            if result.outcome != "confirmed":
-                raise ConnectionError(f"a dead letter could not be published: {result.reason}")
+            answer = await self._dead.publish(letter, DEAD_LETTER)
+            if not answer.good:
+                raise ConnectionError(f"a dead letter could not be published: {answer.text}")
         told = "" if message.message_id is None else f" {message.message_id!r}"
         _log.error("%s: message%s is a dead letter: %s", self.address.exchange, told, reason)
         self.taken.refused += 1

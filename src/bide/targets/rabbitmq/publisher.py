@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager, nullcontext
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from aio_pika.abc import AbstractChannel
 from aio_pika.exceptions import (
@@ -32,17 +32,33 @@ SMALL = 16_384
 BLOCKED = "the broker accepts no messages for now: its memory or disk is low"
 
 
-class Result(NamedTuple):
-    """What became of one message."""
-
-    outcome: Outcome
-    """Unfit: AMQP cannot hold it. Refused: the exchange does not exist, or the user may not. Away:
-    no answer came."""
-    reason: str = ""
-    """Why the message was not confirmed; without secrets."""
+STATUS: dict[Outcome, int | None] = {
+    "confirmed": 200, "unroutable": 312, "unfit": 400, "refused": 503, "nacked": 506, "away": None,
+}  # fmt: skip
+"""Outcomes as reply codes, by whose first digit answers are counted. 312 and 506 are AMQP's. Unfit:
+AMQP cannot hold the message. Refused: the exchange does not exist, or the user may not. Away: no
+answer came."""
 
 
-CONFIRMED = Result("confirmed")
+class _Answer(Answer):
+    """An answer of a broker."""
+
+    __slots__ = ()
+
+    @property
+    def away(self) -> bool:
+        """Whether it says nothing about the message."""
+        return self.status in (None, STATUS["refused"])
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is a failure of the broker: another routing key, or queue, may fare better."""
+        return self.away
+
+
+def answer(outcome: Outcome, reason: str = "") -> Answer:
+    """Return an outcome as an answer, with the reason of a failure."""
+    return _Answer(STATUS[outcome], reason)
 
 
 class _Line:
@@ -83,7 +99,7 @@ class Publisher:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    async def publish(self, publication: Publication, patience: float) -> Result:
+    async def publish(self, publication: Publication, patience: float) -> Answer:
         """Publish a message.
 
         Args:
@@ -99,7 +115,7 @@ class Publisher:
             if not self._publishing:
                 self._idle.set()
 
-    async def _surely(self, publication: Publication, patience: float) -> Result:
+    async def _surely(self, publication: Publication, patience: float) -> Answer:
         reason, attempt = "the broker did not answer in time", 0
         line, channel = self._line, None
         try:
@@ -111,19 +127,19 @@ class Publisher:
                                 channel = await line.open()
                                 await self._broker.unblocked()
                                 await self._publish(channel, publication)
-                        return CONFIRMED
+                        return answer("confirmed")
                     except PublishError as error:
-                        return Result("unroutable", reason_of(error))
+                        return answer("unroutable", reason_of(error))
                     except DeliveryError as error:
-                        return Result("nacked", reason_of(error))
+                        return answer("nacked", reason_of(error))
                     except UNFIT as error:
-                        return Result("unfit", f"not a valid message of AMQP: {error}")
+                        return answer("unfit", f"not a valid message of AMQP: {error}")
                     except (Refused, ChannelNotFoundEntity) as error:
-                        return Result("refused", reason_of(error))
+                        return answer("refused", reason_of(error))
                     except ChannelClosed as error:
                         if line is self._single:
                             unfit = isinstance(error, ChannelPreconditionFailed)
-                            return Result("unfit" if unfit else "refused", reason_of(error))
+                            return answer("unfit" if unfit else "refused", reason_of(error))
                         line = self._single  # another message may be to blame: now one at a time
                         continue
                     except LOST as error:
@@ -132,11 +148,11 @@ class Publisher:
                     await self._broker.pause(attempt)
         except TimeoutError:
             if await self.blocked():
-                return Result("away", BLOCKED)
+                return answer("away", BLOCKED)
             # A connection without confirms may be half open: the next message gets another one.
             if channel is not None and channel is line.channel:
                 self._broker.drop()
-            return Result("away", reason)
+            return answer("away", reason)
 
     async def _publish(self, channel: AbstractChannel, publication: Publication) -> None:
         body, properties, key = publication
@@ -163,7 +179,7 @@ class Publisher:
             del self._flying[id]
             over.set()
 
-    async def check(self, patience: float) -> Result:
+    async def check(self, patience: float) -> Answer:
         """See whether the broker is there, and has the exchange; publish nothing."""
         try:
             async with asyncio.timeout(patience):
@@ -173,10 +189,10 @@ class Publisher:
                         await channel.get_exchange(self.address.exchange, ensure=True)
                     await channel.close()
         except (Refused, ChannelClosed) as error:
-            return Result("refused", reason_of(error))
+            return answer("refused", reason_of(error))
         except LOST as error:
-            return Result("away", reason_of(error))
-        return Result("confirmed", "the broker is there, and has the exchange")
+            return answer("away", reason_of(error))
+        return answer("confirmed", "the broker is there, and has the exchange")
 
     async def blocked(self) -> bool:
         """Tell whether the broker has said that it accepts no messages for now."""
@@ -191,28 +207,6 @@ class Publisher:
         """Close the connection once no message is in flight: one would open it again."""
         await self._idle.wait()
         await self._broker.close()
-
-
-STATUS: dict[Outcome, int | None] = {
-    "confirmed": 200, "unroutable": 312, "unfit": 400, "refused": 503, "nacked": 506, "away": None,
-}  # fmt: skip
-"""Outcomes as reply codes, by whose first digit answers are counted. 312 and 506 are AMQP's."""
-
-
-class _Answer(Answer):
-    """An answer of a broker."""
-
-    __slots__ = ()
-
-    @property
-    def away(self) -> bool:
-        """Whether it says nothing about the message."""
-        return self.status in (None, STATUS["refused"])
-
-    @property
-    def counts(self) -> bool:
-        """Whether it is a failure of the broker: another routing key, or queue, may fare better."""
-        return self.away
 
 
 class RabbitMQ:
@@ -246,15 +240,15 @@ class RabbitMQ:
         try:
             publication = to_amqp(message, publisher.address, to.headers)
         except InvalidArgument as error:
-            return _answer(Result("unfit", f"not a valid message of AMQP: {error}"))
+            return answer("unfit", f"not a valid message of AMQP: {error}")
         # Sooner than the consumer, which would not know why.
-        return _answer(await publisher.publish(publication, to.timeout / 1000 * 0.9))
+        return await publisher.publish(publication, to.timeout / 1000 * 0.9)
 
     async def ping(self, to: Subscription) -> Answer:
         """Check whether the broker accepts the connection and has the exchange."""
         publisher = self._new(to.url)  # a server that only pings closes no cached one
         try:
-            return _answer(await publisher.check(to.timeout / 1000))
+            return await publisher.check(to.timeout / 1000)
         finally:
             self._close(publisher)
 
@@ -282,7 +276,3 @@ class RabbitMQ:
         closing = asyncio.ensure_future(publisher.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
-
-
-def _answer(result: Result) -> Answer:
-    return _Answer(STATUS[result.outcome], result.reason)
