@@ -36,7 +36,9 @@ def running(app: App) -> Iterator[int]:
         finally:
             loop.call_soon_threadsafe(server.stop)
             thread.join()
+            left = asyncio.all_tasks(loop)
             loop.close()
+            assert not left
 
 
 Serve = Callable[..., Client]

@@ -1,5 +1,6 @@
 """The counts of quotas are shared by all processes of a server, and none is lost."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -11,6 +12,11 @@ from typing import Any
 
 import pytest
 
+from bide.model.commands import Command, Put
+from bide.model.message import Item
+from bide.server.access.rights import Caller
+from bide.server.app import App
+from bide.server.settings import Settings
 from bide.server.shared_state import NEVER, QuotaUsage, make_file
 from tests.server.process import ServerProcess
 
@@ -93,3 +99,24 @@ def test_a_rate_holds_however_many_processes_there_are(tmp_path: Path) -> None:
         # One message at once, however slowly the bucket fills, and whichever process is asked.
         assert sorted(status for status, _ in answers) == [201] + [429] * 23
         assert "0.01 messages a second" in str(answers)
+
+
+def test_a_count_that_is_under_way_ends_with_the_server() -> None:
+    async def story() -> None:
+        app, reads = App(Settings(store="memory://", auth="required")), asyncio.Event()
+
+        async def hang(command: Command) -> None:
+            reads.set()
+            await asyncio.Event().wait()
+
+        async with app.running():
+            shop = Caller("shop", frozenset({"put"}))
+            await app.service.lane.acall(Put("shop/q", [Item("a", b"1")]))
+            app.service.slow_reads.read = hang  # type: ignore[method-assign, assignment]
+            put = Put("shop/q", [Item("b", b"1")])
+            admitting = asyncio.create_task(app.service.quotas.admit(shop, [put]))
+            await reads.wait()
+            admitting.cancel()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(story())

@@ -311,6 +311,7 @@ class Service:
             self._ended = True
             self.stop()
             await self.pushing.end()
+            await self.quotas.close()
             self.shared.stats.leave(self.stats)
             await asyncio.to_thread(self.slow_reads.close)
             await asyncio.to_thread(close_lane, self.lane)

@@ -16,6 +16,7 @@ from math import ceil
 from typing import Literal
 
 from bide.clock import SYSTEM_CLOCK, Clock
+from bide.consuming.graceful_stop import cancel
 from bide.lane.lane import Lane
 from bide.model import commands as cmd
 from bide.model.message import REASON_LENGTH, Item, stored_size
@@ -346,6 +347,10 @@ class Quotas:
             amount.value = found + amount.added - before
             amount.after = now + SHARE * (now - began)
         self._counted.add((what, namespace))
+
+    async def close(self) -> None:
+        """End the counts that are under way."""
+        await cancel(self._counting.values())
 
     async def _names(self, caller: Caller, *, ours: bool = False) -> list[str]:
         """Return the full names of a caller's queues.
