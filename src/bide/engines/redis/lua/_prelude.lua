@@ -134,8 +134,8 @@ local function begin(keys, args, reads)
   ARGV = args
   META, RECORDS, DELAYED, READY, DEAD, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS,
     LINES, TURNS, SHARES, FORWARDED, TRY = unpack(keys)
-  MARK, LANE, QUEUE, SHARDS, SHARD = args[2], args[4], args[5], tonumber(args[6]), tonumber(args[7])
-  tally, replayed, died, now, part, actor = {}, nil, {}, tonumber(args[1]), 0, nil
+  MARK, LANE, QUEUE, SHARDS, SHARD = args[2], args[4], args[5], tonumber(args[6]), args[7]
+  tally, replayed, died, now, part, actor = {}, nil, {}, args[1] ~= '' and tonumber(args[1]), 0, nil
   if sub(MARK, 1, 1) == '?' then
     MARK = sub(MARK, 2)
     local known = call('GET', TRY)

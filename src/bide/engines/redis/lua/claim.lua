@@ -21,16 +21,16 @@ local function reply(next, more)
     behind = not has('p') and (lining or call('ZCOUNT', DELAYED, '-inf', due_by_now()) > 0)
   end
   write_counts()
-  if #ids > 0 then remember('lease ' .. lease_token .. ' ' .. int(until_)) end
+  if #ids > 0 then remember('lease ' .. lease_token .. ' ' .. score) end
   return {answer(tonumber(lease_token or 0), until_, has('h') and results > 0,
     next and max(0, next - part) or null, more == true, died, limited and let_go or {}, behind and true or false), ids, texts}
 end
 
 local function tell_again()
-  lease_token, until_ = match(replayed, '^lease (%d+) (%d+)$')
-  until_ = tonumber(until_)
-  local mark = ' ' .. lease_token .. ' ' .. int(until_) .. ' '
-  for _, member in ipairs(call('ZRANGEBYSCORE', LEASED, int(until_), int(until_))) do
+  lease_token, score = match(replayed, '^lease (%d+) (%d+)$')
+  until_ = tonumber(score)
+  local mark = ' ' .. lease_token .. ' ' .. score .. ' '
+  for _, member in ipairs(call('ZRANGEBYSCORE', LEASED, score, score)) do
     local id = sub(member, ORDER + 1)
     local lease, text = call('HGET', LEASES, id), call('HGET', RECORDS, id)
     if text and lease and find(lease, mark, 1, true) == ORDER + 1 then
@@ -47,8 +47,12 @@ local function give_token()
     given = (floor(max(token, tonumber(ARGV[14])) / SHARDS) + 1) * SHARDS + SHARD
   end
   lease_token = int(given)
-  token = max(token, given)
-  advance('token', int(token))
+  if given > token then
+    token = given
+    advance('token', lease_token)
+  else
+    advance()
+  end
 end
 
 -- Sets aside a message that is too late. Its place is where it was found, even if its record, by half a
@@ -64,7 +68,7 @@ local function hold(member, id, text)
   if not mark then
     give_token()
     score = int(until_)
-    mark = concat({' ', lease_token, ' ', score, ' ', ARGV[10], '\t', int(now)})
+    mark = ' ' .. lease_token .. ' ' .. score .. ' ' .. ARGV[10] .. '\t' .. int(now)
   end
   local n = #held
   held[n + 1], held[n + 2] = id, sub(member, 1, ORDER) .. mark

@@ -115,7 +115,7 @@ define('shards', {'allow-oom'}, {'seq'}, function()
     SHARDS = wanted
     make()
     advance()
-  elseif wanted and SHARD > 0 and SHARDS ~= wanted then  -- left of a queue that was deleted
+  elseif wanted and SHARD ~= '0' and SHARDS ~= wanted then  -- left of a queue that was deleted
     SHARDS = wanted
     advance('shards', ARGV[8])
   end
