@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import logging
-import os
 import random
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Self
@@ -23,8 +22,8 @@ AGAIN = Backoff(first="1s", factor=2, ceiling="30s", jitter=0.2)
 
 _log = logging.getLogger("bide.worker")
 
-_held: set[tuple[int, str]] = set()
-"""The names of the workers that run, with their process: each needs a name of its own."""
+_numbers = itertools.count(1)
+"""Number the workers of this process: each needs a name of its own."""
 
 
 class InProcessWorker:
@@ -82,7 +81,8 @@ class InProcessWorker:
         if detoured() is not None:
             self._idle = True
             return self
-        self._holder = _free_name()
+        number = next(_numbers)
+        self._holder = own_name() + (f":{number}" if number > 1 else "")
         self._task = asyncio.create_task(self._keep())
         return self
 
@@ -98,7 +98,6 @@ class InProcessWorker:
             await asyncio.wait([self._task])
         finally:
             self._task.cancel()
-            _held.discard((os.getpid(), self._holder))
 
     async def _keep(self) -> None:
         while True:
@@ -121,11 +120,3 @@ class InProcessWorker:
     def _began(self) -> None:
         self._failed, self._failures = "", 0
         self._ready.set()
-
-
-def _free_name() -> str:
-    """Return and take the name of this process, with a number if another worker in it has that."""
-    names = (own_name() + (f":{n}" if n > 1 else "") for n in itertools.count(1))
-    name = next(name for name in names if (os.getpid(), name) not in _held)
-    _held.add((os.getpid(), name))
-    return name

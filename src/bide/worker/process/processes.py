@@ -4,6 +4,7 @@ A process reports over a socket: once a beat, as a line of JSON.
 """
 
 import asyncio
+import itertools
 import logging
 import signal
 import socket
@@ -158,25 +159,16 @@ class Process:
         named = next((one.name for one in signal.Signals if one == -code), f"signal {-code}")
         return f"killed by {named}"  # a real-time signal has no name
 
-    async def _start(
-        self, command_of: CommandOf, pass_fds: Sequence[int]
-    ) -> tuple[asyncio.subprocess.Process, socket.socket]:
+    async def _live(self, command_of: CommandOf, pass_fds: Sequence[int]) -> int:
         ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                child = await asyncio.create_subprocess_exec(
+        try:
+            with theirs:
+                self._child = child = await asyncio.create_subprocess_exec(
                     *command_of(theirs.fileno()), pass_fds=(*pass_fds, theirs.fileno()),
                     process_group=0,  # so that Ctrl-C comes to the supervisor alone
                 )  # fmt: skip
-            except OSError:
-                ours.close()
-                raise
-        return child, ours
-
-    async def _live(self, command_of: CommandOf, pass_fds: Sequence[int]) -> int:
-        try:
-            self._child, ours = child, _ = await self._start(command_of, pass_fds)
         except OSError as error:  # no memory for another process, no descriptor left
+            ours.close()
             _log.error("process %d cannot be started: %s", self.number, error)
             self.known.set()
             return FAILED
@@ -281,15 +273,11 @@ class Slot:
 
     async def until_ready(self, fresh: Process, given_up: asyncio.Event) -> bool:
         """Wait until a new process works; return whether it does."""
-        waits = [asyncio.create_task(event.wait()) for event in (fresh.known, given_up)]
-        waited, first = 0.0, asyncio.FIRST_COMPLETED
-        try:
-            while not (await asyncio.wait(waits, timeout=SLOW, return_when=first))[0]:
-                waited += SLOW
-                _log.warning("the new process %d is not ready after %g s", self.number, waited)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        for waited in itertools.count(SLOW, SLOW):
+            await first_of(fresh.known.wait(), given_up.wait(), asyncio.sleep(SLOW))
+            if fresh.known.is_set() or given_up.is_set():
+                break
+            _log.warning("the new process %d is not ready after %g s", self.number, waited)
         if fresh.ready:
             return True
         if not fresh.over.done():

@@ -25,7 +25,8 @@ class Sources:
             folders[:] = [
                 name for name in folders
                 if name not in LEFT_OUT and not name.startswith(".")
-                and not _is_environment(Path(folder, name))
+                # Unlike `Path.exists` this is false, not an error, where one may not enter.
+                and not os.path.exists(f"{folder}/{name}/pyvenv.cfg")  # noqa: PTH110
             ]  # fmt: skip
             for name in files:
                 if name.endswith(".py"):
@@ -34,11 +35,3 @@ class Sources:
                         yield path, path.stat().st_mtime_ns
                     except OSError:  # removed since the folder was read, or a link to itself
                         continue
-
-
-def _is_environment(folder: Path) -> bool:
-    """Tell whether a folder is a virtual environment, or may not be entered."""
-    try:
-        return (folder / "pyvenv.cfg").exists()
-    except OSError:  # as the data of a database in a container
-        return True
