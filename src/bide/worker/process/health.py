@@ -40,70 +40,50 @@ class HealthFile:
             _log.error("the health file cannot be written: %s", error)
 
 
-class HealthPort:
-    """Answers every HTTP request on a port: 200 while the worker is well, else 503 and why.
+async def serve_health(host: str, port: int, trouble: Callable[[], str | None]) -> asyncio.Server:
+    """Answer every HTTP request on a port: 200 while the worker is well, else 503 and why.
 
     Args:
-        port: 0 for any free one; the attribute `port` has its number then.
+        host: the address.
+        port: 0 for any free one.
         trouble: returns what is wrong; `None` if all is well.
-        host: the address; by default only this machine reaches it.
+
+    Raises:
+        InvalidArgument: the port is taken or not allowed.
     """
 
-    def __init__(
-        self, port: int, trouble: Callable[[], str | None], host: str = "127.0.0.1"
-    ) -> None:
-        self.port = port
-        self._trouble = trouble
-        self._host = host
-        self._server: asyncio.Server | None = None
-
-    async def open(self) -> None:
-        """Start to answer.
-
-        Raises:
-            InvalidArgument: the port is taken or not allowed.
-        """
-        try:
-            self._server = await asyncio.start_server(self._answer, self._host, self.port)
-        except OSError as error:
-            what = f"health_port={self._host}:{self.port} cannot be listened on"
-            raise unlistenable(what, error) from error
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    def close(self) -> None:
-        """Stop answering."""
-        if self._server is not None:
-            self._server.close()
-
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with closing(writer), suppress(OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
             # Where it is suppressed, the client has gone, or sent no HTTP.
             async with asyncio.timeout(5):
                 await reader.readuntil(b"\r\n\r\n")
-            trouble = self._trouble()
-            status = "200 OK" if trouble is None else "503 Service Unavailable"
-            body = (trouble or "well") + "\n"
+            wrong = trouble()
+            status = "200 OK" if wrong is None else "503 Service Unavailable"
+            body = (wrong or "well") + "\n"
             head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\n"
             head += f"Content-Length: {len(body.encode())}\r\nConnection: close\r\n\r\n"
             writer.write((head + body).encode())
             await writer.drain()
 
+    try:
+        return await asyncio.start_server(answer, host, port)
+    except OSError as error:
+        what = f"health_port={host}:{port} cannot be listened on"
+        raise unlistenable(what, error) from error
 
-def notify(state: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Send a state such as "READY=1"; return whether it was sent.
+
+def notify(state: str, environment: Mapping[str, str] = os.environ) -> None:
+    """Send a state such as "READY=1" to systemd, if it listens.
 
     A service manager that has gone away is no reason to stop working, so a datagram that does not
     arrive is no error.
     """
     address = environment.get("NOTIFY_SOCKET", "")
-    if not address or address[0] not in "/@":
-        return False
-    name = "\0" + address[1:] if address[0] == "@" else address
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
-        with suppress(OSError):
+    if address.startswith(("/", "@")):
+        name = "\0" + address[1:] if address[0] == "@" else address
+        channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        with channel, suppress(OSError):
             channel.sendto(state.encode(), name)
-            return True
-    return False
 
 
 def watchdog_seconds(environment: Mapping[str, str] = os.environ) -> float | None:

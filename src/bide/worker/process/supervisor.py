@@ -21,7 +21,7 @@ from bide.consuming.graceful_stop import first_of
 from bide.model.errors import BideError
 from bide.observing.metrics import MetricsServer, registry_of
 from bide.worker.process.child import BEAT, Orders
-from bide.worker.process.health import HealthFile, HealthPort, notify, watchdog_seconds
+from bide.worker.process.health import HealthFile, notify, serve_health, watchdog_seconds
 from bide.worker.process.processes import (
     FAILED,
     WRONG_USAGE,
@@ -101,9 +101,7 @@ class Supervisor:
         self._grace = grace
         self._folder = reload
         self._file = HealthFile(health_file) if health_file is not None else None
-        self.port: HealthPort | None = None
-        if health_port is not None:
-            self.port = HealthPort(health_port[1], self.trouble, health_port[0])
+        self._health_port = health_port
         self.slots = [Slot(number + 1, self._start, self._end) for number in range(processes)]
         self._code = 0
         self.totals = Totals()
@@ -137,9 +135,10 @@ class Supervisor:
         if self._folder is not None:
             chores.append(self._watch(Sources(self._folder)))
         beside = [asyncio.create_task(chore) for chore in chores]
+        health: asyncio.Server | None = None
         try:
-            if self.port is not None:
-                await self.port.open()
+            if self._health_port is not None:
+                health = await serve_health(*self._health_port, self.trouble)
             if self.metrics is not None:
                 self.metrics.open()
             await asyncio.gather(*[self._keep(slot) for slot in self.slots])
@@ -148,8 +147,8 @@ class Supervisor:
         finally:
             for task in beside:
                 task.cancel()
-            if self.port is not None:
-                self.port.close()
+            if health is not None:
+                health.close()
             if self.metrics is not None:
                 await asyncio.to_thread(self.metrics.close)
             self.totals.close()
