@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import bide
 from bide.model.times import to_datetime
-from bide.worker.periodic.recurrence import Cron, Every, Recurrence, parse, recurrence
+from bide.worker.periodic.recurrence import Cron, Every, Recurrence, latest, parse, recurrence
 from tests.effort import effort
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
@@ -109,7 +109,7 @@ def test_cron_is_what_looking_at_every_minute_gives(
         at = cron.after(at)
     assert found == [moment for moment in expected if begin < moment < end]
     if found:
-        assert cron.latest(end - 1, begin) == found[-1]
+        assert latest(cron, end - 1, begin) == found[-1]
     assert all(cron.after(moment - 1) == moment for moment in found)
 
 
@@ -122,7 +122,7 @@ def test_every_is_a_grid_that_no_zone_moves(
     assert moment < following <= moment + period
     assert following % period == 0
     assert every.after(following - 1) == following
-    assert every.latest(moment, 0) == following - period
+    assert latest(every, moment, 0) == following - period
 
 
 def walls(rule: Recurrence, start: str, count: int) -> list[str]:
@@ -217,7 +217,7 @@ def test_what_is_no_spec(spec: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression", "latest"),
+    ("expression", "last"),
     [
         ("*/15 * * * *", "2026-11-21T09:15"),
         ("0 0 1 1 *", "2026-01-01T00:00"),
@@ -226,7 +226,7 @@ def test_what_is_no_spec(spec: str) -> None:
     ],
 )
 def test_the_last_of_many_is_found_without_going_through_all(
-    expression: str, latest: str, monkeypatch: pytest.MonkeyPatch
+    expression: str, last: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = 0
     after = Cron.after
@@ -240,8 +240,8 @@ def test_the_last_of_many_is_found_without_going_through_all(
     now = int(datetime(2026, 11, 21, 9, 20, tzinfo=UTC).timestamp() * 1000)
     long_ago = int(datetime(1999, 1, 1, tzinfo=UTC).timestamp() * 1000)
     monkeypatch.setattr(Cron, "after", counted)
-    assert f"{told(rule.latest(now, long_ago), UTC_ZONE):%Y-%m-%dT%H:%M}" == latest
-    assert rule.latest(now, now - 1) == now - 1
+    assert f"{told(latest(rule, now, long_ago), UTC_ZONE):%Y-%m-%dT%H:%M}" == last
+    assert latest(rule, now, now - 1) == now - 1
     assert steps < 100
 
 

@@ -133,14 +133,14 @@ def test_whatever_the_outages_a_tick_is_run_as_its_policy_says(
         if now >= end:
             break
         decided = plan(rule, tick, now, missed, grace, first=True)
-        if decided.run:
+        if not decided.why:
             run.append((tick.due, tick.previous, decided.missed, now))
         else:
             passed.append(tick.due)
         assert decided.following > tick.due
         tick = TickBody(
             decided.following, decided.previous, spec, 0,
-            decided.missed and not decided.run and missed == "once",
+            decided.missed and bool(decided.why),
         )  # fmt: skip
     dues = [due for due, *_ in run]
     assert dues == sorted(set(dues))  # none twice, none out of order

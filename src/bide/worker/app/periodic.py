@@ -94,8 +94,6 @@ class Periodic:
 
         ms = period(every)
         ahead = milliseconds(window, "window")
-        if ahead < 1:
-            raise InvalidArgument("window must be longer than 0")
         if ahead < ms:
             raise InvalidArgument(
                 f"window={window!r} is shorter than every={every!r}: messages due between two "

@@ -25,8 +25,8 @@ class Every:
 
     Example:
         >>> quarters = Every(900_000, ZoneInfo("UTC"))
-        >>> quarters.after(0), quarters.after(900_000), quarters.latest(1_000_000, 0)
-        (900000, 1800000, 900000)
+        >>> quarters.after(0), quarters.after(900_000)
+        (900000, 1800000)
     """
 
     def __init__(self, period: int, zone: ZoneInfo) -> None:
@@ -41,10 +41,6 @@ class Every:
     def after(self, moment: int) -> int:
         """Return the first of these times that is later than `moment`."""
         return (moment // self.period + 1) * self.period
-
-    def latest(self, moment: int, floor: int) -> int:
-        """Return the last of these times up to `moment`; `floor` if there is none after it."""
-        return max(floor, moment // self.period * self.period)
 
 
 class Cron:
@@ -94,17 +90,6 @@ class Cron:
         times = (time for time in self._times(local) if time.timestamp() * 1000 > moment)
         return round(next(times).timestamp() * 1000)
 
-    def latest(self, moment: int, floor: int) -> int:
-        """Return the last of these times up to `moment`; `floor` if there is none after it."""
-        last, end = floor, moment  # the one looked for is `last`, or between them
-        while last < end:
-            middle = (last + end) // 2
-            if (at := self.after(middle)) <= moment:
-                last = at
-            else:
-                end = middle
-        return last
-
     def _times(self, start: datetime) -> Iterator[datetime]:
         """Yield the times after a local time."""
         if not self._passing:
@@ -127,6 +112,18 @@ class Cron:
 
 Recurrence = Every | Cron
 """Recurring times, in Unix milliseconds, and the time zone in which users see them."""
+
+
+def latest(rule: Recurrence, moment: int, floor: int) -> int:
+    """Return the last time of a recurrence up to `moment`; `floor` if there is none after it."""
+    last, end = floor, moment  # the one looked for is `last`, or between them
+    while last < end:
+        middle = (last + end) // 2
+        if (at := rule.after(middle)) <= moment:
+            last = at
+        else:
+            end = middle
+    return last
 
 
 def recurrence(cron: str | None, every: Duration | None, timezone: str) -> Recurrence:

@@ -16,7 +16,7 @@ from bide.model.message import Message
 from bide.model.replies import Outcomes
 from bide.model.times import to_datetime
 from bide.worker.periodic.chain import Links, exists, id_of, moment_of
-from bide.worker.periodic.recurrence import Recurrence, parse
+from bide.worker.periodic.recurrence import Recurrence, latest, parse
 from bide.worker.periodic.tick import Missed, Tick
 
 MISSED: tuple[Missed, ...] = ("once", "all", "skip")
@@ -51,15 +51,14 @@ class Schedule:
 class Plan:
     """What to do with a tick. Times are Unix milliseconds."""
 
-    run: bool
     missed: bool
-    """Whether it starts too late."""
+    """Whether it starts too late; if it is not run, whether the next one stands for missed ones."""
     following: int
     """The time of the next tick to put."""
     previous: int | None
     """The time of the tick before that."""
     why: str = ""
-    """Why it is not run."""
+    """Why it is not run; empty: it is run."""
 
 
 def plan(
@@ -78,16 +77,16 @@ def plan(
     due = tick.due
     if recurrence.after(due - 1) != due:
         why = f"the schedule is {recurrence.spec} now"
-        return Plan(False, False, recurrence.after(now), tick.previous, why)
+        return Plan(False, recurrence.after(now), tick.previous, why)
     late = min(grace, recurrence.after(due) - due)
     if not first or now - due <= late:
-        return Plan(True, tick.missed, recurrence.after(due), due)
+        return Plan(tick.missed, recurrence.after(due), due)
     if missed == "skip":
         following = recurrence.after(max(due, now - late - 1))
-        return Plan(False, True, following, tick.previous, "it was missed")
-    if missed == "once" and (latest := recurrence.latest(now, due)) > due:
-        return Plan(False, True, latest, tick.previous, "a later missed run replaces it")
-    return Plan(True, True, recurrence.after(due), due)
+        return Plan(False, following, tick.previous, "it was missed")
+    if missed == "once" and (last := latest(recurrence, now, due)) > due:
+        return Plan(True, last, tick.previous, "a later missed run replaces it")
+    return Plan(True, recurrence.after(due), due)
 
 
 def check_missed(missed: str) -> Missed:
@@ -170,10 +169,10 @@ class ScheduleTicks(Links):
         what = plan(rule, tick, one.claimed, schedule.missed, schedule.grace, first)
         if not started:
             # A tick that replaces missed ones counts as missed, even if it starts on time.
-            stands_for = what.missed and not what.run and schedule.missed == "once"
-            body = TickBody(what.following, what.previous, rule.spec, since, stands_for)
+            replaces = what.missed and bool(what.why)
+            body = TickBody(what.following, what.previous, rule.spec, since, replaces)
             await self._put(rule, body)
-        if not what.run:
+        if what.why:
             raise Discard(what.why)
         one.given = Tick(
             schedule.queue,

@@ -222,13 +222,7 @@ def inspect_source(function: Callable[..., Any], queue: str, name: str | None) -
             f"name={chosen!r} cannot be the name of a source: letters, digits and _ . -; give it "
             "one with name="
         )
-    home = home_of(check_queue(queue), chosen)
-    if len(home.rpartition("/")[2]) > 128:
-        raise InvalidArgument(
-            f"the queue {queue!r} and the source {chosen!r} have names too long for each other: "
-            f"{PREFIX}{queue}:{chosen} may have 128 letters; give it a short one with name="
-        )
-    check_queue(home)
+    check_queue(home_of(check_queue(queue), chosen))
     is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
     return chosen, is_async
 
