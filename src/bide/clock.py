@@ -33,25 +33,18 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Return the seconds since a fixed time. They never go back."""
 
-    def wait(self, condition: threading.Condition, timeout: float | None) -> bool:
-        """Wait, holding `condition`, until it is notified or `timeout` seconds have passed.
-
-        Args:
-            condition: a condition whose lock the caller holds; released while waiting.
-            timeout: seconds by this clock; `None`: no limit; zero or less returns at once.
-
-        Returns:
-            False when the time ran out, True otherwise. As with any condition, check again what you
-            wait for: a wake-up may be spurious.
-        """
-
-    def wait_until(self, condition: threading.Condition, moment: float) -> bool:
+    def wait_until(self, condition: threading.Condition, moment: float | None) -> bool:
         """Wait, holding `condition`, until it is notified or `monotonic()` reaches `moment`.
 
         Unlike a timeout, a time stays right if a manual clock moves before the wait starts.
 
+        Args:
+            condition: a condition whose lock the caller holds; released while waiting.
+            moment: the end of the wait; `None`: no limit.
+
         Returns:
-            False when that time has come, True otherwise; a wake-up may be spurious.
+            False when that time has come, True otherwise. As with any condition, check again what
+            you wait for: a wake-up may be spurious.
         """
 
     def call_later(
@@ -73,15 +66,12 @@ class SystemClock:
 
     monotonic = staticmethod(time.monotonic)  # a method around it would double the cost
 
-    def wait(self, condition: threading.Condition, timeout: float | None) -> bool:
-        """Wait on the condition in real time."""
-        if timeout is None:
-            return condition.wait()
-        return condition.wait(min(timeout, threading.TIMEOUT_MAX)) if timeout > 0 else False
-
-    def wait_until(self, condition: threading.Condition, moment: float) -> bool:
+    def wait_until(self, condition: threading.Condition, moment: float | None) -> bool:
         """Wait on the condition in real time, until `time.monotonic()` reaches `moment`."""
-        return self.wait(condition, moment - time.monotonic())
+        if moment is None:
+            return condition.wait()
+        timeout = moment - time.monotonic()
+        return timeout > 0 and condition.wait(min(timeout, threading.TIMEOUT_MAX))
 
     def call_later(
         self, loop: asyncio.AbstractEventLoop, delay: float, callback: Callable[[], object]

@@ -23,11 +23,7 @@ class RecordingClock(FakeClock):
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.waits) >= number, 10)
 
-    def wait(self, condition: threading.Condition, timeout: float | None) -> bool:
-        self.waits.append(None if timeout is None else self.monotonic() + timeout)
-        return super().wait(condition, timeout)
-
-    def wait_until(self, condition: threading.Condition, moment: float) -> bool:
+    def wait_until(self, condition: threading.Condition, moment: float | None) -> bool:
         self.waits.append(moment)
         return super().wait_until(condition, moment)
 

@@ -176,10 +176,10 @@ def test_a_leader_whose_wait_breaks_hands_over(start: Start) -> None:
     class Breaking(RecordingClock):
         breaks = True
 
-        def wait_until(self, condition: threading.Condition, moment: float) -> bool:
+        def wait_until(self, condition: threading.Condition, moment: float | None) -> bool:
             if self.breaks:
                 self.breaks = False
-                self.wait(condition, None)
+                super().wait_until(condition, None)
                 raise Interrupted
             return super().wait_until(condition, moment)
 

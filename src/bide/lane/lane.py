@@ -287,10 +287,7 @@ class Lane(Executor):
             if batch or over or (self._closing and not self._inbox):
                 return batch, over
             moment = now if taken else self._waiting.next_moment()
-            if moment is None:
-                self._clock.wait(self._changed, None)
-            else:
-                self._clock.wait_until(self._changed, moment)
+            self._clock.wait_until(self._changed, moment)
 
     def _work(self, batch: Sequence[Request]) -> None:
         """Execute a batch and settle it. Whatever fails, each caller gets a reply or an error."""

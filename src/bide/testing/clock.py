@@ -129,14 +129,10 @@ class FakeClock:
                     raise TimeoutError(f"{waiting} of {count} threads wait on the clock")
                 self._changed.wait(0.001)  # not every change notifies
 
-    def wait(self, condition: threading.Condition, timeout: float | None) -> bool:
-        """Wait on the condition until it is notified or this clock has moved far enough."""
-        if timeout is not None and timeout <= 0:
-            return False
-        return self._wait(condition, None if timeout is None else self._ns + round(timeout * NS))
-
-    def wait_until(self, condition: threading.Condition, moment: float) -> bool:
+    def wait_until(self, condition: threading.Condition, moment: float | None) -> bool:
         """Wait on the condition until it is notified or this clock has reached `moment`."""
+        if moment is None:
+            return self._wait(condition, None)
         until = round(moment * NS)
         # When the wait is over, the clock must show the time: the caller would wait again at once.
         return self._wait(condition, until if until / NS >= moment else until + 1)

@@ -94,9 +94,7 @@ class DelayQueue(DelayQueueBase[T]):
             self._alarm = -NEVER
 
     def _sleep(self, condition: threading.Condition, moment: int) -> None:
-        if moment >= NEVER:
-            self._clock.wait(condition, None)
-        elif not self._clock.wait_until(condition, moment / NS):
+        if not self._clock.wait_until(condition, None if moment >= NEVER else moment / NS):
             self._reached = max(self._reached, moment)  # a float may say a few ns less
 
     def _leave(self) -> None:

@@ -272,9 +272,8 @@ class TimingWheel(OwnedByProcess):
                     continue  # lets go of the lock in between
                 self._alarm = self._timers.earliest()
                 tick = min(self._alarm, crowd)
-                if tick >= NEVER:
-                    self._clock.wait(self._changed, None)
-                elif not self._clock.wait_until(self._changed, self._moment(tick)):
+                until = None if tick >= NEVER else self._moment(tick)
+                if not self._clock.wait_until(self._changed, until):
                     self._reached = tick  # a float may say a bit less
                 self._alarm = -NEVER
 
