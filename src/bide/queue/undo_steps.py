@@ -51,17 +51,9 @@ def is_token(text: str) -> bool:
     return _TOKEN.fullmatch(text) is not None
 
 
-class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Which messages of a record were changed."""
-
-    unchanged: list[int] = []
-    """The numbers of those that were not."""
-    dues: list[int] = []
-    """When each of the messages is due since then, where that was changed; each shard of a store
-    has a clock of its own."""
-
-
-decode_mark = msgspec.json.Decoder(Mark).decode
+encode_mark = msgspec.msgpack.encode
+decode_mark = msgspec.msgpack.Decoder(dict[int, int | None]).decode
+"""A mark has the numbers of the messages that were changed, and when each is due since then."""
 
 
 def note(id: str, undo: str, data: bytes) -> Item:
@@ -144,12 +136,9 @@ def _change(bulk: Bulk, part: int, messages: list[Message]) -> Steps[set[str]]:
                 yield cmd.Cancel(beside, [key])
             raise
         outcomes += reply.outcomes
-    done = {outcome.id: outcome for outcome in outcomes if outcome.done}
-    unchanged = [number for number, one in enumerate(messages) if one.id not in done]
-    moved = messages if bulk.verb in ("reschedule", "revive") else []
-    dues = [done[one.id].due or 0 if one.id in done else 0 for one in moved]
-    mark = Mark(unchanged, dues)
-    yield cmd.Put(beside, [note(f"{key}:changed", bulk.undo, msgspec.json.encode(mark))])
+    done = {outcome.id: outcome.due for outcome in outcomes if outcome.done}
+    mark = {number: done[one.id] for number, one in enumerate(messages) if one.id in done}
+    yield cmd.Put(beside, [note(f"{key}:changed", bulk.undo, encode_mark(mark))])
     return set(done)
 
 
@@ -214,18 +203,17 @@ def undo_steps(undo: Undo, allow: Callable[[Verb], object] = lambda verb: None) 
     return msgspec.structs.replace(result, following=following)
 
 
-def _restore(undo: Undo, record: Record, mark: Mark) -> Steps[Undone]:
+def _restore(undo: Undo, record: Record, mark: dict[int, int | None]) -> Steps[Undone]:
     """Take back what was changed of the messages of a record."""
-    gone = set(mark.unchanged)
-    numbers = [number for number in range(len(record.messages)) if number not in gone]
-    messages = [record.messages[number] for number in numbers]
+    messages = [record.messages[number] for number in mark]
     if record.verb in ("cancel", "purge"):
         items = [one.as_item(one.failures, one.ended) for one in messages]
         reply: Outcomes = yield Put(undo.queue, items, actor=undo.actor)
         restored = sum(map(bool, reply.outcomes))
         return Undone(restored, taken=len(items) - restored)
     changed = [
-        _Changed(record.messages[number], mark.dues[number], record.verb) for number in numbers
+        _Changed(one, due or 0, record.verb)
+        for one, due in zip(messages, mark.values(), strict=True)
     ]
     found = yield from find_all(undo.queue, [one.id for one in messages])
     same, claimed = list[_Changed](), 0
