@@ -96,22 +96,28 @@ def to_lines(messages: Iterable[Message]) -> Iterator[str]:
     return (to_line(message) for message in messages if message.state not in REMEMBERED)
 
 
-class _Commit:
-    """Collects the lines of one command."""
+class _Import:
+    """Makes commands of lines: one for a thousand of them, or 8 MiB."""
 
-    def __init__(self) -> None:
-        self.lines: list[tuple[int, str | bytes]] = []
+    def __init__(self, builder: CommandBuilder) -> None:
+        self._builder = builder
+        self._items: list[Item] = []
         self._number = self._size = 0
 
-    def add(self, line: str | bytes) -> list[tuple[int, str | bytes]]:
-        """Add a line; return the lines so far if they are enough for a command, and forget them."""
+    def add(self, line: str | bytes) -> Iterator[Put]:
+        """Add a line; return the command of the lines so far, if they are enough for one."""
         self._number += 1
-        self._size += len(line) if isinstance(line, (str, bytes)) else 0
-        self.lines.append((self._number, line))
-        if len(self.lines) < IMPORT_LINES and self._size < MAX_BYTES:
-            return []
-        found, self.lines, self._size = self.lines, [], 0
-        return found
+        if not isinstance(line, (str, bytes)) or line.strip():
+            self._items.append(_item(line, self._number, self._builder.max_body))
+            self._size += len(line)
+        if len(self._items) >= IMPORT_LINES or self._size >= MAX_BYTES:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[Put]:
+        """Return the command of the lines that are left, if there are any."""
+        if self._items:
+            yield Put(self._builder.queue, self._items)
+        self._items, self._size = [], 0
 
 
 def load_steps(lines: Iterable[str | bytes], builder: CommandBuilder) -> Steps[Imported]:
@@ -123,8 +129,8 @@ def load_steps(lines: Iterable[str | bytes], builder: CommandBuilder) -> Steps[I
     return imported
 
 
-def commands_of(lines: Iterable[str | bytes], ask: CommandBuilder) -> Iterator[Put]:
-    """Return the commands that put the messages of lines: a thousand each, or 8 MiB.
+def commands_of(lines: Iterable[str | bytes], builder: CommandBuilder) -> Iterator[Put]:
+    """Return the commands that put the messages of lines.
 
     Raises:
         InvalidArgument: a line is invalid; the error says which.
@@ -132,32 +138,22 @@ def commands_of(lines: Iterable[str | bytes], ask: CommandBuilder) -> Iterator[P
     if isinstance(lines, (str, bytes)) or not isinstance(lines, Iterable):
         kind = type(lines).__name__
         raise InvalidArgument(f"load takes lines, as an open file or export has, not a {kind}")
-    commit = _Commit()
+    gathered = _Import(builder)
     for line in lines:
-        yield from _command(commit.add(line), ask)
-    yield from _command(commit.lines, ask)
+        yield from gathered.add(line)
+    yield from gathered.rest()
 
 
 async def commands_of_stream(
-    lines: AsyncIterable[str | bytes], ask: CommandBuilder
+    lines: AsyncIterable[str | bytes], builder: CommandBuilder
 ) -> AsyncIterator[Put]:
     """Async form of `commands_of`, for lines that come asynchronously."""
-    commit = _Commit()
+    gathered = _Import(builder)
     async for line in lines:
-        for command in _command(commit.add(line), ask):
+        for command in gathered.add(line):
             yield command
-    for command in _command(commit.lines, ask):
+    for command in gathered.rest():
         yield command
-
-
-def _command(part: list[tuple[int, str | bytes]], ask: CommandBuilder) -> Iterator[Put]:
-    items = [
-        _item(line, number, ask.max_body)
-        for number, line in part
-        if not isinstance(line, (str, bytes)) or line.strip()
-    ]
-    if items:
-        yield Put(ask.queue, items)
 
 
 def _item(text: str | bytes, number: int, max_body: int) -> Item:
