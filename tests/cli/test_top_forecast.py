@@ -4,16 +4,13 @@ import io
 import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 
-import pytest
 from click.testing import Result
 from rich.console import Console
 
 import bide
-from bide.cli.output import Output
 from bide.cli.queues.top import EVERY, PAUSE, QUEUES, PacedForecast
-from bide.cli.queues.top_screen import BUCKET, BUCKETS, Ahead, View, as_facts, picture, print_rows
+from bide.cli.queues.top_screen import BUCKET, BUCKETS, Ahead, View, picture
 from bide.cli.store import Store
 from bide.model.commands import Forecast
 from bide.model.replies import Flow, Forecasted, Sizes
@@ -42,7 +39,6 @@ class Asked:
     def total(self, queue: bide.Queue) -> int:
         ahead = self.forecast.of({"orders": queue.counts()})
         assert ahead is not None
-        assert ahead.found is not None
         return sum(ahead.found.buckets)
 
 
@@ -87,20 +83,6 @@ def test_of_many_queues_those_with_most_messages_are_asked(url: str, orders: bid
     assert ahead is not None
     assert ahead.left_out == 2
     assert "; without 2 queues" in line(ahead, width=120)
-
-
-def test_a_store_that_does_not_answer_is_told_and_asked_again(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/none.db"
-    asked = Asked(url)
-    queues = {"orders": bide.Counts(Sizes(delayed=1), Flow())}
-    ahead = asked.forecast.of(queues)
-    assert ahead is not None
-    assert "there is no store at" in ahead.problem
-    assert "due in 24h  unknown: there is no store at" in line(ahead, width=200)
-    with bide.Queue("orders", url) as orders:
-        orders.put(1, delay=60)
-        asked.clock.advance(EVERY)
-        assert asked.total(orders) == 1
 
 
 def view(ahead: Ahead) -> View:
@@ -156,12 +138,3 @@ def test_in_a_pipe_and_as_json(run: Bide, orders: bide.Queue, url: str) -> None:
     only = json.loads(run("top", "or", "--once", "--json").output)["forecast"]
     assert (only["overdue"], sum(only["counts"]), only["later"]) == (0, 3, 0)
     assert "forecast" not in json.loads(run("top", "x", "--once", "--json").output)
-
-
-def test_programs_are_told_why_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
-    away = view(Ahead(None, problem="the disk is gone"))
-    assert as_facts(away)["forecast"] == {"problem": "the disk is gone"}
-    print_rows(Output(), away)
-    told = capsys.readouterr()
-    assert told.err == "there is no forecast: the disk is gone\n"
-    assert "forecast" not in told.out

@@ -270,6 +270,7 @@ class Bar:
 
     def __exit__(self, *error: object) -> None:
         if self._progress is not None:
+            self._update(visible=False)  # it draws for the last time
             self._progress.live.stop()
 
     def _update(self, **change: int) -> None:

@@ -138,8 +138,20 @@ def _watching(out: Output, plan: Plan) -> Iterator[Callable[[Stage], None]]:
         yield lambda stage: None
     elif not out.terminal:
         out.row(f"bide demo: {_about(plan)}")
-        out.flush()
-        yield _Lines(out)
+        printed = second = 0
+
+        def print_news(stage: Stage) -> None:
+            nonlocal printed, second
+            for moment, text in stage.events[printed:]:
+                out.row(f"{moment:5.1f} s  {text}")
+            printed = len(stage.events)
+            if stage.elapsed >= second + 1:
+                second = int(stage.elapsed)
+                shares = "   ".join(f"{name} {count:,}" for name, count, _ in _shares(stage))
+                out.row(f"{stage.elapsed:5.1f} s  {shares}")
+            out.flush()
+
+        yield print_news
     else:
         from rich.live import Live
 
@@ -150,25 +162,6 @@ def _watching(out: Output, plan: Plan) -> Iterator[Callable[[Stage], None]]:
 def _about(plan: Plan) -> str:
     span = f"{plan.shortest:.2g} to {plan.longest:.2g} s"
     return f"{plan.orders:,} orders, each times out after {span} unless it is paid"
-
-
-class _Lines:
-    """Prints a line a second, and each event."""
-
-    def __init__(self, out: Output) -> None:
-        self._out = out
-        self._second = 0
-        self._printed = 0
-
-    def __call__(self, stage: Stage) -> None:
-        for moment, text in stage.events[self._printed :]:
-            self._out.row(f"{moment:5.1f} s  {text}")
-        self._printed = len(stage.events)
-        if stage.elapsed >= self._second + 1:
-            self._second = int(stage.elapsed)
-            shares = "   ".join(f"{name} {count:,}" for name, count, _ in _shares(stage))
-            self._out.row(f"{stage.elapsed:5.1f} s  {shares}")
-        self._out.flush()
 
 
 def _shares(stage: Stage) -> list[tuple[str, int, str]]:

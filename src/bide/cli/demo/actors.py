@@ -3,15 +3,14 @@
 Each writes down what it did, to be compared with the store afterwards.
 """
 
-import heapq
 import os
 import random
 import signal
 import sys
 import threading
 import time
+from bisect import bisect
 from collections.abc import Iterable, Iterator
-from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,7 +48,6 @@ class Order(NamedTuple):
     opens: float
     timeout: float
     pays: float | None = None
-    rush: bool = False
 
 
 class Plan(NamedTuple):
@@ -83,7 +81,7 @@ class Plan(NamedTuple):
             id, opens = f"order-{number + 1:05}", self.seconds * number / self.orders
             rush = next((first for first in rushes if first <= number < first + rush_size), None)
             if rush is not None:
-                yield Order(id, self.seconds * rush / self.orders, self.shortest, rush=True)
+                yield Order(id, self.seconds * rush / self.orders, self.shortest)
                 continue
             timeout = chance.uniform(self.shortest, self.longest)
             fate = chance.random()
@@ -108,26 +106,21 @@ class Journal:
 
 def shop(queue: Queue, journal: Journal, plan: Plan, closing: threading.Event) -> None:
     """Put orders as they come, cancel their timeouts as they are paid, and note every answer."""
-    began, numbers = time.monotonic(), count()
-    events = [(order.opens, next(numbers), order, False) for order in plan.timeline()]
-    while events and not closing.is_set():
-        closing.wait(max(TICK, began + events[0][0] - time.monotonic()))
-        now = time.monotonic() - began
-        new: list[NewMessage] = []
-        paid: list[str] = []
-        while events and events[0][0] <= now:
-            _, _, order, pays = heapq.heappop(events)
-            if pays:
-                paid.append(order.id)
-                continue
-            new.append(NewMessage({"order": order.id}, id=order.id, delay=order.timeout))
-            if order.pays is not None:
-                heapq.heappush(events, (order.pays, next(numbers), order, True))
-        if new:
-            journal.write(["put", done.id] for done in queue.put_many(new) if done)
-        if paid:
+    orders = list(plan.timeline())
+    events = [(one.opens, one, False) for one in orders]
+    events += [(one.pays, one, True) for one in orders if one.pays is not None]
+    events.sort(key=lambda event: event[0])
+    times, done, began = [at for at, _, _ in events], 0, time.monotonic()
+    while done < len(events) and not closing.is_set():
+        closing.wait(max(TICK, began + times[done] - time.monotonic()))
+        end = bisect(times, time.monotonic() - began)
+        now, done = events[done:end], end
+        if opened := [order for _, order, pays in now if not pays]:
+            new = [NewMessage({"order": o.id}, id=o.id, delay=o.timeout) for o in opened]
+            journal.write(["put", one.id] for one in queue.put_many(new) if one)
+        if paid := [order.id for _, order, pays in now if pays]:
             outcomes = queue.cancel_many(paid)
-            journal.write(["paid" if done else "too late", done.id] for done in outcomes)
+            journal.write(["paid" if one else "too late", one.id] for one in outcomes)
 
 
 def worker(queue: Queue, journal: Journal, plan: Plan, closing: threading.Event, name: str) -> None:

@@ -70,10 +70,7 @@ class PacedForecast:
         return self._last
 
     def _read(self, names: Sequence[str]) -> Ahead:
-        try:
-            found = [self._ask(Forecast(name, BUCKET, BUCKETS)) for name in names[:QUEUES]]
-        except StoreError as error:  # the table is shown without it
-            return Ahead(None, problem=str(error))
+        found = [self._ask(Forecast(name, BUCKET, BUCKETS)) for name in names[:QUEUES]]
         return Ahead(sum_forecasts(found), max(0, len(names) - QUEUES))
 
 
@@ -233,8 +230,6 @@ def _print_objects(out: Output, poller: Poller, once: bool) -> None:
             return
         before = poller.trouble
         poller.refresh()
-        if poller.trouble is not None and not poller.store.remote:
-            raise poller.trouble
         if poller.trouble is not None and before is None:
             warn(f"{poller.trouble}; waiting for it")
 

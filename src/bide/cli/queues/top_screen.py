@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bide.cli import output
 from bide.cli.output import (
     ID,
     STYLES,
@@ -15,7 +14,6 @@ from bide.cli.output import (
     plural,
     table_of,
     text_of,
-    warn,
 )  # fmt: skip
 from bide.cli.queues.queues_counts_audit import facts_of, size_cells
 from bide.cli.times import iso, rounded
@@ -67,12 +65,9 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 class Ahead(NamedTuple):
     """What falls due in the next hours."""
 
-    found: Forecasted | None
-    """`None`: the store did not answer."""
+    found: Forecasted
     left_out: int = 0
     """How many queues with delayed messages were not asked."""
-    problem: str = ""
-    """Why the store did not answer."""
 
 
 class View(NamedTuple):
@@ -116,8 +111,6 @@ def as_facts(view: View) -> dict[str, Any]:
 
 def _forecast_facts(ahead: Ahead) -> dict[str, Any]:
     found = ahead.found
-    if found is None:
-        return {"problem": ahead.problem}
     return {
         "start": found.start, "bucket": BUCKET, "overdue": found.overdue,
         "counts": found.buckets, "later": found.later, "left_out": ahead.left_out,
@@ -135,11 +128,8 @@ def print_rows(out: Output, view: View) -> None:
     for worker in view.workers:
         held = ",".join(f"{queue}:{count}" for queue, count in sorted(worker.held.items()))
         out.row("worker", worker.holder, worker.holds, held)
-    if view.ahead is None:
-        return
-    if (ahead := view.ahead.found) is None:
-        warn(f"there is no forecast: {view.ahead.problem}")
-    else:
+    if view.ahead is not None:
+        ahead = view.ahead.found
         counts = ",".join(map(str, ahead.buckets))
         out.row("forecast", iso(ahead.start), ahead.overdue, counts, ahead.later)
 
@@ -208,8 +198,6 @@ def _ahead(ahead: Ahead) -> "Text":
 
     line = Text(f"due in {BUCKETS}h  ", no_wrap=True, overflow="ellipsis")
     found = ahead.found
-    if found is None:
-        return line.append(output.escape(f"unknown: {ahead.problem}"), "yellow")
     total, most = sum(found.buckets), max(found.buckets)
     line.append(sparkline(found.buckets), STYLES["delayed"])
     line.append(f"  {total:,}", "bold" if total else "dim")
