@@ -56,7 +56,6 @@ def test_edit_tells_why_not(run: Bide, orders: bide.Queue) -> None:
     [
         ([], "needs to know what to change"), (["--text"], "--text says what the body is"),
         (["{"], "is not JSON"), (["--group", "g", "--no-group"], "cannot be used together"),
-        (["2", "--text", "--bytes"], "--text and --bytes cannot be used together"),
         (["--priority", "256"], "256"), (["--delay", "1", "--at", "1"], "not both"),
     ],
 )  # fmt: skip

@@ -235,14 +235,6 @@ class Program(Group):
         sys.exit(code if isinstance(code, int) else errors.DONE)
 
 
-def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        from importlib.metadata import version
-
-        click.echo(f"bide {version('bide')}")
-        ctx.exit()
-
-
 @click.command(
     cls=Program,
     invoke_without_command=True,
@@ -260,10 +252,7 @@ Shell completion, for bash (zsh and fish alike):
   eval "$(_BIDE_COMPLETE=bash_source bide)"
 """,
 )
-@click.option(
-    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version,
-    help="Show the version and exit.",
-)  # fmt: skip
+@click.version_option(package_name="bide", message="%(package)s %(version)s")
 @click.pass_context
 def main(ctx: click.Context) -> None:
     """A delay queue: messages that bide their time.

@@ -19,21 +19,10 @@ from bide.model.replies import Outcome
 from bide.queue.sync import Queue
 
 option_form = together(
-    option.flag("--text", "as_text", help="The body is text, not JSON."),
-    option.flag("--bytes", "as_bytes", help="The body is bytes, stored unchanged."),
+    click.option("--text", "form", flag_value="text", help="The body is text, not JSON."),
+    click.option("--bytes", "form", flag_value="bytes", help="The body is bytes, unchanged."),
 )
-"""Take what a body is, if it is not JSON."""
-
-
-def form_of(as_text: bool, as_bytes: bool) -> Form:
-    """Return what a body is.
-
-    Raises:
-        click.UsageError: it would be two things.
-    """
-    if as_text and as_bytes:
-        raise usage_error("--text and --bytes cannot be used together; give one of them")
-    return "text" if as_text else "bytes" if as_bytes else "json"
+"""Take what a body is, if it is not JSON; of both options, the last one counts."""
 
 
 def option_file(what: str) -> Decorator:
@@ -100,8 +89,8 @@ CLEARED = ("expires", "group", "headers")
 @option.flag("--lines", help="Each line of stdin (or of --file) is a message.")
 @option.max_body
 def put(
-    store: Store, out: Output, queue: str, body: str | None, as_text: bool, as_bytes: bool,
-    file: str | None, lines: bool, max_body: int, **options: Any,
+    store: Store, out: Output, queue: str, body: str | None, form: Form | None, file: str | None,
+    lines: bool, max_body: int, **options: Any,
 ) -> bool:  # fmt: skip
     """Store a message until it is due.
 
@@ -128,7 +117,7 @@ def put(
       producer | bide put events --lines --delay 10s
     """  # fmt: skip
     refuse_own(queue)
-    form = form_of(as_text, as_bytes)
+    form = form or "json"
     if lines:
         _refuse_with_lines(body, options)
         _put_lines(store.queue(queue, max_body), out, form, file, max_body, options)
@@ -231,8 +220,8 @@ def _batches(stream: IO[bytes], form: Form, max_body: int) -> Iterator[list[tupl
 @option.if_version("Only if")
 @option.max_body
 def edit(
-    store: Store, out: Output, queue: str, id: str, body: str | None, as_text: bool,
-    as_bytes: bool, file: str | None, max_body: int, if_version: str | None, **given: Any,
+    store: Store, out: Output, queue: str, id: str, body: str | None, form: Form | None,
+    file: str | None, max_body: int, if_version: str | None, **given: Any,
 ) -> bool:  # fmt: skip
     """Change fields of a message that no worker holds.
 
@@ -257,10 +246,10 @@ def edit(
             changes[name] = None
     changes |= {name: value for name, value in given.items() if value is not None}
     value: Any = UNSET
-    form = form_of(as_text, as_bytes)
     if body is not None or file is not None:
-        value = decode_body(read_body(body, file, form, max_body, "edit"), form)
-    elif form != "json":
+        data = read_body(body, file, form or "json", max_body, "edit")
+        value = decode_body(data, form or "json")
+    elif form is not None:
         raise usage_error(f"--{form} says what the body is; give the new body, or leave it out")
     if value is UNSET and not changes:
         raise usage_error(
