@@ -166,10 +166,7 @@ def _print_audits(out: Output, found: list[Audit]) -> None:
         cells = [counted(n, STYLES.get(name, "")) for name, n in _parts_of(audited).items()]
         mark = ("✓", "green") if audited else ("✗", "bold red")
         rows.append([(audited.queue, "bold"), counted(audited.counts.flow.put), *cells, mark])
-    columns = [  # on a narrow terminal, columns of zeros are left out first
-        Column(name, falls=1 + any(_parts_of(one)[name] for one in found), right=True)
-        for name in (*GONE, *SIZES)
-    ]
+    columns = [Column(name, falls=1, right=True) for name in (*GONE, *SIZES)]
     out.table([COLUMNS[0], Column("put", right=True), *columns, Column("")], rows)
 
 
