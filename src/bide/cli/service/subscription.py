@@ -119,10 +119,6 @@ def on_subscription(*options: option.Decorator) -> Callable[[Callable[..., Any]]
     return decorate
 
 
-def _number(name: str, help: str) -> Callable[..., Any]:
-    return click.option(name, type=int, metavar="N", help=help)
-
-
 def _per_second(text: str) -> float:
     with suppress(ValueError):
         return float(text)
@@ -137,16 +133,18 @@ def _per_second(text: str) -> float:
 @click.argument("receiver", metavar="RECEIVER")
 @namespace_option
 @option.headers("A header for every request", ":")
-@_number("--concurrency", "The maximum number of concurrent requests; 10, or 500 for RabbitMQ.")
+@option.count(
+    "--concurrency", help="The maximum number of concurrent requests; 10, or 500 for RabbitMQ."
+)
 @click.option(
     "--rate", type=_per_second, metavar="RATE",
     help="Requests per second, or such as 100/m; not limited by default.",
 )  # fmt: skip
 @option.time("--timeout", "How long the receiver may take to answer; 15s.")
-@_number("--attempts", "The maximum number of attempts per message; 10.")
+@option.count("--attempts", help="The maximum number of attempts per message; 10.")
 @option.time("--first", "The delay after the first failed attempt; doubles each time; 10s.")
 @option.time("--ceiling", "The longest of these delays; 1h.")
-@_number("--failures", "After so many failures in a row, requests stop for a while; 5.")
+@option.count("--failures", help="After so many failures in a row, requests stop a while; 5.")
 @option.time("--probe", "How long they stop the first time; 30s.")
 @secret_option
 @logged("putSubscription")
