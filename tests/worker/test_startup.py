@@ -57,7 +57,7 @@ app.handler("q")(lambda body: None)
         (FAILING.replace("WHAT", "os._exit(7)"), (), 7, ""),
         (FAILING.replace("WHAT", "sys.exit()"), (), 3, ""),
         (MEMORY, ("--processes", "2"), 2, "memory:// lives in one process, and 2 are to share it"),
-        (APP, ("--url", "nonsense"), 2, "--url 'nonsense' begins with none of"),
+        (APP, ("--url", "nonsense"), 2, "'nonsense' begins with none of"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_from_the_start_ends_it_with_a_reason(

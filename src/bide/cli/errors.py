@@ -11,10 +11,8 @@ from types import FrameType
 from typing import NoReturn
 
 import click
-from click.core import ParameterSource
 
 from bide.cli.output import escape
-from bide.engines.registry import mask
 from bide.model import errors
 from bide.model.errors import BideError, InvalidArgument
 
@@ -55,36 +53,17 @@ def command_error(error: BideError | OSError) -> CommandError:
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return CommandError(in_options(text, _option_of(text)), code)
+    return CommandError(in_options(text), code)
 
 
-def _command() -> click.Context | None:
-    context = click.get_current_context(silent=True)
-    return context and context.meta.get(COMMAND)
-
-
-def _option_of(text: str) -> str:
-    """Return where the URL in an error comes from: --url, BIDE_URL, or an argument without name."""
-    command = _command()
-    given = command and command.params.get("url")
-    if command is None or not given or repr(mask(given)) not in text:
-        return ""
-    named = command.get_parameter_source("url") is ParameterSource.ENVIRONMENT
-    return "BIDE_URL" if named else "--url"
-
-
-def in_options(text: str, url: str = "--url") -> str:
-    """Return an error text with arguments named as options; options in a URL stay.
-
-    Args:
-        text: of the error.
-        url: what to call the argument `url`.
-    """
+def in_options(text: str) -> str:
+    """Return an error text with arguments named as options; options in a URL stay."""
     text = text.replace("Queue(..., max_body=...)", "--max-body")
-    text = re.sub(r"(?<![?&\w])url=(?=')", f"{url} " if url else "", text)
+    text = re.sub(r"(?<![?&\w])url=(?=')", "", text)  # an option, a variable, or an argument
     text = text.replace("metrics cannot be served at", "--metrics cannot be served at")
     text = text.replace("send the header 'Authorization: Bearer ...'", "set BIDE_TOKEN")
-    command = _command()
+    context = click.get_current_context(silent=True)
+    command = context and context.meta.get(COMMAND)
     options = [name for option in command.command.params for name in option.opts] if command else ()
 
     def as_option(argument: re.Match[str]) -> str:

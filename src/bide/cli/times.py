@@ -39,13 +39,8 @@ def read_duration(value: str | float, what: str) -> float:
     try:
         ms = milliseconds(number, what)
     except InvalidArgument as error:
-        why = in_options(str(error).removeprefix(f"{what}={number!r} "))
-        if why.startswith("is not a valid duration"):
-            why = (
-                "is not a valid duration; write 250ms, 30s, 30m, 1h30m or 7d, or a plain number "
-                "of seconds"
-            )
-        raise click.BadParameter(f"{value!r} {why}") from None
+        why = str(error).removeprefix(f"{what}={number!r} ").replace(" or a timedelta", "")
+        raise click.BadParameter(f"{value!r} {in_options(why)}") from None
     if now_ms() + ms > LATEST:
         raise click.BadParameter(f"{value!r} from now is past the year 2100")
     return ms / 1000

@@ -9,8 +9,6 @@ from bide.cli import option
 from bide.cli.errors import NOT_DONE, raise_on_termination, stop_requests, usage_error
 from bide.cli.output import DONE, NOTHING, WARNING, Bar, Output, plural, warn
 from bide.cli.store import Store
-from bide.engines.registry import opener
-from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_PAGE
 from bide.model.undoing import is_records
 from bide.observing.heartbeat import is_register
@@ -28,18 +26,9 @@ SHOWN = 3
 """How many ids of messages that stay are printed for people; JSON has more."""
 
 
-def _a_store(url: str) -> str:
-    """Refuse what is not the URL of a store, and name the argument."""
-    try:
-        opener(url)
-    except InvalidArgument as error:
-        raise click.BadParameter(str(error).removeprefix("url=")) from None
-    return url
-
-
 @click.command()
-@click.argument("source", type=_a_store)
-@click.argument("target", type=_a_store)
+@click.argument("source")
+@click.argument("target")
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
 @option.flag("--follow", help="Keep moving new messages until Ctrl-C.")
 @option.flag("--dry-run", help="Only print what would be moved.")

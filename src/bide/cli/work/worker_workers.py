@@ -16,21 +16,11 @@ from bide.observing.workers import WorkerProcess
 from bide.queue.stores import ask_to_stop, read_workers
 
 
-def _no_concurrency(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        raise click.UsageError(
-            "set the concurrency of a handler where it is registered: "
-            "@app.handler(..., concurrency=N); --processes sets the number of processes",
-            ctx,
-        )
-
-
 @click.command()
 @click.argument("target", metavar="MODULE:APP")
 @option.count("--processes", most=1_000, default=1, help="The number of worker processes.")
 @option.text("--url", "URL", "The store. By default the one of the app, else BIDE_URL.")
 @option.text("--queues", "NAMES", "These queues only, with commas; by default all that it can.", "")
-@click.option("--concurrency", hidden=True, expose_value=False, callback=_no_concurrency)
 @option.grace("handlers")
 @option.flag(
     "--celery",
