@@ -208,7 +208,7 @@ def test_schedules_may_be_those_of_an_app(run: Bide) -> None:
     ("source", "target", "told"),
     [
         ("bide.db", "sqlite:///x.db", "'bide.db' begins with none of"),
-        ("sqlite:////none.db", "bide.db", "SOURCE is the URL of a store that is there"),
+        ("sqlite:///x.db", "bide.db", "'bide.db' begins with none of"),
         ("sqlite:///x.db", "redis:///tmp/r.sock", "for a socket write unix:///tmp/r.sock"),
         ("sqlite:////none.db", "sqlite:///x.db", "SOURCE is the URL of a store that is there"),
     ],

@@ -103,7 +103,10 @@ def test_a_body_that_is_no_json_is_refused_with_the_mend(run: Bide, orders: bide
         (["orders"], "needs one body"),
         (["orders", "1", "--file", __file__], "needs one body"),
         (["orders", "1", "--delay", "soon"], "1h30m"),
-        (["orders", "1", "--delay", "soon"], "'soon' is not a valid duration; write 250ms, 30s"),
+        (
+            ["orders", "1", "--delay", "soon"],
+            "'soon' is not a valid duration; write '250ms', '30s'",
+        ),
         (["orders", "1", "--delay=-5"], "'-5' is negative; for now give 0"),
         (["orders", "1", "--delay", "-5m"], "'-5m' is negative; for now give 0"),
         (["orders", "1", "--delay", "nan"], "'nan' is not a finite number of seconds"),

@@ -68,13 +68,13 @@ def move(
     if follow and dry_run:
         raise usage_error("--follow moves messages, --dry-run does not; use one of them")
     with Store(source) as there, Store(target, makes=True) as here:
-        there.must_exist("SOURCE is the URL of a store that is there: sqlite:///bide.db")
         for store in (there, here):
             if store.missing is None and not store.lane.capabilities.shared:
                 raise usage_error(
                     f"{store.shown} exists only in this process; call bide.move in the process "
                     "that has the store"
                 )
+        there.must_exist("SOURCE is the URL of a store that is there: sqlite:///bide.db")
         for name in queues:
             there.existing(name)
         if follow:
