@@ -111,7 +111,7 @@ class Output:
             self.row(*columns)
 
     def text(self, *parts: Part) -> None:
-        """Print a sentence on the terminal."""
+        """Print a sentence, with its styles if this is a terminal."""
         self.console.print(text_of(list(parts)), soft_wrap=True)
 
     def report(

@@ -102,11 +102,7 @@ def _dashboard(out: Output, store: str) -> Iterator[Callable[[], None]]:
     Raises:
         CommandError: it did not start; it has printed why.
     """
-
-    def say(text: str) -> None:
-        warn(text) if out.as_json else out.text(text) if out.terminal else out.row(text)
-        out.flush()
-
+    say = warn if out.as_json else out.text
     require_packages("bide demo --dashboard", "jinja2", "h11", "httptools", extra="dashboard")
     with Queue(QUEUE, store) as queue:
         queue.counts()  # makes the store
@@ -137,19 +133,18 @@ def _watching(out: Output, plan: Plan) -> Iterator[Callable[[Stage], None]]:
     if out.as_json:
         yield lambda stage: None
     elif not out.terminal:
-        out.row(f"bide demo: {_about(plan)}")
+        out.text(f"bide demo: {_about(plan)}")
         printed = second = 0
 
         def print_news(stage: Stage) -> None:
             nonlocal printed, second
             for moment, text in stage.events[printed:]:
-                out.row(f"{moment:5.1f} s  {text}")
+                out.text(f"{moment:5.1f} s  {text}")
             printed = len(stage.events)
             if stage.elapsed >= second + 1:
                 second = int(stage.elapsed)
                 shares = "   ".join(f"{name} {count:,}" for name, count, _ in _shares(stage))
-                out.row(f"{stage.elapsed:5.1f} s  {shares}")
-            out.flush()
+                out.text(f"{stage.elapsed:5.1f} s  {shares}")
 
         yield print_news
     else:
@@ -224,23 +219,15 @@ def _print_proof(out: Output, stage: Stage, checks: list[Check]) -> None:
             "proved": holds, "checks": facts, "lateness": figures, "killed_holding": stage.lost,
             "took": round(stage.elapsed * 1000),
         })  # fmt: skip
-    elif not out.terminal:
-        for check in checks:
-            text = f"{check.claim}: {check.detail}" if check.detail else check.claim
-            out.row("ok  " if check.holds else "FAIL", text, *check.problems)
-        out.row(lateness)
-        out.row(verdict)
-    else:
-        rows: list[list[Cell]] = []
-        for check in checks:
-            mark = ("  ✓", "green") if check.holds else ("  ✗", "bold red")
-            rows.append([mark, check.claim, (check.detail, "dim")])
-            rows += [["", (problem, "red")] for problem in check.problems]
-        out.console.print(grid(rows, "lll", gap=1))
-        out.text("")
+        return
+    for check in checks:
+        mark = ("ok   ", "green") if check.holds else ("FAIL ", "bold red")
+        out.text(mark, check.claim, (f": {check.detail}" if check.detail else "", "dim"))
+        for problem in check.problems:
+            out.text(("     " + problem, "red"))
+    if out.terminal:
         counts = Counter(bisect_left(STEPS, ms) for ms in late)
         labels = [*(f"  ≤ {ms} ms" for ms in STEPS), f"  > {STEPS[-1]} ms"]
         out.console.print(chart((text, "", counts[n], "cyan") for n, text in enumerate(labels)))
-        out.text(("  " + lateness, "bold"), ("   (of first attempts)", "dim"))
-        out.text("")
-        out.text(("  ✓ " if holds else "  ✗ ", "green" if holds else "red"), (verdict, "bold"))
+    out.text((lateness, "bold"))
+    out.text((verdict, "bold green" if holds else "bold red"))
