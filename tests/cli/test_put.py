@@ -204,12 +204,6 @@ def test_a_moment_that_its_zone_has_not_once(run: Bide, written: str, said: str)
     assert said in result.stderr.replace("\n", " ")
 
 
-def test_a_duration_as_a_time_names_the_option_for_it(run: Bide) -> None:
-    said = run("put", "q", "1", "--at", "30m").stderr
-    assert "is a duration, not a time; write --delay 30m" in said
-    assert "is not a valid time; write ISO" in run("cancel", "q", "--before", "30m").stderr
-
-
 def test_iso_moments_with_a_zone_name_the_same_moment(run: Bide, orders: bide.Queue) -> None:
     for number, at in enumerate(("2026-12-01T09:00+01:00", "2026-12-01T08:00Z", "1796112000")):
         assert run("put", "orders", "1", "--at", at, "--id", f"m{number}").exit_code == 0

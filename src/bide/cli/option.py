@@ -51,10 +51,7 @@ def time(
 
 def moment(name: str, help: str) -> Decorator:
     """Take a time."""
-    instead = "--delay" if name == "--at" else ""
-    return click.option(
-        name, type=lambda text: read_moment(text, instead), metavar="DATETIME", help=help
-    )
+    return click.option(name, type=read_moment, metavar="DATETIME", help=help)
 
 
 def text(name: str, metavar: str, help: str, default: str | None = None, **more: Any) -> Decorator:

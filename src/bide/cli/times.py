@@ -46,12 +46,8 @@ def read_duration(value: str | float, what: str) -> float:
     return ms / 1000
 
 
-def read_moment(value: str | float, instead: str = "") -> float:
+def read_moment(value: str | float) -> float:
     """Read a time, ISO 8601 with an offset or the name of a zone, or Unix seconds.
-
-    Args:
-        value: what the user wrote.
-        instead: the option that takes a duration, if there is one.
 
     Returns:
         Unix seconds.
@@ -61,27 +57,24 @@ def read_moment(value: str | float, instead: str = "") -> float:
     """
     number = _number(value)
     try:
-        return unix(_as_datetime(number, instead) if isinstance(number, str) else number) / 1000
+        return unix(_as_datetime(number) if isinstance(number, str) else number) / 1000
     except InvalidArgument:
         counted = isinstance(number, float) and number > LATEST / 1000
         hint = "; a plain number counts seconds, not milliseconds" if counted else ""
         raise click.BadParameter(f"{value!r} is not between 1970 and 2100{hint}") from None
 
 
-def _as_datetime(text: str, instead: str) -> datetime:
+def _as_datetime(text: str) -> datetime:
     named = _WITH_NAME.fullmatch(text)
     zone = _zone(named[2] or named[3]) if named else None
     try:
         moment = datetime.fromisoformat(named[1] if named else text)
     except ValueError:
-        if instead and _is_duration(text):
-            why = f"is a duration, not a time; write {instead} {text}"
-        else:
-            why = (
-                "is not a valid time; write ISO 8601 with a zone, as 2026-12-01T09:00+01:00, "
-                "2026-12-01T08:00Z or '2026-12-01 09:00 Europe/Berlin', or Unix seconds"
-            )
-        raise click.BadParameter(f"{text!r} {why}") from None
+        raise click.BadParameter(
+            f"{text!r} is not a valid time; write ISO 8601 with a zone, as "
+            "2026-12-01T09:00+01:00, 2026-12-01T08:00Z or '2026-12-01 09:00 Europe/Berlin', or "
+            "Unix seconds"
+        ) from None
     if not 1970 <= moment.year <= 2100:
         raise InvalidArgument
     if moment.tzinfo is not None:
@@ -110,12 +103,6 @@ def _zone(name: str) -> tzinfo:
         return zone_of(name)
     except InvalidArgument as error:
         raise click.BadParameter(str(error).removeprefix("timezone=")) from None
-
-
-def _is_duration(text: str) -> bool:
-    with suppress(InvalidArgument):
-        return milliseconds(text) >= 0
-    return False
 
 
 def _number(text: str | float) -> str | float:
