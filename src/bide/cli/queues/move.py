@@ -9,7 +9,7 @@ from bide.cli import option
 from bide.cli.errors import NOT_DONE, raise_on_termination, stop_requests, usage_error
 from bide.cli.output import DONE, NOTHING, WARNING, Bar, Output, plural, warn
 from bide.cli.store import Store
-from bide.model.limits import MAX_PAGE
+from bide.model.limits import MAX_BODY, MAX_PAGE
 from bide.model.undoing import is_records
 from bide.observing.heartbeat import is_register
 from bide.observing.workers import is_stops
@@ -105,13 +105,10 @@ def _stays(name: str) -> bool:
 def _move(there: Store, here: Store, name: str, batch: int, *, dry_run: bool) -> Moved:
     orders = there.queue(name)
     sizes = orders.counts().sizes
-    if dry_run and here.missing is not None:  # a dry run must not make a store
-        found = Moved(name, sizes.delayed + sizes.ready, sizes.dead)
-        found.held = found.left = sizes.leased
-        return found
+    target = here.trial(name, MAX_BODY, dry_run=dry_run)
     doing = "looking at" if dry_run else "moving"
     with Bar(f"{doing} {name}", sizes.total) as bar, raise_on_termination():
-        mover = Mover(orders, here.queue(name), batch=batch, progress=bar.advance)
+        mover = Mover(orders, target, batch=batch, progress=bar.advance)
         return mover.plan() if dry_run else mover.run()
 
 
