@@ -23,7 +23,6 @@ from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
 from bide.model.identity import OWN, RESERVED, actor_of, check_prefix, is_listed, is_own
 from bide.model.limits import MAX_BODY
 from bide.model.replies import Names, Reply, expect
-from bide.observing.heartbeat import is_register
 from bide.queue.arguments import user_name
 from bide.queue.sync import Queue
 
@@ -128,10 +127,6 @@ class Store(ExitStack):
     def has(self, queue: str) -> bool:
         """Tell whether a queue exists, without creating the store."""
         return self.missing is None and queue in self.ask(Names, Queues(queue)).names
-
-    def registers(self) -> list[str]:
-        """Return the names of the queues that hold the heartbeats of workers."""
-        return list(filter(is_register, self.names(own=True)))
 
     def ask(self, kind: type[R], command: Command) -> R:
         """Run a command in the user's name, and return its reply."""

@@ -19,6 +19,7 @@ from bide.model.commands import Forecast
 from bide.model.errors import BideError, StoreError
 from bide.model.identity import is_listed
 from bide.model.replies import Counts, Forecasted
+from bide.observing.heartbeat import is_register
 from bide.observing.sample import RecentWorkers, Sample, Worker, sum_forecasts, take_sample
 
 SHORTEST = 0.1
@@ -113,7 +114,8 @@ class Poller:
     def _sample(self) -> tuple[Sample, int]:
         """Return a sample, and the store's clock in Unix milliseconds."""
         now = now_ms()
-        names, registers = self.store.names(self.prefix), self.store.registers()
+        names = self.store.names(self.prefix)
+        registers = [name for name in self.store.names(own=True) if is_register(name)]
         steps = take_sample(
             names, registers, time.monotonic(), now, lambda queue: queue.startswith(self.prefix)
         )
