@@ -1,17 +1,15 @@
 """One message: `bide get`, `explain`, `history` and `result`."""
 
 import sys
-from typing import Any
 
 import click
 import msgspec
 
 from bide.cli import option
 from bide.cli.message_output import as_json, body_bytes, moment_of, print_sheet, row
-from bide.cli.output import Output, Part, escape, warn
+from bide.cli.output import Output, escape, warn
 from bide.cli.store import Store, on_store
 from bide.cli.times import iso, local, span
-from bide.model.ended import End
 from bide.model.errors import NotAcked, NotEnded, NotRemembered
 from bide.queue.sync import Queue
 
@@ -98,22 +96,6 @@ def explain(
     return all_there
 
 
-def end_json(end: End) -> dict[str, Any]:
-    """Return an end for JSON. Times are Unix milliseconds."""
-    found: dict[str, Any] = {name: getattr(end, name) for name in ("how", "moment", "by", "due")}
-    found |= {"attempt": end.attempt, "attempts": end.attempts}
-    if end.result:
-        found["result"] = msgspec.Raw(end.result)
-    return found
-
-
-def end_line(end: End) -> list[Part]:
-    """Return an end for people."""
-    by = f" by {end.by}" if end.by else ""
-    times = f", delivered {end.attempt} time{'s' * (end.attempt != 1)}"
-    return [(end.how, ENDS[end.how]), f" {local(end.moment)}{by}{times}"]
-
-
 @on_store(option.queue, option.id)
 def history(store: Store, out: Output, queue: str, id: str) -> bool:
     """Show how messages with an id have ended, the newest first.
@@ -129,13 +111,20 @@ def history(store: Store, out: Output, queue: str, id: str) -> bool:
     ends = store.existing(queue).history(id)
     for end in ends:
         if out.terminal:
-            out.text(*end_line(end))
+            by = f" by {end.by}" if end.by else ""
+            times = f", delivered {end.attempt} time{'s' * (end.attempt != 1)}"
+            out.text((end.how, ENDS[end.how]), f" {local(end.moment)}{by}{times}")
             for attempt in end.attempts:
                 lasted = span(attempt.start, attempt.end)
                 told = f"  attempt {attempt.number}, {lasted}, {attempt.holder}: "
                 out.text((told, "dim"), (attempt.error or attempt.outcome).splitlines()[0])
         else:
-            facts = {"id": id, "queue": queue, **end_json(end)}
+            facts = {
+                "id": id, "queue": queue, "how": end.how, "moment": end.moment, "by": end.by,
+                "due": end.due, "attempt": end.attempt, "attempts": end.attempts,
+            }  # fmt: skip
+            if end.result:
+                facts["result"] = msgspec.Raw(end.result)
             out.line(facts, end.how, iso(end.moment), end.by or "", end.attempt)
     if not ends:
         warn(f"nothing is remembered of {id} in {queue}; 'bide set {queue} --history 7d' remembers")
