@@ -54,7 +54,7 @@ def change_many(
         facts["undo"] = count.undo
     mark = DONE if count and not dry_run else NOTHING
     sentence = f"{plural(count, what)}{where} {'would be ' * dry_run}{verb}"
-    out.report(facts, mark, sentence, would=[verb] if dry_run else None)
+    out.report(facts, mark, sentence, dry_run=dry_run)
     if out.terminal and "undo" in facts:
         within = f"to take it back, within {option.MINUTES} minutes: "
         out.text((f"{within}bide undo {queue} {facts['undo']}", "dim"))

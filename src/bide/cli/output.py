@@ -37,10 +37,12 @@ NOT_DONE: Part = ("✗ ", "red")
 NOTHING: Part = ("= ", "dim")
 WARNING: Part = ("! ", "yellow")
 
-_BARE = {
-    "cancelled": "cancel", "moved": "move", "dead": "move-dead", "purged": "purge",
-    "revived": "revive", "stored": "store", "rescheduled": "reschedule", "finished": "finish",
+_PLANNED = {
+    "cancelled": "would-cancel", "moved": "would-move", "dead": "would-move-dead",
+    "purged": "would-purge", "revived": "would-revive", "stored": "would-store",
+    "rescheduled": "would-reschedule",
 }  # fmt: skip
+"""The names of facts in a pipe after a dry run, which only counted them."""
 
 ID = 26
 """The least width of a first column: a generated id stays whole, so that users can copy it."""
@@ -114,36 +116,33 @@ class Output:
         """Print a sentence, with its styles if this is a terminal."""
         self.console.print(text_of(list(parts)), soft_wrap=True)
 
-    def report(
-        self, facts: dict[str, Any], *sentence: Part, would: Sequence[str] | None = None
-    ) -> None:
+    def report(self, facts: dict[str, Any], *sentence: Part, dry_run: bool = False) -> None:
         """Print facts as JSON, as a line `name<tab>value` each, or for people as a sentence.
 
         Args:
             facts: names and values.
             sentence: the same for people.
-            would: for a dry run, the names of facts that were only counted, which a pipe shows as
-                "would-...". JSON keeps the names and says that it was a dry run.
+            dry_run: whether facts were only counted, which a pipe shows as "would-...". JSON keeps
+                the names and says that it was a dry run.
         """
         if self.as_json:
-            self.json(facts if would is None else {**facts, "dry_run": True})
+            self.json({**facts, "dry_run": True} if dry_run else facts)
         elif self.terminal:
             self.text(*sentence)
         else:
             for name, value in facts.items():
-                name = f"would-{_BARE[name]}" if name in (would or ()) else name
+                name = _PLANNED.get(name, name) if dry_run else name
                 self.row(name, str(value).lower() if isinstance(value, bool) else value)
 
     def report_run(
-        self, result: msgspec.Struct, details: Sequence[str], *sentence: Part, dry_run: bool,
-        would: Sequence[str],
-    ) -> None:  # fmt: skip
+        self, result: msgspec.Struct, details: Sequence[str], *sentence: Part, dry_run: bool
+    ) -> None:
         """Print what a long run has done, or in a dry run would do; only JSON has the details."""
         facts = msgspec.structs.asdict(result)
         more = {name: facts.pop(name) for name in details}
         if self.as_json:
             facts |= more | {"dry_run": dry_run}
-        self.report(facts, *sentence, would=would if dry_run else None)
+        self.report(facts, *sentence, dry_run=dry_run)
 
     def items(
         self, items: Iterable[T], columns: Sequence[Column], *, facts: Callable[[T], Any],

@@ -183,10 +183,8 @@ def _import_set(
     sentence = _sentence(loaded.stored, loaded.kept, queue.name, verb)
     if loaded.rescheduled:
         sentence += f", {loaded.rescheduled:,} of them rescheduled"
-    out.report_run(
-        loaded, ["reasons"], DONE if found else NOTHING, sentence, dry_run=dry_run,
-        would=["stored", "rescheduled"],
-    )  # fmt: skip
+    mark = DONE if found else NOTHING
+    out.report_run(loaded, ["reasons"], mark, sentence, dry_run=dry_run)
     nothing = not (found or loaded.refused or loaded.left)
     if nothing:
         warn(f"there is no member, or no set {key} at all: is the key right?")
@@ -210,10 +208,8 @@ def _import_from(
     sentence = f"{plural(done.stored, 'message')} of {library} {verb} into {queue.name}"
     if done.finished:
         sentence += f", {done.finished:,} of them from an interrupted run"
-    out.report_run(
-        done, ["reasons", "held_examples", "source_queue"], DONE if done.stored else NOTHING,
-        sentence, dry_run=dry_run, would=["stored", "finished"],
-    )  # fmt: skip
+    details = ["reasons", "held_examples", "source_queue"]
+    out.report_run(done, details, DONE if done.stored else NOTHING, sentence, dry_run=dry_run)
     if done and not (done.stored or done.waiting or done.expired):
         warn(
             f"nothing is pending in the queue {done.source_queue!r} of {library}; "

@@ -144,10 +144,7 @@ def _report(out: Output, moved: Moved, dry_run: bool) -> None:
     dead = f" and {plural(moved.dead, 'dead letter')}" if moved.dead else ""
     mark = DONE if moved.moved + moved.dead else NOTHING
     sentence = f"{moved.queue}: {plural(moved.moved, 'message')}{dead} {will}"
-    out.report_run(
-        moved, ["known_ids", "unreadable_ids"], mark, sentence, dry_run=dry_run,
-        would=["moved", "dead"],
-    )  # fmt: skip
+    out.report_run(moved, ["known_ids", "unreadable_ids"], mark, sentence, dry_run=dry_run)
     if moved.unreadable:
         warn(
             f"{moved.queue}: {plural(moved.unreadable, 'message')} not moved, the records cannot "
