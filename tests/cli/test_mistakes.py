@@ -210,7 +210,7 @@ def test_schedules_may_be_those_of_an_app(run: Bide) -> None:
         ("bide.db", "sqlite:///x.db", "'bide.db' begins with none of"),
         ("sqlite:///x.db", "bide.db", "'bide.db' begins with none of"),
         ("sqlite:///x.db", "redis:///tmp/r.sock", "for a socket write unix:///tmp/r.sock"),
-        ("sqlite:////none.db", "sqlite:///x.db", "SOURCE is the URL of a store that is there"),
+        ("sqlite:////none.db", "sqlite:///x.db", "SOURCE must be the URL of a store that exists"),
     ],
 )
 def test_what_is_no_store_to_move(run: Bide, source: str, target: str, told: str) -> None:

@@ -60,7 +60,7 @@ def test_a_queue_that_a_typo_made_can_be_deleted(run: Bide, orders: bide.Queue) 
 def test_a_store_in_memory_is_of_no_use_at_a_shell(run: Bide, arguments: list[str]) -> None:
     result = run(*arguments, "--url", "memory://")
     assert (result.stdout, result.exit_code) == ("", 2)
-    assert "memory:// lives and dies with this command" in result.stderr
+    assert "memory:// exists only while this command runs" in result.stderr
 
 
 def test_purge_wants_a_yes(run: Bide, orders: bide.Queue) -> None:

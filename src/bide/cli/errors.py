@@ -40,7 +40,7 @@ _CODES = (
 
 
 class CommandError(click.ClickException):
-    """An error with an exit code of its own."""
+    """An error that names its exit code."""
 
     def __init__(self, text: str, exit_code: int = NOT_DONE) -> None:
         super().__init__(text)

@@ -146,9 +146,9 @@ def print_sheet(out: Output, message: Message, why: str | None = None) -> None:
     ]  # fmt: skip
     for failure in message.failures:
         lasted = span(failure.started, failure.moment)
-        told = f"attempt {failure.attempt}, {lasted}, {failure.holder}: "
+        heading = f"attempt {failure.attempt}, {lasted}, {failure.holder}: "
         reason = "\n".join(failure.reason.splitlines())
-        sheet.append(("failed", [(told, "dim"), (reason, "red")]))
+        sheet.append(("failed", [(heading, "dim"), (reason, "red")]))
     sheet.append(("body", body_line(message)))
     shown = [[(name, "dim"), cell] for name, cell in sheet if cell is not None]
     out.console.print(output.grid(shown, "rl"))

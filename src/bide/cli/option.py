@@ -263,7 +263,7 @@ def logs(each: str) -> Decorator:
     """Take how a long-running process logs: `--log-json` and `--log-level`.
 
     Args:
-        each: the kind of message that has a line of its own at debug.
+        each: what was done to the messages that have a line each at debug.
     """
     return together(
         flag("--log-json", help="Log one JSON object per line."),

@@ -68,7 +68,7 @@ class Column(NamedTuple):
     unless: str | None = None
     """If all its cells have this text, it is not shown."""
     squeezed: int | None = None
-    """It is cut to this many characters where the table is too wide all the same."""
+    """If the table is still too wide, it is cut to this many characters."""
 
 
 class Output:

@@ -88,7 +88,7 @@ class _Context(click.Context):
 
 
 class Group(click.Group):
-    """A command with commands of its own: its help shows the whole first sentence of each."""
+    """A command with subcommands: its help shows the whole first sentence of each."""
 
     context_class = _Context
 
@@ -112,8 +112,8 @@ class Group(click.Group):
             near = [word for word in [OTHER_WORDS.get(given)] if word in names]
             near = near or get_close_matches(given, names, 1)
             help = f"{ctx.command_path} --help lists all commands"
-            told = f"did you mean {near[0]!r}?" if near else help
-            raise click.UsageError(f"there is no command {given!r}; {told}", ctx)
+            hint = f"did you mean {near[0]!r}?" if near else help
+            raise click.UsageError(f"there is no command {given!r}; {hint}", ctx)
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None:
             command.context_class = _Context
@@ -127,9 +127,9 @@ class Group(click.Group):
         """Write the list of commands."""
         for title, names in self.sections(ctx).items():
             found = [(name, self.get_command(ctx, name)) for name in names]
-            told = [(name, one.get_short_help_str(1_000)) for name, one in found if one]
+            rows = [(name, one.get_short_help_str(1_000)) for name, one in found if one]
             with formatter.section(title):
-                formatter.write_dl(told)
+                formatter.write_dl(rows)
 
 
 class ListGroup(Group):

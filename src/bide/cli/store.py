@@ -100,8 +100,8 @@ class Store(ExitStack):
         near = get_close_matches(name, names, NAMED)
         listed = [*near, *(other for other in names if other not in near)]
         more = ", ..." if len(listed) > NAMED else ""
-        there = f"; there are: {', '.join(listed[:NAMED])}{more}" if listed else ", nor any other"
-        return CommandError(f"{text} {name!r} in {self.shown}{there}")
+        others = f"; there are: {', '.join(listed[:NAMED])}{more}" if listed else ", nor any other"
+        return CommandError(f"{text} {name!r} in {self.shown}{others}")
 
     def must_have(self, queue: str) -> None:
         """Check that a queue exists, if the token allows it to be read.
@@ -186,8 +186,8 @@ def refuse_memory(url: str) -> None:
     """
     if url.partition(":")[0].lower() == "memory":
         raise InvalidArgument(
-            f"{mask(url)} lives and dies with this command: no other process sees its "
-            "messages, and they are lost at the end; name a shared store with --url or BIDE_URL, "
+            f"{mask(url)} exists only while this command runs: no other process sees its "
+            "messages, and they are lost at its end; name a shared store with --url or BIDE_URL, "
             "such as sqlite:///bide.db"
         )
 

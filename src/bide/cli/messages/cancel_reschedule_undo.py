@@ -140,7 +140,7 @@ def undo(store: Store, out: Output, queue: str, token: str) -> bool:
         raise
     facts = msgspec.structs.asdict(undone)
     del facts["following"]
-    told = {
+    unchanged = {
         "whose id was put again or that were changed since": undone.taken,
         "that a worker has got since, or that have ended": undone.claimed,
         "of which it is not certain that they were changed": undone.unknown,
@@ -149,7 +149,7 @@ def undo(store: Store, out: Output, queue: str, token: str) -> bool:
     mark = DONE if undone.restored else NOTHING
     out.report(facts, mark, f"{plural(undone.restored, 'message')} restored")
     if out.terminal:
-        for why, count in told.items():
+        for why, count in unchanged.items():
             if count:
                 out.text((f"left as they are: {plural(count, 'message')} {why}", "dim"))
     return undone.restored > 0

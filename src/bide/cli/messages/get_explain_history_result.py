@@ -116,8 +116,8 @@ def history(store: Store, out: Output, queue: str, id: str) -> bool:
             out.text((end.how, ENDS[end.how]), f" {local(end.moment)}{by}{times}")
             for attempt in end.attempts:
                 lasted = span(attempt.start, attempt.end)
-                told = f"  attempt {attempt.number}, {lasted}, {attempt.holder}: "
-                out.text((told, "dim"), (attempt.error or attempt.outcome).splitlines()[0])
+                heading = f"  attempt {attempt.number}, {lasted}, {attempt.holder}: "
+                out.text((heading, "dim"), (attempt.error or attempt.outcome).splitlines()[0])
         else:
             facts = {
                 "id": id, "queue": queue, "how": end.how, "moment": end.moment, "by": end.by,

@@ -142,12 +142,12 @@ def _print(out: Output, outcome: Outcome, on_conflict: str, *, as_seen: bool) ->
         if not outcome.done:
             warn(why)
     elif outcome.successor is not None:
-        told = state_and_due("delayed", outcome.successor)
+        state = state_and_due("delayed", outcome.successor)
         holds = f"{outcome.holder} holds {outcome.id}; the new one follows it: "
-        out.text(DONE, holds, *told)
+        out.text(DONE, holds, *state)
     elif outcome.done and outcome.state is not None and outcome.due is not None:
-        told = state_and_due(outcome.state, outcome.due)
-        out.text(DONE, (outcome.id, "bold"), " ", *told)
+        state = state_and_due(outcome.state, outcome.due)
+        out.text(DONE, (outcome.id, "bold"), " ", *state)
     else:
         out.text(("= ", "yellow") if kept else NOT_DONE, why)
 

@@ -166,8 +166,8 @@ def import_(
 
 
 def _sentence(stored: int, kept: int, queue: str, verb: str) -> str:
-    there = f"; {kept:,} kept unchanged, their ids exist already" if kept else ""
-    return f"{plural(stored, 'new message')} {verb} into {queue}{there}"
+    unchanged = f"; {kept:,} kept unchanged, their ids exist already" if kept else ""
+    return f"{plural(stored, 'new message')} {verb} into {queue}{unchanged}"
 
 
 def _import_set(
@@ -217,7 +217,7 @@ def _import_from(
         )
     if done.waiting and out.terminal:
         out.text(f"  {plural(done.waiting, 'message')} without a due time left")
-    for count, what, told in (
+    for count, what, why in (
         (done.expired, "message",
          f"expired in {library} and left; its workers would not run them either"),
         (done.pickled, "pickled message",
@@ -227,7 +227,7 @@ def _import_from(
          "hold, and run this again"),
     ):  # fmt: skip
         if count:
-            warn(f"{plural(count, what)} {told}")
+            warn(f"{plural(count, what)} {why}")
     for id, what in done.held_examples.items():
         warn(f"held: {id}: {what}")
     for message, reason in done.reasons.items():

@@ -67,25 +67,25 @@ def move(
     out = Output(as_json)
     if follow and dry_run:
         raise usage_error("--follow moves messages, --dry-run does not; use one of them")
-    with Store(source) as there, Store(target, makes=True) as here:
-        for store in (there, here):
+    with Store(source) as old, Store(target, makes=True) as new:
+        for store in (old, new):
             if store.missing is None and not store.lane.capabilities.shared:
                 raise usage_error(
                     f"{store.shown} exists only in this process; call bide.move in the process "
                     "that has the store"
                 )
-        there.must_exist("SOURCE is the URL of a store that is there: sqlite:///bide.db")
+        old.must_exist("SOURCE must be the URL of a store that exists: sqlite:///bide.db")
         for name in queues:
-            there.existing(name)
+            old.existing(name)
         if follow:
-            results = _follow(there, here, queues, batch)
+            results = _follow(old, new, queues, batch)
         else:
-            names = _names(there, queues)
-            results = [_move(there, here, name, batch, dry_run=dry_run) for name in names]
+            names = _names(old, queues)
+            results = [_move(old, new, name, batch, dry_run=dry_run) for name in names]
         for moved in results:
             _report(out, moved, dry_run)
         if not results and out.terminal:
-            out.text((f"no queues in {there.shown}", "dim"))
+            out.text((f"no queues in {old.shown}", "dim"))
     if not all(results):
         click.get_current_context().exit(NOT_DONE)
 
@@ -95,25 +95,25 @@ def _names(store: Store, queues: tuple[str, ...]) -> list[str]:
 
 
 def _stays(name: str) -> bool:
-    """Tell whether a queue is about its store alone: what processes do, hold and can undo there."""
+    """Tell whether a queue stays: it says what processes of its store do, hold and can undo."""
     from bide.server.access.tokens import KEYS
 
     kinds = is_register(name), is_stops(name), is_records(name)
     return any(kinds) or name in (ledger_name(name), PRESENCE, KEYS)
 
 
-def _move(there: Store, here: Store, name: str, batch: int, *, dry_run: bool) -> Moved:
-    orders = there.queue(name)
+def _move(old: Store, new: Store, name: str, batch: int, *, dry_run: bool) -> Moved:
+    orders = old.queue(name)
     sizes = orders.counts().sizes
-    target = here.trial(name, MAX_BODY, dry_run=dry_run)
+    target = new.trial(name, MAX_BODY, dry_run=dry_run)
     doing = "looking at" if dry_run else "moving"
     with Bar(f"{doing} {name}", sizes.total) as bar, raise_on_termination():
         mover = Mover(orders, target, batch=batch, progress=bar.advance)
         return mover.plan() if dry_run else mover.run()
 
 
-def _follow(there: Store, here: Store, queues: tuple[str, ...], batch: int) -> list[Moved]:
-    """Move until Ctrl-C or SIGTERM, which is not an error here and ends no batch half-way."""
+def _follow(old: Store, new: Store, queues: tuple[str, ...], batch: int) -> list[Moved]:
+    """Move until Ctrl-C or SIGTERM: a normal end, after the batch that moves."""
     movers: dict[str, Mover] = {}
     pause = SOON
     with Bar("moving new messages") as bar, suppress(KeyboardInterrupt), stop_requests() as stop:
@@ -125,9 +125,9 @@ def _follow(there: Store, here: Store, queues: tuple[str, ...], batch: int) -> l
 
         while not stop:
             worked = False
-            for name in _names(there, queues):
+            for name in _names(old, queues):
                 if name not in movers:
-                    orders, target = there.queue(name), here.queue(name)
+                    orders, target = old.queue(name), new.queue(name)
                     movers[name] = Mover(orders, target, batch=batch, progress=progress)
                 if movers[name].has_work():
                     moved = movers[name].moved
@@ -165,5 +165,5 @@ def _report(out: Output, moved: Moved, dry_run: bool) -> None:
 
 
 def _some(ids: list[str], count: int) -> str:
-    """Return the first ids of so many."""
+    """Return the first ids, and dots if there are more."""
     return ", ".join(ids[:SHOWN]) + (", ..." if count > SHOWN else "")

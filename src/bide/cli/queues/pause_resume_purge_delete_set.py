@@ -116,7 +116,7 @@ def set_(store: Store, out: Output, queue: str, **given: Any) -> None:
     if not known:
         warn(f"{queue} is new: there was no such queue in {store.shown}")
     facts = {"keep": found.keep, "history": found.history, "result_ttl": found.result_ttl}
-    told = ", ".join(f"{name} {rounded(ms) if ms else 'off'}" for name, ms in facts.items())
+    settings = ", ".join(f"{name} {rounded(ms) if ms else 'off'}" for name, ms in facts.items())
     limits = {name: value or 0 for name, value in limits_of(found).items()}
-    told += "".join(f", {name} {value}" for name, value in limits.items() if value)
-    out.report(facts | limits, DONE, f"{queue}: {told}")
+    settings += "".join(f", {name} {value}" for name, value in limits.items() if value)
+    out.report(facts | limits, DONE, f"{queue}: {settings}")

@@ -181,5 +181,5 @@ def _print_verdict(out: Output, store: Store, found: list[Audit]) -> None:
     if problems:
         out.text(("✗ it does not balance", "bold red"), ": please report it, with this output")
     else:
-        told = f"{plural(put, 'message')} put, all accounted for"
-        out.text(("✓ it balances: ", "bold green"), told)
+        total = f"{plural(put, 'message')} put, all accounted for"
+        out.text(("✓ it balances: ", "bold green"), total)

@@ -144,29 +144,30 @@ class EventPoller(Poller):
         try:
             while True:
                 kind, data = self._events.next()
-                told = msgspec.json.decode(data)
-                if kind == "counts" and is_listed(told["queue"], self.prefix):
-                    self._queues[told["queue"]] = msgspec.convert(told["counts"], Counts)
+                event = msgspec.json.decode(data)
+                if kind == "counts" and is_listed(event["queue"], self.prefix):
+                    self._queues[event["queue"]] = msgspec.convert(event["counts"], Counts)
                 elif kind == "workers":
-                    self._at_work = told
+                    self._at_work = event
                 elif kind == "problem":
-                    raise StoreError(f"{self.store.shown}: {told['detail']}")
+                    raise StoreError(f"{self.store.shown}: {event['detail']}")
                 elif kind == "tick":
-                    return self._told(told["now"] / 1000), told["now"]
+                    return self._current(event["now"] / 1000), event["now"]
         except BideError:
             self._events.drop()
             self._queues, self._at_work = {}, {"workers": []}  # a new stream begins with everything
             raise
 
-    def _told(self, moment: float) -> Sample:
+    def _current(self, moment: float) -> Sample:
+        """Return a sample of what the events have said so far."""
         workers = {}
         for one in self._at_work["workers"]:
             worker = msgspec.convert({**one, "held": one["holds"]}, Worker)
             worker.seen = moment - (worker.silent or 0) / 1000
             workers[worker.holder] = worker
-        told = {**self._at_work, "moment": moment, "queues": {}, "workers": {}}
+        facts = {**self._at_work, "moment": moment, "queues": {}, "workers": {}}
         return msgspec.structs.replace(
-            msgspec.convert(told, Sample), queues=dict(self._queues), workers=workers
+            msgspec.convert(facts, Sample), queues=dict(self._queues), workers=workers
         )
 
     def _pause(self) -> None:

@@ -44,7 +44,7 @@ WORKERS = (
     Column("longest", falls=2, right=True, unless=""), Column("of", least=TEXT),
 )  # fmt: skip
 NARROW = 70
-"""Columns: on a narrower terminal the store has a line of its own."""
+"""Columns: on a narrower terminal, the store is shown on a second line."""
 
 MUCH = 60_000
 """Milliseconds of lateness that are shown in red."""
@@ -103,10 +103,10 @@ def as_facts(view: View) -> dict[str, Any]:
          "silent": worker.silent, "busy": worker.busy}
         for worker in workers
     ]  # fmt: skip
-    told: dict[str, Any] = {"now": now, "queues": queues, "workers": listed}
+    shown: dict[str, Any] = {"now": now, "queues": queues, "workers": listed}
     if ahead is not None:
-        told["forecast"] = _forecast_facts(ahead)
-    return told
+        shown["forecast"] = _forecast_facts(ahead)
+    return shown
 
 
 def _forecast_facts(ahead: Ahead) -> dict[str, Any]:

@@ -72,13 +72,13 @@ secret_option = click.option(
 
 
 def _identity(namespace: str | None, name: str) -> Identity:
-    """Return which subscription is meant; it may be named as list does: a/b."""
-    whose, slash, own = name.rpartition("/")
+    """Return the subscription of a name, which may have its namespace: shop/hook."""
+    prefix, slash, own = name.rpartition("/")
     if not slash:
         return Identity(namespace, name)
-    if namespace not in (None, whose):
+    if namespace not in (None, prefix):
         raise click.BadParameter(f"{name!r} is not of the namespace {namespace!r}; name it once")
-    return Identity(whose, own)
+    return Identity(prefix, own)
 
 
 def access_to(store: Store) -> "Access":
@@ -205,29 +205,29 @@ def list_(store: Store, out: Output, namespace: str | None, everywhere: bool) ->
       bide subscription list --json | jq 'select(.state != "active")'
     """  # fmt: skip
     more = "" if everywhere else "; --all shows those of all namespaces"
-    whose = "" if namespace is None else f" of {namespace}"
+    of = "" if namespace is None else f" of {namespace}"
     out.items(
         access_to(store).listed(namespace, everywhere), COLUMNS,
         facts=_facts, line=_line, cells=_cells,
-        empty=f"no subscriptions{whose} in {store.shown}{more}",
+        empty=f"no subscriptions{of} in {store.shown}{more}",
     )  # fmt: skip
 
 
-def _facts(one: Named) -> dict[str, Any]:
-    whose, told = one
-    return {"namespace": whose, **msgspec.to_builtins(told)}
+def _facts(named: Named) -> dict[str, Any]:
+    namespace, one = named
+    return {"namespace": namespace, **msgspec.to_builtins(one)}
 
 
-def _line(one: Named) -> tuple[str, ...]:
-    whose, told = one
-    return whose or "-", told.name, told.queue, _receiver(told), told.state, _why(told)
+def _line(named: Named) -> tuple[str, ...]:
+    namespace, one = named
+    return namespace or "-", one.name, one.queue, _receiver(one), one.state, _why(one)
 
 
-def _cells(one: Named) -> list[Cell]:
-    whose, told = one
-    name = told.name if whose is None else f"{whose}/{told.name}"
-    state = told.state, STYLES[told.state]
-    return [(name, "bold"), told.queue, _receiver(told), state, (_why(told), "red")]
+def _cells(named: Named) -> list[Cell]:
+    namespace, one = named
+    name = one.name if namespace is None else f"{namespace}/{one.name}"
+    state = one.state, STYLES[one.state]
+    return [(name, "bold"), one.queue, _receiver(one), state, (_why(one), "red")]
 
 
 @on_subscription(option.text("--reason", "TEXT", "Why; shown by list.", ""))
@@ -357,11 +357,13 @@ def _print_secret(out: Output, which: Identity, secret: str) -> None:
         out.row(secret)
 
 
-def _receiver(told: "SubscriptionOut") -> str:
+def _receiver(one: "SubscriptionOut") -> str:
     from bide.targets.http.subscription import masked
 
-    return masked(told.url)
+    return masked(one.url)
 
 
-def _why(told: "SubscriptionOut") -> str:
-    return told.reason if told.state == "paused" else told.circuit.error * (told.state != "active")
+def _why(one: "SubscriptionOut") -> str:
+    if one.state == "paused":
+        return one.reason
+    return one.circuit.error if one.state != "active" else ""

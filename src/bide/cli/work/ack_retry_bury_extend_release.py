@@ -90,7 +90,7 @@ def _result(text: str) -> bytes:
     try:
         check_result(text.encode())
     except InvalidArgument as error:
-        raise click.BadParameter(f"{error}; a text needs quotes of its own: '\"done\"'") from None
+        raise click.BadParameter(f"{error}; a text needs quotes inside: '\"done\"'") from None
     return text.encode()
 
 

@@ -133,6 +133,6 @@ def _print(out: Output, deliveries: list[Delivery], ack: bool) -> None:
     first = deliveries[0]
     until, now = first.message.until, first.claimed
     if out.terminal and not ack and until is not None:
-        told = f"{local(until, now)} ({relative(until, now)})"
+        end = f"{local(until, now)} ({relative(until, now)})"
         then = f"bide ack {first.message.queue} {quote(first.id)} {first.lease.text}"
-        out.text(("yours until ", "dim"), told, ("; then ", "dim"), then)
+        out.text(("yours until ", "dim"), end, ("; then ", "dim"), then)

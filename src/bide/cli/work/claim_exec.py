@@ -25,7 +25,7 @@ from bide.model.commands import Claim
 from bide.model.replies import Claimed
 
 PATIENCE, PAUSE = 5.0, 0.02
-"""Seconds that a command gets to end when it is stopped, and between two looks whether it has."""
+"""Seconds that a stopped command may take to end, and between two checks whether it has."""
 
 
 class CommandFailed(Exception):
@@ -42,7 +42,7 @@ class CommandConsumer(Consumer):
         lease: in seconds.
         command: for the shell.
         environment: of the command, beside what is known of the message.
-        retry: seconds until a message whose command failed is tried again.
+        retry: the delay in seconds before a failed message is retried.
         count: how many messages to handle; `None`: no limit.
         wait: how many seconds to wait for each message.
         out: prints the results as JSON, if that is wanted.
@@ -70,7 +70,7 @@ class CommandConsumer(Consumer):
         self._out = out
 
     def stop(self) -> None:
-        """Stop the command, also one whose lease was lost, or the wait for a message.
+        """Stop the command, even if its lease was lost, or the wait for a message.
 
         A command that is stopped for the second time is killed at once.
         """
@@ -125,7 +125,7 @@ class CommandConsumer(Consumer):
         with tempfile.TemporaryFile() as body:  # a pipe would need a writer
             body.write(body_bytes(one.message))
             body.seek(0)
-            # In a group of its own, so that what the shell starts can be stopped with it.
+            # In a new process group, so that what the shell starts can be stopped with it.
             starting = asyncio.ensure_future(
                 asyncio.create_subprocess_shell(
                     self._command, stdin=body, env=self._about(one), process_group=0
@@ -155,7 +155,7 @@ class CommandConsumer(Consumer):
         }
 
     async def _end_of(self, process: Process, one: Handling) -> int:
-        """Wait for the exit code; a command whose lease was lost goes on, for nothing."""
+        """Wait for the exit code. A command whose lease was lost goes on; its result is ignored."""
         while True:
             try:
                 return await process.wait()

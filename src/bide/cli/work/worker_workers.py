@@ -158,8 +158,8 @@ def stop(store: Store, out: Output, name: str, wait: float) -> bool:
     Example:
       bide workers stop web1:4711
     """
-    there = {one.holder for one in read_workers(store.lane).workers}
-    if name not in there:
+    known = {one.holder for one in read_workers(store.lane).workers}
+    if name not in known:
         raise CommandError(
             f"no worker {name!r} reports that it is alive; `bide workers` lists those that do"
         )
