@@ -3,47 +3,59 @@
 import io
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TypeVar
 
+import pytest
 from click.testing import Result
 from rich.console import Console
 
 import bide
-from bide.cli.queues.top import EVERY, PAUSE, QUEUES, PacedForecast
+from bide.cli.queues.top import EVERY, PAUSE, QUEUES, Poller
 from bide.cli.queues.top_screen import BUCKET, BUCKETS, Ahead, View, picture
 from bide.cli.store import Store
-from bide.model.commands import Forecast
-from bide.model.replies import Flow, Forecasted, Sizes
+from bide.model.commands import Command
+from bide.model.replies import Flow, Forecasted, Reply, Sizes
 from bide.observing.sample import Sample
 from bide.testing import FakeClock
 
 Bide = Callable[..., Result]
+R = TypeVar("R", bound=Reply)
 
 
-class Asked:
-    """A forecast of a store, and which queues it asked for."""
+class Asked(Store):
+    """A store that notes for which queues it was asked for a forecast."""
 
     def __init__(self, url: str, takes: float = 0.0) -> None:
+        super().__init__(url)
         self.queues: list[str] = []
         self.clock = FakeClock()
-        self._url = url
+        self.poller = Poller(self, "", 1.0, self.clock)
         self._takes = takes
-        self.forecast = PacedForecast(self._ask, self.clock)
 
-    def _ask(self, command: Forecast) -> Forecasted:
+    def ask(self, kind: type[R], command: Command) -> R:
         self.queues.append(command.queue)
         self.clock.advance(self._takes)
-        with Store(self._url) as store:
-            return store.ask(Forecasted, command)
+        return super().ask(kind, command)
 
     def total(self, queue: bide.Queue) -> int:
-        ahead = self.forecast.of({"orders": queue.counts()})
+        ahead = self.poller.forecast({"orders": queue.counts()})
         assert ahead is not None
         return sum(ahead.found.buckets)
 
 
-def test_it_is_read_at_most_every_five_seconds(url: str, orders: bide.Queue) -> None:
-    asked = Asked(url)
+Asks = Callable[..., Asked]
+
+
+@pytest.fixture
+def asks(url: str) -> Iterator[Asks]:
+    with ExitStack() as stack:
+        yield lambda **options: stack.enter_context(Asked(url, **options))
+
+
+def test_it_is_read_at_most_every_five_seconds(asks: Asks, orders: bide.Queue) -> None:
+    asked = asks()
     orders.put_many(range(3), delay=60)
     assert asked.total(orders) == 3
     orders.put_many(range(4), delay=60)
@@ -53,8 +65,8 @@ def test_it_is_read_at_most_every_five_seconds(url: str, orders: bide.Queue) -> 
     assert (asked.total(orders), asked.queues) == (7, ["orders"] * 2)
 
 
-def test_one_that_takes_long_is_read_less_often(url: str, orders: bide.Queue) -> None:
-    asked = Asked(url, takes=2.0)
+def test_one_that_takes_long_is_read_less_often(asks: Asks, orders: bide.Queue) -> None:
+    asked = asks(takes=2.0)
     orders.put(1, delay=60)
     asked.total(orders)
     asked.clock.advance(PAUSE * 2.0 - 0.1)
@@ -65,20 +77,20 @@ def test_one_that_takes_long_is_read_less_often(url: str, orders: bide.Queue) ->
     assert len(asked.queues) == 2
 
 
-def test_nothing_is_read_while_nothing_is_delayed(url: str, orders: bide.Queue) -> None:
-    asked = Asked(url)
+def test_nothing_is_read_while_nothing_is_delayed(asks: Asks, orders: bide.Queue) -> None:
+    asked = asks()
     orders.put("due")
-    assert asked.forecast.of({"orders": orders.counts()}) is None
+    assert asked.poller.forecast({"orders": orders.counts()}) is None
     assert asked.queues == []
     orders.put("later", delay=60)
     assert asked.total(orders) == 1
 
 
-def test_of_many_queues_those_with_most_messages_are_asked(url: str, orders: bide.Queue) -> None:
+def test_of_many_queues_those_with_most_messages_are_asked(asks: Asks, orders: bide.Queue) -> None:
     orders.counts()
-    asked = Asked(url)
+    asked = asks()
     queues = {f"q{n:03}": bide.Counts(Sizes(delayed=n), Flow()) for n in range(QUEUES + 3)}
-    ahead = asked.forecast.of(queues)
+    ahead = asked.poller.forecast(queues)
     assert asked.queues == [f"q{n:03}" for n in range(QUEUES + 2, 2, -1)]
     assert ahead is not None
     assert ahead.left_out == 2

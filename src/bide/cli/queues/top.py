@@ -1,7 +1,7 @@
 """`bide top`: a live table of queues and workers."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -40,52 +40,21 @@ SILENCE = 20.0
 """Seconds beyond the interval without an event after which a server counts as down."""
 
 
-class PacedForecast:
-    """Reads forecasts at a bounded rate, however often it is asked for them.
-
-    Args:
-        ask: executes a command.
-        clock: tells when the next forecast may be read.
-    """
-
-    def __init__(self, ask: Callable[[Forecast], Forecasted], clock: Clock = SYSTEM_CLOCK) -> None:
-        self._ask = ask
-        self._clock = clock
-        self._next = clock.monotonic()
-        self._last: Ahead | None = None
-
-    def of(self, queues: Mapping[str, Counts]) -> Ahead | None:
-        """Return the last forecast, or a new one if it is time; `None`: nothing is delayed.
-
-        Args:
-            queues: the queues with their counts.
-        """
-        delayed = {name: one.sizes.delayed for name, one in queues.items() if one.sizes.delayed}
-        if not delayed:
-            return None
-        began = self._clock.monotonic()
-        if self._last is None or began >= self._next:
-            self._last = self._read(sorted(delayed, key=lambda name: (-delayed[name], name)))
-            ended = self._clock.monotonic()
-            self._next = ended + max(EVERY, PAUSE * (ended - began))
-        return self._last
-
-    def _read(self, names: Sequence[str]) -> Ahead:
-        found = [self._ask(Forecast(name, BUCKET, BUCKETS)) for name in names[:QUEUES]]
-        return Ahead(sum_forecasts(found), max(0, len(names) - QUEUES))
-
-
 class Poller:
     """Reads a store again and again; keeps the last sample and the one before."""
 
-    def __init__(self, store: Store, prefix: str, interval: float) -> None:
+    def __init__(
+        self, store: Store, prefix: str, interval: float, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         self.store = store
         self.prefix = prefix
         self.interval = interval
+        self._clock = clock
         self.view = View(Sample(0.0, {}), None, [], now_ms())
         self.trouble: BideError | None = None
         self._workers = RecentWorkers()
-        self._forecast = PacedForecast(lambda command: store.ask(Forecasted, command))
+        self._ahead: Ahead | None = None
+        self._next_forecast = 0.0
 
     def take_sample(self) -> None:
         """Take a sample.
@@ -95,8 +64,30 @@ class Poller:
         """
         sample, now = self._sample()
         before = self.view.sample if self.view.sample.moment else None
-        ahead = self._forecast.of(sample.queues)
+        ahead = self.forecast(sample.queues)
         self.view = View(sample, before, self._workers.see(sample), now, ahead)
+
+    def forecast(self, queues: Mapping[str, Counts]) -> Ahead | None:
+        """Return the last forecast, or a new one if it is time; `None`: nothing is delayed.
+
+        Args:
+            queues: the queues with their counts.
+
+        Raises:
+            BideError: the store failed.
+        """
+        delayed = {name: one.sizes.delayed for name, one in queues.items() if one.sizes.delayed}
+        if not delayed:
+            return None
+        began = self._clock.monotonic()
+        if self._ahead is None or began >= self._next_forecast:
+            names = sorted(delayed, key=lambda name: (-delayed[name], name))
+            commands = [Forecast(name, BUCKET, BUCKETS) for name in names[:QUEUES]]
+            found = [self.store.ask(Forecasted, command) for command in commands]
+            self._ahead = Ahead(sum_forecasts(found), max(0, len(names) - QUEUES))
+            ended = self._clock.monotonic()
+            self._next_forecast = ended + max(EVERY, PAUSE * (ended - began))
+        return self._ahead
 
     def refresh(self) -> None:
         """Wait for the interval, then take a sample; if that fails, keep the last one."""
