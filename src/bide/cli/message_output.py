@@ -156,9 +156,8 @@ def print_sheet(out: Output, message: Message, why: str | None = None) -> None:
 
 def outcome_json(outcome: Outcome) -> dict[str, Any]:
     """Return the outcome of a command on one message, for JSON."""
-    found: dict[str, Any] = {"id": outcome.id, "done": outcome.done, "state": outcome.state}
-    more = {name: getattr(outcome, name) for name in ("due", "until", "holder", "successor")}
-    return found | {name: value for name, value in more.items() if value is not None}
+    facts = msgspec.structs.asdict(outcome)
+    return {name: value for name, value in facts.items() if value is not None or name == "state"}
 
 
 def print_outcomes(

@@ -145,19 +145,19 @@ class Output:
         self.report(facts, *sentence, dry_run=dry_run)
 
     def items(
-        self, items: Iterable[T], columns: Sequence[Column], *, facts: Callable[[T], Any],
+        self, items: Iterable[T], columns: Sequence[Column], *,
         line: Callable[[T], Iterable[object]], cells: Callable[[T], Sequence[Cell]], empty: str,
-        most: int | None = None, more: str = "",
+        facts: Callable[[T], Any] = lambda item: item, most: int | None = None, more: str = "",
     ) -> None:  # fmt: skip
         """Print items: a JSON object or a line each, as they come, or all in one table.
 
         Args:
             items: what to print.
             columns: of the table.
-            facts: returns an item for JSON.
             line: returns the columns of an item for a pipe.
             cells: returns the cells of an item, one for each column.
             empty: what a terminal says when there is no item.
+            facts: returns an item for JSON.
             most: how many items are printed at most.
             more: what stderr says if there are more.
         """
@@ -185,13 +185,10 @@ class Output:
         sys.stdout.flush()
 
 
-_HARMFUL = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-"""Unicode categories that move the cursor, change the direction, break the line, or show nothing:
-control, format, surrogate, private, unassigned, line and paragraph separators."""
-
-
 def escape(text: str) -> str:
     """Return a text with its control and format characters escaped, so that a terminal is safe.
+
+    They move the cursor, change the direction, break the line, or show nothing.
 
     Example:
         >>> escape("a\\x1b[31mb"), escape("abc\\u202edef")
@@ -200,9 +197,10 @@ def escape(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        c.encode("unicode_escape").decode() if unicodedata.category(c) in _HARMFUL else c
+        c if c.isprintable() or unicodedata.category(c) == "Zs"  # spaces are harmless
+        else c.encode("unicode_escape").decode()
         for c in text
-    )
+    )  # fmt: skip
 
 
 def warn(text: str) -> None:

@@ -151,7 +151,9 @@ def _watching(out: Output, plan: Plan) -> Iterator[Callable[[Stage], None]]:
         from rich.live import Live
 
         with Live(console=out.console, refresh_per_second=10) as live:
-            yield lambda stage: live.update(_picture(stage, _width(out)))
+            yield lambda stage: live.update(
+                _picture(stage, max(24, min(WIDTH, out.console.width - 4)))
+            )
 
 
 def _about(plan: Plan) -> str:
@@ -166,11 +168,6 @@ def _shares(stage: Stage) -> list[tuple[str, int, str]]:
         ("paid", flow.cancelled, "green"), ("timed out", flow.acked, "red"),
         ("in hands", sizes.leased, "yellow"), ("waiting", sizes.delayed + sizes.ready, "cyan"),
     ]  # fmt: skip
-
-
-def _width(out: Output) -> int:
-    """Return the length of the stripe on this terminal."""
-    return max(24, min(WIDTH, out.console.width - 4))
 
 
 def _picture(stage: Stage, width: int) -> "RenderableType":

@@ -57,7 +57,7 @@ def schedules(store: Store, out: Output, target: str | None, count: int) -> None
     else:
         found = _of_app(store, target, count)
     out.items(
-        found, SCHEDULES, facts=lambda one: one, line=_schedule_line, cells=_schedule_cells,
+        found, SCHEDULES, line=_schedule_line, cells=_schedule_cells,
         empty=f"no schedules in {target or store.shown}",
     )  # fmt: skip
 
@@ -171,7 +171,7 @@ def sources(store: Store, out: Output) -> None:
     looks = (store.run(source_progress(home)) for home in homes)
     found = [facts for facts in looks if facts is not None]
     out.items(
-        found, SOURCES, facts=lambda one: one, line=_source_line, cells=_source_cells,
+        found, SOURCES, line=_source_line, cells=_source_cells,
         empty=f"no worker with a source has run on {store.shown}",
     )  # fmt: skip
 

@@ -136,8 +136,7 @@ def list_(store: Store, out: Output) -> None:
     """
     found = read_workers(store.lane)
     out.items(
-        found.workers, COLUMNS, facts=msgspec.structs.asdict,
-        line=_line, cells=_cells,
+        found.workers, COLUMNS, facts=msgspec.structs.asdict, line=_line, cells=_cells,
         empty=f"no worker reports that it is alive in {store.shown}",
     )  # fmt: skip
     if found.partly:
