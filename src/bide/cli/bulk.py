@@ -30,14 +30,14 @@ def change_many(
     Args:
         store: the store.
         out: where to print.
-        queue: its name.
-        verb: what was done: "cancelled", "rescheduled", "purged" or "revived".
+        queue: the name of the queue.
+        verb: "cancelled", "rescheduled", "purged" or "revived".
         change: changes them; takes `dry_run` and `undo`, and returns how many, as `Queue` does.
         dry_run: whether they are only counted.
         undoable: whether it can be taken back.
-        some: returns the first of the messages, which a dry run shows to people.
-        what: of which things.
-        where: what to say after these.
+        some: returns the messages, the first of which a dry run shows to people.
+        what: the noun for the messages.
+        where: text after the noun.
     """
     check_undo(undoable, True, dry_run, None)
     try:

@@ -117,7 +117,7 @@ def flush_output() -> None:
 
 
 def drop_output() -> None:
-    """Discard all further output, so that nothing complains about a closed pipe."""
+    """Discard all further output, so that a closed pipe causes no further error."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

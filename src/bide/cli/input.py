@@ -1,4 +1,4 @@
-"""Read input of any length, and keep no more of it than can be put."""
+"""Read input of any length, and keep no more of it than a message may have."""
 
 import sys
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def read_body(
 
 
 def check_size(size: int, form: Form, max_body: int, where: str = "the body") -> None:
-    """Check that what was read of a body may still become one.
+    """Check that a body is not too long so far.
 
     Raises:
         click.UsageError: it is too long.

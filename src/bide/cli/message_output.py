@@ -21,7 +21,7 @@ PIPE: dict[str, Callable[[Message], object]] = {
     "group": lambda one: one.group or "", "error": lambda one: first_line(one.error),
     "body": lambda one: body_line(one),
 }  # fmt: skip
-"""What a line in a pipe can have of a message."""
+"""The columns of a message in a pipe, by name."""
 
 ROW = "id state due priority attempts group body"
 
@@ -50,7 +50,7 @@ SCREEN: dict[str, tuple[Column, Callable[[Message], Cell]]] = {
     ),
     "body": (Column("body", least=output.TEXT, falls=1), lambda one: body_line(one)[:500]),
 }
-"""What a table on a terminal can have of a message."""
+"""The columns of a message in a table on a terminal, by name."""
 
 
 def as_json(message: Message, **more: Any) -> dict[str, Any]:
@@ -103,9 +103,9 @@ def print_messages(
         out: where to print.
         messages: what to print.
         empty: what a terminal says when there is none.
-        pipe: what of `PIPE` a line has.
-        screen: what of `SCREEN` the table has.
-        limit: that of `Output.items`.
+        pipe: the names of columns in `PIPE`.
+        screen: the names of columns in `SCREEN`.
+        limit: `most` and `more` of `Output.items`.
     """
     columns, cells = zip(*[SCREEN[name] for name in screen.split()], strict=True)
     out.items(

@@ -72,13 +72,13 @@ class Column(NamedTuple):
 
 
 class Output:
-    """Where a command prints. Imports rich only if a terminal is there to see it.
+    """Prints the output of a command. Imports rich only for a terminal.
 
     Args:
         as_json: print one JSON object a line, wherever it goes.
 
     Raises:
-        OSError: standard output is closed: what is claimed there would be lost.
+        OSError: standard output is closed, so that claimed messages would be lost.
     """
 
     def __init__(self, as_json: bool = False) -> None:
@@ -255,7 +255,7 @@ class Bar:
         self._update(advance=by)
 
     def over(self, things: Iterable[T], size: Callable[[T], int] = lambda thing: 1) -> Iterator[T]:
-        """Yield things, and count each, or its size."""
+        """Yield things, and count each by its size."""
         for thing in things:
             yield thing
             self.advance(size(thing))

@@ -103,7 +103,7 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command, or suggest one; its help is written as that of all."""
+        """Find a command, or suggest one."""
         given, names = args[0], self.list_commands(ctx)
         known = given in names or given.startswith("-")
         if not known and not ctx.resilient_parsing:  # as where a shell completes a line

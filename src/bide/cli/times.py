@@ -53,7 +53,7 @@ def read_moment(value: str | float) -> float:
         Unix seconds.
 
     Raises:
-        click.BadParameter: it is neither, names no zone, or a time that the zone has not once.
+        click.BadParameter: it is neither, has no zone, or its zone skips it or has it twice.
     """
     number = _number(value)
     try:
@@ -80,7 +80,7 @@ def _as_datetime(text: str) -> datetime:
     if moment.tzinfo is not None:
         shown = moment.astimezone(zone or moment.tzinfo).replace(tzinfo=None)
         if shown != moment.replace(tzinfo=None):
-            raise click.BadParameter(f"{text!r} has an offset that the zone has not at that time")
+            raise click.BadParameter(f"{text!r} has another offset than its zone at that time")
         return moment
     times = [moment.replace(tzinfo=zone, fold=fold).astimezone(zone) for fold in (0, 1)]
     if times[0].timestamp() != times[1].timestamp():
@@ -151,7 +151,7 @@ def relative(ms: int, now: int | None = None) -> str:
 
 
 def span(start: int | None, end: int) -> str:
-    """Return from when until when something lasted, and how long; only its end if that is known.
+    """Return the start, the end and the length of something; without a start, only the end.
 
     Example:
         >>> span(None, 0) == local(0), span(0, 2_000).endswith("(2.0s)")

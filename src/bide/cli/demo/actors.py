@@ -126,7 +126,7 @@ def shop(queue: Queue, journal: Journal, plan: Plan, closing: threading.Event) -
 def worker(queue: Queue, journal: Journal, plan: Plan, closing: threading.Event, name: str) -> None:
     """Handle orders that timed out: note them, then work, then ack, then note the answers.
 
-    The victim kills itself with full hands, or after the last rush with any order.
+    The victim kills itself when it holds at least `ENOUGH` orders, or after the last rush any.
     """
     began, fatal = time.monotonic(), plan.seconds * RUSHES[0] + plan.shortest / 2
     while not closing.is_set():
@@ -144,7 +144,7 @@ def worker(queue: Queue, journal: Journal, plan: Plan, closing: threading.Event,
 
 
 def main(name: str, folder: str, url: str, orders: str, seconds: str, workers: str) -> None:
-    """Be one of the processes, until stdin ends."""
+    """Run one of the processes until stdin ends."""
     journal = Journal(Path(folder) / f"{name}.jsonl")
     plan = Plan(int(orders), float(seconds), int(workers))
     closing = threading.Event()

@@ -54,20 +54,20 @@ def scan(
     )  # fmt: skip
 
 
-@on_store(option.prefix, option.text("--id", "TEXT", "Ids that begin so."), option.rule)
+@on_store(option.prefix, option.text("--id", "TEXT", "Only ids that start with this."), option.rule)
 @option.choice("--state", STATES, "Only messages in this state.")
-@option.text("--error", "TEXT", "Failed last for a reason that contains this text.")
-@option.text("--header", "NAME[=TEXT]", "With this header; with =TEXT, one that contains it.")
-@option.text("--body", "TEXT", "With this text in the body.")
+@option.text("--error", "TEXT", "Only messages whose last error contains this text.")
+@option.text("--header", "NAME[=TEXT]", "Only messages with this header, which contains TEXT.")
+@option.text("--body", "TEXT", "Only messages whose body contains this text.")
 @option.count("-n", "--limit", most=MAX_LIMIT, default=100, help="The maximum number to show.")
 @option.count("--read", most=MAX_READ, default=10_000, help="The maximum number to read.")
-@option.text("--cursor", "TEXT", "Go on where an earlier search has stopped.")
+@option.text("--cursor", "TEXT", "Continue where an earlier search stopped.")
 def search(
     store: Store, out: Output, prefix: str, limit: int, read: int, cursor: str | None, **given: Any
 ) -> bool:
     """Search the messages of all queues.
 
-    All that is given must hold. With PREFIX, only in queues whose names begin with it. A group, a
+    All conditions must hold. With PREFIX, only in queues whose names begin with it. A group, a
     range of due times of delayed messages and, on SQLite and PostgreSQL, the beginning of an id are
     found at once. Anything else reads message by message, up to --read; then stderr says how to go
     on.

@@ -29,12 +29,12 @@ dry_run_option = option.flag("--dry-run", help="Only count the dead letters, and
 
 
 class DeadFilter(NamedTuple):
-    """Which dead letters a command is about: all given conditions must hold."""
+    """Which dead letters a command selects: all given conditions must hold."""
 
     ids: tuple[str, ...] = ()
     """Only these; any if empty."""
     error: str | None = None
-    """Only those whose last error begins so, with or without the module of its type."""
+    """Only those whose last error starts with this, with or without the module of its type."""
     after: float | None = None
     """Only those that died then or later, in Unix seconds."""
     before: float | None = None
@@ -46,7 +46,7 @@ class DeadFilter(NamedTuple):
         return self._replace(error=self.error or None) == DeadFilter()
 
     def must_choose(self, command: str, everything: bool) -> None:
-        """Refuse a command that does not say which dead letters it is about.
+        """Refuse a command that does not say which dead letters it selects.
 
         Args:
             command: the name of the command.
@@ -76,7 +76,7 @@ class DeadFilter(NamedTuple):
 
 
 def _begins(error: str, wanted: str) -> bool:
-    """Tell whether an error begins so, with or without (the first part of) its module's name."""
+    """Tell whether an error starts with a text, with or without (the first part of) its module."""
     type_name = re.split(r"[\s:]", error, maxsplit=1)[0]
     starts = [0, *(dot.end() for dot in re.finditer(r"\.", type_name))]
     return any(error.startswith(wanted, start) for start in starts)
@@ -89,13 +89,13 @@ filter_options = option.together(
     ),
     option.text(
         "--error", "TYPE",
-        "Only those whose last error begins so: ValueError, or shop.errors.OutOfStock, or "
-        "OutOfStock without its module.",
+        "Only those whose last error starts with this: ValueError, or shop.errors.OutOfStock, "
+        "or OutOfStock without its module.",
     ),
     option.moment("--after", "Only those that died since then."),
     option.moment("--before", "Only those that died before then."),
 )  # fmt: skip
-"""Take which dead letters the command is about."""
+"""Take which dead letters the command selects."""
 
 
 @click.group(cls=ListGroup)
@@ -143,7 +143,7 @@ def list_(store: Store, out: Output, queue: str | None, limit: int | None, **cho
 
 
 def _none(store: Store, queues: list[Queue], queue: str | None, letters: DeadFilter) -> str:
-    """Return what to say when none was found: there is none at all, or none that matches."""
+    """Return the sentence for an empty result: there is no dead letter, or none that matches."""
     where = f"in {queue or store.shown}"
     total = 0 if letters.everything else sum(one.counts().sizes.dead for one in queues)
     if not total:
