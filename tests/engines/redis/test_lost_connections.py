@@ -95,6 +95,18 @@ def test_a_claim_whose_reply_was_lost_gets_its_messages(far: RedisEngine, proxy:
     assert acked.outcomes[0]
 
 
+def test_a_claim_whose_reply_was_lost_gets_its_messages_in_order(
+    far: RedisEngine, proxy: Proxy
+) -> None:
+    dues = {"last": 3_000, "first": 1_000, "between": 2_000, "urgent": 4_000}
+    items = [Item(id, b"1", at=due, priority=9 * (id == "urgent")) for id, due in dues.items()]
+    ask(far, Put("q", items))
+    proxy.cut_down = 1
+    (claimed,) = ask(far, Claim("q", 9, HOUR, "w"))
+    assert isinstance(claimed, Claimed)
+    assert [message.id for message in claimed.messages] == ["urgent", "first", "between", "last"]
+
+
 def test_a_claim_whose_reply_was_lost_gets_no_messages_of_another_until_the_same_moment(
     far: RedisEngine, proxy: Proxy, open_engine: Open
 ) -> None:

@@ -26,17 +26,21 @@ local function reply(next, more)
     next and max(0, next - part) or null, more == true, died, limited and let_go or {}, behind and true or false), ids, texts}
 end
 
+-- Replies as the first try of this claim did, which is in the order of rank.
 local function tell_again()
   lease_token, score = match(replayed, '^lease (%d+) (%d+)$')
   until_ = tonumber(score)
-  local mark = ' ' .. lease_token .. ' ' .. score .. ' '
+  local mark, found = ' ' .. lease_token .. ' ' .. score .. ' ', {}
   for _, member in ipairs(call('ZRANGEBYSCORE', LEASED, score, score)) do
     local id = sub(member, ORDER + 1)
     local lease, text = call('HGET', LEASES, id), call('HGET', RECORDS, id)
     if text and lease and find(lease, mark, 1, true) == ORDER + 1 then
-      ids[#ids + 1], texts[#texts + 1], let_go[#let_go + 1] = id, text, 0
+      local r = parse(id, text)
+      found[#found + 1] = {r and ready_rank(r) or 0, member, id, text}
     end
   end
+  table.sort(found, function(a, b) return a[1] < b[1] or a[1] == b[1] and a[2] < b[2] end)
+  for i, each in ipairs(found) do ids[i], texts[i], let_go[i] = each[3], each[4], 0 end
   return reply()
 end
 
