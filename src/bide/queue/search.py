@@ -1,6 +1,6 @@
 """Search the messages of several queues: through the orders that a store has, else step by step."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -193,15 +193,12 @@ def search_steps(
     counts = counts and len(queues) <= COUNTED and any(order.reads_all for order in orders)
     left = [(own, full) for own, full in sorted(queues) if own >= place.queue]
     total = (yield from _total(queues, orders)) if counts else None
-    page = _Filling(query, seen, limit, read)
+    page = _Filling(query, seen, limit, read, skips=query.id if orders[0].exact else None)
     for own, full in left:
         begun = own == place.queue
         for number in range(place.order if begun else 0, len(orders)):
             start = place.cursor if begun and number == place.order else None
-            if orders[number].exact:
-                stopped = yield from page.look_up(full)
-            else:
-                stopped = yield from page.scan(full, orders[number], start, orders[0].exact)
+            stopped = yield from page.fill(full, orders[number], start)
             if stopped is not None:
                 searched = place.searched + page.searched
                 following = _Place(own, number, stopped or None, searched)
@@ -257,6 +254,8 @@ class _Filling:
     seen: Callable[[Message], Message]
     limit: int
     read: int
+    skips: str | None
+    """The id that an order before the others has looked up."""
     messages: list[Message] = field(default_factory=list)
     searched: int = 0
     _asked: int = 0
@@ -270,59 +269,48 @@ class _Filling:
             or self._asked >= ASKED or self._bytes >= MAX_BYTES
         )  # fmt: skip
 
-    def look_up(self, queue: str) -> Steps[str | None]:
-        """Add the message of exactly the id that is searched for; return as `scan` does."""
-        assert self.query.id is not None
-        if self._full:
-            return ""
-        self._asked += 1
-        reply: Found = yield Find(queue, [self.query.id])
-        self.searched += reply.messages[0] is not None
-        found = [message for message in reply.messages if message is not None]
-        self._add(self._matching(found, by_id=False))
-        return None
-
-    def scan(self, queue: str, order: _Order, cursor: str | None, by_id: bool) -> Steps[str | None]:
+    def fill(self, queue: str, order: _Order, cursor: str | None) -> Steps[str | None]:
         """Add what is found in one order; return where it stopped, `None` at the end.
 
         Args:
             queue: its name in the store.
             order: what to read.
             cursor: where to begin.
-            by_id: whether the message of exactly the id was looked up before.
         """
-        while True:
-            if self._full:
-                return cursor or ""
+        while not self._full:
             room = self.limit - len(self.messages)
             all_match = self.searched == len(self.messages)  # until then more would be read twice
             size = min(READ, self.read - self.searched, room if all_match else READ)
-            scan = Scan(
-                queue, order.state, order.where, cursor, size, READ_BYTES, prefix=order.prefix
-            )
-            page = yield from self._page(scan)
-            matching = list(self._matching(page.messages, by_id=by_id))
+            page = yield from self._page(queue, order, cursor, size)
+            matching = self._matching(page, order)
             if len(matching) > room:  # read again what fits, for the cursor behind it
                 last = page.messages.index(matching[room - 1])
-                page = yield from self._page(msgspec.structs.replace(scan, limit=last + 1))
-                matching = list(self._matching(page.messages, by_id=by_id))
+                page = yield from self._page(queue, order, cursor, last + 1)
+                matching = self._matching(page, order)
             self.searched += len(page.messages)
             self._bytes += sum(map(size_of, page.messages))
             self._add(matching)
             cursor = page.cursor
             if cursor is None:
                 return None
+        return cursor or ""
 
-    def _page(self, scan: Scan) -> Steps[Page]:
+    def _page(self, queue: str, order: _Order, cursor: str | None, size: int) -> Steps[Page]:
         self._asked += 1
-        page: Page = yield scan
+        if order.exact:
+            found: Found = yield Find(queue, [self.query.id or ""])
+            return Page([message for message in found.messages if message is not None], None)
+        page: Page = yield Scan(
+            queue, order.state, order.where, cursor, size, READ_BYTES, prefix=order.prefix
+        )
         return page
 
-    def _matching(self, messages: Sequence[Message], *, by_id: bool) -> Iterator[Message]:
-        for message in messages:
-            found = self.query.matches(message, self.seen)
-            if found and not (by_id and message.id == self.query.id):
-                yield message
+    def _matching(self, page: Page, order: _Order) -> list[Message]:
+        return [
+            message for message in page.messages
+            if self.query.matches(message, self.seen)
+            and (order.exact or message.id != self.skips)
+        ]  # fmt: skip
 
     def _add(self, messages: Iterable[Message]) -> None:
         """Add messages; one that moved meanwhile may come a second time."""
