@@ -1,7 +1,7 @@
 """Bulk changes that can be taken back, whole, and how many messages one would change."""
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -169,15 +169,6 @@ def steps_of(
     return (yield from undo_steps(command, allow))
 
 
-class Seen(NamedTuple):
-    """A part of what a change would change."""
-
-    messages: int
-    """How many they are."""
-    cursor: str | None = None
-    """Where the next part begins; `None` if there is none."""
-
-
 def look_at_purge(command: Purge) -> Steps[int]:
     """Return how many messages a purge by state would delete now."""
     count, cursor = yield from purge_part(command)
@@ -187,7 +178,7 @@ def look_at_purge(command: Purge) -> Steps[int]:
     return count
 
 
-def purge_part(command: Purge, cursor: str | None = None) -> Steps[Seen]:
+def purge_part(command: Purge, cursor: str | None = None) -> Steps[tuple[int, str | None]]:
     """Count a part of what a purge by state would delete.
 
     It reads messages only where the store has no number: with `before`, and of acked and expired
@@ -196,18 +187,21 @@ def purge_part(command: Purge, cursor: str | None = None) -> Steps[Seen]:
     Args:
         command: the purge.
         cursor: of the part before.
+
+    Returns:
+        How many messages they are, and the cursor of the next part, if there is one.
     """
     state, before = command.state, command.before
     waiting = state in ("delayed", "ready")
     if before is None and cursor is None and (waiting or state == "dead"):
         counts: Counts = yield Count(command.queue)
-        return Seen(getattr(counts.sizes, state))
+        return getattr(counts.sizes, state), None
     due = Where(before=before) if waiting and before is not None else None
     page: Page = yield Scan(command.queue, state, due, cursor, max_bytes=MAX_BYTES // 2)
     if waiting or before is None:
-        return Seen(len(page.messages), page.cursor)
+        return len(page.messages), page.cursor
     ends = [one.ended for one in page.messages if one.ended is not None]
-    return Seen(sum(end < before for end in ends), page.cursor)
+    return sum(end < before for end in ends), page.cursor
 
 
 def look_at_dead(queue: str, ids: Sequence[str] | None) -> Steps[int]:

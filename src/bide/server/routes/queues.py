@@ -145,10 +145,9 @@ async def purge(call: Call, asked: UndoablePurge) -> UndoableOut:
     """
     command = call.arguments.purge(asked.state, wire.moment(asked.before, "before"))
     if asked.dry_run:
-        part = await call.look(purge_part(command, asked.cursor))
-        following = UNSET if part.cursor is None else part.cursor
-        more = part.cursor is not None
-        return UndoableOut(count=part.messages, more=more, cursor=following)
+        count, cursor = await call.look(purge_part(command, asked.cursor))
+        following = UNSET if cursor is None else cursor
+        return UndoableOut(count=count, more=cursor is not None, cursor=following)
     if asked.undo:
         return await change(call, bulk_of(command), asked.cursor)
     found = await call.ask(Affected, command)
