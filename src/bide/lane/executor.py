@@ -18,7 +18,6 @@ from bide.model.errors import (
     StoreUnavailable,
     WrongContext,
 )
-from bide.model.forks import notice_fork
 from bide.model.replies import Claimed, Reply
 
 CLOSED = "the queue is closed; open a new one to go on"
@@ -53,15 +52,9 @@ class Executor:
         self._engine: Engine | None = None
         self._lock = threading.RLock()  # which knows its thread; nothing enters it twice
         self._batch_waits = False
-        self._closing = self._closed = False
+        self._closed = False
         self._holds = False
         EXECUTORS.add(self)
-
-    def admit(self) -> None:
-        """Before a command: notice a fork, and refuse what comes after `close`."""
-        notice_fork()
-        if self._closing:
-            raise Closed(CLOSED)
 
     @property
     def capabilities(self) -> Capabilities:

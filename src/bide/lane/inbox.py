@@ -55,11 +55,6 @@ class Request(msgspec.Struct, eq=False):
     """The event loop of the task that waits for it."""
 
     @property
-    def waits(self) -> bool:
-        """Whether it may wait: a claim for due messages, or a read for the end of a message."""
-        return self.deadline is not None
-
-    @property
     def awaits(self) -> str:
         """Return the name of what it waits for: a queue with messages, or the end of a message."""
         command = self.command

@@ -21,6 +21,7 @@ from bide.lane.inbox import AsyncRequest, BlockingRequest, Inbox, Request, call_
 from bide.lane.waiting_claims import LOOK_AGAIN, WaitingClaims, Wakeups
 from bide.model.commands import Claim, Command, Retry
 from bide.model.errors import Closed, OutcomeUnknown, StoreError
+from bide.model.forks import notice_fork
 from bide.model.replies import Claimed, Reply
 
 _log = logging.getLogger("bide.lane")
@@ -50,7 +51,7 @@ class Lane(Executor):
     ) -> None:
         self._limit, self._only_reads = inbox, reads
         self.users = 0  # see `bide.lane.shared`
-        self._ended = False
+        self._closing = self._ended = False
         self._released: weakref.WeakSet[object] = weakref.WeakSet()
         super().__init__(open_engine, clock)
         self._fresh()
@@ -81,7 +82,7 @@ class Lane(Executor):
             StoreError: it was not executed.
             Closed: the lane was closed.
         """
-        self.admit()
+        notice_fork()
         if command.only_reads and (reads := self._reader()) is not None:
             return reads.call(command, owner)
         reply = None
@@ -162,7 +163,7 @@ class Lane(Executor):
         With `in_order` a read waits for the commands that were submitted before it. If the caller
         is cancelled, its command still runs; but a claim is left out, or returns its messages.
         """
-        self.admit()
+        notice_fork()
         if command.only_reads and not self._only_reads and not in_order:
             if self._reads is None:
                 await asyncio.to_thread(self._reader)  # it opens a file
@@ -331,9 +332,10 @@ class Lane(Executor):
             now, settled = self._clock.monotonic(), []
             for request in batch:
                 closed = self._closing or request.owner in self._released
-                if not request.waits or not self._waiting.has_asked(request, now, closed=closed):
+                waits = request.deadline is not None
+                if not waits or not self._waiting.has_asked(request, now, closed=closed):
                     settled.append(request)
-                    if request.waits and request.empty and closed:
+                    if waits and request.empty and closed:
                         request.error = Closed(WAITED)
             return settled
 
