@@ -45,23 +45,6 @@ def checked_version(value: str) -> str:
     return value
 
 
-def policy_of_many(on_conflict: str) -> OnConflict:
-    """Return the policy of `put_many` for ids that exist."""
-    if on_conflict == "raise":
-        raise InvalidArgument(
-            'put_many knows on_conflict="keep" and "replace"; each outcome tells whether its '
-            "message was stored, or what was there already"
-        )
-    return policy_of(on_conflict)
-
-
-def policy_of(on_conflict: str) -> OnConflict:
-    """Return the policy for an id that exists; for "raise", the caller raises."""
-    if on_conflict not in ("keep", "replace", "raise"):
-        raise InvalidArgument(f'on_conflict={on_conflict!r} must be "keep", "replace" or "raise"')
-    return "replace" if on_conflict == "replace" else "keep"
-
-
 def headers_of(headers: Mapping[str, str]) -> dict[str, str]:
     """Return headers that every store can hold."""
     if not isinstance(headers, Mapping):

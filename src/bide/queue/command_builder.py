@@ -68,11 +68,11 @@ class CommandBuilder:
         same = _behind_body(self.item(shared, ""))
         encoded, kinds = bodies.encode_all(listed, self.max_body)
         items = list(map(Item, ids, encoded, kinds, *map(repeat, same)))
-        return cmd.Put(self.queue, items, arguments.policy_of_many(on_conflict))
+        return cmd.Put(self.queue, items, _policy_of(on_conflict, many=True))
 
     def put(self, messages: Iterable[NewMessage], on_conflict: str = "keep") -> cmd.Put:
         """Return the command that puts messages."""
-        policy = arguments.policy_of_many(on_conflict)
+        policy = _policy_of(on_conflict, many=True)
         listed = list(messages)
         unnamed = sum([message.id is None for message in listed])
         fresh = iter(new_ids(unnamed) if unnamed else ())
@@ -103,8 +103,9 @@ class CommandBuilder:
                 )
             message = message.body
         item = self.item(message)
-        arguments.check_latest([item], on_conflict, if_version)
-        policy = arguments.policy_of(on_conflict)
+        policy = _policy_of(on_conflict)
+        if item.latest is not None:
+            arguments.check_latest([item], policy, if_version)
         if if_version is None:
             return cmd.Put(self.queue, [item], policy)
         if message.id is None or on_conflict != "replace":
@@ -338,6 +339,18 @@ class CommandBuilder:
     def revive(self, ids: Sequence[str], delay: Duration) -> cmd.Revive:
         """Return the command that revives dead letters."""
         return cmd.Revive(self.queue, arguments.ids_of(ids), when(delay, None)[1], actor=self.actor)
+
+
+def _policy_of(on_conflict: str, *, many: bool = False) -> cmd.OnConflict:
+    """Return what a put does if an id exists; for "raise", the caller raises."""
+    if on_conflict == "raise" and many:
+        raise InvalidArgument(
+            'put_many knows on_conflict="keep" and "replace"; each outcome tells whether its '
+            "message was stored, or what was there already"
+        )
+    if on_conflict not in ("keep", "replace", "raise"):
+        raise InvalidArgument(f'on_conflict={on_conflict!r} must be "keep", "replace" or "raise"')
+    return "replace" if on_conflict == "replace" else "keep"
 
 
 def _behind_body(item: Item) -> tuple[Any, ...]:
