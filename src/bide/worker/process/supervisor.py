@@ -113,7 +113,6 @@ class Supervisor:
         self._stopping = False
         self._nudge = asyncio.Event()
         self._reload = asyncio.Event()
-        self._wish = asyncio.Event()
         self._processes: list[Process] = []
         self._begun = asyncio.Event()  # set once any process was ready
         self._told_ready = False
@@ -176,7 +175,6 @@ class Supervisor:
     def reload(self) -> None:
         """Replace the processes one after the other, so that they load the code as it is now."""
         self._reload.set()
-        self._wish.set()
 
     def trouble(self) -> str | None:
         """Return what is wrong; `None` if all is well."""
@@ -201,7 +199,6 @@ class Supervisor:
             await first_of(self._begun.wait(), self._nudge.wait(), asyncio.sleep(FIRST))
         while not self._stopping:
             process = await slot.fill()
-            self._show()
             if self._stopping:
                 return
             if process.end_requests:  # by a reload that came before it was ready
@@ -235,23 +232,11 @@ class Supervisor:
     def _ended(self, process: Process) -> None:
         self._processes.remove(process)
         self.totals.ended(process)
-        self._show()
 
     def _heard(self, process: Process, report: Report) -> None:
         self.totals.report(process, report.store, report.tallies)
         if report.ready:
             self._begun.set()
-            if not self._told_ready:
-                self._tell_ready()
-        if report.stuck and not process.end_requests:
-            self._wish.set()
-        self._show()
-
-    def _tell_ready(self) -> None:
-        """Tell systemd once all are ready."""
-        if all(slot.ready for slot in self.slots):
-            self._told_ready = True
-            notify(f"READY=1\nSTATUS=processes at work: {len(self.slots)}")
 
     def _end(self, process: Process) -> None:
         """Ask a process to end, and kill it if it does not."""
@@ -265,15 +250,13 @@ class Supervisor:
     async def _renew(self) -> None:
         """Replace processes on a reload, and those that are stuck."""
         while not self._stopping:
-            await self._wish.wait()
-            self._wish.clear()
+            await first_of(self._reload.wait(), asyncio.sleep(BEAT))
             if self._reload.is_set():
                 self._reload.clear()
                 _log.info("reloading")
                 notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
                 await self._roll()
                 self._told_ready = False
-                self._tell_ready()
             for slot in self.slots:
                 await self._relieve(slot)
 
@@ -336,27 +319,24 @@ class Supervisor:
                 slots = [slot for slot in self.slots if slot.process is named[holder]]
                 if slots:
                     slots[0].asked = actor
-                    self._wish.set()
                 else:  # it is ending already: now it must end at once
                     self._end(named[holder])
 
     async def _look_after(self) -> None:
-        """Keep the health file up to date, and feed the watchdog of systemd."""
+        """Keep the health file up to date, tell systemd once all are ready, feed its watchdog."""
         watchdog = watchdog_seconds()
         pause = BEAT if watchdog is None else min(BEAT, watchdog)
         while True:
-            trouble = self._show()
+            trouble = self.trouble()
+            if self._file is not None:
+                self._file.tell(trouble)
+            self.totals.ready = sum(slot.ready for slot in self.slots)
+            if not self._told_ready and self.totals.ready == len(self.slots):
+                self._told_ready = True
+                notify(f"READY=1\nSTATUS=processes at work: {len(self.slots)}")
             if watchdog is not None and (trouble is None or not self._told_ready):
                 notify("WATCHDOG=1")
             await asyncio.sleep(pause)
-
-    def _show(self) -> str | None:
-        """Update the health file and the number of ready processes; return what is wrong."""
-        trouble = self.trouble()
-        self.totals.ready = sum(slot.ready for slot in self.slots)
-        if self._file is not None:
-            self._file.tell(trouble)
-        return trouble
 
     async def _watch(self, sources: Sources) -> None:
         """Reload whenever a file has changed."""
