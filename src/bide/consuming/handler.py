@@ -3,11 +3,11 @@
 import inspect
 import types
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-import msgspec.inspect
 
 from bide.consuming.handling import Handling
 from bide.model.backoff import Backoff
@@ -41,11 +41,13 @@ def decoder(kind: Any, what: str) -> Decode:
         return _bytes
     try:
         decode = decoder_of(kind)
-        strange = _strange(msgspec.inspect.type_info(kind), set())
-    except TypeError as error:
-        raise _refusal(kind, what, str(error)) from error
-    if strange is not None:
-        raise _refusal(kind, what, f"nothing is known of {_name(strange)}")
+        with suppress(TypeError):  # of a default value without a form in JSON, which does no harm
+            msgspec.json.schema_components([kind], schema_hook=_schema)
+    except (TypeError, Unfit) as error:
+        raise InvalidArgument(
+            f"{what} takes a {_name(kind)}, which no body can be decoded into ({error}); annotate "
+            "it with a dataclass, a TypedDict, a msgspec.Struct or a pydantic model"
+        ) from error
 
     def to_value(one: Handling) -> Any:
         if not one.message.json:
@@ -58,26 +60,11 @@ def decoder(kind: Any, what: str) -> Decode:
     return to_value
 
 
-def _refusal(kind: Any, what: str, why: str) -> InvalidArgument:
-    return InvalidArgument(
-        f"{what} takes a {_name(kind)}, which no body can be decoded into ({why}); annotate it "
-        "with a dataclass, a TypedDict, a msgspec.Struct or a pydantic model"
-    )
-
-
-def _strange(info: Any, seen: set[int]) -> Any:
-    """Find a type that neither msgspec nor pydantic knows; msgspec would report it only on use."""
-    if isinstance(info, msgspec.inspect.CustomType):
-        return None if hasattr(info.cls, "model_validate") else info.cls
-    if id(info) in seen or not isinstance(info, msgspec.Struct):
-        return None
-    seen.add(id(info))
-    for name in info.__struct_fields__:
-        value = getattr(info, name)
-        for part in value if isinstance(value, tuple) else (value,):
-            if (found := _strange(part, seen)) is not None:
-                return found
-    return None
+def _schema(kind: Any) -> dict[str, Any]:
+    """Refuse a type that neither msgspec nor pydantic knows; else only a body would show it."""
+    if not hasattr(kind, "model_validate"):
+        raise Unfit(f"nothing is known of {_name(kind)}")
+    return {"type": "object"}
 
 
 def _bytes(one: Handling) -> bytes:
