@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import bide
-from bide.consuming import claiming, settling
+from bide.consuming import settling
 from bide.consuming.handler import Unfit
 from bide.consuming.handling import Handling
 from bide.consuming.settling import ACK, Verdict
@@ -31,17 +31,6 @@ def handling(id: str = "m", *, expires: float = 0.0) -> Handling:
 
 def judge(error: BaseException, attempt: int = 1, attempts: int = 10) -> Verdict:
     return settling.judge(message(attempt, attempts), error, RETRY, 0.5)
-
-
-@pytest.mark.parametrize(
-    ("concurrency", "running", "free"), [(10, 0, 10), (10, 7, 3), (10, 10, 0), (10, 12, 0)]
-)
-def test_no_more_is_claimed_than_can_be_started(concurrency: int, running: int, free: int) -> None:
-    assert claiming.room(concurrency, running) == free
-
-
-def test_one_claim_does_not_take_everything_there_is() -> None:
-    assert claiming.room(10_000, 0) == claiming.CLAIM_MOST
 
 
 def test_an_error_that_is_worth_it_is_tried_again_after_the_pause_of_its_attempt() -> None:

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from bide.consuming import claiming
-from bide.consuming.claiming import HOLD, MOST, Prefetch
+from bide.consuming.claiming import CLAIM_MOST, HOLD, MOST, Claimer, Prefetch
 from bide.consuming.handling import Handling
 from bide.model.commands import Claim
 from bide.model.message import Message
@@ -63,13 +62,18 @@ def test_what_waits_too_long_is_taken_out_and_the_pace_is_learnt_anew() -> None:
     ("running", "waiting", "ahead", "room"),
     [
         (0, 0, 100, 110), (10, 0, 100, 100), (10, 50, 100, 50), (10, 51, 100, 0), (10, 5, 0, 0),
-        (3, 0, 0, 7), (10, 0, 1, 1), (10, 1, 1, 0),
+        (3, 0, 0, 7), (10, 0, 1, 1), (10, 1, 1, 0), (0, 0, 0, 10), (12, 0, 0, 0),
+        (0, 0, 10_000, CLAIM_MOST),
     ],
 )  # fmt: skip
 def test_half_of_what_waits_is_gone_before_more_is_claimed(
     running: int, waiting: int, ahead: int, room: int
 ) -> None:
-    assert claiming.room(10, running, waiting, ahead) == room
+    consumer: Any = SimpleNamespace(
+        queue_handlers=SimpleNamespace(concurrency=10), running=range(running), _limited=False,
+        _prefetch=SimpleNamespace(waiting=range(waiting), most=ahead),
+    )  # fmt: skip
+    assert Claimer.room(consumer) == (room, None)
 
 
 class Stuck:

@@ -72,21 +72,6 @@ class Prefetch:
         return over
 
 
-def room(concurrency: int, running: int, waiting: int = 0, prefetch: int = 0) -> int:
-    """Return how many to claim: no more than can start now or soon.
-
-    Args:
-        concurrency: how many places there are.
-        running: how many of them are taken.
-        waiting: how many messages wait for one here.
-        prefetch: how many may wait. Half of them must start before more are claimed, so that a
-            claim is worth its commit.
-    """
-    if waiting > prefetch // 2:
-        return 0
-    return max(0, min(concurrency + prefetch - running - waiting, CLAIM_MOST))
-
-
 class Claimer(ABC):
     """The part of a consumer that claims.
 
@@ -118,9 +103,12 @@ class Claimer(ABC):
 
         `None` waits until `recall` is called or a place becomes free.
         """
-        waiting = len(self._prefetch.waiting)
+        concurrency, waiting = self.queue_handlers.concurrency, len(self._prefetch.waiting)
         most = 0 if self._limited else self._prefetch.most  # others could start what waits here
-        return room(self.queue_handlers.concurrency, len(self.running), waiting, most), None
+        if waiting > most // 2:  # half of them start first, so that a claim is worth its commit
+            return 0, None
+        free = concurrency + most - len(self.running) - waiting
+        return max(0, min(free, CLAIM_MOST)), None
 
     @abstractmethod
     def start(self, reply: Claimed) -> None:

@@ -14,8 +14,6 @@ from bide.model.replies import Reply, expect
 R = TypeVar("R", bound=Reply)
 
 PAUSES = Backoff(first="100ms", factor=2, ceiling="2s", jitter=0.2)
-REMIND = 60.0
-"""Seconds between two log lines about a store that stays unavailable."""
 
 _log = logging.getLogger("bide.worker")
 
@@ -26,8 +24,7 @@ class StoreClient:
     def __init__(self, lane: Lane, clock: Clock) -> None:
         self.lane = lane
         self.clock = clock
-        self._away: float | None = None
-        self._said = 0.0
+        self._away: float | None = None  # since when, by the monotonic clock
 
     @property
     def away(self) -> bool:
@@ -62,10 +59,9 @@ class StoreClient:
         try:
             reply = await self.lane.acall(command, owner, wait)
         except StoreError as error:
-            if self._away is None or now() - self._said >= REMIND:
-                self._said = now()
+            if self._away is None:
+                self._away = now()
                 _log.error("the store is away, and is waited for: %s", error)
-            self._away = now() if self._away is None else self._away
             raise
         if self._away is not None:
             _log.warning("the store is back after %.1f s", now() - self._away)

@@ -5,6 +5,7 @@ from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
     asynccontextmanager,
+    nullcontext,
 )
 from typing import TYPE_CHECKING
 
@@ -29,10 +30,7 @@ async def lifespan(app: "App") -> AsyncIterator[None]:
     Raises:
         InvalidArgument: the lifespan did not return a context manager.
     """
-    if app.lifespan is None:
-        yield
-        return
-    manager: object = app.lifespan(app)
+    manager: object = nullcontext() if app.lifespan is None else app.lifespan(app)
     if isinstance(manager, AbstractAsyncContextManager):
         async with manager:
             yield
