@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bide.model import commands as cmd
-from bide.model.limits import MAX_COUNT
+from bide.model.limits import MAX_COUNT, MAX_PACKED
 from bide.model.message import Failure, Item
 from bide.model.undoing import Bulk, Undo
 from bide.server.limits import decoding
@@ -99,6 +99,14 @@ def test_a_put_with_too_many_header_fields_is_not_read_to_its_end(
     put = {"command": "put", "queue": "q", "items": items}
     with pytest.raises(Problem, match="more than 10 header fields"):
         read(msgspec.msgpack.encode({"commands": [put]}))
+
+
+def test_a_list_that_announces_too_many_values_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "AT_ONCE", 0)
+    monkeypatch.setattr(decoding, "LARGE", 0)
+    announced = b"\x81\xa8commands\xdd" + MAX_PACKED.to_bytes(4, "big")
+    with pytest.raises(Problem, match="more than 6,000,000 values"):
+        read(announced + b"\xc0" * 4_096)
 
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 65_535, 65_536])

@@ -237,7 +237,7 @@ async def _count_values(data: bytes, pause: Pause) -> None:
     while left:
         seen += 1
         if not seen % _COUNTED_AT_ONCE:
-            check_count("values", seen, limits.MAX_PACKED)
+            check_count("values", seen + left, limits.MAX_PACKED)
             await pause()
         if at >= end:
             break
