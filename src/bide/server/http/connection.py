@@ -54,7 +54,7 @@ class Connection(Output):
         self._queue: deque[Exchange] = deque()
         self._current: Exchange | None = None
         self._incoming: Exchange | None = None
-        self._unparsed = b""
+        self._unparsed: bytes | memoryview = b""
         self._discarded = 0
         self._reading = True
         self._refusal: Refusal | None = None
@@ -97,7 +97,7 @@ class Connection(Output):
                 self.transport.abort()
             return
         if self._unparsed or len(data) > SLICE:
-            self._unparsed += data
+            self._unparsed = memoryview(b"".join((self._unparsed, data)))
             self._parse()
         else:
             self._feed(data)
@@ -185,7 +185,7 @@ class Connection(Output):
             self._feed(data)
         self._set_reading()
 
-    def _feed(self, data: bytes) -> None:
+    def _feed(self, data: bytes | memoryview) -> None:
         left = data
         try:
             while left:
@@ -200,7 +200,7 @@ class Connection(Output):
         if self._refusal is not None:
             self._refuse()
 
-    def _fed_to_parser(self, data: bytes) -> bytes:
+    def _fed_to_parser(self, data: bytes | memoryview) -> bytes:
         """Parse data; return what is to be parsed next: nothing, but for a request to upgrade.
 
         No other protocol is spoken here, so the wish for one is ignored. The parser takes the body
