@@ -355,7 +355,7 @@ def test_much_that_is_put_at_once_stays_in_order(open_engine: Open, url: str, si
 
 def test_a_claim_is_of_the_latest_moment_of_its_shards() -> None:
     """Else a message would seem to be claimed before the lease of its last holder was over."""
-    claiming = _Claiming(Claim("q", 2, HOUR, "w"), 2)
+    claiming = _Claiming(Claim("q", 2, HOUR, "w"))
     for moment in (997, 996):
         head: list[object] = [moment, 1, 8, HOUR, False, None, False, [], [], False]
         claiming.take((head, [], []))

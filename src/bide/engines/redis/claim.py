@@ -25,11 +25,10 @@ _log = logging.getLogger("bide.redis")
 class _Claiming:
     """What a claim has got so far."""
 
-    def __init__(self, command: Claim, shards: int) -> None:
+    def __init__(self, command: Claim) -> None:
         self.command = command
-        self._shards = shards
         self.room = command.max_bytes
-        self.token = self.now = 0
+        self.token = self.now = self._answers = 0
         self.results = self.behind = False
         self.died: list[Died] = []
         self._damaged: list[str] = []
@@ -61,6 +60,7 @@ class _Claiming:
         """Take in what the script answered; return the rest of its head."""
         head, ids, records = answer
         now, _change, token, until, self.results, following, more, died, freed, self.behind = head
+        self._answers += bool(ids)
         self.now = max(self.now, now)  # shards answer side by side
         self.died += [Died(*each) for each in died]
         self.token = token or self.token
@@ -76,7 +76,7 @@ class _Claiming:
             self._found[id] = message, record, freed[place : place + 1]
         return (0 if more else following), more
 
-    def repair(self) -> Round:
+    def repair(self, shards: int) -> Round:
         """Make dead letters of the messages whose records cannot be read."""
         for id in self._damaged:
             _log.error(
@@ -85,7 +85,7 @@ class _Claiming:
             )  # fmt: skip
         if rows := [(id, self.token) for id in self._damaged]:
             head = "repair", "", "", "", self.command.holder
-            yield from in_lots("change", self.command, rows, head, self._shards)
+            yield from in_lots("change", self.command, rows, head, shards)
 
     def reply(self, following: float | None) -> Claimed:
         """Return the reply, of the messages whose lease has not ended meanwhile."""
@@ -96,7 +96,7 @@ class _Claiming:
             following = 0 if found or self._damaged else following
             return Claimed([], 0, self.now, following, self.died, behind=self.behind)
         freed = [moment for *_, let_go in held for moment in let_go]
-        if self._shards > 1:  # one shard gives them in this order
+        if not freed and self._answers > 1:  # each is in this order
             held.sort(key=lambda each: claim_rank(each[0], each[1]))
         messages = [message for message, *_ in held]
         return Claimed(
@@ -106,7 +106,7 @@ class _Claiming:
 
 def claim(command: Claim) -> Step:
     """Lease messages, mostly in one call; many of them slice by slice."""
-    claiming = _Claiming(command, 1)
+    claiming = _Claiming(command)
     following: float | None = None
     for _ in range(command.count // SLICE + 8):  # some calls bring nothing
         (answer,) = yield [claiming.call(claiming.wanted)]
@@ -117,13 +117,13 @@ def claim(command: Claim) -> Step:
         following, more = claiming.take(answer)
         if not more or not claiming.wanted:
             break
-    yield from claiming.repair()
+    yield from claiming.repair(1)
     return [claiming.reply(following)]
 
 
 def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
     """Lease messages of all shards: peek into each, then lease the first ones among all."""
-    claiming = _Claiming(command, sharded.count)
+    claiming = _Claiming(command)
     alive = list(range(sharded.count))
     left_out: list[StoreError] = []
     examined = 0
@@ -179,11 +179,11 @@ def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
             sharded.token = max(sharded.token, claiming.token)
         if not more or not claiming.wanted:
             break
-    yield from claiming.repair()
+    yield from claiming.repair(sharded.count)
     reply = claiming.reply(None)
     if reply.messages or reply.next == 0:
         return [reply]
-    answers = yield from ask(dict.fromkeys(alive, _Claiming(command, sharded.count).call(0)))
+    answers = yield from ask(dict.fromkeys(alive, _Claiming(command).call(0)))
     sharded.enrolled = True  # each shard knows now that this lane waits
     nexts = [claiming.take(answer)[0] for answer in answers.values()]
     return [claiming.reply(min([each for each in nexts if each is not None], default=None))]
