@@ -4,7 +4,6 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Self
 
 import msgspec
 
@@ -96,17 +95,14 @@ class Request(msgspec.Struct, eq=False):
         return Request(Retry(self.command.queue, leases, release=True)) if leases else None
 
 
-def _taken() -> threading.Lock:
-    lock = threading.Lock()
-    lock.acquire()
-    return lock
-
-
 class BlockingRequest(Request, eq=False):
     """A command of a thread that blocks until it is settled."""
 
     # A lock costs a third of an event, and a claim waits for one.
-    done: threading.Lock = msgspec.field(default_factory=_taken)
+    done: threading.Lock = msgspec.field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.done.acquire()
 
     def settle(self) -> bool:
         """Wake the thread."""
@@ -125,12 +121,6 @@ class AsyncRequest(Request, eq=False, kw_only=True):
 
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Reply]
-
-    @classmethod
-    def of(cls, command: Command, owner: object = None, deadline: float | None = None) -> Self:
-        """Return a request of the current task."""
-        loop = asyncio.get_running_loop()
-        return cls(command, owner, deadline, loop=loop, future=loop.create_future())
 
     def settle(self) -> bool:
         """Wake the task, on its loop; return whether it still waits."""

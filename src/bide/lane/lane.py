@@ -170,7 +170,8 @@ class Lane(Executor):
             if self._reads not in (None, self):
                 return await self._reads.acall(command, owner)
         deadline = None if wait is None else self._clock.monotonic() + wait
-        request = AsyncRequest.of(command, owner, deadline)
+        loop = asyncio.get_running_loop()
+        request = AsyncRequest(command, owner, deadline, loop=loop, future=loop.create_future())
         while True:
             with self._guard:
                 if self._closing:
@@ -178,7 +179,7 @@ class Lane(Executor):
                 if not self._inbox.full:
                     self._submit(request)
                     break
-            await self._inbox.wait_on(request.loop)
+            await self._inbox.wait_on(loop)
         try:
             return await request.future
         except asyncio.CancelledError:

@@ -165,8 +165,8 @@ class AsyncQueue(BaseQueue):
         (outcome,) = (await self._do(command, None, within)).outcomes
         return must_be_new(outcome) if new else outcome
 
-    def _run(self, steps: Steps[T], within: object = None) -> Async[T]:
-        return arun_steps(steps, partial(self._do, within=within))
+    def _run(self, steps: Steps[T], **options: Any) -> Async[T]:
+        return arun_steps(steps, partial(self._do, **options))
 
     async def _run_composed(self, steps: Generator[Any, Any, T]) -> T:
         takes_back = (await asyncio.to_thread(lambda: self._lane.capabilities)).takes_back

@@ -140,7 +140,7 @@ class Changes(PutAndSettle):
         check_undo(undo, True, dry_run, within)
         if undo:
             return self._bulk(bulk_of(command))
-        return self._run(repeated(command), within)
+        return self._run(repeated(command), within=within)
 
     def cancel_many(self, ids: Iterable[str]) -> list[Outcome]:
         """Cancel messages by id, with one commit. One outcome per id, as for `cancel`."""

@@ -2,10 +2,11 @@
 
 import threading
 from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from traceback import format_exception_only
 from typing import Any, Generic, TypeVar
 
+from bide.lane.steps import Steps
 from bide.model.commands import Command, Lease
 from bide.model.errors import BideError, Empty, InvalidArgument, WrongContext
 from bide.model.message import Message
@@ -13,6 +14,7 @@ from bide.model.replies import Claimed, Outcomes
 from bide.model.times import Duration, milliseconds
 from bide.queue.results import check_held
 
+HeldT = TypeVar("HeldT", bound="Held[Any]")
 Done = TypeVar("Done")
 """What a method returns: nothing, or a coroutine that returns nothing."""
 
@@ -139,91 +141,90 @@ def leases(deliveries: Sequence[Held[Any]]) -> list[Lease]:
     )
 
 
-class _Take:
+class _Take(Generic[HeldT]):
     """What both forms share."""
+
+    _held: type[HeldT]
 
     def __init__(self, queue: Any, wait: float, lease: Duration, retry: Duration) -> None:
         self._queue = queue
         self._wait = wait
         self._claim = queue._builder.claim(1, lease, queue._holder)
         self._delay = milliseconds(retry, "retry") / 1000
-        self._delivery: Held[Any] | None = None
+        self._delivery: HeldT | None = None
         self._free = threading.Lock()
 
-    @contextmanager
-    def _entering(self) -> Iterator[None]:
-        """Let in one block at a time: the end of another one would settle its message."""
+    def _enter(self) -> Steps[HeldT]:
+        """Claim a message. One block at a time: the end of another one would settle it."""
         if not self._free.acquire(blocking=False):
             raise WrongContext(
                 "this take() is in use by another block, of this thread or of another; call "
                 "queue.take() for each block"
             )
         try:
-            yield
+            reply: Claimed = yield self._claim
+            if not reply.messages:
+                raise Empty(
+                    f"no message of queue {self._queue.name!r} fell due within {self._wait:g} s"
+                )
         except BaseException:
             self._free.release()
             raise
+        self._delivery = self._held(self._queue, reply.messages[0], reply.token, reply.now)
+        return self._delivery
 
-    def _message(self, reply: Claimed) -> Message:
-        if not reply.messages:
-            raise Empty(
-                f"no message of queue {self._queue.name!r} fell due within {self._wait:g} s"
-            )
-        return reply.messages[0]
+    def _leave(self, error: BaseException | None) -> Steps[None]:
+        """Settle the message as the block ended, unless the user did.
 
-    def _settle(self, error: BaseException | None) -> Any:
-        """Settle the message as the block ended, unless the user did."""
+        What that raises is added to the error of the block, which is what counts.
+        """
         delivery = self._delivery
-        if delivery is None or delivery.settled:
-            return None
-        if error is None:
-            return delivery.ack()
-        if isinstance(error, Exception):
-            return delivery.retry(self._delay, reason_of(error))
-        return delivery.release()  # an interrupt or an exit says nothing about the message
-
-    @contextmanager
-    def _leaving(self, error: BaseException | None) -> Iterator[None]:
-        """Add what settling raises to the error of the block, which is what counts."""
         try:
-            yield
+            if delivery is not None and not delivery.settled:
+                command, verb = self._settling([delivery.lease], error)
+                reply: Outcomes = yield command
+                check_held(reply.outcomes[0], verb)
+                delivery.settled = True
         except BideError as late:
-            if error is None or self._delivery is None:
+            if error is None or delivery is None:
                 raise
-            error.add_note(f"The message {self._delivery.id} was not given back: {late}")
+            error.add_note(f"The message {delivery.id} was not given back: {late}")
         finally:
             self._free.release()
 
+    def _settling(self, leases: list[Lease], error: BaseException | None) -> tuple[Command, str]:
+        builder = self._queue._builder
+        if error is None:
+            return builder.ack(leases), "acked"
+        if isinstance(error, Exception):
+            return builder.retry(leases, self._delay, reason_of(error)), "retried"
+        return builder.release(leases), "released"  # an exit says nothing about the message
 
-class Take(_Take):
+
+class Take(_Take[Delivery]):
     """One message, claimed on entering the block and settled on leaving it."""
 
+    _held = Delivery
+
     def __enter__(self) -> Delivery:
-        with self._entering():
-            reply = self._queue._do(self._claim, self._wait)
-            message = self._message(reply)
-        self._delivery = Delivery(self._queue, message, reply.token, reply.now)
-        return self._delivery
+        entered: Delivery = self._queue._run(self._enter(), wait=self._wait)
+        return entered
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        with self._leaving(error):
-            self._settle(error)
+        self._queue._run(self._leave(error))
 
 
-class AsyncTake(_Take):
+class AsyncTake(_Take[AsyncDelivery]):
     """Async form of `Take`."""
 
+    _held = AsyncDelivery
+
     async def __aenter__(self) -> AsyncDelivery:
-        with self._entering():
-            reply = await self._queue._do(self._claim, self._wait)
-            message = self._message(reply)
-        self._delivery = AsyncDelivery(self._queue, message, reply.token, reply.now)
-        return self._delivery
+        entered: AsyncDelivery = await self._queue._run(self._enter(), wait=self._wait)
+        return entered
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        with self._leaving(error):
-            if (settling := self._settle(error)) is not None:
-                await settling
+        await self._queue._run(self._leave(error))
 
 
 def reason_of(error: BaseException) -> str:

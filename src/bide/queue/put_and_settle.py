@@ -122,7 +122,7 @@ class PutAndSettle(BaseQueue):
             group=group,
         )  # fmt: skip
         command = self._builder.put_many(messages, shared, on_conflict)
-        return self._run(putting(self, command), within)
+        return self._run(putting(self, command), within=within)
 
     def ack(
         self, deliveries: Sequence[Held[Any]], results: Sequence[Any] | None = None

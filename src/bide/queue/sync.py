@@ -310,8 +310,8 @@ class Queue(Changes):
         (outcome,) = self._do(command, None, within).outcomes
         return must_be_new(outcome) if new else outcome
 
-    def _run(self, steps: Steps[T], within: object = None) -> T:
-        return run_steps(steps, partial(self._do, within=within))
+    def _run(self, steps: Steps[T], **options: Any) -> T:
+        return run_steps(steps, partial(self._do, **options))
 
     def _walk(
         self, command: Scan, of: Callable[[list[Message]], Iterable[Any]] = iter
