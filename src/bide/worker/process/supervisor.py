@@ -201,8 +201,6 @@ class Supervisor:
             process = await slot.fill()
             if self._stopping:
                 return
-            if process.end_requests:  # by a reload that came before it was ready
-                continue
             code = process.over.result()
             if code >= 0 and not self._begun.is_set() and self._folder is None:
                 if code not in (WRONG_USAGE, FAILED):  # the process has printed the cause
@@ -217,7 +215,7 @@ class Supervisor:
                 "process %d has died (%s) after %.1f s; another takes its place in %g s",
                 slot.number, process.cause(), lived, pause,
             )  # fmt: skip
-            with suppress(TimeoutError):  # a stop or a reload ends the pause
+            with suppress(TimeoutError):  # a stop ends the pause
                 async with asyncio.timeout(pause):
                     await self._nudge.wait()
 
@@ -262,22 +260,8 @@ class Supervisor:
 
     async def _roll(self) -> None:
         """Replace the processes one after the other, for as long as the new ones work."""
-        began = time.monotonic()
         for slot in self.slots:
-            if self._stopping:
-                return
-            if slot.process is None:  # it waits to be restarted: do it now, with the new code
-                self._nudge.set()
-                await asyncio.sleep(0)
-                if self._stopping:
-                    return
-                self._nudge.clear()
-            process = slot.process
-            if process is not None and process.began >= began:
-                works = await slot.until_ready(process, self._reload)
-            else:
-                works = await self._replace(slot)
-            if not works:
+            if self._stopping or not await self._replace(slot):
                 return
 
     async def _relieve(self, slot: Slot) -> None:
