@@ -3,8 +3,8 @@
 import asyncio
 
 import bide
-from bide.consuming.late_causes import GATHER
-from bide.model.commands import Configure, Scan
+from bide.consuming.delivery_log import SUMMARY
+from bide.model.commands import Configure, Explain, Scan
 from bide.observing.heartbeat import QUEUE, Report
 from bide.observing.workers import Seen, gaps_before, seen_of
 from bide.worker.process.runner import Runner
@@ -39,9 +39,9 @@ def test_a_delivery_on_time_asks_the_store_nothing(scene: Scene) -> None:
         async with scene.at_work() as runner:
             await scene.put(1)
             await scene.acked(1)
-            await scene.pass_time(lambda: causes(runner) == {"timer": 0.0}, GATHER)
+            await scene.pass_time(lambda: causes(runner) == {"timer": 0.0}, SUMMARY)
             assert runner.tallies()["q"].causes["timer"].count == 1
-            assert not runner.consumers["q"].late_causes._late.is_set()
+            assert not scene.sent(Explain)
 
     scene.play(story())
 

@@ -84,7 +84,7 @@ class Consumer(Claimer):
     def open(self) -> None:
         """Start to claim."""
         self.claims = self._loop.create_task(self.claim())
-        chores = self.settle(), self.beat(), self.lapse(), self.report(), self.late_causes.keep()
+        chores = self.settle(), self.beat(), self.lapse(), self.report()
         self.chores = [self._loop.create_task(chore) for chore in chores]
 
     async def close(self) -> None:
@@ -177,9 +177,10 @@ class Consumer(Claimer):
         return full and self._clock.monotonic() >= max(overran) + STUCK
 
     async def report(self) -> None:
-        """Log a summary every `delivery_log.SUMMARY` seconds."""
+        """Find causes of lateness, and log a summary, every `delivery_log.SUMMARY` seconds."""
         while True:
             await sleep(self._clock, delivery_log.SUMMARY)
+            await self.late_causes.find()
             self._summary.tell(self.current(), self._clock.monotonic())
 
     # Leaving.

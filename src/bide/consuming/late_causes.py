@@ -1,11 +1,9 @@
 """How late deliveries of a queue begin, and why: each millisecond of lateness has one cause."""
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from bide.clock import sleep
 from bide.consuming.handling import Handling
 from bide.consuming.store_client import StoreClient
 from bide.model.commands import Explain
@@ -90,9 +88,6 @@ def _waited(one: Handling) -> Waited:
 PROMPT = 0.05
 """Seconds of lateness that are the timer's without a closer look."""
 
-GATHER = 5.0
-"""Seconds for which late deliveries are gathered before their causes are looked for."""
-
 MOST = 10_000
 """How many of them are gathered at most."""
 
@@ -100,7 +95,7 @@ MOST = 10_000
 class LateCauses:
     """Gathers late deliveries, and reads now and then when their queue was paused.
 
-    Deliveries on time cost nothing: the store is asked once for all that were late in five seconds.
+    Deliveries on time cost nothing: the store is asked once for all that were late since `find`.
 
     Args:
         queue: its name.
@@ -117,14 +112,10 @@ class LateCauses:
         self._waited: list[Waited] = []
         self._found: dict[str, list[float]] = {}
         self._pauses: list[Span] = []
-        self._late = asyncio.Event()
 
-    async def keep(self) -> None:
-        """Look for causes every few seconds, for as long as this runs."""
-        while True:
-            await self._late.wait()
-            await sleep(self._store_client.clock, GATHER)
-            self._late.clear()
+    async def find(self) -> None:
+        """Find the causes for the deliveries that were late since the last call."""
+        if self._waited:
             await self._read_pauses()
             self._find()
 
@@ -138,8 +129,6 @@ class LateCauses:
             else:
                 self._waited.append(_waited(one))
         self.begun.clear()
-        if self._waited:
-            self._late.set()
         if len(self._waited) >= MOST:
             self._find()
         tally.lateness.observe_all(lateness)

@@ -235,19 +235,18 @@ def chosen(app: App, queues: list[str]) -> list[str]:
     Raises:
         InvalidArgument: the app has no handler, or none for one of the queues.
     """
-    known = ", ".join(app.queue_handlers)
-    if not known:
+    handlers = app.queue_handlers
+    if not handlers:
         raise InvalidArgument("the app has no handlers; register one with @app.handler(queue)")
+    filled = {one.fills for one in handlers.values()}
     for queue in queues:
-        if queue not in app.queue_handlers and all(
-            queue_handlers.fills != queue for queue_handlers in app.queue_handlers.values()
-        ):
+        if queue not in handlers and queue not in filled:
+            known = ", ".join(handlers)
             raise InvalidArgument(f"queue {queue!r} has no handler in the app; it has: {known}")
     return [
-        name
-        for name, queue_handlers in app.queue_handlers.items()
-        if not queues or name in queues or queue_handlers.fills in queues
-    ]
+        queue for queue, one in handlers.items()
+        if not queues or queue in queues or one.fills in queues
+    ]  # fmt: skip
 
 
 def file_of(url: str) -> Path | None:
