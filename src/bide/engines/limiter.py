@@ -3,11 +3,23 @@
 Times are microseconds; those at which a lease made room are milliseconds.
 """
 
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
 import msgspec
 
-from bide.model.rank import GAP, after_service
+from bide.model.commands import Configure
+from bide.model.rank import (
+    GAP,
+    LOOK_GROUPS,
+    LOOK_MESSAGES,
+    LOOK_MOST,
+    after_service,
+    delayed_reach,
+    rank_when_ready,
+)
 from bide.model.replies import Limited
-from bide.model.times import served
+from bide.model.times import LIMITS, served
 
 
 class Limits(msgspec.Struct, gc=False):
@@ -57,6 +69,67 @@ class Limiter:
         self.now = now
         self.running = 0
         """How many messages of the queue are leased."""
+
+    def __bool__(self) -> bool:
+        """Whether the queue is limited."""
+        limits = self.limits
+        return bool(limits.limit or limits.rate or limits.group_limit or limits.group_rate)
+
+    def configure(self, command: Configure) -> bool:
+        """Change the limits that are given; return whether one has changed."""
+        limits, was_limited, was_full = self.limits, bool(self), self.full
+        before = [getattr(limits, name) for name in LIMITS]
+        for name in LIMITS:
+            if (value := getattr(command, name)) is not None:
+                setattr(limits, name, value)
+        if [getattr(limits, name) for name in LIMITS] == before:
+            return False
+        if not self:
+            self.clear()
+        elif not was_limited:
+            self.begin()
+        else:
+            if was_full and not self.full:
+                limits.freed = self.now // 1000
+            self.restand()
+        return True
+
+    def clear(self) -> None:
+        """Forget all limits and groups: the queue is not limited any more."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """Count the leased messages of each group, and line up ready ones: it is limited now."""
+        raise NotImplementedError
+
+    def restand(self) -> None:
+        """Let groups take turns that a changed limit holds no more, where that is stored."""
+
+    def look_ahead(
+        self, groups: Iterable[tuple[str, bool]], messages_of: Callable[[str], Sequence[Any]]
+    ) -> list[tuple[Any, ...]]:
+        """Return the first due message of each group without a line: see `bide.model.rank`.
+
+        Args:
+            groups: the groups after `looked` by name, and whether they have a line.
+            messages_of: returns the messages of a group, up to `LOOK_MOST` + 1: tuples that begin
+                with the rank, `None` if it is not delayed, and the sequence number.
+        """
+        reach = delayed_reach(self.now // 1000)
+        found: list[tuple[Any, ...]] = []
+        seen = 0
+        self.limits.looked = ""
+        for count, (name, has_line) in enumerate(groups, 1):
+            if not has_line:
+                messages = messages_of(name)
+                seen += len(messages)
+                due = [one for one in messages if one[0] is not None and one[0] <= reach]
+                if due and len(messages) <= LOOK_MOST:
+                    found.append(min(due, key=lambda one: (rank_when_ready(one[0]), one[1])))
+            if count == LOOK_GROUPS or seen >= LOOK_MESSAGES:
+                self.limits.looked = name
+                break
+        return sorted(found)
 
     @property
     def open(self) -> bool:

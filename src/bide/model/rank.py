@@ -35,6 +35,16 @@ def ready_rank(due: int, priority: int) -> int:
     return (255 - priority) * 4_398_046_511_104 + due  # 2**42 ms is the year 2109
 
 
+def rank_when_ready(rank: int) -> int:
+    """Return the rank that a delayed message of a rank has when it is ready.
+
+    Example:
+        >>> rank_when_ready(delayed_rank(1_000, 7)) == ready_rank(1_000, 7)
+        True
+    """
+    return ready_rank(rank >> 8, 255 - (rank & 255))
+
+
 def forecast_start(now: int, bucket: int) -> int:
     """Return the start of the first bucket of a forecast, in Unix milliseconds.
 

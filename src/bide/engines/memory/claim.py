@@ -30,7 +30,7 @@ def claim(queue: QueueState, command: Claim, now: int, exactly: float) -> Claime
     if limited and command.slots is not None:
         count = min(count, command.slots)
     if limited and count and queue.lines.open and queue.due_by(now):  # more than that
-        for first in queue.lines.look_ahead(record for _, record in queue.all):
+        for first in queue.lines.first_due(record for _, record in queue.all):
             queue.ready(first)
     budget = Budget(command.max_bytes)
     taken: list[Record] = []

@@ -143,7 +143,7 @@ class MemoryEngine:
         for name in ("keep", "history", "result_ttl"):
             if (value := getattr(command, name)) is not None:
                 setattr(queue, name, value)
-        wake = now if queue.limit(command) or resumed else None
+        wake = now if queue.lines.configure(command) or resumed else None
         limits = (getattr(queue.lines.limits, name) for name in LIMITS)
         return Settings(queue.paused, queue.keep, wake, queue.history, queue.result_ttl, *limits)
 

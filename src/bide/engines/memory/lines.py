@@ -15,9 +15,10 @@ from sortedcontainers import SortedList
 from bide.engines import limiter
 from bide.engines.limiter import Limits, key_of
 from bide.engines.record import Record
-from bide.model.rank import LOOK_GROUPS, LOOK_MESSAGES, LOOK_MOST, ready_rank
+from bide.model.message import State
+from bide.model.rank import LOOK_MOST
 from bide.model.replies import Limited
-from bide.model.times import CREDIT, LIMITS
+from bide.model.times import CREDIT
 
 _Place = tuple[int, int, Record]
 
@@ -34,48 +35,25 @@ class Lines(limiter.Limiter):
     The caller sets `now`, in microseconds, before each command.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sets: dict[State, "SortedList[_Place]"]) -> None:
         super().__init__(Limits(), 0)
-        self._clear()
+        self._sets = sets
+        self.clear()
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Forget all limits and groups."""
         self.limits = Limits()
         self.running = 0
         self._groups: dict[str, Group] = {}
         self._turns: SortedList[tuple[int, str]] = SortedList()  # of groups that have a line
 
-    def __bool__(self) -> bool:
-        """Whether the queue is limited."""
-        limits = self.limits
-        return bool(limits.limit or limits.rate or limits.group_limit or limits.group_rate)
-
-    def configure(
-        self, limits: dict[str, int], ready: Iterable[Record], leased: Iterable[Record]
-    ) -> bool:
-        """Change limits; return whether one has changed.
-
-        Args:
-            limits: those to change.
-            ready: all ready records of the queue, for a queue that was not limited before.
-            leased: all leased ones.
-        """
-        before = [getattr(self.limits, name) for name in LIMITS]
-        was_limited, was_full = bool(self), self.full
-        for name, value in limits.items():
-            setattr(self.limits, name, value)
-        if [getattr(self.limits, name) for name in LIMITS] == before:
-            return False
-        if not self:
-            self._clear()
-        elif not was_limited:
-            for record in leased:
-                self._group(record).running += 1
-                self.running += 1
-            for record in ready:
-                self.enter(record)
-        elif was_full and not self.full:
-            self.limits.freed = self.now // 1000
-        return True
+    def begin(self) -> None:
+        """Count the leased records of each group, and line up the ready ones."""
+        for _, _, record in self._sets["leased"]:
+            self._group(record).running += 1
+            self.running += 1
+        for _, _, record in self._sets["ready"]:
+            self.enter(record)
 
     def forget(self) -> None:
         """Forget idle groups whose rate does not hold them any more. A claim does so first."""
@@ -84,31 +62,21 @@ class Lines(limiter.Limiter):
             if not (group.line or group.running or held):
                 del self._groups[key]
 
-    def look_ahead(self, records: Iterable[Record]) -> list[Record]:
-        """Return the first due record of each group that has no line: see `bide.model.rank`.
+    def first_due(self, records: Iterable[Record]) -> list[Record]:
+        """Return the first due record of each group that has no line, as `look_ahead` does.
 
         Args:
             records: all of the queue.
         """
-        groups: dict[str, list[Record]] = {}
+        groups: dict[str, list[tuple[int | None, int, Record]]] = {}
         for record in records:
             if record.group is not None and record.group > self.limits.looked:
-                groups.setdefault(record.group, []).append(record)
-        found: list[Record] = []
-        seen = 0
-        self.limits.looked = ""
-        for count, name in enumerate(sorted(groups), 1):
-            group = self._groups.get(f"={name}")
-            if group is None or not group.line:
-                records = groups[name]
-                seen += min(len(records), LOOK_MOST + 1)
-                due = [r for r in records if r.state == "delayed" and r.due <= self.now // 1000]
-                if due and len(records) <= LOOK_MOST:
-                    found.append(min(due, key=lambda r: (ready_rank(r.due, r.priority), r.seq)))
-            if count == LOOK_GROUPS or seen >= LOOK_MESSAGES:
-                self.limits.looked = name
-                break
-        return sorted(found, key=lambda r: (r.rank, r.seq))
+                rank = record.rank if record.state == "delayed" else None
+                groups.setdefault(record.group, []).append((rank, record.seq, record))
+        names = ((name, bool(self._line_of(name))) for name in sorted(groups))
+        return [
+            one[2] for one in self.look_ahead(names, lambda name: groups[name][: LOOK_MOST + 1])
+        ]
 
     # What happens to records.
 
@@ -174,8 +142,11 @@ class Lines(limiter.Limiter):
 
     def ahead(self, record: Record, rank: int) -> int:
         """Return how many records of its group are in line before a rank."""
-        group = self._groups.get(key_of(record.group))
-        return group.line.bisect_left((rank, record.seq)) if group is not None else 0
+        return int(self._line_of(record.group).bisect_left((rank, record.seq)))
+
+    def _line_of(self, group: str | None) -> "SortedList[_Place]":
+        found = self._groups.get(key_of(group))
+        return SortedList() if found is None else found.line
 
     def _group(self, record: Record) -> Group:
         key = key_of(record.group)

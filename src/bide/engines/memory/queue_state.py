@@ -10,12 +10,11 @@ from sortedcontainers import SortedList
 from bide.engines.memory.lines import Lines
 from bide.engines.queue_rules import QueueRules
 from bide.engines.record import Record, matches
-from bide.model.commands import Configure, Where
+from bide.model.commands import Where
 from bide.model.ended import KEPT_ENDS, End, Ending
 from bide.model.message import EXPIRED_KEEP, Item, State
 from bide.model.rank import PROMOTE, delayed_reach, ready_rank
 from bide.model.replies import AHEAD, PAUSES, Flow, Pause
-from bide.model.times import LIMITS
 
 _WAITING: tuple[State, State] = ("ready", "delayed")
 Entry = tuple[int, int, Record]  # rank, sequence number, record: unique, so records never compare
@@ -31,7 +30,6 @@ class QueueState(QueueRules):
         self.keep = self.history = self.result_ttl = 0
         self.ends: deque[tuple[str, End]] = deque()
         """What is remembered of messages that have ended, by id, in this order."""
-        self.lines: Lines = Lines()
         self.token = now
         self.tally = dict.fromkeys(Flow.__struct_fields__, 0)
         self.forwarded: set[tuple[str, str]] = set()  # outbox and row
@@ -42,6 +40,7 @@ class QueueState(QueueRules):
             "delayed": SortedList(), "ready": SortedList(), "leased": SortedList(),
             "dead": SortedList(), "acked": SortedList(), "expired": SortedList(),
         }  # fmt: skip
+        self.lines: Lines = Lines(self.sets)
         self._seq = 0
 
     # How records are kept.
@@ -105,12 +104,6 @@ class QueueState(QueueRules):
             over = msgspec.structs.replace(self.pauses[-1], until=now)
             self.pauses = [*self.pauses[:-1], over]
         self.paused = paused
-
-    def limit(self, command: Configure) -> bool:
-        """Change the limits that are given; return whether one has changed."""
-        given = {name: value for name in LIMITS if (value := getattr(command, name)) is not None}
-        ready, leased = ([r for _, _, r in self.sets[state]] for state in ("ready", "leased"))
-        return bool(given) and self.lines.configure(given, ready, leased)
 
     def promote(self, now: int, limit: int) -> None:
         """Make up to `limit` delayed records that are due ready."""

@@ -12,7 +12,6 @@ import msgspec
 from bide.engines.limiter import Limiter, key_of
 from bide.engines.record import Record
 from bide.engines.sqlite.tables import SQL, GroupRow, LimitRow, QueueRow
-from bide.model.commands import Configure
 from bide.model.rank import EVERYTHING, PROMOTE, delayed_reach
 from bide.model.replies import Limited
 from bide.model.times import CREDIT, LIMITS
@@ -28,20 +27,28 @@ class Lines(Limiter):
 
     Args:
         session: of the transaction.
+        queue: its row.
         row: the limits of the queue.
         now: the time in microseconds.
     """
 
-    def __init__(self, session: "Session", row: LimitRow, now: int) -> None:
+    def __init__(self, session: "Session", queue: QueueRow, row: LimitRow, now: int) -> None:
         super().__init__(row, now)  # the caller sets `running` before it asks
         self._run, self._run_many = session.run, session.run_many
+        self._session, self._queue = session, queue
         self.row = row
         self._groups: dict[str, GroupRow] = {}
         self._saved = msgspec.structs.astuple(row)
 
-    def begin(self, leased: Iterable[tuple[str | None, int]]) -> None:
-        """Count how many messages of each group are leased, and line up the first ready ones."""
-        for name, count in leased:
+    def clear(self) -> None:
+        """Delete the limits and groups."""
+        self._session.drop_lines(self._queue)
+        self._queue.limited = 0
+
+    def begin(self) -> None:
+        """Count the leased messages of each group, and line up the first ready ones."""
+        self._queue.limited = 1
+        for name, count in self._run(SQL.leased_by_group, (self.row.queue,)):
             group = self._group(key_of(name))
             group.running += count
             self._save(group)
@@ -215,33 +222,6 @@ def is_behind(session: "Session", queue: QueueRow) -> bool:
     return session.run(SQL.nth_due, (queue.id, due, 0)).fetchone() is not None
 
 
-def set_limits(session: "Session", queue: QueueRow, command: Configure) -> bool:
-    """Change the limits that are given; return whether one has changed."""
-    given = {name: value for name in LIMITS if (value := getattr(command, name)) is not None}
-    if not (queue.limited or any(given.values())):
-        return False
-    lines = session.lines(queue)
-    row = lines.row
-    before, was_full = [getattr(row, name) for name in LIMITS], lines.full
-    for name, value in given.items():
-        setattr(row, name, value)
-    if [getattr(row, name) for name in LIMITS] == before:
-        return False
-    if not any(getattr(row, name) for name in LIMITS):
-        session.drop_lines(queue)
-        queue.limited = 0
-        return True
-    if queue.limited:
-        if was_full and not lines.full:
-            row.freed = lines.now // 1000
-        if "group_limit" in given:
-            lines.restand()
-        return True
-    queue.limited = 1
-    lines.begin(session.run(SQL.leased_by_group, (queue.id,)))
-    return True
-
-
 def rebuild(session: "Session", queue: QueueRow) -> None:
     """Make the lines of a limited queue again, from its messages; its groups take new turns."""
     before = session.lines(queue).row
@@ -249,4 +229,4 @@ def rebuild(session: "Session", queue: QueueRow) -> None:
     lines = session.lines(queue)
     for name in (*LIMITS, "last"):
         setattr(lines.row, name, getattr(before, name))
-    lines.begin(session.run(SQL.leased_by_group, (queue.id,)))
+    lines.begin()

@@ -21,7 +21,7 @@ from bide.engines.sqlite.tables import (
 from bide.model.command_parts import Lease, versions_of
 from bide.model.ended import ENDINGS, Ending, end_of
 from bide.model.message import STATES
-from bide.model.rank import PROMOTE, delayed_rank, delayed_reach, ready_rank
+from bide.model.rank import PROMOTE, delayed_rank, delayed_reach, rank_when_ready, ready_rank
 from bide.model.replies import AHEAD, Outcome, Outcomes, Pause
 
 _CONTENT = (
@@ -185,7 +185,7 @@ class Records(QueueRules):
             groups = self._session.groups_of([seq for _, seq in due])
             due = [(rank, seq) for rank, seq in due if groups[seq] == record.group]
         for rank, seq in due:
-            before += (ready_rank(rank >> 8, 255 - (rank & 255)), seq) < mine
+            before += (rank_when_ready(rank), seq) < mine
         return min(before, AHEAD + 1)
 
 

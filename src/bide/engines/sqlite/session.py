@@ -79,12 +79,12 @@ class Session:
         return queue
 
     def lines(self, queue: QueueRow) -> Lines:
-        """Return the lines of a limited queue."""
+        """Return the limits of a queue, and if it has any the lines of its groups."""
         lines = self._lines.get(queue.id)
         if lines is None:
             found = self.run(SQL.load_limit, (queue.id,)).fetchone()
             row = LimitRow(*found) if found else LimitRow(queue=queue.id)
-            lines = Lines(self, row, int(self.exactly * 1000))
+            lines = Lines(self, queue, row, int(self.exactly * 1000))
             self._lines[queue.id] = lines
         lines.running = queue.leased
         return lines

@@ -1,6 +1,7 @@
 """Claim: lease the next due messages; on the way take back what lapsed and expire what is late."""
 
 from collections.abc import Generator
+from typing import Any
 
 from bide.engines.cursor import Budget
 from bide.engines.sqlite.limits import is_behind
@@ -8,15 +9,7 @@ from bide.engines.sqlite.records import Records
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.tables import DELAYED, READY, SQL, MessageRow, QueueRow, json_text
 from bide.model.commands import Claim
-from bide.model.rank import (
-    EVERYTHING,
-    LOOK_GROUPS,
-    LOOK_MESSAGES,
-    LOOK_MOST,
-    PROMOTE,
-    delayed_reach,
-    ready_rank,
-)
+from bide.model.rank import EVERYTHING, LOOK_MOST, PROMOTE, delayed_reach, rank_when_ready
 from bide.model.replies import Claimed
 
 __all__ = ["claim"]
@@ -128,31 +121,19 @@ def _by_turn(session: Session, queue: QueueRow, reach: int, *, looks_ahead: bool
 
 def _look_ahead(session: Session, queue: QueueRow) -> None:
     """Make the first due message ready of each group that has no line: see `bide.model.rank`."""
-    lines, due = session.lines(queue), delayed_reach(session.now)
+    lines = session.lines(queue)
     groups = session.run(SQL.groups_after, {"queue": queue.id, "after": lines.row.looked})
-    found: list[tuple[int, int, int, str]] = []
-    seen = 0
-    lines.row.looked = ""
-    for count, (group, has_line) in enumerate(groups, 1):
-        if not has_line:
-            bounds = queue.id, group, LOOK_MOST + 1
-            messages = session.run(SQL.of_one_group, bounds).fetchall()
-            seen += len(messages)
-            ranks = [
-                (ready_rank(rank >> 8, 255 - (rank & 255)), seq, rank)
-                for rank, seq in messages if rank and rank <= due
-            ]  # fmt: skip
-            if ranks and len(messages) <= LOOK_MOST:
-                ready, seq, rank = min(ranks)
-                found.append((rank, seq, ready, group))
-        if count == LOOK_GROUPS or seen >= LOOK_MESSAGES:
-            lines.row.looked = group
-            break
+
+    def messages_of(group: str) -> list[tuple[Any, ...]]:
+        bounds = queue.id, group, LOOK_MOST + 1
+        return session.run(SQL.of_one_group, bounds).fetchall()
+
+    found = lines.look_ahead(groups, messages_of)
     groups.close()
-    found.sort()
-    lines.enter([(group, ready, seq) for _, seq, ready, group in found])
-    session.run_many(SQL.drop_pending, [(queue.id, DELAYED, rank, seq) for rank, seq, *_ in found])
-    session.run_many(SQL.insert_pending, [(queue.id, READY, r, seq) for _, seq, r, _ in found])
+    ready = [(rank_when_ready(rank), seq, group) for rank, seq, group in found]
+    lines.enter([(group, rank, seq) for rank, seq, group in ready])
+    session.run_many(SQL.drop_pending, [(queue.id, DELAYED, *one[:2]) for one in found])
+    session.run_many(SQL.insert_pending, [(queue.id, READY, *one[:2]) for one in ready])
     queue.delayed -= len(found)
     queue.ready += len(found)
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 from bide.engines import message_verbs
-from bide.engines.sqlite.limits import set_limits
 from bide.engines.sqlite.records import Records, change_each
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.tables import SQL, QueueRow, bounds_of
@@ -86,9 +85,9 @@ def configure(session: Session, command: cmd.Configure) -> Settings:
     for name in ("paused", "keep", "history", "result_ttl"):
         if (value := getattr(command, name)) is not None:
             setattr(queue, name, int(value))
-    changed = set_limits(session, queue, command)
+    changed = session.lines(queue).configure(command)
     wake = session.now if changed or resumed else None
-    limits = [getattr(session.lines(queue).row, name) for name in LIMITS] if queue.limited else ()
+    limits = (getattr(session.lines(queue).limits, name) for name in LIMITS)
     return Settings(bool(queue.paused), queue.keep, wake, queue.history, queue.result_ttl, *limits)
 
 
