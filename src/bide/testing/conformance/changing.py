@@ -203,6 +203,18 @@ class ChangeCases:
         driver.put("d", priority=1)
         assert driver.take() == ["a", "d", "b"]
 
+    @pytest.mark.parametrize("by", ["edit", "replace"])
+    def test_the_first_priority_of_a_queue_goes_before_an_earlier_due_time(
+        self, driver: Driver, by: str
+    ) -> None:
+        driver.put("a", at=START - 9)
+        driver.put("b", at=START - 5)
+        if by == "edit":
+            driver.edit("b", priority=1)
+        else:
+            driver.put("b", at=START - 5, priority=1, on_conflict="replace")
+        assert driver.take(1) == ["b"]
+
     def test_an_edit_of_the_due_time_wakes_and_moves(self, driver: Driver) -> None:
         driver.put("a", delay=HOUR)
         moved = [Outcome("b", False), Outcome("a", True, "delayed", START + 5)]
