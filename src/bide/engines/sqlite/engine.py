@@ -33,7 +33,7 @@ from bide.engines.sqlite.tables import SQL
 from bide.engines.sqlite.verbs import carry_out
 from bide.model.commands import Bury, Claim, Command, Edit, Put, Retry
 from bide.model.errors import Closed, StoreCorrupt, StoreFull
-from bide.model.message import State
+from bide.model.message import State, size_of
 from bide.model.replies import Outcome, Outcomes, Reply, Settings
 
 CHECK_EVERY = 0.02
@@ -343,11 +343,7 @@ def bytes_added(commands: Sequence[Command]) -> int:
     added = 0
     for command in commands:
         if isinstance(command, Put):
-            for item in command.items:
-                added += PER_MESSAGE + 2 * len(item.data)
-                if item.headers is not None or item.failures:
-                    headers = sum(len(k) + len(v) for k, v in (item.headers or {}).items())
-                    added += 2 * (headers + sum(len(failure.reason) for failure in item.failures))
+            added += sum(PER_MESSAGE + 2 * size_of(item) for item in command.items)
         elif isinstance(command, Edit):
             size = len(command.data or b"")
             size += sum(len(name) + len(text) for name, text in (command.headers or {}).items())
