@@ -3,6 +3,7 @@
 import logging
 import sqlite3
 from collections.abc import Iterable
+from itertools import starmap
 
 import msgspec
 
@@ -64,7 +65,7 @@ def repair(session: Session, name: str) -> None:
 
 def _unreadable(queue: QueueRow, rows: Iterable[tuple[object, ...]]) -> list[MessageRow]:
     found = []
-    for row in map(MessageRow._make, rows):
+    for row in starmap(MessageRow, rows):
         try:
             row.read(queue.name, 0)
         except DAMAGED:

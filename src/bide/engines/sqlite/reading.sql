@@ -2,13 +2,17 @@
 
 -- name: scan_all
 -- By id: an order that no change of a message changes.
-SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended, 0, m.seq
+SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended, 0, m.seq,
+       s.item
 FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
+  LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id
 WHERE m.queue = ? AND m.id >= ? AND m.id < ? ORDER BY m.id LIMIT ?;
 
 -- name: scan_group
-SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended, 0, m.seq
+SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended, 0, m.seq,
+       s.item
 FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
+  LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id
 WHERE m.queue = :queue AND m."group" = :group AND m.seq > :seq
   AND m.due >= :after AND m.due < :before
 ORDER BY m.seq LIMIT :limit;
@@ -22,8 +26,9 @@ WHERE p.queue = :queue AND p.state = :state AND (p.rank, p.seq) > (:rank, :seq) 
 ORDER BY p.rank, p.seq LIMIT :limit;
 
 -- name: scan_leased
-SELECT {message}, 2, l.holder, l.until, NULL, l.until, l.seq
+SELECT {message}, 2, l.holder, l.until, NULL, l.until, l.seq, s.item
 FROM bide_lease l CROSS JOIN bide_message m ON m.seq = l.seq
+  LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id
 WHERE l.queue = :queue AND (l.until, l.seq) > (:rank, :seq)
   AND m.due >= :after AND m.due < :before AND (:group IS NULL OR m."group" = :group)
 ORDER BY l.until, l.seq LIMIT :limit;

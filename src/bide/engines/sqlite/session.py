@@ -11,7 +11,6 @@ from bide.engines.sqlite.tables import (
     EXPIRED,
     SQL,
     LimitRow,
-    MessageRow,
     QueueRow,
     json_text,
 )
@@ -186,13 +185,6 @@ class Session:
             self._seq = self.run(SQL.last_seq).fetchone()[0] or 0
         self._seq += count
         return self._seq - count
-
-    # Messages.
-
-    def find(self, queue: QueueRow, id: str) -> MessageRow | None:
-        """Return a whole message."""
-        row = self.run(SQL.find, (queue.id, id)).fetchone()
-        return None if row is None else MessageRow(*row)
 
     def leave_lease(self, queue: QueueRow, seqs: Sequence[int]) -> None:
         """Take messages from those who hold them."""

@@ -141,8 +141,10 @@ CROSS JOIN bide_message m ON m.queue = :queue AND m.id = j.value
 CROSS JOIN bide_lease l ON l.seq = m.seq AND l.until > :now;
 
 -- name: find
-SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended, 0, m.seq
+SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended, 0, m.seq,
+       s.item
 FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
+  LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id
 WHERE m.queue = ? AND m.id = ?;
 
 -- name: ready_before
@@ -235,9 +237,6 @@ DELETE FROM bide_message WHERE seq IN (SELECT value FROM json_each(?));
 
 -- name: store_successor
 INSERT OR REPLACE INTO bide_successor (queue, id, item) VALUES (?, ?, ?);
-
--- name: successors
-SELECT item FROM bide_successor WHERE queue = ? AND id IN (SELECT value FROM json_each(?));
 
 -- name: all_successors
 SELECT item FROM bide_successor WHERE queue = ?;

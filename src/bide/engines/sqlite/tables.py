@@ -103,6 +103,8 @@ class MessageRow(NamedTuple):
     ended: int | None
     rank: int
     seq: int
+    successor: str | None = None
+    """An item as JSON, where a statement asks for it."""
 
     def message(self, queue: str, now: int) -> Message:
         """Return the message; a dead letter if the row cannot be read."""
@@ -142,7 +144,8 @@ class MessageRow(NamedTuple):
             STATES[READY if self.code == DELAYED and self.due <= now else self.code],
             self.expires, self.group, as_headers(self.headers) if self.headers else None,
             as_failures(self.failures) if self.failures else (), holder or self.holder,
-            until or self.until, self.ended, self.planned, self.created or None, asked=self.asked,
+            until or self.until, self.ended, self.planned, self.created or None,
+            as_item(self.successor) if self.successor else None, asked=self.asked,
         )  # fmt: skip
 
 

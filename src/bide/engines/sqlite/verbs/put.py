@@ -47,10 +47,12 @@ def put(session: Session, run: list[Put]) -> list[Reply]:
     for name, placed in new.items():
         outcomes.update(_place_new(session, queues[name], placed))
     left = [(seq, *entry) for seq, entry in entries if seq not in stored]
-    records = {name: Records(session, queue) for name, queue in queues.items()}
+    ids: dict[str, list[str]] = defaultdict(list)
+    for _, queue, _, item, _ in left:
+        ids[queue.name].append(item.id)
+    records = {name: Records(session, queues[name]) for name in ids}
     for name, found in records.items():
-        ids = [item.id for _, queue, _, item, _ in left if queue.name == name]
-        found.load(ids, whole=any(command.if_version for command in run))
+        found.load(ids[name], whole=any(command.if_version for command in run))
     for seq, queue, command, item, _ in left:
         found = records[queue.name]
         record = found.records.get(item.id)

@@ -1,10 +1,9 @@
 """Find, scan, count, forecast, queues, history, explain: what reads and changes nothing."""
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import starmap
 from typing import Any
-
-import msgspec
 
 from bide.engines.cursor import BEGIN, Budget, Phase, cursor_after, phases_of, position
 from bide.engines.sqlite.records import Records
@@ -21,14 +20,13 @@ from bide.engines.sqlite.tables import (
     as_failures,
     as_item,
     bounds_of,
-    json_text,
 )
 from bide.model.commands import Count, Explain, Find, Forecast, History, Queues, Scan
 from bide.model.ended import ENDINGS, KEPT_ENDS, End, within_budget
 from bide.model.errors import InvalidArgument
 from bide.model.identity import range_of_ids
 from bide.model.limits import MAX_NAME
-from bide.model.message import STATES, Item, Message, stored_size
+from bide.model.message import STATES, Message, stored_size
 from bide.model.rank import (
     EVERYTHING,
     delayed_reach,
@@ -62,37 +60,15 @@ def find(session: Session, command: Find) -> Found:
     budget = Budget(command.max_bytes)
     found: list[Message | None] = []
     for id in command.ids:
-        row = session.find(queue, id)
-        if row is None:
+        columns = session.run(SQL.find, (queue.id, id)).fetchone()
+        if columns is None:
             found.append(None)
-        elif budget.takes(row.size):
-            message = row.message(command.queue, session.now)
-            found += _with_successors(session, queue, [message])
-        else:
+            continue
+        row = MessageRow(*columns)
+        if not budget.takes(row.size):
             break
+        found.append(row.message(command.queue, session.now))
     return Found(found)
-
-
-def _successors(session: Session, queue: QueueRow, ids: Sequence[str]) -> dict[str, Item]:
-    """Return the successors of messages, by id."""
-    if not (queue.successors and ids):
-        return {}
-    rows = session.run(SQL.successors, (queue.id, json_text(ids)))
-    return {item.id: item for (text,) in rows for item in [as_item(text)]}
-
-
-def _with_successors(
-    session: Session, queue: QueueRow, messages: Sequence[Message]
-) -> list[Message]:
-    """Return messages, the leased ones with their successors."""
-    leased = [message.id for message in messages if message.state == "leased"]
-    found = _successors(session, queue, leased)
-    return [
-        msgspec.structs.replace(message, successor=found[message.id])
-        if message.id in found
-        else message
-        for message in messages
-    ]
 
 
 def scan(session: Session, command: Scan) -> Page:
@@ -110,7 +86,7 @@ def scan(session: Session, command: Scan) -> Page:
             break
     else:
         more = None
-    return Page(found if queue is None else _with_successors(session, queue, found), more)
+    return Page(found, more)
 
 
 def _walk(
@@ -125,14 +101,14 @@ def _walk(
         first, last = range_of_ids(command.prefix or "", begin.removeprefix(_BY_ID))
         if queue is not None:
             bounds = (queue.id, first, last or _BEHIND_IDS, command.limit)
-            for row in map(MessageRow._make, session.run(SQL.scan_all, bounds)):
+            for row in starmap(MessageRow, session.run(SQL.scan_all, bounds)):
                 yield row, _BY_ID + row.id
         return
     number, after = position(command.cursor)
     for index in range(number, len(phases) if queue is not None else 0):
         assert queue is not None
         start = after if index == number else (-1, -1)
-        for row in map(MessageRow._make, _phase(session, queue, phases[index], start, command)):
+        for row in starmap(MessageRow, _phase(session, queue, phases[index], start, command)):
             yield row, cursor_after(index, row.rank, row.seq)
 
 
