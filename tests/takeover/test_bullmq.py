@@ -87,5 +87,5 @@ def test_another_layout_of_bullmq_is_refused(
 
 
 def test_a_queue_that_bullmq_has_not_made_is_refused(broker: Broker, orders: bide.Queue) -> None:
-    with pytest.raises(bide.InvalidArgument, match="bull:mails:meta tells no version of BullMQ"):
+    with pytest.raises(bide.InvalidArgument, match="bull:mails:meta names no version of BullMQ"):
         bide.take_over(orders, "bullmq", broker.store_url, source_queue="mails")

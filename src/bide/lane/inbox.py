@@ -69,7 +69,7 @@ class Request(msgspec.Struct, eq=False):
         return reply is not None and is_empty(reply) and not died
 
     def give_up(self, now: int) -> None:
-        """Take what it got last, since its time is over."""
+        """End the wait: take the last reply, or for a claim one without messages."""
         self.reply = self.last if isinstance(self.last, Ends) else Claimed([], 0, now)
 
     @property
@@ -111,7 +111,7 @@ class BlockingRequest(Request, eq=False):
 
     def wait(self) -> None:
         """Block until the request is settled."""
-        # With a timeout: an interrupt just before the wait would else be noticed only after it.
+        # With a timeout: else an interrupt just before the wait is noticed only after the wait.
         while not self.done.acquire(timeout=HEAR_INTERRUPTS):
             pass
 

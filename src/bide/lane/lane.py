@@ -249,10 +249,10 @@ class Lane(Executor):
         if self._reads is None:
             with self._reads_lock:
                 if self._reads is None:
-                    self._reads = self.beside() or self
+                    self._reads = self.reading_lane() or self
         return self._reads if self._reads is not self else None
 
-    def beside(self) -> "Lane | None":
+    def reading_lane(self) -> "Lane | None":
         """Return a new lane for reads that make no others wait, if this kind of store has such."""
         engine = self._engine or self.open()
         if (reader := engine.reader()) is None:
@@ -328,7 +328,7 @@ class Lane(Executor):
             self._deaf = self._wakeups is None
 
     def _keep_waiting(self, batch: Sequence[Request]) -> list[Request]:
-        """Let the claims wait on that got nothing; return the requests to settle."""
+        """Let claims without messages continue to wait; return the requests to settle."""
         with self._guard:
             now, settled = self._clock.monotonic(), []
             for request in batch:

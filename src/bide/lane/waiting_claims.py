@@ -76,7 +76,7 @@ class WaitingClaims:
             heapq.heappush(self._deadlines, (request.deadline, next(self._numbers), request))
 
     def has_asked(self, request: Request, now: float, *, closed: bool) -> bool:
-        """Note that a claim has its reply; return whether it waits on, since it got nothing.
+        """Note that a claim has its reply; return whether it continues to wait, without messages.
 
         It waits until something is due, or for a hint; not if its caller has gone or has `closed`.
         """
@@ -121,7 +121,7 @@ class WaitingClaims:
     def wanted(self, batch: list[Request], now: float) -> list[Request]:
         """Return what to execute of a batch: all but the claims whose callers have gone.
 
-        Callers with short timeouts would else fill a slow store with claims that only take messages
+        Otherwise callers with short timeouts fill a slow store with claims that only take messages
         from others and return them.
         """
         pointless = [request for request in batch if request.pointless]

@@ -145,7 +145,7 @@ class Edit(_ById, frozen=True, tag="edit"):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The fields that it changes beside the body and the due time."""
+        """The fields that it changes, except the body and the due time."""
         values = {name: getattr(self, name) for name in _EDITED}
         return {name: value for name, value in values.items() if value is not UNSET}
 
@@ -309,7 +309,7 @@ class Forecast(_Command, frozen=True, tag="forecast"):
 
 
 class Explain(_Command, frozen=True, tag="explain"):
-    """Return what tells why a message is where it is. Answers `Explained`.
+    """Read why a message is where it is. Answers `Explained`.
 
     Its cost does not depend on how many messages are pending.
     """
@@ -330,7 +330,7 @@ class History(_Command, frozen=True, tag="history"):
     max_bytes: _Bytes = MAX_BYTES
     """The maximum size of the reply in bytes; it has at least one end."""
     watch: bool = False
-    """The caller waits for the end: the store is to tell it, for a while."""
+    """The caller waits for the end: the store notifies it, for a while."""
 
     @property
     def only_reads(self) -> bool:  # type: ignore[override]

@@ -104,8 +104,8 @@ def encode_result(value: Any) -> bytes:
     try:
         data, is_json = encode(value, sys.maxsize)  # `check_result` knows the limit
     except InvalidArgument as error:
-        told = str(error).replace("body", "result", 1).removesuffix(OR_BYTES)
-        raise InvalidArgument(told) from error
+        text = str(error).replace("body", "result", 1).removesuffix(OR_BYTES)
+        raise InvalidArgument(text) from error
     if not is_json:
         raise InvalidArgument("result is bytes; give a JSON value, such as a str")
     if len(data) > MAX_RESULT:

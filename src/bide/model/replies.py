@@ -233,7 +233,7 @@ class Pause(msgspec.Struct, frozen=True, gc=False):
     until: int | None = None
     """Its end; `None`: the queue is still paused."""
     actor: str | None = None
-    """Who paused the queue, if they said so."""
+    """Who paused the queue, if known."""
 
 
 class Serving(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

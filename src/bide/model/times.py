@@ -265,7 +265,7 @@ def rate_text(us: int) -> str:
     return f"{_RATE_UNITS['s'] / us:.6g}/s"
 
 
-def limits_of(told: Any) -> dict[str, Any]:
+def limits_of(settings: Any) -> dict[str, Any]:
     """Return the limits in settings or counts as people and programs read them: rates as text.
 
     Example:
@@ -273,13 +273,13 @@ def limits_of(told: Any) -> dict[str, Any]:
         >>> limits_of(Settings(False, 0, limit=3, group_rate=600_000))
         {'limit': 3, 'rate': None, 'group_limit': 0, 'group_rate': '100/m'}
     """
-    found: dict[str, Any] = {name: getattr(told, name) for name in LIMITS}
+    found: dict[str, Any] = {name: getattr(settings, name) for name in LIMITS}
     for name in ("rate", "group_rate"):
-        found[name] = rate_text(getattr(told, name)) if found[name] else None
+        found[name] = rate_text(getattr(settings, name)) if found[name] else None
     return found
 
 
-def limits_text(told: Any) -> str:
+def limits_text(settings: Any) -> str:
     """Return the limits in settings or counts as text, empty if there are none.
 
     Example:
@@ -287,7 +287,7 @@ def limits_text(told: Any) -> str:
         >>> limits_text(Settings(False, 0, limit=3, group_rate=600_000))
         'limit 3, group rate 100/m'
     """
-    found = limits_of(told).items()
+    found = limits_of(settings).items()
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in found if value)
 
 

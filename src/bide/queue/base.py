@@ -27,7 +27,7 @@ from bide.within import dialect_of
 
 
 class BaseQueue:
-    """A queue's name, its store and its clock. `Queue` tells what each argument is."""
+    """A queue's name, its store and its clock. `Queue` describes the arguments."""
 
     def __init__(
         self,

@@ -285,7 +285,7 @@ class CommandBuilder:
         return msgspec.structs.replace(self.configure(), **arguments.settings_of(**given))
 
     def history(self, id: str, *, watch: bool = False) -> cmd.History:
-        """Return the command that tells how messages with an id ended."""
+        """Return the command that reads how messages with an id ended."""
         return cmd.History(self.queue, check_name(id), watch=watch)
 
     def bury(self, leases: Sequence[cmd.Lease], reason: str) -> cmd.Bury:
@@ -314,11 +314,11 @@ class CommandBuilder:
         before: Moment | None,
         limit: int,
         *,
-        told: str = "page",
+        name: str = "page",
     ) -> cmd.Scan:
-        """Return the command that reads the first page of a scan; errors call `limit` `told`."""
+        """Return the command that reads the first page of a scan; errors give `limit` this name."""
         scanned = state if state is None or state == "next" else arguments.check_state(state)
-        check_whole(limit, told, 1, MAX_PAGE)
+        check_whole(limit, name, 1, MAX_PAGE)
         return cmd.Scan(self.queue, scanned, self.where(group, after, before), limit=limit)
 
     def purge(self, state: str, before: Moment | None) -> cmd.Purge:

@@ -1,4 +1,4 @@
-"""Where the queues of a process lead in a test: to a store of its own."""
+"""Redirects the queues of a process to another store, for tests."""
 
 import weakref
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ open_queues: "weakref.WeakSet[BaseQueue]" = weakref.WeakSet()
 """The queues of this process; some may be closed."""
 
 detours: list[tuple[Lane, Clock]] = []
-"""Where queues lead, the current store last."""
+"""The stores to which queues are redirected, the current one last."""
 
 
 def is_detoured(lane: Lane) -> bool:

@@ -68,10 +68,10 @@ def deleted(queue: str, reply: Deleted) -> bool:
         NotEmpty: messages are in it.
     """
     found = {**msgspec.structs.asdict(reply.sizes), "acked or expired": reply.kept}
-    told = ", ".join(f"{count:,} {state}" for state, count in found.items() if count)
-    if told:
+    held = ", ".join(f"{count:,} {state}" for state, count in found.items() if count)
+    if held:
         raise NotEmpty(
-            f"queue {queue!r} is not empty, so it was not deleted: {told}. Let its workers finish, "
+            f"queue {queue!r} is not empty, so it was not deleted: {held}. Let its workers finish, "
             "or cancel or purge these messages first"
         )
     return reply.done
@@ -245,12 +245,12 @@ def _refuse(id: str, reply: Ends) -> NoReturn:
         match end.how:
             case "dead":
                 reason = end.failures[-1].reason.partition("\n")[0] if end.failures else ""
-                told = "died" + f" at {end.by}" * bool(end.by) + f": {reason}" * bool(reason)
+                ending = "died" + f" at {end.by}" * bool(end.by) + f": {reason}" * bool(reason)
             case "expired":
-                told = "expired before a worker took it"
+                ending = "expired before a worker took it"
             case how:
-                told = f"was {how}" + f" by {end.by}" * bool(end.by)
-        raise NotAcked(f"{id} {told}; it has no result", end)
+                ending = f"was {how}" + f" by {end.by}" * bool(end.by)
+        raise NotAcked(f"{id} {ending}; it has no result", end)
     if reply.state in ("dead", "expired"):
         raise NotAcked(f"{id} is {reply.state}; it has no result", None)
     raise NotRemembered(

@@ -107,7 +107,7 @@ class Queue(Changes):
 
         What has fallen due since the last claim is read by due time. A claim sorts it by priority.
         """
-        command = self._builder.scan("next", None, None, None, count, told="count")
+        command = self._builder.scan("next", None, None, None, count, name="count")
         return self._run(first_of(command, count))
 
     def scan(
@@ -338,8 +338,8 @@ def _explaining(queue: str, id: str, lane: Lane) -> Steps[Explanation]:
     return Explanation(id, queue, facts)
 
 
-def check_blocking(told: str, *queues: object) -> None:
-    """Check that each queue is a `Queue`; an error text begins with `told`.
+def check_blocking(beginning: str, *queues: object) -> None:
+    """Check that each queue is a `Queue`; an error text begins with `beginning`.
 
     Raises:
         InvalidArgument: one of them is a name, or an `AsyncQueue`.
@@ -347,6 +347,6 @@ def check_blocking(told: str, *queues: object) -> None:
     for queue in queues:
         if not isinstance(queue, Queue):
             raise InvalidArgument(
-                f"{told} bide.Queue, not a {type(queue).__name__}: "
+                f"{beginning} bide.Queue, not a {type(queue).__name__}: "
                 "bide.Queue('orders', 'sqlite:///bide.db')"
             )

@@ -102,8 +102,8 @@ def _matching(bulk: Bulk) -> Steps[Part]:
     """Change the next messages that match."""
     until = bulk.until
     if bulk.verb == "revive" and until is None:  # what dies again is not revived again
-        told: Explained = yield cmd.Explain(bulk.queue)
-        until = told.now + 1
+        explained: Explained = yield cmd.Explain(bulk.queue)
+        until = explained.now + 1
     state = "dead" if bulk.verb == "revive" else bulk.state
     page: Page = yield cmd.Scan(bulk.queue, state, bulk.where, bulk.cursor, PART, MAX_BYTES // 2)
     states = _CHANGED[bulk.verb] if state is None else (state,)
@@ -120,9 +120,9 @@ def _change(bulk: Bulk, part: int, messages: list[Message]) -> Steps[set[str]]:
     """Note messages, change those that are unchanged, and mark these; return their ids."""
     if not messages:
         return set()
-    beside, key = records_of(bulk.queue), f"{bulk.undo}:{part}"
+    records, key = records_of(bulk.queue), f"{bulk.undo}:{part}"
     record = note(key, bulk.undo, encode_record(Record(bulk.queue, bulk.verb, messages)))
-    noted: Outcomes = yield cmd.Put(beside, [record], actor=bulk.actor)
+    noted: Outcomes = yield cmd.Put(records, [record], actor=bulk.actor)
     if not noted.outcomes[0]:
         raise InvalidArgument(f"undo={bulk.undo!r}, part={part} was used before; take a new token")
     outcomes: list[Outcome] = []
@@ -133,12 +133,12 @@ def _change(bulk: Bulk, part: int, messages: list[Message]) -> Steps[set[str]]:
             raise
         except Exception:
             if not outcomes:  # nothing was changed
-                yield cmd.Cancel(beside, [key])
+                yield cmd.Cancel(records, [key])
             raise
         outcomes += reply.outcomes
     done = {outcome.id: outcome.due for outcome in outcomes if outcome.done}
     mark = {number: done[one.id] for number, one in enumerate(messages) if one.id in done}
-    yield cmd.Put(beside, [note(f"{key}:changed", bulk.undo, encode_mark(mark))])
+    yield cmd.Put(records, [note(f"{key}:changed", bulk.undo, encode_mark(mark))])
     return set(done)
 
 
@@ -171,8 +171,8 @@ def undo_steps(undo: Undo, allow: Callable[[Verb], object] = lambda verb: None) 
     Raises:
         NothingToUndo: there is no such change of this queue, or it is too old.
     """
-    beside, key = records_of(undo.queue), f"{undo.undo}:{undo.part}"
-    first, mark, undone = yield from read_notes(beside, [key, f"{key}:changed", f"{key}:undone"])
+    records, key = records_of(undo.queue), f"{undo.undo}:{undo.part}"
+    first, mark, undone = yield from read_notes(records, [key, f"{key}:changed", f"{key}:undone"])
     if first is None:
         if undo.part == 0:
             raise nothing(undo)
@@ -189,7 +189,7 @@ def undo_steps(undo: Undo, allow: Callable[[Verb], object] = lambda verb: None) 
     if mark is None:
         return Undone(unknown=len(record.messages), following=following)
     begun = [note(f"{key}:undone", undo.undo, b"begun")]
-    reply: Outcomes = yield Put(beside, begun)
+    reply: Outcomes = yield Put(records, begun)
     if not reply.outcomes[0]:  # another process takes the same back
         return Undone(again=len(record.messages), following=following)
     try:
@@ -197,9 +197,9 @@ def undo_steps(undo: Undo, allow: Callable[[Verb], object] = lambda verb: None) 
     except OutcomeUnknown:
         raise
     except Exception:  # it was refused: nothing of it was restored
-        yield Cancel(beside, [begun[0].id])
+        yield Cancel(records, [begun[0].id])
         raise
-    yield Put(beside, [note(f"{key}:undone", undo.undo, b"done")], "replace")
+    yield Put(records, [note(f"{key}:undone", undo.undo, b"done")], "replace")
     return msgspec.structs.replace(result, following=following)
 
 

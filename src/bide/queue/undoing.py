@@ -55,7 +55,7 @@ def bulk_of(
 
     Args:
         command: what changes, as it is given without undo.
-        where: which messages, of a command that has no rule of its own.
+        where: which messages, if the command itself has no rule.
         by_id: only the messages whose ids it names, which may be none.
 
     Raises:

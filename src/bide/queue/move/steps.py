@@ -243,7 +243,7 @@ class Steps(NamedTuple):
         if not ids:
             return Carried(known=known)
         _, unreadable = self._spare(self._bury, ids)
-        # A lost reply may have been asked for again: the marks tell what was set aside.
+        # After a lost reply the command may have run twice: the marks show what was set aside.
         parked = [one for one in self.source._find_all(ids) if is_marked(one, self.token)]
         count = self._copy([_as_item(one, before[one.id]) for one in parked if one])
         return Carried(count, known, unreadable)
@@ -322,7 +322,7 @@ class Steps(NamedTuple):
         copies = [set_aside(item, now, mark) for item in items]
         there = self._refused(self._put(self.target, copies))
         other = {id for id, message in there.items() if not is_marked(message, self.token)}
-        if other:  # the target has just got another message with this id
+        if other:  # meanwhile another message with this id was put into the target
             back = [item for item in items if item.id in other]
             self._put(self.source, back, "revive")
         return self._hand_over([item for item in items if item.id not in other])

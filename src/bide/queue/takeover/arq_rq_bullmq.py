@@ -220,9 +220,9 @@ class BullMQSource(Source):
         version, events = self.redis.ask("HMGET", meta, "version", "opts.maxLenEvents")
         # BullMQ for Python has the layout of the known versions, and notes none.
         if not version.startswith(_KNOWN) if version is not None else events is None:
-            said = "no version of BullMQ" if version is None else version.decode(errors="replace")
+            named = "no version of BullMQ" if version is None else version.decode(errors="replace")
             raise InvalidArgument(
-                f"{meta.decode()} tells {said}; bide takes over queues of BullMQ 5 and 6 with the "
+                f"{meta.decode()} names {named}; bide takes over queues of BullMQ 5 and 6 with the "
                 "prefix 'bull'"
             )
         return [

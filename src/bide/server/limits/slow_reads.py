@@ -80,7 +80,7 @@ class SlowReads:
         """
         async with self._turns.one():
             if self._own is None:
-                self._own = await asyncio.to_thread(self._main.beside) or self._main
+                self._own = await asyncio.to_thread(self._main.reading_lane) or self._main
             return await self._own.acall(command, owner)
 
     def close(self) -> None:
