@@ -124,14 +124,14 @@ class Dashboard:
                     raise Refused(405, "not-found")
                 if request.method == "POST":
                     refuse_foreign_forms(*map(request.header, ("host", "origin", "sec-fetch-site")))
-                answer: Page | Redirect | None = await self._at_the_door(request)
+                answer: Page | Redirect | None = await self._without_login(request)
                 if answer is None:
                     access, session = await self._visitor(request)
                     view = View(
                         request, access, self.store, self.hide, self.admit, session,
                         self.action_log.path,
                     )  # fmt: skip
-                    answer = await self._made(view)
+                    answer = await self._page(view)
             page = self._rendered(request, view, answer)
         except Gone:
             return
@@ -151,7 +151,7 @@ class Dashboard:
         await send_whole(send, answer.status, page, "text/html; charset=utf-8", more)
 
     def _rendered(self, request: Request, view: View | None, page: Page | Redirect) -> bytes:
-        """Return a page as HTML; without a view it is for a stranger, and tells nothing."""
+        """Return a page as HTML; without a view, it shows nothing of the store."""
         if isinstance(page, Redirect):
             return b""
         language = language_of(request.cookie(LANGUAGE), request.header("accept-language"))
@@ -159,7 +159,7 @@ class Dashboard:
         context = {**page.context, "view": shown, "now": shown.now, "known": view is not None}
         return render(page.template, language, context)
 
-    async def _at_the_door(self, request: Request) -> Redirect | None:
+    async def _without_login(self, request: Request) -> Redirect | None:
         """Answer what every visitor may do: choose a language, log in and out."""
         if request.method != "POST" or request.path not in ("/language", "/login", "/logout"):
             return None
@@ -182,8 +182,8 @@ class Dashboard:
             raise Refused(403, "no-access")
         return access, False
 
-    async def _made(self, view: View) -> Page | Redirect:
-        """Return the page of a request, or what its action comes to."""
+    async def _page(self, view: View) -> Page | Redirect:
+        """Return the page of a request, or the result of its action."""
         request = view.request
         if request.method == "POST":
             await request.read_form(MAX_FORM, self.bodies)

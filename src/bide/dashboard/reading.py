@@ -186,7 +186,7 @@ class StoreReader:
         return await arun_steps(steps, lambda command: self.lane.acall(command, self))
 
     async def explain(self, queue: str, id: str) -> Explained:
-        """Return what tells why a message is where it is."""
+        """Return the facts that explain the state of a message."""
         facts = await self.ask(Explained, Explain(queue, id))
         steps = look_further(queue, id, facts, around=self.lane.capabilities.shared)
         return await self.run(steps)

@@ -111,7 +111,7 @@ class Redaction:
         return shown.text if shown == _shown(message.data, True) else None
 
     def version(self, message: Message) -> str:
-        """Return the version of what the visitor may see: it tells nothing of the rest."""
+        """Return the version of what the visitor may see: it reveals nothing of the rest."""
         return (self.redacted if self._bodies and message.data else withheld)(message).version
 
     def preview(self, message: Message) -> str:

@@ -113,7 +113,7 @@ class Sessions:
         return hmac.new(self._key, f"{hash}.{id}.{expires}".encode(), hashlib.sha256).hexdigest()
 
     def _cookie(self, request: Request, value: str, seconds: int) -> str:
-        # A proxy may end TLS: the page's own address tells what the browser speaks.
+        # A proxy may end TLS: the origin of the page names the browser's scheme.
         secure = request.scope.get("scheme") == "https" or (
             (request.header("origin") or "").startswith("https://")
         )

@@ -114,7 +114,7 @@ class Table(Protocol):
     """The outbox of one database, as the forwarder uses it."""
 
     name: str
-    """The store tells outboxes apart by it."""
+    """Identifies the outbox in the store."""
 
     def lead(self) -> AbstractContextManager[bool]:
         """Try to be the only forwarder while the block runs; yield whether it is."""

@@ -131,7 +131,7 @@ def parse(url: str) -> Address:
         >>> parse("amqp://app:secret@mq/shop?exchange=orders&key=order.timeout")
         amqp://app:***@mq/shop?exchange=orders&key=order.timeout
     """
-    told = shown(url)
+    safe = shown(url)
     try:
         parts = urlsplit(url)
         port, host = parts.port, parts.hostname
@@ -139,25 +139,25 @@ def parse(url: str) -> Address:
             parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
         )
     except ValueError as error:
-        raise InvalidArgument(f"url={told!r} is not a valid URL: {error}") from None
+        raise InvalidArgument(f"url={safe!r} is not a valid URL: {error}") from None
     exchange, key = options.get("exchange", ""), options.get("key", "")
     heartbeat, unknown = options.get("heartbeat", str(HEARTBEAT)), options.keys() - set(OPTIONS)
     fits = len(url) <= 2_048 and url.isascii() and url.isprintable()
     checks = {
-        f"url={told!r} must be amqp://user:password@host/vhost?exchange=NAME&key=KEY, or begin "
+        f"url={safe!r} must be amqp://user:password@host/vhost?exchange=NAME&key=KEY, or begin "
         "with amqps:// for TLS": parts.scheme in SCHEMES and host and port != 0,
-        f"url={told!r} has *** where the password is; write the password": parts.password != "***",
-        f"url={told!r} must be up to 2,048 printable ASCII characters, without a fragment; "
+        f"url={safe!r} has *** where the password is; write the password": parts.password != "***",
+        f"url={safe!r} must be up to 2,048 printable ASCII characters, without a fragment; "
         "encode other characters: # is %23": fits and not parts.fragment,
-        f"url={told!r} has the unknown option {min(unknown, default='')!r}; known are "
+        f"url={safe!r} has the unknown option {min(unknown, default='')!r}; known are "
         f"{', '.join(OPTIONS)}": not unknown,
-        f"url={told!r} names no exchange; add ?exchange=NAME (or ?key=QUEUE for the default "
+        f"url={safe!r} names no exchange; add ?exchange=NAME (or ?key=QUEUE for the default "
         "exchange)": exchange or key,
         f"exchange={exchange!r} must be up to {LONGEST_EXCHANGE} of A-Z a-z 0-9 - _ . : @ # , "
         "/ + and space": _EXCHANGE.fullmatch(exchange) and len(exchange) <= LONGEST_EXCHANGE,
         f"key in url is longer than the {LONGEST} bytes of AMQP":
             not fits or len(key.encode()) <= LONGEST,
-        f"url={told!r} has options of TLS; write amqps://":
+        f"url={safe!r} has options of TLS; write amqps://":
             parts.scheme == "amqps" or not options.keys() & {"cafile", "certfile", "keyfile"},
         f"heartbeat={heartbeat!r} must be 1 to 600 seconds":
             heartbeat.isdecimal() and 1 <= int(heartbeat[:9]) <= 600,

@@ -1,4 +1,4 @@
-"""Push in a process of its own, until a signal ends it."""
+"""Push in a separate process, until a signal ends it."""
 
 import asyncio
 import logging

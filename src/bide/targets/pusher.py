@@ -99,7 +99,7 @@ class Pusher:
         self._leaving: dict[asyncio.Task[None], SubscriptionWorker] = {}
         self._past = PushStats()
         self._look = asyncio.Event()
-        self._there = [self.holder]
+        self._servers = [self.holder]
         self._seen = float("-inf")
         self.looked = 0
         """How often it has looked for changes."""
@@ -196,9 +196,9 @@ class Pusher:
         peers = self.records.peers
         circuits = await peers.circuits() if known else {}
         if known and self._clock.monotonic() - self._seen >= SEEN:
-            self._there = await peers.present(self.holder, self._told())
+            self._servers = await peers.present(self.holder, self._figures())
             self._seen = self._clock.monotonic()
-        there, place = self._there, self._there.index(self.holder)
+        there, place = self._servers, self._servers.index(self.holder)
         for key, worker in list(self.workers.items()):
             if (failure := worker.failure) is not None:
                 _log.error("push of %s has failed, and starts again", key, exc_info=failure)
@@ -220,9 +220,9 @@ class Pusher:
             turn = crc32(f"{key} {worker.circuit.until}".encode())
             worker.probe(share(1, place, len(there), turn) == 1)
 
-    def _told(self) -> dict[str, Deliveries]:
+    def _figures(self) -> dict[str, Deliveries]:
         found = {key: worker.sent.deliveries[key] for key, worker in self.workers.items()}
-        return {key: told for key, told in found.items() if told.answers or told.running}
+        return {key: one for key, one in found.items() if one.answers or one.running}
 
     def _begin(self, key: str, subscription: Subscription) -> SubscriptionWorker:
         if not self.workers and not self.records.keys:

@@ -325,7 +325,7 @@ def test_a_server_that_looks_during_a_resume_does_not_hear_of_the_old_circuit(
             await stage.put(1)
             await until(lambda: worker.circuit.since is not None)
             await until(lambda: stage.counts().sizes.ready == 1)
-            await until(lambda: not worker._telling)
+            await until(lambda: not worker._storing)
             it.answers(answer(200))
             forget, looked, began = stage.records.peers.forget_circuit, 0, stage.clock.now()
 

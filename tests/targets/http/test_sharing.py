@@ -44,7 +44,7 @@ async def joined_by(stage: Stage, one: Pusher) -> AsyncIterator[Pusher]:
         other = Pusher(lane, stage.clock, gate=Gate(LOOPBACK), holder="other")
         task = asyncio.create_task(other.run(0.0))
         try:
-            await stage.pass_time(lambda: one._there == other._there == ["one", "other"])
+            await stage.pass_time(lambda: one._servers == other._servers == ["one", "other"])
             yield other
         finally:
             task.cancel()
@@ -250,7 +250,7 @@ def test_what_others_could_not_be_told_at_once_they_are_told_later(stage: Stage)
                 await until(lambda: fault.struck)
                 assert await stage.records.peers.circuits() == {}
                 await stage.pass_time(lambda: sum(map(tells, stage.sent(Put))) > 1)
-                await until(lambda: not pusher.workers["/shop"]._untold)
+                await until(lambda: not pusher.workers["/shop"]._unstored)
                 assert (await stage.records.peers.circuit("/shop")).since is not None
 
     stage.play(story())

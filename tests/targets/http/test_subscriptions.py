@@ -216,7 +216,7 @@ def test_what_another_server_tells_late_is_of_the_receiver_that_it_was_about(sta
     async def story() -> None:
         async with receiver() as other, stage.at_work() as (_, worker):
             before, after = worker.subscription, await stage.subscribe(other.url)
-            tell = stage.records.peers.tell_circuit
+            tell = stage.records.peers.store_circuit
             now = stage.clock.now()
             opened = Circuit(5, now, now + DAY, DAY, "503", changed=now + 1)
             await tell("/shop", msgspec.structs.replace(opened, receiver=before.receiver))

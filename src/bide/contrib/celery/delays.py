@@ -21,7 +21,7 @@ from bide.queue.takeover.source import iso_seconds
 from bide.worker.app.app import App
 
 CONCURRENCY = 8
-"""How many tasks a process publishes at a time, each over a connection of its own."""
+"""How many tasks a process publishes at a time, each over its own connection."""
 
 AGAIN = 1.0
 """Seconds between two tries while the broker cannot be reached."""

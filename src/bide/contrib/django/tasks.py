@@ -228,17 +228,17 @@ class BideBackend(BaseTaskBackend):
     def _failed(
         self, delivery: bide.Delivery, result: TaskResult, error: BaseException
     ) -> NoReturn:
-        """Tell the worker what becomes of a task that raised."""
+        """Raise what settles a task that raised."""
         kind = type(error)
         path = f"{kind.__module__}.{kind.__qualname__}"
-        told = "".join(traceback.format_exception(error))
-        said = text_of(error).partition("\n")[0][:FIRST_LINE]
-        reason = f"{path}: {said}\n{told}"
+        trace = "".join(traceback.format_exception(error))
+        summary = text_of(error).partition("\n")[0][:FIRST_LINE]
+        reason = f"{path}: {summary}\n{trace}"
         retry = getattr(result.task, "retry", None) or bide.Backoff(attempts=1)
         verdict = judge(delivery.message, error, retry, random.random())
         if verdict.verb == "retry" and isinstance(error, Exception):
             raise bide.Retry(reason, delay=verdict.delay / 1000) from error
-        result.errors.append(TaskError(exception_class_path=path, traceback=told))
+        result.errors.append(TaskError(exception_class_path=path, traceback=trace))
         _end(result, TaskResultStatus.FAILED)
         task_finished.send(type(self), task_result=result)
         raise bide.Bury(reason) from error

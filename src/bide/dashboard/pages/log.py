@@ -42,10 +42,10 @@ def last_entries(path: str, wanted: Callable[[Entry], bool], before: int | None 
     """
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not block
     try:
-        told = os.fstat(file)
-        if not stat.S_ISREG(told.st_mode):
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(f"{path} is not a regular file")
-        end = told.st_size if before is None else max(0, min(before, told.st_size))
+        end = status.st_size if before is None else max(0, min(before, status.st_size))
         start = max(0, end - READ)
         data = os.pread(file, end - start, start)
     finally:

@@ -100,8 +100,8 @@ async def subscriptions(view: View) -> Page:
     every = await view.store.recent.get("subscriptions", FORECAST_EVERY, read)
     caller = view.access.caller
     mine = [
-        {"name": name, "queue": queue, "told": told, "url": masked(told.url)}
-        for one, told in every
+        {"name": name, "queue": queue, "shown": shown, "url": masked(shown.url)}
+        for one, shown in every
         if (name := one.known_as(caller.namespace)) is not None
         and (queue := caller.own(one.source)) is not None
     ]

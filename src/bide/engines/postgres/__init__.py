@@ -14,8 +14,8 @@ def from_url(parts: SplitResult) -> Callable[[], PostgresEngine]:
     """Return what opens `postgresql://user@host/database`.
 
     Options: `schema=bide` (the schema that is the store), `listen=URL` (a direct address for
-    LISTEN, where the URL is that of a pooler such as PgBouncer), `reconnect=5s` (how long a server
-    that was lost is sought), and all of libpq's.
+    LISTEN, where the URL is that of a pooler such as PgBouncer), `reconnect=5s` (how long to try to
+    connect to a lost server again), and all of libpq's.
 
     Raises:
         InvalidArgument: when the URL is of another form.

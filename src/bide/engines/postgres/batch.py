@@ -1,4 +1,4 @@
-"""A batch of commands under way: what the server tells besides the replies."""
+"""A batch of commands in progress: what the server reports besides the replies."""
 
 import time
 from dataclasses import dataclass, field
@@ -8,14 +8,15 @@ from bide.engines.postgres.arrays import integers
 from bide.engines.postgres.connection import Caller
 
 LAST = 60.0
-"""Seconds after which a claim looks everywhere again, whatever the last one said: the server's
-clock may have been set back. A thousand times as long as that look took, if that is longer, but
-no more than `END`: it may only have waited for a lock."""
+"""Seconds after which a claim looks everywhere again, since the server's clock may have been set
+back. If a thousand times the duration of that look is longer, that counts, up to `END`: the look
+may only have waited for a lock."""
 
 END = 3_600.0
 
 _CALM = 5
-"""The place of 1, if all transactions have ended that were open at the claim before, and of 0."""
+"""The index of the floor that is 1 if all transactions that were open at the claim before have
+ended, else 0."""
 
 NEVER = 1 << 62
 
@@ -30,19 +31,19 @@ class Floors:
         """Queues whose last claim said that they have limits."""
 
     def of(self, queue: str) -> bytes | None:
-        """Return where a claim is to begin; `None`: everywhere."""
+        """Return where a claim begins; `None`: it looks everywhere."""
         floor = self._floors.get(queue)
         if floor is None or time.monotonic() >= self._until.get(queue, 0.0):
             return None
         return integers(floor)
 
     def looked(self, queue: str, begin: float) -> None:
-        """Note that a claim looked everywhere; it began at a time of the monotonic clock."""
+        """Note that a claim, which began at this monotonic time, looked everywhere."""
         took = time.monotonic() - begin
         self._until[queue] = begin + min(max(LAST, 1_000 * took), END)
 
     def update(self, floors: dict[str, list[int | None]]) -> None:
-        """Take what claims answered, by queue."""
+        """Store what claims returned, by queue."""
         self._floors.update(floors)
 
     def clear(self) -> None:
@@ -50,7 +51,7 @@ class Floors:
         self._floors.clear()
 
     def is_calm(self, queue: str) -> bool:
-        """Whether no transaction is open that was so at the claim before the last one."""
+        """Whether all transactions that were open at the claim before the last one have ended."""
         floor = self._floors.get(queue)
         return floor is not None and len(floor) > _CALM and floor[_CALM] == 1
 
@@ -67,15 +68,15 @@ class Batch:
     waiter: str | None = None
     """The name under which this process sleeps, if it does."""
     hopeful: bool = False
-    """Puts may raise `UniqueViolation`, and cost less: without it the same succeeds."""
+    """Whether puts may raise `UniqueViolation`: they cost less, and a second try is without it."""
     places: dict[str, int] = field(default_factory=dict)
-    """By queue: how far the log had come when something was put or changed. Not of acks: what a
-    lost one concerned is delivered again."""
+    """By queue: the position in the server's log (WAL) after the last put or change. Acks do not
+    count: if one is lost, its message is delivered again."""
     moments: dict[str, int] = field(default_factory=dict)
-    """By queue: when it was put, by the server's clock."""
+    """By queue: the time of the last put, by the server's clock."""
     new_floors: dict[str, list[int | None]] = field(default_factory=dict)
-    """By queue: where the next claim is to begin."""
+    """By queue: where the next claim begins."""
     waits: dict[str, tuple[int, int | None]] = field(default_factory=dict)
-    """By queue: when an empty claim is to ask again, and until when others believe it asleep."""
+    """By queue: when an empty claim asks again, and until when others assume that it sleeps."""
     deltas: int = 0
     """The number of changes of the counters that a count added up."""

@@ -50,7 +50,7 @@ def _together(command: cmd.Command) -> tuple[type, str, cmd.Origin | None]:
 
 
 def is_one_call(commands: Sequence[cmd.Command]) -> bool:
-    """Whether commands are one call of one function, which is a transaction of its own."""
+    """Whether commands are a single call of a function, which needs no `BEGIN`."""
     command: Any = commands[0]
     if isinstance(command, cmd.Put):
         return only_puts(commands) or (len(commands) == 1 and not (
@@ -98,21 +98,21 @@ def _carry_out(batch: Batch, command: Any) -> Reply:
 def _change(batch: Batch, verb: str, command: Any, *, edit: object = None) -> Outcomes:
     """Do one thing to each message that a command names, as its other fields say."""
 
-    def said(name: str, default: Any = None) -> Any:
+    def given(name: str, default: Any = None) -> Any:
         return getattr(command, name, default)
 
-    if leases := said("leases", ()):
+    if leases := given("leases", ()):
         ids, tokens = [held.id for held in leases], integers([held.token for held in leases])
-        only, results = None, said("results", ())
+        only, results = None, given("results", ())
     else:
-        ids, tokens, results = said("ids", []), None, ()
+        ids, tokens, results = given("ids", []), None, ()
         wanted = versions_of(command) if ids else {}
         only = integers(of_versions(batch, command.queue, wanted)) if wanted else None
     rows = batch.call(
-        "_change", verb, command.queue, batch.now, texts(ids), tokens, said("at"),
-        said("lease", said("delay", 0)), said("if_due"), _json(said("reason", "")[:REASON_LENGTH]),
-        said("release", False), only, command.actor, _results(results),
-        None if edit is None else _json(edit),
+        "_change", verb, command.queue, batch.now, texts(ids), tokens, given("at"),
+        given("lease", given("delay", 0)), given("if_due"),
+        _json(given("reason", "")[:REASON_LENGTH]), given("release", False), only, command.actor,
+        _results(results), None if edit is None else _json(edit),
     )  # fmt: skip
     if verb != "ack" and any(row.done for row in rows):
         batch.places[command.queue] = int.from_bytes(rows[-1].place)

@@ -1,4 +1,4 @@
-"""One connection: calls of the schema's functions, and what its server lacks of another's.
+"""One connection: calls of the schema's functions, and confirmed changes that a server has lost.
 
 psycopg's cursors and generators do more at each step, which for a put of one message takes longer
 than the server needs. This sends a prepared call, and waits once.
@@ -35,9 +35,9 @@ _ROWS_AND_PLACE = b"SELECT *, pg_current_wal_insert_lsn() AS place FROM %s(%s)"
 
 _STATEMENTS = {
     "_put": _ROWS_AND_PLACE, "_change": _ROWS_AND_PLACE, "_delete_where": _ROWS_AND_PLACE,
-    "_put_one": b"SELECT %s(%s), pg_current_wal_insert_lsn()",  # two values are less than a row
+    "_put_one": b"SELECT %s(%s), pg_current_wal_insert_lsn()",  # two values are faster than a row
 }  # fmt: skip
-"""Calls of functions that also tell how far the log has come then, in its binary form."""
+"""Calls that also return, in binary form, the position in the log (WAL) behind the change."""
 
 
 class Caller:

@@ -94,7 +94,7 @@ class PostgresEngine:
         self._polls = False
         self._floors = Floors()
         self._slept: BoundedDict[str, None] = BoundedDict()
-        """Queues at whose last claim others knew that this one sleeps."""
+        """Queues for which others assumed, at the last claim, that this process sleeps."""
         self._witness = Witness(settings.place, settings.schema)
         self._pauses: BoundedDict[str, float] = BoundedDict()
         self._connect()
@@ -214,10 +214,10 @@ class PostgresEngine:
     def _wake_and_sleep(
         self, batch: Batch, commands: Sequence[Command], found: list[Reply]
     ) -> None:
-        """Wake the processes that would sleep too long; say how long this one is going to sleep.
+        """Wake the processes that would sleep too long; store how long this one will sleep.
 
         Both happen after the commit, and a process looks once more before it sleeps: so one of two
-        sees the other. A message that is due after they ask again by themselves wakes none.
+        sees the other. If a message is due after they ask again by themselves, none is woken.
         """
         wakes: dict[str, tuple[int, int]] = {}
         for number, (command, reply) in enumerate(zip(commands, found, strict=True)):
@@ -241,7 +241,7 @@ class PostgresEngine:
             batch.call.start("_wake", self._process, queue, wake, min(most, _EVERYBODY))
 
     def _sleep(self, batch: Batch, queue: str, reply: Claimed) -> Claimed:
-        """Say how long this process is going to sleep, unless others believe that already."""
+        """Store how long this process will sleep, unless that is stored already."""
         until, asleep = batch.waits[queue]
         if asleep is not None and until <= asleep <= until + DOZE:
             reply = replace(reply, calm=self._is_calm(queue))
@@ -264,7 +264,7 @@ class PostgresEngine:
         return hears and queue in self._slept and self._floors.is_calm(queue)
 
     def _look_again(self, queue: str, reply: Claimed) -> Claimed:
-        """Let a claim that waits ask again soon after there was something, and then less often."""
+        """Make a waiting claim ask again soon after it got messages, and later less often."""
         if reply.messages:
             self._pauses.pop(queue, None)
             return reply
@@ -274,17 +274,17 @@ class PostgresEngine:
         return replace(reply, next=wait)
 
     def _current(self) -> Caller:
-        """Return a connection that has not been lost as far as one can know without asking."""
+        """Return a connection that is not known to be lost."""
         if self._closed:
             raise Closed("this engine was closed")
         if self._caller is not None:
             self._settle(self._caller)
             if self._caller.has_news():
-                self._leave()  # an idle server says goodbye at most
+                self._leave()  # to an idle client, a server sends only its end
         return self._caller or self._reconnect()
 
     def _settle(self, caller: Caller) -> None:
-        """Take the result of waking others after the last put."""
+        """Wait for the result of `_wake` after the last put."""
         try:
             caller.settle()
         except psycopg.Error as error:  # of a lost connection the next look at it says so, too
@@ -320,7 +320,7 @@ class PostgresEngine:
         return self._caller
 
     def _leave_if_lost(self, error: Exception) -> None:
-        """Leave a connection that was lost, or whose server is no primary any more."""
+        """Leave a connection that was lost, or whose server is a standby now."""
         demoted = isinstance(error, psycopg.errors.ReadOnlySqlTransaction)
         if self._caller is not None and (demoted or self._caller.connection.closed):
             self._leave()

@@ -149,8 +149,8 @@ def translate(error: psycopg.Error | MsgspecError, place: str, *, sent: bool) ->
     code = error.sqlstate if sent else _code(error)
     text = first_line(error)
     if code in _TEXTS:
-        kind, told = _TEXTS[code]
-        return kind(f"{place}: {told} ({text})")
+        kind, meaning = _TEXTS[code]
+        return kind(f"{place}: {meaning} ({text})")
     lost = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
     if lost and (code is None or code.startswith(("08", "57P"))):
         if sent:

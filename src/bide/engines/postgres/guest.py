@@ -98,22 +98,22 @@ class PostgresGuest(RemoteGuest):
                     item.priority, item.attempts, item.expires, item.group, headers,
                 )  # fmt: skip
                 return _call(self._function("_within_put"), _PUT, mark), values
-        told = [_told(command) for command in commands]
-        asked = {"database": self._database, "now": now, "commands": told}
+        fields = [_fields(command) for command in commands]
+        asked = {"database": self._database, "now": now, "commands": fields}
         return _call(self._function("_within"), ("text::json",), mark), (_text(asked),)
 
     def replies(self, commands: Sequence[cmd.Command], answer: str) -> list[Reply]:
-        """Return the replies that an answer of the statement tells.
+        """Return the replies in an answer of the statement.
 
         Raises:
             WrongConnection: the connection belongs to another database.
             StoreBusy: another transaction is changing the same messages.
             AccessDenied: the connection's user may not use the queue.
         """
-        told = _answer(answer)
-        if isinstance(told, _Refused):
-            raise self._error(told)
-        return [_reply(c, rows) for c, rows in zip(commands, told, strict=True)]
+        found = _answer(answer)
+        if isinstance(found, _Refused):
+            raise self._error(found)
+        return [_reply(c, rows) for c, rows in zip(commands, found, strict=True)]
 
     def wrong_database(self) -> WrongConnection:
         """Return the error for a connection to a database that has no store."""
@@ -133,15 +133,15 @@ class PostgresGuest(RemoteGuest):
     def _allow(self) -> str:
         return f"SELECT {self._settings.schema}.allow(role, queues) lets them"
 
-    def _error(self, told: _Refused) -> Exception:
-        match told.refused:
+    def _error(self, refusal: _Refused) -> Exception:
+        match refusal.refused:
             case "database":
                 # It may have been created again: the caller asks once more. Until then its name
                 # stays, since another thread may be about to send it: without one, none is refused.
                 self._is_open = False
                 return self.wrong_database()
             case "access":
-                return AccessDenied(f"{told.why}: {self._allow()}")
+                return AccessDenied(f"{refusal.why}: {self._allow()}")
         return StoreBusy(
             "another open transaction is changing the same message, or made the queue; nothing "
             "was changed. Your transaction goes on: try again, or roll it back"
@@ -164,38 +164,38 @@ def _text(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _told(command: cmd.Command) -> dict[str, Any]:
-    """Return a command as the type `_asked` takes it."""
+def _fields(command: cmd.Command) -> dict[str, Any]:
+    """Return the fields of a command as the type `_asked` has them."""
     match command:
         case cmd.Put(on_conflict="keep" | "replace", if_version=None, items=items):
-            told = _columns(items)
-            told["verb"] = command.on_conflict
-            told["new_due"] = min((i.at for i in items if i.at is not None), default=None)
-            told["new_delay"] = min((i.delay for i in items if i.at is None), default=None)
+            fields = _columns(items)
+            fields["verb"] = command.on_conflict
+            fields["new_due"] = min((i.at for i in items if i.at is not None), default=None)
+            fields["new_delay"] = min((i.delay for i in items if i.at is None), default=None)
         case cmd.Cancel(where=None, if_version=None):
-            told = {
+            fields = {
                 "verb": "cancel", "ids": command.ids, "if_due": command.if_due,
                 "actor": command.actor,
             }  # fmt: skip
         case cmd.Cancel(dry_run=False, where=cmd.Where() as where):
-            told = {
+            fields = {
                 "verb": "cancel_where", "of_group": where.group, "after": where.after,
                 "before": where.before, "actor": command.actor,
             }  # fmt: skip
         case cmd.Reschedule(if_version=None):
-            told = {
+            fields = {
                 "verb": "reschedule", "ids": command.ids, "new_due": command.at,
                 "new_delay": command.delay, "if_due": command.if_due,
             }  # fmt: skip
         case cmd.Configure(paused=None):
-            told = {
+            fields = {
                 "verb": "configure", "keep": command.keep, "history": command.history,
                 "result_ttl": command.result_ttl,
                 "limits": [getattr(command, name) for name in LIMITS],
             }  # fmt: skip
         case _:
             raise AssertionError(f"not within a transaction: {command!r}")
-    return {"queue": command.queue, **told}
+    return {"queue": command.queue, **fields}
 
 
 def _columns(items: Sequence[Item]) -> dict[str, Any]:

@@ -20,11 +20,11 @@ _log = logging.getLogger("bide.postgres")
 
 
 class PostgresNotifier:
-    """The listening end in one process, on a connection of its own.
+    """Receives the hints for one process, on a separate connection.
 
     Args:
         settings: of the store.
-        process: the name under which the process sleeps: it gets the hints for it, and for all.
+        process: the name under which the process sleeps; it gets its hints, and those for all.
 
     Raises:
         StoreError: the server cannot be reached.

@@ -1,4 +1,4 @@
-"""Claim, find, scan, count, forecast, queues: calls whose rows tell of messages."""
+"""Claim, find, scan, count, forecast, queues: from rows to messages and figures."""
 
 import logging
 import time
@@ -50,7 +50,7 @@ _log = logging.getLogger("bide.postgres")
 
 
 def message(queue: str, row: Any, now: int) -> Message:
-    """Return a row as the message that it tells of; a dead letter if it cannot be read."""
+    """Return a row as a message; as a dead letter if it cannot be read."""
     try:
         return _message(queue, row, now)
     except DAMAGED:
@@ -66,10 +66,10 @@ def _message(queue: str, row: Any, now: int) -> Message:
     ended = row.rank if code > 2 else None
     successor = _successor(row.id, row.successor) if row.successor else None
     attempt = row.attempt + (code == 2)
-    return _told(queue, row, STATES[code], attempt, row.holder, until, ended, successor)
+    return _of_row(queue, row, STATES[code], attempt, row.holder, until, ended, successor)
 
 
-def _told(
+def _of_row(
     queue: str,
     row: Any,
     state: State,
@@ -166,7 +166,7 @@ def claim(batch: Batch, command: cmd.Claim) -> Reply:
     damaged: list[str] = []
     for row in rows:
         try:
-            messages.append(_told(queue, row, "leased", row.attempt, command.holder, until))
+            messages.append(_of_row(queue, row, "leased", row.attempt, command.holder, until))
         except DAMAGED:
             damaged.append(row.id)
             continue
@@ -281,23 +281,23 @@ def _cursor(phase: int, state: str | None, row: Any) -> str:
 
 def count(batch: Batch, command: cmd.Count) -> Counts:
     """Count by the counters."""
-    ((told,),) = batch.call(
+    ((counts,),) = batch.call(
         "_count", command.queue, batch.now, command.recount, command.stored
     )  # fmt: skip
-    batch.deltas = max(batch.deltas, told["deltas"])
-    return msgspec.convert(told, Counts)
+    batch.deltas = max(batch.deltas, counts["deltas"])
+    return msgspec.convert(counts, Counts)
 
 
 def history(batch: Batch, command: cmd.History) -> Reply:
     """Look at how messages with an id have ended."""
-    (((state, told),),) = batch.call("_history", command.queue, batch.now, command.id, KEPT_ENDS)
+    (((state, rows),),) = batch.call("_history", command.queue, batch.now, command.id, KEPT_ENDS)
     ends = [
         End(
             ENDINGS[how], moment, by, due, attempt, since,
             msgspec.convert(failures or [], tuple[Failure, ...]),
             None if result is None else result.encode(),
         )
-        for how, moment, by, due, attempt, since, failures, result in told
+        for how, moment, by, due, attempt, since, failures, result in rows
     ]  # fmt: skip
     return Ends(None if state is None else STATES[state], within_budget(ends, command.max_bytes))
 
@@ -309,17 +309,17 @@ def is_awaited(command: cmd.History, reply: Reply) -> bool:
 
 def forecast(batch: Batch, command: cmd.Forecast) -> Reply:
     """Count what falls due in each bucket."""
-    ((told,),) = batch.call(
+    ((forecasted,),) = batch.call(
         "_forecast", command.queue, batch.now, command.bucket, command.buckets
     )  # fmt: skip
-    return msgspec.convert(told, Forecasted)
+    return msgspec.convert(forecasted, Forecasted)
 
 
 def explain(batch: Batch, command: cmd.Explain) -> Reply:
     """Look at a message, its lease, its place among others, and the pauses of its queue."""
-    ((told,),) = batch.call("_explain", command.queue, batch.now, command.id, AHEAD + 1, PROMOTE)
-    failures = _failures(told.pop("failures", "[]"))
-    found = msgspec.convert(told, Explained)
+    ((facts,),) = batch.call("_explain", command.queue, batch.now, command.id, AHEAD + 1, PROMOTE)
+    failures = _failures(facts.pop("failures", "[]"))
+    found = msgspec.convert(facts, Explained)
     return msgspec.structs.replace(found, failure=failures[-1] if failures else None)
 
 

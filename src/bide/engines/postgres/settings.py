@@ -30,7 +30,7 @@ class Settings:
     """The same for LISTEN: a direct address where `url` is that of a pooler."""
     schema: str
     reconnect: float
-    """Seconds: how long a server that was lost is sought."""
+    """Seconds: how long to try to connect to a lost server again."""
     place: str
     """Host and database, as errors name them."""
 
@@ -110,7 +110,7 @@ def read_url(parts: SplitResult) -> Settings:
 
 
 def is_pooled(connection: psycopg.Connection[Any]) -> bool:
-    """Whether a pooler is between: it names a backend of its own making.
+    """Whether there is a pooler: the backend that it names is not that of the server.
 
     Statements cannot be prepared then, because the next transaction may have another backend, and
     notifications do not arrive.

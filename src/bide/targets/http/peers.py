@@ -27,7 +27,7 @@ PRESENT = 6_000
 R = TypeVar("R", bound=Reply)
 T = TypeVar("T")
 
-Told = dict[str, Deliveries]
+Figures = dict[str, Deliveries]
 
 
 class Shared:
@@ -57,7 +57,7 @@ class Peers(Shared):
         (found,) = (await self._ask(Found, Find(CIRCUITS, [key]))).messages
         return Circuit() if found is None else _decoded(found, Circuit)
 
-    async def tell_circuit(self, key: str, circuit: Circuit) -> None:
+    async def store_circuit(self, key: str, circuit: Circuit) -> None:
         """Store a circuit for all servers."""
         item = Item(key, msgspec.json.encode(circuit), at=LATEST)
         await self._ask(Outcomes, Put(CIRCUITS, [item], "replace"))
@@ -66,14 +66,16 @@ class Peers(Shared):
         """Close the circuit of a subscription for all servers."""
         await self._ask(Outcomes, Cancel(CIRCUITS, [key]))
 
-    async def present(self, holder: str, told: Mapping[str, Deliveries] | None = None) -> list[str]:
+    async def present(
+        self, holder: str, figures: Mapping[str, Deliveries] | None = None
+    ) -> list[str]:
         """Store that a server is running, and return all that are, in the same order for each.
 
         Args:
             holder: the server.
-            told: its figures, by the keys of the subscriptions.
+            figures: its figures, by the keys of the subscriptions.
         """
-        item = Item(holder, msgspec.json.encode(told or {}), delay=PRESENT)
+        item = Item(holder, msgspec.json.encode(figures or {}), delay=PRESENT)
         await self._ask(Outcomes, Put(PRESENCE, [item], "replace"))
         page = await self._ask(Page, Scan(PRESENCE, limit=MOST))
         # By the store's clock alone: an entry that was due before ours was not renewed in time.
@@ -88,10 +90,10 @@ class Peers(Shared):
         """Store that a server has stopped."""
         await self._ask(Outcomes, Cancel(PRESENCE, [holder]))
 
-    async def deliveries(self) -> Told:
+    async def deliveries(self) -> Figures:
         """Return the figures of the running servers."""
         page = await self._ask(Page, Scan(PRESENCE, limit=MOST))
-        return total(_decoded(one, Told) for one in page.messages if one.state == "delayed")
+        return total(_decoded(one, Figures) for one in page.messages if one.state == "delayed")
 
 
 def share(total: int, place: int, among: int, turn: int) -> int:

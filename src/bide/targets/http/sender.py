@@ -144,7 +144,7 @@ class Sender:
         again = None
         if reply.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
             again = retry_after(reply.headers.get("retry-after"), self._clock.now())
-        return Answer(reply.status, _told(reply.status, reply.body, hidden), again)
+        return Answer(reply.status, _excerpt(reply.status, reply.body, hidden), again)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -164,7 +164,7 @@ def _confidential(subscription: Subscription) -> Iterator[str]:
         yield from (word for word in value.split() if len(word) >= 8)
 
 
-def _told(status: int, start: bytes, hidden: Iterable[str]) -> str:
+def _excerpt(status: int, start: bytes, hidden: Iterable[str]) -> str:
     try:
         phrase = f"{status} {HTTPStatus(status).phrase}"
     except ValueError:

@@ -143,9 +143,9 @@ DELIVERIES = (
 REQUESTS = (
     Family("counter", "bide_push_requests", "Requests to receivers, by the first digit of the "
            "answer's status; none: nothing that could be read came back.", "subscription answer",
-           lambda told: dict.fromkeys(CLASSES, 0) | told.answers),
+           lambda one: dict.fromkeys(CLASSES, 0) | one.answers),
     Family("gauge", "bide_push_in_flight", "Requests under way.", "subscription",
-           lambda told: told.running),
+           lambda one: one.running),
 )  # fmt: skip
 CIRCUIT = Family(
     "gauge", "bide_push_circuit", "1 for the state that the circuit is in: open, and the receiver "

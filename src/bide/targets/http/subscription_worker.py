@@ -94,18 +94,18 @@ class SubscriptionWorker(Consumer):
         self._probes = True
         self._held_until = 0.0
         self._pace = Pace(subscription.rate, self._clock.monotonic())
-        self._telling: set[asyncio.Task[None]] = set()
-        self._untold = False
+        self._storing: set[asyncio.Task[None]] = set()
+        self._unstored = False
         self._handle()
 
-    # What the pusher tells it.
+    # Called by the pusher.
 
     def become(self, subscription: Subscription, places: int, rate: float | None) -> None:
         """Follow a change of the subscription, or of this server's share of its limits."""
         news = self.subscription.tag != subscription.tag
         if news or (places, rate) != (self._share, self._pace.rate):
             if news:
-                self.circuit, self._held_until, self._untold = Circuit(), 0.0, False
+                self.circuit, self._held_until, self._unstored = Circuit(), 0.0, False
             self.subscription = subscription
             self._share = places
             self._pace.set(rate, self._clock.monotonic())
@@ -118,10 +118,10 @@ class SubscriptionWorker(Consumer):
         if circuit is not None:  # it may be about the receiver before a change
             circuit = circuit.at(self.subscription.receiver)
         if circuit is not None and circuit.changed > self.circuit.changed:
-            self.circuit, self._untold = circuit, False
+            self.circuit, self._unstored = circuit, False
             self.recall()
-        elif self._untold:
-            self._tell_others()
+        elif self._unstored:
+            self._share_circuit()
 
     def probe(self, mine: bool) -> None:
         """Set whether this server sends the probe to a receiver that failed."""
@@ -257,7 +257,7 @@ class SubscriptionWorker(Consumer):
         else:
             turned = False
         if turned:
-            self._tell_others()
+            self._share_circuit()
             self.recall()
         return probe
 
@@ -272,18 +272,18 @@ class SubscriptionWorker(Consumer):
             "circuit": circuit,
         }  # fmt: skip
 
-    def _tell_others(self) -> None:
-        told = msgspec.structs.replace(self.circuit, receiver=self.subscription.receiver)
-        task = self._loop.create_task(self._tell_circuit(told))
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+    def _share_circuit(self) -> None:
+        circuit = msgspec.structs.replace(self.circuit, receiver=self.subscription.receiver)
+        task = self._loop.create_task(self._store_circuit(circuit))
+        self._storing.add(task)
+        task.add_done_callback(self._storing.discard)
 
-    async def _tell_circuit(self, told: Circuit) -> None:
+    async def _store_circuit(self, circuit: Circuit) -> None:
         try:
-            await self._records.peers.tell_circuit(self.subscription.key, told)
-            self._untold = False
+            await self._records.peers.store_circuit(self.subscription.key, circuit)
+            self._unstored = False
         except StoreError as error:
-            self._untold = True  # it is stored again with the next look
+            self._unstored = True  # it is stored again with the next look
             _log.warning("%s: the circuit was not stored: %s", self._shown, error)
 
     async def _gone(self, to: Subscription) -> None:

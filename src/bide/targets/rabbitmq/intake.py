@@ -86,7 +86,7 @@ R = TypeVar("R", bound=Reply)
 
 
 class Arrived(NamedTuple):
-    """A message as it came, as it is stored, and what it is known again by."""
+    """A message as it came, as it is stored, and what identifies it when it comes again."""
 
     message: AbstractIncomingMessage
     item: Item
@@ -268,7 +268,7 @@ class Intake:
         self._unacknowledged.acknowledged()
 
     async def _store(self, channel: AbstractChannel, arrived: list[Arrived]) -> None:
-        """Store messages, each under its id, or under one of its own if that is in use."""
+        """Store messages, each under its id, or under a new one if that is in use."""
         while arrived:
             first: dict[str, Arrived] = {}
             # Of several with one id, one at a time.
@@ -379,8 +379,8 @@ class Intake:
             answer = await self._dead.publish(letter, DEAD_LETTER)
             if not answer.good:
                 raise ConnectionError(f"a dead letter could not be published: {answer.text}")
-        told = "" if message.message_id is None else f" {message.message_id!r}"
-        _log.error("%s: message%s is a dead letter: %s", self.address.exchange, told, reason)
+        named = "" if message.message_id is None else f" {message.message_id!r}"
+        _log.error("%s: message%s is a dead letter: %s", self.address.exchange, named, reason)
         self.taken.refused += 1
 
     async def _look_for_target(self) -> None:

@@ -240,7 +240,7 @@ def item_of(message: AbstractIncomingMessage, limit: int = MAX_BODY) -> Item:
 
 
 def renamed(item: Item) -> Item:
-    """Return a message under an id of its own, since another one has its `message_id`."""
+    """Return a message under a new id, since another one has its `message_id`."""
     headers = {**(item.headers or {}), GIVEN_ID: item.id}
     return msgspec.structs.replace(item, id=new_id(), headers=headers)
 

@@ -80,8 +80,8 @@ class Unacknowledged:
 
 
 def digest_of(message: AbstractIncomingMessage, item: Item) -> str:
-    """Return what a message is known again by; nothing for one without a `message_id`."""
+    """Return what identifies a message that comes again; "" for one without a `message_id`."""
     if not message.message_id:
         return ""
-    told = repr((message.message_id, sorted((item.headers or {}).items())))
-    return blake2b(told.encode() + item.data, digest_size=12).hexdigest()
+    content = repr((message.message_id, sorted((item.headers or {}).items())))
+    return blake2b(content.encode() + item.data, digest_size=12).hexdigest()

@@ -128,8 +128,8 @@ CREATE FUNCTION bide._may_forget() RETURNS boolean LANGUAGE sql STABLE AS $$
   SELECT _sees_all() OR now() = statement_timestamp()
 $$;
 
--- The queue that a command is going to change, without what was remembered for long enough; a row of
--- nulls when there is none and none is to be made.
+-- The queue that a command changes; what it has remembered for long enough is deleted. A row of nulls
+-- if there is none, unless `p_make`: then it is made.
 CREATE FUNCTION bide._open(p_queue text, p_now bigint, p_make boolean DEFAULT false)
 RETURNS bide.queue LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -176,8 +176,8 @@ CREATE FUNCTION bide._forget(q bide.queue, p_now bigint) RETURNS void LANGUAGE s
   INSERT INTO tally SELECT q.id, 'kept', -1, -count(*) FROM old HAVING count(*) > 0
 $$;
 
--- Say that delayed messages were put for a time that is past, for claims that do not look there: the
--- first due time and the last one, between which `_fold` looks for those that are left.
+-- Note that delayed messages were put with a due time in the past, where claims do not look: the first
+-- due time and the last one. `_fold` looks between them for messages that are left.
 CREATE FUNCTION bide._lower(p_queue integer, p_moment bigint, p_dues bigint[]) RETURNS void
 LANGUAGE sql VOLATILE AS $$
   INSERT INTO lowered SELECT p_queue, due * 256 FROM (
@@ -227,7 +227,7 @@ BEGIN
   RETURN p_message;
 END $$;
 
--- What takes the place of a message whose lease has ended, however: its successor. Nothing is counted.
+-- The successor of a message whose lease has ended. Nothing is counted.
 CREATE FUNCTION bide._follow(p_message bide.message, p_now bigint)
 RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -243,7 +243,7 @@ BEGIN
   RETURN p_message;
 END $$;
 
--- Write what has become of a message. A body that is the same is not written again.
+-- Store a changed message. A body that is the same is not written again.
 CREATE FUNCTION bide._store(p_is bide.message) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   UPDATE message SET state = p_is.state, due = p_is.due, expires = p_is.expires,
@@ -272,9 +272,8 @@ BEGIN
   RETURN new;
 END $$;
 
--- A message that is locked from now on, and taken back if its lease is over; a row of nulls when there is
--- none. A replacement is another row: who has waited for the one before finds nothing, and has to look
--- again.
+-- Lock a message, take it back if its lease is over, and return it; a row of nulls if there is none. A
+-- replacement is another row: after waiting for the row before it, a query finds nothing and looks again.
 CREATE FUNCTION bide._locked(p_queue integer, p_id text, p_now bigint)
 RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -291,7 +290,7 @@ BEGIN
   RETURN found;
 END $$;
 
--- The place of a message in the words of replies: a delayed message that is due is ready.
+-- The state of a message as replies have it: a delayed message that is due is ready.
 CREATE FUNCTION bide._stands(p_message bide.message, p_now bigint,
                              OUT state smallint, OUT due bigint, OUT until bigint, OUT holder text)
 LANGUAGE sql IMMUTABLE AS $$

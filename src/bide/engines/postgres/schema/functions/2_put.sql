@@ -1,9 +1,8 @@
 -- Put. Arrays hold a value for each message; an array that is null holds none: then all bodies are
 -- JSON. A single delay is that of all.
 
--- Store one message as most are: in a queue that exists, with an id that is free. Answers the time
--- of the put; null if nothing was stored, because `_put` has to look at it. It does the same for a
--- single message in a third of the time.
+-- Store one message in the usual case: in a queue that exists, with an id that is free. Answers the time
+-- of the put; null if nothing was stored: then `_put` has to do it, which takes three times as long.
 CREATE FUNCTION bide._put_one(
   p_queue text, p_now bigint, p_id text, p_is_json boolean, p_data bytea, p_at bigint,
   p_delay bigint, p_priority bigint, p_attempts bigint, p_expires bigint, p_group text,
@@ -72,8 +71,8 @@ CREATE FUNCTION bide._rows(
     LATERAL (SELECT coalesce(i.at, p_moment + coalesce(i.delay, p_delay[1], 0)) AS due) AS d
 $$;
 
--- Store messages, one by one or all at once. What becomes of one whose id is taken, unless a worker holds
--- it, depends on `p_mode`:
+-- Store messages, one by one or all at once. If an id is taken, and no worker holds the message, `p_mode`
+-- decides:
 --
 -- | mode | the message that is there |
 -- |---|---|
@@ -81,12 +80,13 @@ $$;
 -- | replace | is replaced, unless it has ended |
 -- | revive | is replaced if it is dead; nothing is stored where there is none |
 --
--- With `p_only_seqs` nothing is stored but in the places of these. With `p_latest` each put of an id delays
--- it, up to so long after the first; what is put while a worker holds the message becomes its successor.
+-- With `p_only_seqs`, only messages with these numbers are replaced, and nothing else is stored. With
+-- `p_latest` each put of an id delays it, up to so long after the first; what is put while a worker holds
+-- the message becomes its successor.
 --
--- New or taken, ids are locked in their order, so that transactions do not wait in a
--- circle. `p_hopeful`: the caller tries again without it after a unique violation, which undoes the
--- transaction. That takes half of the time where all messages are new.
+-- Ids are locked in their order, new ones too, so that transactions do not wait for each other.
+-- `p_hopeful`: the caller tries again without it after a unique violation, which undoes the transaction.
+-- That halves the time if all messages are new.
 --
 -- Answers a row for each message that was not stored, or has `p_latest`, with the place of the one of
 -- that id; `successor`: when its successor is due. The last row has the number 0: its `due` is the time
@@ -117,8 +117,8 @@ BEGIN
     UPDATE queue SET weighted = true
     WHERE id = q.id AND NOT weighted AND EXISTS (SELECT FROM unnest(p_priority) AS p WHERE p > 0);
   END IF;
-  -- Ids that were made here are close together, with no other between them. Each other id is sought
-  -- by itself: up to version 16 a list of them may be a mere filter.
+  -- Ids that were made here are close together, with no other between them. Each other id is looked
+  -- up by itself: up to version 16 a list of them may be a mere filter.
   IF p_hopeful AND (
     left(p_ids[1], 20) = left(p_ids[cardinality(p_ids)], 20) AND NOT EXISTS (
       SELECT FROM message
@@ -199,7 +199,7 @@ BEGIN
   RETURN NEXT;
 END $$;
 
--- A message that is to be put, due at `p_latest` at the latest.
+-- A new message, due at `p_latest` at the latest.
 CREATE FUNCTION bide._debounced(p_message bide.message, p_latest bigint, p_moment bigint)
 RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
 BEGIN

@@ -1,10 +1,10 @@
--- Claim: lease the next due messages; on the way take back what lapsed and expire what is late.
+-- Claim: lease the next due messages; before that, take back expired leases and expire late messages.
 --
 -- Rows are in no order. Rows without data tell of messages that died as their last lease expired:
 -- `holder` had it. The last row has no id: its `due` is when to ask again (null: not before a put),
 -- its `token` the number of the claim, its `expires` how long the queue keeps results, and `exactly` the
--- server's clock. If nothing was claimed, its `until` says until when others believe `p_process` asleep,
--- unless it has to say that again.
+-- server's clock. If nothing was claimed, its `until` is when `p_process` wakes as far as others know; null
+-- if it has to store that again.
 --
 -- `p_floor` is what the caller's last claim answered as `floor`, while it used the same connection:
 -- where to begin to look, so that rows which are deleted, but kept by an old snapshot, are not visited
@@ -148,7 +148,7 @@ BEGIN
   RETURN NEXT;
 END $$;
 
--- Expire messages that are late. `p_dues`: their due times, if they are to be counted as gone.
+-- Expire messages that are late. `p_dues`: their due times, if the counters have to follow.
 CREATE FUNCTION bide._expire(q bide.queue, p_places tid[], p_dues bigint[], p_now bigint)
 RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -200,7 +200,7 @@ BEGIN
   );
 END $$;
 
--- Say that a lease is shorter than all before.
+-- Store that a lease is shorter than all before.
 CREATE FUNCTION bide._shorten(q bide.queue, p_lease bigint) RETURNS bide.queue
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -209,7 +209,7 @@ BEGIN
   RETURN q;
 END $$;
 
--- What still holds of where a claim may begin: nothing of leases, if there are shorter ones now.
+-- Where a claim may begin: for leases anywhere, if there are shorter ones since the caller's last claim.
 CREATE FUNCTION bide._holds(q bide.queue, p_floor bigint[]) RETURNS bigint[] LANGUAGE sql IMMUTABLE AS $$
   SELECT CASE WHEN p_floor[5] = q.lease THEN p_floor
               ELSE ARRAY[coalesce(p_floor[1], 0), 0, p_floor[3], p_floor[4], q.lease] END
@@ -284,7 +284,7 @@ BEGIN
   RETURN FOUND;
 END $$;
 
--- Make up to `p_limit` delayed messages ready that are due, so that the weightiest go first.
+-- Make up to `p_limit` delayed messages ready that are due, so that the highest priorities go first.
 CREATE FUNCTION bide._promote(p_queue integer, p_first bigint, p_last bigint, p_limit integer)
 RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

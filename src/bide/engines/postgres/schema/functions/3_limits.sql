@@ -1,7 +1,7 @@
 -- The limits of a queue: what they allow, how they are set, explained and checked.
 
--- The limits of a queue, which no other claim uses until the transaction ends. It waits longer than
--- others do for a message: a claim never waits for anybody's transaction but another claim's.
+-- The limits of a queue, locked until the transaction ends. The timeout is longer than that of messages:
+-- a claim waits for other claims only, never for a user's transaction.
 CREATE FUNCTION bide._lock_limits(p_limited integer) RETURNS bide.limited
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '30s' AS $$
 DECLARE

@@ -6,7 +6,7 @@
 -- lease, or puts a message into an empty line, adds a row to `lease_end`, which the next claim takes
 -- into account. A message that leaves a line leaves the index, and that is all.
 
--- Take into account what `lease_end` tells.
+-- Apply the rows of `lease_end` to the limits and their groups.
 CREATE FUNCTION bide._fold_limits(l bide.limited, p_us bigint) RETURNS bide.limited
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -17,7 +17,7 @@ BEGIN
   END IF;
   WITH gone AS (
     DELETE FROM lease_end WHERE limited = l.id RETURNING seq, name, ended, entered, moment
-  ), told AS (
+  ), numbered AS (
     SELECT g.seq, g.name, g.ended, g.entered, g.moment, t.running,
            sum(g.ended) OVER (ORDER BY g.moment, g.seq) AS before,
            sum(g.ended) OVER (PARTITION BY g.name ORDER BY g.moment, g.seq) AS of_group
@@ -28,7 +28,7 @@ BEGIN
              ORDER BY max(ARRAY[moment, seq]) FILTER (WHERE entered) NULLS LAST) END AS nth,
            coalesce(min(moment) FILTER (
              WHERE _is_full(l, name, running) AND of_group > running - l.group_limit), 0) AS freed
-    FROM told GROUP BY name
+    FROM numbered GROUP BY name
   ), changed AS (
     INSERT INTO turn AS t (limited, name, standing, turn, running, freed)
     SELECT l.id, name, CASE WHEN _has_line(l.id, name) THEN 1 ELSE 2 END, l.turn + coalesce(nth, 0),
@@ -43,7 +43,7 @@ BEGIN
   SELECT coalesce(sum(ended), 0) AS ended, (SELECT count(nth) FROM groups) AS entered,
          min(moment) FILTER (WHERE l."limit" > 0 AND l.running >= l."limit"
                              AND before > l.running - l."limit") AS freed
-  INTO total FROM told;
+  INTO total FROM numbered;
   l.running := l.running - total.ended;
   l.freed := greatest(l.freed, total.freed);
   l.turn := l.turn + total.entered;

@@ -42,10 +42,10 @@ BEGIN
   RETURN (_opens(l, p_now * 1000) + 999) / 1000;
 END $$;
 
--- Claim from a limited queue, as `_claim` does and with the same answer. `floor` of a message tells its
+-- Claim from a limited queue, as `_claim` does and with the same answer. The `floor` of a message is its
 -- place in the order of serving, and when the last limit let it go (0: none held it); that of the last
--- row is as in `_claim`. Its `planned` tells the microsecond, and its `attempt` is 1 if more is due than
--- could be put into lines.
+-- row is as in `_claim`. Its `planned` is `due` in microseconds, and its `attempt` is 1 if more is due
+-- than could be put into lines.
 CREATE FUNCTION bide._take_turns(
   q bide.queue, p_now bigint, p_count bigint, p_slots bigint, p_lease bigint, p_holder text,
   p_max_bytes bigint, p_floor bigint[], p_process text, p_raise bigint

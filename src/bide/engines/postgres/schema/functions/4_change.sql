@@ -326,11 +326,11 @@ BEGIN
   RETURN NEXT;
 END $$;
 
--- Delete a queue that is empty. Answers whether that was done, else what is in it is to be counted.
+-- Delete a queue if it is empty. Answers whether that was done.
 CREATE FUNCTION bide._delete(p_queue text, p_now bigint) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 DECLARE
-  -- Who puts into it meanwhile shares the lock, as does a put that has not been committed.
+  -- Each put into it shares the lock until its commit.
   locked CONSTANT text := pg_advisory_xact_lock(_lock(p_queue));
   q CONSTANT queue := _open(p_queue, _moment(p_now));
 BEGIN

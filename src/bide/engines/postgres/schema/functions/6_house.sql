@@ -36,8 +36,8 @@ BEGIN
   DELETE FROM lease_end AS e WHERE NOT EXISTS (SELECT FROM limited AS l WHERE l.id = e.limited);
 END $$;
 
--- Note that a process sleeps until a time unless it is woken, and answer when it can claim a message: a put
--- since it looked did not wake it.
+-- Store until when a process sleeps unless it is woken. Answers when it can claim a message: puts since its
+-- last look did not wake it.
 CREATE FUNCTION bide._sleep(p_process text, p_queue text, p_until bigint, p_floor bigint[])
 RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 DECLARE
@@ -53,7 +53,7 @@ BEGIN
   RETURN (_next(q, l, _holds(q, p_floor), floor(_exactly(NULL) * 1000)::bigint) + 999) / 1000;
 END $$;
 
--- Until when others believe a process asleep: null when it has not said so, or not for half a minute.
+-- Until when a process sleeps as far as others know; null if it has not stored that in the last 30 s.
 CREATE FUNCTION bide._asleep(p_process text, p_queue text, p_now bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -62,7 +62,7 @@ BEGIN
     WHERE queue = p_queue AND process = p_process AND seen > p_now - 30000) END;
 END $$;
 
--- Say that a process waits for the end of a message, until it says so again or for a minute.
+-- Store that a process waits for the end of a message: for a minute, unless it is stored again.
 CREATE FUNCTION bide._watch(p_process text, p_queue text, p_id text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 BEGIN
@@ -104,9 +104,9 @@ BEGIN
   END IF;
 END $$;
 
--- The same for a transaction of the caller's own, which may stay open for long: it changes no row that
--- others would wait for, and its commit stays as safe as the caller wants it. For a time that is not near
--- it does nothing: who waits looks more often by itself.
+-- The same in the caller's own transaction, which may stay open for long: it changes no row that others
+-- would wait for, and the commit stays as durable as the caller wants. If the time is not near, it does
+-- nothing: waiting processes look again before that.
 CREATE FUNCTION bide._wake_at_commit(p_queue text, p_due bigint, p_now bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN

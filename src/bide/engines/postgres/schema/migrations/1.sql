@@ -120,7 +120,7 @@ CREATE TABLE bide.ended (
 CREATE INDEX ended_id ON bide.ended (queue, id, seq);
 CREATE INDEX ended_moment ON bide.ended (queue, moment);
 
--- Changes of the counters. Each transaction adds rows of its own, so that none waits for another;
+-- Changes of the counters. Each transaction adds new rows, so that none waits for another;
 -- `_fold` adds them up in `total` now and then. `hour` is the due time of pending messages in hours,
 -- rounded up, and -1 for everything else.
 CREATE TABLE bide.tally (
@@ -217,7 +217,7 @@ CREATE TABLE bide.lease_end (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 CREATE INDEX lease_end_limited ON bide.lease_end (limited);
 
--- What tells rows apart where a publication for logical replication has all tables of the database:
+-- What identifies rows where a publication for logical replication has all tables of the database:
 -- without it no row can be changed or deleted then. It costs nothing elsewhere.
 ALTER TABLE bide.message REPLICA IDENTITY USING INDEX message_queue_id_key;
 ALTER TABLE bide.store REPLICA IDENTITY FULL;
