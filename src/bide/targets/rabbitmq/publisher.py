@@ -95,9 +95,6 @@ class Publisher:
         self._line, self._single = _Line(self._broker), _Line(self._broker)
         self._one = asyncio.Lock()
         self._flying: dict[str | None, asyncio.Event] = {}
-        self._publishing = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     async def publish(self, publication: Publication, patience: float) -> Answer:
         """Publish a message.
@@ -106,16 +103,6 @@ class Publisher:
             publication: as `to_amqp` makes it.
             patience: seconds for all attempts together.
         """
-        self._publishing += 1
-        self._idle.clear()
-        try:
-            return await self._surely(publication, patience)
-        finally:
-            self._publishing -= 1
-            if not self._publishing:
-                self._idle.set()
-
-    async def _surely(self, publication: Publication, patience: float) -> Answer:
         reason, attempt = "the broker did not answer in time", 0
         line, channel = self._line, None
         try:
@@ -205,7 +192,8 @@ class Publisher:
 
     async def close(self) -> None:
         """Close the connection once no message is in flight: one would open it again."""
-        await self._idle.wait()
+        while self._flying:
+            await next(iter(self._flying.values())).wait()
         await self._broker.close()
 
 
