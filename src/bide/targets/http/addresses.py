@@ -149,34 +149,19 @@ Lookup = Callable[[str], Awaitable[list[str]]]
 """Returns the addresses of a host."""
 
 
-class _Resolver:
-    """Looks up hosts in threads that nothing else of the process needs, each host once at a time.
+_threads = ThreadPoolExecutor(THREADS, "bide-lookup")
+_running: dict[str, Future[list[str]]] = {}
+"""The look-ups under way, by host.
 
-    The system's resolver holds a thread for as long as the name server of a host takes to answer.
-    Who chooses a host also chooses its name server, which may never answer. So a host occupies one
-    thread, however many requests to it wait, and never one of those in which the server does other
-    work.
-    """
-
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(THREADS, "bide-lookup")
-        self._running: dict[str, Future[list[str]]] = {}
-
-    async def addresses(self, host: str) -> list[str]:
-        running = self._running.get(host)
-        if running is None:
-            running = self._running[host] = self._threads.submit(_addresses, host)
-            running.add_done_callback(lambda _: self._running.pop(host, None))
-        # Others wait for it as well: one of them that gives up does not end it.
-        return await asyncio.shield(asyncio.wrap_future(running))
+The system's resolver holds a thread for as long as the name server of a host takes to answer. Who
+chooses a host also chooses its name server, which may never answer. So a host occupies one thread,
+however many requests to it wait, and never one of those in which the server does other work.
+"""
 
 
 def _addresses(host: str) -> list[str]:
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(info[4][0]) for info in found))
-
-
-_resolver = _Resolver()
 
 
 async def lookup(host: str) -> list[str]:
@@ -185,10 +170,14 @@ async def lookup(host: str) -> list[str]:
     Raises:
         OSError: it is not known.
     """
-    try:
+    with suppress(ValueError):
         return [str(ipaddress.ip_address(host))]
-    except ValueError:
-        return await _resolver.addresses(host)
+    running = _running.get(host)
+    if running is None:
+        running = _running[host] = _threads.submit(_addresses, host)
+        running.add_done_callback(lambda _: _running.pop(host, None))
+    # Others wait for it as well: one of them that gives up does not end it.
+    return await asyncio.shield(asyncio.wrap_future(running))
 
 
 async def first_to_answer(addresses: Sequence[str], connect: Callable[[str], Awaitable[T]]) -> T:
