@@ -74,7 +74,7 @@ class Stage:
     @asynccontextmanager
     async def intake(self, url: str | None = None) -> AsyncIterator[Intake]:
         """An intake that has begun to take messages."""
-        intake = Intake(parse(url or self.url()), StoreClient(self.lane, SYSTEM_CLOCK), limit=2_000)
+        intake = Intake(parse(url or self.url()), StoreClient(self.lane, SYSTEM_CLOCK))
         task = asyncio.create_task(intake.run())
         try:
             await until(lambda: task.done() or intake.taken.connected)

@@ -11,7 +11,7 @@ from aiormq.abc import DeliveredMessage
 from pamqp.header import ContentHeader
 
 from bide.model.errors import InvalidArgument
-from bide.model.limits import MAX_AMQP_HEADERS
+from bide.model.limits import MAX_AMQP_HEADERS, MAX_BODY
 from bide.model.message import Message
 from bide.targets.amqp import parse
 from bide.targets.rabbitmq.messages import GIVEN_ID, due_of, item_of, to_amqp
@@ -200,5 +200,5 @@ def test_a_message_without_a_usable_id_gets_one() -> None:
 
 
 def test_an_oversized_body_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="takes 11 bytes, the limit is 10"):
-        item_of(arrival(body=b"x" * 11), 10)
+    with pytest.raises(InvalidArgument, match="takes 1,048,577 bytes, the limit is 1,048,576"):
+        item_of(arrival(body=b"x" * (MAX_BODY + 1)))

@@ -11,7 +11,7 @@ from pamqp import encode
 
 from bide.model.commands import Ack, Bury, Cancel, Claim, Lease, Put
 from bide.model.errors import InvalidArgument, StoreFull
-from bide.model.limits import MAX_AMQP_BODY
+from bide.model.limits import MAX_AMQP_BODY, MAX_BODY
 from bide.model.replies import Claimed
 from bide.targets.rabbitmq import intake as intakes
 from bide.targets.rabbitmq.redelivery import RECORDS
@@ -179,7 +179,7 @@ def test_an_id_that_becomes_free_meanwhile_is_taken(stage: Stage) -> None:
     ("fields", "told"),
     [
         ({"headers": {"x-delay": "soon"}}, "x-delay='soon' must be milliseconds"),
-        ({"body": b"x" * 2_001}, "takes 2,001 bytes, the limit is 2,000"),
+        ({"body": b"x" * (MAX_BODY + 1)}, "takes 1,048,577 bytes, the limit is 1,048,576"),
     ],
 )
 def test_what_cannot_be_stored_is_a_dead_letter_with_the_reason(

@@ -18,8 +18,8 @@ def test_an_intake_begins_only_where_its_exchange_is(stage: Stage) -> None:
     async def story() -> None:
         intake = Intake(
             parse(stage.url().replace(stage.exchange, "nope")),
-            StoreClient(stage.lane, SYSTEM_CLOCK), limit=10,
-        )  # fmt: skip
+            StoreClient(stage.lane, SYSTEM_CLOCK),
+        )
         with pytest.raises(Refused, match="'nope' does not exist on"):
             await intake.declare()
         await intake.close()
@@ -36,7 +36,7 @@ def test_an_intake_begins_only_where_it_may_declare(stage: Stage, user: str, tol
         if user == "guest":
             await stage.channel.declare_queue(f"{stage.exchange}.delayed", durable=True)
         access = StoreClient(stage.lane, SYSTEM_CLOCK)
-        intake = Intake(parse(stage.url(user=user)), access, limit=10)
+        intake = Intake(parse(stage.url(user=user)), access)
         with pytest.raises(Refused, match=f"{told}.*needs the right to configure"):
             await intake.declare()
         await intake.close()

@@ -17,7 +17,6 @@ from bide.consuming.store_client import PAUSES, StoreClient
 from bide.model.commands import Command, Find, Put
 from bide.model.errors import BideError, InvalidArgument, StoreError
 from bide.model.identity import check_queue
-from bide.model.limits import MAX_BODY
 from bide.model.message import Item, Message
 from bide.model.replies import Found, Outcomes, Page, Reply
 from bide.targets.amqp import Address
@@ -103,16 +102,10 @@ class Intake:
         address: the broker, the target exchange, and the queue of the store; see `intakes`.
         access: the way to the store.
         queue_type: of the queues that it declares: "quorum" or "classic".
-        limit: how many bytes a body may have.
     """
 
     def __init__(
-        self,
-        address: Address,
-        access: StoreClient,
-        *,
-        queue_type: str = "quorum",
-        limit: int = MAX_BODY,
+        self, address: Address, access: StoreClient, *, queue_type: str = "quorum"
     ) -> None:
         self.address = address
         self.queue = check_queue(address.queue or address.exchange)
@@ -120,7 +113,6 @@ class Intake:
         self._access = access
         self._clock = access.clock
         self._type = queue_type
-        self._limit = limit
         self._broker = Broker(address, access.clock)
         self._dead = Publisher(address._replace(exchange=address.exchange + DEAD), access.clock)
         self._unacknowledged = Unacknowledged(self.queue)
@@ -250,7 +242,7 @@ class Intake:
             try:
                 if self._missing:
                     raise InvalidArgument(f"the exchange {self.address.exchange!r} does not exist")
-                item = item_of(message, self._limit)
+                item = item_of(message)
                 one = Arrived(message, item, digest_of(message, item))
                 is_again = message.redelivered and one.digest in recorded
                 (again if is_again else arrived).append(one)

@@ -210,22 +210,18 @@ REASON = "bide-reason"
 """The header of a dead letter that says why it is one."""
 
 
-def item_of(message: AbstractIncomingMessage, limit: int = MAX_BODY) -> Item:
+def item_of(message: AbstractIncomingMessage) -> Item:
     """Return a message as the store keeps it.
 
     Its id is its `message_id`; without one an id is made. A `message_id` that cannot be an id of
     the store stays in the header `GIVEN_ID`.
 
-    Args:
-        message: as it came.
-        limit: how many bytes its body may have.
-
     Raises:
         InvalidArgument: its delay is not valid, or it is too large.
     """
     at, delay = due_of(message.headers)
-    if len(message.body) > limit:
-        raise InvalidArgument(f"body takes {len(message.body):,} bytes, the limit is {limit:,}")
+    if len(message.body) > MAX_BODY:
+        raise InvalidArgument(f"body takes {len(message.body):,} bytes, the limit is {MAX_BODY:,}")
     headers = headers_of(message)
     id = message.message_id or new_id()
     item = Item(
