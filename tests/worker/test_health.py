@@ -116,10 +116,10 @@ def test_a_watchdog_wants_to_hear_twice_as_often_as_it_bites() -> None:
 
 def test_a_health_file_goes_when_something_is_wrong(tmp_path: Path) -> None:
     health = HealthFile(tmp_path / "well")
-    health.tell(None)
+    health.update(None)
     assert (tmp_path / "well").exists()
-    health.tell("trouble")
-    health.tell("trouble still")
+    health.update("trouble")
+    health.update("trouble still")
     assert not (tmp_path / "well").exists()
 
 
@@ -143,7 +143,7 @@ def test_a_process_that_is_not_heard_of_or_is_stuck_is_not_well() -> None:
         process.report = Report(ready=True, stuck=["q", "r"])
         told = "all places of q, r are taken by handlers that do not return"
         assert supervisor.trouble() == f"process 1: {told}"
-        process.heard -= 11
+        process.reported -= 11
         assert supervisor.trouble() == "the event loop of process 1 is blocked"
         supervisor.stop()
         await asyncio.wait([process.over])
@@ -159,7 +159,7 @@ def test_a_health_file_that_cannot_be_kept(
     (tmp_path / "folder").mkdir()
     health = HealthFile(tmp_path / "folder" / "well")
     (tmp_path / "folder").rmdir()
-    health.tell(None)
+    health.update(None)
     assert "the health file cannot be written" in caplog.text
 
 

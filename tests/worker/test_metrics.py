@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 import bide
 from bide.observing.tally import Tally
-from bide.worker.process.processes import Pipe, Report, listen
+from bide.worker.process.processes import Pipe, Report, receive
 from bide.worker.process.totals import Totals
 from tests.servers import free_port
 from tests.worker.processes import BOUND, children, log, wait_for, worker
@@ -120,14 +120,14 @@ async def heard(send: "list[Report]") -> list[Report]:
     """Return what comes out of a line at the other end."""
     ours, theirs = socket.socketpair()
     found: list[Report] = []
-    listening = asyncio.create_task(listen(ours, found.append))
+    receiving = asyncio.create_task(receive(ours, found.append))
     line = Pipe(theirs.detach(), lambda: None)
     await line.open()
     for report in send[:-1]:
-        line.tell(report)
+        line.send(report)
         await asyncio.sleep(0)
     await line.close(send[-1])
-    await listening
+    await receiving
     return found
 
 
@@ -144,11 +144,11 @@ def test_who_is_not_listened_to_waits_with_the_next_report() -> None:
         await line.open()
         many = {f"queue-{number}": Tally() for number in range(3_000)}
         for _ in range(50):
-            line.tell(Report(tallies=many))
+            line.send(Report(tallies=many))
         found: list[Report] = []
-        listening = asyncio.create_task(listen(ours, found.append))
+        receiving = asyncio.create_task(receive(ours, found.append))
         await line.close(Report(ready=True))
-        await listening
+        await receiving
         return len(found)
 
     assert asyncio.run(story()) < 50
@@ -162,7 +162,7 @@ def test_a_supervisor_that_dies_is_noticed() -> None:
         await line.open()
         ours.close()
         await asyncio.wait_for(cut.wait(), BOUND)
-        line.tell(Report())
+        line.send(Report())
         await line.close(Report())
 
     asyncio.run(story())

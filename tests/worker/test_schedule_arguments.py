@@ -46,7 +46,7 @@ def test_a_queue_is_taken_once() -> None:
     app = bide.App("memory://")
     app.schedule("reports", every="1h")(report)
     assert list(app.schedules) == list(app.queue_handlers) == ["reports"]
-    with pytest.raises(bide.InvalidArgument, match="a schedule needs a queue of its own"):
+    with pytest.raises(bide.InvalidArgument, match="a schedule needs its own queue"):
         app.schedule("reports", every="2h")(report)
     with pytest.raises(bide.InvalidArgument, match=r"handled by .*report already"):
         app.handler("reports")(report)

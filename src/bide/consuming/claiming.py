@@ -144,10 +144,10 @@ class Claimer(ABC):
                     self._limited = bool(reply.freed)
                     self.start(reply)
                 while reply.behind and not self.room()[0]:
-                    # The time that handlers run is used to put what is due into lines.
+                    # While handlers run, the store sorts its due messages.
                     command = self._claim_of(0)
                     reply = await self._store_client.patiently(Claimed, command, self)
-                    self.start(reply)  # it may tell of messages that died
+                    self.start(reply)  # it may name messages that died
 
     def recall(self) -> None:
         """End the waiting claim, and look again how many messages to claim."""
@@ -167,7 +167,7 @@ class Claimer(ABC):
             if task is not None and not task.cancelling():
                 return None
             if not claim.cancelled() and claim.exception() is None:
-                self.give_back(claim.result())  # it came with the cancellation
+                self.give_back(claim.result())  # the reply came with the cancellation
             raise
 
     def _claim_of(self, count: int) -> Claim:

@@ -90,7 +90,7 @@ class Consumer(Claimer):
     async def close(self) -> None:
         """End the tasks and threads, and log the last summary. Settles nothing: see `stop`."""
         await cancel([self.claims, *self.chores] if self.chores else [])
-        self._summary.tell(self.current(), self._clock.monotonic())
+        self._summary.log(self.current(), self._clock.monotonic())
         if self._timer is not None:
             self._timer.cancel()
         self._run.close()
@@ -108,7 +108,7 @@ class Consumer(Claimer):
         """Settle messages in batches: all that ended since the last batch."""
         while True:
             for pairs, outcomes in await self._settling.settle_all():
-                self._tell(pairs, outcomes)
+                self._settled(pairs, outcomes)
             self._changed.set()
 
     async def beat(self) -> None:
@@ -126,7 +126,7 @@ class Consumer(Claimer):
             )
             try:
                 reply = await self._store_client.once(Outcomes, command)
-            except StoreError:  # `StoreClient` has said so
+            except StoreError:  # `StoreClient` has logged it
                 pause = min(beat, AGAIN)
                 continue
             for one, outcome in zip(due, reply.outcomes, strict=True):
@@ -181,7 +181,7 @@ class Consumer(Claimer):
         while True:
             await sleep(self._clock, delivery_log.SUMMARY)
             await self.late_causes.find()
-            self._summary.tell(self.current(), self._clock.monotonic())
+            self._summary.log(self.current(), self._clock.monotonic())
 
     # Leaving.
 
@@ -261,7 +261,7 @@ class Consumer(Claimer):
         if not is_suspect(one.message):
             return True
         if self._crash_isolation.admit(one):
-            delivery_log.tell(
+            delivery_log.log(
                 logging.WARNING, one, "suspect", "its lease has expired too often; it may be what "
                 "kills its process, and runs without others like it",
             )  # fmt: skip
@@ -286,7 +286,7 @@ class Consumer(Claimer):
             one.timers += (self._clock.call_later(self._loop, handler.timeout, late),)
         if handler.warn_after is not None:
             warn = partial(
-                delivery_log.tell, logging.WARNING, one, "running",
+                delivery_log.log, logging.WARNING, one, "running",
                 "%s has run for %s, and goes on",
                 handler.name, format_duration(handler.warn_after * 1000),
             )  # fmt: skip
@@ -328,7 +328,7 @@ class Consumer(Claimer):
         if one.gone:
             how = one.handler.name, "well" if error is None else type(error).__name__
             text = "%s has ended (%s), which no longer counts"
-            delivery_log.tell(logging.INFO, one, "late", text, *how)
+            delivery_log.log(logging.INFO, one, "late", text, *how)
         else:
             verdict = settling.ACK if error is None else self.judge(one, error)
             self._settling.add(one, verdict)
@@ -354,10 +354,10 @@ class Consumer(Claimer):
         verdict = settling.judge_delivery(one, asyncio.CancelledError(), self._chance())
         self._settling.add(one, verdict)
         one.lose()
-        what, fix = "keeps its thread", "Let it look at delivery.lost, or make it async"
+        what, fix = "keeps its thread", "Let it check delivery.lost, or make it async"
         if handler.is_async:
             what, fix = "swallows its cancellation", "Let it raise asyncio.CancelledError again"
-        delivery_log.tell(
+        delivery_log.log(
             logging.ERROR, one, "timeout",
             "%s goes on past its timeout and %s; %d of %d places are taken like that. %s",
             handler.name, what, sum(other.overran for other in self.running),
@@ -368,7 +368,7 @@ class Consumer(Claimer):
         now = self._clock.monotonic()
         for one in lost:
             one.took = now - one.began
-            delivery_log.tell(
+            delivery_log.log(
                 logging.WARNING, one, "lost", "the lease was lost while %s ran: %s",
                 one.handler.name, why,
             )  # fmt: skip
@@ -379,11 +379,11 @@ class Consumer(Claimer):
     def _held(self) -> list[Handling]:
         return [one for one in self.running if not one.gone]
 
-    def _tell(self, pairs: Pairs, outcomes: list[Outcome]) -> None:
+    def _settled(self, pairs: Pairs, outcomes: list[Outcome]) -> None:
         self._crash_isolation.settled(one for one, _ in pairs)
         for (one, verdict), outcome in zip(pairs, outcomes, strict=True):
             one.outcome = settling.result(verdict, outcome)
         for how, count in Counter([one.outcome for one, _ in pairs]).items():
             self.tally.ended(how, count)
         self.late_causes.add_to(self.tally)
-        delivery_log.settled(pairs, outcomes)
+        delivery_log.log_settled(pairs, outcomes)

@@ -21,7 +21,7 @@ QUIET = frozenset({"acked", "discarded", "released"})
 _log = logging.getLogger("bide.worker.delivery")
 
 
-def settled(pairs: Sequence[tuple[Handling, "Verdict"]], outcomes: Sequence[Outcome]) -> None:
+def log_settled(pairs: Sequence[tuple[Handling, "Verdict"]], outcomes: Sequence[Outcome]) -> None:
     """Log the outcomes of messages after the store confirmed them."""
     detailed = _log.isEnabledFor(logging.DEBUG)
     for (one, verdict), outcome in zip(pairs, outcomes, strict=True):
@@ -55,7 +55,7 @@ class Summary:
         self._since = now
         self._outcomes: dict[str, int] = {}
 
-    def tell(self, tally: Tally, now: float) -> None:
+    def log(self, tally: Tally, now: float) -> None:
         """Log what was done since the last summary."""
         known, seconds = self._outcomes, now - self._since
         self._outcomes, self._since = dict(tally.outcomes), now
@@ -70,7 +70,7 @@ class Summary:
         )  # fmt: skip
 
 
-def tell(
+def log(
     level: int, one: Handling, outcome: str, text: str, *arguments: object, **more: Any
 ) -> None:
     """Log something about one delivery; `text` follows its id, queue and attempt.

@@ -40,9 +40,9 @@ class Handling(Delivery):
         self.state = state
         """The `App.state` of this worker."""
         self.asked = 0.0
-        """When the claim was asked for that brought it, by the monotonic clock."""
+        """When its claim was sent, by the monotonic clock."""
         self.arrived = 0.0
-        """When the claim brought it, by the monotonic clock."""
+        """When its claim was answered, by the monotonic clock."""
         self.began = 0.0
         """When its handler was started, by the monotonic clock."""
         self.took = 0.0
@@ -50,7 +50,7 @@ class Handling(Delivery):
         self.expires = 0.0
         """When the lease ends as far as the worker knows, by the monotonic clock."""
         self.freed = 0
-        """When the limits of its queue last let it go, in Unix milliseconds; 0: none held it."""
+        """When a limit of its queue last released it, in Unix milliseconds; 0: no limit held it."""
         self.returned: Any = None
         """What its handler has returned."""
         self.result: bytes | None = None

@@ -27,7 +27,7 @@ class Waited(NamedTuple):
     began: float
     """When the handler was started."""
     freed: float = 0
-    """When the limits of the queue last let it go; 0: none is known to have held it."""
+    """When a limit of the queue last released it; 0: no limit is known to have held it."""
 
 
 def causes_of(
@@ -86,7 +86,7 @@ def _waited(one: Handling) -> Waited:
 
 
 PROMPT = 0.05
-"""Seconds of lateness that are the timer's without a closer look."""
+"""Lateness up to so many seconds has the cause `timer`; the other causes are not looked for."""
 
 MOST = 10_000
 """How many of them are gathered at most."""
@@ -139,12 +139,15 @@ class LateCauses:
 
     async def _read_pauses(self) -> None:
         try:
-            told = expect(Explained, await self._store_client.lane.acall(Explain(self._queue)))
+            explained = expect(Explained, await self._store_client.lane.acall(Explain(self._queue)))
         except StoreError:  # a token may not read, or the store is away: as it was last known
             return
         self._pauses = [
-            (0 if one.since is None else one.since, told.now if one.until is None else one.until)
-            for one in told.pauses
+            (
+                0 if one.since is None else one.since,
+                explained.now if one.until is None else one.until,
+            )
+            for one in explained.pauses
         ]
 
     def _find(self) -> None:

@@ -60,8 +60,8 @@ class QueueHandlers:
         """Return the retry of a message without a handler: a newer process may know its job."""
         job = (message.headers or {}).get(JOB)
         known = ", ".join(str(name) for name in self.handlers)
-        said = f"is of the job {job!r}" if job else f"has no header {JOB!r}"
-        return Retry(reason=f"the message {said}; this worker knows the jobs {known}")
+        what = f"is of the job {job!r}" if job else f"has no header {JOB!r}"
+        return Retry(reason=f"the message {what}; this worker knows the jobs {known}")
 
 
 def chained(

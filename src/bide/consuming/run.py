@@ -47,7 +47,7 @@ class Threads:
         self._waiting: deque[tuple[Handling, Context, Ended]] = deque()
         self._results: deque[tuple[Ended, Handling, BaseException | None] | None] = deque()
         self._called = 0
-        self._growing = self._told = self._closed = False
+        self._growing = self._reporting = self._closed = False
 
     def call(self, one: Handling, context: Context, ended: Ended) -> None:
         """Call the handler of a delivery in a thread and a context; then call `ended`."""
@@ -102,22 +102,22 @@ class Threads:
     def _report(self, result: tuple[Ended, Handling, BaseException | None] | None) -> None:
         """Report the end of a call, or with `None` that of a job."""
         self._results.append(result)
-        if not self._told:
-            self._told = True
+        if not self._reporting:
+            self._reporting = True
             try:
                 self._loop.call_soon_threadsafe(self._collect)
             except RuntimeError:  # the loop is closed: the worker has ended without this thread
                 return
 
     def _collect(self) -> None:
-        self._told = False  # first: calls that end from now on report again
+        self._reporting = False  # first: calls that end from now on report again
         while self._results:
             if (result := self._results.popleft()) is None:
                 self._jobs -= 1
             else:
                 ended, one, error = result
                 ended(one, error)
-        if not self._closed:  # calls may have come after the last look of a job that ended
+        if not self._closed:  # calls may have come after a job that ended checked for them
             self._use_threads()
 
 
@@ -133,19 +133,19 @@ INTEGRATIONS: list[Middleware] = []
 
 def traced(around: Sequence[Middleware]) -> tuple[Middleware, ...]:
     """Return the middleware with integrations around it, and a span if spans are collected."""
-    made = tracer()
-    spans = () if made is None else (_middleware(made),)
+    found = tracer()
+    spans = () if found is None else (_middleware(found),)
     return (*spans, *INTEGRATIONS, *around)
 
 
-def _middleware(made: "Tracer") -> Middleware:
+def _middleware(tracer: "Tracer") -> Middleware:
     async def trace(one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
-        with handling(made, one.message, one.lateness) as span:
+        with handling(tracer, one.message, one.lateness) as span:
             span.set_attribute("code.function.name", one.handler.name)
             try:
                 await go_on()
             except BaseException as error:
-                _tell(span, one, error)
+                _record(span, one, error)
                 raise
             if one.overran:  # a plain handler, which was not interrupted
                 _failed(span, "TimeoutError")
@@ -153,7 +153,7 @@ def _middleware(made: "Tracer") -> Middleware:
     return trace
 
 
-def _tell(span: "Span", one: Handling, error: BaseException) -> None:
+def _record(span: "Span", one: Handling, error: BaseException) -> None:
     """Record in the span what the handler raised; an outcome that it chose is not an error."""
     match error:
         case Discard() | Unwanted() if not one.overran:

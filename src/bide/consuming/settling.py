@@ -104,12 +104,12 @@ def judge_delivery(one: Handling, error: BaseException, chance: float) -> Verdic
         error = overtime(one.handler) if one.timed_out else error
     elif not isinstance(error, Exception):
         text = "%s raised %s; the worker goes on, and the attempt has failed"
-        delivery_log.tell(logging.ERROR, one, "failed", text, name, kind)
+        delivery_log.log(logging.ERROR, one, "failed", text, name, kind)
     try:
         return judge(one.message, error, retry, chance)
     except Exception as mistake:  # noqa: BLE001  (code of a user's exception)
         text = "%s raised a %s whose own code failed"
-        delivery_log.tell(logging.ERROR, one, "failed", text, name, kind, exc_info=mistake)
+        delivery_log.log(logging.ERROR, one, "failed", text, name, kind, exc_info=mistake)
         reason = f"{kind} was raised, and its own code failed: {type(mistake).__name__}: "
         failed = signals.Retry((reason + text_of(mistake))[:REASON_LENGTH])
         return judge(one.message, failed, retry, 0.5)
@@ -227,7 +227,7 @@ def _encode_result(one: Handling) -> None:
     try:
         one.result = encode_result(one.returned)
     except Exception as error:  # noqa: BLE001  (code of a user's class, such as a property)
-        delivery_log.tell(
+        delivery_log.log(
             logging.ERROR, one, "result", "%s returned what cannot be kept as its result: %s",
             one.handler.name, text_of(error) or type(error).__name__,
         )  # fmt: skip

@@ -231,14 +231,14 @@ def _ready(line: Pipe, report: Report) -> None:
     gc.freeze()
     gc.set_threshold(ALLOCATIONS, 20, 50)
     report.ready = True
-    line.tell(report)
+    line.send(report)
 
 
 async def _beat(line: Pipe, report: Report, service: Service) -> None:
     while True:
         service.shared.stats.post(service.stats)
         await asyncio.sleep(BEAT)
-        line.tell(report)
+        line.send(report)
 
 
 if __name__ == "__main__":

@@ -125,8 +125,8 @@ class ManualConsumer(Consumer):
         self._raised[one] = error
         super()._ended(one, error)
 
-    def _tell(self, pairs: Pairs, outcomes: list[Outcome]) -> None:
-        super()._tell(pairs, outcomes)
+    def _settled(self, pairs: Pairs, outcomes: list[Outcome]) -> None:
+        super()._settled(pairs, outcomes)
         for (one, verdict), outcome in zip(pairs, outcomes, strict=True):
             error = self._raised.pop(one, None)
             if one.timed_out:

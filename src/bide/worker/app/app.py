@@ -273,7 +273,7 @@ class App(Periodic):
         Example:
             >>> app = App("memory://")
             >>> @app.middleware
-            ... async def tell(delivery, go_on):
+            ... async def log(delivery, go_on):
             ...     print("begin", delivery.id)
             ...     await go_on()
         """

@@ -139,7 +139,7 @@ class Periodic:
 
         It takes the `bide.Tick`, the delivery, both, or nothing; plain or async. One worker runs
         each tick: a tick is a message in a queue of the schedule, whose id is its time. A tick puts
-        the next one before it runs, so the schedule goes on after any failure. If the function
+        the next one before it runs, so the schedule continues after any failure. If the function
         raises, the tick is retried as `retry` says, or becomes a dead letter.
 
         Args:
@@ -177,7 +177,7 @@ class Periodic:
                 function, timeout, retry, signatures=TAKEN, optional=True,
                 decode=attrgetter("given"),
             )  # fmt: skip
-            self._check_free(check_queue(queue), "a schedule needs a queue of its own")
+            self._check_free(check_queue(queue), "a schedule needs its own queue")
             schedule = Schedule(queue, handler.name, rule, policy, late, handler.retry.attempts)
             self._queue_handlers[queue] = QueueHandlers(
                 queue, lease_of(lease), 1, {None: handler}, partial(ScheduleTicks, schedule)

@@ -285,7 +285,7 @@ class SourceWindows(Links):
             await self._hurry(alive)
             return
         dead = await self.in_state("dead")
-        if dead:  # a source never ends: a window that a user has buried goes on as well
+        if dead:  # a source never ends: a window that a user has buried is revived
             await self.store_client.patiently(Outcomes, Revive(self.queue, [dead[-1].id]))
             return
         now = await self.now()

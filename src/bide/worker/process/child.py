@@ -60,7 +60,7 @@ class Orders(msgspec.Struct, frozen=True):
 
 
 def main(text: str) -> int:
-    """Do as ordered; return the exit code."""
+    """Run the app as the orders say; return the exit code."""
     orders = msgspec.json.decode(text, type=Orders)
     configure(as_json=orders.log_json, level=orders.log_level)
     report = Report()
@@ -121,7 +121,7 @@ async def _work(app: App, orders: Orders, report: Report) -> None:
 
     def ready() -> None:
         report.ready = True
-        pipe.tell(report)
+        pipe.send(report)
 
     def stop(*, hurry: bool = False) -> None:
         if report.ready:
@@ -135,8 +135,8 @@ async def _work(app: App, orders: Orders, report: Report) -> None:
 
     runner = Runner(app, orders.queues, grace=orders.grace, ready=ready, supervised=True)
     pipe = Pipe(orders.pipe, orphaned)
-    # A signal of its own: systemd sends SIGTERM to the supervisor and to each process, which then
-    # gets it from both.
+    # SIGTERM may come twice: systemd sends it to the supervisor and to each process. So the second
+    # request of the supervisor is SIGINT.
     loop.add_signal_handler(signal.SIGTERM, stop)
     loop.add_signal_handler(signal.SIGINT, partial(stop, hurry=True))
     _leave_signals_on_fork()
@@ -185,13 +185,13 @@ async def _forwards(app: App) -> None:
 
 
 async def _again_and_again(app: App, run: Callable[[Lane], Awaitable[None]], failed: str) -> None:
-    """Run something on the store beside the handlers, which go on when it fails."""
+    """Run something on the store beside the handlers; repeat it when it fails."""
     lane = open_lane(app._url, app.clock)
     try:
         while True:
             try:
                 await run(lane)
-            except Exception:  # noqa: BLE001  (it is logged, and handlers go on)
+            except Exception:  # noqa: BLE001  (it is logged, and handlers continue)
                 _log.exception(failed)
             await sleep(app.clock, AGAIN)
     finally:
@@ -234,7 +234,7 @@ async def _beat(pipe: Pipe, report: Report, runner: Runner) -> None:
         await asyncio.sleep(BEAT)
         report.tallies = runner.tallies()
         report.stuck = runner.stuck()
-        pipe.tell(report)
+        pipe.send(report)
 
 
 if __name__ == "__main__":

@@ -29,14 +29,14 @@ class HealthFile:
             raise InvalidArgument(f"there is no folder {path.absolute().parent} for {path.name}")
         self._path = path
 
-    def tell(self, trouble: str | None) -> None:
+    def update(self, trouble: str | None) -> None:
         """Touch the file, or remove it if something is wrong."""
         try:
             if trouble is None:
                 self._path.touch()
             else:
                 self._path.unlink(missing_ok=True)
-        except OSError as error:  # a probe notices by its age; the work goes on
+        except OSError as error:  # a probe sees its age; work continues
             _log.error("the health file cannot be written: %s", error)
 
 

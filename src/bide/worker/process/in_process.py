@@ -1,4 +1,4 @@
-"""A worker inside a program with an event loop of its own, such as a web application."""
+"""A worker inside a program that has its own event loop, such as a web application."""
 
 import asyncio
 import itertools
@@ -23,15 +23,14 @@ AGAIN = Backoff(first="1s", factor=2, ceiling="30s", jitter=0.2)
 _log = logging.getLogger("bide.worker")
 
 _numbers = itertools.count(1)
-"""Number the workers of this process: each needs a name of its own."""
+"""Number the workers of this process: each needs a unique name."""
 
 
 class InProcessWorker:
     """What `App.running` returns: runs the handlers during an `async with` block.
 
     A worker that fails is logged and begins again, as `bide worker` would replace its process. In a
-    test whose queues lead to a store of its own (`bide_store`) it claims nothing: there
-    `bide_worker` runs handlers.
+    test that uses `bide_store` it claims nothing: there `bide_worker` runs handlers.
 
     Args:
         app: what to run.

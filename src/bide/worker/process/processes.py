@@ -62,7 +62,7 @@ class Pipe:
         reader, self._writer = await asyncio.open_connection(sock=self._socket)
         self._waiting = asyncio.create_task(self._wait(reader))
 
-    def tell(self, report: Report) -> None:
+    def send(self, report: Report) -> None:
         """Send a report, unless the last one is still in the buffer: the next has all figures."""
         writer = self._writer
         if not writer.is_closing() and not writer.transport.get_write_buffer_size():
@@ -71,7 +71,7 @@ class Pipe:
     async def close(self, last: Report) -> None:
         """Send the last report, and close the socket."""
         self._waiting.cancel()
-        self.tell(last)
+        self.send(last)
         self._writer.close()
         with suppress(OSError):  # it has died; `cut` was called
             await self._writer.wait_closed()
@@ -83,16 +83,16 @@ class Pipe:
         self._cut()
 
 
-async def listen(pipe: socket.socket, heard: Callable[[Report], None]) -> None:
+async def receive(pipe: socket.socket, on_report: Callable[[Report], None]) -> None:
     """Receive the reports of a process until it ends. Runs in the supervisor."""
     reader, writer = await asyncio.open_connection(sock=pipe, limit=LONGEST)
     with closing(writer), suppress(ConnectionResetError):  # it was killed
-        while said := await reader.readline():
-            if said.endswith(b"\n"):  # else it was killed while it wrote
-                heard(_decode(said))
+        while line := await reader.readline():
+            if line.endswith(b"\n"):  # else it was killed while it wrote
+                on_report(_decode(line))
 
 
-LAST_WORD = 1.0
+LAST_REPORT = 1.0
 """Seconds to receive the last report of an ended process; its children may hold the socket open."""
 
 _log = logging.getLogger("bide.worker")
@@ -108,7 +108,7 @@ class Process:
         number: of its place, for the log.
         command_of: returns its command line.
         pass_fds: descriptors that it inherits.
-        heard: called with each of its reports.
+        on_report: called with each of its reports.
     """
 
     def __init__(
@@ -116,17 +116,17 @@ class Process:
         number: int,
         command_of: CommandOf,
         pass_fds: Sequence[int],
-        heard: Callable[["Process", Report], None],
+        on_report: Callable[["Process", Report], None],
     ) -> None:
         self.number = number
         self.report = Report()
         """Its last report."""
         self.began = time.monotonic()
-        self.heard = self.began
+        self.reported = self.began
         """When that report came, by `time.monotonic`."""
         self.end_requests = 0
         """How many times it was asked to end."""
-        self._tell = heard
+        self._on_report = on_report
         self.known = asyncio.Event()
         """Set when it is ready, or has ended."""
         self._child: asyncio.subprocess.Process | None = None
@@ -165,7 +165,7 @@ class Process:
             with theirs:
                 self._child = child = await asyncio.create_subprocess_exec(
                     *command_of(theirs.fileno()), pass_fds=(*pass_fds, theirs.fileno()),
-                    process_group=0,  # so that Ctrl-C comes to the supervisor alone
+                    process_group=0,  # so that only the supervisor gets Ctrl-C
                 )  # fmt: skip
         except OSError as error:  # no memory for another process, no descriptor left
             ours.close()
@@ -175,22 +175,22 @@ class Process:
         if self.end_requests:
             with suppress(ProcessLookupError):  # it has ended by itself
                 child.terminate()
-        listening = asyncio.create_task(listen(ours, self._hear))
+        receiving = asyncio.create_task(receive(ours, self._receive))
         try:
             code = await child.wait()
-            await asyncio.wait([listening], timeout=LAST_WORD)
+            await asyncio.wait([receiving], timeout=LAST_REPORT)
             return code
         finally:
-            listening.cancel()
+            receiving.cancel()
             self.report.ready = False
             self.known.set()
 
-    def _hear(self, report: Report) -> None:
-        self.heard = time.monotonic()
+    def _receive(self, report: Report) -> None:
+        self.reported = time.monotonic()
         self.report = report
         if report.ready:
             self.known.set()
-        self._tell(self, report)
+        self._on_report(self, report)
 
     def _kill(self) -> None:
         child = self._child
@@ -257,7 +257,7 @@ class Slot:
             hurry: the one before must end at once.
 
         Returns:
-            Whether the new process works; if not, the one before goes on.
+            Whether the new process works; if not, the one before continues.
         """
         fresh = self._start(self.number)
         if not await self.until_ready(fresh, given_up):

@@ -115,7 +115,7 @@ class Supervisor:
         self._reload = asyncio.Event()
         self._processes: list[Process] = []
         self._begun = asyncio.Event()  # set once any process was ready
-        self._told_ready = False
+        self._notified_ready = False
 
     async def run(self) -> int:
         """Keep the processes alive until `stop`; return the exit code.
@@ -152,7 +152,7 @@ class Supervisor:
                 await asyncio.to_thread(self.metrics.close)
             self.totals.close()
             if self._file is not None:
-                self._file.tell("it has ended")
+                self._file.update("it has ended")
         return self._code
 
     def stop(self) -> None:
@@ -185,7 +185,7 @@ class Supervisor:
             process = slot.process
             if process is None or not process.ready:
                 return f"process {slot.number} is not ready"
-            if now - process.heard > SILENT:
+            if now - process.reported > SILENT:
                 return f"the event loop of process {slot.number} is blocked"
             if process.report.stuck:
                 return f"process {slot.number}: {_stuck(process)}"
@@ -220,7 +220,7 @@ class Supervisor:
                     await self._nudge.wait()
 
     def _start(self, number: int) -> Process:
-        process = Process(number, self._command_of, self._pass_fds, self._heard)
+        process = Process(number, self._command_of, self._pass_fds, self._on_report)
         self._processes.append(process)
         process.over.add_done_callback(lambda _: self._ended(process))
         if self._stopping:
@@ -231,7 +231,7 @@ class Supervisor:
         self._processes.remove(process)
         self.totals.ended(process)
 
-    def _heard(self, process: Process, report: Report) -> None:
+    def _on_report(self, process: Process, report: Report) -> None:
         self.totals.report(process, report.store, report.tallies)
         if report.ready:
             self._begun.set()
@@ -254,7 +254,7 @@ class Supervisor:
                 _log.info("reloading")
                 notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
                 await self._roll()
-                self._told_ready = False
+                self._notified_ready = False
             for slot in self.slots:
                 await self._relieve(slot)
 
@@ -313,12 +313,12 @@ class Supervisor:
         while True:
             trouble = self.trouble()
             if self._file is not None:
-                self._file.tell(trouble)
+                self._file.update(trouble)
             self.totals.ready = sum(slot.ready for slot in self.slots)
-            if not self._told_ready and self.totals.ready == len(self.slots):
-                self._told_ready = True
+            if not self._notified_ready and self.totals.ready == len(self.slots):
+                self._notified_ready = True
                 notify(f"READY=1\nSTATUS=processes at work: {len(self.slots)}")
-            if watchdog is not None and (trouble is None or not self._told_ready):
+            if watchdog is not None and (trouble is None or not self._notified_ready):
                 notify("WATCHDOG=1")
             await asyncio.sleep(pause)
 
