@@ -15,8 +15,11 @@ from tests.lane.commands import PATIENCE, eventually, gathered, put, sizes, spaw
 
 
 @pytest.fixture
-def narrow(engine: FlakyEngine, clock: FakeClock) -> Iterator[Lane]:
-    lane = Lane(lambda: engine, clock, inbox=2)
+def narrow(
+    engine: FlakyEngine, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Lane]:
+    monkeypatch.setattr(inbox, "LIMIT", 2)
+    lane = Lane(lambda: engine, clock)
     yield lane
     lane.close()
 

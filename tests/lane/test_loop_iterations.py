@@ -133,7 +133,7 @@ def test_who_was_interrupted_while_handing_in_makes_no_loop_deaf() -> None:
             return super().call_soon(*arguments, **options)
 
     notified: list[int] = []
-    inbox = Inbox(threading.RLock(), 10, lambda: notified.append(1))
+    inbox = Inbox(threading.RLock(), lambda: notified.append(1))
     loop = Loop()
     request = AsyncRequest(Count("q"), loop=loop, future=loop.create_future())
     with pytest.raises(KeyboardInterrupt):

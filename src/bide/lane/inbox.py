@@ -16,6 +16,10 @@ MAX_WEIGHT = 20_000
 """The maximum number of commands, and of messages, in one batch."""
 
 
+LIMIT = 10_000
+"""The maximum number of waiting commands; further callers wait."""
+
+
 def is_empty(reply: Reply) -> bool:
     """Tell whether to wait after a reply: it has no message, or one that has not ended."""
     if isinstance(reply, Claimed):
@@ -161,12 +165,10 @@ class Inbox:
 
     Args:
         guard: the lane's lock.
-        limit: how many commands may wait before callers wait.
         notify: wakes the lane's thread.
     """
 
-    def __init__(self, guard: threading.RLock, limit: int, notify: Callable[[], object]) -> None:
-        self._limit = limit
+    def __init__(self, guard: threading.RLock, notify: Callable[[], object]) -> None:
         self._notify = notify
         self.requests: deque[Request] = deque()
         self._guard = guard
@@ -180,7 +182,7 @@ class Inbox:
     @property
     def full(self) -> bool:
         """Whether a caller must wait before it submits a command."""
-        return len(self.requests) >= self._limit
+        return len(self.requests) >= LIMIT
 
     def add(self, request: Request) -> None:
         """Add a command without regard to the limit, and wake the lane's thread.
@@ -232,7 +234,7 @@ class Inbox:
     def wake_callers(self, *, all_of_them: bool = False) -> None:
         """Wake waiting callers: all threads, and as many tasks as there is space for."""
         self.space.notify_all()
-        room = len(self._tasks) if all_of_them else self._limit - len(self.requests)
+        room = len(self._tasks) if all_of_them else LIMIT - len(self.requests)
         while self._tasks and room > 0:
             loop, waiting = self._tasks.popleft()
             if not waiting.done() and call_on(loop, _grant, waiting):

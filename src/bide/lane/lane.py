@@ -26,9 +26,6 @@ from bide.model.replies import Claimed, Reply
 
 _log = logging.getLogger("bide.lane")
 
-LIMIT = 10_000
-"""The maximum number of waiting commands; further callers wait."""
-
 WAITED = "the queue was closed while this claim was waiting"
 
 
@@ -38,18 +35,13 @@ class Lane(Executor):
     Args:
         open_engine: opens the store; called at the first command, and again after a fork.
         clock: measures waits. The store's clock decides what is due, except in tests.
-        inbox: how many commands may wait for their turn.
+        reads: whether it executes only reads.
     """
 
     def __init__(
-        self,
-        open_engine: Callable[[], Engine],
-        clock: Clock = SYSTEM_CLOCK,
-        *,
-        inbox: int = LIMIT,
-        reads: bool = False,
+        self, open_engine: Callable[[], Engine], clock: Clock = SYSTEM_CLOCK, *, reads: bool = False
     ) -> None:
-        self._limit, self._only_reads = inbox, reads
+        self._only_reads = reads
         self.users = 0  # see `bide.lane.shared`
         self._closing = self._ended = False
         self._released: weakref.WeakSet[object] = weakref.WeakSet()
@@ -62,7 +54,7 @@ class Lane(Executor):
         self._reads_lock = threading.Lock()
         # Entered by `guard`, and all notified: an interrupt breaks its `__enter__` and `notify`.
         self._changed = threading.Condition(guard)
-        self._inbox = Inbox(guard, self._limit, self._changed.notify_all)
+        self._inbox = Inbox(guard, self._changed.notify_all)
         self._waiting = WaitingClaims()
         self._thread: threading.Thread | None = None
         self._wakeups: Wakeups | None = None
@@ -257,7 +249,7 @@ class Lane(Executor):
         engine = self._engine or self.open()
         if (reader := engine.reader()) is None:
             return None
-        reads = Lane(lambda: engine.reader() or engine, self._clock, inbox=self._limit, reads=True)
+        reads = Lane(lambda: engine.reader() or engine, self._clock, reads=True)
         reads._engine = reader  # closing the lane closes it
         return reads
 
