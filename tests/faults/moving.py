@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import bide
-from bide.queue.move import Mover
+from bide.queue.move import Mover, steps
 from tests.faults.journal import Journal
 
 __all__ = ["keep_moving", "produce", "serve"]
@@ -13,8 +13,9 @@ __all__ = ["keep_moving", "produce", "serve"]
 
 def keep_moving(old: str, new: str, lease: float, folder: Path) -> None:
     """Move for ever."""
+    steps.LEASE = lease
     with bide.Queue("orders", old) as source, bide.Queue("orders", new) as target:
-        mover = Mover(source, target, batch=50, lease=lease)
+        mover = Mover(source, target, batch=50)
         while True:
             mover.run()
 

@@ -11,7 +11,7 @@ from bide.model.limits import MAX_PAGE, check_whole
 from bide.model.message import Message
 from bide.model.replies import Counts
 from bide.model.times import LIMITS
-from bide.queue.move.steps import LEASE, Carried, Ledger, Steps, is_marked, onto_itself
+from bide.queue.move.steps import Carried, Ledger, Steps, is_marked, onto_itself
 from bide.queue.sync import Queue, check_blocking
 
 BATCH = 500
@@ -115,7 +115,6 @@ class Mover:
         batch: how many messages are in transit at a time.
         progress: called after each batch with its number of messages; what it raises ends the move
             between two batches.
-        lease: of the ledger, in seconds.
     """
 
     def __init__(
@@ -125,7 +124,6 @@ class Mover:
         *,
         batch: int = BATCH,
         progress: Progress = lambda count: None,
-        lease: float = LEASE,
     ) -> None:
         check_whole(batch, "batch", 1, MAX_PAGE)
         check_blocking("move takes two", source, target)
@@ -135,13 +133,12 @@ class Mover:
         self._target = target
         self._batch = batch
         self._progress = progress
-        self._lease = lease
         self._seen: object = None
         self.moved = Moved(source.name)
 
     def run(self) -> Moved:
         """Move the messages that no worker holds; can be called again."""
-        ledger = Ledger(self._source, self._target, self._lease)
+        ledger = Ledger(self._source, self._target)
         try:
             with self._held(ledger):
                 self._settings()

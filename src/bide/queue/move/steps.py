@@ -69,12 +69,10 @@ class Ledger:
     Args:
         source: the queue to move.
         target: where it goes.
-        lease: seconds, see `LEASE`.
     """
 
-    def __init__(self, source: Queue, target: Queue, lease: float = LEASE) -> None:
+    def __init__(self, source: Queue, target: Queue) -> None:
         self._clock = source._clock
-        self._lease = lease
         self._from = _beside(source)
         self._to = _beside(target)
         self._mine: dict[str, str] = {
@@ -109,10 +107,10 @@ class Ledger:
             InvalidArgument: the queue is to be moved onto itself.
         """
         mine = self._mine
-        patience = self._clock.monotonic() + self._lease + 2
+        patience = self._clock.monotonic() + LEASE + 2
         while True:
             self._from.put(mine, id=_ID, attempts=MAX_ATTEMPTS)
-            found = self._from.claim(1, wait=min(0.5, self._lease), lease=self._lease)
+            found = self._from.claim(1, wait=0.5, lease=LEASE)
             if not found:
                 if self._clock.monotonic() > patience:
                     raise AlreadyMoving(self._who())
@@ -151,10 +149,10 @@ class Ledger:
             AlreadyMoving: it lapsed, and another mover may have taken over.
         """
         now = self._clock.monotonic()
-        if self._delivery is None or now - self._held_since < self._lease / 5:
+        if self._delivery is None or now - self._held_since < LEASE / 5:
             return
         try:
-            self._delivery.extend(self._lease)
+            self._delivery.extend(LEASE)
         except LeaseLost as error:
             raise AlreadyMoving(
                 "this move made no progress for too long, and another may have taken over; "
