@@ -29,12 +29,7 @@ def check_queue(name: str) -> str:
     Raises:
         InvalidArgument: it is not valid.
     """
-    if not isinstance(name, str) or not _QUEUE.fullmatch(name):
-        raise InvalidArgument(
-            f"queue={_shown(name)} is not a valid name of a queue: 1 to 128 of A-Z a-z 0-9 _ . : "
-            "-, beginning with a letter or digit"
-        )
-    return name
+    return _match("queue", name)
 
 
 def check_namespace(name: str) -> str:
@@ -43,10 +38,14 @@ def check_namespace(name: str) -> str:
     Raises:
         InvalidArgument: it is not valid.
     """
-    if "/" in name or not _QUEUE.fullmatch(name):
+    return _match("namespace", name, "/" not in name)
+
+
+def _match(what: str, name: str, valid: bool = True) -> str:
+    if not valid or not isinstance(name, str) or not _QUEUE.fullmatch(name):
         raise InvalidArgument(
-            f"namespace={_shown(name)} is not a valid name of a namespace: 1 to 128 of A-Z a-z 0-9 "
-            "_ . : -, beginning with a letter or digit"
+            f"{what}={_shown(name)} is not a valid name of a {what}: 1 to 128 of A-Z a-z 0-9 _ . : "
+            "-, beginning with a letter or digit"
         )
     return name
 
