@@ -1,7 +1,8 @@
 """Backoff: how often failed work is retried, and after which delays."""
 
 import math
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 
 from bide.model.errors import InvalidArgument
 from bide.model.limits import check_whole
@@ -40,14 +41,10 @@ class Backoff:
     ceiling: Duration = "1h"
     jitter: float = 0.1
     on: tuple[type[BaseException], ...] = (Exception,)
-    _first: int = field(init=False, repr=False, compare=False)
-    _ceiling: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_whole(self.attempts, "attempts", 1, MAX_ATTEMPTS)
-        first = milliseconds(self.first, "first")
-        ceiling = milliseconds(self.ceiling, "ceiling")
-        if ceiling < first:
+        if milliseconds(self.ceiling, "ceiling") < milliseconds(self.first, "first"):
             raise InvalidArgument(
                 f"ceiling={self.ceiling!r} is shorter than first={self.first!r}; it is the longest "
                 "delay"
@@ -61,8 +58,6 @@ class Backoff:
             if not isinstance(kind, type) or not issubclass(kind, BaseException):
                 raise InvalidArgument(f"on={self.on!r} must be a tuple of exception classes")
         object.__setattr__(self, "on", on)
-        object.__setattr__(self, "_first", first)
-        object.__setattr__(self, "_ceiling", ceiling)
 
     def covers(self, error: BaseException) -> bool:
         """Tell whether an error is retried; a group is if all errors in it are.
@@ -85,10 +80,10 @@ class Backoff:
             attempt: the number of the failed attempt, from 1.
             random: 0 to 1: the place in the range of the jitter; 0.5 is its middle.
         """
-        try:
-            pause = min(self._first * float(self.factor) ** max(0, attempt - 1), self._ceiling)
-        except OverflowError:
-            pause = self._ceiling
+        pause: float = milliseconds(self.ceiling)
+        with suppress(OverflowError):
+            grown = float(self.factor) ** max(0, attempt - 1)
+            pause = min(milliseconds(self.first) * grown, pause)
         return max(0, round(pause * (1 + self.jitter * (2 * random - 1))))
 
 
