@@ -214,8 +214,8 @@ class Pusher:
             part = places / subscription.concurrency or 1 / len(there)
             rate = None if subscription.rate is None else subscription.rate * part
             worker = self.workers.get(key) or self._begin(key, subscription)
-            worker.become(subscription, places, rate)
-            worker.hear(circuits.get(key))
+            worker.follow(subscription, places, rate)
+            worker.adopt_circuit(circuits.get(key))
             # Another server each time: one of them alone may not reach the receiver.
             turn = crc32(f"{key} {worker.circuit.until}".encode())
             worker.probe(share(1, place, len(there), turn) == 1)

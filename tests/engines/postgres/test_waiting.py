@@ -40,7 +40,7 @@ def engine(url: str) -> Iterator[PostgresEngine]:
         yield engine
     finally:
         engine.close()
-        if notifier.hears:
+        if notifier.is_listening:
             notifier.listen()  # it closes its connection
 
 
@@ -128,7 +128,7 @@ def test_who_hears_nothing_is_not_calm(
     listening = threading.Thread(target=notifier.listen)
     listening.start()
     deadline = time.monotonic() + BOUND
-    while notifier.hears:
+    while notifier.is_listening:
         assert time.monotonic() < deadline
     assert [look(engine).calm for _ in range(FEW)] == [False] * FEW
     notifier.close()

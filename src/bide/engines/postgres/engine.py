@@ -260,8 +260,8 @@ class PostgresEngine:
         A put sees which processes sleep. So all transactions must have begun since this process
         slept, and it must get their hints.
         """
-        hears = self._notifier is not None and self._notifier.hears
-        return hears and queue in self._slept and self._floors.is_calm(queue)
+        listens = self._notifier is not None and self._notifier.is_listening
+        return listens and queue in self._slept and self._floors.is_calm(queue)
 
     def _look_again(self, queue: str, reply: Claimed) -> Claimed:
         """Make a waiting claim ask again soon after it got messages, and later less often."""

@@ -38,7 +38,7 @@ class PostgresNotifier:
         self._connection: psycopg.Connection[Any] | None = self._open()
 
     @property
-    def hears(self) -> bool:
+    def is_listening(self) -> bool:
         """Whether its connection is there, as far as it knows."""
         return self._connection is not None
 
@@ -47,7 +47,7 @@ class PostgresNotifier:
         while not self._closed.is_set():
             try:
                 self._connection = connection = self._connection or self._open()
-                hints = self._hear(connection)
+                hints = self._receive(connection)
             except (psycopg.Error, StoreError, OSError) as error:
                 if self._connection is not None:
                     _log.warning(
@@ -76,7 +76,7 @@ class PostgresNotifier:
             self._closed.set()  # from here on the listener may close the other end
             os.close(self._waker)
 
-    def _hear(self, connection: psycopg.Connection[Any]) -> list[tuple[str, int]]:
+    def _receive(self, connection: psycopg.Connection[Any]) -> list[tuple[str, int]]:
         notes = list(connection.notifies(timeout=0))
         if not notes:
             readable(connection.fileno(), self._woken)

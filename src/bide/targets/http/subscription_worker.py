@@ -100,7 +100,7 @@ class SubscriptionWorker(Consumer):
 
     # Called by the pusher.
 
-    def become(self, subscription: Subscription, places: int, rate: float | None) -> None:
+    def follow(self, subscription: Subscription, places: int, rate: float | None) -> None:
         """Follow a change of the subscription, or of this server's share of its limits."""
         news = self.subscription.tag != subscription.tag
         if news or (places, rate) != (self._share, self._pace.rate):
@@ -113,7 +113,7 @@ class SubscriptionWorker(Consumer):
             self._handle()
             self.recall()
 
-    def hear(self, circuit: Circuit | None) -> None:
+    def adopt_circuit(self, circuit: Circuit | None) -> None:
         """Take over a circuit that a server has stored; `None`: there is none."""
         if circuit is not None:  # it may be about the receiver before a change
             circuit = circuit.at(self.subscription.receiver)
