@@ -210,7 +210,7 @@ def test_what_was_started_in_the_last_moment_is_handed_back(scene: Scene) -> Non
         while not consumer.running:  # noqa: ASYNC110  (the very turn of the loop counts)
             await asyncio.sleep(0)
         assert not began
-        consumer.hand_back()
+        consumer.release_running()
         runner.stop()
         await task
         assert not began

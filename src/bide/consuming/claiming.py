@@ -115,7 +115,7 @@ class Claimer(ABC):
         """Start the messages of a claim."""
 
     @abstractmethod
-    def give_back(self, reply: Claimed) -> None:
+    def release_claimed(self, reply: Claimed) -> None:
         """Release the messages of a claim; their attempt does not count."""
 
     async def admits(self, reply: Claimed) -> bool:
@@ -139,7 +139,7 @@ class Claimer(ABC):
                     admitted = not reply.messages or await self.admits(reply)
                 finally:
                     if not admitted:
-                        self.give_back(reply)
+                        self.release_claimed(reply)
                 if admitted:
                     self._limited = bool(reply.freed)
                     self.start(reply)
@@ -167,7 +167,7 @@ class Claimer(ABC):
             if task is not None and not task.cancelling():
                 return None
             if not claim.cancelled() and claim.exception() is None:
-                self.give_back(claim.result())  # the reply came with the cancellation
+                self.release_claimed(claim.result())  # the reply came with the cancellation
             raise
 
     def _claim_of(self, count: int) -> Claim:

@@ -195,7 +195,7 @@ class Consumer(Claimer):
         """Start nothing more; return prefetched messages to the queue."""
         unstarted = list(self._prefetch.waiting)
         self._prefetch.waiting.clear()
-        self._hand_back(unstarted)
+        self._release(unstarted)
 
     async def until_quiet(self) -> None:
         """Wait until all messages are settled. Cancel `claim` first."""
@@ -203,7 +203,7 @@ class Consumer(Claimer):
             self._changed.clear()
             await self._changed.wait()
 
-    def hand_back(self, *, interrupt: bool = True) -> None:
+    def release_running(self, *, interrupt: bool = True) -> None:
         """Release the messages of handlers that run; the attempt does not count.
 
         Args:
@@ -270,12 +270,12 @@ class Consumer(Claimer):
         self._settling.add(one, settling.RELEASE._replace(delay=delay))
         return False
 
-    def give_back(self, reply: Claimed) -> None:
+    def release_claimed(self, reply: Claimed) -> None:
         """Release the messages of a claim; their attempt does not count."""
         if reply.died:
             self.tally.ended("dead", len(reply.died))
         token, now, handler = reply.token, reply.now, self.queue_handlers.any
-        self._hand_back([Handling(m, token, now, handler, self._state) for m in reply.messages])
+        self._release([Handling(m, token, now, handler, self._state) for m in reply.messages])
 
     def _begin(self, one: Handling, now: float) -> None:
         handler, one.began = one.handler, now
@@ -302,11 +302,11 @@ class Consumer(Claimer):
         now = self._clock.monotonic()
         if over := self._prefetch.overdue(now):
             self.recall()
-            self._hand_back(over)
+            self._release(over)
         if self._prefetch.waiting:
             self._wait(self._prefetch.waiting[0].arrived + self._prefetch.hold - now)
 
-    def _hand_back(self, unstarted: Sequence[Handling]) -> None:
+    def _release(self, unstarted: Sequence[Handling]) -> None:
         for one in unstarted:
             self._crash_isolation.left(one)
             self._settling.add(one, settling.RELEASE)

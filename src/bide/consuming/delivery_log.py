@@ -35,7 +35,7 @@ def log_settled(pairs: Sequence[tuple[Handling, "Verdict"]], outcomes: Sequence[
                 logging.WARNING, f"failed, again in {format_duration(verdict.delay)}: {first}"
             ),
             "discarded": (logging.DEBUG, f"discarded: {first}"),
-            "released": (logging.DEBUG, "handed back"),
+            "released": (logging.DEBUG, "released"),
             "acked": (logging.DEBUG, f"done in {one.took * 1000:.1f} ms"),
         }[one.outcome]  # fmt: skip
         fields = _fields(one, one.outcome) | ({"reason": verdict.reason} if verdict.reason else {})

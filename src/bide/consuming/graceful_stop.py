@@ -46,7 +46,7 @@ async def stop(
         for interrupt, seconds in ((True, INTERRUPTED), (False, FAREWELL)):
             if not quiet.done():
                 for consumer in consumers:
-                    consumer.hand_back(interrupt=interrupt)
+                    consumer.release_running(interrupt=interrupt)
                 await first_of(quiet, sleep(clock, seconds), *tasks)
         if not quiet.done():
             _log.error("the last messages could not be settled in the store; their leases expire")

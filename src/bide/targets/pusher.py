@@ -259,7 +259,7 @@ class Pusher:
         )
         self._past, self.workers, self.intakes = self.sent, {}, []
         for worker in leaving.values():
-            worker.hand_back()
+            worker.release_running()
         if leaving:
             await first_of(asyncio.wait(leaving), sleep(self._clock, FAREWELL))
         await cancel(leaving)

@@ -113,7 +113,7 @@ class ManualConsumer(Consumer):
         if done:
             return
         stuck = ", ".join(f"{one.handler.name} with {one!r}" for one in self.running)
-        self.hand_back()
+        self.release_running()
         await asyncio.wait([quiet], timeout=1)
         quiet.cancel()
         raise TimeoutError(

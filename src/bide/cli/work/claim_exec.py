@@ -79,7 +79,7 @@ class CommandConsumer(Consumer):
             return
         self._stopping.set()
         self.recall()
-        self.hand_back()
+        self.release_running()
         for one in self.running:
             one.cancel()
 
@@ -94,7 +94,7 @@ class CommandConsumer(Consumer):
             self.start(reply)
             (one,) = self.running
             if self._stopping.is_set():  # the message came with the signal
-                self.hand_back()
+                self.release_running()
             if one.task is not None:
                 await asyncio.wait([one.task])
             await first_of(self.until_quiet(), self._farewell())
