@@ -200,7 +200,10 @@ class Run:
             self._threads.call(one, context, self._ended)
             return
         # Not by the loop's factory: an app may have set one that starts tasks eagerly.
-        one.task = asyncio.Task(self._attend(one, before), loop=self._loop, context=context)
+        one.task = asyncio.Task(
+            self._attend(one, before), loop=self._loop, context=context,
+            name=f"{one.handler.name} with {one.id}",
+        )  # fmt: skip
         one.task.add_done_callback(partial(self._finish, one))
 
     def close(self) -> None:

@@ -38,13 +38,9 @@ class Watch:
     """A thread that watches the event loop.
 
     It uses real time: no clock can wake a blocked loop.
-
-    Args:
-        name: returns the name of the handler that a task runs, if any.
     """
 
-    def __init__(self, name: Callable[["asyncio.Task[object]"], str | None]) -> None:
-        self._name = name
+    def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._over = threading.Event()
@@ -67,7 +63,7 @@ class Watch:
 
     def _warn(self, seconds: float) -> None:
         task = asyncio.current_task(self._loop)
-        name = (self._name(task) if task is not None else None) or "something"
+        name = "something" if task is None else task.get_name()
         frame = sys._current_frames().get(self._loop_thread)
         where = ""
         if frame is not None:
@@ -176,7 +172,7 @@ class Runner:
 
     async def _work(self, store_client: StoreClient) -> None:
         holder = self._holder
-        watch = Watch(self._name_of)
+        watch = Watch()
         crash_isolation = CrashIsolation()
         heartbeat = Heartbeat(
             store_client.lane, store_client.clock, holder,
@@ -220,13 +216,6 @@ class Runner:
             for consumer in self.consumers.values():
                 await consumer.close()
             await heartbeat.leave()
-
-    def _name_of(self, task: "asyncio.Task[object]") -> str | None:
-        for consumer in self.consumers.values():
-            for one in list(consumer.running):
-                if one.task is task:
-                    return f"{one.handler.name}, with {one!r},"
-        return None
 
 
 def chosen(app: App, queues: list[str]) -> list[str]:
