@@ -5,11 +5,12 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bide.worker.process.child import Orders
-from bide.worker.process.processes import Process, Report, Restarts
+from bide.worker.process.processes import Process, Report, Slot
 from bide.worker.process.supervisor import Supervisor, command_of
 from tests.worker.processes import (
     APP,
@@ -161,10 +162,11 @@ def test_who_has_not_begun_ends_at_once(tmp_path: Path) -> None:
 
 
 def test_a_crash_loop_backs_off_and_a_long_life_ends_it() -> None:
-    restarts = Restarts()
-    pauses = [restarts.pause(0.1) for _ in range(9)]
+    unused: Any = None
+    slot = Slot(1, unused, unused)
+    pauses = [slot.pause(0.1) for _ in range(9)]
     assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
-    assert [restarts.pause(lived) for lived in (31, 0.1, 0.1)] == [0.5, 0.5, 1]
+    assert [slot.pause(lived) for lived in (31, 0.1, 0.1)] == [0.5, 0.5, 1]
 
 
 def test_a_child_has_the_flags_of_its_parent() -> None:

@@ -228,6 +228,7 @@ class Slot:
         """When the next attempt to replace a stuck process may begin, by `time.monotonic`."""
         self.asked = ""
         """Who asked to replace the process at work; empty: no request."""
+        self._deaths = 0
         self._start = start
         self._end = end
         self._replaced = asyncio.Event()
@@ -248,6 +249,17 @@ class Slot:
             if self.process is process and process.over.done():
                 self.process = None
                 return process
+
+    def pause(self, lived: float) -> float:
+        """Return how many seconds to wait before a process that has died is replaced.
+
+        The delay grows while processes die within `STEADY` seconds.
+
+        Args:
+            lived: for how many seconds it ran.
+        """
+        self._deaths = 0 if lived >= STEADY else self._deaths + 1
+        return PAUSES.delay(self._deaths, 0.5) / 1000
 
     async def replace(self, given_up: asyncio.Event, *, hurry: bool) -> bool:
         """Start another process, and end the one before once the new one is at work.
@@ -289,20 +301,3 @@ class Slot:
                 self.number, fresh.cause(),
             )  # fmt: skip
         return False
-
-
-class Restarts:
-    """Counts how often in a row a process died soon after its start.
-
-    Example:
-        >>> restarts = Restarts()
-        >>> [restarts.pause(lived) for lived in (0.1, 0.1, 0.1, 300, 0.1)]
-        [0.5, 1.0, 2.0, 0.5, 0.5]
-    """
-
-    young = 0
-
-    def pause(self, lived: float) -> float:
-        """Return how many seconds to wait before the next process is started."""
-        self.young = 0 if lived >= STEADY else self.young + 1
-        return PAUSES.delay(self.young, 0.5) / 1000

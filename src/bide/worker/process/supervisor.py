@@ -28,7 +28,6 @@ from bide.worker.process.processes import (
     CommandOf,
     Process,
     Report,
-    Restarts,
     Slot,
 )
 from bide.worker.process.reload import Sources
@@ -194,7 +193,6 @@ class Supervisor:
     # One process after the other in one slot.
 
     async def _keep(self, slot: Slot) -> None:
-        restarts = Restarts()
         if slot.number > 1:
             await first_of(self._begun.wait(), self._nudge.wait(), asyncio.sleep(FIRST))
         while not self._stopping:
@@ -209,7 +207,7 @@ class Supervisor:
                 self.stop()
                 return
             lived = time.monotonic() - process.began
-            pause = restarts.pause(lived)
+            pause = slot.pause(lived)
             self.totals.restarts += 1
             _log.error(
                 "process %d has died (%s) after %.1f s; another takes its place in %g s",
