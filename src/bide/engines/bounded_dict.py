@@ -1,4 +1,4 @@
-"""A dict for what clients choose the keys of, such as the names of queues: it does not grow on."""
+"""A dict of bounded size, for keys that clients choose, such as the names of queues."""
 
 from collections import OrderedDict
 from typing import TypeVar
@@ -11,7 +11,7 @@ MOST = 50_000
 
 
 class BoundedDict(OrderedDict[K, V]):
-    """Keeps the values that were set last.
+    """Keeps the values that were set most recently.
 
     Args:
         most: the number of values to keep; by default `MOST`.

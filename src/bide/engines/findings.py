@@ -32,7 +32,7 @@ def findings(
 
 
 LONGEST = 20.0
-"""The maximum time to read messages, in seconds, unless all are to be read."""
+"""The maximum time to read messages, in seconds, by default."""
 
 EXAMPLES = 3
 """The maximum number of unreadable messages that are named; after them reading stops."""
@@ -43,7 +43,7 @@ messages. It changes nothing in the store."""
 
 
 def examine(url: str, longest: float = LONGEST) -> list[Finding]:
-    """Look at the settings and the messages of the store at a URL, dangers first.
+    """Check the settings and the messages of the store at a URL; return dangers first.
 
     Args:
         url: of the store.
@@ -74,7 +74,7 @@ def examine(url: str, longest: float = LONGEST) -> list[Finding]:
 def of_messages(
     looked_at: Iterable[str | None], longest: float, place: str, what: str, where: str
 ) -> Iterator[Finding]:
-    """Tell which messages cannot be read, and whether all were looked at.
+    """Yield the findings: which messages cannot be read, and whether all were looked at.
 
     Args:
         looked_at: looks at some messages more for each item: one that cannot be read, or `None`.
@@ -136,6 +136,6 @@ def too_large(place: str, longest: float) -> Finding:
     return Finding(
         "warning",
         f"{place} is too large to be checked for damage within {longest:g} s",
-        "damage would show when a worker comes upon it",
-        "bide doctor --all, which takes as long as it takes",
+        "damage would show when a worker reads it",
+        "bide doctor --all, which has no time limit",
     )

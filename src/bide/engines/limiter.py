@@ -1,4 +1,4 @@
-"""Whether the limits of a queue allow a message, for engines that keep what counts in structs.
+"""Whether the limits of a queue allow a message, for engines that keep the counters in structs.
 
 Times are microseconds; those at which a lease made room are milliseconds.
 """
@@ -147,7 +147,7 @@ class Limiter:
         return self.limits.last + self.limits.rate if self.limits.rate else 0
 
     def is_full(self, group: Group) -> bool:
-        """Tell whether no more messages of a group may be leased."""
+        """Return whether no more messages of a group may be leased."""
         return bool(group.key) and 0 < self.limits.group_limit <= group.running
 
     def reopens_for(self, group: Group) -> int:

@@ -17,7 +17,7 @@ _listeners: list[Callable[[], object]] = []
 
 
 def report(store: str, queue: str, count: int) -> None:
-    """Log and count lost changes, and tell the listeners of this process.
+    """Log and count lost changes, and call the listeners of this process.
 
     Args:
         store: its URL, without its password.
@@ -33,8 +33,8 @@ def report(store: str, queue: str, count: int) -> None:
         "asked again now, and what has no source has to be put again: see the page Guarantees",
         store, queue, count,
     )  # fmt: skip
-    for told in listeners:
-        told()
+    for listener in listeners:
+        listener()
 
 
 def counted() -> dict[str, int]:
@@ -44,12 +44,12 @@ def counted() -> dict[str, int]:
 
 
 @contextmanager
-def listening(told: Callable[[], object]) -> Iterator[None]:
-    """Call `told` at each loss, in the thread that found it."""
+def listening(listener: Callable[[], object]) -> Iterator[None]:
+    """Call `listener` at each loss, in the thread that found it."""
     with _lock:
-        _listeners.append(told)
+        _listeners.append(listener)
     try:
         yield
     finally:
         with _lock:
-            _listeners.remove(told)
+            _listeners.remove(listener)

@@ -2,7 +2,7 @@
 
 A message gets here if it has the version that the command asks for and, for commands that name
 leases, the lease. `number` is its place in the command. A verb returns `True` if it has changed the
-message, `False` if it may not, or an outcome that tells more than where the message is now.
+message, `False` if it may not, or an outcome that says more than where the message is now.
 """
 
 from bide.engines.queue_rules import QueueRules

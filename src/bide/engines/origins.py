@@ -17,7 +17,7 @@ C = TypeVar("C", bound=Forwarded)
 def executed_once(
     command: C, origin: Origin, known: Container[str], execute: Callable[[C], Reply]
 ) -> tuple[Outcomes, list[str]]:
-    """Execute a command for the messages whose rows the store does not remember.
+    """Execute a command for those of its messages whose rows the store does not remember.
 
     Args:
         command: it names messages one by one.

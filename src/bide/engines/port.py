@@ -23,16 +23,16 @@ class Capabilities(msgspec.Struct, frozen=True):
     shared: bool = True
     """Several processes can use one store at a time."""
     caller_time: bool = True
-    """`execute(commands, now)` goes by the caller's clock, as tests want it."""
+    """`execute(commands, now)` uses the caller's clock, as tests need."""
     ids_ordered: bool = True
-    """A scan by the beginning of an id reads only messages whose id begins so."""
+    """A scan by a prefix of ids reads no other messages."""
     priorities: bool = True
     precision_ms: int = 1
     """The precision of its times."""
     resends: bool = False
-    """After a lost connection it finds out itself what was executed: callers need not repeat."""
+    """After a lost connection it finds out what was executed: callers need not repeat commands."""
     recovers: bool = False
-    """After an interrupt, the next call of `execute` gives back what a claim has brought."""
+    """After an interrupt, the next call of `execute` releases what a claim has leased."""
     takes_back: bool = False
     """It executes `Bulk` and `Undo` itself; for others they are made of other commands."""
 
@@ -49,7 +49,7 @@ class PartlyDone(StoreError):
 class Notifier(Protocol):
     """Hints from process to process: a message of a queue can be claimed from a time on.
 
-    Hints may be lost or come for nothing; a waiting claim looks again by itself now and then.
+    Hints may be lost or superfluous; a waiting claim also looks again from time to time.
     """
 
     def listen(self) -> list[tuple[str, int]]:
@@ -63,7 +63,7 @@ class Notifier(Protocol):
 
 
 class Engine(Protocol):
-    """Executes batches of commands. Blocking, single-threaded, and it knows no clock but its own.
+    """Executes batches of commands. Blocking and single-threaded; its only clock is its own.
 
     Its owner must let only one thread at a time call it; `bide.lane` does.
     """
@@ -77,14 +77,14 @@ class Engine(Protocol):
 
         Args:
             commands: they take effect one after the other, as a batch or each alone.
-            now: Unix milliseconds to go by; `None`: the store's own clock.
+            now: the time in Unix milliseconds; `None`: the store's own clock.
 
         Returns:
             As many replies as commands, in their order.
 
         Raises:
             StoreError: nothing of the batch was carried out (`OutcomeUnknown`: perhaps some was;
-                `PartlyDone`: it tells of each command).
+                `PartlyDone`: it has the outcome of each command).
         """
 
     def reader(self) -> "Engine | None":
@@ -96,11 +96,11 @@ class Engine(Protocol):
     def notifier(self) -> Notifier | None:
         """Return a notifier of changes by other processes, if the store is shared.
 
-        `execute` tells the notifiers of other processes when messages can be claimed earlier.
+        `execute` sends hints to those of other processes when messages can be claimed earlier.
         """
 
     def close(self) -> None:
-        """Let go of the store. Closing twice does nothing."""
+        """Close the store. Closing twice does nothing."""
 
 
 @runtime_checkable
@@ -110,7 +110,7 @@ class LeavesBeforeFork(Protocol):
     def leave(self) -> None:
         """Leave the store before a fork; the next `execute` opens it again.
 
-        In the child nothing more of this engine is called.
+        The child calls nothing of this engine.
         """
 
 
@@ -118,7 +118,7 @@ class DbApi(Protocol):
     """A connection of the user's: runs statements with positional parameters."""
 
     begins: bool
-    """Whether its transaction is still to be begun, by hand."""
+    """Whether a statement has to begin its transaction first."""
 
     def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> Any:
         """Run a statement, and return its cursor, whose rows are tuples."""
@@ -130,20 +130,20 @@ class DbApi(Protocol):
 class Guest(Protocol):
     """Carries out commands in a transaction of the user's, on a connection of the user's.
 
-    It commits nothing. A command is all or nothing, and what a user may meet is a reply: an error
-    of the database would abort the user's transaction.
+    It commits nothing. A command is all or nothing, and a result that a user must expect is a
+    reply: an error of the database would abort the user's transaction.
     """
 
     @property
     def dialect(self) -> Literal["postgresql", "sqlite"]:
-        """Which databases it can be a guest of."""
+        """The kind of database whose connections it takes."""
 
     @property
     def is_open(self) -> bool:
         """Whether `open` has nothing to do."""
 
     def open(self) -> None:
-        """Learn where the store is. Called before each use; it blocks unless `is_open`.
+        """Find the store. Called before each use; it blocks unless `is_open`.
 
         Raises:
             StoreError: the store cannot be reached.

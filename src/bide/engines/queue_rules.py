@@ -92,7 +92,7 @@ class QueueRules:
     ) -> Outcomes:
         """Change each message that has the version or the lease it must have.
 
-        The outcomes tell where the messages are now.
+        The outcomes say where the messages are now.
         """
         versions, freed = versions_of(command), False
         outcomes = []
@@ -129,7 +129,7 @@ class QueueRules:
         return record.outcome(stored, now)
 
     def explain(self, id: str | None, now: int) -> Explained:
-        """Look at a message, its lease, its place among others, and the pauses of the queue."""
+        """Return the state of a message, its place among others, and the pauses of the queue."""
         record = self.records.get(id or "")
         if record is None:
             return Explained(now, self.pauses)
@@ -276,7 +276,7 @@ class QueueRules:
         failure = Failure(record.attempt, moment, holder, kept, record.since)
         record.failures = remember(record.failures, failure)
         if final or record.attempt >= record.attempts:
-            record.since = None  # the last failure tells of the last attempt
+            record.since = None  # the last failure has it
             self.die(record, holder, now)
             return False
         return True

@@ -66,7 +66,7 @@ class Record(msgspec.Struct, gc=False):
         return msgspec.structs.replace(self.outcome(False, now), successor=due)
 
     def is_still(self, if_version: str | None) -> bool:
-        """Tell whether the record has the version that a command names, if it names one."""
+        """Return whether the record has the version that a command names, if it names one."""
         return if_version is None or self.message("", self.due).version == if_version
 
     @property
@@ -88,7 +88,7 @@ class Record(msgspec.Struct, gc=False):
 
 
 def matches(record: Record, where: Where | None) -> bool:
-    """Tell whether the record matches the rule."""
+    """Return whether the record matches the rule."""
     return where is None or (
         (where.group is None or record.group == where.group)
         and (where.after is None or record.due >= where.after)

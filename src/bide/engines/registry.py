@@ -18,7 +18,7 @@ DEFAULT_URL = "sqlite:///bide.db"
 
 
 def default_url() -> str:
-    """Return the store of a program that names none."""
+    """Return the URL of the default store."""
     return os.environ.get("BIDE_URL") or DEFAULT_URL
 
 
@@ -47,13 +47,13 @@ _GUESTS = {
     "postgresql": "bide.engines.postgres.guest:from_url",
     "sqlite": "bide.engines.sqlite.guest:from_url",
 }
-"""What puts into these stores in the user's own transactions."""
+"""What executes commands for these stores in the user's own transactions."""
 
 _EXTRAS = {
     "rediss": "redis", "rediss+sentinel": "redis", "rediss+cluster": "redis", "unix": "redis",
     "postgresql": "postgres",
 }  # fmt: skip
-"""Where the extra of pip that a scheme needs is called otherwise."""
+"""The extra of pip that a scheme needs, where it has another name."""
 
 # Up to the last @ of the URL, because a password may contain an unencoded / ? # or @. The user name
 # is shown, and the password is not. Without a colon it may be a token, as in http://token@host. A
@@ -71,7 +71,7 @@ def opener(url: str) -> Callable[[], Engine]:
     """Return what opens the store at a URL, any number of times.
 
     Raises:
-        InvalidArgument: the URL names no kind of store that is known here, or says it wrongly.
+        InvalidArgument: the URL names no known kind of store, or is malformed.
     """
     url = _checked(url)
     try:
@@ -90,10 +90,10 @@ def opener(url: str) -> Callable[[], Engine]:
         raise InvalidArgument(f"url={mask(url)!r} begins with none of {known}{hint}")
     if not (rest := url[len(parts.scheme) + 1 :]).startswith("//"):
         rest = f"/{rest}" if parts.scheme == "sqlite" else rest.lstrip("/")
-        meant = f"{parts.scheme}://{rest}"
-        raise InvalidArgument(f"url={mask(url)!r} has no :// in it; write {mask(meant)}")
-    made: Callable[[], Engine] = _load(target, parts.scheme)(parts)
-    return made
+        corrected = f"{parts.scheme}://{rest}"
+        raise InvalidArgument(f"url={mask(url)!r} has no :// in it; write {mask(corrected)}")
+    open_engine: Callable[[], Engine] = _load(target, parts.scheme)(parts)
+    return open_engine
 
 
 @cache
@@ -112,7 +112,7 @@ def guest(url: str) -> Guest | None:
 
 
 def lives_alone(url: str) -> bool:
-    """Tell whether a store exists in one process only."""
+    """Return whether a store exists in one process only."""
     return urlsplit(url).scheme == "memory"
 
 
@@ -131,7 +131,7 @@ def _after_host(parts: SplitResult) -> list[str]:
 
 
 def absolute(url: str) -> str:
-    """Return a URL that means the same store wherever this process goes.
+    """Return a URL that names the same store whatever the working directory is.
 
     Raises:
         InvalidArgument: it is no text, but a path, for example.
@@ -156,7 +156,7 @@ def _checked(url: str) -> str:
 
 def _offered() -> dict[str, str]:
     """Return the engines of other packages."""
-    from importlib.metadata import entry_points  # here: it takes as long as all of bide
+    from importlib.metadata import entry_points  # here: this import takes as long as all of bide
 
     return {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
 
@@ -191,10 +191,10 @@ def options(parts: SplitResult, *allowed: str) -> dict[str, str]:
 
 
 def seconds(text: str, name: str) -> float:
-    """Return the length of time that an option of a URL names; a plain number counts seconds.
+    """Return the duration that an option of a URL names; a plain number counts seconds.
 
     Raises:
-        InvalidArgument: it names none.
+        InvalidArgument: it is no duration.
 
     Example:
         >>> seconds("1m", "timeout"), seconds("0.5", "timeout")
@@ -209,7 +209,7 @@ def seconds(text: str, name: str) -> float:
 
 
 def mask(url: str) -> str:
-    """Return the URL with its password hidden, fit to be shown.
+    """Return the URL with its password hidden, for output.
 
     Example:
         >>> mask("redis://app:secret@cache:6379/0")
@@ -219,12 +219,12 @@ def mask(url: str) -> str:
 
 
 def is_server(url: str) -> bool:
-    """Tell whether the URL of a store names another bide server."""
+    """Return whether the URL of a store names another bide server."""
     return url.partition(":")[0].lower() in ("http", "https")  # also of a URL that is wrong
 
 
 def is_this_machine(host: str | None) -> bool:
-    """Tell whether a host is the loopback of this machine.
+    """Return whether a host is the loopback of this machine.
 
     Example:
         >>> is_this_machine("localhost"), is_this_machine("::1"), is_this_machine("mq")

@@ -1,6 +1,6 @@
-"""Waiting for sockets and pipes, whatever their numbers: `select.select` takes none above 1,023.
+"""Waiting for sockets and pipes of any number: `select.select` takes none above 1,023.
 
-Where a system has no `poll`, as Windows, it takes sockets alone.
+On systems without `poll`, such as Windows, only sockets work.
 """
 
 import select
@@ -12,11 +12,11 @@ _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 
 def readable(*descriptors: int, seconds: float | None = None) -> bool:
-    """Tell whether there is something to read, or an end.
+    """Return whether there is something to read, or an end.
 
     Args:
         descriptors: of sockets and pipes.
-        seconds: how long to wait for it; `None`: until it is there.
+        seconds: the maximum time to wait; `None`: no maximum.
     """
     with _Selector() as selector:
         for descriptor in descriptors:
@@ -25,11 +25,11 @@ def readable(*descriptors: int, seconds: float | None = None) -> bool:
 
 
 def watch(descriptor: int, *, waits: bool = False) -> Callable[[], object]:
-    """Return what tells, again and again, whether there is something to read, or an end.
+    """Return a function that returns whether there is something to read, or an end.
 
     Args:
         descriptor: of a socket or a pipe.
-        waits: whether it waits until there is; else it tells at once.
+        waits: whether the function waits until there is; else it returns at once.
     """
     limit = None if waits else 0
     if hasattr(select, "poll"):

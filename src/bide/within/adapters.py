@@ -31,7 +31,7 @@ def carry_out(
         connection: of the user's; a `Session` of SQLAlchemy counts as one.
         guest: of the store.
         commands: what to do, in this order.
-        now: Unix milliseconds to go by; `None`: the store's clock.
+        now: the time in Unix milliseconds; `None`: the store's clock.
 
     Raises:
         WrongConnection: it belongs to another database, is closed, has failed or has no
@@ -77,7 +77,7 @@ def _tuples(cursor: object) -> type[tuple[Any, ...]]:
 
 
 class _Cursors:
-    """Runs each statement on a cursor of its own."""
+    """Runs each statement on a new cursor."""
 
     def __init__(self, cursor: Callable[[], Any], *, begins: bool = False) -> None:
         self._cursor = cursor
@@ -116,7 +116,7 @@ async def _apsycopg(
 
 
 def _check_psycopg(connection: Any) -> None:
-    """See that a connection of psycopg has or begins a transaction."""
+    """Raise unless a connection of psycopg has or begins a transaction."""
     if connection.closed:
         raise closed()
     status = connection.pgconn.transaction_status
@@ -168,7 +168,7 @@ def _sqlite3(
 
 
 def _begins(driver: Any, fix: str) -> bool:
-    """Tell whether a transaction of sqlite3 is to be begun, as it does itself at a change.
+    """Return whether a transaction of sqlite3 has to be begun, as the driver does before a change.
 
     Raises:
         WrongConnection: there is none, and it would begin none.
@@ -189,7 +189,7 @@ def _django(
     if not connection.in_atomic_block and connection.get_autocommit():
         raise no_transaction("with transaction.atomic():")
     if connection.vendor == "sqlite":
-        connection.cursor().close()  # opens it, and sees that this is its thread
+        connection.cursor().close()  # opens it, and raises in another thread than its own
         return _sqlite3(connection.connection, guest, commands, now)
     with clear_errors(_remote(guest)):
         return guest.execute(_Cursors(connection.cursor), commands, now)
@@ -228,7 +228,7 @@ def _sqlalchemy(
 async def _asqlalchemy(
     connection: Any, guest: Guest, commands: Sequence[Command], now: int | None
 ) -> list[Reply]:
-    """Carry out commands where SQLAlchemy's drivers look as if they blocked."""
+    """Carry out commands in a greenlet, where SQLAlchemy's drivers seem to block."""
     if not hasattr(connection, "run_sync"):
         connection = connection()  # the session of an async_scoped_session
     return cast("list[Reply]", await connection.run_sync(_sqlalchemy, guest, commands, now))

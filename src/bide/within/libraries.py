@@ -94,8 +94,8 @@ def dialect_of(connection: Any, kind: Kind | None = None) -> str:
 def no_transaction(fix: str) -> WrongConnection:
     """Return the error for a connection that would commit each statement."""
     return WrongConnection(
-        "the connection given as within= is in autocommit and has no open transaction, so that "
-        f"there is nothing to be committed with; open one ({fix}), or put without within="
+        "the connection given as within= is in autocommit and has no open transaction, so the "
+        f"command would be committed alone; open one ({fix}), or put without within="
     )
 
 
@@ -114,10 +114,9 @@ def aborted(cause: object = "") -> WrongConnection:
 
 @contextmanager
 def clear_errors(guest: RemoteGuest) -> Iterator[None]:
-    """Raise what has a clear meaning as an error of bide.
+    """Translate errors whose cause is clear into errors of bide.
 
-    The others stay as the driver, SQLAlchemy or Django raises them: the caller's own handling knows
-    them best.
+    The others stay as the driver, SQLAlchemy or Django raises them, for the caller's own handlers.
     """
     try:
         yield

@@ -159,7 +159,7 @@ def test_a_full_disk_undoes_the_batch_and_harms_nothing(
     stored = [f"a{number}" for number in range(10)]
     driver.put(*stored)
     body = b'"' + b"x" * 9_000 + b'"'
-    with pytest.raises(StoreFull, match="is full; what was asked was not done"):
+    with pytest.raises(StoreFull, match="is full; the command was not executed"):
         engine.execute([
             cmd.Cancel("q", stored),
             cmd.Put("q", [Item(f"b{number}", body) for number in range(50)]),

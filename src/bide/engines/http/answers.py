@@ -49,10 +49,10 @@ def refusal(address: Address, status: int, answer: bytes) -> BideError:
 def request(
     connection: Connection, address: Address, method: str, path: str, content: Any = None
 ) -> dict[str, Any] | None:
-    """Return what a server answers; `None` if it does not have what the path names.
+    """Return the answer of a server; `None` if nothing exists at the path.
 
     Raises:
-        BideError: what the server refused it with, or a `StoreError` if it is away.
+        BideError: the error of the server, or a `StoreError` if it is away.
     """
     data = None if content is None else msgspec.json.encode(content)
     status, answer = connection.ask(method, path, data, "application/json")

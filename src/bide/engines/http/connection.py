@@ -18,7 +18,7 @@ CONNECTING = 10.0
 
 
 class Address(NamedTuple):
-    """Where a server is, and what it asks for."""
+    """Where a server is, and the credentials for it."""
 
     tls: bool
     host: str
@@ -38,7 +38,7 @@ class Address(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The URL, fit to be shown."""
+        """The URL without the token, for output."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         port = f":{self.port}" if self.port is not None else ""
         return f"http{'s' * self.tls}://{host}{port}{self.path}"
@@ -94,7 +94,7 @@ class Connection:
                 "have done what was asked. Is it a server of bide's? Ask for fewer messages at a "
                 "time"
             )
-        if answer.length:  # unlike read(), read(most) does not tell that the end is missing
+        if answer.length:  # unlike read(), read(most) does not raise if the end is missing
             raise IncompleteRead(data, answer.length)
         return data
 
@@ -111,7 +111,7 @@ class Connection:
             raise self._unanswered("GET", error) from error
 
     def _unanswered(self, method: str, error: Exception) -> StoreUnavailable:
-        """Close the connection; return what it means that a request has no answer."""
+        """Close the connection; return the error of a request that has no answer."""
         self.close()
         why = "no answer in time" if isinstance(error, TimeoutError) else _words(error)
         said = f"{self._address.shown} did not answer ({why})"
@@ -134,7 +134,7 @@ class Connection:
         self._http.close()
 
     def _connect(self) -> None:
-        """Open the connection; wait less long for it than for an answer."""
+        """Open the connection, with a shorter timeout than for an answer."""
         self._http.timeout = min(self._timeout, CONNECTING)
         self._http.connect()
         self._http.sock.settimeout(self._timeout)
@@ -145,7 +145,7 @@ class Connection:
         if self._address.token:
             headers["authorization"] = f"Bearer {self._address.token}"
         if self._http.sock is not None and readable(self._http.sock.fileno(), seconds=0):
-            self.close()  # the server has closed it meanwhile: nothing is lost by another one
+            self.close()  # the server has closed it meanwhile: open another
         kept = self._http.sock is not None
         try:
             if self._http.sock is None:
@@ -179,7 +179,7 @@ class Connection:
 
 
 def _context(address: Address) -> ssl.SSLContext:
-    """Return what a connection trusts and shows.
+    """Return the certificates that a connection trusts and shows.
 
     Raises:
         InvalidArgument: a file of the URL cannot be used.

@@ -19,7 +19,7 @@ from bide.model.undoing import Part, Undone
 MSGPACK = "application/msgpack"
 
 SAME_TIME = 50
-"""Clocks that differ by no more than so many milliseconds are taken for one."""
+"""Clocks that differ by no more than this many milliseconds count as equal."""
 
 
 class _Batch(msgspec.Struct):
@@ -51,7 +51,7 @@ _decode = msgspec.msgpack.Decoder(Replies).decode
 
 
 class HttpEngine:
-    """Has a server carry out the commands.
+    """Sends commands to a server, which executes them.
 
     Args:
         address: of the server.
@@ -82,7 +82,7 @@ class HttpEngine:
             raise errors.NotAStore(f"{where} answers, but is no server of bide's") from None
 
     def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
-        """Have the commands carried out in one request."""
+        """Send the commands in one request."""
         began = time.time_ns()
         data = self._ask("POST", "/v1/batch", _encode(_Batch(commands)), MSGPACK)
         try:
@@ -122,7 +122,7 @@ class HttpEngine:
             return [error] * len(commands)
 
     def reader(self) -> "HttpEngine":
-        """Return an engine with a connection of its own."""
+        """Return an engine with a separate connection."""
         return HttpEngine(self._address, self._timeout)
 
     def notifier(self) -> Notifier | None:
@@ -157,7 +157,7 @@ def _put_off(command: Command, reply: Reply | BideError) -> bool:
 
 
 def _shifted(reply: Reply | Part | Undone, ahead: int) -> Reply | Part | Undone:
-    """Return a reply whose time to wake up is one of this machine's clock."""
+    """Return a reply whose time to wake up is by this machine's clock."""
     if isinstance(reply, (Outcomes, Settings)) and reply.wake is not None:
         return msgspec.structs.replace(reply, wake=reply.wake + ahead)
     return reply

@@ -22,7 +22,7 @@ class EventStream:
     Args:
         address: of the server.
         query: selects the events, as in `/v1/events?query`.
-        silence: seconds after which a server that says nothing is given up.
+        silence: seconds without data after which the connection counts as lost.
     """
 
     def __init__(self, address: Address, query: str, silence: float = SILENCE) -> None:
@@ -38,8 +38,8 @@ class EventStream:
         """Wait for an event; return its name and its data.
 
         Raises:
-            StoreUnavailable: the server is away, has ended the stream, or has fallen silent.
-            StoreError: it refuses to tell.
+            StoreUnavailable: the server is away, has ended the stream, or sends nothing any more.
+            StoreError: it refuses the request.
         """
         if self._lines is None:
             self._open()
@@ -122,7 +122,7 @@ class HttpNotifier:
                 kind, data = self._events.next()
                 if kind == "hint":
                     hint = msgspec.json.decode(data, type=_Hint)
-                    # The clock of this machine: what the server said is how long from now.
+                    # By the clock of this machine: the server says in how many milliseconds.
                     return [(hint.queue, time.time_ns() // 1_000_000 + hint.wake_in)]
             except (BideError, msgspec.DecodeError) as error:
                 # Claims that wait look again by themselves meanwhile.
@@ -132,7 +132,7 @@ class HttpNotifier:
         return []
 
     def decline(self, queue: str, wake: int) -> None:
-        """Do nothing: the server tells all its clients."""
+        """Do nothing: the server sends each hint to all its clients."""
 
     def close(self) -> None:
         """Stop listening."""

@@ -25,7 +25,7 @@ def from_url(parts: SplitResult) -> Callable[[], MemoryEngine]:
     def open_engine() -> MemoryEngine:
         if os.getpid() != home:
             raise StoreUnavailable(
-                "memory:// lives in the process that made it, and this is a fork of it; open it "
+                "memory:// exists in the process that made it, and this is a fork of it; open it "
                 "after the fork, or share a file: sqlite:///bide.db"
             )
         return MemoryEngine()

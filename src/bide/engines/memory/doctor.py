@@ -1,4 +1,4 @@
-"""What endangers a queue in memory: everything."""
+"""What endangers a queue in memory."""
 
 from collections.abc import Sequence
 from urllib.parse import SplitResult
@@ -7,7 +7,7 @@ from bide.engines.findings import Finding
 
 
 def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
-    """Say that nothing lasts."""
+    """Return the finding that nothing is stored."""
     return [
         Finding(
             "danger",

@@ -1,8 +1,8 @@
 """The memory engine: the queue in this process, gone when it exits.
 
 It is the specification of all other engines: what it answers, they must answer, and the random
-scripts of the conformance suite hold them to it. So it is written to be read. Each queue is a table
-of records and a few ordered sets; every command moves records between them.
+scripts of the conformance suite hold them to it. So it is written to be read, not to be fast. Each
+queue is a table of records and a few ordered sets; every command moves records between them.
 """
 
 import time
@@ -69,7 +69,7 @@ class MemoryEngine:
         verb = self._verbs[type(command)]
         if (origin := getattr(command, "origin", None)) is None:
             return verb(command, now)
-        # It comes from an outbox: not for messages whose rows the queue remembers.
+        # It comes from an outbox: skip messages whose rows the queue remembers.
         known = self._queue(command.queue, now).forwarded
         known -= {row for row in known if row[0] == origin.outbox and row[1] < origin.before}
         mine = {row for outbox, row in known if outbox == origin.outbox}

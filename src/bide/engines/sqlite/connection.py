@@ -1,4 +1,4 @@
-"""Opening a SQLite file that is a store or holds one, and saying what is wrong with it."""
+"""Opening a SQLite file that is a store or holds one, and errors that explain what is wrong."""
 
 import os
 import random
@@ -48,7 +48,7 @@ def connect(
         durability: "full" confirms a change when the disk has it; "normal" may lose the last
             changes (never the file) in a power cut, not in a crash of a process.
         timeout: seconds to wait for other processes' writes.
-        read_only: for a second connection that only looks.
+        read_only: for a second connection that only reads.
         mode: the permissions of a new file and of the files that SQLite makes beside it, whatever
             the umask. A file that exists keeps its own.
 
@@ -76,7 +76,7 @@ def connect(
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
             connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
             connection.execute("PRAGMA temp_store = MEMORY")
-            # Debian's SQLite writes zeros over all that is deleted: large bodies cost as much again
+            # Debian's SQLite writes zeros over deleted data: large bodies would cost twice as much
             connection.execute("PRAGMA secure_delete = FAST")
             if read_only:
                 connection.execute("PRAGMA query_only = ON")
@@ -85,7 +85,7 @@ def connect(
         except BaseException:
             connection.close()
             raise
-    except UnicodeDecodeError as error:  # SQLite names what it cannot read in a damaged page
+    except UnicodeDecodeError as error:  # SQLite's error quotes bytes of a damaged page
         raise translate(_error(sqlite3.SQLITE_CORRUPT, error), path, timeout) from error
     except OSError as error:  # too many open files
         raise translate(_error(sqlite3.SQLITE_CANTOPEN, error), path, timeout) from error
@@ -151,10 +151,10 @@ def _prepare(connection: sqlite3.Connection, path: Path, timeout: float) -> None
 def patiently(
     run: Callable[..., sqlite3.Cursor], timeout: float, statement: str, parameters: Any = ()
 ) -> sqlite3.Cursor:
-    """Run a statement that needs the store for itself, again and again while others have it.
+    """Run a statement that needs an exclusive lock, again and again while others have it.
 
     SQLite's own waiting sleeps longer and longer, up to 0.1 s: beside a process that writes without
-    pause the others would wait for seconds. And some things it refuses without any waiting.
+    pause the others would wait for seconds. It also refuses some statements without waiting.
 
     Raises:
         sqlite3.OperationalError: the store was busy for `timeout` seconds.
@@ -180,7 +180,7 @@ def forget_statistics(connection: sqlite3.Connection) -> None:
 
     With its statistics, SQLite would later read all messages instead of using an index.
     """
-    with suppress(sqlite3.OperationalError):  # the store is busy: the next time is soon
+    with suppress(sqlite3.OperationalError):  # the store is busy: the next check is soon
         tables = "SELECT 1 FROM sqlite_master WHERE name = 'sqlite_stat1'"
         ours = "DELETE FROM sqlite_stat1 WHERE tbl GLOB 'bide_*'"
         if connection.execute(tables).fetchone() and connection.execute(ours).rowcount:
@@ -188,7 +188,7 @@ def forget_statistics(connection: sqlite3.Connection) -> None:
 
 
 def is_busy(error: sqlite3.OperationalError) -> bool:
-    """Tell whether SQLite refused because others have the store."""
+    """Return whether SQLite refused because others have the lock."""
     return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
 
 
@@ -217,7 +217,7 @@ def translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
             )
         case sqlite3.SQLITE_FULL:
             return StoreFull(
-                f"the disk that holds {path} is full; what was asked was not done, what was "
+                f"the disk that holds {path} is full; the command was not executed, what was "
                 "confirmed before is safe. Free some space and try again"
             )
         case sqlite3.SQLITE_NOTADB:
@@ -230,7 +230,7 @@ def translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
                 f"{path} is damaged, or it or its log {path.name}-wal was cut or deleted while it "
                 f"was in use ({error}). Stop all workers and copy the files. If only the log was "
                 "deleted, start them again; else put a backup in its place, or save what can be "
-                "read, as the page on operations tells"
+                "read, as the page on operations describes"
             )
         case sqlite3.SQLITE_CANTOPEN:
             return StoreUnavailable(
@@ -242,7 +242,7 @@ def translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
         case sqlite3.SQLITE_IOERR if _may_not_grow(path):
             return StoreFull(
                 f"{path} may not grow: this process has a limit on the size of a file, as if the "
-                "disk were full; what was asked was not done, what was confirmed before is safe. "
+                "disk were full; the command was not executed, what was confirmed before is safe. "
                 "Raise the limit: ulimit -f"
             )
         case sqlite3.SQLITE_IOERR:

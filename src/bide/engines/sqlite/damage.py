@@ -1,4 +1,4 @@
-"""Messages whose rows cannot be read, because something else has written to bide's tables."""
+"""Messages whose rows cannot be read, because another program has written to bide's tables."""
 
 import logging
 import sqlite3
@@ -23,7 +23,7 @@ from bide.model.message import UNREADABLE, Failure
 from bide.model.rank import EVERYTHING, PROMOTE, delayed_reach
 
 DAMAGED = (ValueError, TypeError, AttributeError, msgspec.MsgspecError)
-"""What reading a row raises that bide has not written so."""
+"""What reading a row raises that another program has changed."""
 
 _STRIPE = 1 << 42
 
@@ -31,14 +31,14 @@ _log = logging.getLogger("bide.sqlite")
 
 
 def is_damage(error: BaseException) -> bool:
-    """Tell whether an error is of a row that bide has not written so."""
+    """Return whether an error is of a row that another program has changed."""
     if isinstance(error, sqlite3.OperationalError):
         return "decode to UTF-8" in str(error)
     return isinstance(error, DAMAGED) and not isinstance(error, BideError)
 
 
 def as_text(data: bytes) -> str:
-    """Return what a column of texts holds, though it may be no text."""
+    """Return the content of a text column, even if it is not UTF-8."""
     return data.decode(errors="surrogateescape")
 
 

@@ -1,4 +1,4 @@
-"""What endangers a store that is a file: where it lies, who may change it, whether it is whole."""
+"""What endangers a store that is a file: its place, its permissions, its condition."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ LITTLE_ROOM = 256 << 20
 
 
 def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
-    """Look at the file and its surroundings.
+    """Check the file and its surroundings.
 
     Raises:
         StoreUnavailable: there is no such file, or it has no tables of bide.
@@ -133,7 +133,7 @@ def _room(path: Path) -> Iterator[Finding]:
 
 
 def _writing(path: Path, durability: str) -> Iterator[Finding]:
-    with path.open("rb") as file:  # not by SQLite, which would leave files of its own behind
+    with path.open("rb") as file:  # not by SQLite, which would leave files behind
         head = file.read(20)
     if not head.startswith(b"SQLite format 3\0"):
         raise NotAStore(f"{path} is no SQLite database")

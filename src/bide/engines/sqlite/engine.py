@@ -37,12 +37,12 @@ from bide.model.message import State, size_of
 from bide.model.replies import Outcome, Outcomes, Reply, Settings
 
 CHECK_EVERY = 0.02
-"""How often, in seconds, the engine checks at most whether the file is still the same, whether the
-disk has room, and whether another process listens: checks on the path of every command."""
+"""The shortest time in seconds between two checks whether the file is still the same, whether the
+disk has room, and whether another process listens: they are on the path of every command."""
 
-TOLD_ENDS = 100
-"""How many ends of messages a batch tells other processes of; those who wait for others look again
-within a second."""
+HINTED_ENDS = 100
+"""The maximum number of ends of messages that a batch sends as hints; callers that wait for others
+look again within a second."""
 
 UNCHECKED = 1024 * 1024
 """How many bytes may be added before the next check of the disk."""
@@ -113,9 +113,9 @@ class SqliteEngine:
                 replies = self._put_one(connection, commands[0], now)
             replies = replies or self._transact(connection, commands, now)
         except sqlite3.Error as error:
-            told = translate(error, self._path, self._timeout)
-            if adds or connection is None or not isinstance(told, StoreFull):
-                raise told from error
+            reason = translate(error, self._path, self._timeout)
+            if adds or connection is None or not isinstance(reason, StoreFull):
+                raise reason from error
         if replies is None:
             # The log may not grow. A checkpoint makes its space free again.
             try:
@@ -135,7 +135,7 @@ class SqliteEngine:
         *,
         repairs: bool = False,
     ) -> list[Reply]:
-        """Execute the commands in one transaction, once more if claims met what cannot be read.
+        """Execute the commands in one transaction, again if claims met unreadable messages.
 
         Args:
             connection: to the file.
@@ -176,7 +176,7 @@ class SqliteEngine:
         """Put one simple message with one statement: half the time of a transaction of several.
 
         Returns:
-            `None`, with nothing done, if it is not that simple: it has headers or a history, its id
+            `None`, with nothing done, if it is not simple: it has headers or a history, its id
             exists, its queue is new or remembers messages, or another process has the store.
         """
         if len(command.items) != 1 or command.on_conflict == "revive":
@@ -239,7 +239,7 @@ class SqliteEngine:
         )
 
     def reader(self) -> "SqliteEngine":
-        """Return an engine with a connection of its own that reads while others write."""
+        """Return an engine with a separate connection, which reads while others write."""
         return SqliteEngine(
             self._path, durability=self._durability, timeout=self._timeout, read_only=True,
             mode=self._mode,
@@ -257,7 +257,7 @@ class SqliteEngine:
         return self._notifier
 
     def _send_hints(self, commands: Sequence[Command], replies: Sequence[Reply]) -> None:
-        """Tell other processes that listen from when on messages can be claimed."""
+        """Send hints to the processes that listen: from when messages can be claimed."""
         if not os.path.exists(self._listeners):
             self._next_hint = time.monotonic() + CHECK_EVERY
             return
@@ -265,7 +265,7 @@ class SqliteEngine:
         for command, reply in zip(commands, replies, strict=True):
             if isinstance(reply, (Outcomes, Settings)) and reply.wake is not None:
                 wakes[command.queue] = min(reply.wake, wakes.get(command.queue, reply.wake))
-        wakes.update(dict.fromkeys(self._ends[:TOLD_ENDS], 0))
+        wakes.update(dict.fromkeys(self._ends[:HINTED_ENDS], 0))
         self._ends = ()
         try:
             if wakes:
@@ -293,7 +293,7 @@ class SqliteEngine:
             connection.execute(SQL.put_one_view)
             connection.execute(SQL.put_one_trigger)
             forget_statistics(connection)
-            if before.file not in (None, files.file):  # the one who writes tells
+            if before.file not in (None, files.file):  # the writer logs it, its reader does not
                 _log.warning(
                     "%s was deleted, moved away or replaced while it was in use; from now on the "
                     "file of that name is the store%s", self._path, new,
@@ -331,7 +331,7 @@ class SqliteEngine:
         if not self._read_only:
             forget_statistics(connection)
             if self._files.log_size > LOG_BYTES:
-                with suppress(sqlite3.OperationalError):  # busy or full: the next look is soon
+                with suppress(sqlite3.OperationalError):  # busy or full: the next check is soon
                     connection.execute("PRAGMA wal_checkpoint(RESTART)")
         if self._notifier is not None:
             self._notifier.renew(self._files.real)

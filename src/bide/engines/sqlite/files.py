@@ -20,10 +20,10 @@ Identity = tuple[int, int]
 
 
 def identity(path: Path) -> Identity | None:
-    """Return what tells a file from all others; `None` if there is none."""
+    """Return what identifies a file; `None` if there is none."""
     try:
         found = path.stat()
-    except OSError:  # gone, or out of reach: opening it says which
+    except OSError:  # gone, or out of reach: the error of opening it says which
         return None
     return found.st_dev, found.st_ino
 
@@ -81,7 +81,7 @@ class Files:
 
     def opened(self) -> None:
         """Note what is there now, after the file was opened."""
-        # A file that was put in its place meanwhile is noticed at the next look.
+        # A file that was put in its place meanwhile is noticed by the next check.
         self.file = self.file or identity(self._path)
         self._beside = {path: identity(path) for path in (self._log, self._index)}
 
@@ -103,7 +103,7 @@ class Files:
         return before is not None and identity(path) != before
 
     def refuse_lost(self, connection: sqlite3.Connection, timeout: float) -> None:
-        """Write nothing more to a store whose log was deleted, or the index of its log.
+        """Refuse to write to a store whose log, or the index of its log, was deleted.
 
         Another process would not see what this one writes, and break the file.
 
@@ -128,7 +128,7 @@ class Files:
         )
 
     def keep_log_from_successor(self, connection: sqlite3.Connection, timeout: float) -> None:
-        """Let the log go into the file that was moved away, and delete it.
+        """Write the log into the file that was moved away, and delete the log.
 
         SQLite would apply it to the file that has the name now, and break that one.
 
@@ -162,16 +162,16 @@ of the disk. SQLite writes to its log before it frees anything."""
 
 
 def free_room(path: Path, reserve: float = 1.0) -> int | None:
-    """Return how many bytes a store may grow by, `None` if the file system does not tell.
+    """Return how many bytes a store may grow by, `None` if the file system does not say.
 
     Args:
         path: the store's file.
-        reserve: which part of the room for deleting is to be left.
+        reserve: the part of the room for deleting that has to stay free.
     """
     try:
         disk = shutil.disk_usage(path)
         log = os.stat(f"{path}-wal").st_size
-    except OSError:  # gone, or out of reach: the command tells which
+    except OSError:  # gone, or out of reach: the error of the command says which
         return None
     # The log may hold new pages alone: the file grows by so much at a checkpoint.
     room = disk.free - log - int(reserve * min(RESERVE, disk.total // 4))

@@ -38,7 +38,7 @@ class SqliteGuest:
         self._path = path
 
     def open(self) -> None:
-        """Do nothing: the user's connection has all it takes."""
+        """Do nothing: the user's connection is enough."""
 
     def execute(
         self, connection: DbApi, commands: Sequence[Command], now: int | None
@@ -46,7 +46,7 @@ class SqliteGuest:
         """Carry out commands; bide's tables are made if they are not there."""
         try:
             self._compare(connection)
-            if connection.begins:  # now, or another could write after the first read
+            if connection.begins:  # at once: another process could write after the first read
                 connection.execute("BEGIN IMMEDIATE")
             connection.execute("SAVEPOINT bide")
             try:
@@ -75,7 +75,7 @@ class SqliteGuest:
         return replies
 
     def _compare(self, connection: DbApi) -> None:
-        """See that the connection is to the file of the store."""
+        """Raise unless the connection is to the file of the store."""
         files = connection.execute("PRAGMA database_list").fetchall()
         theirs = next(file for _, name, file in files if name == "main")
         try:

@@ -1,6 +1,6 @@
 """A limited queue: its limits, the lines of its groups, and whose turn it is.
 
-`bide.engines.memory.lines` says what is done here, and why.
+See `bide.engines.memory.lines` for the rules and their reasons.
 """
 
 from collections import Counter
@@ -142,11 +142,11 @@ class Lines(Limiter):
         return len(self._run(SQL.in_line_before, bounds).fetchall())
 
     def strays(self, ready: int, leased: Iterable[tuple[str | None, int]]) -> int:
-        """Return how many messages and groups are not as they are to be, by a count of all.
+        """Count all messages and groups, and return how many are inconsistent.
 
         Args:
-            ready: how many messages are ready.
-            leased: how many messages of each group are.
+            ready: the number of ready messages.
+            leased: the number of leased messages, by group.
         """
         groups = self._run(SQL.recount_groups, (self.row.queue,)).fetchall()
         lines = self._run(SQL.recount_lines, (self.row.queue,)).fetchall()
@@ -215,7 +215,7 @@ class Lines(Limiter):
 
 
 def is_behind(session: "Session", queue: QueueRow) -> bool:
-    """Tell whether due messages of a limited queue are in no line yet."""
+    """Return whether due messages of a limited queue are in no line yet."""
     if session.lines(queue).row.rank is not None:
         return True
     due = delayed_reach(session.now)

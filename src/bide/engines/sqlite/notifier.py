@@ -1,4 +1,4 @@
-"""How processes on one SQLite file wake each other: a datagram to each that waits.
+"""How processes on one SQLite file wake each other: a datagram to each process that listens.
 
 Each listening process binds a Unix datagram socket in the folder `<file>-bell` beside the file.
 A process that puts a message for which others may wait sends a datagram to each socket there. A
@@ -34,7 +34,7 @@ def folder_of(path: Path) -> str:
 
 @contextmanager
 def _short(folder: str) -> Iterator[str]:
-    """Give a name of the folder that is short enough for addresses of sockets in it.
+    """Yield a name of the folder that is short enough for addresses of sockets in it.
 
     A long path is reached through a descriptor of the open folder, where the system has `/proc`.
     """
@@ -53,7 +53,7 @@ class SocketNotifier:
 
     def __init__(self, listener: socket.socket, address: str) -> None:
         self._listener = listener
-        self._closed = self._listening = self._told = False
+        self._closed = self._listening = self._warned = False
         self._lock = threading.Lock()
         self.address = address
 
@@ -75,11 +75,11 @@ class SocketNotifier:
         try:
             bound = _bind(path)
         except OSError as error:
-            if not self._told:
+            if not self._warned:
                 _warn(path, error)
-            self._told = True
+            self._warned = True
             return
-        self._told = False
+        self._warned = False
         with self._lock:
             if self._closed:
                 bound[0].close()
@@ -90,12 +90,12 @@ class SocketNotifier:
             self.address = bound[1]
             if self._listening:
                 with suppress(OSError):
-                    old.shutdown(socket.SHUT_RD)  # wakes who listens, who then closes it
+                    old.shutdown(socket.SHUT_RD)  # wakes the listening thread, which closes it
             else:
                 old.close()
 
     def listen(self) -> list[tuple[str, int]]:
-        """Block until a hint comes, and return it with all that came along."""
+        """Block until a hint comes; return all hints that have arrived."""
         with self._lock:
             if self._closed:
                 return []
@@ -163,7 +163,7 @@ def _warn(path: Path, error: OSError) -> None:
 def _bind(path: Path) -> tuple[socket.socket, str]:
     """Return a new socket beside the file, and its address."""
     folder = folder_of(path)
-    # By chance, not by process: in two containers both may be process 1.
+    # Random, not the process id: in two containers both may be process 1.
     name = secrets.token_hex(4)
     address = f"{folder}/{name}"
     file = os.stat(path)
@@ -174,11 +174,11 @@ def _bind(path: Path) -> tuple[socket.socket, str]:
             try:
                 with suppress(FileExistsError):
                     os.mkdir(folder, 0o700)
-                    _share(folder, file, rights | (rights & 0o444) >> 2)  # who may read may enter
+                    _share(folder, file, rights | (rights & 0o444) >> 2)  # readers may enter
                 with _short(folder) as short:
                     listener.bind(f"{short}/{name}")
                 break
-            except FileNotFoundError:  # the last one who listened has just removed the folder
+            except FileNotFoundError:  # the last listener has just removed the folder
                 if attempt == ATTEMPTS - 1:
                     raise
         _share(address, file, rights)
@@ -198,12 +198,12 @@ def _share(path: str, file: os.stat_result, mode: int) -> None:
 def ring_all(path: Path, wakes: Mapping[str, int], own: SocketNotifier | None) -> bool:
     """Send hints to every process that listens beside the file; return whether there is one.
 
-    This process learns of the change without a hint.
+    This process itself needs no hint.
 
     Args:
         path: the file.
-        wakes: from when on something can be claimed, by queue.
-        own: what this process listens with.
+        wakes: the time from which something can be claimed, by queue.
+        own: the notifier of this process.
     """
     folder = folder_of(path)
     try:
@@ -216,7 +216,7 @@ def ring_all(path: Path, wakes: Mapping[str, int], own: SocketNotifier | None) -
         return False
     hints = [_encode(hint) for hint in wakes.items()]
     with (
-        suppress(FileNotFoundError),  # the last one who listened has gone, with the folder
+        suppress(FileNotFoundError),  # the last listener has gone, with the folder
         _short(folder) as short,
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,
     ):
@@ -229,6 +229,6 @@ def ring_all(path: Path, wakes: Mapping[str, int], own: SocketNotifier | None) -
             except ConnectionRefusedError:  # its process is gone
                 with suppress(OSError):
                     os.unlink(address)
-            except OSError:  # a full buffer: it has hints enough to look
+            except OSError:  # a full buffer: its process has enough hints to look
                 continue
     return True

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from bide.model.errors import NotAStore, SchemaTooNew
 
-APPLICATION_ID = 0x62696465  # "bide": how a file tells that it holds nothing but a store
+APPLICATION_ID = 0x62696465  # "bide": the mark of a file that has nothing but a store
 
 STEPS = [resources.files("bide.engines.sqlite").joinpath("schema.sql").read_text("utf-8")]
 """The first script makes the tables in version 1; the next one leads from 1 to 2, and so on."""
@@ -19,7 +19,7 @@ Run = Callable[..., Any]
 
 
 def is_current(run: Run, path: Path) -> bool:
-    """Tell whether the tables are there in the version that this bide uses.
+    """Return whether the tables exist in the version that this bide uses.
 
     Raises:
         NotAStore: tables are there that bide did not make, or in a layout that is not known.
@@ -94,7 +94,7 @@ def open_to_look(path: Path) -> sqlite3.Connection:
 
 
 def is_without_tables(path: Path) -> bool:
-    """Tell whether a database has no tables of bide, as that of an application may have none.
+    """Return whether a database has no tables of bide, as that of an application may have none.
 
     False if it cannot be read: opening the store raises the reason.
     """

@@ -9,7 +9,7 @@
 CREATE TABLE bide_store (
   schema_version INTEGER NOT NULL,
   -- Up to which message the counters of the queues have counted. Only puts of a single message add some
-  -- after it, so that such a put writes one page less; whoever changes a queue next counts them.
+  -- after it, so that such a put writes one page less; the next change of a queue counts them.
   counted        INTEGER NOT NULL
 );
 INSERT INTO bide_store VALUES (1, 0);
@@ -46,7 +46,7 @@ CREATE TABLE bide_queue (
 );
 
 -- What a message is. A claim reads this row and writes none: with due times at random each message is a
--- page of its own, and pages written are what a batch costs.
+-- separate page, and a batch costs as many pages as it writes.
 CREATE TABLE bide_message (
   seq      INTEGER PRIMARY KEY,
   queue    INTEGER NOT NULL,
@@ -164,7 +164,7 @@ CREATE TABLE bide_limit (
   turn        INTEGER NOT NULL,  -- the number of the group that entered last
   last        INTEGER NOT NULL,  -- when the last message counts as served
   freed       INTEGER NOT NULL,  -- when a lease ended last while the queue was full
-  rank        INTEGER,           -- up to which ready messages stand in lines; empty: all do
+  rank        INTEGER,           -- up to which ready messages are in lines; empty: all are
   seq         INTEGER,
   looked      TEXT    NOT NULL   -- the last group that a claim has looked ahead at; empty: no more
 );
@@ -175,7 +175,7 @@ CREATE TABLE bide_group (
   queue    INTEGER NOT NULL,
   key      TEXT    NOT NULL,
   running  INTEGER NOT NULL,     -- how many of its messages are leased
-  waiting  INTEGER NOT NULL,     -- how many stand in line
+  waiting  INTEGER NOT NULL,     -- how many are in line
   turn     INTEGER NOT NULL,     -- the smallest goes first
   last     INTEGER NOT NULL,     -- as in bide_limit
   freed    INTEGER NOT NULL,

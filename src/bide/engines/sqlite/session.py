@@ -1,4 +1,4 @@
-"""One transaction: the queues it touches, and the places of the messages it names."""
+"""One transaction: the rows of its queues, and what it has to count."""
 
 import sqlite3
 from collections import Counter, defaultdict
@@ -115,7 +115,7 @@ class Session:
         """Count the delayed messages that are due.
 
         Either those or the ones that fall due later in this hour, whichever are fewer: the counters
-        of hours tell the rest.
+        of hours have the rest.
         """
         if not queue.delayed:
             return 0
@@ -187,7 +187,7 @@ class Session:
         return self._seq - count
 
     def leave_lease(self, queue: QueueRow, seqs: Sequence[int]) -> None:
-        """Take messages from those who hold them."""
+        """End the leases of messages."""
         if queue.limited:
             self.lines(queue).stop(self.groups_of(seqs).values())
         self.run(SQL.drop_leases, (json_text(seqs),))

@@ -167,7 +167,7 @@ FROM bide_lease l CROSS JOIN bide_message m ON m.seq = l.seq
 WHERE l.queue = ? AND l.until <= ? ORDER BY l.until, l.seq LIMIT ?;
 
 -- name: rewrite
--- A message whose row cannot be read; what it said is its body.
+-- A message whose row cannot be read: its old content becomes its body.
 UPDATE bide_message SET id = ?, due = ?, priority = ?, data = ?, failures = ?, attempt = 0,
   attempts = 10, expires = NULL, "group" = NULL, headers = NULL, planned = NULL, created = 0,
   asked = NULL

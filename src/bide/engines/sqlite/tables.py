@@ -78,7 +78,7 @@ class GroupRow(Group, gc=False):
 
 
 class MessageRow(NamedTuple):
-    """A message: the columns `{message}`, then those of its place."""
+    """A message: the columns `{message}`, then those of its state."""
 
     id: str
     data: Any
@@ -115,12 +115,12 @@ class MessageRow(NamedTuple):
 
     @property
     def shown_id(self) -> str:
-        """The id, though it may be no text."""
+        """The id as text, whatever its type."""
         return str(self.id).encode(errors="backslashreplace").decode()
 
     @property
     def stored(self) -> bytes:
-        """What the columns say, for a person."""
+        """The columns as text, for a person."""
         return repr(dict(zip(self._fields[:13], self, strict=False))).encode(errors="replace")
 
     def read(
@@ -129,10 +129,10 @@ class MessageRow(NamedTuple):
         """Return the message; with a holder, as that holder has just leased it.
 
         Raises:
-            Exception: one of `damage.DAMAGED`: something else has written to the row.
+            Exception: one of `damage.DAMAGED`: another program has written to the row.
         """
         is_json = isinstance(self.data, str)
-        # What is no number, or no text, is refused.
+        # Raises if a number or a text has another type.
         self.id.encode()
         if self.group is not None:
             self.group.encode()

@@ -49,15 +49,15 @@ def carry_out(session: Session, commands: Sequence[Command]) -> list[Reply]:
 
 
 def _together(command: Command) -> bool | None:
-    """Return in what consecutive puts agree that are executed as one; `None`: it is no such put.
+    """Return a key that is equal for consecutive puts that run as one; `None`: it is no such put.
 
-    One that stores nothing new must not meet what a later one stores.
+    A put that stores nothing new must not find what a later one stores.
     """
     return put.stores_new(command) if type(command) is Put and command.origin is None else None
 
 
 def _carry_out_one(session: Session, command: Any) -> Reply:
-    """Execute a command, not for messages whose rows of an outbox its queue remembers."""
+    """Execute a command; skip messages whose outbox rows its queue remembers."""
     if (origin := getattr(command, "origin", None)) is None:
         reply: Reply = _VERBS[type(command)](session, command)
         return reply

@@ -1,4 +1,4 @@
-"""Cancel, purge, configure, delete: what concerns a rule, a state or a whole queue."""
+"""Cancel, purge, configure, delete: commands for a rule, a state or a whole queue."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ __all__ = ["cancel", "configure", "delete", "purge"]
 
 
 def cancel(session: Session, command: cmd.Cancel) -> Outcomes | Affected:
-    """Take messages back."""
+    """Cancel messages by id or by a rule."""
     if command.where is None:
         return change_each(session, command, command.ids, message_verbs.cancel)
     queue = session.look(command.queue) if command.dry_run else session.open(command.queue)
@@ -74,7 +74,7 @@ def purge(session: Session, command: cmd.Purge) -> Outcomes | Affected:
 
 
 def configure(session: Session, command: cmd.Configure) -> Settings:
-    """Set what is given."""
+    """Change the settings that are given."""
     queue = session.make(command.queue)
     resumed = bool(queue.paused) and command.paused is False
     if command.paused and not queue.paused:

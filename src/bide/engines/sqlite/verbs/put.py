@@ -15,14 +15,14 @@ __all__ = ["put"]
 
 
 def stores_new(command: Put) -> bool:
-    """Tell whether a put stores messages where there are none."""
+    """Return whether a put stores messages whose id does not exist."""
     return command.on_conflict != "revive" and command.if_version is None
 
 
 def put(session: Session, run: list[Put]) -> list[Reply]:
     """Store the messages of consecutive puts: the new ones with one statement, then the others.
 
-    Those whose id exists follow one after the other, as they were put.
+    Those whose id exists follow one by one, in the order of the puts.
     """
     now = session.now
     # Made once: making a queue forgets what was kept long enough, and an id that is refused here

@@ -53,7 +53,7 @@ _WEIGHT = 1 << 42  # what one step of priority adds to the rank of a ready messa
 
 
 def find(session: Session, command: Find) -> Found:
-    """Look at messages by id."""
+    """Return messages by id."""
     queue = session.look(command.queue)
     if queue is None:
         return Found([None] * len(command.ids))
@@ -72,7 +72,7 @@ def find(session: Session, command: Find) -> Found:
 
 
 def scan(session: Session, command: Scan) -> Page:
-    """Look at a page of messages."""
+    """Return a page of messages."""
     queue = session.look(command.queue)
     budget = Budget(command.max_bytes)
     found: list[Message] = []
@@ -249,7 +249,7 @@ def _forecast_by_hours(
 
 
 def queues(session: Session, command: Queues) -> Names:
-    """Name the queues."""
+    """Return the names of the queues."""
     rows = session.run(SQL.queue_names, {"prefix": command.queue})
     return Names([name for (name,) in rows])
 
@@ -261,7 +261,7 @@ def _stored(session: Session, queue: QueueRow) -> int:
 
 
 def history(session: Session, command: History) -> Ends:
-    """Look at how messages with an id have ended."""
+    """Return how messages with an id have ended."""
     queue = session.look(command.queue)
     if queue is None:
         return Ends(None, [])
@@ -285,7 +285,7 @@ def history(session: Session, command: History) -> Ends:
 
 
 def explain(session: Session, command: Explain) -> Explained:
-    """Look at a message, its lease, its place among others, and the pauses of its queue."""
+    """Return the state of a message, its place among others, and the pauses of its queue."""
     queue = session.look(command.queue)
     if queue is None:
         return Explained(session.now)

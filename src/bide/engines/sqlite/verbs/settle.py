@@ -1,4 +1,4 @@
-"""Ack and bury: the ends of leases that are more than one change for each message."""
+"""Ack, which has statements for many messages, and bury, which has two lists of messages."""
 
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -16,7 +16,7 @@ __all__ = ["ack", "bury"]
 
 
 def ack(session: Session, command: Ack) -> Outcomes:
-    """Let messages leave the queue, or remember them where the queue keeps."""
+    """Delete messages, or keep them if the queue does."""
     queue = session.open(command.queue)
     seqs = _all_held(session, queue, command.leases) if queue is not None else []
     if queue is None or not seqs:
@@ -31,7 +31,7 @@ def ack(session: Session, command: Ack) -> Outcomes:
 
 
 def _remember(session: Session, queue: QueueRow, command: Ack, seqs: Sequence[int]) -> None:
-    """Remember how messages end that are still leased."""
+    """Remember that leased messages are acked."""
     results = command.results if queue.result_ttl else []
     texts = [None if result is None else result.decode() for result in results]
     rows = json_text(list(zip_longest(seqs, texts)))
