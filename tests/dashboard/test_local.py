@@ -70,4 +70,4 @@ def test_mistakes_are_explained(tmp_path: Path) -> None:
         port = str(taken.getsockname()[1])
         busy = run(main, ["dashboard", url, "--port", port])
     assert busy.exit_code == 2
-    assert "is another server there?" in busy.output
+    assert "does another server use it?" in busy.output

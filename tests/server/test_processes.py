@@ -295,11 +295,11 @@ def test_a_socket_that_others_listen_on_is_left_to_them(tmp_path: Path) -> None:
         (["--host", "192.0.2.1", "--auth", "required"], "nothing can listen"),
         (["--config", "bad.toml"], "'prot' is not known; did you mean port?"),
         (["--config", "quota.toml"], "'rte' in quotas is not known; did you mean rate?"),
-        (["--config", "kind.toml"], "kind.toml has a setting that cannot be: workers: Expected"),
-        (["--config", "span.toml"], "span.toml has a setting that cannot be: --grace 'soon' is"),
+        (["--config", "kind.toml"], "kind.toml has a setting that is not valid: workers: Expected"),
+        (["--config", "span.toml"], "span.toml has a setting that is not valid: --grace 'soon' is"),
         (["--config", "choice.toml"], "'requird'; there are auto, off, required"),
         (["--host", "192.0.2.1", "--auth", "required"], "must be an address of this machine"),
-        (["--socket", "nowhere/x.sock"], "in a folder that is there"),
+        (["--socket", "nowhere/x.sock"], "in a folder that exists"),
         (["--socket", f"/tmp/{'x' * 120}.sock"], "a --socket needs a short path"),
         (["--socket", "x.sock", "--socket-mode", "rw"], 'written as for chmod: "600"'),
         (["--config", "strange.toml"], "push_networks has '10.0.0.1/8'"),
@@ -332,7 +332,7 @@ def test_check_tells_of_a_port_that_is_taken(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         done = run(tmp_path, "serve", "--check", "--port", str(port))
     where = f"nothing can listen on http://127.0.0.1:{port}"
-    fix = "is another server there? Choose another --port"
+    fix = "does another server use it? Choose another --port"
     assert f"{where}: Address already in use; {fix}\n" in done.stderr
 
 

@@ -216,7 +216,7 @@ def test_readiness_tells_when_nothing_can_be_pushed(
         ask = Asking(client.port)
         await ask.subscribe(it)
         told = await ask.until("/readyz", lambda told: told["status"] == "not ready")
-        assert told["reason"] == "push failed, and is started again: RuntimeError"
+        assert told["reason"] == "push failed and is restarted: RuntimeError"
         monkeypatch.undo()
         await ask.put("a")
         await until(lambda: it.got)

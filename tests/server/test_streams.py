@@ -68,10 +68,10 @@ def test_a_stream_that_is_read_slowly_keeps_so_many_hints() -> None:
     """Each end of a message that somebody waits for is a hint under a name of its own."""
     listener = Listener()
     for number in range(MAX_HINTS + 1):
-        listener.tell(f"orders m{number}", 5)
-    listener.tell("orders m0", 3)
+        listener.add(f"orders m{number}", 5)
+    listener.add("orders m0", 3)
     assert listener.news.is_set()
     hints = listener.take()
     assert (len(hints), hints["orders m0"]) == (MAX_HINTS, 3)
-    listener.tell("orders", 1)
+    listener.add("orders", 1)
     assert listener.take() == {"orders": 1}

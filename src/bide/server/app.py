@@ -32,21 +32,21 @@ async def answer(
     """Answer a request.
 
     Args:
-        service: that answers.
-        operations: those of the path, by method.
+        service: the service that answers.
+        operations: the operations of the path, by method.
         scope: the ASGI scope of the request.
-        path: its path, undecoded.
-        receive: gives its body.
-        send: takes the answer.
+        path: its path, not decoded.
+        receive: returns the parts of its body.
+        send: sends the parts of the answer.
     """
     began = time.perf_counter()
     method: str = scope["method"]
     operation = operations.get("GET" if method == "HEAD" else method)
     if operation is None:
-        there = ", ".join(sorted({*operations, *(("HEAD",) if "GET" in operations else ())}))
+        allowed = ", ".join(sorted({*operations, *(("HEAD",) if "GET" in operations else ())}))
         problem = Problem(
-            "method-not-allowed", f"{method} cannot be done here; {there} can",
-            headers={"allow": there},
+            "method-not-allowed", f"{method} is not allowed here; use {allowed}",
+            headers={"allow": allowed},
         )  # fmt: skip
         await refuse_unrouted(service, scope, path, send, problem)
         return
@@ -56,9 +56,9 @@ async def answer(
     status, result, content = 0, "ended", None
     try:
         await _admit(call)
-        told = await operation.handle(call, **await call.parameters())
-        if told is not None:
-            reply = told if isinstance(told, Answer) else Answer(200, told)
+        returned = await operation.handle(call, **await call.parameters())
+        if returned is not None:
+            reply = returned if isinstance(returned, Answer) else Answer(200, returned)
             await call.answer(reply)
             status, content = reply.status, reply.content
         else:
@@ -70,9 +70,9 @@ async def answer(
         status, result = await _refuse(call, problem)
     except BideError as error:
         status, result = await _refuse(call, of_bide(error, service.client_text.of(error)))
-    except Exception:  # noqa: BLE001  (it is logged, and other requests go on)
+    except Exception:  # noqa: BLE001  (it is logged, and other requests continue)
         _log.exception("%s %s failed", method, operation.path)
-        text = "the server made a mistake; its log tells more. Please report it"
+        text = "an internal error of the server; please report it with the traceback in its log"
         status, result = await _refuse(call, Problem("internal", text))
     finally:
         call.over()
@@ -93,7 +93,7 @@ async def answer(
 
 
 async def _admit(call: Call) -> None:
-    """Find out who the caller is, and refuse what they may not do."""
+    """Authenticate the caller, and refuse what it has no right to."""
     admission, needed = call.service.admission, call.operation.right
     if needed is not None:
         call.caller = await admission.caller(call.token, call.client)
@@ -107,7 +107,7 @@ async def _admit(call: Call) -> None:
 async def _refuse(call: Call, problem: Problem) -> tuple[int, str]:
     """Send a problem; return its status and name."""
     status, data, headers = as_json(problem)
-    if call.streams:  # its status was sent at the beginning: only its end is left
+    if call.streams:  # the status was sent already: only the end can be sent
         await call.send({"type": "http.response.body"})
     else:
         await send_whole(call.send, status, data, headers)
@@ -118,25 +118,25 @@ class Pages(Protocol):
     """The dashboard."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; `root_path` is where the pages are."""
+        """Answer a request; `root_path` is the path of the pages."""
 
     async def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
 
 
 DASHBOARD = "/dashboard"
-"""Where the pages are."""
+"""The path of the pages."""
 
 
 class App:
     """The ASGI application, and the service behind it.
 
     Args:
-        settings: of the server.
-        clock: by which the store goes; see `bide.testing.FakeClock`.
+        settings: the settings of the server.
+        clock: the clock of the store; see `bide.testing.FakeClock`.
         ready: called once requests can be answered.
-        shared: what the processes of the server know together.
-        pages: makes what answers below /dashboard.
+        shared: the state that the processes of the server share.
+        pages: makes the application that answers below /dashboard.
     """
 
     def __init__(
@@ -156,11 +156,11 @@ class App:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Open the store and push, for as long as requests are answered.
+        """Open the store and push while the block runs.
 
         Raises:
             StoreError: the store cannot be opened.
-            InvalidArgument: the server can be reached from elsewhere, and there are no tokens.
+            InvalidArgument: other machines can reach the server, and there are no tokens.
         """
         service = self.service
         await service.begin()
@@ -189,31 +189,31 @@ class App:
             await self._lifespan(receive, send)
             return
         if scope["type"] != "http":
-            raise RuntimeError(f"bide serves HTTP alone, and this is {scope['type']!r}")
-        # Undecoded: an id may contain an encoded slash.
+            raise RuntimeError(f"bide serves only HTTP, not {scope['type']!r}")
+        # Not decoded: an id may contain an encoded slash.
         raw: bytes = scope.get("raw_path") or scope["path"].encode()
         path = raw.partition(b"?")[0].decode("latin-1")
-        if root := scope.get("root_path"):  # where the application is mounted
+        if root := scope.get("root_path"):  # the path at which the application is mounted
             path = path.removeprefix(quote(root))
         if len(path) + len(scope["query_string"]) > MAX_URL:
             long = Problem("malformed", f"the URL is longer than {MAX_URL:,} bytes")
             await refuse_unrouted(self.service, scope, path, send, long)
             return
-        shown = f"{path}/".startswith(f"{DASHBOARD}/")
+        is_page = f"{path}/".startswith(f"{DASHBOARD}/")
         if (found := self._paths.get(_shape(path))) is not None:
             await answer(self.service, found, scope, path, receive, send)
-        elif self._pages is not None and shown:
+        elif self._pages is not None and is_page:
             await self._show(self._pages, scope, path, receive, send)
         else:
-            told = "there is nothing at this path; /docs tells what there is"
-            if self._pages is None and (shown or path == "/"):
-                told += "; the dashboard is off: bide serve --dashboard"
-            await refuse_unrouted(self.service, scope, path, send, Problem("not-found", told))
+            detail = "there is nothing at this path; /docs lists the operations"
+            if self._pages is None and (is_page or path == "/"):
+                detail += "; the dashboard is off: bide serve --dashboard"
+            await refuse_unrouted(self.service, scope, path, send, Problem("not-found", detail))
 
     async def _show(
         self, pages: "Pages", scope: Scope, path: str, receive: Receive, send: Send
     ) -> None:
-        """Have the dashboard answer a request, and log it."""
+        """Let the dashboard answer a request, and log the request."""
         began, status = time.perf_counter(), 0
 
         async def note(message: dict[str, Any]) -> None:
@@ -242,18 +242,18 @@ class App:
 async def refuse_unrouted(
     service: Service, scope: Scope, path: str, send: Send, problem: Problem
 ) -> None:
-    """Answer a request that no operation takes, and log it."""
+    """Refuse a request that has no operation, and log it."""
     address = service.addresses.of(scope)
     log_request(scope["method"], path, problem.kind.status, 0.0, "", address, None, None)
     await send_whole(send, *as_json(problem))
 
 
 _NAMES = ("queue", "name")
-"""The names in a path that the action log tells."""
+"""The names in a path that are written to the action log."""
 
 _NAMED = (3, 5)
-"""Which parts of a path are names: the same in all paths, so that one lookup in a dictionary finds
-the operations of a request."""
+"""The parts of a path that are names. They are the same in all paths, so one lookup in a dictionary
+finds the operations of a request."""
 
 
 def _shape(path: str) -> tuple[str, ...]:
@@ -273,12 +273,12 @@ def _shape(path: str) -> tuple[str, ...]:
 
 
 def create_app(settings: Settings | None = None) -> App:
-    """Return the service as an ASGI application, for a server of your own.
+    """Return the service as an ASGI application, for another ASGI server.
 
     Args:
-        settings: of the server; the defaults by default.
+        settings: the settings of the server; `None`: the defaults.
 
     Raises:
-        InvalidArgument: the settings cannot work together.
+        InvalidArgument: the settings conflict.
     """
     return App(settings or Settings())

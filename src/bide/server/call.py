@@ -44,12 +44,12 @@ class Call:
     """One request to one operation.
 
     Args:
-        service: that answers it.
-        operation: that is called.
+        service: the service that answers it.
+        operation: the operation that is called.
         scope: the ASGI scope of the request.
-        named: the names in the path, undecoded.
-        receive: gives its body.
-        send: takes the answer.
+        named: the names in the path, not decoded.
+        receive: returns the parts of its body.
+        send: sends the parts of the answer.
     """
 
     service: Service
@@ -62,7 +62,7 @@ class Call:
     acts: list[Act] = field(default_factory=list, init=False)
     """The commands of a batch, for the action log."""
     streams: bool = field(default=False, init=False)
-    """Whether an answer that goes on was begun."""
+    """Whether a stream was begun as the answer."""
     _received: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -96,7 +96,7 @@ class Call:
         try:
             return unquote_to_bytes(text).decode()
         except UnicodeDecodeError:
-            raise invalid(name, f"{name} in the path is no UTF-8; encode it so") from None
+            raise invalid(name, f"{name} in the path is not UTF-8; encode it in UTF-8") from None
 
     @property
     def queue(self) -> str:
@@ -110,7 +110,7 @@ class Call:
 
     @property
     def actor(self) -> str:
-        """Who sent the request, as commands say it: the token's name, or where it came from."""
+        """The actor of the request's commands: the token's name or id, else the address."""
         return actor_of(self.caller.name or self.caller.token or self.client or "local")
 
     @cached_property
@@ -128,10 +128,10 @@ class Call:
         return self.service.pushing.records
 
     async def text(self) -> bytes:
-        """Return the request's body, which is to be JSON; "{}" without a body.
+        """Return the request's body as JSON text; "{}" without a body.
 
         Raises:
-            Problem: it says that it is something else.
+            Problem: it has another content type.
         """
         data = await self.bytes()
         await self.service.large_bodies.turn(len(data))
@@ -153,7 +153,7 @@ class Call:
         if (coding := self.header("content-encoding")) not in (None, "", "identity"):
             raise Problem(
                 "malformed",
-                f"content-encoding is {coding!r}, and bodies are taken as they are; leave it out",
+                f"content-encoding is {coding!r}, and bodies are not decompressed; leave it out",
                 field="content-encoding",
             )
 
@@ -167,17 +167,17 @@ class Call:
         )
 
     def over(self) -> None:
-        """Count its body no longer as one that is kept, but as carried."""
+        """Free the memory counted for the body, and count the body as transferred."""
         self.service.large_bodies.grow(self._received, 0)
         self.carried(self._received)
 
     def carried(self, size: int) -> None:
-        """Count bytes of the request or its answer; requests without a right are free."""
+        """Count bytes of the request or its answer, unless the operation needs no token."""
         if self.operation.right is not None:
             self.service.quotas.carried(self.caller.namespace, size)
 
     async def parameters(self) -> dict[str, Any]:
-        """Return what the handler is given beside the call.
+        """Return the arguments of the handler besides the call.
 
         Raises:
             Problem: the request's body or query does not fit.
@@ -188,7 +188,7 @@ class Call:
         if "query" in operation.parameters:
             given["query"] = self.query(operation.query)
         elif operation.query is None and operation.method != "GET" and self.scope["query_string"]:
-            self.query(wire.Empty)  # a dry_run=true that is ignored would do harm
+            self.query(wire.Empty)  # to ignore a dry_run=true would do harm
         return given
 
     async def read(self, kind: type[T]) -> T:
@@ -230,7 +230,7 @@ class Call:
             raise of_validation(error, kind, "The query") from None
 
     def counted(self, calls: LongCalls) -> AbstractContextManager[None]:
-        """Count this call among those that stay open, where tokens are asked for.
+        """Count this call as an open one while the block runs, if requests need tokens.
 
         Raises:
             Problem: when the block is entered: there are too many.
@@ -240,7 +240,7 @@ class Call:
         return calls.one(self.caller.namespace, network_of(self.client))
 
     async def ask(self, kind: type[R], command: Command) -> R:
-        """Execute a command, and return its reply; a slow read counts among the caller's.
+        """Execute a command and return its reply; a slow read counts as one of the caller.
 
         Raises:
             Problem: the caller has too many slow reads under way.
@@ -248,7 +248,7 @@ class Call:
         return expect(kind, await self._execute(command))
 
     async def look(self, steps: Steps[T]) -> T:
-        """Execute steps that only read, each as `ask` does; return their result."""
+        """Execute steps that only read, each as `ask` does, and return their result."""
         return await arun_steps(steps, self._execute)
 
     async def _execute(self, command: Command) -> Reply:
@@ -256,7 +256,7 @@ class Call:
             return await self.service.execute(command)
 
     async def begin_stream(self, kind: str) -> None:
-        """Begin an answer that goes on."""
+        """Begin a stream as the answer."""
         self.streams = True
         headers = [
             (b"content-type", kind.encode()),
@@ -293,7 +293,7 @@ def _plain(content_type: bytes) -> str:
 
 
 def decode(data: bytes, kind: type[T]) -> T:
-    """Return JSON as a struct.
+    """Decode JSON to a type.
 
     Raises:
         Problem: it is not JSON, is nested too deeply, or does not fit.
@@ -303,10 +303,10 @@ def decode(data: bytes, kind: type[T]) -> T:
     except msgspec.DecodeError as error:
         raise of_validation(error, kind) from None
     except UnicodeDecodeError as error:
-        raise Problem("malformed", f"The body is no UTF-8: {error}") from None
+        raise Problem("malformed", f"The body is not UTF-8: {error}") from None
     except RecursionError:
         raise Problem(
-            "malformed", f"The body is nested too deeply; {MAX_DEPTH} levels are possible"
+            "malformed", f"The body is nested too deeply; {MAX_DEPTH} levels are allowed"
         ) from None
 
 

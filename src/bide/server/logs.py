@@ -1,8 +1,8 @@
-"""The access log and the action log. Neither tells bodies, queries or secrets.
+"""The access log and the action log. Neither contains bodies, queries or secrets.
 
 The access log has a line per request. The action log has a JSON line per act: who did what from
-where. A line that its file does not take, because the disk is full or lost, goes to the server's
-log: bide goes on, and no act is lost.
+where. If a line cannot be written to its file, because the disk is full or lost, it goes to the
+server's log, so no act is lost.
 """
 
 import logging
@@ -39,22 +39,22 @@ def log_request(
     """Log a request.
 
     Args:
-        method: of the request.
-        path: of the request.
-        status: of the answer.
+        method: the method of the request.
+        path: the path of the request.
+        status: the status of the answer.
         took: seconds from the request to its answer.
-        operation: the name of what was done.
+        operation: the name of the operation.
         client: the client's address.
-        namespace: whose queues it was about.
+        namespace: the namespace of the token.
         token: the id of the token.
     """
     if not _access_log.isEnabledFor(logging.INFO):
         return
     method, path = _printable(method, MAX_LOGGED_METHOD), _printable(path, MAX_LOGGED_PATH)
-    told = client or "-", namespace or "-", token or "-"
+    caller = client or "-", namespace or "-", token or "-"
     _access_log.info(
         "%s %s %d %.1f ms client=%s namespace=%s token=%s", method, path, status, took * 1000,
-        *told,
+        *caller,
         extra={
             "method": method, "path": path, "status": status, "duration": round(took, 6),
             "operation": operation, "client": client, "namespace": namespace or "",
@@ -64,7 +64,7 @@ def log_request(
 
 
 def _printable(text: str, most: int) -> str:
-    """Return at most `most` characters of a text, with those escaped that a terminal obeys.
+    """Return at most `most` characters of a text, with control characters escaped.
 
     Example:
         >>> _printable("/v1/\\x1b[2J", 200), _printable("/v1/queues", 6)
@@ -87,13 +87,13 @@ class Act(msgspec.Struct, omit_defaults=True):
     act: str
     """The operation, as /openapi.json names it, or the command."""
     queue: str | None = None
-    """By its name within the namespace."""
+    """Its name within the namespace."""
     messages: int | None = None
     """How many were put, changed, claimed, settled or shown."""
     result: str = DONE
-    """"done", or what kind of problem there was."""
+    """"done", or the kind of the problem."""
     target: str | None = None
-    """The subscription or token that it is about."""
+    """The subscription or token that was changed or shown."""
 
 
 class Entry(msgspec.Struct, omit_defaults=True):
@@ -112,10 +112,10 @@ class Entry(msgspec.Struct, omit_defaults=True):
 
 
 class ActionLog:
-    """A file to which all processes of a server append. It is created for its user alone (0600).
+    """A file to which all processes of a server append. It is created with mode 0600.
 
     Args:
-        path: of the file; `None`: nothing is logged.
+        path: the path of the file; `None`: nothing is logged.
 
     Raises:
         InvalidArgument: it cannot be opened.
@@ -147,11 +147,11 @@ class ActionLog:
         """Append a line for each act.
 
         Args:
-            acts: what was done.
+            acts: the acts.
             who: the name or id of the token, the subject of a JWT, or a user of this machine.
             token: the id of the token.
             client: the address of the client.
-            namespace: whose queues it is about; `None`: of the whole store.
+            namespace: the namespace of the queues; `None`: the whole store.
         """
         if self._file is None:
             return
@@ -185,12 +185,12 @@ class ActionLog:
 
 
 def _bounded(name: str | None) -> str | None:
-    """Return a name; of one that is too long for any, the beginning."""
+    """Return a name, cut if it is longer than a name may be."""
     return name if name is None or len(name) <= MAX_NAME else f"{name[:MAX_NAME]}…"
 
 
 def count_of(content: Any) -> int | None:
-    """Return how many messages an answer or a reply is about, `None` for others.
+    """Return how many messages an answer or a reply names, `None` if it has no such number.
 
     Example:
         >>> from bide.model.replies import Outcomes

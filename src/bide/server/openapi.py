@@ -1,7 +1,7 @@
-"""The OpenAPI 3.1 description, made of the operations and the structs that they use.
+"""The OpenAPI 3.1 description, made from the operations and the structs that they use.
 
-`static/openapi.toml` has what these do not say. The page at /docs shows the same, with forms to try
-it; nothing is fetched from elsewhere.
+`static/openapi.toml` has all other texts. The page at /docs shows the description, with forms to
+try the operations; it loads nothing from other servers.
 """
 
 import hashlib
@@ -48,8 +48,8 @@ def description() -> dict[str, Any]:
     known = dict(zip(types, schemas, strict=True))
     paths: dict[str, Any] = {}
     for operation in operations:
-        told = _operation(operation, known, components)
-        paths.setdefault(operation.path, {})[operation.method.lower()] = told
+        methods = paths.setdefault(operation.path, {})
+        methods[operation.method.lower()] = _operation(operation, known, components)
     document: dict[str, Any] = TEXTS["document"]
     return document | {
         "info": document["info"] | {"version": version("bide")},
@@ -72,7 +72,7 @@ def _operation(
         for name, it in TEXTS["names"].items()
         if f"{{{name}}}" in operation.path
     ]
-    told: dict[str, Any] = {
+    described: dict[str, Any] = {
         "operationId": operation.name,
         "summary": summary.rstrip("."),
         "tags": [operation.tag],
@@ -87,15 +87,15 @@ def _operation(
     if operation.right:
         text = f"{text} Needs the right `{operation.right}`.".strip()
     if text:
-        told["description"] = text
+        described["description"] = text
     if operation.takes is not None:
         example = TEXTS["bodies"].get(operation.name, {})
         content: dict[str, Any] = {JSON: {"schema": known[operation.takes], "example": example}}
         if operation.takes_bytes:
             content["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
         required = bool(components[operation.takes.__name__].get("required"))
-        told["requestBody"] = {"content": content, "required": required}
-    return told
+        described["requestBody"] = {"content": content, "required": required}
+    return described
 
 
 def _query(operation: Operation, components: dict[str, Any]) -> list[dict[str, Any]]:
@@ -103,17 +103,17 @@ def _query(operation: Operation, components: dict[str, Any]) -> list[dict[str, A
         return []
     schema = components[operation.query.__name__]
     found = []
-    for name, told in schema["properties"].items():
+    for name, kind in schema["properties"].items():
         parameter: dict[str, Any] = {"name": name, "in": "query"}
         if name in schema.get("required", ()):
             parameter["required"] = True
-        if "description" in told:
-            parameter["description"] = told["description"]
-        told = {key: told[key] for key in told if key not in ("default", "description")}
-        if "anyOf" in told:  # what is left out of a query is not null
-            kinds = [kind for kind in told["anyOf"] if kind != {"type": "null"}]
-            told = kinds[0] if len(kinds) == 1 else {**told, "anyOf": kinds}
-        found.append(parameter | {"schema": told})
+        if "description" in kind:
+            parameter["description"] = kind["description"]
+        kind = {key: kind[key] for key in kind if key not in ("default", "description")}
+        if "anyOf" in kind:  # a parameter that is left out is not null
+            kinds = [one for one in kind["anyOf"] if one != {"type": "null"}]
+            kind = kinds[0] if len(kinds) == 1 else {**kind, "anyOf": kinds}
+        found.append(parameter | {"schema": kind})
     return found
 
 
@@ -125,15 +125,14 @@ def _answers(operation: Operation, known: dict[Any, Any]) -> dict[str, Any]:
     answers: dict[str, Any] = {}
     for status, kind in operation.answers.items():
         if kind in (None, bytes):
-            text = "Not changed." if status == 304 else "What was asked for."
+            text = "Not changed." if status == 304 else "The content."
         else:
             text = cleandoc(kind.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
-        told: dict[str, Any] = {"description": text}
-        answers[str(status)] = told
+        answer = answers[str(status)] = {"description": text}
         if kind is bytes:
-            told["content"] = {operation.kind.partition(";")[0]: {"schema": {}}}
+            answer["content"] = {operation.kind.partition(";")[0]: {"schema": {}}}
         elif kind is not None:
-            told["content"] = {operation.kind: {"schema": known[kind]}}
+            answer["content"] = {operation.kind: {"schema": known[kind]}}
     problems = {*_EVERYWHERE, *operation.problems}
     if operation.right is not None:
         problems.update(_WITH_TOKEN)
@@ -150,7 +149,7 @@ def _webhook(
     name: str, summary: str, description: str, content: dict[str, Any], answers: dict[str, str],
     headers: Mapping[str, str] = {},
 ) -> dict[str, Any]:  # fmt: skip
-    """Return a request of bide's, which a receiver answers."""
+    """Return a request that bide sends and a receiver answers."""
     number = {"schema": {"type": "string", "pattern": "^[0-9]+$"}}
     numbers = dict.fromkeys(("webhook-timestamp", "bide-attempt", "bide-due"), number)
     return {
@@ -175,7 +174,7 @@ def page() -> bytes:
     from markupsafe import Markup, escape
 
     def words(text: str) -> Markup:
-        """Return words; text between back quotes becomes code."""
+        """Return a text as HTML; text between back quotes becomes code."""
         parts = escape(text or "").split("`")
         code = Markup("<code>{}</code>")
         return Markup().join(code.format(part) if n % 2 else part for n, part in enumerate(parts))
@@ -190,14 +189,14 @@ def page() -> bytes:
     environment.filters |= {"choices": _choices, "indented": indented, "words": words}
     template = environment.get_template("docs.html")
     style = Markup(static("docs.css"))
-    told = template.render(description(), json=JSON, problems=KINDS.values(), style=style)
-    return told.encode()
+    html = template.render(description(), json=JSON, problems=KINDS.values(), style=style)
+    return html.encode()
 
 
 def policy() -> str:
-    """Return what a browser may do with the page: show it, and send requests to this server.
+    """Return the content security policy of the page: it may send requests to this server only.
 
-    No other page may show it within itself, and have its visitors press its buttons.
+    No other page may embed it, to make its visitors press its buttons.
     """
     style = b64encode(hashlib.sha256(static("docs.css").encode()).digest()).decode()
     return (
@@ -207,7 +206,7 @@ def policy() -> str:
 
 
 def _choices(schema: dict[str, Any]) -> list[str]:
-    """Return the values that a parameter may have, if they are few."""
+    """Return the allowed values of a parameter that is a boolean or an enumeration."""
     if schema.get("type") == "boolean":
         return ["true", "false"]
     kinds = schema.get("anyOf", [schema])

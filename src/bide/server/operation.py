@@ -1,6 +1,6 @@
-"""An operation of the API: what it takes, what it answers, and the right that it needs.
+"""An operation of the API: its request, its answers, and the right that it needs.
 
-Routes, checks and the OpenAPI description are made from these.
+Routing, checks and the OpenAPI description use these declarations.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -38,12 +38,12 @@ class Operation(NamedTuple):
     right: str | None
     """The right that it needs; "": any token; `None`: no token."""
     handle: Callable[..., Awaitable[Any]]
-    """Answers a call; see `Routes`. Its docstring describes the operation: the first line is the
-    summary."""
+    """The function that answers a call; see `Routes`. Its docstring describes the operation: the
+    first line is the summary."""
     answers: dict[int, Any]
     """The type of the content by status; `None`: no content."""
     parameters: frozenset[str] = frozenset()
-    """What the handler is given beside the call: `asked`, `query`."""
+    """The arguments of the handler besides the call: `asked`, `query`."""
     takes: Any = None
     """The type of the request's body."""
     takes_bytes: bool = False
@@ -51,24 +51,24 @@ class Operation(NamedTuple):
     query: Any = None
     """A struct of the query's parameters."""
     headers: Mapping[str, str] = {}
-    """Headers that the request may have, and what they do."""
+    """Headers that the request may have, with their descriptions."""
     problems: Sequence[int] = ()
-    """Statuses of its own problems, beside those of every operation."""
+    """Statuses of its problems, besides those of every operation."""
     tag: str = ""
-    """Under what it is described."""
+    """The heading in the description."""
     kind: str = JSON
-    """The content type of what it answers."""
+    """The content type of its answers."""
 
 
 class Routes:
-    """Operations, each declared at the function that answers it: the handler.
+    """Operations, each declared by a decorator of the function that answers it: the handler.
 
     A handler takes a `Call` and, if it has parameters of these names, the decoded body (`asked`)
     and the decoded query (`query`). Their types, and that of the result, describe the operation. It
-    returns an `Answer`, what is to be sent with status 200, or `None` if it has sent the answer.
+    returns an `Answer`, the content of an answer with status 200, or `None` if it has answered.
 
     Args:
-        tag: under what they are described.
+        tag: the heading in the description.
     """
 
     def __init__(self, tag: str) -> None:
@@ -79,16 +79,17 @@ class Routes:
         self, name: str, method: str, path: str, right: str | None,
         answers: dict[int, Any] | None = None, **more: Any,
     ) -> Callable[[Handle], Handle]:  # fmt: skip
-        """Have the decorated function answer an operation, which has the fields of `Operation`."""
+        """Declare an operation, with the fields of `Operation`, that the function answers."""
 
         def declare(handle: Handle) -> Handle:
-            kinds = get_type_hints(handle)
-            told = answers or {200: kinds["return"]}
-            types = {"takes": kinds.get("asked"), "query": kinds.get("query"), **more}
-            given = frozenset(kinds) & {"asked", "query"}
+            hints = get_type_hints(handle)
+            types = {"takes": hints.get("asked"), "query": hints.get("query"), **more}
             self.operations.append(
-                Operation(name, method, path, right, handle, told, given, tag=self._tag, **types)
-            )
+                Operation(
+                    name, method, path, right, handle, answers or {200: hints["return"]},
+                    frozenset(hints) & {"asked", "query"}, tag=self._tag, **types,
+                )
+            )  # fmt: skip
             return handle
 
         return declare

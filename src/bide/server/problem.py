@@ -1,7 +1,6 @@
 """Problems: every error as an RFC 9457 document that names the field and the fix.
 
-It suggests similar names or values where one does not fit, and hides where the store is on the
-server's machine.
+Errors suggest similar names or values, and do not contain the location of the store.
 """
 
 import logging
@@ -30,11 +29,11 @@ _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 
 
 def would_fit(kind: Any, error: str) -> str:
-    """Return the similar name, or all names or values there are; "" for other errors.
+    """Return a similar name, or all names or values that are allowed; "" for other errors.
 
     Args:
-        kind: what was to be decoded.
-        error: what msgspec says of it.
+        kind: the type to which something was decoded.
+        error: the error of msgspec.
 
     Example:
         >>> from bide.server.settings import Settings
@@ -61,7 +60,7 @@ def would_fit(kind: Any, error: str) -> str:
 
 
 def _at(node: inspect.Type, steps: Sequence[str | None]) -> Iterator[inspect.Type]:
-    """Yield the types allowed at a place; a step is the name of a field, `None` any element."""
+    """Yield the types allowed at a place; a step is the name of a field, or `None`: any element."""
     match node:
         case inspect.Metadata(type=inner):
             yield from _at(inner, steps)
@@ -139,7 +138,7 @@ _OWN = (
 )
 
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (*_OF_BIDE.values(), *_OWN)}
-"""Every kind of problem there is, by name."""
+"""All kinds of problems, by name."""
 
 
 def kind_of(error: str) -> str:
@@ -153,16 +152,16 @@ def kind_of(error: str) -> str:
 
 
 class ProblemDocument(msgspec.Struct, omit_defaults=True):
-    """What went wrong, as RFC 9457 has it."""
+    """An error in the form of RFC 9457."""
 
     type: str
-    """A URI that names the kind of problem; the page at /docs explains each."""
+    """A URI that names the kind of problem; the page at /docs lists them."""
     title: str
     status: int
     detail: str
     """The cause and the fix."""
     field: str | None = None
-    """What part of the request is meant."""
+    """The part of the request that is wrong."""
     error: str | None = None
     """The name of the exception that bide raises for this in Python."""
     outcomes: list[Outcome] | None = None
@@ -175,7 +174,7 @@ class Problem(Exception):
     Args:
         kind: the name of one of `KINDS`.
         detail: the cause and the fix.
-        field: what part of the request is meant.
+        field: the part of the request that is wrong.
         outcomes: the states of the messages that the request named.
         headers: headers of the answer.
     """
@@ -199,7 +198,7 @@ class Problem(Exception):
 
     @property
     def document(self) -> ProblemDocument:
-        """What is sent."""
+        """The document that is sent."""
         kind, detail = self.kind, str(self)
         detail = detail if len(detail) <= MAX_DETAIL else f"{detail[:MAX_DETAIL]}..."
         return ProblemDocument(
@@ -209,7 +208,7 @@ class Problem(Exception):
 
 
 def invalid(field: str, detail: str) -> Problem:
-    """Return what says that a part of a request cannot be."""
+    """Return the problem of a value that is not valid."""
     return Problem("invalid-argument", detail, field=field)
 
 
@@ -221,9 +220,9 @@ _FIELD = re.compile(
 
 
 def of_bide(error: BideError, text: str) -> Problem:
-    """Return an error of bide's as a problem, with the text that clients get.
+    """Convert an exception of bide to a problem with the text for clients.
 
-    The text of a wrong argument begins with its name.
+    The text of `InvalidArgument` begins with the name of the argument.
     """
     kind = next(_OF_BIDE[cls] for cls in type(error).__mro__ if cls in _OF_BIDE)
     found = _FIELD.match(text) if isinstance(error, errors.InvalidArgument) else None
@@ -231,16 +230,16 @@ def of_bide(error: BideError, text: str) -> Problem:
 
 
 def of_validation(error: msgspec.DecodeError, kind: Any, what: str = "The body") -> Problem:
-    """Return what msgspec did not like about a request, which was to be a `kind`, as a problem.
+    """Convert an error of msgspec to a problem.
 
     Args:
-        error: what msgspec raised.
-        kind: the type of the request, or of the part of it that was read.
-        what: was read.
+        error: the error.
+        kind: the type to which the request, or a part of it, was decoded.
+        what: the name of what was decoded, for the text.
     """
     text = str(error)
     if not isinstance(error, msgspec.ValidationError):
-        return Problem("malformed", f"{what} is no JSON: {text}")
+        return Problem("malformed", f"{what} is not JSON: {text}")
     fix = would_fit(kind, text)
     found = _PLACE.search(text)
     named = re.search(r"(?:unknown|missing required) field `([^`]*)`", text)
@@ -274,7 +273,7 @@ def as_json(problem: Problem) -> tuple[int, bytes, dict[str, Any]]:
 
 
 LOG_EVERY = 10.0
-"""Seconds after which the same error of the store is logged again."""
+"""The minimum number of seconds between two log lines of the same error of the store."""
 
 _FILE = re.compile(r"(?<![\w/.:<])/[^\s/:;,()'\"]+(?:/[^\s/:;,()'\"]+)+")
 """An absolute path of at least two parts."""
@@ -290,9 +289,10 @@ _log = logging.getLogger("bide.server")
 
 
 def _hosts_in(netloc: str, path: str) -> re.Pattern[str]:
-    """Return what finds the hosts of a URL in a text.
+    """Return a pattern that finds the hosts of a URL in a text.
 
-    A name without a dot may be a word of the text: it counts in quotes, or with a port or the path.
+    A name without a dot may be a word of the text: it is found in quotes, or with a port or the
+    path.
     """
     found, behind = [], re.escape(path.rstrip("/"))
     for host in netloc.rpartition("@")[2].split(","):
@@ -304,7 +304,7 @@ def _hosts_in(netloc: str, path: str) -> re.Pattern[str]:
 
 
 class ClientText:
-    """Turn errors into text for clients. The server's log has the text in full.
+    """Converts errors to texts for clients. The server's log has the full text.
 
     Args:
         store: the URL of the store.
@@ -322,22 +322,22 @@ class ClientText:
         self._logged: tuple[str, float] = "", 0.0
 
     def of(self, error: BideError) -> str:
-        """Return the text of an error; for one of the store, without its place."""
+        """Return the text of an error; of a `StoreError`, without the location of the store."""
         return self.without_places(str(error)) if isinstance(error, StoreError) else str(error)
 
     def without_places(self, text: str) -> str:
-        """Return a text without the place of the store, addresses and paths; log it if it had any.
+        """Remove the location of the store, addresses and paths from a text; log it if it has any.
 
-        Anybody may ask at /readyz whether the store is there.
+        /readyz, which needs no token, shows such texts.
         """
-        told = text
+        safe = text
         for place, words in self._places:
-            told = told.replace(place, words)
+            safe = safe.replace(place, words)
         for pattern, words in ((self._hosts, "the store"), (_ADDRESS, "..."), (_FILE, "...")):
-            told = pattern.sub(words, told)
+            safe = pattern.sub(words, safe)
         before, at = self._logged
         now = time.monotonic()
-        if told != text and (text != before or now - at >= LOG_EVERY):
+        if safe != text and (text != before or now - at >= LOG_EVERY):
             self._logged = text, now
             _log.warning("%s", text)
-        return told
+        return safe

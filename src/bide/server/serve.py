@@ -43,22 +43,22 @@ ALLOCATIONS = 50_000
 """New objects between two runs of the collector of reference cycles."""
 
 SESSION_KEY = "BIDE_SERVE_SESSION_KEY"
-"""The environment's variable with the secret, in hexadecimal digits, that makes the codes of
-sessions of the dashboard: the same in all processes of a server."""
+"""The environment variable with the secret, in hexadecimal digits, of the dashboard's sessions: the
+same in all processes of a server."""
 
 
 async def serve(settings: Settings) -> int:
-    """Serve until a signal says otherwise; return the exit code.
+    """Serve until a signal stops the server; return the exit code.
 
     Raises:
-        InvalidArgument: the settings cannot work together, nothing can listen there, or it could
-            be reached from elsewhere and there are no tokens.
+        InvalidArgument: the settings conflict, the address cannot be used, or other machines could
+            reach it and there are no tokens.
         StoreError: the store cannot be opened.
     """
     settings.check()
-    context_of(settings)  # its errors, before anything listens
+    context_of(settings)  # raises its errors before anything listens
     lane = open_lane(settings.store)
-    try:  # before anything listens; the processes look again
+    try:  # before anything listens; each process does so again
         admission = Admission(settings, lane, Tokens(lane), SYSTEM_CLOCK)
         await admission.begin()
     finally:
@@ -68,7 +68,7 @@ async def serve(settings: Settings) -> int:
 
     def refuse() -> None:
         """Refuse connections: an open socket would accept clients that no process answers."""
-        if listening.fileno() >= 0:  # once: another server may be at the path of the socket later
+        if listening.fileno() >= 0:  # once: later another server may have a socket at the path
             if settings.socket is not None:
                 Path(settings.socket).unlink(missing_ok=True)
             listening.close()
@@ -100,17 +100,17 @@ async def serve(settings: Settings) -> int:
 
 
 def address(listening: socket.socket, settings: Settings) -> str:
-    """Return where the server is to be found, with the port that it got."""
+    """Return the URL of the server, with the port that it got."""
     if settings.socket is not None:
         return settings.address
     return msgspec.structs.replace(settings, port=listening.getsockname()[1]).address
 
 
 def bind(settings: Settings) -> socket.socket:
-    """Return a socket that listens.
+    """Return a listening socket.
 
     Raises:
-        InvalidArgument: nothing can listen there.
+        InvalidArgument: the address cannot be used.
     """
     try:
         if settings.socket is not None:
@@ -132,9 +132,9 @@ def bind(settings: Settings) -> socket.socket:
         return listening
     except OSError as error:
         if settings.socket is not None:
-            fix = "a --socket needs a short path, in a folder that is there and may be written to"
+            fix = "a --socket needs a short path, in a folder that exists and may be written to"
         elif error.errno == errno.EADDRINUSE:
-            fix = "is another server there? Choose another --port"
+            fix = "does another server use it? Choose another --port"
         else:
             fix = (
                 "--host must be an address of this machine, and a --port below 1024 needs a "
@@ -146,15 +146,15 @@ def bind(settings: Settings) -> socket.socket:
 
 
 def _why(error: OSError) -> str:
-    # asyncio and socket add to the words of the system what was tried, which is said already.
+    # asyncio and socket append what was tried, which the error names anyway.
     return (error.strerror or str(error)).partition(" (while attempting")[0]
 
 
 def _make_room(path: Path) -> None:
-    """Remove the socket of a server that is no more.
+    """Remove the socket of a server that has ended.
 
     Raises:
-        InvalidArgument: a server listens there, or the socket belongs to another user.
+        InvalidArgument: a server listens on it, or the socket belongs to another user.
     """
     if not path.is_socket():
         return
@@ -176,8 +176,8 @@ def main(arguments: list[str], pages: Callable[[Service], Pages] | None = None) 
     """Serve on an inherited socket; return the exit code.
 
     Args:
-        arguments: the descriptors that the supervisor hands over.
-        pages: makes what answers below /dashboard.
+        arguments: the descriptors that the supervisor passes.
+        pages: makes the application that answers below /dashboard.
     """
     line_fd, socket_fd, *shared = map(int, arguments)
     settings = msgspec.json.decode(os.environ.pop(SETTINGS), type=Settings)
@@ -210,7 +210,7 @@ async def _serve(
     line = Pipe(line_fd, orphaned)
     await app.service.begin()
     server = HttpServer(app)
-    # systemd sends SIGTERM to each process, too, which then gets it twice. Only SIGINT, which the
+    # systemd also sends SIGTERM to each process, which then gets it twice. Only SIGINT, which the
     # supervisor sends the second time, breaks off what is under way.
     loop.add_signal_handler(signal.SIGTERM, stop)
     loop.add_signal_handler(signal.SIGINT, server.stop)
@@ -219,14 +219,14 @@ async def _serve(
     try:
         await server.serve(socket.socket(fileno=socket_fd))
     finally:
-        await app.service.end()  # not yet done if serving was cancelled
+        await app.service.end()  # if serving was cancelled
         beats.cancel()
         await line.close(report)
 
 
 def _ready(line: Pipe, report: Report) -> None:
-    # What is there now stays for ever, and requests leave nothing behind that holds itself: to look
-    # at all of it again and again took a twentieth of the time.
+    # The objects that exist now stay until the end, and requests leave no reference cycles:
+    # collecting them again and again took a twentieth of the time.
     gc.collect()
     gc.freeze()
     gc.set_threshold(ALLOCATIONS, 20, 50)

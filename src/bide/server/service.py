@@ -1,4 +1,4 @@
-"""One store, and what a server process knows beside it."""
+"""The service of one server process: its store, its limits and its figures."""
 
 import asyncio
 import logging
@@ -42,31 +42,31 @@ _log = logging.getLogger("bide.server")
 R = TypeVar("R", bound=Reply)
 
 MOST_UNDER_WAY = 5_000
-"""Commands of batches that may be under way. The lane takes twice as many without delay, so the
-commands of one batch stay in their order."""
+"""Commands of batches that may be under way. The lane accepts twice as many without delay, so the
+commands of one batch keep their order."""
 
 
 WATCHED = 10.0
 """Seconds for which a server waits for the end of a message on behalf of an `http://` client, which
-asks again each second."""
+polls each second."""
 
 MOST_WATCHED = 1_000
-"""The maximum number of watched messages; clients that wait for others look once a second."""
+"""The maximum number of watched messages; clients that wait for others poll each second."""
 
 COUNTS_AGE = 0.1
 """Seconds for which event streams share the counts of a queue."""
 
 WRITE_USES = 10.0
-"""Seconds between two writes of when tokens were last used."""
+"""Seconds between two writes of the times at which tokens were last used."""
 
 
 class Service:
-    """A store, and what a server process knows beside it.
+    """The store of a server process, and all state of the process.
 
     Args:
-        settings: of the server.
-        clock: by which the store goes; the system's by default.
-        shared: what the processes of the server know together.
+        settings: the settings of the server.
+        clock: the clock of the store.
+        shared: the state that the processes of the server share.
     """
 
     def __init__(
@@ -100,8 +100,8 @@ class Service:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         """Seconds that they took, by operation."""
         self.tallies: dict[str, Tally] = {}
-        """What was claimed through its own route, by queue. A `Queue` on an http:// store claims in
-        batches, and its program measures how late messages are."""
+        """What was claimed through the claim route, by queue. A `Queue` on an http:// store claims
+        in batches, and its program measures the lateness."""
         self.claimers = Claimers()
         self.streams = LongCalls("event streams", "max_streams", settings.max_streams)
         self.waits = LongCalls("waiting claims", "max_waiting", settings.max_waiting)
@@ -109,10 +109,10 @@ class Service:
         self.looks = Turns()
         """The turns of event streams that look at all their queues."""
         self.failed_look: tuple[float, StoreError] | None = None
-        """When the last of these failed, by the monotonic clock, and why."""
+        """When the last of these failed, by the monotonic clock, and its error."""
         self.scrapes = Turns()
         self.subscribing: defaultdict[str | None, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """By namespace: held from the look for room in its quotas until one is stored."""
+        """By namespace: held from the check of its quotas until a subscription is stored."""
         self._counts: dict[str, Counts] = {}
         self._counts_until = 0.0
         self._under_way = 0
@@ -131,12 +131,12 @@ class Service:
         await self.admission.begin()
 
     async def execute(self, command: Command) -> Reply:
-        """Execute a command, and return its reply."""
+        """Execute a command and return its reply."""
         execute = self.slow_reads.read if is_slow(command) else self.lane.acall
         return await execute(command, self)
 
     async def ask(self, kind: type[R], command: Command) -> R:
-        """Execute a command whose reply is of a kind, and return it."""
+        """Execute a command and return its reply, which must be of this kind."""
         return expect(kind, await self.execute(command))
 
     async def batch(
@@ -145,8 +145,8 @@ class Service:
         """Execute commands in order; return a reply or an error for each.
 
         Args:
-            commands: what is to be done.
-            slowly: counts a slow read of the caller while it is under way.
+            commands: the commands.
+            slowly: returns a context that counts a slow read of the caller.
         """
         in_order = not all(command.only_reads for command in commands)
 
@@ -174,19 +174,19 @@ class Service:
 
         return await within_budget(commands, execute, self.clock.now())
 
-    async def explained(self, queue: str, id: str | None, told: Explained) -> Explained:
-        """Add to the store's explanation of a message who could take it, or how it ended.
+    async def explained(self, queue: str, id: str | None, reply: Explained) -> Explained:
+        """Add to the store's explanation of a message its possible workers, or how it ended.
 
         Args:
-            queue: its name in the store.
-            id: of the message.
-            told: the reply of the store.
+            queue: the name of the queue in the store.
+            id: the id of the message.
+            reply: the reply of the store.
         """
-        steps = look_further(queue, id, told, around=True, present=self.claimers.listed())
+        steps = look_further(queue, id, reply, around=True, present=self.claimers.listed())
         return await arun_steps(steps, lambda command: self.lane.acall(command, self))
 
     async def settled_by(self, caller: Caller, queue: str, leases: list[Lease]) -> list[Lease]:
-        """Return the leases that a caller settles as the store knows them.
+        """Return the leases that a caller settles, without secrets, for the store.
 
         Raises:
             LeaseLost: a token lacks its secret part.
@@ -201,7 +201,7 @@ class Service:
         return await self.lane.acall(command, self, min(seconds, longest))
 
     async def claim(self, command: Claim, wait: float) -> Claimed:
-        """Claim messages, and wait for them."""
+        """Claim messages; wait if none is due."""
         with self.claimers.wait(command.holder, command.queue):
             return expect(Claimed, await self.wait(command, wait))
 
@@ -221,12 +221,12 @@ class Service:
         self._watches[name].add_done_callback(ended)
 
     def handed_out(self, command: Claim, reply: Claimed) -> None:
-        """Count the messages of a claim, and remember its holder."""
+        """Count the messages of a claim and remember its holder."""
         self.claimers.seen(command.holder, command.queue)
         if reply.messages:
             tally = self.tallies.pop(command.queue, None)
             tally = self.tallies[command.queue] = Tally() if tally is None else tally
-            if len(self.tallies) > MAX_TALLIES:  # the names of queues have no end
+            if len(self.tallies) > MAX_TALLIES:  # there may be any number of names of queues
                 del self.tallies[next(iter(self.tallies))]
             tally.claims += 1
             tally.claimed += len(reply.messages)
@@ -234,10 +234,9 @@ class Service:
                 tally.lateness.observe(max(0, reply.now - message.due) / 1000)
 
     async def names(self, caller: Caller, prefix: str = "") -> list[str]:
-        """Return the names of a caller's queues, as the caller knows them.
+        """Return the caller's names of the queues that the caller may see.
 
-        Internal queues of bide are left out, unless the prefix asks for them, and those that the
-        caller may not look into.
+        Internal queues of bide are left out, unless the prefix is theirs.
         """
         found = await self.ask(Names, Queues(caller.prefix(prefix)))
         return [name for name in own_names(caller, found.names) if is_listed(name, prefix)]
@@ -255,12 +254,12 @@ class Service:
         return found
 
     async def ready(self) -> str | None:
-        """Return why the service does not work, `None` if it does."""
+        """Return why the service is not ready, `None` if it is."""
         if self.stopping.is_set():
             return "the server is stopping"
         try:
             async with asyncio.timeout(5):
-                await self.lane.acall(Queues("-"), self)  # the least there is to ask for
+                await self.lane.acall(Queues("-"), self)  # the cheapest command
         except TimeoutError:
             return "the store does not answer within 5 s"
         except BideError as error:
@@ -282,20 +281,20 @@ class Service:
         return ServerStats(self.requests, self.seconds, self.tallies, sent, waiting)
 
     async def keep_tokens(self) -> None:
-        """Write now and then when tokens were last used, for as long as this runs."""
+        """Write regularly when tokens were last used, until cancelled."""
         while True:
             await sleep(self.clock, WRITE_USES)
-            with suppress(BideError):  # a store that is away or full: the next use is noted again
+            with suppress(BideError):  # the store is away or full: the next use is noted again
                 await self.tokens.write_uses()
 
     def attendance(self) -> Heartbeat:
-        """Return what announces in the store who claims here."""
+        """Return the heartbeat that reports in the store who claims at this process."""
         process = f"serve:{socket.gethostname()}:{os.getpid()}"
         lister = self.claimers.listed
         return Heartbeat(self.lane, SYSTEM_CLOCK, process, lister, lambda: self.tallies)
 
     def stop(self, *, hurry: bool = False) -> None:
-        """Answer the claims that wait, end event streams, and push no more messages.
+        """Answer waiting claims, end event streams, and push no more messages.
 
         Args:
             hurry: release at once the messages that are being pushed.
@@ -315,12 +314,12 @@ class Service:
             self.shared.stats.leave(self.stats)
             await asyncio.to_thread(self.slow_reads.close)
             await asyncio.to_thread(close_lane, self.lane)
-            # Not in a thread: requests that were broken off still look at these.
+            # Not in a thread: requests that were broken off still use these.
             self.action_log.close()
             self.shared.close()
 
 
 def own_names(caller: Caller, names: Sequence[str]) -> list[str]:
-    """Return the caller's names of those queues that the caller may look into."""
+    """Return the caller's names of those queues that the caller may see."""
     found = (caller.own(name) for name in names if not is_records(name))
     return [own for own in found if own is not None]

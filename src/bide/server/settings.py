@@ -1,4 +1,4 @@
-"""The settings of a server: from a file, the environment and the command line."""
+"""The settings of a server, from a file, the environment and the command line."""
 
 import ipaddress
 import os
@@ -25,10 +25,10 @@ Auth = Literal["auto", "required", "off"]
 PORT = 8642
 
 SPANS = ("grace", "longest_wait", "push_lease", "request_timeout")
-"""Settings that a file may have as "30s" as well as in seconds."""
+"""Settings that a file may give as "30s" as well as in seconds."""
 
 CAP = (1, 1_000_000)
-"""How many of something there may be at a time."""
+"""The range of settings that limit how many of something there may be at a time."""
 
 RANGES: dict[str, tuple[float, float]] = {
     "port": (0, 65_535), "workers": (1, 256), "max_body": (1, 1 << 30),
@@ -36,20 +36,20 @@ RANGES: dict[str, tuple[float, float]] = {
     "max_streams": CAP, "max_waiting": CAP, "max_slow_reads": CAP, "grace": (0, 3_600),
     "push_lease": (1, 3_600), "longest_wait": (0, 3_600), "request_timeout": (0.01, 3_600),
 }  # fmt: skip
-"""The least and the most of each setting that is a number."""
+"""The minimum and the maximum of each setting that is a number."""
 
 _MODE = re.compile("0?[0-7]{3}")
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much a namespace may use. What is left out is not limited, but for the defaults.
+    """How much a namespace may use. A quota that is left out has its default, or no limit.
 
     `pending`, `max_body`, `stored`, `byte_rate`, `queues` and `subscriptions` have defaults on a
-    server that asks for tokens. A larger number lifts them.
+    server that requires tokens. Set a larger number to raise them.
     """
 
     rate: float | None = None
-    """How many messages may be put a second, by all of its tokens together, to this server."""
+    """How many messages may be put per second, by all of its tokens together, to this server."""
     pending: int | None = None
     """How many messages may be in its queues at a time, dead and kept ones included."""
     max_body: int | None = None
@@ -57,7 +57,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     stored: int | None = None
     """How many bytes its messages may take together, dead and kept ones included."""
     byte_rate: float | None = None
-    """How many bytes a second its requests and answers may take, at this server."""
+    """How many bytes per second its requests and answers may take, at this server."""
     queues: int | None = None
     """How many queues it may have."""
     longest_delay: str | float | None = None
@@ -68,10 +68,10 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """How many requests all of its subscriptions may have under way together."""
 
     def check(self, namespace: str) -> None:
-        """Check that each value can be.
+        """Check the ranges of all values.
 
         Raises:
-            InvalidArgument: one cannot.
+            InvalidArgument: one of them is not valid.
         """
         for name, value in msgspec.structs.asdict(self).items():
             if name != "longest_delay" and value is not None:
@@ -90,8 +90,8 @@ DEFAULTS = Quota(
     pending=1_000_000, max_body=1024**2, stored=1024**3, byte_rate=100 * 1024**2, queues=1_000,
     subscriptions=100,
 )  # fmt: skip
-"""What a namespace may use on a server that asks for tokens; of `max_body`, as much as a body if
-the settings allow larger ones. A store has room for 10,000 subscriptions."""
+"""How much a namespace may use on a server that requires tokens. If the settings allow larger
+bodies, `max_body` is theirs. A store has room for 10,000 subscriptions."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -111,15 +111,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     socket_mode: str = "600"
     """Who may open that socket, as chmod writes it; "660": the group as well."""
     tls_cert: str | None = None
-    """A file with the certificate and its chain, as PEM: the server speaks HTTPS alone."""
+    """A file with the certificate and its chain, as PEM: the server speaks only HTTPS."""
     tls_key: str | None = None
     """A file with the key of that certificate, without a passphrase."""
     tls_client_ca: str | None = None
-    """A file with certificates: clients must show one that these have issued."""
+    """A file with certificates of authorities: clients need a certificate that one has issued."""
     workers: int = 1
     """How many processes share the work."""
     auth: Auth = "auto"
-    """Whether requests need a token; "auto": from when on the store has one."""
+    """Whether requests need a token; "auto": once the store has one."""
     grace: float = 30.0
     """Seconds that requests get to finish when the server is stopped."""
     max_body: int = MAX_BODY
@@ -133,40 +133,40 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_connections: int = 10_000
     """How many connections each process keeps; fewer if it may not open so many descriptors."""
     connections_per_address: int = 200
-    """How many of these may come from one address; not limited while no tokens are asked for."""
+    """How many of these may come from one address; not limited while requests need no token."""
     max_streams: int = 100
     """How many event streams each namespace, and each address, may have open at each process; not
-    limited while no tokens are asked for."""
+    limited while requests need no token."""
     max_waiting: int = 100
     """How many claims of each namespace, and of each address, may wait at each process; not limited
-    while no tokens are asked for."""
+    while requests need no token."""
     max_slow_reads: int = 10
     """How many audits, forecasts, usages and scans with a filter of each namespace, and of each
-    address, may be under way at each process; not limited while no tokens are asked for."""
+    address, may be under way at each process; not limited while requests need no token."""
     log_json: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     quotas: dict[str, Quota] = {}
-    """By namespace; "*" is for all that are not named."""
+    """By namespace; "*" is for all others."""
     push: bool = True
-    """Whether this server sends what is due to the URLs of subscriptions."""
+    """Whether this server sends due messages to the URLs of subscriptions."""
     dashboard: bool = False
     """Whether to show the dashboard at /dashboard."""
     dashboard_hide: list[str] = []
     """Names of the parts of bodies, and of the headers, that the dashboard does not show."""
     trusted_proxies: list[str] = []
-    """Networks of proxies whose X-Forwarded-For or Forwarded names the client, such as
-    "10.1.0.0/16"; "unix": the proxy at the Unix socket."""
+    """Networks of proxies whose X-Forwarded-For or Forwarded is trusted, such as "10.1.0.0/16";
+    "unix": the proxy at the Unix socket."""
     oidc: OidcSettings | None = None
-    """The issuer whose JWTs are accepted beside tokens; then requests need either."""
+    """The issuer whose JWTs are accepted besides tokens; then requests need one of both."""
     action_log: str | None = None
-    """A file to which each act is appended as a JSON line; created 0600."""
+    """A file to which each act is appended as a JSON line; created with mode 0600."""
     push_networks: list[str] = []
-    """Networks that it may send to though they are not public, such as "10.1.0.0/16"."""
+    """Networks that are not public to which it may send, such as "10.1.0.0/16"."""
     rabbitmq: list[str] = []
-    """URLs of exchanges of RabbitMQ whose delayed messages are taken in."""
+    """URLs of RabbitMQ exchanges from which delayed messages are taken."""
     push_lease: float = 30.0
-    """Seconds for which it leases what it sends; if the server dies, another one takes over after
-    that."""
+    """Seconds for which it leases the messages that it sends; if the server dies, another one takes
+    over after this time."""
 
     def __post_init__(self) -> None:
         for name, (least, most) in RANGES.items():
@@ -190,7 +190,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             )
         intakes(self.rabbitmq)
         if self.rabbitmq and not self.push:
-            raise InvalidArgument("rabbitmq needs push: what is taken in is published by it")
+            raise InvalidArgument("rabbitmq needs push, which publishes the messages taken in")
         ClientAddress(self.trusted_proxies)
         for network in self.push_networks:
             try:
@@ -202,7 +202,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def address(self) -> str:
-        """Where the server is to be found."""
+        """The URL of the server."""
         if self.socket is not None:
             return f"unix:{self.socket}"
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -224,11 +224,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return is_server(self.store)
 
     def quota(self, namespace: str | None, *, asks: bool) -> Quota:
-        """Return what a namespace may use.
+        """Return how much a namespace may use.
 
         Args:
-            namespace: which; `None` for callers of the whole store.
-            asks: whether the server asks for tokens: then there are defaults.
+            namespace: the namespace; `None`: callers of the whole store.
+            asks: whether requests need tokens: then there are defaults.
         """
         quota = self.quotas.get(namespace or "") or self.quotas.get("*") or Quota()
         if not asks:
@@ -238,7 +238,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return msgspec.structs.replace(DEFAULTS, **{"max_body": size, **given})
 
     def check(self) -> None:
-        """Look for what cannot work, alone or together.
+        """Check that the settings can work, alone and together.
 
         Raises:
             InvalidArgument: the store's URL is wrong, it cannot be shared by several processes, or
@@ -251,48 +251,48 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             if not os.access(log if there else log.parent, os.W_OK):
                 raise InvalidArgument(
                     f"action_log={self.action_log!r} cannot be opened; name a file in a folder "
-                    "that is there, and that this user may write to"
+                    "that exists and that this user may write to"
                 )
         if self.store.partition("://")[0] == "memory" and self.workers > 1:
             raise InvalidArgument(
-                "memory:// lives in one process, and workers= asks for several; leave workers out, "
+                "memory:// lives in one process, and workers= starts several; leave workers out, "
                 "or use sqlite:///bide.db"
             )
         if self.behind and (self.auth == "required" or not self.local):
             raise InvalidArgument(
                 f"store={mask(self.store)!r} is behind another server, which keeps the tokens, so "
-                "this one cannot ask for any; listen on 127.0.0.1 without auth, or give the URL of "
+                "this one cannot check any; listen on 127.0.0.1 without auth, or give the URL of "
                 "the store itself"
             )
         if self.oidc is not None and (self.auth == "off" or self.behind):
             raise InvalidArgument(
-                "oidc is set, and requests are not asked for a token; leave out auth=off, and give "
-                "the URL of the store itself"
+                "oidc is set, and requests need no token; leave out auth=off, and give the URL of "
+                "the store itself"
             )
 
     def shown(self) -> dict[str, Any]:
-        """Return all settings, fit to be shown."""
+        """Return all settings, without secrets."""
         found: dict[str, Any] = msgspec.to_builtins(self)
         brokers = [shown_address(url) for url in self.rabbitmq]
         return {**found, "store": mask(self.store), "rabbitmq": brokers}
 
 
 def _in_words(error: str) -> str:
-    """Return what a validation says in the words of a settings file."""
+    """Return a validation error in the words of a settings file."""
     hint = would_fit(Settings, error)
     what, _, place = error.partition(" - at `$.")
     if unknown := re.search(r"unknown field `(.*?)`", error):
         table = place.rstrip("`").partition("[")[0]
         return f"{unknown[1]!r}{table and f' in {table}'} is not known; {hint}"
-    told = f"{what}; {hint}" if hint else what
-    return f"{place[:-1]}: {told}" if place else told
+    text = f"{what}; {hint}" if hint else what
+    return f"{place[:-1]}: {text}" if place else text
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Return what a TOML file sets.
+    """Return the settings in a TOML file.
 
     Raises:
-        InvalidArgument: it cannot be read, or says something that is not known.
+        InvalidArgument: it cannot be read, or has a setting that is not valid.
     """
     try:
         found = tomllib.loads(path.read_text("utf-8"))
@@ -304,6 +304,6 @@ def read_file(path: Path) -> dict[str, Any]:
         raise InvalidArgument(f"{path} cannot be read: {error}") from None
     except (msgspec.ValidationError, InvalidArgument) as error:
         raise InvalidArgument(
-            f"{path} has a setting that cannot be: {_in_words(str(error))}"
+            f"{path} has a setting that is not valid: {_in_words(str(error))}"
         ) from None
     return {name: getattr(settings, name) for name in found}

@@ -1,8 +1,8 @@
-"""What the processes of a server know together, in files without a name that all inherit.
+"""The state that the processes of a server share, in files without a name that all inherit.
 
-What processes have done is added up: each posts what it has done since it began, and the process
-that answers a scrape adds up all posts. A process never writes another one's figures, and reports
-its own only once they are posted, so no sum ever goes back, whichever process is asked.
+Figures are added up: each process posts what it has done since it began, and the process that
+answers a scrape adds up all posts. A process never writes figures of another one, and reports its
+own only after it has posted them, so no sum ever decreases, whichever process is scraped.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ def make_file(name: str = "bide-shared") -> int:
     """Return the descriptor of a file without a name, to be inherited by each process.
 
     Args:
-        name: shown in lists of open files.
+        name: the name in lists of open files.
     """
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name)
@@ -56,7 +56,7 @@ class SharedFile:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed: the process ends."""
+        """Whether it was closed, because the process ends."""
         return self._file == -1
 
     @contextmanager
@@ -72,28 +72,28 @@ class SharedFile:
         """Close the file."""
         if self._given is not None or "_file" in vars(self):
             os.close(self._file)
-            self._file = -1  # a late call must not meet another file under this number
+            self._file = -1  # a late call must not use another file with this number
 
 
 WINDOW = 60.0
-"""Seconds."""
+"""Seconds in which failed logins of an address are counted."""
 
 PLACES = 16_384
-"""How many addresses there is room for. Two that share a place are counted one at a time: the one
-that is refused, or else the last."""
+"""The number of places for addresses. Of two addresses with the same place, the refused one is
+counted, or else the last one."""
 
 MAX_KNOWN = 10_000
-"""Valid tokens that are remembered: they stay usable from an address that is refused."""
+"""The number of valid tokens that are remembered: they stay usable from a refused address."""
 
 _ATTEMPTS = struct.Struct("=16sdQ")
 
 
 class LoginThrottle(SharedFile):
-    """Refuses addresses with too many failed logins; a token that was valid lately passes.
+    """Refuses addresses with too many failed logins, except with a token that was valid lately.
 
-    The processes of a server count together, each address by itself (IPv6: each /64 network). The
-    address "" is not limited: all clients of a proxy may share it. Times are those of the monotonic
-    clock, which all processes of a machine share.
+    The processes of a server count together, separately for each address (IPv6: each /64 network).
+    The address "" is not limited: all clients of a proxy may share it. Times are those of the
+    monotonic clock, which all processes of a machine share.
     """
 
     def __init__(self, descriptor: int | None = None) -> None:
@@ -104,8 +104,8 @@ class LoginThrottle(SharedFile):
         """Refuse an address with too many failed logins.
 
         Args:
-            address: of the client.
-            token: that the request carries.
+            address: the address of the client.
+            token: the token of the request.
             now: the time.
 
         Raises:
@@ -157,37 +157,37 @@ def _place_of(key: bytes) -> int:
 
 
 NEVER = float("-inf")
-"""When nothing was counted yet."""
+"""The time of a count before the first one."""
 
 _KEY = 16
 
 
 class Amount(msgspec.Struct):
-    """How much of something a namespace has."""
+    """How many messages, or bytes of messages, a namespace has."""
 
     value: float = 0.0
-    """At most: as counted, and what was put since."""
+    """The upper bound: the last count, and what was put since."""
     added: float = 0.0
     """What was put since the server began."""
     after: float = NEVER
-    """When it may be counted again."""
+    """The time from which it may be counted again."""
 
 
 class NamespaceUsage(msgspec.Struct):
-    """What a namespace has used, by the monotonic clock that all processes of a machine share."""
+    """What a namespace has used. Times are those of the monotonic clock of the machine."""
 
     messages: Amount = msgspec.field(default_factory=Amount)
     """How many messages are in its queues."""
     stored: Amount = msgspec.field(default_factory=Amount)
     """How many bytes these take."""
     allowance: float = math.inf
-    """How many messages may be put at once: of a namespace that has put none, all that may be."""
+    """How many messages may be put at once; infinite before the first put."""
     at: float = 0.0
-    """When `allowance` was computed."""
+    """The time at which `allowance` was computed."""
     byte_allowance: float = math.inf
-    """How many bytes requests and answers may take at once; less than 0: they took too many."""
+    """How many bytes requests and answers may take at once; below 0, they took too many."""
     byte_at: float = 0.0
-    """When `byte_allowance` was computed."""
+    """The time at which `byte_allowance` was computed."""
 
     def packed(self, key: bytes) -> bytes:
         """Return its record."""
@@ -208,7 +208,7 @@ class QuotaUsage(SharedFile):
 
     @contextmanager
     def of(self, namespace: str | None) -> Iterator[NamespaceUsage]:
-        """Hold the record of a namespace. Changes are kept, unless the block raises."""
+        """Lock the record of a namespace. Changes are stored, unless the block raises."""
         key = hashlib.blake2b((namespace or "").encode(), digest_size=_KEY).digest()
         with self.locked() as file:
             place = self._place(file, key)
@@ -235,7 +235,7 @@ _HEAD = struct.Struct("=QQ")
 
 
 class ServerStats(Stats):
-    """What one process has done since it began, in numbers that add up with those of others."""
+    """What one process has done since it began, in figures that can be added up."""
 
     CURRENT = "waiting", "processes"
 
@@ -272,9 +272,9 @@ fall by a rounding error when a process ends."""
 
 
 class SharedStats(SharedFile):
-    """Where the processes of a server post their figures.
+    """The file to which the processes of a server post their figures.
 
-    The last post of a process that was killed is kept: up to a second of its figures is lost.
+    The last post of a killed process is kept: its figures of up to a second are lost.
     """
 
     def __init__(self, descriptor: int | None = None) -> None:
@@ -283,13 +283,13 @@ class SharedStats(SharedFile):
         self._left = False
 
     def post(self, mine: ServerStats) -> None:
-        """Let the others know what this process has done so far."""
+        """Post what this process has done so far."""
         if not self._left:
             with self._posts() as posts:
                 posts.there[self._name] = msgspec.Raw(_encode(mine))
 
     def together(self, mine: ServerStats) -> ServerStats:
-        """Return what all processes have done, this one up to now, others up to a second ago."""
+        """Return the sums of all processes: this one until now, others until a second ago."""
         self.post(mine)
         with self._posts() as posts:
             pass
@@ -304,7 +304,7 @@ class SharedStats(SharedFile):
 
     @contextmanager
     def _posts(self) -> Iterator[_Posts]:
-        """Hold the posts; changes are kept."""
+        """Lock the posts. Changes are stored."""
         with self.locked() as file:
             head = os.pread(file, _HEAD.size, 0)
             at, size = _HEAD.unpack(head) if head else (_HEAD.size, 0)
@@ -313,15 +313,15 @@ class SharedStats(SharedFile):
                 posts.gone = _bounded(posts.gone.plus(_read(posts.there.pop(name)).ceased()))
             yield posts
             data = _encode(posts)
-            # Beside the posts that count so far: a process killed while writing changes nothing.
+            # Not over the current posts: a process that is killed while writing changes nothing.
             place = _HEAD.size if at - _HEAD.size >= len(data) else at + size
             os.pwrite(file, data, place)
             os.pwrite(file, _HEAD.pack(place, len(data)), 0)
 
 
-def _read(told: bytes | msgspec.Raw) -> ServerStats:
-    """Return figures as they add up exactly."""
-    found = _decode(told)
+def _read(post: bytes | msgspec.Raw) -> ServerStats:
+    """Decode figures, rounded so that they add up exactly."""
+    found = _decode(post)
     found.seconds = {operation: _exact(took) for operation, took in found.seconds.items()}
     for tally in (*found.tallies.values(), *found.sent.tallies.values()):
         tally.lateness.sum = _exact(tally.lateness.sum)
@@ -330,7 +330,7 @@ def _read(told: bytes | msgspec.Raw) -> ServerStats:
 
 
 def _bounded(gone: ServerStats) -> ServerStats:
-    """Return what processes that have ended have done, with the queues claimed from last."""
+    """Return the sums of ended processes, with the last `MAX_TALLIES` queues only."""
     newest = list(gone.tallies.items())[-MAX_TALLIES:]
     return msgspec.structs.replace(gone, tallies=dict(newest))
 
@@ -353,20 +353,20 @@ def make_files() -> list[int]:
 
 
 class SharedState:
-    """What the processes of a server know together.
+    """The state that the processes of a server share.
 
     Args:
-        descriptors: see `make_files`; without them it is of this process alone.
+        descriptors: see `make_files`; by default the state belongs to this process alone.
     """
 
     def __init__(self, descriptors: Sequence[int | None] = (None, None, None)) -> None:
         usage, stats, logins = descriptors
         self.usage = QuotaUsage(usage)
-        """What namespaces have used of their quotas."""
+        """How much namespaces have used of their quotas."""
         self.stats = SharedStats(stats)
         """What each process has done."""
         self.logins = LoginThrottle(logins)
-        """Which addresses have sent wrong tokens."""
+        """The addresses that have sent wrong tokens."""
 
     def close(self) -> None:
         """Close the files."""

@@ -1,7 +1,7 @@
 """Validate the commands of the batch endpoint as strictly as arguments.
 
-`bide.queue.command_builder` makes the commands of a `Queue` in this process. A command that comes
-over the wire may come from anywhere.
+`bide.queue.command_builder` builds valid commands for a `Queue` of this process. A command of a
+request may contain anything.
 """
 
 import re
@@ -29,7 +29,7 @@ from bide.server.access.rights import Caller, rights_of
 from bide.server.limits.request_bodies import Pause
 
 _STEP = 256
-"""Values of a list that are checked before others may go on."""
+"""Values of a list that are checked before other requests get a turn."""
 
 
 def check(command: cmd.Command | Bulk | Undo, caller: Caller) -> None:
@@ -38,7 +38,7 @@ def check(command: cmd.Command | Bulk | Undo, caller: Caller) -> None:
     `check_each` checks the values of its lists, and `check_item` the messages of a Put.
 
     Raises:
-        InvalidArgument: one of its values cannot be.
+        InvalidArgument: one of its values is not valid.
         AccessDenied: the caller lacks a right for it, or for its queue.
     """
     rights = rights_of(command)
@@ -50,18 +50,18 @@ def check(command: cmd.Command | Bulk | Undo, caller: Caller) -> None:
         if value is not None and (rule := RULES.get(name)) is not None:
             rule(value, name)
     versions, if_version = (getattr(command, name, None) for name in ("versions", "if_version"))
-    if versions or if_version is not None:  # it would confirm a guessed body
+    if versions or if_version is not None:  # a version would confirm a guessed body
         caller.need("bodies")
     if versions:
         named = len(getattr(command, "ids", None) or ())
         if len(versions) != named or if_version is not None:
             raise InvalidArgument(
-                f"versions are {len(versions):,} for {named:,} ids; give one for each, and no "
-                "if_version, or none"
+                f"there are {len(versions):,} versions for {named:,} ids; give one for each id and "
+                "no if_version, or no versions"
             )
     if (origin := getattr(command, "origin", None)) is not None:
         if getattr(command, "where", None) is not None:
-            raise InvalidArgument("origin is of messages by id: leave out where")
+            raise InvalidArgument("origin is for messages by id; leave out where")
         check_origin(origin, command.weight)
     match command:
         case cmd.Put():
@@ -75,21 +75,21 @@ def check(command: cmd.Command | Bulk | Undo, caller: Caller) -> None:
         case cmd.Scan():
             _cursor(command)
             if command.prefix is not None and (command.state or command.where):
-                raise InvalidArgument("prefix is of all messages: leave out state and where")
+                raise InvalidArgument("prefix is for all messages; leave out state and where")
         case cmd.Ack() if command.results and len(command.results) != len(command.leases):
             raise InvalidArgument(
-                f"results are {len(command.results):,} for {len(command.leases):,} messages; give "
-                "one, or null, for each"
+                f"there are {len(command.results):,} results for {len(command.leases):,} messages; "
+                "give one, or null, for each"
             )
         case cmd.Purge() if command.ids is not None and command.state != "dead":
-            raise InvalidArgument('ids are of dead letters: state must be "dead" with them')
+            raise InvalidArgument('ids are for dead letters; with them, state must be "dead"')
 
 
 async def check_each(command: cmd.Command | Bulk | Undo, pause: Pause) -> None:
     """Check each value in the lists of a command.
 
     Raises:
-        InvalidArgument: one of them cannot be.
+        InvalidArgument: one of them is not valid.
     """
     for name, rule in EACH.items():
         for number, value in enumerate(getattr(command, name, None) or (), 1):
@@ -102,18 +102,18 @@ def check_item(item: Item, max_body: int) -> None:
     """Check that a message can be put.
 
     Raises:
-        InvalidArgument: one of its values cannot be.
+        InvalidArgument: one of its values is not valid.
     """
     check_name(item.id)
     if len(item.data) > max_body:
         raise InvalidArgument(
-            f"body of {item.id!r} takes {len(item.data):,} bytes, the server takes {max_body:,}"
+            f"body of {item.id!r} takes {len(item.data):,} bytes; the server accepts {max_body:,}"
         )
     if item.json:
         try:
             parse(item.data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidArgument(f"body of {item.id!r} is no JSON: {error}") from None
+            raise InvalidArgument(f"body of {item.id!r} is not JSON: {error}") from None
         check_depth(item.data)
     check_options(item)
     for failure in item.failures:
@@ -126,10 +126,10 @@ def check_item(item: Item, max_body: int) -> None:
 
 
 def check_edit(edit: cmd.Edit, max_body: int) -> None:
-    """Check what is to be changed of messages.
+    """Check the new values of an edit.
 
     Raises:
-        InvalidArgument: one of its values cannot be.
+        InvalidArgument: one of them is not valid.
     """
     data = b"0" if edit.data is UNSET else edit.data
     is_json = edit.json or edit.data is UNSET
@@ -138,16 +138,16 @@ def check_edit(edit: cmd.Edit, max_body: int) -> None:
 
 def _version(value: str, name: str) -> None:
     if not re.fullmatch("[0-9a-f]{16}", value):
-        raise InvalidArgument(f"{name}={value!r} is no version: 16 hexadecimal digits")
+        raise InvalidArgument(f"{name}={value!r} is not a version: 16 hexadecimal digits")
 
 
 def _undo(value: str, name: str) -> None:
     if not is_token(value):
-        raise InvalidArgument(f"{name}={value[:64]!r} is no token of a change; see bide undo")
+        raise InvalidArgument(f"{name}={value[:64]!r} is not the token of a change; see bide undo")
 
 
 def _cursor(command: cmd.Scan) -> None:
-    """A cursor that cannot be must not undo a batch of which the rest has been carried out."""
+    """Check a cursor: a wrong one must not fail a batch after other commands were executed."""
     cursor = command.cursor
     if cursor is None:
         return
@@ -159,7 +159,9 @@ def _cursor(command: cmd.Scan) -> None:
     phase, _ = position(cursor)
     by_id = command.state is None and command.where in (None, cmd.Where())
     if by_id and phase:
-        raise InvalidArgument(f"cursor={cursor!r} comes from no scan of all; begin without one")
+        raise InvalidArgument(
+            f"cursor={cursor!r} is not from a scan of all messages; begin without a cursor"
+        )
 
 
 RULES: dict[str, Callable[[Any, str], object]] = {
@@ -170,8 +172,8 @@ RULES: dict[str, Callable[[Any, str], object]] = {
     "undo": _undo,
     "where": lambda where, name: where.group is None or check_name(where.group, "group"),
 }
-"""The rule of each field of a command, by name: a name means the same in every command. What is
-bounded where it is declared (`bide.model.commands`) has none."""
+"""The rule of each field of a command, by name: a name means the same in every command. Fields that
+are bounded where they are declared (`bide.model.commands`) have none."""
 
 EACH: dict[str, Callable[[Any, str], object]] = {
     "ids": lambda id, name: check_name(id),

@@ -1,4 +1,4 @@
-"""What requests and answers look like: the structs of which the OpenAPI description is made.
+"""Requests and answers: the structs from which the OpenAPI description is made.
 
 Requests give times as ISO 8601 with a zone or as Unix seconds, and durations as "1h30m" or in
 seconds; answers have Unix milliseconds. A body is any JSON value under `body`, or bytes in base64
@@ -34,12 +34,16 @@ When = Annotated[
 ]
 
 
+Prefix = Annotated[str, Meta(max_length=128, pattern="^[A-Za-z0-9_.:-]*$")]
+"""The prefix of names of queues."""
+
+
 class Request(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """What a request gives: its body, or its query. Unknown names are refused."""
+    """The body or the query of a request. Unknown names are refused."""
 
 
 class Selection(Request, kw_only=True):
-    """Which messages a request is about: all that is given must hold."""
+    """The messages that a request selects: all conditions that are given must hold."""
 
     group: Name | None = None
     after: When | None = None
@@ -47,12 +51,12 @@ class Selection(Request, kw_only=True):
 
     @property
     def rule(self) -> tuple[str | None, Moment | None, Moment | None]:
-        """The group, and the range of due times, as bide takes them."""
+        """The group and the range of due times."""
         return self.group, moment(self.after, "after"), moment(self.before, "before")
 
 
 class PutOptions(Options, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The options of a put beside its body; `Options` declares those of one form everywhere."""
+    """The options of a put; `Options` declares those that need no conversion."""
 
     delay: Span | None = None
     """How long from now until it is due. Not together with `at`; due at once without both."""
@@ -62,8 +66,8 @@ class PutOptions(Options, kw_only=True, forbid_unknown_fields=True, omit_default
     """How long after its due time it is still worth delivering."""
     latest: Span | None = None
     """With an id, `delay` and `on_conflict` "replace": each put of the id moves its due time, but
-    never to later than this after the first put since the id was free. If the message is leased,
-    what is put follows it when the lease ends."""
+    not further than this from the first put of the id. If the message is leased, the new one
+    follows it when the lease ends."""
 
 
 class Given(PutOptions, kw_only=True):
@@ -103,7 +107,7 @@ class Deliver(Request):
 
 
 class LeaseOf(msgspec.Struct, forbid_unknown_fields=True):
-    """Your hold on a message: both fields as the claim gave them."""
+    """Your lease of a message: both fields as the claim returned them."""
 
     id: Name
     token: (
@@ -115,7 +119,7 @@ Leases = Annotated[list[LeaseOf], Meta(min_length=1, max_length=MAX_HTTP_MESSAGE
 
 
 class Done(LeaseOf):
-    """Your hold on a message that is done."""
+    """Your lease of a message that is done."""
 
     result: msgspec.Raw | UnsetType = UNSET
     """Its result, any JSON value up to 64 KiB; a queue with `result_ttl` remembers it."""
@@ -134,35 +138,35 @@ class AckRequest(Settling):
 
 
 class RetryRequest(Settling):
-    """Messages that are to be tried again."""
+    """Messages to be tried again."""
 
     delay: Span = 0
     reason: str = ""
-    """What went wrong; the messages remember it."""
+    """The error; it is stored with the messages."""
 
 
 class ExtendRequest(Settling):
-    """Messages to be held for longer."""
+    """Messages whose leases are extended."""
 
     lease: Span = 30
     """How long from now."""
 
 
 class BuryRequest(Settling):
-    """Messages that are to become dead letters."""
+    """Messages to become dead letters."""
 
     reason: str = ""
 
 
 class ReleaseRequest(Settling):
-    """Messages that are handed back untouched."""
+    """Messages to be returned without counting an attempt."""
 
 
 class EndLeaseRequest(Request):
     """Why a lease is ended."""
 
     reason: str | None = None
-    """What the message remembers; "released by" and the caller's name when missing."""
+    """The reason to store with the message; by default "released by" and the caller's name."""
 
 
 class Empty(Request):
@@ -198,8 +202,8 @@ class MessageOut(msgspec.Struct, kw_only=True):
     """How many times it is delivered at most."""
     group: str | UnsetType = UNSET
     token: str | UnsetType = UNSET
-    """In the answer to a claim: what proves your hold; give it back whole with the ack. It begins
-    with the fencing token, a growing number, up to the dot if there is one."""
+    """In the answer to a claim: proves your lease; send it back whole with the ack. It begins with
+    the fencing token, a growing number, up to the dot if there is one."""
     expires: int | UnsetType = UNSET
     """How many milliseconds after `due` it is still worth delivering."""
     headers: dict[str, str] | UnsetType = UNSET
@@ -209,9 +213,9 @@ class MessageOut(msgspec.Struct, kw_only=True):
     ended: int | UnsetType = UNSET
     """When it became dead, acked or expired."""
     created: int | UnsetType = UNSET
-    """When it was first put; missing where that is not known."""
+    """When it was first put; missing if unknown."""
     successor: int | UnsetType = UNSET
-    """When the message is due that follows it when the lease ends; see `latest` of a put."""
+    """The due time of the message that follows it when the lease ends; see `latest` of a put."""
     failures: list[FailureOut] | UnsetType = UNSET
     body: msgspec.Raw | UnsetType = UNSET
     """The body, if it is JSON."""
@@ -224,30 +228,30 @@ class Messages(msgspec.Struct, omit_defaults=True):
 
     messages: list[MessageOut]
     cursor: str | None = None
-    """Give it with the next request; there is no next page when it is missing."""
+    """Send it with the next request; if it is missing, there is no next page."""
 
 
 class ClaimedOut(msgspec.Struct, omit_defaults=True):
-    """The messages that are yours now."""
+    """The messages that you lease now."""
 
     messages: list[MessageOut]
     now: int
     """The store's clock at the claim, in Unix milliseconds."""
     next: int | None = None
-    """If no message came: in how many milliseconds the next falls due, if any does."""
+    """Without messages: in how many milliseconds the next one is due, if there is one."""
 
 
 class OutcomesOut(msgspec.Struct):
-    """What became of each message, in the order in which they were named."""
+    """The outcome of each message, in the order of the request."""
 
     outcomes: list[Outcome]
 
 
 def moment(value: str | float | None, name: str) -> Moment | None:
-    """Return a time of a request as bide takes it.
+    """Convert a time of a request.
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: it is not a valid time.
     """
     if not isinstance(value, str):
         return value
@@ -271,7 +275,7 @@ def moment(value: str | float | None, name: str) -> Moment | None:
 
 
 def span(value: str | float) -> str | float:
-    """Return a length of time of a query, where a plain number is text, as bide takes it."""
+    """Convert a duration of a query, where a plain number is text."""
     if isinstance(value, str) and value.replace(".", "", 1).isdecimal():
         return float(value)
     return value
@@ -280,12 +284,12 @@ def span(value: str | float) -> str | float:
 def shown(
     message: Message, queue: str, token: str | UnsetType = UNSET, *, bodies: bool = True
 ) -> MessageOut:
-    """Return a message as it is sent, under the name that its queue has in the namespace.
+    """Convert a message for an answer.
 
     Args:
-        message: as the store has it.
+        message: the message as the store returned it.
         queue: the caller's name of its queue.
-        token: of its lease, in the answer to a claim.
+        token: the token of its lease, in the answer to a claim.
         bodies: whether the caller may see its body and headers.
     """
     common: dict[str, Any] = {
@@ -318,16 +322,16 @@ def _failure(failure: Failure) -> FailureOut:
     return FailureOut(failure.attempt, failure.moment, failure.holder, failure.reason, started)
 
 
-class _Told(msgspec.Struct):
+class _Converted(msgspec.Struct):
     @classmethod
     def of(cls, reply: Settings | Counts) -> Self:
-        """Return the reply of a store as it is sent."""
+        """Convert the reply of a store."""
         found = {name: getattr(reply, name) for name in cls.__struct_fields__}
         return cls(**found | limits_of(reply))
 
 
-class SettingsOut(_Told):
-    """What is set for a queue."""
+class SettingsOut(_Converted):
+    """The settings of a queue."""
 
     paused: bool = False
     keep: int = 0
@@ -339,7 +343,7 @@ class SettingsOut(_Told):
     limit: int = 0
     """How many of its messages may be leased at a time; 0: no limit."""
     rate: str | None = None
-    """How many may be delivered, such as "5/s"; null: no limit."""
+    """How many messages may be delivered, such as "5/s"; null: no limit."""
     group_limit: int = 0
     """`limit` for each group."""
     group_rate: str | None = None
@@ -352,7 +356,7 @@ class CountsOut(SettingsOut, kw_only=True, omit_defaults=True):
     sizes: Sizes
     flow: Flow
     kept: int = 0
-    """Messages that are remembered though they are gone."""
+    """Acked and expired messages that are still remembered."""
     oldest: int | None = None
     """The due time of the message that has waited longest, if one is due."""
     recount: Sizes | None = None

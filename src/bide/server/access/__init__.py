@@ -1,1 +1,1 @@
-"""Who may do what: tokens, JWTs, rights, and requests that are not answered."""
+"""Access: tokens, JWTs, rights, and the requests that are refused."""

@@ -1,8 +1,8 @@
-"""Decide which requests are answered: who sends them, and from which page.
+"""Admit requests by their tokens, and refuse requests of foreign web pages.
 
 Without tokens, every program that can reach the server may do anything. A browser is such a
-program, and it runs the pages of strangers. Four things give a page away: the `Origin` of its
-requests, `Sec-Fetch-Site`, the `Host` of a name of its own that leads to this machine (DNS
+program, and it runs pages of other sites. Four signs reveal such a page: the `Origin` of its
+requests, `Sec-Fetch-Site`, a `Host` name of another site that resolves to this machine (DNS
 rebinding), and a content type that needs no preflight.
 """
 
@@ -35,26 +35,26 @@ LOOK = 1.0
 """Seconds for which a process assumes that no token was created."""
 
 RECHECK = 5.0
-"""Seconds after which the tokens of requests that wait are checked again."""
+"""Seconds between two checks of the tokens of waiting requests."""
 
 _log = logging.getLogger("bide.server")
 
 
 @dataclass(eq=False)
 class Admission:
-    """Find out who sends a request.
+    """Authenticates callers.
 
     With `auth="auto"` requests need a token on a Unix socket that other users may open, since a
-    proxy there may serve anyone; elsewhere once the store has a token, even if all are revoked
+    proxy may serve anyone there; elsewhere once the store has a token, even if all are revoked
     later. An idle server does not look for tokens: a request that comes more than a second after
     the last look looks again before it is answered.
 
     Args:
-        settings: of the server.
-        lane: the way to the store.
-        tokens: of the store.
-        clock: that measures `LOOK` and `RECHECK`.
-        logins: refuses who sends wrong tokens.
+        settings: the settings of the server.
+        lane: the lane of the store.
+        tokens: the tokens of the store.
+        clock: measures `LOOK` and `RECHECK`.
+        logins: refuses addresses that send wrong tokens.
     """
 
     settings: Settings
@@ -66,7 +66,7 @@ class Admission:
     def __post_init__(self) -> None:
         settings = self.settings
         self._may_appear = settings.auth == "auto" and not settings.behind
-        """Whether requests need a token from the time on at which the store has one."""
+        """Whether requests need a token once the store has one."""
         self.asks = settings.auth == "required" or settings.oidc is not None
         self.asks |= self._may_appear and settings.shared_socket
         """Whether requests need a token."""
@@ -89,18 +89,18 @@ class Admission:
         must_be_local(self.settings, asks=self.asks)
 
     async def caller(self, text: str | None, client: str = "") -> Caller:
-        """Return who sends a request.
+        """Return the caller who sends a request.
 
         Args:
-            text: the token that it carries, if any.
-            client: the address that a wrong token counts for.
+            text: the token of the request, if it has one.
+            client: the address for which a wrong token is counted.
 
         Raises:
-            Problem: there is no token, or none that is valid; or the address sent too many.
+            Problem: the token is missing or not valid, or the address has sent too many wrong ones.
         """
-        if text is None or not (self.asks or self._may_appear):  # if never, tokens are ignored
+        if text is None or not (self.asks or self._may_appear):  # with auth=off, tokens are ignored
             if self._may_appear and not self.asks and self.clock.monotonic() >= self._until:
-                # Requests that come meanwhile wait for the same look.
+                # All requests that come meanwhile wait for this look.
                 if self._looking is None or self._looking.done():
                     self._looking = asyncio.create_task(self._look())
                 await asyncio.shield(self._looking)
@@ -114,12 +114,12 @@ class Admission:
             )
         self.logins.check(client, text, self.clock.monotonic())
         caller, guessed, why = None, True, (
-            "the token is unknown, was revoked, or has expired; bide token list shows which there "
-            "are" if self.asks else
+            "the token is unknown, was revoked, or has expired; bide token list shows all tokens"
+            if self.asks else
             "the token is unknown: the store of this server has none; bide token create makes one, "
             "or send no authorization"
         )  # fmt: skip
-        if self._oidc is not None and text.count(".") == 2:  # a JWT: no token of ours has dots
+        if self._oidc is not None and text.count(".") == 2:  # a JWT: tokens of bide have no dots
             try:
                 caller = await self._oidc.caller(text)
             except Rejected as error:
@@ -141,10 +141,10 @@ class Admission:
         return caller
 
     async def until_refused(self, text: str | None) -> None:
-        """Wait until a token is no longer valid: revoked, expired, or newly needed.
+        """Wait until a token is revoked or expires, or until requests without one need one.
 
         Raises:
-            Problem: always; it says why.
+            Problem: always, with the reason.
         """
         if text not in self._checking:
             self._checking[text] = asyncio.create_task(self._check(text))
@@ -158,10 +158,10 @@ class Admission:
                 self._checking.pop(text).cancel()
 
     async def _check(self, text: str | None) -> None:
-        """Check a token again and again; all requests that wait with it wait for this."""
+        """Check a token regularly, for all waiting requests with this token."""
         while True:
             await sleep(self.clock, RECHECK)
-            with suppress(BideError):  # the store is away; requests that wait learn that from it
+            with suppress(BideError):  # the store is away, which waiting requests notice anyway
                 await self.caller(text)
 
     async def _look(self) -> None:
@@ -176,10 +176,10 @@ class Admission:
 
 
 def must_be_local(settings: Settings, *, asks: bool) -> None:
-    """Refuse to serve other machines without tokens.
+    """Check that a server that other machines can reach requires tokens.
 
     Raises:
-        InvalidArgument: other machines can reach the server, and it asks for no tokens.
+        InvalidArgument: it does not.
     """
     if not asks and not settings.local:
         off = " and leave auth=off out" if settings.auth == "off" else ""
@@ -190,7 +190,7 @@ def must_be_local(settings: Settings, *, asks: bool) -> None:
 
 
 def how_open(settings: Settings, *, asks: bool) -> str:
-    """Return in words who may use a server."""
+    """Describe who may use a server."""
     if asks:
         return "requests need a token"
     where = "anyone who may open the socket" if settings.socket else "anyone on this machine"
@@ -199,22 +199,22 @@ def how_open(settings: Settings, *, asks: bool) -> str:
 
 
 _SAFELISTED = ("", "application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
-"""Content types that a page may send to another site without asking first (Fetch, 2.2.2)."""
+"""Content types that a page may send to another site without a preflight (Fetch, 2.2.2)."""
 
 
 def refuse_pages(call: "Call") -> None:
     """Refuse a request that a page of another site may have sent.
 
     Raises:
-        Problem: the request carries a sign of such a page, or its body has a content type that a
-            page could send without a preflight.
+        Problem: the request shows signs of such a page, or its body has a content type that a page
+            could send without a preflight.
     """
     refuse_foreign_hosts(call.scope, call.header("host"))
     origin = call.header("origin")
     if origin is not None and not _is_local_page(origin):
         raise Problem(
             "cross-origin",
-            f"origin={origin!r} is not a page of this machine, and a server without tokens serves "
+            f"origin={origin!r} is not a page of this machine, and a server without tokens answers "
             "no other pages; make a token: bide token create",
             field="origin",
         )
@@ -222,7 +222,7 @@ def refuse_pages(call: "Call") -> None:
         raise Problem(
             "cross-origin",
             "a page of another site sent this (sec-fetch-site: cross-site), and a server without "
-            "tokens does not serve such pages; make a token: bide token create",
+            "tokens does not answer such pages; make a token: bide token create",
             field="sec-fetch-site",
         )
     kind = call.content_type
@@ -230,14 +230,14 @@ def refuse_pages(call: "Call") -> None:
     if call.has_body and not ours and not (call.operation.takes_bytes and kind not in _SAFELISTED):
         raise Problem(
             "unsupported-type" if call.operation.takes_bytes else "malformed",
-            f"content-type is {kind or 'missing'!r}; a server without tokens takes {JSON}, so that "
-            f"no web page can write to it: send content-type: {JSON} (curl --json)",
+            f"content-type is {kind or 'missing'!r}; a server without tokens accepts {JSON}, so "
+            f"that no web page can write to it: send content-type: {JSON} (curl --json)",
             field="content-type",
         )
 
 
 def refuse_foreign_hosts(scope: Mapping[str, Any], host: str | None) -> None:
-    """Refuse a request for the host name of a page that leads to this machine (DNS rebinding).
+    """Refuse a request for the host name of another site (DNS rebinding).
 
     Raises:
         Problem: the host is not this machine.
@@ -247,15 +247,15 @@ def refuse_foreign_hosts(scope: Mapping[str, Any], host: str | None) -> None:
         raise Problem(
             "cross-origin",
             f"host={host!r} is not this machine, and a server without tokens serves only this "
-            "machine; ask for 127.0.0.1, or make a token: bide token create",
+            "machine; use 127.0.0.1, or make a token: bide token create",
             field="host",
         )
 
 
 def refuse_foreign_forms(host: str | None, origin: str | None, site: str | None) -> None:
-    """Refuse a form that another site has sent with the cookies of its user.
+    """Refuse a form of another site that the browser has sent with the user's cookies.
 
-    Browsers say where a form comes from: in `Sec-Fetch-Site` (not over plain HTTP, except to this
+    Browsers send the origin of a form in `Sec-Fetch-Site` (not over plain HTTP, except to this
     machine) and in `Origin`. A program that sends neither has no user's cookies.
 
     Args:
@@ -267,13 +267,13 @@ def refuse_foreign_forms(host: str | None, origin: str | None, site: str | None)
         Problem: it comes from another site.
     """
     if site is not None:
-        good, told, field = site in ("same-origin", "none"), f"{site=}", "sec-fetch-site"
+        good, sign, field = site in ("same-origin", "none"), f"{site=}", "sec-fetch-site"
     else:
         good = origin is None or origin.partition("://")[2] == host
-        told, field = f"{origin=}, {host=}", "origin"
+        sign, field = f"{origin=}, {host=}", "origin"
     if not good:
-        told = f"a page of another site sent this form ({told})"
-        raise Problem("cross-origin", told, field=field)
+        detail = f"a page of another site sent this form ({sign})"
+        raise Problem("cross-origin", detail, field=field)
 
 
 @lru_cache(maxsize=256)

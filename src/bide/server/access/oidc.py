@@ -1,4 +1,4 @@
-"""Callers with a JWT of an OpenID Connect issuer, instead of a token of the store."""
+"""Validate JWTs of an OpenID Connect issuer, which callers send instead of a token of the store."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ ALGORITHMS = {
     "RS256": "RSA", "RS384": "RSA", "RS512": "RSA", "PS256": "RSA", "PS384": "RSA", "PS512": "RSA",
     "ES256": "EC", "ES384": "EC", "ES512": "EC", "EdDSA": "OKP",
 }  # fmt: skip
-"""Algorithms that a JWT may be signed with, all asymmetric, and the kind of key of each."""
+"""The algorithms that a JWT may be signed with, all asymmetric, with their kinds of keys."""
 
 WHOLE_STORE = "*"
 
@@ -37,7 +37,7 @@ REFRESH = 600.0
 """Seconds after which the keys of the issuer are fetched again."""
 
 COOLDOWN = 30.0
-"""Seconds between two fetches at least, however many JWTs name unknown keys."""
+"""The minimum number of seconds between two fetches, even if JWTs name unknown keys."""
 
 MAX_STALE = 86_400.0
 """Seconds for which known keys are used while the issuer cannot be reached."""
@@ -50,14 +50,14 @@ _log = logging.getLogger("bide.server")
 
 
 class OidcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whose JWTs are accepted, and what they allow."""
+    """The issuer whose JWTs are accepted, and the meaning of their claims."""
 
     issuer: str
-    """Its URL, exactly as the claim `iss` has it."""
+    """Its URL, exactly as in the claim `iss`."""
     audience: str
     """What the claim `aud` must contain."""
     jwks: str | None = None
-    """The URL of its keys; by default what its discovery document says."""
+    """The URL of its keys; by default the one in its discovery document."""
     algorithms: tuple[str, ...] = ("RS256", "ES256", "EdDSA")
     leeway: float = 30.0
     """Seconds by which the issuer's clock may differ."""
@@ -67,9 +67,9 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     rights_claim: str = "bide_rights"
     """The claim with rights: a list, or text separated by spaces. "a.b" is b within a."""
     rights: dict[str, list[Right]] = {}
-    """What each value of that claim allows; by default the values are rights."""
+    """The rights for each value of that claim; by default the values are rights."""
     queues_claim: str = "bide_queues"
-    """The claim with patterns of queues; all queues where it is missing."""
+    """The claim with patterns of queues; all queues if it is missing."""
 
     def __post_init__(self) -> None:
         if not self.algorithms or not ALGORITHMS.keys() >= set(self.algorithms):
@@ -88,18 +88,18 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Rejected(Exception):
-    """The JWT is not valid; the text says why."""
+    """The JWT is not valid; the text gives the reason."""
 
 
 class Expired(Rejected):
-    """The issuer has signed the JWT, whose time is over."""
+    """The issuer has signed the JWT, but it has expired."""
 
 
 class Oidc:
     """Validates JWTs.
 
     Args:
-        settings: whose, and what they allow.
+        settings: the issuer and the meaning of claims.
 
     Raises:
         InvalidArgument: PyJWT is not installed.
@@ -115,11 +115,11 @@ class Oidc:
         self._keys = _Keys(settings)
 
     async def caller(self, text: str) -> Caller:
-        """Return who a JWT is for.
+        """Return the caller of a JWT.
 
         Raises:
-            Rejected: it is not valid.
-            Problem: the issuer's keys are not known, and it cannot be reached.
+            Rejected: the JWT is not valid.
+            Problem: the issuer's keys are unknown, and it cannot be reached.
         """
         jwt, settings = self._jwt, self._settings
         try:
@@ -140,7 +140,7 @@ class Oidc:
             raise Rejected(str(error)) from None
         subject = claims["sub"]
         if not subject.isprintable() or not 0 < len(subject) <= MAX_SUBJECT:
-            raise Rejected(f"its subject is no text of 1 to {MAX_SUBJECT} characters")
+            raise Rejected(f"its subject is not a text of 1 to {MAX_SUBJECT} characters")
         try:
             namespace = self._namespace(claims)
             queues = _texts(_claim(claims, settings.queues_claim))
@@ -158,17 +158,17 @@ class Oidc:
             return None if settings.namespace == WHOLE_STORE else settings.namespace
         value = _claim(claims, settings.namespace_claim)
         if not isinstance(value, str):
-            raise Rejected(f"it has no namespace: no text in its claim {settings.namespace_claim}")
+            raise Rejected(f"it has no namespace: its claim {settings.namespace_claim} is no text")
         if check_namespace(value) == RESERVED:
             raise Rejected(f"namespace={value!r} is bide's own")
         return value
 
 
 class _Keys:
-    """The public keys of an issuer, fetched again now and then, and when an unknown one is named.
+    """The public keys of an issuer, fetched regularly, and when a JWT names an unknown one.
 
     Args:
-        settings: where they are.
+        settings: the location of the keys.
     """
 
     def __init__(self, settings: OidcSettings) -> None:
@@ -215,8 +215,8 @@ class _Keys:
             self._keys = await asyncio.to_thread(_keys_of, self._settings)
             self._fetched = time.monotonic()
         except (OSError, ValueError, HTTPException, msgspec.MsgspecError) as error:
-            told = str(error) or type(error).__name__
-            _log.warning("the keys of %s cannot be fetched: %s", self._settings.issuer, told)
+            why = str(error) or type(error).__name__
+            _log.warning("the keys of %s cannot be fetched: %s", self._settings.issuer, why)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -243,13 +243,13 @@ def _keys_of(settings: OidcSettings) -> list[dict[str, Any]]:
 
 
 def _get(url: str) -> dict[str, Any]:
-    """Return a JSON object.
+    """Fetch a JSON object.
 
     Raises:
         OSError: there is no answer in time.
-        HTTPException: the answer is no HTTP, or breaks off.
+        HTTPException: the answer is not HTTP, or is incomplete.
         ValueError: the answer is too large.
-        msgspec.DecodeError: it is no JSON object.
+        msgspec.DecodeError: it is not a JSON object.
     """
     deadline = time.monotonic() + TIMEOUT
     data = b""
@@ -265,7 +265,7 @@ def _get(url: str) -> dict[str, Any]:
 
 
 def _is_safe(url: str) -> bool:
-    """Tell whether a URL is https, or leads to this machine."""
+    """Tell whether a URL is https, or its host is this machine."""
     parts = urlsplit(url)
     if parts.scheme == "https" and parts.hostname:
         return True

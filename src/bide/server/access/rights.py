@@ -1,4 +1,4 @@
-"""Rights: what a caller may do, and in which queues."""
+"""Rights of callers, and the queues that they are for."""
 
 import re
 from collections.abc import Iterable
@@ -64,7 +64,7 @@ def rights_of(command: cmd.Command | Bulk | Undo) -> tuple[Right, ...]:
         case Bulk():
             return (RIGHT_OF_VERB[command.verb],)
         case Undo():
-            return ()  # that of what is taken back, which the store tells
+            return ()  # the right of the change that is undone, which the store knows
         case cmd.Cancel() if command.only_reads:
             return ("read",)
         case cmd.Put(on_conflict="revive"):
@@ -81,10 +81,10 @@ def rights_of(command: cmd.Command | Bulk | Undo) -> tuple[Right, ...]:
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who sent a request, and what they may do."""
+    """The sender of a request, with its rights."""
 
     namespace: str | None
-    """`None`: the whole store."""
+    """The namespace; `None`: the whole store."""
     rights: frozenset[str]
     queues: tuple[str, ...] = ALL_QUEUES
     """Patterns of the queues that the rights are for."""
@@ -107,7 +107,7 @@ class Caller(msgspec.Struct, frozen=True):
             if not self.may(right):
                 raise AccessDenied(
                     f"the token has no right {right!r}, which this needs; bide token create "
-                    f"--rights {right} makes one that has"
+                    f"--rights {right} makes one that has it"
                 )
 
     @property
@@ -122,15 +122,15 @@ class Caller(msgspec.Struct, frozen=True):
     def full(self, queue: str, *, heartbeat: bool = False) -> str:
         """Return the name of a queue in the store.
 
-        A caller without a namespace names queues with theirs: shop/orders.
+        A caller without a namespace names the namespace of a queue: shop/orders.
 
         Args:
-            queue: its name for the caller.
-            heartbeat: whether this is what every worker may do in a register of workers: write to
-                it, and look whether it is asked to stop.
+            queue: the caller's name of the queue.
+            heartbeat: whether the command is part of a heartbeat, which every worker may send: it
+                writes to a register of workers, or reads requests to stop.
 
         Raises:
-            InvalidArgument: the queue is the server's own.
+            InvalidArgument: the queue is internal to the server.
             AccessDenied: the rights are not for this queue.
         """
         own = is_register(queue) or is_stops(queue)
@@ -139,31 +139,31 @@ class Caller(msgspec.Struct, frozen=True):
                 f"the token is for the queues {', '.join(self.queues)}, and "
                 f"queue={queue[:MAX_NAME]!r} is none of them"
             )
-        if is_records(queue):  # undo believes what it finds there
+        if is_records(queue):  # undo trusts these records
             raise AccessDenied(
-                f"queue={queue!r} has what bide notes of changes; undo takes a change back, and no "
-                "caller looks or writes into it"
+                f"queue={queue!r} contains the undo records of bide, which no caller reads or "
+                "writes; undo takes a change back"
             )
         return self.prefix(queue)
 
     def prefix(self, queue: str) -> str:
-        """Return how the names begin in the store of queues that begin so for the caller."""
+        """Return the prefix in the store for a prefix of the caller's names of queues."""
         if self.namespace is not None:
             return f"{self.namespace}/{queue}"
         if queue.startswith(f"{RESERVED}/"):
             raise InvalidArgument(
-                f"queue={queue!r} is the server's own; make tokens with the URL of the store that "
-                "it serves, and subscriptions at its own /v1/subscriptions"
+                f"queue={queue!r} is internal to the server; make tokens with the URL of the store "
+                "that it serves, and subscriptions at its own /v1/subscriptions"
             )
         return queue
 
     def registers(self, names: Iterable[str]) -> list[str]:
-        """Return which of the store's queues are registers of workers of the caller's queues."""
+        """Return those queues that are registers of workers of the caller's queues."""
         its = REGISTER, f"{self.namespace}/{REGISTER}"
         return [n for n in names if is_register(n) and (self.namespace is None or n in its)]
 
     def own(self, full: str) -> str | None:
-        """Return the caller's name for a queue of the store, `None` if it is not for them."""
+        """Return the caller's name of a queue, `None` if the caller may not see the queue."""
         namespace, _, queue = full.rpartition("/")
         if is_register(queue):
             return None
@@ -184,20 +184,20 @@ def _matches(patterns: tuple[str, ...], queue: str) -> bool:
 
 
 def _regex_of(pattern: str) -> str:
-    """Return what matches as a pattern does, in a time that does not depend on the number of `*`.
+    """Return a pattern as a regular expression that matches in linear time.
 
     Example:
         >>> _regex_of("a*b*c")
         'a(?>.*?b).*c'
     """
     first, *others = map(re.escape, re.split(r"\*+", pattern))
-    # Where a part is found first, it is as good as anywhere behind: nothing is tried again.
+    # The first place of a part is as good as any later one, so no other is tried.
     within = (f"(?>.*?{part})" for part in others[:-1])
     return "".join((first, *within, *(f".*{last}" for last in others[-1:])))
 
 
 def check_rights(rights: Iterable[str]) -> tuple[Right, ...]:
-    """Return rights in their order, each once.
+    """Return rights in the order of `RIGHTS`, each once.
 
     Raises:
         InvalidArgument: one of them does not exist, or there are none.

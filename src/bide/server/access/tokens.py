@@ -1,11 +1,11 @@
 """Tokens: who may do what in which namespace. They are kept in the store, as messages never due.
 
-So all servers on a store know the same tokens, and each refuses a revoked one from the next request
-on. The store keeps hashes: a token is shown once, when it is created or rotated.
+So all servers of a store know the same tokens, and refuse a revoked one from the next request on.
+The store keeps hashes: a token is shown once, when it is created or rotated.
 
 Tokens of leases have a secret part. A store numbers its leases, and numbers can be guessed. So a
-server that asks for tokens adds an HMAC over queue, message and number to each, under a key that
-all servers of a store share. Only a caller who was given the lease can settle it.
+server that requires tokens adds an HMAC over queue, message and number to each, with a key that all
+servers of a store share. Only the caller of the claim can settle the lease.
 """
 
 import base64
@@ -37,13 +37,13 @@ PAGE = 10_000
 """How many tokens are read at a time."""
 
 LIFETIME = 90 * 86_400_000
-"""Milliseconds that a token is valid, unless its creator says otherwise."""
+"""Milliseconds for which a token is valid by default."""
 
 SAME = -1
-"""The lifetime of a rotated token is that of the former one."""
+"""A rotated token has the same lifetime as before."""
 
 USE_EVERY = 60_000
-"""The time of last use is written at most once in so many milliseconds."""
+"""The minimum number of milliseconds between two writes of a token's last use."""
 
 
 class Former(msgspec.Struct, frozen=True):
@@ -51,32 +51,32 @@ class Former(msgspec.Struct, frozen=True):
 
     hash: str
     until: int
-    """When it stops being accepted, in Unix milliseconds."""
+    """When it expires, in Unix milliseconds."""
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the store knows of a token: everything but the token."""
+    """The record of a token in the store: all but its secret."""
 
     id: str
     namespace: str | None
-    """Whose queues it is for; `None`: those of the whole store."""
+    """The namespace of the queues that it is for; `None`: the whole store."""
     rights: tuple[Right, ...] = ()
     queues: tuple[str, ...] = ALL_QUEUES
     """Patterns of the queues that the rights are for."""
     hash: str
     name: str = ""
-    """What it is used for."""
+    """A name for its purpose."""
     created: int
     """When its secret was made."""
     expires: int | None = None
-    """When it stops being accepted, in Unix milliseconds."""
+    """When it expires, in Unix milliseconds."""
     used: int | None = None
     """When it was last used, to about a minute."""
     former: tuple[Former, ...] = ()
     """Earlier secrets that are still accepted."""
 
     def valid_hashes(self, now: int) -> list[str]:
-        """Return the digests of the tokens that are valid now."""
+        """Return the hashes of the secrets that are valid now."""
         mine = [self.hash] if self.expires is None or now < self.expires else []
         return mine + [one.hash for one in self.former if now < one.until]
 
@@ -85,15 +85,15 @@ class Tokens:
     """The tokens of a store.
 
     Args:
-        lane: the way to the store.
-        clock: by which tokens expire.
+        lane: the lane of the store.
+        clock: the clock by which tokens expire.
     """
 
     def __init__(self, lane: Lane, clock: Clock = SYSTEM_CLOCK) -> None:
         self._lane = lane
         self._clock = clock
         self._used: dict[str, tuple[Token, str]] = {}
-        """Tokens whose time of use is to be written, with the versions of their messages."""
+        """Tokens whose last use is to be written, with the versions of their messages."""
 
     def create(
         self,
@@ -104,22 +104,22 @@ class Tokens:
         expires_ms: int | None = LIFETIME,
         name: str = "",
     ) -> tuple[str, Token]:
-        """Create a token; return it, for the only time, and what is known of it.
+        """Create a token; return the token, which is not shown again, and its record.
 
         Args:
-            namespace: whose queues it is for; `None`: those of the whole store.
-            rights: what it allows.
+            namespace: the namespace of the queues that it is for; `None`: the whole store.
+            rights: its rights.
             queues: patterns of the queues that it is for.
             expires_ms: for how many milliseconds it is valid; `None`: until it is revoked.
-            name: what it is used for.
+            name: a name for its purpose.
 
         Raises:
-            InvalidArgument: one of these cannot be, or another token has the name.
+            InvalidArgument: one of these is not valid, or another token has the name.
         """
         if namespace is not None:
             check_namespace(namespace)
             if namespace == RESERVED:
-                raise InvalidArgument(f"namespace={namespace!r} is bide's own; take another name")
+                raise InvalidArgument(f"namespace={namespace!r} is bide's own; choose another name")
         if len(name) > MAX_TOKEN_NAME:
             raise InvalidArgument(f"name has {len(name)} characters; {MAX_TOKEN_NAME} is the most")
         allowed = check_rights(rights)
@@ -145,7 +145,7 @@ class Tokens:
 
         Args:
             name: its name or id.
-            overlap_ms: for how many milliseconds the former secret is accepted as well.
+            overlap_ms: for how many milliseconds the former secret stays valid.
             expires_ms: for how many milliseconds the new one is valid; `None`: until it is revoked.
 
         Raises:
@@ -169,7 +169,7 @@ class Tokens:
                 former=tuple(one for one in former if one.until > now),
             )  # fmt: skip
             put = Put(QUEUE, [_item(new)], "replace", message.version)
-            # If it was not done, the token's time of use was written meanwhile.
+            # Not done: the last use of the token was written meanwhile.
             if expect(Outcomes, self._lane.call(put)).outcomes[0]:
                 return text, new
 
@@ -188,7 +188,7 @@ class Tokens:
         return bool(expect(Page, await self._lane.acall(Scan(QUEUE, limit=1))).messages)
 
     def revoke(self, name: str) -> Token | None:
-        """Refuse a token, by its name or id, from now on; return what was known of it.
+        """Revoke a token by its name or id; return its record, `None` if there is no such token.
 
         Raises:
             InvalidArgument: several tokens have the name.
@@ -199,7 +199,7 @@ class Tokens:
         return token if reply.outcomes[0] else None
 
     async def caller(self, text: str) -> Caller | None:
-        """Return who a token belongs to, `None` when it is not (or no longer) valid."""
+        """Return the caller of a token, `None` if it is not valid."""
         digest = _hash(text)
 
         def proves(token: Token, now: int) -> bool:
@@ -208,17 +208,17 @@ class Tokens:
         return await self.admitted(_id_of(text), proves)
 
     async def known(self, text: str) -> Token | None:
-        """Return what is known of a token; `None` for what is none of the store, such as a JWT."""
+        """Return the record of a token; `None` for other texts, such as a JWT."""
         id = _id_of(text)
         message = None if id is None else await self._find(id)
         return None if message is None else _decode(message.data)
 
     async def admitted(self, id: str | None, proves: Callable[[Token, int], bool]) -> Caller | None:
-        """Return who a token belongs to, if its bearer can prove to have it.
+        """Return the caller of a token, `None` without proof of the token.
 
         Args:
-            id: of the token; `None`: what the bearer sent is no token.
-            proves: takes the token and Unix milliseconds, and tells whether that is so.
+            id: the id of the token; `None`: the caller sent something else.
+            proves: returns whether the proof is right for a token at a time in Unix milliseconds.
         """
         message = None if id is None else await self._find(id)
         token = _NOBODY if message is None else _decode(message.data)
@@ -233,7 +233,7 @@ class Tokens:
         return expect(Found, await self._lane.acall(Find(QUEUE, [id]))).messages[0]
 
     async def write_uses(self) -> None:
-        """Write when tokens were last used. A token that was changed or revoked stays as it is."""
+        """Write when tokens were last used, except for tokens that were changed or revoked."""
         used, self._used = self._used, {}
         for token, version in used.values():
             await self._lane.acall(Put(QUEUE, [_item(token)], "replace", version))
@@ -263,7 +263,7 @@ def _new_secret(id: str) -> tuple[str, str]:
 
 
 def _id_of(text: str) -> str | None:
-    """Return the id in a token, `None` for what cannot be one."""
+    """Return the id in a token, `None` for other texts."""
     prefix, id, secret = text.split("_", 2) if text.count("_") > 1 else ("", "", "")
     plain = len(id) == 12 and id.isalnum() and id.isascii()
     return id if prefix == PREFIX and plain and secret else None
@@ -282,15 +282,15 @@ SIZE = 16
 """Bytes of a secret."""
 
 NO_LEASE = 0
-"""The number of no lease: a store answers that the lease is over, and where the message is."""
+"""The number of no lease: the store answers that the lease is over, with the message's state."""
 
 
 class LeaseSecrets:
-    """Sign leases, and check what callers settle.
+    """Signs leases, and checks the leases that callers settle.
 
     Args:
-        lane: the way to the store, which keeps the key.
-        large: lets others go on meanwhile.
+        lane: the lane of the store, which keeps the key.
+        large: lets other requests go on meanwhile.
     """
 
     def __init__(self, lane: Lane, large: LargeBodies) -> None:
@@ -299,11 +299,11 @@ class LeaseSecrets:
         self._key: bytes | None = None
 
     async def signed(self, queue: str, reply: Claimed) -> Claimed:
-        """Return the reply to a claim with the secrets of its leases.
+        """Add the secrets of its leases to the reply to a claim.
 
         Args:
-            queue: its name in the store.
-            reply: as the store gave it.
+            queue: the name of the queue in the store.
+            reply: the reply of the store.
         """
         if not reply.messages:
             return reply
@@ -315,11 +315,11 @@ class LeaseSecrets:
         return msgspec.structs.replace(reply, messages=messages)
 
     async def checked(self, queue: str, leases: list[Lease], *, trusted: bool) -> list[Lease]:
-        """Return leases as the store knows them; one whose secret is wrong is no lease.
+        """Check leases and return them without secrets; a wrong secret gives `NO_LEASE`.
 
         Args:
-            queue: its name in the store.
-            leases: as the caller gave them.
+            queue: the name of the queue in the store.
+            leases: the leases of the request.
             trusted: whether the caller may settle by the number alone.
 
         Raises:
@@ -330,7 +330,7 @@ class LeaseSecrets:
         for lease in leases:
             if lease.secret is not None:
                 good = _is_secret(key, queue, lease)
-                if not good and not fresh:  # a store that was lost has another key since then
+                if not good and not fresh:  # a store that was lost and replaced has another key
                     key, fresh = await self._read_key(self._key), True
                     good = _is_secret(key, queue, lease)
                 found.append(Lease(lease.id, lease.token if good else NO_LEASE))
@@ -351,14 +351,14 @@ class LeaseSecrets:
         """Return the key in the store.
 
         Args:
-            known: put it if there is none; a new one by default.
+            known: the key to store if there is none; `None`: a new one.
         """
         while True:
             (message,) = expect(Found, await self._lane.acall(Find(KEYS, [KEY]))).messages
             if message is not None:
                 self._key = message.data
                 return message.data
-            # Of several servers that make one at the same time, the first succeeds.
+            # If several servers store a key at the same time, the first succeeds.
             key = Item(KEY, known or secrets.token_bytes(32), json=False, at=LATEST)
             await self._lane.acall(Put(KEYS, [key]))
 

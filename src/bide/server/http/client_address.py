@@ -1,7 +1,7 @@
 """Find out the address of a client, also behind proxies that the server trusts.
 
-Anyone can send `X-Forwarded-For` and `Forwarded`. They count only from a named proxy, and only as
-far back as named proxies wrote them.
+Anyone can send `X-Forwarded-For` and `Forwarded`. They are read only if a trusted proxy sent them,
+and only up to the first address that is not a trusted proxy.
 """
 
 import re
@@ -22,13 +22,13 @@ _WITH_PORT = re.compile(r"\[([^\]]*)\](?::\d+)?|([^:]*):\d+")
 
 
 class ClientAddress:
-    """Read the address of a client from its connection, or from what a trusted proxy says.
+    """Reads the address of a client from its connection, or from the headers of a trusted proxy.
 
     Args:
         trusted: networks of proxies, such as "10.1.0.0/16", or "unix".
 
     Raises:
-        InvalidArgument: one of them is no network.
+        InvalidArgument: one of them is not a network.
     """
 
     def __init__(self, trusted: Sequence[str] = ()) -> None:
@@ -48,34 +48,34 @@ class ClientAddress:
     def of(self, scope: dict[str, Any]) -> str:
         """Return the client's address; "" on a Unix socket without a trusted proxy.
 
-        If both headers name a client, and not the same, one of them was not written by the proxy:
-        then the request counts for the proxy.
+        If the two headers name different clients, the proxy did not write one of them: then the
+        address is that of the proxy.
         """
         client = scope.get("client")
         peer = _plain(client[0]) or client[0] if client else ""
         if not self.trusts(peer):
             return peer
-        said: dict[bytes, list[str]] = {b"x-forwarded-for": [], b"forwarded": []}
+        headers: dict[bytes, list[str]] = {b"x-forwarded-for": [], b"forwarded": []}
         for name, value in scope["headers"]:
-            if name in said:
-                said[name] += value.decode("latin-1").split(",")
-        forwarded = map(_FOR.search, said[b"forwarded"])
-        said[b"forwarded"] = [found[1] if found else "" for found in forwarded]
-        named = {self._nearest(peer, hops) for hops in said.values() if hops}
+            if name in headers:
+                headers[name] += value.decode("latin-1").split(",")
+        forwarded = map(_FOR.search, headers[b"forwarded"])
+        headers[b"forwarded"] = [found[1] if found else "" for found in forwarded]
+        named = {self._nearest(peer, hops) for hops in headers.values() if hops}
         return named.pop() if len(named) == 1 else peer
 
     def trusts(self, address: str) -> bool:
-        """Tell whether an address is that of a trusted proxy; "": at the Unix socket."""
+        """Tell whether an address is that of a trusted proxy; "": a client of the Unix socket."""
         if not address:
             return self._unix
         return bool(self._networks) and any(_is_in(address, one) for one in self._networks)
 
     def _nearest(self, peer: str, hops: Sequence[str]) -> str:
-        """Return the address before the first trusted proxy."""
+        """Return the last address that is not a trusted proxy."""
         nearest = peer
         for hop in reversed(hops):
             address = _plain(hop)
-            if address is None:  # "unknown", or no address: what is before it cannot be trusted
+            if address is None:  # such as "unknown": the addresses before it cannot be trusted
                 break
             nearest = address
             if not self.trusts(address):
@@ -85,7 +85,7 @@ class ClientAddress:
 
 @lru_cache(maxsize=4_096)
 def network_of(address: str) -> str:
-    """Return what is counted together with an address: of IPv6, a client has a /64 network.
+    """Return the network that limits count together: of IPv6, a client has a /64 network.
 
     Example:
         >>> network_of("192.0.2.1"), network_of("2001:db8::1")
@@ -100,7 +100,7 @@ def network_of(address: str) -> str:
 
 @lru_cache(maxsize=4_096)
 def _plain(text: str) -> str | None:
-    """Return an address in its usual form without port and brackets, `None` if it is none.
+    """Return an address in its usual form without port and brackets, `None` if it is not valid.
 
     Example:
         >>> _plain(" [2001:DB8::1]:4711"), _plain("::ffff:192.0.2.1"), _plain("unknown")

@@ -1,9 +1,9 @@
-"""Speak HTTP/1.1 on one connection: llhttp parses, this bounds, and an ASGI application answers.
+"""HTTP/1.1 on one connection: llhttp parses, this module limits, an ASGI application answers.
 
-Requests of a connection are answered one after the other. What a client can make the server keep
-is bounded: the head (`MAX_HEAD`, `MAX_FIELDS`), pipelined requests and unread body (one slice),
-unread answers (the transport's buffer; a client that reads nothing for `STALLED` seconds is cut
-off), and the time for a head and between two requests.
+Requests of a connection are answered one after the other. All that a client can make the server
+keep is limited: the head (`MAX_HEAD`, `MAX_FIELDS`), pipelined requests and unread body (one
+slice), unread answers (the transport's buffer; a client that reads nothing for `STALLED` seconds is
+cut off), and the time for a head and between two requests.
 """
 
 import asyncio
@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 App = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
 
 LINGER = 1.0
-"""Seconds that the rest of a refused request is discarded for, so that its sender can read why."""
+"""Seconds for which the rest of a refused request is discarded, so that the client can read the
+refusal."""
 
 REST = 10.0
-"""Seconds in which a client that was slow reads what TLS still keeps of its last answer."""
+"""Seconds that a slow client has to read the rest of its last answer, which TLS keeps."""
 
 SLICE = 16 * 1024
 """Bytes that are parsed at a time; parsing stops while a request waits for its turn."""
@@ -43,7 +44,7 @@ class Connection(Output):
     """One connection of a client.
 
     Args:
-        server: what the connection belongs to: application, limits and timeouts.
+        server: the server of the connection, with application, limits and timeouts.
     """
 
     def __init__(self, server: "HttpServer") -> None:
@@ -60,7 +61,7 @@ class Connection(Output):
         self._refusal: Refusal | None = None
         self._last = self._ended = self._leaving = False
         self._timer: asyncio.TimerHandle | None = None
-        """Closes the connection, unless a request begins before."""
+        """Closes the connection, unless a request begins earlier."""
         self._begin_head()
 
     # The transport's side.
@@ -71,7 +72,7 @@ class Connection(Output):
         self.loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
         end, peer = transport.get_extra_info("socket"), None
-        with suppress(OSError):  # the client is gone already
+        with suppress(OSError):  # the client has gone already
             peer = end.getpeername()
         here = end.getsockname()
         self._tls = self.transport.get_extra_info("sslcontext") is not None
@@ -90,7 +91,7 @@ class Connection(Output):
         self._last = self.server.stopping
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came."""
+        """Parse received data."""
         if self._ended:
             self._discarded += len(data)
             if self._discarded > MAX_DISCARDED:
@@ -117,7 +118,7 @@ class Connection(Output):
         self.server.leave(self)
 
     def resume_writing(self) -> None:
-        """Go on with the answer that waits, or the next request; or close the connection."""
+        """Continue with the waiting answer, or the next request; or close the connection."""
         super().resume_writing()
         if self._leaving:
             self.loop.call_later(REST if self._tls else 0, self.transport.close)
@@ -127,7 +128,7 @@ class Connection(Output):
     # The parser's side: llhttp calls these, also several times for one piece of data.
 
     def on_message_begin(self) -> None:
-        """Begin with a head."""
+        """Begin a head."""
         self._begin_head()
         self._stop_timer()
 
@@ -141,7 +142,7 @@ class Connection(Output):
         self._refusal = self._refusal or add(name, value)
 
     def on_headers_complete(self) -> None:
-        """Begin with the request, or let it wait for its turn."""
+        """Start the request, or queue it."""
         self._in_head = False
         parser, head, version = self._parser, self._head, self._parser.get_http_version()
         self._refusal = self._refusal or head.check(version)
@@ -158,13 +159,13 @@ class Connection(Output):
             self._queue.append(exchange)
 
     def on_body(self, body: bytes) -> None:
-        """Hand a part of the body on."""
+        """Pass a part of the body to the request."""
         self._fed = 0
         if self._refusal is None and self._incoming is not None:
             self._incoming.feed(body)
 
     def on_message_complete(self) -> None:
-        """Tell the request that its body is whole."""
+        """Pass the end of the body to the request."""
         self._fed = 0
         if self._refusal is None and self._incoming is not None:
             self._incoming.feed_end()
@@ -174,12 +175,12 @@ class Connection(Output):
         self._in_head = True
         self._head = RequestHead()
         self._fed = 0
-        """Bytes since the last part of a body, or the last request: the parser keeps them."""
+        """Bytes since the last part of a body, or the last request, which the parser keeps."""
 
     # Reading.
 
     def _parse(self) -> None:
-        """Parse slice by slice, for as long as there is room for what they hold."""
+        """Parse slice by slice while there is room for their requests and bodies."""
         while self._unparsed and not self._ended and not self._is_full:
             data, self._unparsed = self._unparsed[:SLICE], self._unparsed[SLICE:]
             self._feed(data)
@@ -193,7 +194,7 @@ class Connection(Output):
         except httptools.HttpParserError as error:
             if self._refusal is None:
                 self._refusal = 400, f"this is not HTTP/1.1: {error}"
-        # Counts the head, the trailers, and the framing of chunks.
+        # This counts the head, the trailers, and the framing of chunks.
         self._fed += len(data)
         if self._fed > MAX_HEAD + SLICE and self._refusal is None:
             self._refusal = TOO_LARGE
@@ -201,10 +202,10 @@ class Connection(Output):
             self._refuse()
 
     def _fed_to_parser(self, data: bytes | memoryview) -> bytes:
-        """Parse data; return what is to be parsed next: nothing, but for a request to upgrade.
+        """Parse data; return data to parse next: only for a request to upgrade.
 
-        No other protocol is spoken here, so the wish for one is ignored. The parser takes the body
-        of such a request for the other protocol: it gets the request again without the wish.
+        The server has no other protocol, so it ignores the upgrade. The parser treats the body of
+        such a request as the other protocol, so it gets the request again without the upgrade.
         """
         try:
             self._parser.feed_data(data)
@@ -213,7 +214,7 @@ class Connection(Output):
                 parser, self._parser = self._parser, httptools.HttpRequestParser(self)
                 head = self._head.without_upgrade(parser.get_method(), parser.get_http_version())
                 return head + data[upgrade.args[0] :]
-            self._ended = self._last = True  # what follows a CONNECT is no HTTP
+            self._ended = self._last = True  # the data after a CONNECT is not HTTP
             if self._current is not None:
                 self._current.keep = False
         return b""
@@ -224,7 +225,7 @@ class Connection(Output):
 
     @property
     def _is_full(self) -> bool:
-        """Whether requests, or a part of a body, wait to be taken."""
+        """Whether requests, or a large part of a body, wait for the application."""
         current = self._current
         return bool(self._queue) or (current is not None and len(current.body) >= SLICE)
 
@@ -243,12 +244,12 @@ class Connection(Output):
             self.transport.resume_reading()
 
     def took_body(self) -> None:
-        """Go on reading: the application has taken what was received."""
+        """Continue to read: the application has taken the received part of the body."""
         if not self._reading and not self._ended:
             self._parse()
 
     def _refuse(self) -> None:
-        """Answer a request that cannot be read, and close the connection."""
+        """Answer a request that cannot be parsed, and close the connection."""
         assert self._refusal is not None
         self._ended = True
         self._unparsed = b""
@@ -256,7 +257,7 @@ class Connection(Output):
         if current is None:
             self._send_refusal(*self._refusal)
             self._linger()
-        elif current is self._incoming:  # its body goes wrong: the application cannot go on
+        elif current is self._incoming:  # its body is malformed: the application cannot continue
             if not current.started:
                 self._send_refusal(*self._refusal)
             current.lose()
@@ -284,7 +285,7 @@ class Connection(Output):
             self._parse()
 
     def finished(self, exchange: Exchange) -> None:
-        """Go on with the next request, or begin to wait for one."""
+        """Continue with the next request, or wait for one."""
         self._current = None
         if not exchange.keep or not exchange.complete:
             self._ended = True
@@ -305,18 +306,18 @@ class Connection(Output):
     # The end.
 
     def shut_down(self) -> None:
-        """Give the last answer, to what has come or may be on its way, and close the connection."""
+        """Answer requests that have come or may be on their way, and close the connection."""
         self._last = True
         if self._current is None:
             self._wait(self.server.quiet)
         elif not (self._current.started or self._queue or self._unparsed):
-            self._current.keep = False  # which the answer says
+            self._current.keep = False  # its answer has `connection: close`
 
     def close_if_idle(self) -> bool:
         """Close the connection if no request is under way; tell whether it was closed."""
         if self._current is None and not (self._leaving or self.transport.is_closing()):
             unsent = self.transport.get_write_buffer_size()
-            # Where TLS says goodbye, the client decides how soon the descriptor is free.
+            # With the goodbye of TLS, the client decides when the descriptor is free.
             (self.transport.abort if self._tls and not unsent else self._close)()
             return True
         return False
@@ -328,7 +329,7 @@ class Connection(Output):
         self.transport.abort()
 
     def _linger(self) -> None:
-        """Let the client read the answer: closing with unread data would discard it."""
+        """Let the client read the answer: closing with unread data would discard the answer."""
         if self.transport.is_closing():
             return
         self._ended = True
@@ -338,20 +339,20 @@ class Connection(Output):
         self.loop.call_later(LINGER, self._close)
 
     def _close(self) -> None:
-        """Close the connection once the client has read the answer; it is cut off if it does not.
+        """Close the connection when the client has read the answer, or is cut off as stalled.
 
-        A transport that is closed waits for such a client for ever, and with TLS not long enough.
+        A closed transport would wait for the client forever, and with TLS not long enough.
         """
         self._ended = True
         if self.transport.get_write_buffer_size() and not self.transport.is_closing():
             self._leaving = True
-            self._resume_reading()  # to see that the client has gone
-            self.transport.set_write_buffer_limits(0)  # `resume_writing` tells that all was sent
+            self._resume_reading()  # to notice that the client has gone
+            self.transport.set_write_buffer_limits(0)  # calls `resume_writing` when all is sent
         else:
             self.transport.close()
 
     def _wait(self, seconds: float) -> None:
-        """Close the connection after a time, unless a request begins before."""
+        """Close the connection after a time, unless a request begins earlier."""
         self._stop_timer()
         self._timer = self.loop.call_later(seconds, self._time_is_over)
 
@@ -364,14 +365,14 @@ class Connection(Output):
         unsent = self.transport.get_write_buffer_size()
         waits = self._last and not (unsent or self.transport.is_closing())
         if waits and self._request_has_come():
-            self._wait(self.server.quiet)  # it is about to be read
+            self._wait(self.server.quiet)  # the event loop reads it next
         else:
             self._close()
 
     def _request_has_come(self) -> bool:
-        """Tell whether there is something to be read; if not, tell the client that all is over.
+        """Tell whether a request waits in the socket; if not, send the end of the connection.
 
-        Before the event loop closes the connection it may do much else.
+        The event loop may do much else before it closes the connection.
         """
         try:
             descriptor = os.dup(self.transport.get_extra_info("socket").fileno())
@@ -379,8 +380,8 @@ class Connection(Output):
                 try:
                     return bool(same.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
                 except BlockingIOError:
-                    if not self._tls:  # which says so itself
+                    if not self._tls:  # TLS has an end of its own
                         same.shutdown(socket.SHUT_WR)
         except OSError:
-            return False  # the client has closed it, or no descriptor is left to look through
+            return False  # the client has closed it, or no descriptor is free
         return False

@@ -1,6 +1,6 @@
-"""One request and its answer: the head, and the rest as ASGI's `receive` and `send`.
+"""One request and its answer: the head, and ASGI's `receive` and `send`.
 
-A head is bounded, and refused if it could be read in two ways.
+A head has limits, and is refused if it is ambiguous.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _ONCE = frozenset(
         b"transfer-encoding",
     )
 )  # fmt: skip
-"""Header fields of which a second one would mean something else to a proxy than to this server."""
+"""Header fields that may occur once: proxies may use another one of two than this server."""
 
 Refusal = tuple[int, str]
 """A status and its reason."""
@@ -57,7 +57,7 @@ class RequestHead:
         return self.add_trailer(name, value)
 
     def add_trailer(self, name: bytes, value: bytes) -> Refusal | None:
-        """Count a field that is not kept: one after a chunked body."""
+        """Count a field after a chunked body, which is not kept."""
         self._fields += 1
         self._bytes += len(name) + len(value) + 4
         if self._bytes > MAX_HEAD:
@@ -65,11 +65,11 @@ class RequestHead:
         return _TOO_MANY if self._fields > MAX_FIELDS else None
 
     def check(self, version: str) -> Refusal | None:
-        """Look at the head as a whole."""
+        """Check the complete head."""
         names = dict(self.fields)
         coding = names.get(b"transfer-encoding")
         if version not in ("1.1", "1.0"):
-            return 400, f"HTTP/{version} is not spoken here; use HTTP/1.1"
+            return 400, f"HTTP/{version} is not supported; use HTTP/1.1"
         if version == "1.1" and b"host" not in names:
             return 400, "HTTP/1.1 needs a host header field"
         if coding is not None and (coding.lower() != b"chunked" or version == "1.0"):
@@ -82,7 +82,7 @@ class RequestHead:
         return version == "1.1" and expected.lower() == b"100-continue"
 
     def without_upgrade(self, method: bytes, version: str) -> bytes:
-        """Return the head as a client sends it that wishes for no other protocol."""
+        """Return the head as text without the field `upgrade`."""
         lines = [b"%b %b HTTP/%b" % (method, self.url, version.encode())]
         lines += [b"%b: %b" % field for field in self.fields if field[0] != b"upgrade"]
         return b"\r\n".join(lines) + b"\r\n\r\n"
@@ -90,7 +90,7 @@ class RequestHead:
     def scope(self, method: str, version: str, client: Any, server: Any) -> dict[str, Any]:
         """Return ASGI's description of the request."""
         url = self.url
-        if url.startswith((b"http://", b"https://")):  # as a proxy sends it
+        if url.startswith((b"http://", b"https://")):  # the form that a proxy sends
             _, slash, rest = url.partition(b"//")[2].partition(b"/")
             url = slash + rest
         path, _, query = url.partition(b"?")
@@ -115,9 +115,9 @@ class Exchange:
     """A request of a connection.
 
     Args:
-        connection: where it came from.
-        scope: what ASGI says of it.
-        keep: whether the client would send another one on the connection.
+        connection: the connection of the request.
+        scope: ASGI's description of it.
+        keep: whether the client may send another one on the connection.
         expects: whether the client waits for `100 Continue` before it sends the body.
     """
 
@@ -133,7 +133,7 @@ class Exchange:
         self._waiter: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self.body = bytearray()
-        """The part of the body that has arrived, but was not received yet."""
+        """The part of the body that has arrived, and that the application has not received."""
         self.complete = False
         """Whether the whole body has arrived."""
         self.keep = keep
@@ -142,19 +142,19 @@ class Exchange:
         """Whether some of the answer was written."""
 
     def start(self, app: "App") -> None:
-        """Have the application answer."""
+        """Let the application answer."""
         self._task = self._connection.loop.create_task(self._run(app))
 
     async def _run(self, app: "App") -> None:
         try:
             await app(self._scope, self.receive, self.send)
-        except Exception:  # noqa: BLE001  (it is logged, and other requests go on)
+        except Exception:  # noqa: BLE001  (it is logged, and other requests continue)
             _log.exception("%s %s failed", self._scope["method"], self._scope["path"])
         if self._done or self._gone:
             return
         self.keep = False
         if self.started:
-            self._connection.transport.abort()  # nothing else says that the answer is not whole
+            self._connection.transport.abort()  # shows that the answer is not complete
         else:
             await self.send({"type": "http.response.start", "status": 500})
             await self.send({"type": "http.response.body"})
@@ -167,17 +167,17 @@ class Exchange:
     # From the connection.
 
     def feed(self, data: bytes) -> None:
-        """Take in a part of the body."""
+        """Add a part of the body."""
         self.body += data
         self._wake()
 
     def feed_end(self) -> None:
-        """Take in that the body is whole."""
+        """Note the end of the body."""
         self.complete = True
         self._wake()
 
     def lose(self) -> None:
-        """Take in that the client is gone, or can be sent nothing more."""
+        """Note that the client has gone, or that nothing more can be sent."""
         self._gone = True
         self._wake()
 
@@ -188,7 +188,7 @@ class Exchange:
     # From the application.
 
     async def receive(self) -> dict[str, Any]:
-        """Return the next part of the body, or that the client is gone."""
+        """Return the next part of the body, or that the client has gone."""
         connection = self._connection
         while not (self._gone or self._done):
             if not self._read and (self.body or self.complete):
@@ -230,7 +230,7 @@ class Exchange:
                 pieces.append(b"0\r\n\r\n")
         else:
             pieces.append(data)
-        if len(data) <= LARGE:  # to join more copies it, and lets other threads go first
+        if len(data) <= LARGE:  # joining more would copy it, and release the interpreter
             pieces = [b"".join(pieces)]
         for piece in filter(None, pieces):
             connection.write(piece)
@@ -240,7 +240,7 @@ class Exchange:
             connection.finished(self)
 
     def _begin(self, status: int, headers: list[tuple[bytes, bytes]], length: int | None) -> bytes:
-        """Return the head, with what says where the answer ends."""
+        """Return the head, with the fields that frame the answer."""
         self.started = True
         self._expects = False
         names = dict(headers)
@@ -258,7 +258,7 @@ class Exchange:
                 self._chunked = True
                 headers.append((b"transfer-encoding", b"chunked"))
             elif self.keep:
-                self.keep = False  # its end is that of the connection
+                self.keep = False  # the end of the connection ends the answer
         return head(status, headers)
 
 

@@ -1,6 +1,6 @@
-"""Serve the application on listening sockets: how many connections, from whom, and until when.
+"""The server: it accepts connections, limits their number, and stops gracefully.
 
-With TLS, a `Handshake` takes the place of a `Connection` until it is over.
+With TLS, a connection is a `Handshake` first and a `Connection` afterwards.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from bide.server.problem import Problem, as_json
 from bide.server.settings import Settings
 
 QUIET = 1.0
-"""While stopping, a connection is closed when nothing has come for so many seconds."""
+"""While stopping, a connection is closed when it was idle for so many seconds."""
 
 BACKLOG = 2_048
 """Connections that the system keeps until a process accepts them."""
@@ -34,7 +34,7 @@ RESERVED = 64
 """Descriptors that are kept free for the store, push and logs."""
 
 LINGERING = 16
-"""Clients without room that have time to read why; each takes one of these descriptors."""
+"""Refused clients that get time to read the refusal; each takes one of these descriptors."""
 
 _KINDS = {400: "malformed", 429: "too-many-connections", 431: "head-too-large", 503: "overloaded"}
 
@@ -45,7 +45,7 @@ class HttpServer:
     """The connections of one process.
 
     Args:
-        app: what answers.
+        app: the application.
     """
 
     def __init__(self, app: App) -> None:
@@ -56,25 +56,25 @@ class HttpServer:
         """Seconds that a client may take to send a head."""
         self.quiet = min(QUIET, settings.grace / 2)
         self._settings = settings
-        # Of the descriptors that this process may open, some stay free.
+        # Some of the descriptors that this process may open stay free.
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         files = 1 << 20 if files == resource.RLIM_INFINITY else files
         self._most = max(1, min(settings.max_connections, files - RESERVED, files * 3 // 4))
         self._tls = context_of(settings)
         self.connections: dict[Connection | Handshake, None] = {}
-        """Those that are open, in the order in which they came."""
+        """The open connections, the oldest first."""
         self._by_network: Counter[str] = Counter()
         self._refused: set[Connection] = set()
-        """Those without room whose clients may read why."""
+        """Refused connections whose clients get time to read the refusal."""
         self._unread: dict[Connection, None] = {}
-        """Those whose clients have not read their answers, the first to fall behind first."""
+        """Connections whose clients have not read their answers, the longest unread first."""
         self._stop = asyncio.Event()
         self._empty = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._told_at = float("-inf")
+        self._warned_at = float("-inf")
 
     def stop(self) -> None:
-        """Answer what has come, accept no more; at the second call break off what is under way."""
+        """Finish requests and accept no more; the second call breaks off what is under way."""
         self.app.service.stop(hurry=self.stopping)
         if self.stopping:
             self._hurry.set()
@@ -86,7 +86,7 @@ class HttpServer:
             connection.transport.abort()
 
     async def serve(self, listening: socket.socket) -> None:
-        """Serve until `stop` is called, and all is answered or the grace is over."""
+        """Serve until `stop` is called and all requests are answered, or the grace is over."""
         async with self.app.running():
             if self._tls is None:
                 server = await asyncio.get_running_loop().create_server(
@@ -126,21 +126,21 @@ class HttpServer:
                 await asyncio.sleep(PAUSE)
             else:
                 Handshake(self, sock, peer[0], context)
-                await asyncio.sleep(0)  # `sock_accept` lets no others go on while clients wait
+                await asyncio.sleep(0)  # `sock_accept` does not yield while clients wait
 
     # From connections.
 
     def enter(self, connection: "Connection | Handshake") -> tuple[int, str] | None:
         """Count a connection; return a status and its reason if there is no room for it."""
         address, network = connection.address, network_of(connection.address)
-        trusted = self.app.service.addresses.trusts(address)  # many clients share its address
+        trusted = self.app.service.addresses.trusts(address)  # the clients of a proxy share it
         most = self._settings.connections_per_address
         limited = address and not trusted and self.app.service.admission.asks
         if limited and self._by_network[network] >= most:
-            self._tell(f"{network} has {most:,} connections; others are refused")
+            self._warn(f"{network} has {most:,} connections; more are refused")
             return 429, f"{network} has {most:,} connections already; use these, or close some"
         if len(self.connections) >= self._most and not self._make_room(network):
-            self._tell(f"all {self._most:,} connections of this process are busy")
+            self._warn(f"all {self._most:,} connections of this process are busy")
             return 503, "the server has too many connections; try again in a second"
         self.connections[connection] = None
         self._by_network[network] += 1
@@ -148,14 +148,14 @@ class HttpServer:
         return None
 
     def has_time_for(self, refused: Connection) -> bool:
-        """Tell whether a client without room is not cut off at once; if not, count it."""
+        """Tell whether a refused client gets time to read the refusal; then count it."""
         if self.stopping or len(self._refused) >= LINGERING:
             return False
         self._refused.add(refused)
         return True
 
     def leave(self, connection: "Connection | Handshake") -> None:
-        """Count a connection no longer."""
+        """Remove a connection from the counts."""
         self._refused -= {connection}
         if connection in self.connections:
             del self.connections[connection]
@@ -166,9 +166,9 @@ class HttpServer:
             self._empty.set()
 
     def fell_behind(self, connection: Connection) -> None:
-        """Note that a client has not read its answers; cut one off if all keep too much together.
+        """Note that a client has not read its answers; if all answers take too much, cut one off.
 
-        That is the one that fell behind first, of the address whose clients have most to read.
+        That is the client that is behind for the longest, of the address with the most unread data.
         """
         self._unread[connection] = None
         sizes = {one: one.transport.get_write_buffer_size() for one in self._unread}
@@ -178,22 +178,22 @@ class HttpServer:
                 of_networks[network_of(one.address)] += size
             (most, _), *_ = of_networks.most_common(1)
             first = next(one for one in sizes if network_of(one.address) == most)
-            self._tell(f"{most} has not read its answers, which take too much; it is cut off")
+            self._warn(f"{most} has not read its answers, which take too much; it is cut off")
             del sizes[first]
             self.caught_up(first)
             first.transport.abort()
 
     def caught_up(self, connection: Connection) -> None:
-        """Note that a client has read its answers, or is gone."""
+        """Note that a client has read its answers, or has gone."""
         self._unread.pop(connection, None)
 
     def _make_room(self, newcomer: str) -> bool:
-        """Close the oldest idle connection, of the address that has most connections if it can be.
+        """Close the oldest idle connection, if possible of the address with the most connections.
 
-        So an address with many silent connections closes its own, not those of others; and for one
-        with many busy connections none of an address is closed that has no more than it.
+        So an address with many idle connections loses its own, not those of others. An address with
+        many busy connections closes none of an address that has not more than it.
         """
-        self._tell(
+        self._warn(
             f"all {self._most:,} connections of this process are taken; idle ones are closed"
         )
         (most, _), *_ = self._by_network.most_common(1)
@@ -206,15 +206,15 @@ class HttpServer:
         )  # fmt: skip
         return any(one.close_if_idle() for one in (*of_most, *others))
 
-    def _tell(self, text: str) -> None:
+    def _warn(self, text: str) -> None:
         """Log a warning, at most one in ten seconds."""
         now = time.monotonic()
-        if now - self._told_at >= 10:
-            self._told_at = now
+        if now - self._warned_at >= 10:
+            self._warned_at = now
             _log.warning(text)
 
     def refusal(self, status: int, detail: str) -> bytes:
-        """Return the answer to a request that could not be read."""
+        """Return the answer to a request that could not be parsed, or a refused connection."""
         status, data, headers = as_json(Problem(_KINDS[status], detail))
         fields = [(name.encode(), value.encode()) for name, value in headers.items()]
         fields += [(b"content-length", b"%d" % len(data)), CLOSE]
@@ -229,7 +229,7 @@ PAUSE = 1.0
 
 
 def context_of(settings: Settings) -> ssl.SSLContext | None:
-    """Read the certificate, its key, and the authorities of clients; `None` without TLS.
+    """Load the certificate, its key, and the authorities of clients; return `None` without TLS.
 
     Raises:
         InvalidArgument: a file cannot be read or used.
@@ -266,10 +266,10 @@ def _words(error: BaseException) -> str:
 
 
 class Handshake:
-    """A connection until its TLS handshake is over; then a `Connection` takes its place.
+    """A connection during its TLS handshake; afterwards a `Connection` replaces it.
 
-    It counts as a connection of its address from the start, and as an idle one: a client that does
-    not finish the handshake is cut off after `request_timeout`, or earlier if there is no room.
+    It counts as an idle connection of its address: a client that does not finish the handshake is
+    cut off after `request_timeout`, or earlier to make room.
     """
 
     def __init__(
@@ -291,29 +291,29 @@ class Handshake:
         self._task.add_done_callback(self._over)
 
     def _over(self, task: "asyncio.Future[Any]") -> None:
-        """Count the connection no longer; close it if there was no handshake."""
+        """Remove the connection from the counts; close it if the handshake failed."""
         self.server.leave(self)
         error = None if task.cancelled() else task.exception()
         if task.cancelled() or error is not None:
             self._sock.close()
-            why = "it took too long" if error is None else _words(error)
+            why = "too slow" if error is None else _words(error)
             log_refused(self.address, 400, f"no TLS handshake: {why}")
 
     def close_if_idle(self) -> bool:
-        """Close the connection, which carries no request; tell whether that was done."""
+        """Close the connection, which has no request; tell whether it was closed."""
         return not self._task.cancelling() and self._task.cancel()
 
     def shut_down(self) -> None:
-        """Give the client a little more time: the request that may follow is answered."""
+        """Give the client a little more time: a request that follows soon is answered."""
         asyncio.get_running_loop().call_later(self.server.quiet, self.break_off)
 
     def break_off(self) -> None:
-        """Close the connection, unless a `Connection` has taken its place."""
+        """Close the connection, unless a `Connection` has replaced it."""
         self._task.cancel()
 
 
 class _Secured(Connection):
-    """Takes the place of a handshake."""
+    """A connection after its handshake."""
 
     def __init__(self, handshake: Handshake) -> None:
         super().__init__(handshake.server)

@@ -1,7 +1,7 @@
 """Write answers to a client that may read slowly, or not at all.
 
-What a client has not read is kept in the buffer of the transport. The client is cut off when it
-reads nothing of it for `STALLED` seconds, and the server bounds what all buffers take together.
+The transport buffers what the client has not read. A client that reads nothing for `STALLED`
+seconds is cut off, and the server limits the size of all buffers together.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from bide.server.http.http_server import HttpServer
 
 WRITTEN = 64 * 1024
-"""Bytes that TLS is given at a time."""
+"""Bytes that are passed to TLS at a time."""
 
 
 class Output(asyncio.Protocol):
-    """The side of a connection that writes."""
+    """The writing side of a connection."""
 
     server: "HttpServer"
     transport: asyncio.Transport
@@ -29,13 +29,13 @@ class Output(asyncio.Protocol):
         self.write_paused = False
         self._drained: asyncio.Future[None] | None = None
         self._stall: asyncio.TimerHandle | None = None
-        """Cuts the client off, unless it reads on before."""
+        """Cuts the client off, unless it reads more earlier."""
 
     def write(self, data: bytes) -> None:
         """Write a part of an answer.
 
-        TLS hands all that it is given at once to the socket's transport, and does not count what
-        stays there as unread.
+        TLS passes a part to the socket's transport at once, and does not count the data in the
+        transport's buffer as unread.
         """
         if not self._tls or len(data) <= WRITTEN:
             self.transport.write(data)
@@ -45,13 +45,13 @@ class Output(asyncio.Protocol):
             self.transport.write(view[at : at + WRITTEN])
 
     def pause_writing(self) -> None:
-        """Let answers wait until the client has read some."""
+        """Make answers wait until the client has read some."""
         self.write_paused = True
         self._watch_reading()
         self.server.fell_behind(cast("Connection", self))
 
     def resume_writing(self) -> None:
-        """Go on with the answer that waits."""
+        """Continue with the waiting answer."""
         self.write_paused = False
         if self._stall is not None:  # the next stall gets the full time
             self._stall.cancel()

@@ -1,1 +1,1 @@
-"""What one client may use up, so that all others are served."""
+"""Limits on what one client may use, so that all others are served."""

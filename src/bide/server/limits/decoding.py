@@ -1,10 +1,10 @@
 """Read large requests in short steps: messages in JSON, commands in msgpack.
 
-A decoder reads a text in one step, which holds the interpreter for up to 8 ms a megabyte. Of JSON,
-`split` finds where each message begins and ends; it does not validate: what is between brackets is
-decoded afterwards, message by message. A byte of msgpack may be a value, and a few a message: so of
-a large batch the values are counted first, then its commands are taken apart, and the messages of a
-put are decoded one by one.
+A decoder reads a text in one step, which holds the interpreter for up to 8 ms per megabyte. In
+JSON, `split` finds the beginning and the end of each message; it does not validate: each message is
+decoded afterwards. In msgpack, one byte may be a value, and a few bytes a message: the values of a
+large batch are counted first, then its commands are split, and the messages of a put are decoded
+one by one.
 """
 
 import re
@@ -24,7 +24,7 @@ from bide.server.limits.request_bodies import LARGE, Pause, check_count, check_f
 from bide.server.problem import Problem, invalid
 
 SLICE = 64 * 1024
-"""Bytes that are looked at in one step, and the most that a request may have around its list."""
+"""Bytes that are scanned in one step, and the most that a request may have around its list."""
 
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _FLAT = rb'(?:[^\[\]{}"]++|%b)*+' % _STRING
@@ -45,10 +45,10 @@ async def split(data: bytes, longest: int, pause: Pause) -> tuple[bytes, list[by
     Args:
         data: the request, `{"messages": [{...}, ...], ...}`.
         longest: bytes that an object may take.
-        pause: lets others go on.
+        pause: lets other requests go on.
 
     Raises:
-        Problem: it is no such request, or an object is too long, or there are too many.
+        Problem: the request is malformed, an object is too long, or there are too many.
     """
     begin = _BEGIN.match(data, 0, SLICE)
     if begin is None:
@@ -78,13 +78,13 @@ async def split(data: bytes, longest: int, pause: Pause) -> tuple[bytes, list[by
 
 
 async def _end_of_object(data: bytes, begin: int, number: int, longest: int, pause: Pause) -> int:
-    """Return where the object ends that begins there."""
+    """Return the end of the object that begins at a byte."""
     at, depth, in_string = begin + 1, 1, False
     while True:
         await pause()
         before, end = at, at + SLICE
         found = (_IN_STRING if in_string else _STEP).match(data, at, end)
-        assert found is not None  # both match nothing as well
+        assert found is not None  # both patterns match the empty text
         at = found.end()
         if in_string:
             in_string = not found[1]
@@ -95,7 +95,7 @@ async def _end_of_object(data: bytes, begin: int, number: int, longest: int, pau
             if closed >= depth:
                 return found.start(2) + depth
             depth -= closed
-        elif found[3]:  # it ends in another slice
+        elif found[3]:  # the string ends in another slice
             in_string = True
         if at == before and end >= len(data):
             raise _malformed(f"the object of byte {begin:,} does not end")
@@ -115,26 +115,26 @@ def _malformed(why: str) -> Problem:
 Given = cmd.Command | Bulk | Undo
 
 AT_ONCE = 4 * 1024 * 1024
-"""Bytes whose values are not counted first: to skip them takes 20 ms at most."""
+"""Bytes up to which values are not counted first: skipping them takes 20 ms at most."""
 
 _COUNTED_AT_ONCE = 4_096
-"""Values that are counted before others may go on."""
+"""Values that are counted before other requests may go on."""
 
 
 class Batch(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Commands, to be carried out in their order, each all or nothing."""
+    """Commands to be executed in this order, each all or nothing."""
 
     commands: list[Given]
 
 
 class _Raws(msgspec.Struct, forbid_unknown_fields=True):
-    """A batch whose commands are not decoded yet."""
+    """A batch with encoded commands."""
 
     commands: Annotated[list[Raw], Meta(max_length=limits.MAX_COMMANDS)]
 
 
 class _Lists(msgspec.Struct):
-    """What may be long in a command, and in a message beside its body."""
+    """The lists and maps of a command, and of a message."""
 
     items: Raw = field(default_factory=Raw)
     ids: Raw = field(default_factory=Raw)
@@ -156,11 +156,11 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 async def unpack(data: bytes, pause: Pause) -> Batch:
-    """Return a batch of commands.
+    """Decode a batch of commands.
 
     Raises:
-        Problem: it would become too many objects.
-        DecodeError: it is no such batch.
+        Problem: it has too many messages, values or fields.
+        DecodeError: it is not a batch.
         InvalidArgument: the headers of a message are too long.
     """
     if len(data) <= LARGE:
@@ -188,7 +188,7 @@ async def unpack(data: bytes, pause: Pause) -> Batch:
 
 
 async def _large(raw: Raw, pause: Pause) -> Given:
-    """Return a command; the messages of a put are decoded one by one."""
+    """Decode a large command; the messages of a put are decoded one by one."""
     fields = _fields(raw)
     packed = fields.get("items")
     if packed is None:
@@ -214,15 +214,15 @@ def _fields_of(item: Item) -> int:
 
 
 def check_headers(raw: Raw) -> None:
-    """Check the size of the headers of a message, before they are read.
+    """Check the size of the headers of a message before they are decoded.
 
     Raises:
         InvalidArgument: they are too long.
     """
     if (size := len(memoryview(raw))) > limits.MAX_HEADERS:
         raise InvalidArgument(
-            f"headers take {size:,} bytes, the limit is {limits.MAX_HEADERS:,}; put what is so "
-            "long into the body"
+            f"headers take {size:,} bytes, the limit is {limits.MAX_HEADERS:,}; put long texts "
+            "into the body"
         )
 
 
@@ -265,18 +265,18 @@ async def _count_values(data: bytes, pause: Pause) -> None:
 
 _PREFIX = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4,
            0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}  # fmt: skip
-"""Bytes of the length of bytes, extensions, text, arrays and maps."""
+"""Size of the length field of bytes, extensions, text, arrays and maps."""
 
 _EXTENSIONS = (0xC7, 0xC8, 0xC9)
-"""They have a byte for their type as well."""
+"""Kinds with one more byte, the type of the extension."""
 
 _FIXED = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8,
           0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17}  # fmt: skip
-"""Bytes of numbers and short extensions after the first."""
+"""Size of numbers and short extensions after their first byte."""
 
 
 def _length(raw: Raw) -> int:
-    """Return the length of an array or map of msgpack; 0 for what is neither."""
+    """Return the length of an array or map of msgpack; 0 for other values."""
     data = bytes(memoryview(raw)[:5])
     if not data:
         return 0

@@ -1,4 +1,4 @@
-"""Calls that stay open: their limit, the claimers that wait in them, and the events they get."""
+"""Open calls: their limits, the workers that claim, and the hints for event streams."""
 
 import asyncio
 import time
@@ -19,9 +19,9 @@ class LongCalls:
     Each process of a server counts for itself.
 
     Args:
-        kind: what they are, in the plural, for error texts.
-        setting: the name of the setting that says how many there may be.
-        most: how many a namespace may have, and how many an address may have.
+        kind: the kind in the plural, for error texts.
+        setting: the name of the setting with the limit.
+        most: the limit for a namespace, and for an address.
     """
 
     kind: str
@@ -31,14 +31,14 @@ class LongCalls:
 
     @contextmanager
     def one(self, namespace: str | None, network: str) -> Iterator[None]:
-        """Count one more call for as long as the block runs.
+        """Count one more call while the block runs.
 
         Args:
-            namespace: whose token the caller has; `None`, that of the whole store, has a share too.
+            namespace: the namespace of the token; `None`: the whole store, which has its own limit.
             network: the client's address or network; "" on a Unix socket, where no address counts.
 
         Raises:
-            Problem: the namespace or the address has as many as it may have.
+            Problem: the namespace or the address has reached the limit.
         """
         keys = [("namespace", namespace or "")]
         if network:
@@ -66,7 +66,7 @@ LATELY = 15.0
 
 
 class Claimers:
-    """Remembers them by the name that each gives, and the queue."""
+    """The workers that claim over HTTP, by their names and queues."""
 
     def __init__(self) -> None:
         self._waiting: Counter[tuple[str, str]] = Counter()
@@ -74,12 +74,12 @@ class Claimers:
 
     @property
     def waiting(self) -> int:
-        """How many claims wait."""
+        """The number of waiting claims."""
         return self._waiting.total()
 
     @contextmanager
     def wait(self, holder: str, queue: str) -> Iterator[None]:
-        """Count a claim that waits for as long as the block runs."""
+        """Count a waiting claim while the block runs."""
         self._waiting[holder, queue] += 1
         try:
             yield
@@ -95,7 +95,7 @@ class Claimers:
             self._seen[holder, queue] = time.monotonic()
 
     def listed(self) -> dict[str, list[str]]:
-        """Return who there is, and which queues each claims from."""
+        """Return the current claimers, with the queues of each."""
         since = time.monotonic() - LATELY
         self._seen = {key: moment for key, moment in self._seen.items() if moment > since}
         found: dict[str, list[str]] = {}
@@ -106,14 +106,14 @@ class Claimers:
 
 
 class Listener:
-    """The hints that one listener has not taken yet: at most one per queue."""
+    """The hints that wait for one listener: at most one per queue."""
 
     def __init__(self) -> None:
         self.hints: dict[str, int] = {}
         self.news = asyncio.Event()
 
-    def tell(self, queue: str, wake: int) -> None:
-        """Keep the earliest time of a queue. Without a hint, its client looks again by itself."""
+    def add(self, queue: str, wake: int) -> None:
+        """Add a hint; keep the earliest of each queue. Some may be dropped: clients also poll."""
         if queue in self.hints or len(self.hints) < MAX_HINTS:
             self.hints[queue] = min(wake, self.hints.get(queue, wake))
         self.news.set()
@@ -126,10 +126,10 @@ class Listener:
 
 
 class EventFanout:
-    """Pass hints, which come in any thread, to listeners on the event loop.
+    """Passes hints, which come in any thread, to listeners on the event loop.
 
     Args:
-        lane: where hints come from; it is asked for them once the first listener enters.
+        lane: the source of the hints, from the first listener on.
     """
 
     def __init__(self, lane: Lane) -> None:
@@ -138,7 +138,7 @@ class EventFanout:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def enter(self) -> Listener:
-        """Begin to listen; end it with `leave`."""
+        """Start to listen; `leave` ends it."""
         listener = Listener()
         self._listeners.add(listener)
         if self._loop is None:
@@ -161,8 +161,8 @@ class EventFanout:
     def _hear(self, queue: str, wake: int) -> None:
         loop = self._loop
         if self._listeners and loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._tell, queue, wake)
+            loop.call_soon_threadsafe(self._pass_on, queue, wake)
 
-    def _tell(self, queue: str, wake: int) -> None:
+    def _pass_on(self, queue: str, wake: int) -> None:
         for listener in self._listeners:
-            listener.tell(queue, wake)
+            listener.add(queue, wake)

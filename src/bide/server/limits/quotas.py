@@ -1,9 +1,9 @@
-"""Quotas: how much a namespace may put and transfer, and what it may have in the store.
+"""Quotas: how much a namespace may put and transfer, and how much it may have in the store.
 
-They hold for all processes of a server together, and for each server on a store by itself.
+They hold for all processes of a server together, and for each server of a store separately.
 
-What a namespace has is not counted for each request. What this server puts is added to the last
-count, what leaves is seen by the next; and a count that took long is not repeated soon.
+Messages are not counted for each request. What this server puts is added to the last count; what
+has left the store is noticed by the next count. A slow count is not repeated soon.
 """
 
 import asyncio
@@ -31,22 +31,22 @@ from bide.server.settings import Quota, Settings
 from bide.server.shared_state import NEVER, NamespaceUsage, QuotaUsage
 
 COUNT_EVERY = 10.0
-"""How often, in seconds, the messages of a namespace are counted while it has room."""
+"""Seconds between two counts of the messages of a namespace that has room."""
 
 RECOUNT_EVERY = 1.0
-"""How often they, and their bytes, are counted at most when it seems to have none."""
+"""The least number of seconds between two counts, of messages or bytes, if there seems no room."""
 
 WEIGH_EVERY = 60.0
-"""How often the bytes of a namespace are counted at most for requests about its usage."""
+"""The least number of seconds between two counts of bytes for requests about the usage."""
 
 SHARE = 20
-"""A count is repeated no sooner than after so many times the time that it took."""
+"""A count is repeated after this many times its duration at the earliest."""
 
 CARRIED = 256 * 1024
 """Bytes of requests and answers after which a process reports them to the others."""
 
 ENDED = 256
-"""Bytes that a queue with a history remembers of a message beside results and reasons, about."""
+"""About the number of bytes of a record in a history, without result and reasons."""
 
 What = Literal["messages", "stored"]
 """What is counted: messages, or their bytes, which takes longer."""
@@ -56,15 +56,15 @@ _log = logging.getLogger("bide.server")
 
 @dataclass(eq=False)
 class Quotas:
-    """Lets puts through, or says why not.
+    """Admits puts and changes, or refuses them with the reason.
 
     Args:
-        settings: what each namespace may use.
-        lane: where messages are counted.
-        slow_reads: where their bytes are.
-        shared: what they have used, shared by the processes of a server.
-        asks: tells whether the server asks for tokens; then namespaces have default quotas.
-        clock: tells how far ahead a due time is.
+        settings: the settings with the quotas.
+        lane: counts messages.
+        slow_reads: counts bytes.
+        shared: how much namespaces have used, shared by the processes of a server.
+        asks: returns whether requests need tokens; then namespaces have default quotas.
+        clock: the clock that due times are compared with.
     """
 
     settings: Settings
@@ -74,7 +74,7 @@ class Quotas:
     asks: Callable[[], bool] = lambda: False
     clock: Clock = SYSTEM_CLOCK
     _queues: dict[str | None, set[str]] = field(default_factory=dict, init=False)
-    """The queues, by their full names, that a namespace is known to have or have had."""
+    """The full names of the queues that a namespace has or had."""
     _new: defaultdict[str | None, set[str]] = field(
         default_factory=lambda: defaultdict(set), init=False
     )
@@ -82,16 +82,16 @@ class Quotas:
     _naming: defaultdict[str | None, asyncio.Lock] = field(
         default_factory=lambda: defaultdict(asyncio.Lock), init=False
     )
-    """By namespace: no other waits for one whose queues are looked up again and again."""
+    """By namespace: one that looks up its queues again and again blocks no other."""
     _counting: dict[tuple[What, str | None], asyncio.Task[None]] = field(
         default_factory=dict, init=False
     )
     _counted: set[tuple[What, str | None]] = field(default_factory=set, init=False)
     """What this process has counted at least once."""
     _carried: dict[str | None, int] = field(default_factory=dict, init=False)
-    """Bytes that are not yet reported to the store."""
+    """Bytes of requests and answers that are not yet in `shared`."""
     _exhausted: dict[str | None, float] = field(default_factory=dict, init=False)
-    """Until when a namespace that carried too much is refused."""
+    """The time until which a namespace is refused that transferred too much."""
 
     @property
     def any(self) -> bool:
@@ -103,7 +103,7 @@ class Quotas:
         return self.settings.quota(namespace, asks=self.asks())
 
     async def usage(self, caller: Caller) -> Usage:
-        """Return what a caller's namespace uses, its messages as counted within the last second."""
+        """Return how much a caller's namespace uses, with its messages of at most a second ago."""
         quota = self.of(caller.namespace)
         await self._count(caller.namespace, "messages", RECOUNT_EVERY)
         await self._count(caller.namespace, "stored", WEIGH_EVERY)
@@ -121,14 +121,14 @@ class Quotas:
         )  # fmt: skip
 
     async def admit(self, caller: Caller, commands: Sequence[cmd.Command | Bulk | Undo]) -> None:
-        """Let commands through. What an edit adds counts as if it were new; other changes do not.
+        """Admit commands. An edit counts as if all its bytes were new; other changes do not.
 
-        Results and reasons, which queues remember, and what is noted of bulk changes, are counted
-        and never refused; but changes are that may be made and noted again and again.
+        Results and reasons, which queues remember, and undo records are counted. They are never
+        refused, except for changes that can be repeated without end.
 
         Args:
-            caller: who gives them.
-            commands: their queues have full names.
+            caller: the caller.
+            commands: the commands, with the full names of queues.
 
         Raises:
             Problem: messages are too many, too large, or too far ahead.
@@ -166,7 +166,7 @@ class Quotas:
                 use.stored.added += left
 
     async def _let(self, namespace: str | None, items: Sequence[Item], added: int) -> None:
-        """Let messages into queues; so many are not in them yet."""
+        """Admit messages, of which `added` are new."""
         quota = self.of(namespace)
         size = self._bound(namespace, items)
         messages = quota.pending if quota.pending is not None and added else float("inf")
@@ -179,7 +179,7 @@ class Quotas:
         if many:
             await self._count(namespace, "messages", RECOUNT_EVERY)
         if quota.stored is not None and unweighed:
-            self._begin(namespace, "stored")  # the first count is not waited for
+            self._begin(namespace, "stored")  # nothing waits for the first count
         elif heavy:
             await self._count(namespace, "stored", RECOUNT_EVERY)
         with self.shared.of(namespace) as use:
@@ -202,7 +202,7 @@ class Quotas:
                 amount.added += more
 
     def _bound(self, namespace: str | None, items: Sequence[Item]) -> int:
-        """Look at messages alone, however many there are; return how many bytes they take."""
+        """Check each message by itself; return how many bytes all take."""
         quota, now = self.of(namespace), self.clock.now()
         total = 0
         for item in items:
@@ -210,7 +210,7 @@ class Quotas:
             if quota.max_body is not None and size > quota.max_body:
                 raise Problem(
                     "too-large",
-                    f"body, headers, group and id of {_named(item)} take {size:,} bytes, the "
+                    f"body, headers, group and id of {_name_of(item)} take {size:,} bytes, the "
                     f"namespace may use {quota.max_body:,} for a message; store them elsewhere and "
                     "put a reference, or ask for a larger quota (max_body)",
                     field="body",
@@ -220,12 +220,12 @@ class Quotas:
                 raise invalid(
                     "delay" if item.at is None else "at",
                     f"the namespace may put messages up to {quota.longest_delay} ahead; put "
-                    f"{_named(item)} later, or ask for a larger quota",
+                    f"{_name_of(item)} later, or ask for a larger quota",
                 )
         return total
 
     def carried(self, namespace: str | None, size: int) -> None:
-        """Count the bytes of a request or an answer."""
+        """Count bytes of a request or an answer."""
         self._carried[namespace] = total = self._carried.get(namespace, 0) + size
         if total < CARRIED:
             return
@@ -240,10 +240,10 @@ class Quotas:
                 self._exhausted[namespace] = now - use.byte_allowance / rate
 
     def may_carry(self, namespace: str | None) -> None:
-        """Let a request through, unless those before it took too many bytes.
+        """Admit a request, unless the namespace has transferred too many bytes.
 
         Raises:
-            Problem: they did; it says when to try again.
+            Problem: it has; the text says when to try again.
         """
         left = self._exhausted.get(namespace, NEVER) - time.monotonic()
         if left <= 0:
@@ -258,11 +258,11 @@ class Quotas:
         )
 
     def _pace(self, use: NamespaceUsage, rate: float, count: int) -> None:
-        """A bucket that fills by `rate` a second and holds a second's worth."""
-        moment = time.monotonic()
+        """Take tokens from a bucket that fills by `rate` per second up to those of one second."""
+        now = time.monotonic()
         full = max(rate, 1.0)
-        use.allowance, use.at = min(full, use.allowance + (moment - use.at) * rate), moment
-        # A batch larger than the bucket goes when the bucket is full, and is paid for afterwards.
+        use.allowance, use.at = min(full, use.allowance + (now - use.at) * rate), now
+        # A batch larger than a full bucket is admitted, and leaves it below zero.
         if use.allowance < min(count, full):
             wait = (min(count, full) - use.allowance) / rate
             raise Problem(
@@ -273,15 +273,15 @@ class Quotas:
         use.allowance -= count
 
     async def _let_in(self, namespace: str | None, queues: Collection[str]) -> None:
-        """Let a namespace use queues, by their full names: new ones only while there is room."""
+        """Admit queues, by their full names: new ones only while there is room."""
         most, known = self.of(namespace).queues, self._queues.get(namespace)
         if most is None or (known is not None and known.issuperset(queues)):
             return
         wanted = {queue for queue in queues if not is_register(queue)}
-        async with self._naming[namespace]:  # or several callers would fill the same room
+        async with self._naming[namespace]:  # or several requests would use the same room
             known, new = self._queues.get(namespace), self._new[namespace]
             if known is None or len(known | wanted) > most:
-                under_way = new.copy()  # before the store is asked: some may end meanwhile
+                under_way = new.copy()  # before the store is read: some may end meanwhile
                 names = await self._names(Caller(namespace, frozenset()))
                 known = self._queues[namespace] = under_way.union(names)
             if len(known | wanted) > most and not known.issuperset(wanted):
@@ -298,13 +298,13 @@ class Quotas:
     async def _count(
         self, namespace: str | None, what: What, every: float, *, waits: bool = True
     ) -> None:
-        """Count what a namespace has, unless that was done `every` seconds ago.
+        """Count what a namespace has, unless the last count is recent.
 
         Args:
-            namespace: whose.
-            what: is counted.
-            every: how old the last count may be.
-            waits: for a count that is under way; else for the first one only.
+            namespace: the namespace.
+            what: what is counted.
+            every: how many seconds old the last count may be.
+            waits: whether to wait for a count that is under way, and not only for the first one.
         """
         key = what, namespace
         with self.shared.of(namespace) as use:
@@ -326,7 +326,7 @@ class Quotas:
             if not task.cancelled() and (error := task.exception()) is not None:
                 _log.warning("namespace %r: its %s cannot be counted: %s", namespace, what, error)
                 if not self.shared.is_closed:
-                    with self.shared.of(namespace) as use:  # it is tried again soon
+                    with self.shared.of(namespace) as use:  # so that it is repeated soon
                         getattr(use, what).after = time.monotonic()
 
         self._counting[key] = asyncio.create_task(self._measure(namespace, what))
@@ -356,8 +356,8 @@ class Quotas:
         """Return the full names of a caller's queues.
 
         Args:
-            caller: whose.
-            ours: whether to return those too that bide fills for callers.
+            caller: the caller.
+            ours: whether to return also those that bide fills for callers.
         """
         names = expect(Names, await self.lane.acall(cmd.Queues(caller.prefix("")))).names
         return [
@@ -368,18 +368,18 @@ class Quotas:
     async def _sum(self, what: What, names: Sequence[str]) -> int:
         """Return how many messages, or bytes, are in queues."""
         if what == "stored":
-            told = [await self.slow_reads.read(cmd.Count(name, stored=True)) for name in names]
-            return sum(expect(Counts, one).stored or 0 for one in told)
+            replies = [await self.slow_reads.read(cmd.Count(name, stored=True)) for name in names]
+            return sum(expect(Counts, reply).stored or 0 for reply in replies)
         counted = [expect(Counts, await self.lane.acall(cmd.Count(name))) for name in names]
         return sum(counts.sizes.total + counts.kept for counts in counted)
 
 
-def _named(item: Item) -> str:
-    return repr(item.id) if item.id else "it"  # an edit gives no id
+def _name_of(item: Item) -> str:
+    return repr(item.id) if item.id else "it"  # of an edit there is no id
 
 
 def _is_ours(queue: str) -> bool:
-    """Tell whether a queue has what workers report, or what is noted of changes."""
+    """Tell whether a queue has the reports of workers, or undo records."""
     return is_register(queue) or is_records(queue)
 
 
@@ -388,7 +388,7 @@ def _exceeded(text: str, field: str | None = None) -> Problem:
 
 
 def _left_by(command: cmd.Command | Bulk | Undo) -> int:
-    """Return how many bytes a command leaves of the messages that it settles, or notes."""
+    """Return how many bytes of results, reasons or undo records a command leaves."""
     if isinstance(command, cmd.Ack):
         return ENDED * command.weight + sum(map(len, filter(None, command.results)))
     if isinstance(command, cmd.Bury) or (isinstance(command, cmd.Retry) and not command.release):

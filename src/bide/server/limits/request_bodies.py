@@ -1,7 +1,7 @@
-"""Bodies of requests: their size, time, memory and structure, and how they share the event loop.
+"""Bodies of requests: limits of their size, time, memory and structure, and their turns.
 
-A byte of a request can take sixty of memory: `{}` may be a message, `1,` the id of one. So how many
-objects a large one would become is known before it is decoded.
+A byte of a request can take sixty bytes of memory: `{}` may be a message, `1,` an id. So the
+objects of a large request are counted before it is decoded.
 """
 
 import asyncio
@@ -16,23 +16,23 @@ from bide.model.limits import MAX_BUFFERED
 from bide.server.problem import Problem
 
 LARGE = 64 * 1024
-"""Bytes above which decoding a body takes the event loop milliseconds, and not less."""
+"""Bytes from which on decoding a body blocks the event loop for milliseconds."""
 
 SLICE = 0.002
-"""Seconds after which a loop over a large request lets others go on."""
+"""Seconds after which a loop over a large request lets other requests go on."""
 
 T = TypeVar("T")
 
 Pause = Callable[[], Awaitable[None]]
-"""Work on something large awaits it wherever others may go on."""
+"""A function that loops over large requests await, so that other requests go on."""
 
 
 class LargeBodies:
-    """Bounds the memory of large bodies, and lets others go on between two of them.
+    """Limits the memory of large bodies, and lets other requests go on between two of them.
 
-    A body is decoded in one step, which no thread can make shorter: it holds the interpreter. So
-    large ones take turns, one at a time in the order in which they came, and after each the event
-    loop belongs to other requests for as long as that one took.
+    A body is decoded in one step, which holds the interpreter, so a thread would not help. Large
+    bodies take turns, one at a time in the order of arrival, and after each the event loop is free
+    for other requests for as long as that one took.
 
     Args:
         max_request: how many bytes a request may take.
@@ -42,10 +42,10 @@ class LargeBodies:
         self._most = max(MAX_BUFFERED, 2 * max_request)
         self._turn = asyncio.Lock()
         self.buffered = 0
-        """Bytes of requests that are under way, beyond `LARGE` each."""
+        """The bytes of requests under way, without the first `LARGE` bytes of each."""
 
     def grow(self, before: int, after: int) -> None:
-        """Count the received bytes of a body; `grow(size, 0)` when its request is over.
+        """Count the received bytes of a body; call `grow(size, 0)` at the end of its request.
 
         Raises:
             Problem: all large bodies together would take too much memory.
@@ -61,7 +61,7 @@ class LargeBodies:
         self.buffered += added
 
     async def turn(self, size: int) -> None:
-        """Wait until a body of so many bytes may be decoded, before the next `await`."""
+        """Wait until a body of this size may be decoded; decode it before the next `await`."""
         if size <= LARGE:
             return
         await self._turn.acquire()
@@ -70,7 +70,7 @@ class LargeBodies:
         loop.call_soon(lambda: loop.call_later(loop.time() - began, self._turn.release))
 
     def pauses(self) -> Pause:
-        """Return what a loop over a large request awaits: it lets others go on every `SLICE`.
+        """Return a function for a loop over a large request: it yields every `SLICE` seconds.
 
         Only one loop over a large request runs at a time.
         """
@@ -88,10 +88,10 @@ class LargeBodies:
 
 
 CHECKED = 1024 * 1024
-"""Bytes up to which a request is not checked: what it becomes is not much."""
+"""Bytes up to which the structure of a request is not checked."""
 
 ESCAPED = 6
-"""Bytes of JSON text that a byte of a body may take: an escaped character is so much longer."""
+"""Bytes of JSON text that a byte of a body may take, as an escaped character."""
 
 _NO_SIGNS = bytes(set(range(256)) - set(b"[]{},:"))
 
@@ -100,7 +100,7 @@ def check_json(data: bytes) -> None:
     """Check a request in JSON that holds no bodies of messages.
 
     Raises:
-        Problem: it is too large, or would become too many objects.
+        Problem: it is too large, or has too many objects or values.
     """
     if len(data) <= CHECKED:
         return
@@ -116,15 +116,15 @@ def check_json(data: bytes) -> None:
 
 
 def check_body(text: bytes, most: int, beside: int = 0) -> None:
-    """Check the text of a message or its body, before it is read, for what it becomes at least.
+    """Check the minimum size of a body before its text is decoded.
 
-    Each sign of the structure takes a byte of a body however it is written, while an escaped
-    character or a space takes more in the text than in the body.
+    Each structural character takes a byte of the body, while escaped characters and spaces take
+    more in the text than in the body.
 
     Args:
-        text: in JSON.
+        text: the JSON text of a message or its body.
         most: bytes that a body may take.
-        beside: bytes that there may be beside the body.
+        beside: bytes that the rest of the message may take.
 
     Raises:
         InvalidArgument: it is larger.
@@ -179,15 +179,15 @@ async def read_body(
     """Return the body of a request.
 
     Args:
-        receive: gives the parts of the body.
-        length: what the request announces, if anything.
-        limit: bytes.
-        seconds: that the whole body may take.
-        grow: is called with the size before and after each part.
+        receive: returns the parts of the body.
+        length: the header `content-length`.
+        limit: the maximum size in bytes.
+        seconds: how long the whole body may take.
+        grow: called with the size before and after each part.
 
     Raises:
         Problem: it is larger than `limit`, or does not arrive in time.
-        Gone: the client closed the connection before the body was whole.
+        Gone: the client closed the connection before the end of the body.
     """
     if length is not None and length.isdecimal() and int(length) > limit:
         raise _too_large(limit)
@@ -208,7 +208,7 @@ async def read_body(
     except TimeoutError:
         raise Problem(
             "timeout",
-            "the body did not arrive in time; send all that content-length announces",
+            "the body did not arrive in time; send as many bytes as content-length says",
             headers={"connection": "close"},
         ) from None
     return b"".join(parts)
@@ -232,10 +232,10 @@ async def unless_gone(
     """Return the result of some work; cancel it when the client closes the connection.
 
     Args:
-        receive: tells that the client has gone.
-        work: what is done.
+        receive: reports that the client has gone.
+        work: the work.
         refusal: raises when the client may no longer wait.
-        undo: is given a result that came at the same time.
+        undo: called with a result that arrives at the same time.
 
     Raises:
         Gone: the client has closed the connection.

@@ -1,9 +1,8 @@
-"""Reads that may look at every message of a queue, or answer with much.
+"""Reads that may visit every message of a queue, or that have large replies.
 
-A second on a large queue is little for who asks, and much for everybody who waits behind it. So
-slow reads have a lane of their own, one at a time, and a pause after each as long as it took. And a
-request of 1 KB may hold a thousand scans: all replies of a batch have one budget of bytes, or each
-would answer with the most that a single reply holds.
+A slow read must not delay other requests. So slow reads have a separate lane, where they run one at
+a time with a pause after each as long as it took. And a request of 1 KB may contain a thousand
+scans: all replies of a batch share one budget of bytes, or each could have the maximum size.
 """
 
 import asyncio
@@ -22,18 +21,18 @@ from bide.model.errors import StoreBusy
 from bide.model.replies import Claimed, Found, Page, Reply
 
 PAUSE = 1.0
-"""Seconds that the next one waits at most after one is done."""
+"""The longest pause after a slow read, in seconds."""
 
 
 class Turns:
-    """Lets one at a time go on; after each comes a pause as long as it took."""
+    """Turns, one at a time, with a pause after each that is as long as it took."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[None]:
-        """Wait for a turn, and have it for as long as the block runs."""
+        """Wait for a turn and hold it while the block runs."""
         await self._turn.acquire()
         began = time.monotonic()
         try:
@@ -44,7 +43,7 @@ class Turns:
 
 
 def is_slow(command: Command) -> bool:
-    """Tell whether a command may look at every message of its queue.
+    """Tell whether a command may visit every message of its queue.
 
     Example:
         >>> is_slow(Count("orders")), is_slow(Count("orders", recount=True))
@@ -61,10 +60,10 @@ def is_slow(command: Command) -> bool:
 
 
 class SlowReads:
-    """Carries out slow reads, one at a time.
+    """Executes slow reads, one at a time.
 
     Args:
-        lane: that of all other commands.
+        lane: the lane of all other commands.
     """
 
     def __init__(self, lane: Lane) -> None:
@@ -84,14 +83,14 @@ class SlowReads:
             return await self._own.acall(command, owner)
 
     def close(self) -> None:
-        """Close the lane, if there is one of its own."""
+        """Close the separate lane, if there is one."""
         if self._own not in (None, self._main):
             self._own.close()
 
 
 AT_ONCE = 16
-"""How many commands with large replies are carried out at once: each may answer with one message,
-however large."""
+"""How many commands with large replies are executed at once: each may return one message of any
+size."""
 
 _LARGE = (cmd.Find, cmd.Scan, cmd.Claim, cmd.Explain, cmd.Forecast, cmd.History, cmd.Queues)
 
@@ -107,30 +106,29 @@ async def within_budget(
     execute: Callable[[Sequence[cmd.Command]], Awaitable[list[Answer]]],
     now: int,
 ) -> list[Answer]:
-    """Carry out commands in order, and keep their replies within `MAX_BYTES` together.
+    """Execute commands in order, with at most `MAX_BYTES` for all replies together.
 
-    Once the budget is used up, a reading command is not carried out: `Find` is answered without
-    messages, `Scan` with the cursor that it came with, and `Claim` with a wait of 0. The caller
-    asks again.
+    When the budget is used up, reading commands are not executed: `Find` is answered without
+    messages, `Scan` with its own cursor, and `Claim` with a wait of 0. The caller asks again.
     """
     room = cmd.MAX_BYTES
     answers: list[Answer] = []
     for part in _parts(commands):
         large = sum(isinstance(command, _LARGE) for command in part)
         if room <= 0 and large:
-            asked = [command for command in part if not isinstance(command, _LARGE)]
-            told = iter(await execute(asked))
-            answers += [_put_off(c, now) if isinstance(c, _LARGE) else next(told) for c in part]
+            others = [command for command in part if not isinstance(command, _LARGE)]
+            replies = iter(await execute(others))
+            answers += [_put_off(c, now) if isinstance(c, _LARGE) else next(replies) for c in part]
         else:
-            told_all = await execute([_bounded(c, room // max(1, large)) for c in part])
+            all_replies = await execute([_bounded(c, room // max(1, large)) for c in part])
             if large:
-                room -= sum(len(_encode(told)) for told in told_all if isinstance(told, Reply))
-            answers += told_all
+                room -= sum(len(_encode(one)) for one in all_replies if isinstance(one, Reply))
+            answers += all_replies
     return answers
 
 
 def _parts(commands: Sequence[cmd.Command]) -> Iterator[list[cmd.Command]]:
-    """Yield what is carried out at once; a slow read alone."""
+    """Yield the commands that are executed at once; a slow read alone."""
     for slow, group in groupby(commands, is_slow):
         part: list[cmd.Command] = []
         large = 0

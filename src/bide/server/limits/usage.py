@@ -1,10 +1,10 @@
-"""What a namespace uses of its quotas, as clients see it."""
+"""The usage of a namespace in answers."""
 
 import msgspec
 
 
 class Usage(msgspec.Struct, kw_only=True):
-    """What a namespace uses, and how much it may use; `null` where nothing is limited."""
+    """How much a namespace uses, and how much it may use; `null`: no limit."""
 
     namespace: str | None
     """`null`: the whole store."""
@@ -12,10 +12,10 @@ class Usage(msgspec.Struct, kw_only=True):
     """How many messages are in its queues, dead and kept ones included; for a token of some queues:
     in these."""
     max_messages: int | None
-    """How many may be."""
+    """How many messages there may be."""
     stored_bytes: int
-    """How many bytes these messages take at most: what was counted within the last minute, and what
-    this server has put since."""
+    """How many bytes these messages take at most: the last count, within a minute, and what this
+    server has put since."""
     max_stored_bytes: int | None
     queues: int
     """How many queues it has."""
@@ -23,9 +23,9 @@ class Usage(msgspec.Struct, kw_only=True):
     max_message_bytes: int | None
     """How many bytes a message may take: body, headers, group and id."""
     max_rate: float | None
-    """How many messages may be put a second."""
+    """How many messages may be put per second."""
     max_bytes_per_second: float | None
-    """How many bytes its requests and answers may take a second."""
+    """How many bytes its requests and answers may take per second."""
     longest_delay: str | float | None
     """How far ahead a message may be due."""
     max_subscriptions: int | None

@@ -1,4 +1,4 @@
-"""The operations of the API, one file a noun."""
+"""The operations of the API, in a file for each kind of resource."""
 
 from bide.server.routes import (
     batch,
@@ -21,4 +21,4 @@ OPERATIONS = tuple(
     )
     for operation in routes.operations
 )  # fmt: skip
-"""All of them, in the order in which they are described."""
+"""All operations, in the order of the description."""

@@ -1,4 +1,4 @@
-"""The batch endpoint: the commands themselves on the wire, for bide's own `http://` engine."""
+"""The batch endpoint: it takes the commands of stores, for the `http://` engine of bide."""
 
 from functools import partial
 from itertools import groupby
@@ -39,20 +39,20 @@ class About(msgspec.Struct):
     capabilities: Capabilities
     """What the store can do."""
     namespace: str | None
-    """Whose queues the token is for."""
+    """The namespace of the token; null: the whole store."""
     rights: list[Right]
-    """What the token allows."""
+    """The rights of the token."""
     queues: list[str]
-    """Patterns of the queues that it allows this for."""
+    """Patterns of the queues that the rights are for."""
 
 
 @route("batch", "POST", "/v1/batch", "", {200: Replies}, takes=Batch, problems=(429, 501, 507))
 async def batch(call: Call) -> Answer:
-    """Carry out commands.
+    """Execute commands.
 
-    Each command needs the right of its own route. Speaks application/msgpack as well as
-    application/json. Up to 1,000 commands. The replies have a budget of 8 MiB together: a scan
-    may answer with a cursor before its limit, a find with fewer messages than ids, a claim with
+    Each command needs the right of its own route. Accepts application/msgpack as well as
+    application/json. Up to 1,000 commands. All replies together may take 8 MiB: a scan may
+    answer with a cursor before its limit, a find with fewer messages than ids, a claim with
     none and `next` 0; ask again for the rest.
     """
     binary = call.content_type == MSGPACK
@@ -77,11 +77,11 @@ async def batch(call: Call) -> Answer:
             slowly = partial(call.counted, service.slow_calls)
             answers += await service.batch(list(group), slowly)
     pairs = zip(commands, answers, strict=True)
-    replies = [_told(call, await _completed(call, command, reply)) for command, reply in pairs]
-    for act, told in zip(call.acts, replies, strict=True):
-        act.messages = count_of(told)
-        if isinstance(told, Failed):
-            act.result = kind_of(told.error)
+    replies = [_shown(call, await _completed(call, command, reply)) for command, reply in pairs]
+    for act, reply in zip(call.acts, replies, strict=True):
+        act.messages = count_of(reply)
+        if isinstance(reply, Failed):
+            act.result = kind_of(reply.error)
     content = Replies(replies, service.clock.now())
     return (
         Answer(200, msgspec.msgpack.encode(content), kind=MSGPACK)
@@ -91,7 +91,7 @@ async def batch(call: Call) -> Answer:
 
 
 async def _completed(call: Call, command: Any, reply: Any) -> Any:
-    """Return a reply with what the server adds to it; if it cannot, the error of this command."""
+    """Return a reply with the additions of the server, or the error of this command."""
     service = call.service
     try:
         match command, reply:
@@ -127,7 +127,10 @@ async def _unpacked(call: Call) -> Batch:
 
 
 async def _own(call: Call, command: Given, pause: Pause) -> Any:
-    """Return a command as it is for the store, if the caller may give it."""
+    """Check a command and return it for the store.
+
+    Its queue gets the namespace, its actor the name of the token, its leases lose their secrets.
+    """
     validate.check(command, call.caller)
     await validate.check_each(command, pause)
     for item in command.items if isinstance(command, cmd.Put) else ():
@@ -149,8 +152,8 @@ async def _own(call: Call, command: Given, pause: Pause) -> Any:
     return msgspec.structs.replace(command, **changes)
 
 
-def _told(call: Call, reply: Any) -> Any:
-    """Return a reply as the caller may see it, with the names that their queues have."""
+def _shown(call: Call, reply: Any) -> Any:
+    """Return a reply with the caller's names of queues, and without bodies it may not see."""
     caller = call.caller
     hides = not caller.may("bodies")
     match reply:
@@ -160,7 +163,7 @@ def _told(call: Call, reply: Any) -> Any:
             raise reply
         case Names():
             return Names(own_names(caller, reply.names))
-        case Ends() if hides:  # "" is not JSON: the result is withheld
+        case Ends() if hides:  # b"" is not JSON: it stands for a withheld result
             ends = [
                 end if end.result is None else msgspec.structs.replace(end, result=b"")
                 for end in reply.ends

@@ -38,16 +38,16 @@ from bide.server.routes.undoing import (
 
 route = Routes("messages")
 
-_IF_MATCH = {"if-match": "The etag of a GET: fails if the message was edited or moved since."}
+_IF_MATCH = {"if-match": "The etag of a GET: fails if the message was edited or moved afterwards."}
 
 Conditional = TypeVar("Conditional", Cancel, Edit)
 
 
 class CancelQuery(wire.Selection, kw_only=True):
-    """Which messages to take back; all that is given must hold."""
+    """The messages to cancel; all conditions that are given must hold."""
 
     undo: bool = False
-    """Let it be taken back for ten minutes."""
+    """Allow to undo the change for ten minutes."""
     dry_run: bool = False
     """Only count."""
     cursor: str | None = None
@@ -55,11 +55,11 @@ class CancelQuery(wire.Selection, kw_only=True):
 
 
 class RuleQuery(CancelQuery, kw_only=True):
-    """Which messages to move; all that is given must hold."""
+    """The messages to move; all conditions that are given must hold."""
 
     group: Name
     limit: Annotated[int, Meta(ge=1, le=BULK)] = BULK
-    """How many at a time; with `undo` it is 500."""
+    """How many at a time; with `undo` always 500."""
 
 
 @route(
@@ -105,9 +105,9 @@ def _version(seen: Message, edit: Edit, due: int) -> str:
     problems=(404, 409, 412),
 )  # fmt: skip
 async def cancel(call: Call) -> Answer:
-    """Take a message back.
+    """Cancel a message.
 
-    Final when it answers 200. 409 tells who holds the message, or that it is done already.
+    200: it is cancelled for good. 409 names the holder of the message, or how it has ended.
     """
     command = call.arguments.cancel([check_name(call.part("id"))], None)
     _, command = await _only_if(call, command)
@@ -142,7 +142,7 @@ async def reschedule_where(call: Call, asked: Moved, query: RuleQuery) -> MovedO
 
 @route("cancelWhere", "DELETE", f"{QUEUE}/messages", "change", problems=(429, 507))
 async def cancel_where(call: Call, query: CancelQuery) -> UndoableOut:
-    """Take back a group or a range of time.
+    """Cancel a group or a range of time.
 
     Up to 1,000 at a time; repeat while `more` is true. With `undo` up to 500; repeat with the
     `cursor`.
@@ -155,7 +155,7 @@ async def cancel_where(call: Call, query: CancelQuery) -> UndoableOut:
 
 
 async def _only_if(call: Call, command: Conditional) -> tuple[Message | None, Conditional]:
-    """Return what the caller saw, and the command that changes nothing else."""
+    """Return the message that the caller saw, and the command with its version as the condition."""
     match = call.header("if-match")
     if match is None or match.strip() == "*":
         return None, command
@@ -168,7 +168,7 @@ dead_letters = Routes("dead letters")
 
 
 class DeadQuery(wire.Request):
-    """Which page of dead letters."""
+    """The page of dead letters."""
 
     limit: Annotated[int, Meta(ge=1, le=MAX_HTTP_PAGE)] = 100
     cursor: str | None = None
@@ -183,7 +183,7 @@ async def list_dead(call: Call, query: DeadQuery) -> wire.Messages:
 
 @dead_letters("revive", "POST", f"{QUEUE}/revive", "admin", problems=(429, 507))
 async def revive(call: Call, asked: UndoableRevive) -> RevivedOut:
-    """Have dead letters delivered again."""
+    """Deliver dead letters again."""
     ids = asked.ids
     bulk = reviving(call.arguments, ids, asked.delay)
     if asked.dry_run:

@@ -1,4 +1,4 @@
-"""Deliveries: claim what is due, and say what became of it."""
+"""Deliveries: claim due messages, and settle them."""
 
 from collections.abc import Callable
 from math import ceil
@@ -48,7 +48,7 @@ async def claim(call: Call, asked: wire.Deliver) -> Answer:
                     call.service.admission.until_refused(call.token),
                     undo=lambda reply: _give_back(call, reply),
                 )
-        except Closed:  # the server stops: the client is to ask another one
+        except Closed:  # the server stops: the client asks another one
             empty = wire.ClaimedOut([], call.service.clock.now())
             return Answer(200, empty, {"connection": "close"})
         if reply.messages:
@@ -75,7 +75,7 @@ async def _give_back(call: Call, reply: Claimed) -> None:
 
 
 def _settles(name: str) -> Callable[[Handle], Handle]:
-    """Have the decorated function settle messages."""
+    """Declare an operation that settles messages."""
     return route(name, "POST", f"{QUEUE}/{name}", "consume", problems=(409,))
 
 
@@ -107,7 +107,7 @@ async def retry(call: Call, asked: wire.RetryRequest) -> wire.OutcomesOut:
 
 @_settles("extend")
 async def extend(call: Call, asked: wire.ExtendRequest) -> wire.OutcomesOut:
-    """Hold messages for longer.
+    """Extend the leases of messages.
 
     Returns the outcome of each; 409 when none could be settled. Safe to repeat.
     """
@@ -125,7 +125,7 @@ async def bury(call: Call, asked: wire.BuryRequest) -> wire.OutcomesOut:
 
 @_settles("release")
 async def release(call: Call, asked: wire.ReleaseRequest) -> wire.OutcomesOut:
-    """Hand messages back untouched.
+    """Return messages without counting an attempt.
 
     Returns the outcome of each; 409 when none could be settled. Safe to repeat.
     """
@@ -136,9 +136,8 @@ async def release(call: Call, asked: wire.ReleaseRequest) -> wire.OutcomesOut:
 async def end_lease(call: Call, asked: wire.EndLeaseRequest) -> Answer:
     """End the lease of a message.
 
-    Any caller may end it, for example when a worker hangs. Counts as a failed attempt: the
-    message is ready again at once, or dead when its attempts are used up. Its holder can no
-    longer settle it.
+    For example when a worker hangs. Counts as a failed attempt: the message is ready again at
+    once, or dead when its attempts are used up. Its holder can no longer settle it.
     """
     command = call.arguments.end_lease(call.part("id"), asked.reason)
     (outcome,) = (await call.ask(Outcomes, command)).outcomes
@@ -148,24 +147,25 @@ async def end_lease(call: Call, asked: wire.EndLeaseRequest) -> Answer:
 async def _settle(
     call: Call, asked: wire.Settling, verb: str, build: Callable[..., Command], *given: Any
 ) -> wire.OutcomesOut:
-    """Settle the messages that a request names, by a command built of their leases."""
+    """Settle the messages of a request, by a command built from their leases."""
     leases = []
     for one in asked.leases:
         try:
             leases.append(Lease.of(check_name(one.id), str(one.token)))
         except ValueError:
             raise invalid(
-                "leases", f"token={one.token!r} is not a token; give it whole, as the claim gave it"
+                "leases",
+                f"token={one.token!r} is not a lease token; send the whole token of a claim",
             ) from None
     leases = await call.service.settled_by(call.caller, call.full, leases)
     command = build(leases, *given)
     await call.service.quotas.admit(call.caller, [command])
     outcomes = (await call.ask(Outcomes, command)).outcomes
     if not any(outcomes):
-        told = "; ".join(map(str, outcomes[:3]))
+        some = "; ".join(map(str, outcomes[:3]))
         raise Problem(
             "lease-lost",
-            f"nothing could be {verb}, the leases are over: {told}. Take a longer lease, or extend "
+            f"nothing could be {verb}, the leases are over: {some}. Take a longer lease, or extend "
             "it while you work",
             outcomes=outcomes,
         )

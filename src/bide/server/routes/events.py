@@ -1,12 +1,11 @@
-"""Live events: what has become claimable, how many messages are where, and who is at work."""
+"""Event streams: hints, counts of queues, workers, and states of subscriptions."""
 
 import asyncio
 import time
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Meta
 
 from bide.lane.steps import arun_steps
 from bide.model.errors import Closed, StoreError
@@ -29,22 +28,21 @@ T = TypeVar("T")
 KIND = "text/event-stream"
 
 ALIVE = 15.0
-"""Seconds without an event after which a comment is sent, so that no proxy cuts the line."""
-
+"""Seconds without an event after which a comment is sent: proxies close idle connections."""
 
 FAILED = 2.0
-"""Seconds for which no other stream asks a store that has failed to answer one."""
+"""Seconds for which all streams share the error of a store that failed."""
 
 
 class EventsQuery(wire.Request):
-    """Which events to send."""
+    """The events to send."""
 
     counts: wire.Span = 1
-    """How often at most to tell the counts of queues that have changed; 0: not at all."""
+    """The least time between two events with changed counts; 0: send no counts."""
     workers: bool = False
-    """Tell, as often, who works on the queues and how late they are, if that has changed."""
-    prefix: Annotated[str, Meta(max_length=128, pattern="^[A-Za-z0-9_.:-]*$")] = ""
-    """What the names of the queues begin with."""
+    """As often, send changes of the workers of the queues and of their lateness."""
+    prefix: wire.Prefix = ""
+    """The prefix of the names of the queues."""
 
 
 class WorkerOut(msgspec.Struct, omit_defaults=True):
@@ -52,13 +50,13 @@ class WorkerOut(msgspec.Struct, omit_defaults=True):
 
     holder: str
     holds: dict[str, int]
-    """How many messages of each queue that they work on."""
+    """How many messages it leases, by queue."""
     until: int | None = None
-    """When the first of their leases lapses, in Unix milliseconds."""
+    """When the first of its leases expires, in Unix milliseconds."""
     silent: int | None = None
     """Milliseconds for which its heartbeat has been overdue."""
     busy: dict[str, Busy] = {}
-    """What it handles, by queue, if it reports that."""
+    """How busy it is, by queue, if it reports that."""
 
 
 class AtWork(msgspec.Struct):
@@ -81,19 +79,19 @@ class SubscriptionOf(msgspec.Struct, omit_defaults=True):
     queue: str
     state: SubscriptionState
     reason: str = ""
-    """Why it is paused, or what the last failure was."""
+    """Why it is paused, or the last failure."""
 
 
 @route("events", "GET", "/v1/events", "", {200: bytes}, kind=KIND, problems=(429,))
 async def events(call: Call, query: EventsQuery) -> None:
-    """Stream what happens.
+    """Stream events.
 
-    Server-sent events: `hint` (something in a queue can be claimed: `queue`, `wake_in`
-    milliseconds); `counts` (`queue`, `counts`) and, if asked for, `workers` (who works on the
-    queues, how many messages each holds, and the lateness of the last minute); `subscription`
-    (the new `state` of one, as when its circuit opens, and why, whichever server pushes it),
-    which need the right `read`; `tick`, after all of these that have changed; and `problem`, a
-    problem document, when the store is away or the token is no longer valid.
+    Server-sent events: `hint` (a message of `queue` can be claimed in `wake_in` milliseconds);
+    `counts` (`queue`, `counts`) and, if requested, `workers` (the workers of the queues, how
+    many messages each leases, and the lateness of the last minute); `subscription` (the new
+    `state` of one, such as an open circuit, with the reason, whichever server pushes it), which
+    need the right `read`; `tick`, after all of these that have changed; and `problem`, a problem
+    document, when the store is away or the token is no longer valid.
     """
     every = milliseconds(wire.span(query.counts), "counts") / 1000
     if query.workers and not every:
@@ -109,12 +107,12 @@ async def events(call: Call, query: EventsQuery) -> None:
         except Problem as problem:
             await stream.end(problem)
         except Gone:
-            if not stream.ended:  # who has read all of it is gone as well
+            if not stream.ended:  # a client that has read the end leaves, too
                 raise
 
 
 class _Stream:
-    """Tells one client what happens."""
+    """An event stream of one client."""
 
     def __init__(self, call: Call, every: float, query: EventsQuery) -> None:
         self._call = call
@@ -126,10 +124,10 @@ class _Stream:
         """Whether the client was sent the end of the stream."""
         self._subscriptions: dict[str, SubscriptionOf] = {}
         self._sent = 0.0
-        """When the client was sent something, by the clock of the event loop."""
+        """When something was last sent, by the clock of the event loop."""
 
     async def run(self) -> None:
-        """Tell it until the server stops."""
+        """Send events until the server stops."""
         service, clock = self._call.service, asyncio.get_running_loop().time
         listener = await service.events.enter()
         look = clock() if self._every else float("inf")
@@ -137,7 +135,7 @@ class _Stream:
             await self._send(": bide\n\n")
             while not service.stopping.is_set():
                 if clock() >= look:
-                    await self._look_or_tell()
+                    await self._look_or_report()
                     look = clock() + self._every
                 silent = self._sent + ALIVE
                 try:
@@ -153,14 +151,14 @@ class _Stream:
             service.events.leave(listener)
 
     async def end(self, problem: Problem | None = None) -> None:
-        """End the stream; tell the client why, if it is not that the server stops."""
+        """End the stream, with a problem unless the server stops."""
         if problem is not None:
             await self._send(_event("problem", problem.document))
         self.ended = True
         await self._call.send({"type": "http.response.body", "body": b""})
 
-    async def _look_or_tell(self) -> None:
-        """Look; of a store that is away all streams learn at the same time."""
+    async def _look_or_report(self) -> None:
+        """Look, or send a problem if the store is away; all streams share its error."""
         service = self._call.service
         try:
             async with service.looks.one():
@@ -169,7 +167,7 @@ class _Stream:
                     raise failed[1]
                 await self._look()
         except Closed:
-            return  # the server stops, and with it this stream
+            return  # the server stops, which ends this stream
         except StoreError as error:
             if failed is None or error is not failed[1]:
                 service.failed_look = time.monotonic(), error
@@ -178,35 +176,35 @@ class _Stream:
 
     async def _hint(self, hints: dict[str, int]) -> None:
         now = self._call.service.clock.now()
-        told = [
+        events = [
             _event("hint", {"queue": own, "wake_in": max(0, wake - now)})
             for queue, wake in hints.items()
             if (own := self._own(queue)) is not None
         ]
-        await self._send("".join(told))
+        await self._send("".join(events))
 
     async def _look(self) -> None:
         """Send the counts of queues that have changed, and the workers."""
         service, caller = self._call.service, self._call.caller
         names = await service.names(caller, self._query.prefix)
         now = service.clock.now()
-        told: list[str] = []
+        events: list[str] = []
         if self._query.workers:
             sample = await self._sample([caller.full(name) for name in names], now)
             found = self._mine(sample.queues)
             at_work = self._named(sample)
             if at_work != self._at_work:
                 self._at_work = at_work
-                told.append(_event("workers", at_work))
+                events.append(_event("workers", at_work))
         else:
             found = {name: await service.counts(caller.full(name)) for name in names}
         for name, counts in found.items():
             if self._counts.get(name) != counts:
                 self._counts[name] = counts
-                told.append(_event("counts", {"queue": name, "counts": counts}))
-        told += self._subscribed(await service.pushing.known(), now)
-        told.append(_event("tick", {"now": now}))
-        await self._send("".join(told))
+                events.append(_event("counts", {"queue": name, "counts": counts}))
+        events += self._subscribed(await service.pushing.known(), now)
+        events.append(_event("tick", {"now": now}))
+        await self._send("".join(events))
 
     def _subscribed(self, all: Mapping[str, Known], now: int) -> Iterator[str]:
         """Yield the events of subscriptions whose state has changed."""
@@ -230,7 +228,7 @@ class _Stream:
         return await arun_steps(steps, lambda command: service.lane.acall(command, service))
 
     def _named(self, sample: Sample) -> AtWork:
-        """Return who is at work, with the names that queues have for the caller."""
+        """Return the workers, with the caller's names of queues."""
         workers = [
             WorkerOut(one.holder, self._mine(one.held), one.until, one.silent, self._mine(one.busy))
             for one in sample.workers.values()
@@ -239,12 +237,12 @@ class _Stream:
         return AtWork(workers, lateness, sample.partly, causes)
 
     def _mine(self, by_queue: Mapping[str, T]) -> dict[str, T]:
-        """Return what is known of queues, by the names that they have for the caller."""
+        """Return the values of the caller's queues, by the caller's names."""
         own = self._call.caller.own
         return {name: one for queue, one in by_queue.items() if (name := own(queue))}
 
     def _own(self, queue: str) -> str | None:
-        name, space, id = queue.partition(" ")  # with an id: the end of a message
+        name, space, id = queue.partition(" ")  # with an id, a hint is the end of a message
         own = self._call.caller.own(name)
         if own is not None and space:
             own = f"{own} {id}"

@@ -1,4 +1,4 @@
-"""What requests give: a message, what to change of it, and conditions (RFC 9110, section 13)."""
+"""Read requests: a message, changes of one, and conditions (RFC 9110, section 13)."""
 
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -18,7 +18,7 @@ from bide.server.operation import JSON, Answer
 from bide.server.problem import Problem, invalid, within
 
 HEADER_TYPE = "content-type"
-"""The header of a message that tells what its bytes are."""
+"""The header of a message with the type of its bytes."""
 
 T = TypeVar("T")
 
@@ -26,20 +26,20 @@ FORM = "application/x-www-form-urlencoded"
 
 
 class PutQuery(wire.PutOptions, kw_only=True):
-    """What a put may say beside the body; with a body of bytes, all that it says."""
+    """The options of a put in the query, besides those in the body."""
 
     on_conflict: Literal["keep", "replace", "raise"] = "keep"
 
 
 class Moved(wire.Request):
-    """When messages are due: `delay` or `at`."""
+    """The new due time: `delay` or `at`."""
 
     delay: wire.Span | None = None
     at: wire.When | None = None
 
 
 class Changed(Moved, kw_only=True):
-    """What to change of a message; what is left out stays as it is."""
+    """The fields of a message to change; the others stay as they are."""
 
     body: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     """Any JSON value."""
@@ -48,7 +48,7 @@ class Changed(Moved, kw_only=True):
     priority: Priority | UnsetType = UNSET
     attempts: Attempts | UnsetType = UNSET
     expires: wire.Span | UnsetType | None = UNSET
-    """How long after its due time it is still worth delivering; null: without limit."""
+    """How long after its due time it is still worth delivering; null: no limit."""
     group: Group | UnsetType | None = UNSET
     headers: Annotated[
         msgspec.Raw,
@@ -63,7 +63,7 @@ class Changed(Moved, kw_only=True):
 
 
 async def item_of(call: Call, id: str | None) -> tuple[Item, str]:
-    """Return the message that a request puts, and what to do if its id exists."""
+    """Return the message of a put, and what to do if its id exists."""
     query = call.query(PutQuery)
     if call.content_type in ("", JSON):
         given = await one_of(call, wire.Given)
@@ -75,8 +75,8 @@ async def item_of(call: Call, id: str | None) -> tuple[Item, str]:
     elif call.content_type == FORM:
         raise Problem(
             "unsupported-type",
-            f"content-type is {FORM}, which is what curl -d and many libraries say of anything; "
-            f"send content-type: {JSON} (curl --json), or a form as bytes (base64) in JSON",
+            f"content-type is {FORM}, the default of curl -d and many libraries; send "
+            f"content-type: {JSON} (curl --json), or a form as bytes (base64) in JSON",
             field=HEADER_TYPE,
         )
     else:
@@ -88,7 +88,7 @@ async def item_of(call: Call, id: str | None) -> tuple[Item, str]:
 
 
 def _add(given: wire.Given, query: PutQuery) -> None:
-    """Add to what the body says what the query says beside it."""
+    """Add the options in the query to those in the body."""
     nothing = wire.PutOptions()
     for name in nothing.__struct_fields__:
         value, default = getattr(query, name), getattr(nothing, name)
@@ -100,11 +100,11 @@ def _add(given: wire.Given, query: PutQuery) -> None:
 
 
 async def one_of(call: Call, kind: type[T]) -> T:
-    """Return the request's body as a struct that has the body of one message.
+    """Decode a request with the body of one message.
 
     Raises:
         Problem: it does not fit.
-        InvalidArgument: it holds more than the largest message.
+        InvalidArgument: it is larger than the largest message.
     """
     data = await call.text()
     check_body(data, call.service.settings.max_body, MAX_HEADERS)
@@ -112,7 +112,7 @@ async def one_of(call: Call, kind: type[T]) -> T:
 
 
 async def many_of(call: Call) -> wire.PutMany:
-    """Return the messages of a request; of a large one, they are read one by one.
+    """Decode a request of many messages; of a large request, decode them one by one.
 
     Raises:
         Problem: it does not fit.
@@ -133,7 +133,7 @@ async def many_of(call: Call) -> wire.PutMany:
 
 
 async def to_item(call: Call, given: wire.Given) -> Item:
-    """Return a message of a request as the store takes it."""
+    """Convert a message of a request for the store."""
     body = await body_of(call, given)
     if body is UNSET:
         raise _not_one_body("neither is")
@@ -146,9 +146,9 @@ async def to_item(call: Call, given: wire.Given) -> Item:
 
 
 async def body_of(call: Call, given: wire.Given | Changed) -> Any:
-    """Return the body that a request gives, `UNSET` if it gives none.
+    """Return the body in a request, `UNSET` if there is none.
 
-    Large ones are decoded one at a time, so that memory stays small and other requests go on.
+    Large bodies are decoded one at a time, so that memory stays small and other requests go on.
     """
     text = bytes(given.body)
     if text and given.raw is not UNSET:
@@ -162,12 +162,12 @@ async def body_of(call: Call, given: wire.Given | Changed) -> Any:
     return body
 
 
-def _not_one_body(told: str) -> Problem:
-    return invalid("body", f"a message has a body (JSON) or bytes (base64), and {told} given")
+def _not_one_body(given: str) -> Problem:
+    return invalid("body", f"a message has a body (JSON) or bytes (base64), and {given} given")
 
 
 def headers_of(raw: msgspec.Raw) -> dict[str, str] | None:
-    """Return the headers that a request gives, `None` if it gives none."""
+    """Return the headers in a request, `None` if there are none."""
     if (text := bytes(raw)) in (b"", b"null"):
         return None
     check_headers(raw)
@@ -186,34 +186,34 @@ def tag_of(version: str) -> str:
 
 
 def wants_fresh(call: Call) -> bool:
-    """Tell whether a put is only to make something new: `if-none-match: *`.
+    """Tell whether a put must replace nothing: `if-none-match: *`.
 
     Raises:
-        Problem: it names anything else.
+        Problem: the header has another value.
     """
     header = call.header("if-none-match")
     if header not in (None, "*"):
-        raise invalid("if-none-match", "if-none-match takes * alone")
+        raise invalid("if-none-match", "if-none-match can only be *")
     return header is not None
 
 
 def is_named(header: str | None, tag: str) -> bool:
-    """Tell whether an if-none-match names an etag, or all; weakness is nothing to it."""
+    """Tell whether an if-none-match names an etag, weak or not, or all."""
     named = [one.removeprefix("W/") for one in _listed(header or "")]
     return "*" in named or tag in named
 
 
 def chosen(call: Call, header: str, message: Message | None) -> str:
-    """Return the version that an if-match asks for, out of those it names.
+    """Return the version of a message if an if-match names it.
 
     Args:
-        call: of whom.
-        header: the etags that would do; `*`: any.
-        message: as it is now.
+        call: the call.
+        header: the etags that match; `*`: all.
+        message: the message.
 
     Raises:
-        Problem: the message is of none of them.
-        AccessDenied: the caller may not see bodies, and could test guesses of one here.
+        Problem: the message has another version, or does not exist.
+        AccessDenied: the caller may not see bodies, and could test a guessed body.
     """
     named = _listed(header)
     if named != ["*"]:
@@ -221,11 +221,11 @@ def chosen(call: Call, header: str, message: Message | None) -> str:
     if any(tag != "*" and not (len(tag) > 1 and tag[0] == tag[-1] == '"') for tag in named):
         raise Problem(
             "precondition-failed",
-            "if-match is no etag of a message; send the etag of a GET",
+            "if-match is not the etag of a message; send the etag of a GET",
             field="if-match",
         )
     if message is None:
-        raise Problem("precondition-failed", "there is no such message any more; look again")
+        raise Problem("precondition-failed", "the message does not exist; look again")
     tag = tag_of(message.version)
     if "*" not in named and tag not in named:
         raise Problem(
@@ -239,12 +239,12 @@ def chosen(call: Call, header: str, message: Message | None) -> str:
 def changed(
     outcome: Outcome, *, conditional: bool = False, why: str = "nothing was changed"
 ) -> Answer:
-    """Return the answer of a change of one message.
+    """Return the answer to a change of one message.
 
     Args:
-        outcome: what the store said.
-        conditional: whether the change depended on the message being as the caller saw it.
-        why: what it means that the message is as it is.
+        outcome: the outcome.
+        conditional: whether the change had a version as its condition.
+        why: the reason for a change that was not made.
 
     Raises:
         Problem: it was not changed.

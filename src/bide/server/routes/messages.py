@@ -1,4 +1,4 @@
-"""Messages: put, look at, explain, and what queues remember of those that have ended."""
+"""Messages: put, get, list and explain them, and read how they ended."""
 
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
@@ -39,10 +39,10 @@ route = Routes("messages")
 
 
 class ListQuery(wire.Selection):
-    """Which messages to list."""
+    """The messages to list."""
 
     state: State | Literal["next"] | None = None
-    """"next": what goes out next."""
+    """"next": the messages that are delivered next."""
     limit: Annotated[int, Meta(ge=1, le=MAX_HTTP_PAGE)] = 100
     cursor: str | None = None
 
@@ -53,15 +53,15 @@ class ListQuery(wire.Selection):
     headers={
         "if-none-match": "*: only if there is no message of this id.",
         "if-match": "The etag of a GET: replaces the message unless it was edited or moved "
-        "since, and stores nothing new.",
+        "afterwards, and stores nothing new.",
     },
     problems=(409, 412, 415, 429, 507),
 )  # fmt: skip
 async def put_named(call: Call) -> Answer:
-    """Store a message under an id of your own.
+    """Store a message under your own id.
 
     A repeated request changes nothing: 201 means that the message was stored, 200 that it
-    existed. A body of another content type than JSON is stored as it is; the options are then in
+    existed. A body of another content type than JSON is stored unchanged; then the options are in
     the query.
     """
     item, on_conflict = await item_of(call, check_name(call.part("id")))
@@ -86,7 +86,7 @@ async def put_one(call: Call) -> Answer:
 
 
 async def _replace(call: Call, item: Item, on_conflict: str, match: str) -> Answer:
-    """Replace a message if it still is what the caller saw."""
+    """Replace a message if it still has a version that the caller names."""
     if on_conflict == "raise" or call.header("if-none-match") is not None:
         raise invalid(
             "if-match",
@@ -120,7 +120,7 @@ async def put_many(call: Call) -> wire.OutcomesOut:
     headers={"if-none-match": "The etag that you have."},
 )  # fmt: skip
 async def get(call: Call) -> Answer:
-    """Look at a message."""
+    """Get a message."""
     message, etag, known = await _look(call)
     return Answer(304, b"", etag) if known else Answer(200, call.shown(message), etag)
 
@@ -130,7 +130,7 @@ async def get(call: Call) -> Answer:
     kind="*/*", headers={"if-none-match": "The etag that you have."},
 )  # fmt: skip
 async def get_body(call: Call) -> Answer:
-    """Look at a message's body alone."""
+    """Get the body of a message."""
     message, etag, known = await _look(call)
     if known:
         return Answer(304, b"", etag)
@@ -173,13 +173,13 @@ def _stored(call: Call, on_conflict: str, outcome: Outcome, item: Item) -> Answe
 
 
 async def find_or_none(call: Call) -> Message | None:
-    """Return the message that the path names, `None` if there is none."""
+    """Return the message in the path, `None` if it does not exist."""
     (message,) = (await call.ask(Found, call.arguments.find(call.part("id")))).messages
     return message
 
 
 async def _look(call: Call) -> tuple[Message, dict[str, str], bool]:
-    """Return the message that the path names, its etag, and whether the caller has it already.
+    """Return the message in the path, its etag, and whether the caller has it already.
 
     Without the right to see bodies there is no etag: a guessed body could be compared with it.
     """
@@ -199,40 +199,40 @@ class EndOut(msgspec.Struct, omit_defaults=True):
     moment: int
     """When it ended."""
     by: str | None
-    """Who ended it: the holder of its lease, or who gave the command; `null`: time did."""
+    """Who ended it: the holder of its lease, or the actor of the command; `null`: it expired."""
     due: int
     attempt: int
     """How often it was delivered."""
     attempts: list[Attempt]
-    """The last 20 that failed, and the one that was acked."""
+    """The last 20 failed attempts, and the acked one."""
     result: msgspec.Raw | UnsetType = UNSET
     """The result of its handler, if the queue remembers it and the token may see bodies."""
 
     @classmethod
     def of(cls, end: End, *, bodies: bool) -> "EndOut":
-        """Return an end as the caller may see it."""
+        """Convert an end; without the right to see bodies, without its result."""
         shown = UNSET if end.result is None or not bodies else msgspec.Raw(end.result)
         return cls(end.how, end.moment, end.by, end.due, end.attempt, end.attempts, shown)
 
 
 class HistoryOut(msgspec.Struct):
-    """What is known of a message."""
+    """The history of a message."""
 
     id: str
     state: State | None
-    """Where it is now; `null`: it is not in the queue."""
+    """Its state now; `null`: it is not in the queue."""
     ends: list[EndOut]
     """How messages of this id have ended, the newest first."""
 
 
 class ResultOut(msgspec.Struct, omit_defaults=True):
-    """What became of a message."""
+    """The end of a message, with its result."""
 
     id: str
     how: Ending | None
     """How it ended; `null`: it has not."""
     state: State | None = None
-    """Where it is, while it has not ended."""
+    """Its state, while it has not ended."""
     by: str | None = None
     """Who ended it."""
     error: str | None = None
@@ -270,8 +270,8 @@ async def history(call: Call) -> HistoryOut:
 async def result(call: Call, query: ResultQuery) -> Answer:
     """Show how a message ended, and its result.
 
-    200 once it has ended, in whatever way: look at `how`. 202 while it has not; with `wait` the
-    server answers as soon as it ends. The queue remembers results for its `result_ttl`.
+    200 once it has ended, as `how` says. 202 while it has not; with `wait` the server answers as
+    soon as it ends. The queue remembers results for its `result_ttl`.
     """
     wait = milliseconds(wire.span(query.wait), "wait") / 1000
     command = call.arguments.history(call.part("id"), watch=wait > 0)
@@ -281,7 +281,7 @@ async def result(call: Call, query: ResultQuery) -> Answer:
         with call.counted(call.service.waits):
             refused = call.service.admission.until_refused(call.token)
             found = await unless_gone(call.receive, call.service.wait(command, wait), refused)
-    except Closed:  # the server stops: the client is to ask another one
+    except Closed:  # the server stops: the client asks another one
         return Answer(202, ResultOut(command.id, None), {"connection": "close"})
     await call.service.admission.caller(call.token)  # it may have been revoked meanwhile
     return _ended(call, expect(Ends, found))
@@ -308,14 +308,14 @@ def _unknown(call: Call) -> Problem:
 
 
 class ExplainQuery(wire.Request):
-    """How to explain."""
+    """The form of the explanation."""
 
     language: Literal["en", "zh"] = "en"
     """The language of the sentence: English or Simplified Chinese."""
 
 
 class ExplanationOut(msgspec.Struct):
-    """Why a message is where it is."""
+    """Why a message waits, or how it ended."""
 
     id: str
     queue: str
@@ -323,16 +323,16 @@ class ExplanationOut(msgspec.Struct):
     reasons: list[Reason]
     """The causes, the most important one first."""
     facts: Explained
-    """What the sentence is made of."""
+    """The facts behind the sentence."""
 
 
 @route("explain", "GET", f"{MESSAGE}/explanation", "read", problems=(404,))
 async def explain(call: Call, query: ExplainQuery) -> ExplanationOut:
-    """Tell why a message is where it is.
+    """Explain why a message waits, or how it ended.
 
-    When it is due, who holds it, or why no worker has taken it: the queue is paused, no worker
-    serves it, all are busy, others go first. Its cost does not depend on how many messages are
-    pending.
+    When it is due, who holds it, or why no worker has claimed it: the queue is paused, no worker
+    serves it, all are busy, others go first. The cost does not depend on the number of pending
+    messages.
     """
     queue, id = call.arguments.queue, check_name(call.part("id"))
     facts = await call.ask(Explained, Explain(queue, id))

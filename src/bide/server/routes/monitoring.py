@@ -45,7 +45,7 @@ QUOTAS = {
         ("queues", "queues", "Queues of the namespace"),
     )
 }
-"""By the field of `Usage`: what is used, and what may be."""
+"""By the field of `Usage`: the metric of what is used, and of the quota."""
 REQUESTS = Family(
     "counter", "bide_http_requests", "Requests answered, by operation and status.",
     "operation status",
@@ -59,13 +59,13 @@ PROCESSES = Family("gauge", "bide_http_processes", "Processes of the server.")
 
 
 class Requested(msgspec.Struct):
-    """A process is going to be replaced."""
+    """A worker process that is to be replaced."""
 
     holder: str
 
 
 class Health(msgspec.Struct, omit_defaults=True):
-    """How the service is."""
+    """The health of the service."""
 
     status: str
     reason: str | None = None
@@ -75,7 +75,7 @@ class Health(msgspec.Struct, omit_defaults=True):
 async def workers_of(call: Call) -> Workers:
     """List worker processes.
 
-    Those that serve queues of the token, with what they handle.
+    Those that serve queues of the token, with the messages that they handle.
     """
     service = call.service
     steps = list_workers(await service.registers(call.caller), service.clock.now(), call.caller.own)
@@ -87,10 +87,10 @@ async def workers_of(call: Call) -> Workers:
     problems=(404, 409),
 )  # fmt: skip
 async def stop(call: Call, asked: wire.Empty) -> Answer:
-    """Have a worker process replaced.
+    """Replace a worker process.
 
     Its supervisor looks every five seconds, starts a new process, and asks the old one to end;
-    it is killed if it does not. A request that no supervisor takes within a minute is void.
+    it is killed if it does not. A request that no supervisor finds within a minute expires.
     """
     if not call.caller.of_all_queues:
         raise AccessDenied("a process may serve any queue: this needs a token for all queues")
@@ -108,13 +108,13 @@ async def stop(call: Call, asked: wire.Empty) -> Answer:
 
 @route("healthz", "GET", "/healthz", None)
 async def healthz(call: Call) -> Health:
-    """Whether the process answers."""
+    """Check whether the process answers."""
     return Health("ok")
 
 
 @route("readyz", "GET", "/readyz", None, {200: Health, 503: Health})
 async def readyz(call: Call) -> Answer:
-    """Whether the store answers as well."""
+    """Check whether the store answers as well."""
     reason = await call.service.ready()
     if reason is not None:
         return Answer(503, Health("not ready", reason))
@@ -123,7 +123,7 @@ async def readyz(call: Call) -> Answer:
 
 @route("metrics", "GET", "/metrics", "read", {200: bytes}, kind=EXPOSITION)
 async def metrics(call: Call) -> Answer:
-    """Figures for Prometheus.
+    """Get metrics for Prometheus.
 
     Those of the token's namespace, from all processes of the server together.
     """
@@ -134,14 +134,14 @@ async def metrics(call: Call) -> Answer:
 
 @route("usage", "GET", "/v1/usage", "read")
 async def usage(call: Call) -> Usage:
-    """How much the namespace uses of its quotas."""
+    """Show how much the namespace uses of its quotas."""
     with call.counted(call.service.slow_calls):
         return await call.service.quotas.usage(call.caller)
 
 
 @route("openapi", "GET", "/openapi.json", None, {200: bytes})
 async def openapi(call: Call) -> Answer:
-    """This description."""
+    """Get this description."""
     from bide.server.openapi import description
 
     return Answer(200, description())
@@ -149,7 +149,7 @@ async def openapi(call: Call) -> Answer:
 
 @route("docs", "GET", "/docs", None, {200: bytes}, problems=(501,), kind=HTML)
 async def docs(call: Call) -> Answer:
-    """This description, to be read and tried."""
+    """Show this description as a page with forms."""
     from bide.server.openapi import page, policy
 
     try:
@@ -157,13 +157,13 @@ async def docs(call: Call) -> Answer:
     except ModuleNotFoundError as error:
         raise Unsupported(
             f"the page needs the package {error.name!r}, which is not installed: "
-            "pip install 'bide[server]'; /openapi.json says the same"
+            "pip install 'bide[server]'; /openapi.json has the same description"
         ) from None
 
 
 @route("docsScript", "GET", "/docs/try.js", None, {200: bytes}, kind=SCRIPT)
 async def docs_script(call: Call) -> Answer:
-    """The script of that page."""
+    """Get the script of that page."""
     from bide.server.openapi import static
 
     safe = {"x-content-type-options": "nosniff"}
@@ -171,7 +171,7 @@ async def docs_script(call: Call) -> Answer:
 
 
 async def _exposition(service: Service, caller: Caller) -> bytes:
-    """Return the figures of a caller's queues, and of all processes of the server together.
+    """Return the metrics of a caller's queues, and of all processes of the server together.
 
     Raises:
         InvalidArgument: prometheus_client is not installed.
@@ -182,12 +182,12 @@ async def _exposition(service: Service, caller: Caller) -> bytes:
     known: Mapping[str, Known] = {}
     try:
         names = await service.names(caller)
-        # Read now: a sum of another process may be newer than any that is cached here.
+        # Read now: sums of other processes may be newer than cached counts.
         counts = {name: await service.ask(Counts, Count(caller.full(name))) for name in names}
         found += _of_usage(await service.quotas.usage(caller))
     except StoreError as error:
         failure = error
-    with suppress(StoreError):  # who pushes knows without the store
+    with suppress(StoreError):  # a process that pushes knows them without the store
         known = await service.pushing.known()
 
     def read() -> Mapping[str, Counts]:
@@ -200,12 +200,12 @@ async def _exposition(service: Service, caller: Caller) -> bytes:
     registry = registry_of(read, more=lambda: found, now=lambda: now / 1000)
     from prometheus_client import generate_latest
 
-    # In a thread: with hundreds of queues it takes longer than others are to wait.
+    # In a thread: with hundreds of queues it would delay other requests too long.
     return await asyncio.to_thread(generate_latest, registry)
 
 
 def _of_usage(usage: Usage) -> "Iterator[Metric]":
-    """Yield how much of its quotas the caller's namespace uses."""
+    """Yield the metrics of quotas."""
     for field, (of_use, of_quota) in QUOTAS.items():
         yield of_use.of({"": getattr(usage, field)})
         if (most := getattr(usage, f"max_{field}")) is not None:
@@ -215,7 +215,7 @@ def _of_usage(usage: Usage) -> "Iterator[Metric]":
 def _of_server(
     stats: ServerStats, known: Mapping[str, Known], caller: Caller, now: int
 ) -> "Iterator[Metric]":
-    """Yield what the server has answered, handed out and pushed."""
+    """Yield the metrics of claims, pushes and requests."""
     own, home = caller.own, caller.namespace
     yield from claim_metrics(
         {name: tally for queue, tally in stats.tallies.items() if (name := own(queue)) is not None}
@@ -226,7 +226,7 @@ def _of_server(
         if own(one.subscription.source) is not None
         and (name := one.subscription.known_as(home)) is not None
     }
-    whole = home is None and caller.of_all_queues  # others must not see all requests and intakes
+    whole = home is None and caller.of_all_queues  # other callers must not see all requests
     sent = stats.sent if whole else msgspec.structs.replace(stats.sent, taken={})
     yield from push_metrics(subscriptions, sent, now)
     if not whole:

@@ -1,4 +1,4 @@
-"""Queues: what there is, how many messages are where, and what is set."""
+"""Queues: names, counts, settings, forecasts, audits and search."""
 
 from typing import Annotated
 
@@ -29,27 +29,27 @@ class QueueNames(msgspec.Struct):
 
 
 class AuditOut(msgspec.Struct):
-    """Whether everything that was put is accounted for."""
+    """Whether all messages that were put are accounted for."""
 
     balanced: bool
     problems: list[str]
-    """What does not add up, in words."""
+    """The numbers that do not add up, in words."""
     counts: CountsOut
 
 
 class ForecastOut(msgspec.Struct):
-    """How many messages fall due when."""
+    """How many messages are due in each bucket of time."""
 
     start: int
     """Now, by the store's clock, in Unix milliseconds."""
     bucket: int
     """The length of a bucket, in milliseconds."""
     overdue: int
-    """Due already."""
+    """How many are due already."""
     counts: list[int]
-    """Due in each bucket."""
+    """How many are due in each bucket."""
     later: int
-    """Due after the last bucket."""
+    """How many are due after the last bucket."""
 
 
 Pace = Annotated[
@@ -62,7 +62,7 @@ Pace = Annotated[
 
 
 class ConfigureRequest(wire.Request):
-    """What to set for a queue."""
+    """The settings of a queue to change."""
 
     paused: bool | None = None
     keep: wire.Span | None = None
@@ -82,14 +82,14 @@ class ConfigureRequest(wire.Request):
 
 
 class PrefixQuery(wire.Request):
-    """Which queues to list."""
+    """The queues to list."""
 
-    prefix: Annotated[str, Meta(max_length=128, pattern="^[A-Za-z0-9_.:-]*$")] = ""
-    """What their names begin with."""
+    prefix: wire.Prefix = ""
+    """The prefix of their names."""
 
 
 class ForecastQuery(wire.Request):
-    """How far to look ahead, and how finely."""
+    """The length of the buckets, and of all of them together."""
 
     bucket: wire.Span = "1m"
     horizon: wire.Span = "1h"
@@ -99,8 +99,7 @@ class ForecastQuery(wire.Request):
 async def list_queues(call: Call, query: PrefixQuery) -> QueueNames:
     """List the queues.
 
-    Those that bide keeps for itself, such as `bide:move`, only where the prefix asks for them:
-    `bide:`.
+    Those that bide uses itself, such as `bide:move`, are listed only with the prefix `bide:`.
     """
     return QueueNames(await call.service.names(call.caller, query.prefix))
 
@@ -109,14 +108,14 @@ async def list_queues(call: Call, query: PrefixQuery) -> QueueNames:
 async def counts(call: Call) -> CountsOut:
     """Count the messages in each state.
 
-    Also how all others have ended since the queue was created.
+    Also how the others have ended since the queue was created.
     """
     return CountsOut.of(await call.ask(Counts, Count(call.arguments.queue)))
 
 
 @route("configure", "PATCH", QUEUE, "admin", problems=(507,))
 async def configure(call: Call, asked: ConfigureRequest) -> SettingsOut:
-    """Pause, resume, limit, or set what is remembered."""
+    """Pause or resume a queue, limit it, or set how long it remembers messages."""
     command = call.arguments.settings(
         keep=asked.keep, history=asked.history, result_ttl=asked.result_ttl, limit=asked.limit,
         rate=asked.rate, group_limit=asked.group_limit, group_rate=asked.group_rate,
@@ -132,7 +131,7 @@ async def pause(call: Call, asked: wire.Empty) -> SettingsOut:
 
 @route("resume", "POST", f"{QUEUE}/resume", "admin", problems=(507,))
 async def resume(call: Call, asked: wire.Empty) -> SettingsOut:
-    """Let messages be claimed again."""
+    """Allow claims again."""
     return await _configure(call, call.arguments.configure(paused=False))
 
 
@@ -141,7 +140,7 @@ async def purge(call: Call, asked: UndoablePurge) -> UndoableOut:
     """Delete messages of a state.
 
     Up to 1,000 at a time; repeat while `more` is true. With `undo` up to 500; repeat with the
-    `cursor`, as with `dry_run`, which only counts: add up.
+    `cursor`. `dry_run` only counts: repeat with the `cursor` and add up the counts.
     """
     command = call.arguments.purge(asked.state, wire.moment(asked.before, "before"))
     if asked.dry_run:
@@ -173,7 +172,7 @@ async def _configure(call: Call, command: Configure) -> SettingsOut:
 
 @route("forecast", "GET", f"{QUEUE}/forecast", "read")
 async def forecast(call: Call, query: ForecastQuery) -> ForecastOut:
-    """Tell how many messages fall due when."""
+    """Count the messages that are due in each bucket of time."""
     command = call.arguments.forecast(wire.span(query.bucket), wire.span(query.horizon))
     found = await call.ask(Forecasted, command)
     return ForecastOut(found.start, command.bucket, found.overdue, found.buckets, found.later)
@@ -181,7 +180,7 @@ async def forecast(call: Call, query: ForecastQuery) -> ForecastOut:
 
 @route("audit", "GET", f"{QUEUE}/audit", "read")
 async def audit(call: Call) -> AuditOut:
-    """Check that every message is accounted for."""
+    """Check that all messages are accounted for."""
     found = await call.ask(Counts, Count(call.arguments.queue, recount=True))
     checked = Audit.of(call.queue, found)
     return AuditOut(bool(checked), checked.problems, CountsOut.of(found))
@@ -192,12 +191,12 @@ MOST_READ = 10_000
 
 
 class SearchQuery(wire.Selection):
-    """What to search for; all that is given must hold."""
+    """What to search for; all conditions that are given must hold."""
 
-    queue: Annotated[str, Meta(max_length=128, pattern="^[A-Za-z0-9_.:-]*$")] = ""
-    """How the names of the queues begin."""
+    queue: wire.Prefix = ""
+    """The prefix of the names of the queues."""
     id: Name | None = None
-    """How the id begins."""
+    """The prefix of the id."""
     state: State | None = None
     error: str | None = None
     """A text in the reason of the last failure."""
@@ -218,18 +217,18 @@ class SearchOut(msgspec.Struct, omit_defaults=True):
     searched: int
     """How many messages were read, for this page and those before it."""
     total: int | None = None
-    """How many there are to read; missing if an order of the store leads to those that match."""
+    """How many there are to read; missing if an index of the store finds those that match."""
     cursor: str | None = None
-    """Give it with the next request; everything was searched when it is missing."""
+    """Send it with the next request; if it is missing, everything was searched."""
 
 
 @route("search", "GET", "/v1/search", "read", problems=(429,))
 async def search(call: Call, query: SearchQuery) -> SearchOut:
     """Search the messages of all queues.
 
-    The store has an index for groups, for due times of delayed messages and, if it keeps ids in
-    order, for the beginning of an id. Any other search reads message by message, up to 10,000
-    for a request; repeat with the `cursor` while there is one.
+    The store has an index for groups, for due times of delayed messages and, if it orders ids,
+    for prefixes of ids. Any other search reads message by message, up to 10,000 per request;
+    repeat with the `cursor` while there is one.
     """
     given = {name: getattr(query, name) for name in Query.__struct_fields__}
     given["group"], given["after"], given["before"] = query.rule

@@ -1,4 +1,4 @@
-"""Subscriptions: which queues are pushed to which URLs, and how their receivers fare."""
+"""Subscriptions: the queues that are pushed to URLs, and the state of their receivers."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -36,13 +36,13 @@ from bide.targets.http.subscription import NAME, Subscription, check_url, masked
 route = Routes("subscriptions")
 
 _ONE = "/v1/subscriptions/{name}"
-_IF_MATCH = {"if-match": "The etag of a GET: fails if the subscription was changed since."}
+_IF_MATCH = {"if-match": "The etag of a GET: fails if the subscription was changed afterwards."}
 
 T = TypeVar("T")
 
 
 def _changes(name: str, verb: str) -> Callable[[Handle], Handle]:
-    """Have the decorated function change a subscription."""
+    """Declare an operation that changes a subscription."""
     return route(
         name, "POST", f"{_ONE}/{verb}", "admin", {200: SubscriptionOut}, headers=_IF_MATCH,
         problems=(404, 412),
@@ -53,7 +53,7 @@ def _changes(name: str, verb: str) -> Callable[[Handle], Handle]:
 async def list_subscriptions(call: Call) -> Subscriptions:
     """List the subscriptions.
 
-    Also show how their receivers answer. Only callers who may change a subscription see the path
+    Also shows how their receivers answer. Only callers who may change a subscription see the path
     and the query of its URL.
     """
     records, caller = call.records, call.caller
@@ -62,7 +62,7 @@ async def list_subscriptions(call: Call) -> Subscriptions:
         if one.known_as(caller.namespace) is not None and caller.own(one.source) is not None
     ]  # fmt: skip
     found = await all_shown(records, mine, call.service.clock.now())
-    return Subscriptions([_told(call, one, told) for one, told in found])
+    return Subscriptions([_visible(call, one, out) for one, out in found])
 
 
 @route(
@@ -74,8 +74,8 @@ async def put(call: Call, asked: SubscriptionIn) -> Answer:
     """Push a queue to a URL.
 
     Creates a subscription (201; only this answer has its `secret`), or replaces the one of
-    this name (200): its secrets stay, and whether it is paused. What is left out has its
-    default again. Doing so again changes nothing.
+    this name (200), which keeps its secrets and its pause. Fields that are left out get their
+    defaults. A repeated request changes nothing.
     """
     namespace, name = which = await _identity(call)
     fresh = wants_fresh(call)
@@ -137,9 +137,9 @@ async def pause(call: Call, asked: PauseRequest) -> Answer:
 
 @_changes("resumeSubscription", "resume")
 async def resume(call: Call, asked: wire.Empty) -> Answer:
-    """Send again, at once.
+    """Resume sending at once.
 
-    Also if the receiver was left alone because it failed.
+    Also closes an open circuit.
     """
     return await _answer(call, await _changed(call, call.records.resume))
 
@@ -148,8 +148,8 @@ async def resume(call: Call, asked: wire.Empty) -> Answer:
 async def rotate(call: Call, asked: RotateRequest) -> Answer:
     """Sign with a new secret.
 
-    Only this answer shows the new `secret`. During `overlap`, each request carries a signature
-    with each secret.
+    Only this answer shows the new `secret`. During `overlap`, each request has a signature of
+    each secret.
     """
     overlap = milliseconds(wire.span(asked.overlap), "overlap")
     one, secret = await _changed(call, call.records.rotate, overlap, asked.secret)
@@ -160,26 +160,27 @@ async def rotate(call: Call, asked: RotateRequest) -> Answer:
 async def ping(call: Call, asked: wire.Empty) -> PingOut:
     """Send a request without a message.
 
-    Signed as all are; tells what the receiver said.
+    It is signed as all others; returns the receiver's answer.
     """
     known = await _known(call)
-    said = await unless_gone(call.receive, call.service.pushing.pusher.ping(known), _stopping(call))
-    return PingOut(said.good, said.text)
+    work = call.service.pushing.pusher.ping(known)
+    reply = await unless_gone(call.receive, work, _stopping(call))
+    return PingOut(reply.good, reply.text)
 
 
 async def _stopping(call: Call) -> None:
     await call.service.stopping.wait()
-    raise Problem("stopping", "the server is stopping, and waits for no receiver; ask again")
+    raise Problem("stopping", "the server is stopping and does not wait for receivers; ask again")
 
 
 async def _identity(call: Call) -> tuple[str | None, str]:
-    """Return the namespace and the name of the subscription that a request is about.
+    """Return the namespace and the name of the subscription in the path.
 
-    A caller without a namespace names it with its own: shop/hooks.
+    A caller without a namespace names that of the subscription: shop/hooks.
 
     Raises:
-        Problem: there can be none of this name.
-        AccessDenied: its queue is none of the caller's.
+        Problem: the name is not valid.
+        AccessDenied: the caller may not see its queue.
     """
     mine, given = call.caller.namespace, call.part("name")
     namespace, slash, name = given.rpartition("/") if mine is None else (mine, "", given)
@@ -191,7 +192,8 @@ async def _identity(call: Call) -> tuple[str | None, str]:
     except InvalidArgument:
         raise invalid(
             "name",
-            f"name={given!r} cannot be: 1 to 128 of A-Z a-z 0-9 _ . : -, a letter or digit first",
+            f"name={given!r} is not a valid name of a subscription: 1 to 128 of A-Z a-z 0-9 _ . : "
+            "-, beginning with a letter or digit",
         ) from None
     if not call.caller.of_all_queues:
         known = await call.records.get(namespace or None, name)
@@ -203,11 +205,11 @@ async def _identity(call: Call) -> tuple[str | None, str]:
 async def _checked(
     call: Call, which: tuple[str | None, str], fields: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return fields as they are kept, if they can be.
+    """Check fields and return them for the store.
 
     Raises:
-        Problem: the queue is of another namespace, or the quotas have no room.
-        InvalidArgument: the URL leads to where this server does not send.
+        Problem: the queue belongs to another namespace, or the quotas have no room.
+        InvalidArgument: this server does not send to the URL.
     """
     namespace, name = which
     if "queue" in fields:
@@ -217,15 +219,15 @@ async def _checked(
         if its != namespace:
             raise invalid(
                 "queue",
-                f"queue={fields['queue']!r} is not of the namespace of the subscription; name one "
-                f"of its own, as {namespace}/orders",
+                f"queue={fields['queue']!r} is not in the namespace of the subscription; use one "
+                f"that is, such as {namespace}/orders",
             )
         fields["queue"] = queue
     if "url" in fields:
         check_url(fields["url"])
         if is_amqp(fields["url"]) and parse(fields["url"]).files:
             raise InvalidArgument(
-                "url names files of this server; name them on the command line, at the store"
+                "url names files of this server; use the command line with the URL of the store"
             )
         call.service.pushing.gate.check(fields["url"])
     if "concurrency" in fields and call.service.quotas.any:
@@ -234,7 +236,7 @@ async def _checked(
 
 
 async def _find_room(call: Call, namespace: str | None, name: str, concurrency: int) -> None:
-    """Look whether a subscription can be made, or changed, within the quotas.
+    """Check whether the quotas have room for a subscription.
 
     Raises:
         Problem: the namespace would have too many, or too many requests under way.
@@ -260,7 +262,7 @@ async def _find_room(call: Call, namespace: str | None, name: str, concurrency: 
 
 
 def _tag(call: Call) -> str | None:
-    """Return the version that a request means, `None` for whatever there is."""
+    """Return the version in if-match, `None` for any version."""
     tag = call.header("if-match")
     return tag if tag is None or tag == "*" else tag.removeprefix('"').removesuffix('"')
 
@@ -268,24 +270,24 @@ def _tag(call: Call) -> str | None:
 async def _changed(
     call: Call, change: Callable[..., Coroutine[Any, Any, T | None]], *given: Any
 ) -> T:
-    """Change the subscription of a request; return what comes of it."""
+    """Change the subscription in the path; return the result."""
     return await _done(call, change(*await _identity(call), *given, _tag(call)))
 
 
 async def _done(call: Call, work: Coroutine[Any, Any, T | None]) -> T:
-    """Do something with the subscription of a request; return what comes of it.
+    """Return the result of work with the subscription in the path.
 
     Raises:
-        Problem: there is no such subscription, or it is not as the caller knows it.
+        Problem: there is no such subscription, or it has another version.
     """
     try:
         done = await work
     except Overtaken as error:
         raise Problem(
             "precondition-failed",
-            "there is no such subscription; make it without if-match"
+            "there is no such subscription; create it without if-match"
             if error.now is None
-            else "the subscription was made or changed since you looked; look again",
+            else "the subscription was created or changed since you looked; look again",
             headers={} if error.now is None else {"etag": f'"{error.now.tag}"'},
         ) from None
     if not done:
@@ -307,16 +309,16 @@ async def _answer(
     call.service.pushing.pusher.look()
     peers = call.records.peers
     circuit, deliveries = await peers.circuit(one.key), (await peers.deliveries()).get(one.key)
-    told = _told(call, one, shown(one, circuit, call.service.clock.now(), secret, deliveries))
-    told.messages = CountsOut.of(await call.ask(Counts, Count(one.source)))
+    out = _visible(call, one, shown(one, circuit, call.service.clock.now(), secret, deliveries))
+    out.messages = CountsOut.of(await call.ask(Counts, Count(one.source)))
     headers = {"etag": f'"{one.tag}"', "cache-control": "no-store"}
-    return Answer(status, told, headers)
+    return Answer(status, out, headers)
 
 
-def _told(call: Call, one: Subscription, told: SubscriptionOut) -> SubscriptionOut:
-    """Return a subscription as the caller may see it."""
+def _visible(call: Call, one: Subscription, out: SubscriptionOut) -> SubscriptionOut:
+    """Return a subscription with the caller's names, and without secrets for readers."""
     if call.caller.namespace is None:
-        told.name, told.queue = one.known_as(None) or one.name, one.source
+        out.name, out.queue = one.known_as(None) or one.name, one.source
     if not call.caller.may("admin"):
-        told.url = masked(told.url)  # its path may be a key, and who only looks needs none
-    return told
+        out.url = masked(out.url)  # its path may be a key
+    return out

@@ -1,4 +1,4 @@
-"""Changes of many messages that can be taken back, and taking them back."""
+"""Bulk changes that can be undone, and their undo."""
 
 from typing import Annotated, Literal, NamedTuple
 
@@ -30,16 +30,16 @@ class MovedOut(msgspec.Struct, omit_defaults=True):
 
     count: int
     cursor: str | None = None
-    """Give it with the next request; all were changed when it is missing."""
+    """Send it with the next request; if it is missing, all were changed."""
     undo: str | None = None
-    """The token by which it is taken back: the same for all parts of a change."""
+    """The token that undoes the change: the same for all its parts."""
 
 
 class Undoable(wire.Request, kw_only=True):
-    """A change of many messages that can be taken back."""
+    """A bulk change that can be undone."""
 
     undo: bool = False
-    """Let it be taken back for ten minutes."""
+    """Allow to undo the change for ten minutes."""
     dry_run: bool = False
     """Only count."""
     cursor: str | None = None
@@ -47,74 +47,74 @@ class Undoable(wire.Request, kw_only=True):
 
 
 class UndoablePurge(Undoable, kw_only=True):
-    """Which messages to delete, and whether that can be taken back."""
+    """The messages to delete, and whether that can be undone."""
 
     state: Literal["delayed", "ready", "dead", "acked", "expired"]
     before: wire.When | None = None
-    """Only those that came into this state (delayed, ready: fall due) before this time."""
+    """Only those that entered this state (delayed, ready: that are due) before this time."""
 
 
 class UndoableRevive(Undoable, kw_only=True):
-    """Dead letters that are to be delivered again, and whether that can be taken back."""
+    """The dead letters to deliver again, and whether that can be undone."""
 
     ids: Annotated[list[Name], Meta(max_length=MAX_HTTP_IDS)] | None = None
-    """Which; when missing, up to 1,000 of the oldest, with `undo` or `dry_run` all of them."""
+    """Their ids; by default up to 1,000 of the oldest, with `undo` or `dry_run` all of them."""
     delay: wire.Span = 0
 
 
 class UndoableOut(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """How many messages were changed, and how to take that back."""
+    """How many messages were changed, and how to undo that."""
 
     count: int
     more: bool
     """Whether more are left."""
     undo: str | UnsetType = UNSET
-    """The token by which it is taken back: the same for all parts of a change."""
+    """The token that undoes the change: the same for all its parts."""
     cursor: str | UnsetType = UNSET
-    """With `undo` or `dry_run`: give it with the next request while `more` is true."""
+    """With `undo` or `dry_run`: send it with the next request while `more` is true."""
 
 
 class RevivedOut(msgspec.Struct, omit_defaults=True):
-    """What became of each dead letter; with `undo` only how many were revived, with `dry_run` how
+    """The outcome of each dead letter; with `undo` only how many were revived, with `dry_run` how
     many would be."""
 
     outcomes: list[Outcome] | UnsetType = UNSET
     count: int | UnsetType = UNSET
     more: bool | UnsetType = UNSET
     undo: str | UnsetType = UNSET
-    """The token by which it is taken back: the same for all parts of a change."""
+    """The token that undoes the change: the same for all its parts."""
     cursor: str | UnsetType = UNSET
-    """With `undo`: give it with the next request while `more` is true."""
+    """With `undo`: send it with the next request while `more` is true."""
 
 
 class UndoRequest(wire.Request):
-    """Which change to take back."""
+    """The change to undo."""
 
     undo: Annotated[str, Meta(max_length=64)]
     """The token of the change."""
     part: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
-    """Where to go on: `following` of the previous answer."""
+    """Where to continue: `following` of the previous answer."""
 
 
 class UndoneOut(msgspec.Struct, omit_defaults=True):
-    """What taking back a change did: the number of messages, by what became of them."""
+    """The result of an undo: the number of messages, by what happened to them."""
 
     restored: int
     """They are as they were before the change."""
     taken: int
-    """Their ids were put again, or they were changed again, since then."""
+    """Not restored: their ids were put again, or they were changed again."""
     claimed: int
-    """A worker has got them since then, or they have ended."""
+    """Not restored: they were claimed after the change, or have ended."""
     unknown: int
     """Not restored: it is not certain that they were changed."""
     again: int
-    """Taken back before."""
+    """They were restored earlier."""
     following: int | UnsetType = UNSET
-    """Give it as `part` with the next request; it is all done when it is missing."""
+    """Send it as `part` with the next request; if it is missing, all is done."""
 
 
 class _Place(NamedTuple):
-    """How far a change has come."""
+    """The progress of a change, which its cursor encodes."""
 
     undo: str
     part: int
@@ -123,18 +123,18 @@ class _Place(NamedTuple):
 
 
 PARTS = 20
-"""How many parts of a change one request takes back."""
+"""How many parts of a change one request undoes."""
 
 
 async def execute(service: Service, caller: Caller, command: Bulk | Undo) -> Part | Undone:
-    """Execute a command that no store executes itself, but a server.
+    """Execute a command that is made of several commands of the store.
 
-    What it puts back counts as a put: it needs room within the quotas. So do its notes, of changes
-    that leave the messages in the store.
+    Messages that it restores count as put: they need room within the quotas. So do the undo records
+    of changes that leave the messages in the store.
 
     Raises:
-        AccessDenied: the caller may not do, or take back, such a change.
-        Problem: it is beyond a quota.
+        AccessDenied: the caller may not make, or undo, such a change.
+        Problem: a quota has no room.
     """
 
     async def ask(step: Command) -> Reply:
@@ -147,14 +147,14 @@ async def execute(service: Service, caller: Caller, command: Bulk | Undo) -> Par
     if isinstance(command, Bulk):
         allow(command.verb)
     await service.quotas.admit(caller, [command])
-    takes_back = service.lane.capabilities.takes_back  # a server: only it reaches the notes
+    takes_back = service.lane.capabilities.takes_back  # true: a server, which has the records
     steps = steps_of(command, takes_back=takes_back, allow=allow)
     done: Part | Undone = await arun_steps(steps, ask)
     return done
 
 
 async def change(call: Call, bulk: Bulk, cursor: str | None) -> UndoableOut:
-    """Make a part of a change that can be taken back: the first, or that after a cursor.
+    """Make the first part of a change that can be undone, or the one at a cursor.
 
     Raises:
         InvalidArgument: no request returned this cursor.
@@ -164,26 +164,26 @@ async def change(call: Call, bulk: Bulk, cursor: str | None) -> UndoableOut:
         within = 0 <= place.part <= 1 << 53 and 0 <= (place.until or 0) <= 2 * LATEST
         if not (is_token(place.undo) and within and place.cursor):
             raise InvalidArgument(
-                f"cursor={cursor[:100]!r} comes from no change with undo; begin without one"
+                f"cursor={cursor[:100]!r} is not from a change with undo; begin without a cursor"
             )
         bulk = msgspec.structs.replace(bulk, **place._asdict())
     part = await execute(call.service, call.caller, bulk)
     assert isinstance(part, Part)
     following: str | UnsetType = UNSET
     more = part.cursor is not None
-    if part.cursor is not None:  # where the next request goes on
+    if part.cursor is not None:  # the next request continues there
         following = cursor_to(_Place(bulk.undo, part.part, part.until, part.cursor))
     return UndoableOut(count=part.count, more=more, undo=bulk.undo, cursor=following)
 
 
 @route("undo", "POST", f"{QUEUE}/undo", "", problems=(404, 429, 507))
 async def undo(call: Call, asked: UndoRequest) -> UndoneOut:
-    """Take back a bulk change.
+    """Undo a bulk change.
 
     One that was made with `undo`, up to ten minutes ago. Needs the right that the change
-    needed. What is put back counts as put; ids that were put again since, and messages that
-    were claimed since, are counted and stay as they are. Up to 10,000 messages; repeat with
-    `part` while `following` is there.
+    needed. Restored messages count as put; ids that were put again, and messages that were
+    claimed after the change, are counted and stay as they are. Up to 10,000 messages; repeat
+    with `part` while there is a `following`.
     """
     queue, actor = call.arguments.queue, call.arguments.actor
     command = Undo(queue=queue, undo=asked.undo, part=asked.part, actor=actor)
@@ -196,5 +196,5 @@ async def undo(call: Call, asked: UndoRequest) -> UndoneOut:
             done = await execute(call.service, call.caller, command)
             assert isinstance(done, Undone)
             total = total.plus(done)
-    told = msgspec.structs.asdict(total)
-    return UndoneOut(**{name: told[name] for name in told if told[name] is not None})
+    counts = msgspec.structs.asdict(total)
+    return UndoneOut(**{name: count for name, count in counts.items() if count is not None})

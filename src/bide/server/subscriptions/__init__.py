@@ -1,1 +1,1 @@
-"""Subscriptions: how they look to clients and to Python, and pushing within the server."""
+"""Subscriptions: their form in requests and in Python, and pushing within the server."""

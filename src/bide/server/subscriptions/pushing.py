@@ -1,4 +1,4 @@
-"""Push as a part of the service: its view of the subscriptions, and the pusher beside it."""
+"""Push as a part of the service: the pusher, and what it knows of the subscriptions."""
 
 import asyncio
 import logging
@@ -18,18 +18,18 @@ AGAIN = 1.0
 """Seconds after which a pusher that failed is started again."""
 
 FRESH = 1.0
-"""Seconds for which one look into the store answers all readers."""
+"""Seconds for which the subscriptions that were read from the store are used."""
 
 _log = logging.getLogger("bide.server.push")
 
 
 class Pushing:
-    """Sends what is due to subscriptions, for as long as the service runs.
+    """Sends due messages to subscriptions while the service runs.
 
     Args:
-        lane: the way to the store.
-        clock: what it waits by.
-        settings: of the server.
+        lane: the lane of the store.
+        clock: the clock of the store.
+        settings: the settings of the server.
     """
 
     def __init__(self, lane: Lane, clock: Clock, settings: Settings) -> None:
@@ -43,24 +43,24 @@ class Pushing:
         self._settings = settings
         self._task: asyncio.Task[None] | None = None
         self.failure: str | None = None
-        """Why nothing is pushed though it should be."""
+        """Why pushing fails; `None`: it works."""
         self._stopping = False
         self._reading = asyncio.Lock()
         self._known: Mapping[str, Known] = {}
         self._known_until = float("-inf")
 
     def begin(self) -> None:
-        """Begin to push, if the settings say so and the server does not stop."""
-        # A store behind another server is that one's to push from.
+        """Begin to push if the settings say so, unless the server is stopping."""
+        # From a store behind another server, that server pushes.
         wanted = self._settings.push and not self._settings.behind
         if wanted and not self._stopping and self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def stop(self, *, hurry: bool = False) -> None:
-        """Claim no more; let what is under way finish within the grace, then hand it back.
+        """Claim no more; release messages that are not sent within the grace.
 
         Args:
-            hurry: hand it back at once.
+            hurry: release them at once.
         """
         if hurry:
             self.pusher.hurry()
@@ -73,7 +73,7 @@ class Pushing:
         self._stopping = True
 
     async def end(self) -> None:
-        """Wait until all is finished or handed back."""
+        """Wait until all messages are sent or released."""
         self.stop()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
@@ -84,7 +84,7 @@ class Pushing:
         """Return all subscriptions by their keys, with the circuits that the pushers report.
 
         Raises:
-            StoreError: they are not pushed from here, and the store cannot be read.
+            StoreError: this process does not push, and the store cannot be read.
         """
         if workers := self.pusher.workers:
             return {key: Known(one.subscription, one.circuit) for key, one in workers.items()}
@@ -103,18 +103,18 @@ class Pushing:
             return self._known
 
     async def _run(self) -> None:
-        """Push; begin again after an unexpected failure."""
+        """Push; restart after an unexpected failure."""
         loop = asyncio.get_running_loop()
         while True:
             recovery = loop.call_later(2 * LOOK, setattr, self, "failure", None)
             try:
                 return await self.pusher.run(self._settings.grace)
             except Closed:
-                return  # the service is over
+                return  # the service has ended
             except Exception as error:  # noqa: BLE001  (it is logged, and shown at /readyz)
-                _log.exception("push failed, and is started again")
-                told = str(error) if isinstance(error, BideError) else type(error).__name__
-                self.failure = f"push failed, and is started again: {told}"
+                _log.exception("push failed and is restarted")
+                why = str(error) if isinstance(error, BideError) else type(error).__name__
+                self.failure = f"push failed and is restarted: {why}"
             finally:
                 recovery.cancel()
             await sleep(self._clock, AGAIN)

@@ -1,4 +1,4 @@
-"""Subscriptions made and deleted from Python, in a store or on a server."""
+"""Create and delete subscriptions from Python, in a store or on a server."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Identity(NamedTuple):
-    """Which subscription."""
+    """The namespace and the name of a subscription."""
 
     namespace: str | None
     name: str
@@ -37,30 +37,30 @@ def subscribe(
     probe: Duration = 30,
     secret: str | None = None,
 ) -> str | None:
-    """Have the due messages of a queue sent to a URL or to RabbitMQ.
+    """Send the due messages of a queue to a URL or to RabbitMQ.
 
     A subscription of the same name is replaced; it keeps its secrets. `bide serve`, `bide push` or
     `bide rabbitmq` sends the messages. In a coroutine, call it with `asyncio.to_thread`.
 
     Args:
-        queue: its name, with its namespace if it has one: "shop/orders".
+        queue: the name of the queue, with its namespace if it has one: "shop/orders".
         to: "https://...", or "amqp://user:password@host/vhost?exchange=NAME&key=KEY".
-        name: of the subscription; that of the queue by default.
-        url: of the store, or of a server; the environment's `BIDE_URL`, or else
+        name: the name of the subscription; by default that of the queue.
+        url: the URL of the store or of a server; by default the environment's `BIDE_URL`, or else
             `sqlite:///bide.db`.
-        headers: sent with every message.
+        headers: headers sent with every message.
         concurrency: how many requests may be under way; 10, or 500 for RabbitMQ.
-        rate: how many requests may begin a second; not limited by default.
+        rate: how many requests may begin per second; by default not limited.
         timeout: how long the receiver may take to answer.
         attempts: how often a message is sent at most.
-        first: the delay after the first failed attempt; doubles each time.
+        first: the delay after the first failed attempt; it doubles each time.
         ceiling: the longest of these delays.
-        failures: after so many failures in a row, nothing is sent for a while.
-        probe: for how long.
-        secret: with which requests are signed; bide makes one by default.
+        failures: the number of failures in a row after which sending stops for a while.
+        probe: how long sending stops.
+        secret: the secret that signs requests; by default bide makes one.
 
     Returns:
-        The new secret of an `https://` subscription, which is not shown again; else `None`.
+        The new secret of an `https://` subscription, which is not shown again; otherwise `None`.
 
     Raises:
         InvalidArgument: one of the values is not valid.
@@ -88,12 +88,12 @@ def unsubscribe(name: str, *, url: str | None = None) -> bool:
     In a coroutine, call it with `asyncio.to_thread`.
 
     Args:
-        name: of the subscription, with its namespace if it has one: "shop/orders".
-        url: of the store, or of a server; the environment's `BIDE_URL`, or else
+        name: the name of the subscription, with its namespace if it has one: "shop/orders".
+        url: the URL of the store or of a server; by default the environment's `BIDE_URL`, or else
             `sqlite:///bide.db`.
 
     Returns:
-        Whether there was one.
+        Whether it existed.
 
     Raises:
         StoreError: the store failed.
@@ -110,7 +110,7 @@ def unsubscribe(name: str, *, url: str | None = None) -> bool:
 
 @contextmanager
 def _access(url: str | None) -> "Iterator[Access]":
-    # Only now: who imports bide does not load the server.
+    # Imported here, so that `import bide` does not load the server.
     from bide.server.subscriptions.subscription_access import in_store, on_server
 
     store = url or default_url()

@@ -46,7 +46,7 @@ class _StoreAccess:
             records = self._records
             found = await (records.listed() if everywhere else records.of(namespace))
             shown = await all_shown(records, found, SYSTEM_CLOCK.now())
-            return [(one.namespace, told) for one, told in shown]
+            return [(one.namespace, out) for one, out in shown]
 
         return asyncio.run(read())
 
@@ -97,7 +97,7 @@ class _ServerAccess:
     """The subscriptions of a server's store; the same methods as `_StoreAccess`."""
 
     def __init__(self, url: str) -> None:
-        opener(url)  # says what is wrong with the URL
+        opener(url)  # checks the URL
         self._address, timeout = address_of(urlsplit(url))
         self._connection = Connection(self._address, timeout)
         self.close = self._connection.close
@@ -132,7 +132,7 @@ class _ServerAccess:
     def ping(self, which: Identity, networks: Sequence[str]) -> PingOut | None:
         if networks:
             raise InvalidArgument(
-                "networks are those of the server that pings, here; start it with --allow-network"
+                "the server pings, so it must allow the networks; start it with --allow-network"
             )
         answer = self._ask("POST", which, "/ping", {})
         return None if answer is None else msgspec.convert(answer, PingOut)
@@ -141,7 +141,7 @@ class _ServerAccess:
         return self._ask("DELETE", which, "") is not None
 
     def encrypt_all(self) -> tuple[int, int]:
-        raise InvalidArgument("a server does not do this; use the URL of the store that it serves")
+        raise InvalidArgument("a server cannot do this; use the URL of the store that it serves")
 
     @property
     def _namespace(self) -> str | None:
@@ -153,14 +153,14 @@ class _ServerAccess:
     def _ask(
         self, method: str, which: Identity, verb: str, content: Any = None
     ) -> dict[str, Any] | None:
-        """Return what a server answers, `None` if there is no such subscription."""
+        """Return the answer of a server, `None` if there is no such subscription."""
         namespace, name = which
         if namespace is not None:
             mine = self._namespace
             if mine not in (None, namespace):
                 raise InvalidArgument(
                     f"namespace={namespace!r} is not that of the token, which is for {mine!r}; "
-                    "leave it out, or take a token of that namespace"
+                    "leave it out, or use a token of that namespace"
                 )
             name = name if mine else f"{namespace}/{name}"
         return self._request(method, f"/v1/subscriptions/{quote(name, safe='')}{verb}", content)

@@ -1,4 +1,4 @@
-"""What is sent about subscriptions: structs of requests, and of a subscription's state."""
+"""Requests and answers about subscriptions."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, get_type_hints
@@ -23,8 +23,8 @@ from bide.targets.http.subscription import (
 Secret = Annotated[
     str,
     Meta(
-        description="A secret of your own: `whsec_` and 24 to 64 bytes in base64. If it is "
-        "missing, bide makes one and shows it in this answer only.",
+        description="Your own secret: `whsec_` and 24 to 64 bytes in base64. If it is missing, "
+        "bide makes one and shows it in this answer only.",
         max_length=200,
     ),
 ]
@@ -34,25 +34,25 @@ SPANS = ("timeout", "first", "ceiling", "probe")
 
 
 class SubscriptionIn(Request):
-    """A subscription as it is to be."""
+    """The settings of a subscription."""
 
     queue: str
-    """Whose messages are sent."""
+    """The queue whose messages are sent."""
     url: Annotated[str, Meta(
         description="Where messages are sent: https:// (or http://), without a user; or a broker: "
         "amqp:// (or amqps://), with exchange= and key= in the query.",
         max_length=2_048, examples=["https://shop.example/hooks/bide"],
     )]  # fmt: skip
     headers: Annotated[dict[str, str], Meta(
-        description="Sent with every request, as for an `authorization`. Their values are "
-        "not shown again.", max_length=MOST_HEADERS,
+        description="Headers of every request, such as `authorization`. Their values are not "
+        "shown again.", max_length=MOST_HEADERS,
     )] = msgspec.field(default_factory=dict)  # fmt: skip
     concurrency: Annotated[int, Meta(
         description="How many requests may be under way, on all servers together; by default 10, "
         "or 500 messages for RabbitMQ.", ge=1, le=MOST_CONCURRENCY,
     )] | UnsetType = UNSET  # fmt: skip
     rate: Annotated[float, Meta(
-        description="How many requests may begin a second, on all servers together.",
+        description="How many requests may begin per second, on all servers together.",
         ge=0.001, le=1_000_000,
     )] | None = None  # fmt: skip
     timeout: Span = 15
@@ -62,11 +62,11 @@ class SubscriptionIn(Request):
         ge=1, le=MAX_ATTEMPTS,
     )] = ATTEMPTS  # fmt: skip
     first: Span = 10
-    """The pause after the first attempt; each is twice as long as the one before."""
+    """The delay after the first failed attempt; it doubles each time."""
     ceiling: Span = 3_600
-    """The longest pause between attempts."""
+    """The longest of these delays."""
     failures: Annotated[int, Meta(
-        description="After so many failures in a row the receiver is left alone for a while.",
+        description="The number of failures in a row after which sending stops for a while.",
         ge=1, le=10_000,
     )] = 5  # fmt: skip
     probe: Span = 30
@@ -74,10 +74,10 @@ class SubscriptionIn(Request):
     secret: Secret | None = None
 
     def fields(self) -> dict[str, Any]:
-        """Return what a `Subscription` is made of, without its name and its secret.
+        """Return the fields of a `Subscription`, without its name and its secret.
 
         Raises:
-            InvalidArgument: a length of time is none.
+            InvalidArgument: a duration is not valid.
         """
         return {"concurrency": usual_concurrency(self.url)} | fields_of(self)
 
@@ -90,38 +90,38 @@ SubscriptionChange = msgspec.defstruct(
         if name != "secret"
     ],
     bases=(Request,),
-    namespace={"__doc__": "What is to be another way about a subscription; the rest stays."},
+    namespace={"__doc__": "The fields of a subscription to change; the others stay."},
 )
 
 
 class PauseRequest(Request):
-    """Why nothing is to be sent."""
+    """The reason of a pause."""
 
     reason: Annotated[str, Meta(max_length=500)] = ""
 
 
 class RotateRequest(Request):
-    """How the secret is to be replaced."""
+    """The replacement of the secret."""
 
     overlap: Span = 86_400
-    """How long requests are signed with the old secrets as well; 0: not at all."""
+    """How long requests are also signed with the old secrets; 0: not at all."""
     secret: Secret | None = None
 
 
 class PingOut(msgspec.Struct):
-    """What the receiver said to a request without a message."""
+    """The receiver's answer to a request without a message."""
 
     taken: bool
     """Whether it answered with 200 to 299."""
     answer: str
-    """Its status and the first part of what it said, or why there was no answer."""
+    """Its status and the beginning of its body, or why there was no answer."""
 
 
 def fields_of(given: msgspec.Struct) -> dict[str, Any]:
-    """Return the fields of a `Subscription` that a request gives, without its secret.
+    """Return the fields of a `Subscription` in a request, without its secret.
 
     Raises:
-        InvalidArgument: a length of time is none.
+        InvalidArgument: a duration is not valid.
     """
     found = {
         name: value
@@ -135,15 +135,15 @@ def fields_of(given: msgspec.Struct) -> dict[str, Any]:
 
 
 SubscriptionState = Literal["active", "paused", "open", "half-open"]
-"""Open: the receiver is dead, and left alone for a while."""
+"""Open: the receiver fails, and sending has stopped for a while."""
 
 
 class SecretOut(msgspec.Struct, omit_defaults=True):
-    """One secret, without its value, which only the answer to its creation shows."""
+    """A secret without its value, which only the answer to its creation shows."""
 
     created: int
     until: int | None = None
-    """The time at which signing with it ends."""
+    """The time until which it signs requests."""
 
 
 class CircuitOut(msgspec.Struct, omit_defaults=True):
@@ -153,11 +153,11 @@ class CircuitOut(msgspec.Struct, omit_defaults=True):
     failures: int = 0
     """How many requests have failed in a row, at the last report."""
     since: int | None = None
-    """Since when it is open."""
+    """When it opened."""
     probe_at: int | None = None
-    """When one message is sent to see whether the receiver is back."""
+    """When one message is sent to probe the receiver."""
     error: str = ""
-    """What the last failure was."""
+    """The last failure."""
 
 
 class SubscriptionOut(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -167,7 +167,7 @@ class SubscriptionOut(msgspec.Struct, omit_defaults=True, kw_only=True):
     queue: str
     url: str
     state: SubscriptionState
-    """Open: the receiver is dead, and left alone for a while."""
+    """Open: the receiver fails, and sending has stopped for a while."""
     reason: str = ""
     """Why it is paused."""
     headers: list[str] = []
@@ -183,7 +183,7 @@ class SubscriptionOut(msgspec.Struct, omit_defaults=True, kw_only=True):
     secrets: list[SecretOut]
     circuit: CircuitOut
     deliveries: Deliveries | None = None
-    """Missing until a request was sent."""
+    """Missing before the first request."""
     messages: CountsOut | None = None
     """The counts of its queue, in the answer about one subscription."""
     created: int
@@ -205,7 +205,7 @@ def shown(
     secret: str | None = None,
     deliveries: Deliveries | None = None,
 ) -> SubscriptionOut:
-    """Return a subscription as clients see it."""
+    """Convert a subscription for an answer."""
     circuit = circuit.at(subscription.receiver)
     own = {name: getattr(subscription, name) for name in _SAME}
     if not subscription.signed:
@@ -217,15 +217,15 @@ def shown(
         if one.until is None or now < one.until
     ]
     probe_at = None if circuit.since is None else circuit.until
-    fares = CircuitOut(circuit.state(now), circuit.failures, circuit.since, probe_at, circuit.error)
+    out = CircuitOut(circuit.state(now), circuit.failures, circuit.since, probe_at, circuit.error)
     state = state_of(subscription, circuit, now)
-    return SubscriptionOut(**own, state=state, circuit=fares, deliveries=deliveries, secret=secret)
+    return SubscriptionOut(**own, state=state, circuit=out, deliveries=deliveries, secret=secret)
 
 
 async def all_shown(
     records: Records, found: Iterable[Subscription], now: int
 ) -> list[tuple[Subscription, SubscriptionOut]]:
-    """Return subscriptions, each with what clients see of it."""
+    """Return subscriptions, each with its form in answers."""
     circuits, deliveries = await records.peers.circuits(), await records.peers.deliveries()
     return [
         (one, shown(one, circuits.get(one.key, Circuit()), now, None, deliveries.get(one.key)))
