@@ -148,7 +148,7 @@ def test_an_expiry_of_huey_that_is_none_is_refused(broker: Broker, orders: bide.
     huey.add_schedule(instance)
     done = bide.take_over(orders, "huey", broker.store_url, allow_pickle=True)
     assert (done.stored, list(done.reasons)) == (0, [instance.id])
-    assert "its `expires` is 'soon'" in done.reasons[instance.id]
+    assert "unsupported type for timedelta" in done.reasons[instance.id]
 
 
 @pytest.mark.parametrize("is_put", [False, True])

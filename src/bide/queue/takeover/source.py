@@ -118,6 +118,7 @@ class Source(ABC):
 
         Raises:
             Refused: it cannot be taken over.
+            *MALFORMED: it is not as the library writes it.
             Gone: the library has deleted it.
             Pickled: it is pickled.
             Elsewhere: it belongs to another queue.
