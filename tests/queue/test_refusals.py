@@ -70,7 +70,7 @@ PUTS: list[tuple[dict[str, Any], str]] = [
     ({"headers": {1: "a"}}, r"headers\[1\] must map a str to a str"),
     ({"headers": [("a", "b")]}, "headers must map str to str, not be a list"),
     ({"headers": {"a": "\ud800"}}, "is not valid Unicode"),
-    ({"on_conflict": "ignore"}, 'on_conflict=\'ignore\' must be "keep", "replace" or "raise"'),
+    ({"on_conflict": "ignore"}, "on_conflict='ignore' must be one of keep, replace, raise"),
 ]
 
 BODIES: list[tuple[Any, str]] = [
@@ -125,7 +125,10 @@ def test_a_body_of_exactly_the_limit_fits(orders: Any, make: Any) -> None:
         (lambda q: q.put_many({"a": 1}), "not a dict"),
         (lambda q: q.put_many(b"x"), "not a bytes"),
         (lambda q: q.put_many(5), "not a int"),
-        (lambda q: q.put_many([1], on_conflict="raise"), "put_many knows.*each outcome tells"),
+        (
+            lambda q: q.put_many([1], on_conflict="raise"),
+            "on_conflict='raise' must be one of keep, replace",
+        ),
         (lambda q: q.cancel(), "cancel needs to know what: an id, group=.*purge"),
         (lambda q: q.cancel("a", group="g"), "one message by its id, or several.*not both"),
         (lambda q: q.cancel("a", dry_run=True), "not both"),
@@ -194,7 +197,7 @@ def test_a_body_of_exactly_the_limit_fits(orders: Any, make: Any) -> None:
         (lambda q: q.load([5]), "line 1 is no message of an export: it is a int, not text"),
         (
             lambda q: q.load(['{"id": "a", "due": 1, "body": ' + "[" * 5_000 + "]" * 5_000 + "}"]),
-            "line 1 is no message of an export: (it|body) is nested too deeply",  # by Python
+            "line 1 is no message of an export: (maximum recursion|body is nested too deeply)",
         ),
         (lambda q: q.ack([], iter([])), "results must be a list, .* not a list_iterator"),
         (lambda q: q.ack([], "ab"), "results must be a list, .* not a str"),

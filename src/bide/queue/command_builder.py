@@ -68,11 +68,11 @@ class CommandBuilder:
         same = _behind_body(self.item(shared, ""))
         encoded, kinds = bodies.encode_all(listed, self.max_body)
         items = list(map(Item, ids, encoded, kinds, *map(repeat, same)))
-        return cmd.Put(self.queue, items, _policy_of(on_conflict, many=True))
+        return cmd.Put(self.queue, items, _policy_of(on_conflict))
 
     def put(self, messages: Iterable[NewMessage], on_conflict: str = "keep") -> cmd.Put:
         """Return the command that puts messages."""
-        policy = _policy_of(on_conflict, many=True)
+        policy = _policy_of(on_conflict)
         listed = list(messages)
         unnamed = sum([message.id is None for message in listed])
         fresh = iter(new_ids(unnamed) if unnamed else ())
@@ -103,7 +103,7 @@ class CommandBuilder:
                 )
             message = message.body
         item = self.item(message)
-        policy = _policy_of(on_conflict)
+        policy = _policy_of(on_conflict, ["raise"])
         if item.latest is not None:
             arguments.check_latest([item], policy, if_version)
         if if_version is None:
@@ -341,15 +341,10 @@ class CommandBuilder:
         return cmd.Revive(self.queue, arguments.ids_of(ids), when(delay, None)[1], actor=self.actor)
 
 
-def _policy_of(on_conflict: str, *, many: bool = False) -> cmd.OnConflict:
-    """Return what a put does if an id exists; for "raise", the caller raises."""
-    if on_conflict == "raise" and many:
-        raise InvalidArgument(
-            'put_many knows on_conflict="keep" and "replace"; each outcome tells whether its '
-            "message was stored, or what was there already"
-        )
-    if on_conflict not in ("keep", "replace", "raise"):
-        raise InvalidArgument(f'on_conflict={on_conflict!r} must be "keep", "replace" or "raise"')
+def _policy_of(on_conflict: str, others: Sequence[str] = ()) -> cmd.OnConflict:
+    """Return what a put does if an id exists; `others` are handled by the caller."""
+    if on_conflict not in (known := ("keep", "replace", *others)):
+        raise InvalidArgument(f"on_conflict={on_conflict!r} must be one of {', '.join(known)}")
     return "replace" if on_conflict == "replace" else "keep"
 
 
