@@ -1,6 +1,5 @@
 """Export and import: a queue as lines of JSON, one message per line."""
 
-import re
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
@@ -21,8 +20,6 @@ from bide.queue.command_builder import CommandBuilder
 
 REMEMBERED: tuple[State, ...] = ("acked", "expired")
 """The states of messages that have left the queue: these are not exported."""
-
-_PLACE = re.compile(r" - at `\$\.(\w+)`$")
 
 Time = Annotated[int, Meta(ge=0, le=LATEST)]
 """Unix milliseconds."""
@@ -164,20 +161,9 @@ def _item(text: str | bytes, number: int, max_body: int) -> Item:
         return _checked(line, max_body)
     except (msgspec.DecodeError, InvalidArgument, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(
-            f"line {number} is no message of an export: {_with_value(error, text)}; the lines of "
-            "earlier commits are in the queue, fix the line and import again"
+            f"line {number} is no message of an export: {error}; the lines of earlier "
+            "commits are in the queue, fix the line and import again"
         ) from error
-
-
-def _with_value(error: Exception, text: str | bytes) -> str:
-    """Return what is wrong with a line, with the value of the wrong field."""
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    place = _PLACE.search(str(error)) if isinstance(error, msgspec.ValidationError) else None
-    if place is None:
-        return str(error)
-    value = msgspec.json.decode(text).get(place[1])
-    return f"{place[1]} is {value!r}: {str(error)[: place.start()]}"
 
 
 def _checked(line: _Line, max_body: int) -> Item:
