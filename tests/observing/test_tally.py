@@ -1,5 +1,7 @@
 """Tallies: what they count, and that those of several processes add up."""
 
+import time
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -75,3 +77,10 @@ def test_what_is_under_way_ends_with_its_process() -> None:
 
 def test_bounds_rise() -> None:
     assert sorted(set(BOUNDS)) == list(BOUNDS)
+
+
+def test_the_figures_of_many_queues_add_up_in_little_time() -> None:
+    parts = [{str(number): Tally()} for number in range(20_000)]
+    before = time.process_time()
+    assert len(total(parts)) == 20_000
+    assert time.process_time() - before < 0.5  # 1.8 s where each sum is a copy of the last

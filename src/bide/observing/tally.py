@@ -2,7 +2,6 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import msgspec
@@ -167,4 +166,8 @@ class Tally(Stats, gc=False):
 
 def total(parts: Iterable[Mapping[str, S]]) -> dict[str, S]:
     """Return the sum of the figures of several processes, by name."""
-    return reduce(_sum, parts, {})
+    found: dict[str, S] = {}
+    for part in parts:
+        for name, one in part.items():
+            found[name] = _sum(found[name], one) if name in found else one
+    return found

@@ -7,7 +7,6 @@ import secrets
 import socket
 import ssl
 from collections.abc import Iterable, Mapping
-from functools import reduce
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -108,9 +107,13 @@ class Pusher:
     def sent(self) -> PushStats:
         """The figures so far."""
         workers = [*self.workers.values(), *self._leaving.values()]
+        parts = [self._past, *(worker.sent for worker in workers)]
         # Exchanges of two brokers may have one name.
-        taken = PushStats(taken=total({one.address.exchange: one.taken} for one in self.intakes))
-        return reduce(PushStats.plus, [worker.sent for worker in workers], self._past.plus(taken))
+        taken = [{one.address.exchange: one.taken} for one in self.intakes]
+        return PushStats(
+            total(one.tallies for one in parts), total(one.deliveries for one in parts),
+            total([self._past.taken, *taken]),
+        )  # fmt: skip
 
     def target(self, subscription: Subscription) -> Target:
         """Return what sends the messages of a subscription."""
