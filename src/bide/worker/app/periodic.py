@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from bide.consuming.handler import Handler, checked_retry, make_handler, name_of, seconds_of
 from bide.consuming.queue_handlers import QueueHandlers, lease_of
@@ -166,11 +166,12 @@ class Periodic:
             ...     print("report of", tick.due)
         """
         from bide.worker.periodic.recurrence import recurrence
-        from bide.worker.periodic.schedule import Schedule, ScheduleTicks, check_missed
+        from bide.worker.periodic.schedule import Schedule, ScheduleTicks
 
         rule = recurrence(cron, every, timezone)
         late = milliseconds(grace, "grace")
-        policy = check_missed(missed)
+        if missed not in get_args(Missed):
+            raise InvalidArgument(f'missed={missed!r} must be "once", "all" or "skip"')
 
         def register(function: F) -> F:
             handler = make_handler(
@@ -178,7 +179,7 @@ class Periodic:
                 decode=attrgetter("given"),
             )  # fmt: skip
             self._check_free(check_queue(queue), "a schedule needs its own queue")
-            schedule = Schedule(queue, handler.name, rule, policy, late, handler.retry.attempts)
+            schedule = Schedule(queue, handler.name, rule, missed, late, handler.retry.attempts)
             self._queue_handlers[queue] = QueueHandlers(
                 queue, lease_of(lease), 1, {None: handler}, partial(ScheduleTicks, schedule)
             )

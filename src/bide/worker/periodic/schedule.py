@@ -19,8 +19,6 @@ from bide.worker.periodic.chain import Links, exists, id_of, moment_of
 from bide.worker.periodic.recurrence import Recurrence, latest, parse
 from bide.worker.periodic.tick import Missed, Tick
 
-MISSED: tuple[Missed, ...] = ("once", "all", "skip")
-
 
 class TickBody(msgspec.Struct, frozen=True):
     """The body of a tick. Times are Unix milliseconds."""
@@ -87,17 +85,6 @@ def plan(
     if missed == "once" and (last := latest(recurrence, now, due)) > due:
         return Plan(True, last, tick.previous, "a later missed run replaces it")
     return Plan(True, recurrence.after(due), due)
-
-
-def check_missed(missed: str) -> Missed:
-    """Return the value of `missed=` after a check.
-
-    Raises:
-        InvalidArgument: it is not one of the three.
-    """
-    if missed not in MISSED:
-        raise InvalidArgument(f'missed={missed!r} must be "once", "all" or "skip"')
-    return missed
 
 
 _log = logging.getLogger("bide.worker")

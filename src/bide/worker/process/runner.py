@@ -5,7 +5,6 @@ import logging
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -64,15 +63,11 @@ class Watch:
     def _warn(self, seconds: float) -> None:
         task = asyncio.current_task(self._loop)
         name = "something" if task is None else task.get_name()
-        frame = sys._current_frames().get(self._loop_thread)
-        where = ""
-        if frame is not None:
-            innermost = traceback.extract_stack(frame)[-1]
-            where = f" at {innermost.filename}:{innermost.lineno} ({innermost.name})"
+        frame = sys._current_frames()[self._loop_thread]
         _log.warning(
-            "%s has held up the event loop for %.1f s%s; nothing else moves meanwhile. Make it a "
-            "plain function, which gets a thread, or await what takes long",
-            name, seconds, where,
+            "%s has held up the event loop for %.1f s at %s:%d (%s); nothing else moves meanwhile. "
+            "Make it a plain function, which gets a thread, or await what takes long",
+            name, seconds, frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name,
         )  # fmt: skip
 
 
