@@ -129,7 +129,7 @@ def make_handler(
     Raises:
         InvalidArgument: it takes anything but a body and a delivery, or a setting is not valid.
     """
-    name, order, kind = _taken(function, "a handler", signatures, body, optional)
+    name, order, kind = _inspect(function, "a handler", signatures, body, optional)
     is_async = _is_async(function)
     body_of = decode or (decoder(kind, name) if "b" in order else lambda _: None)
 
@@ -137,7 +137,7 @@ def make_handler(
         return function(*_arguments(order, body_of(one), one))
 
     if still_wanted is not None:
-        _, asked, _ = _taken(still_wanted, f"still_wanted of {name}", WANTED)
+        _, asked, _ = _inspect(still_wanted, f"still_wanted of {name}", WANTED)
         if _is_async(still_wanted) != is_async:
             raise InvalidArgument(
                 f"still_wanted of {name} must be {'async' if is_async else 'a plain function'}, as "
@@ -150,7 +150,8 @@ def make_handler(
 
         def call_if_wanted(one: Handling) -> Any:
             body = body_of(one)
-            if not done(still_wanted(*_arguments(asked, body, one)), "still_wanted of " + name):
+            wanted = still_wanted(*_arguments(asked, body, one))
+            if not checked_result(wanted, "still_wanted of " + name):
                 raise Unwanted
             return function(*_arguments(order, body, one))
 
@@ -178,7 +179,7 @@ def _arguments(order: str, body: Any, one: Handling) -> tuple[Any, ...]:
     return tuple([given[what] for what in order])
 
 
-def _taken(
+def _inspect(
     function: Any, what: str, signatures: str, kind: Any = Any, optional: bool = False
 ) -> tuple[str, str, Any]:
     """Return the name of a function, which arguments it takes, and the type of the body.
@@ -219,7 +220,7 @@ def _taken(
     return name, order, kind
 
 
-def done(result: Any, name: str) -> Any:
+def checked_result(result: Any, name: str) -> Any:
     """Return what a plain function returned, unless that is work that has not run.
 
     Raises:

@@ -12,7 +12,7 @@ from contextvars import Context, copy_context
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bide.consuming.handler import Middleware, Unwanted, done
+from bide.consuming.handler import Middleware, Unwanted, checked_result
 from bide.consuming.handling import Handling
 from bide.consuming.outcomes import Discard, Retry
 from bide.observing.spans import handling, tracer
@@ -124,7 +124,7 @@ class Threads:
 def _call(one: Handling) -> None:
     result = one.handler.call(one)
     if result is not None:
-        one.returned = done(result, one.handler.name)
+        one.returned = checked_result(result, one.handler.name)
 
 
 INTEGRATIONS: list[Middleware] = []

@@ -8,7 +8,7 @@ from typing import Any
 
 from asgiref.sync import async_to_sync, sync_to_async
 
-from bide.consuming.handler import Handler, done
+from bide.consuming.handler import Handler, checked_result
 from bide.consuming.handling import Handling
 from bide.consuming.queue_handlers import QueueHandlers
 from bide.contrib.django.queues import OfSettings
@@ -160,6 +160,6 @@ def _in_test_thread(handler: Handler) -> Handler:
 
     async def call(one: Handling) -> Any:
         result = await sync_to_async(handler.call, thread_sensitive=True)(one)
-        return done(result, handler.name)
+        return checked_result(result, handler.name)
 
     return replace(handler, call=call, is_async=True)

@@ -127,7 +127,7 @@ class Process:
         self.end_requests = 0
         """How many times it was asked to end."""
         self._on_report = on_report
-        self.known = asyncio.Event()
+        self.ready_or_over = asyncio.Event()
         """Set when it is ready, or has ended."""
         self._child: asyncio.subprocess.Process | None = None
         self.over = asyncio.create_task(self._live(command_of, pass_fds))
@@ -170,7 +170,7 @@ class Process:
         except OSError as error:  # no memory for another process, no descriptor left
             ours.close()
             _log.error("process %d cannot be started: %s", self.number, error)
-            self.known.set()
+            self.ready_or_over.set()
             return FAILED
         if self.end_requests:
             with suppress(ProcessLookupError):  # it has ended by itself
@@ -183,13 +183,13 @@ class Process:
         finally:
             receiving.cancel()
             self.report.ready = False
-            self.known.set()
+            self.ready_or_over.set()
 
     def _receive(self, report: Report) -> None:
         self.reported = time.monotonic()
         self.report = report
         if report.ready:
-            self.known.set()
+            self.ready_or_over.set()
         self._on_report(self, report)
 
     def _kill(self) -> None:
@@ -226,7 +226,7 @@ class Slot:
         """The process at work. One that was replaced may still finish its deliveries."""
         self.again = 0.0
         """When the next attempt to replace a stuck process may begin, by `time.monotonic`."""
-        self.asked = ""
+        self.asked_by = ""
         """Who asked to replace the process at work; empty: no request."""
         self._deaths = 0
         self._start = start
@@ -286,8 +286,8 @@ class Slot:
     async def until_ready(self, fresh: Process, given_up: asyncio.Event) -> bool:
         """Wait until a new process works; return whether it does."""
         for waited in itertools.count(SLOW, SLOW):
-            await first_of(fresh.known.wait(), given_up.wait(), asyncio.sleep(SLOW))
-            if fresh.known.is_set() or given_up.is_set():
+            await first_of(fresh.ready_or_over.wait(), given_up.wait(), asyncio.sleep(SLOW))
+            if fresh.ready_or_over.is_set() or given_up.is_set():
                 break
             _log.warning("the new process %d is not ready after %g s", self.number, waited)
         if fresh.ready:

@@ -109,8 +109,7 @@ class Supervisor:
         if metrics is not None:
             registry = registry_of(self.totals.counts, more=self.totals.metrics)
             self.metrics = MetricsServer(registry, metrics[1], metrics[0])
-        self._stopping = False
-        self._nudge = asyncio.Event()
+        self._stopping = asyncio.Event()
         self._reload = asyncio.Event()
         self._processes: list[Process] = []
         self._begun = asyncio.Event()  # set once any process was ready
@@ -156,18 +155,18 @@ class Supervisor:
 
     def stop(self) -> None:
         """Let the processes finish within the grace; a second call releases their messages."""
-        again, self._stopping = self._stopping, True
+        again = self._stopping.is_set()
+        self._stopping.set()
         if not again:
             notify("STOPPING=1")
             self._stopped()
-        self._nudge.set()
         for process in self._processes:
             if again or not process.end_requests:
                 self._end(process)
 
     def _hang_up(self) -> None:
         """Stop. When a terminal is closed, both the shell and the system send the signal."""
-        if not self._stopping:
+        if not self._stopping.is_set():
             _log.info("the terminal was closed (SIGHUP): stopping")
             self.stop()
 
@@ -177,7 +176,7 @@ class Supervisor:
 
     def trouble(self) -> str | None:
         """Return what is wrong; `None` if all is well."""
-        if self._stopping:
+        if self._stopping.is_set():
             return "stopping"
         now = time.monotonic()
         for slot in self.slots:
@@ -194,10 +193,10 @@ class Supervisor:
 
     async def _keep(self, slot: Slot) -> None:
         if slot.number > 1:
-            await first_of(self._begun.wait(), self._nudge.wait(), asyncio.sleep(FIRST))
-        while not self._stopping:
+            await first_of(self._begun.wait(), self._stopping.wait(), asyncio.sleep(FIRST))
+        while not self._stopping.is_set():
             process = await slot.fill()
-            if self._stopping:
+            if self._stopping.is_set():
                 return
             code = process.over.result()
             if code >= 0 and not self._begun.is_set() and self._folder is None:
@@ -213,15 +212,13 @@ class Supervisor:
                 "process %d has died (%s) after %.1f s; another takes its place in %g s",
                 slot.number, process.cause(), lived, pause,
             )  # fmt: skip
-            with suppress(TimeoutError):  # a stop ends the pause
-                async with asyncio.timeout(pause):
-                    await self._nudge.wait()
+            await first_of(self._stopping.wait(), asyncio.sleep(pause))
 
     def _start(self, number: int) -> Process:
         process = Process(number, self._command_of, self._pass_fds, self._on_report)
         self._processes.append(process)
         process.over.add_done_callback(lambda _: self._ended(process))
-        if self._stopping:
+        if self._stopping.is_set():
             self._end(process)
         return process
 
@@ -245,7 +242,7 @@ class Supervisor:
 
     async def _renew(self) -> None:
         """Replace processes on a reload, and those that are stuck."""
-        while not self._stopping:
+        while not self._stopping.is_set():
             await first_of(self._reload.wait(), asyncio.sleep(BEAT))
             if self._reload.is_set():
                 self._reload.clear()
@@ -259,14 +256,14 @@ class Supervisor:
     async def _roll(self) -> None:
         """Replace the processes one after the other, for as long as the new ones work."""
         for slot in self.slots:
-            if self._stopping or not await self._replace(slot):
+            if self._stopping.is_set() or not await self._replace(slot):
                 return
 
     async def _relieve(self, slot: Slot) -> None:
         """Replace a process whose handlers do not return."""
         process = slot.process
-        actor, slot.asked = slot.asked, ""
-        if process is None or self._stopping:
+        actor, slot.asked_by = slot.asked_by, ""
+        if process is None or self._stopping.is_set():
             return
         if actor:
             _log.warning("process %d is replaced: %s asked for it", slot.number, actor)
@@ -300,7 +297,7 @@ class Supervisor:
             for holder, actor in taken.items():
                 slots = [slot for slot in self.slots if slot.process is named[holder]]
                 if slots:
-                    slots[0].asked = actor
+                    slots[0].asked_by = actor
                 else:  # it is ending already: now it must end at once
                     self._end(named[holder])
 
