@@ -183,9 +183,10 @@ class Call:
             Problem: the request's body or query does not fit.
         """
         operation, given = self.operation, {}
-        if "asked" in operation.parameters:
+        parameters = operation.handle.__annotations__
+        if "asked" in parameters:
             given["asked"] = await self.read(operation.takes)
-        if "query" in operation.parameters:
+        if "query" in parameters:
             given["query"] = self.query(operation.query)
         elif operation.query is None and operation.method != "GET" and self.scope["query_string"]:
             self.query(wire.Empty)  # to ignore a dry_run=true would do harm

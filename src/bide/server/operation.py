@@ -42,8 +42,6 @@ class Operation(NamedTuple):
     first line is the summary."""
     answers: dict[int, Any]
     """The type of the content by status; `None`: no content."""
-    parameters: frozenset[str] = frozenset()
-    """The arguments of the handler besides the call: `asked`, `query`."""
     takes: Any = None
     """The type of the request's body."""
     takes_bytes: bool = False
@@ -87,7 +85,7 @@ class Routes:
             self.operations.append(
                 Operation(
                     name, method, path, right, handle, answers or {200: hints["return"]},
-                    frozenset(hints) & {"asked", "query"}, tag=self._tag, **types,
+                    tag=self._tag, **types,
                 )
             )  # fmt: skip
             return handle
