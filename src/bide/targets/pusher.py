@@ -5,7 +5,6 @@ import logging
 import os
 import secrets
 import socket
-import ssl
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -19,7 +18,7 @@ from bide.model.message import Message
 from bide.observing.heartbeat import Heartbeat
 from bide.observing.tally import Tally, total
 from bide.targets.amqp import NOT_INSTALLED, Address, is_amqp, is_installed
-from bide.targets.http.addresses import Gate, Lookup, lookup
+from bide.targets.http.addresses import Gate
 from bide.targets.http.client import Busy, HttpClient
 from bide.targets.http.encryption import KEY, KEY_FILE
 from bide.targets.http.peers import share
@@ -58,9 +57,7 @@ class Pusher:
         gate: decides which addresses are allowed; by default those that are public.
         lease: seconds. It is extended while a request runs.
         holder: the name of the holder in its claims; by default made of host and process.
-        lookup: finds the addresses of a host; by default the system's resolver.
-        tls: checks certificates; against the system's authorities by default.
-        connections: how many may be open; by default a quarter of the file descriptors.
+        client: sends requests; by default one with the defaults of `HttpClient`.
         intakes: exchanges of RabbitMQ whose delayed messages are stored, and published when they
             are due.
         queue_type: of the queues that intakes declare: "quorum" or "classic".
@@ -74,9 +71,7 @@ class Pusher:
         gate: Gate | None = None,
         lease: float = LEASE,
         holder: str | None = None,
-        lookup: Lookup = lookup,
-        tls: ssl.SSLContext | None = None,
-        connections: int | None = None,
+        client: HttpClient | None = None,
         intakes: Iterable[Address] = (),
         queue_type: str = "quorum",
     ) -> None:
@@ -87,8 +82,7 @@ class Pusher:
         self._gate = gate or Gate()
         self._lease = round(lease * 1000)
         self._hurrying = asyncio.Event()
-        client = HttpClient(clock, self._gate, lookup=lookup, tls=tls, limit=connections)
-        self._sender = Sender(clock, client)
+        self._sender = Sender(clock, client or HttpClient(clock, self._gate))
         self._rabbitmq: RabbitMQ | None = None
         self.intakes = [self._intake(address, queue_type) for address in intakes]
         self._taking: list[asyncio.Task[None]] = []

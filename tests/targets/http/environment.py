@@ -14,6 +14,7 @@ from bide.model.commands import Command, Count, Find, Put
 from bide.model.message import Item, Message
 from bide.model.replies import Counts, Found
 from bide.targets.http.addresses import Gate
+from bide.targets.http.client import HttpClient
 from bide.targets.http.records import Records
 from bide.targets.http.subscription import Subscription
 from bide.targets.http.subscription_worker import SubscriptionWorker
@@ -54,7 +55,10 @@ class Stage:
 
     @asynccontextmanager
     async def pushing(self, grace: float = 0.0, **options: Any) -> AsyncIterator[Pusher]:
-        pusher = Pusher(self.lane, self.clock, **{"gate": Gate(LOOPBACK), **options})
+        gate = options.pop("gate", Gate(LOOPBACK))
+        others = {name: options.pop(name) for name in ("lookup", "tls", "limit") if name in options}
+        client = HttpClient(self.clock, gate, **others)
+        pusher = Pusher(self.lane, self.clock, gate=gate, client=client, **options)
         task = asyncio.create_task(pusher.run(grace))
         try:
             await until(lambda: task.done() or pusher.looked)

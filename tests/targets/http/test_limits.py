@@ -73,7 +73,7 @@ def test_no_more_connections_are_open_than_the_process_may_have(stage: Stage) ->
 
         async with (
             receiver() as well,
-            stage.at_work(concurrency=500, options={"connections": 8}) as (it, _),
+            stage.at_work(concurrency=500, options={"limit": 8}) as (it, _),
         ):
             it.script = hang
             await stage.put(*range(100))
@@ -95,7 +95,7 @@ def test_a_namespace_leaves_connections_for_others(stage: Stage) -> None:
             await asyncio.Event().wait()
             return b""
 
-        async with receiver() as it, receiver() as well, stage.pushing(connections=8) as pusher:
+        async with receiver() as it, receiver() as well, stage.pushing(limit=8) as pusher:
             it.script = hang
             for name in "abcdef":
                 more = {"namespace": "evil", "name": name, "queue": name, "concurrency": 500}
@@ -164,7 +164,7 @@ def test_the_figures_of_ten_thousand_subscriptions_add_up_in_little_time(stage: 
 
 def test_connections_that_are_kept_make_room_for_others(stage: Stage) -> None:
     async def story() -> None:
-        async with stage.pushing(connections=3) as pusher:
+        async with stage.pushing(limit=3) as pusher:
             async with receiver() as one, receiver() as two:
                 for number, it in enumerate((one, two, one, two)):
                     await stage.subscribe(it.url, name=f"s{number}", queue=f"q{number}")
