@@ -45,8 +45,6 @@ def as_text(data: bytes) -> str:
 def repair(session: Session, name: str) -> None:
     """Make dead letters of the messages that a claim would take and cannot read."""
     queue = session.look(name)
-    if queue is None:
-        return
     most = -1 if queue.limited else PROMOTE  # the first message of any line may be taken
     for state, reach in ((READY, EVERYTHING), (DELAYED, delayed_reach(session.now))):
         pending = session.run(SQL.pick, (queue.id, state, reach, most))

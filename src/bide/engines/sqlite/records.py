@@ -22,7 +22,7 @@ from bide.model.command_parts import Lease, versions_of
 from bide.model.ended import ENDINGS, Ending, end_of
 from bide.model.message import STATES
 from bide.model.rank import PROMOTE, delayed_rank, delayed_reach, rank_when_ready, ready_rank
-from bide.model.replies import AHEAD, Outcome, Outcomes, Pause
+from bide.model.replies import AHEAD, Outcomes, Pause
 
 _CONTENT = (
     "data", "due", "priority", "attempt", "attempts", "expires", "group", "headers", "failures",
@@ -193,11 +193,8 @@ def change_each(
     session: Session, command: Any, names: Sequence[str | Lease], change: Change
 ) -> Outcomes:
     """Change the messages that a command names, by id or by lease."""
+    queue = Records(session, session.open(command.queue))
     ids = [name if isinstance(name, str) else name.id for name in names]
-    row = session.open(command.queue)
-    if row is None:
-        return Outcomes([Outcome(id, False) for id in ids])
-    queue = Records(session, row)
     queue.load(ids, whole=bool(versions_of(command)))
     return queue.change_each(command, names, change, session.now)
 

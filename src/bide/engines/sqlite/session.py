@@ -44,13 +44,13 @@ class Session:
 
     # Queues.
 
-    def look(self, name: str) -> QueueRow | None:
-        """Return the row of a queue as it is, `None` when there is no such queue."""
+    def look(self, name: str) -> QueueRow:
+        """Return the row of a queue as it is."""
         if name in self._queues:
             return self._queues[name][0]
         row = self.run(SQL.load_queue, (name,)).fetchone()
         if row is None:
-            return None
+            return QueueRow(name=name)
         queue = QueueRow(*row)
         self._queues[name] = queue, queue.values()
         count = self._single_puts()[queue.id].total()
@@ -58,12 +58,12 @@ class Session:
         queue.delayed += count
         return queue
 
-    def open(self, name: str) -> QueueRow | None:
+    def open(self, name: str) -> QueueRow:
         """Return a queue that is going to be changed; first forget what was kept long enough."""
         queue = self.look(name)
-        if queue is not None and queue.kept:
+        if queue.kept:
             self._forget(queue)
-        if queue is not None and queue.ended:
+        if queue.ended:
             bounds = queue.id, self.now - queue.remembers, FORGET
             queue.ended -= self.run(SQL.forget_ends, bounds).rowcount
         return queue
@@ -71,10 +71,9 @@ class Session:
     def make(self, name: str) -> QueueRow:
         """Return a queue that is going to be changed, made if it did not exist."""
         queue = self.open(name)
-        if queue is None:
+        if not queue.id:
             self.run(SQL.create_queue, (name, self.now))
             queue = self.look(name)
-            assert queue is not None
         return queue
 
     def lines(self, queue: QueueRow) -> Lines:

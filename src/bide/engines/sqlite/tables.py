@@ -21,33 +21,36 @@ as_item = msgspec.json.Decoder(Item).decode
 
 
 class QueueRow(msgspec.Struct, gc=False):
-    """A row of the table `queue`, changed here and written back at the end of the transaction."""
+    """A row of the table `queue`, changed here and written back at the end of the transaction.
 
-    id: int
-    name: str
-    paused: int
-    keep: int
-    history: int
-    result_ttl: int
-    limited: int
-    weighted: int
-    token: int
-    ended: int
-    successors: int
-    delayed: int
-    ready: int
-    leased: int
-    dead: int
-    kept: int
-    put: int
-    acked: int
-    cancelled: int
-    expired: int
-    purged: int
-    died: int
-    revived: int
-    retried: int
-    lapsed: int
+    A queue that does not exist has the id 0, and is empty.
+    """
+
+    id: int = 0
+    name: str = ""
+    paused: int = 0
+    keep: int = 0
+    history: int = 0
+    result_ttl: int = 0
+    limited: int = 0
+    weighted: int = 0
+    token: int = 0
+    ended: int = 0
+    successors: int = 0
+    delayed: int = 0
+    ready: int = 0
+    leased: int = 0
+    dead: int = 0
+    kept: int = 0
+    put: int = 0
+    acked: int = 0
+    cancelled: int = 0
+    expired: int = 0
+    purged: int = 0
+    died: int = 0
+    revived: int = 0
+    retried: int = 0
+    lapsed: int = 0
 
     @property
     def remembers(self) -> int:

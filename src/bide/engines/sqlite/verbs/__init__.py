@@ -62,18 +62,15 @@ def _carry_out_one(session: Session, command: Any) -> Reply:
         reply: Reply = _VERBS[type(command)](session, command)
         return reply
     queue = session.look(command.queue)
-    known: set[str] = set()
-    if queue is not None:
-        if origin.before:
-            session.run(SQL.forget_forwarded, (queue.id, origin.outbox, origin.before))
-        found = session.run(SQL.forwarded, (queue.id, origin.outbox, json_text(origin.rows)))
-        known = {row for (row,) in found}
+    if origin.before:
+        session.run(SQL.forget_forwarded, (queue.id, origin.outbox, origin.before))
+    found = session.run(SQL.forwarded, (queue.id, origin.outbox, json_text(origin.rows)))
+    known = {row for (row,) in found}
     outcomes, done = executed_once(
         command, origin, known, lambda left: carry_out(session, [left])[0]
     )
     if done:
         queue = session.look(command.queue)  # a put may have made it
-        assert queue is not None
         rows = [(queue.id, origin.outbox, row) for row in done]
         session.run_many(SQL.remember_forwarded, rows)
         session.run(SQL.drop_old_forwarded, {"queue": queue.id, "most": MAX_FORWARDED})

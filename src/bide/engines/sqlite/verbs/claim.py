@@ -23,7 +23,7 @@ def claim(session: Session, command: Claim) -> Claimed:
     """
     now, until = session.now, session.now + command.lease
     queue = session.open(command.queue)
-    if queue is None or queue.paused:
+    if queue.paused:
         return Claimed([], 0, now)
     lines = session.lines(queue) if queue.limited else None
     if lines is not None:

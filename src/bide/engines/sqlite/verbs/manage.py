@@ -21,8 +21,6 @@ def cancel(session: Session, command: cmd.Cancel) -> Outcomes | Affected:
     if command.where is None:
         return change_each(session, command, command.ids, message_verbs.cancel)
     queue = session.look(command.queue) if command.dry_run else session.open(command.queue)
-    if queue is None:
-        return Affected(0)
     if command.dry_run:
         return Affected(_count_unheld(session, queue, command.where))
     records = Records(session, queue)
@@ -57,8 +55,6 @@ def purge(session: Session, command: cmd.Purge) -> Outcomes | Affected:
     if command.ids is not None:
         return change_each(session, command, command.ids, message_verbs.purge)
     queue = session.open(command.queue)
-    if queue is None:
-        return Affected(0)
     before = EVERYTHING if command.before is None else command.before
     if command.state == "ready":
         seqs = _unheld(session, queue, Where(before=min(before, session.now + 1)))
@@ -94,7 +90,7 @@ def configure(session: Session, command: cmd.Configure) -> Settings:
 def delete(session: Session, command: cmd.Delete) -> Deleted:
     """Delete a queue if it is empty."""
     queue = session.open(command.queue)
-    if queue is None:
+    if not queue.id:
         return Deleted(False)
     due = session.count_due(queue)
     sizes = Sizes(queue.delayed - due, queue.ready + due, queue.leased, queue.dead)

@@ -36,7 +36,6 @@ from bide.model.replies import (
     Counts,
     Ends,
     Explained,
-    Flow,
     Forecasted,
     Found,
     Names,
@@ -55,8 +54,6 @@ _WEIGHT = 1 << 42  # what one step of priority adds to the rank of a ready messa
 def find(session: Session, command: Find) -> Found:
     """Return messages by id."""
     queue = session.look(command.queue)
-    if queue is None:
-        return Found([None] * len(command.ids))
     budget = Budget(command.max_bytes)
     found: list[Message | None] = []
     for id in command.ids:
@@ -89,9 +86,7 @@ def scan(session: Session, command: Scan) -> Page:
     return Page(found, more)
 
 
-def _walk(
-    session: Session, queue: QueueRow | None, command: Scan
-) -> Iterator[tuple[MessageRow, str]]:
+def _walk(session: Session, queue: QueueRow, command: Scan) -> Iterator[tuple[MessageRow, str]]:
     """Yield messages, each with the cursor of the page that begins behind it."""
     phases = phases_of(command)
     if phases[0].state is None and (command.where is None or command.where.group is None):
@@ -99,14 +94,12 @@ def _walk(
         if not begin.startswith(_BY_ID):
             raise InvalidArgument(f"cursor={begin!r} comes from no scan of all; begin without one")
         first, last = range_of_ids(command.prefix or "", begin.removeprefix(_BY_ID))
-        if queue is not None:
-            bounds = (queue.id, first, last or _BEHIND_IDS, command.limit)
-            for row in starmap(MessageRow, session.run(SQL.scan_all, bounds)):
-                yield row, _BY_ID + row.id
+        bounds = (queue.id, first, last or _BEHIND_IDS, command.limit)
+        for row in starmap(MessageRow, session.run(SQL.scan_all, bounds)):
+            yield row, _BY_ID + row.id
         return
     number, after = position(command.cursor)
-    for index in range(number, len(phases) if queue is not None else 0):
-        assert queue is not None
+    for index in range(number, len(phases)):
         start = after if index == number else (-1, -1)
         for row in starmap(MessageRow, _phase(session, queue, phases[index], start, command)):
             yield row, cursor_after(index, row.rank, row.seq)
@@ -147,10 +140,6 @@ def _reach(session: Session, bounds: dict[str, Any], phase: Phase) -> dict[str, 
 def count(session: Session, command: Count) -> Counts:
     """Count by the counters; what is due of the delayed ones by their ranks."""
     queue = session.look(command.queue)
-    if queue is None:
-        empty = Sizes() if command.recount else None
-        strays, stored = 0 if command.recount else None, 0 if command.stored else None
-        return Counts(Sizes(), Flow(), recount=empty, strays=strays, stored=stored)
     due = session.count_due(queue)
     sizes = Sizes(queue.delayed - due, queue.ready + due, queue.leased, queue.dead)
     recount, strays = _recount(session, queue, due) if command.recount else (None, None)
@@ -210,8 +199,6 @@ def forecast(session: Session, command: Forecast) -> Forecasted:
     """Count what falls due in each bucket."""
     now, bucket, buckets = session.now, command.bucket, command.buckets
     queue = session.look(command.queue)
-    if queue is None:
-        return Forecasted(forecast_start(now, bucket), 0, [0] * buckets, 0)
     start = forecast_start(now, bucket)
     if bucket % HOUR == 0:
         return _forecast_by_hours(session, queue, start, command)
@@ -263,8 +250,6 @@ def _stored(session: Session, queue: QueueRow) -> int:
 def history(session: Session, command: History) -> Ends:
     """Return how messages with an id have ended."""
     queue = session.look(command.queue)
-    if queue is None:
-        return Ends(None, [])
     found = Records(session, queue).load([command.id])
     state = found[0].seen(session.now) if found else None
     if not queue.ended:
@@ -287,8 +272,6 @@ def history(session: Session, command: History) -> Ends:
 def explain(session: Session, command: Explain) -> Explained:
     """Return the state of a message, its place among others, and the pauses of its queue."""
     queue = session.look(command.queue)
-    if queue is None:
-        return Explained(session.now)
     records = Records(session, queue)
     records.load([] if command.id is None else [command.id])
     return records.explain(command.id, session.now)

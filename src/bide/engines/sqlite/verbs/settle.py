@@ -18,8 +18,8 @@ __all__ = ["ack", "bury"]
 def ack(session: Session, command: Ack) -> Outcomes:
     """Delete messages, or keep them if the queue does."""
     queue = session.open(command.queue)
-    seqs = _all_held(session, queue, command.leases) if queue is not None else []
-    if queue is None or not seqs:
+    seqs = _all_held(session, queue, command.leases)
+    if not seqs:
         return change_each(session, command, command.leases, message_verbs.ack)
     if queue.remembers:
         _remember(session, queue, command, seqs)
