@@ -8,7 +8,7 @@ import msgspec
 from bide.cli import output
 from bide.cli.output import ID, STYLES, Cell, Column, Output, Part, escape, first_line
 from bide.cli.store import Store
-from bide.cli.times import iso, local, now_ms, relative, rounded, span, when
+from bide.cli.times import iso, local, relative, span, when
 from bide.model.message import ATTEMPTS, Message
 from bide.model.options import options_of
 from bide.model.replies import Outcome
@@ -192,25 +192,21 @@ def print_outcomes(
         elif not outcome.done:
             out.text(output.NOT_DONE, f"{outcome.id} not {verb}: {why}")
         else:
-            then: list[Part] = []
-            if outcome.state == "leased" and outcome.until is not None:
-                then = [": held until ", when(outcome.until)]
-            elif outcome.state in ("delayed", "ready") and outcome.due is not None:
-                then = [": ", *state_and_due(outcome.state, outcome.due)]
-            out.text(output.DONE, f"{outcome.id} {verb}", *then)
+            now = f": {sentence_of(out, outcome)}" if outcome.state else ""
+            out.text(output.DONE, f"{outcome.id} {verb}{now}")
     return all_done
 
 
 def moment_of(out: Output, ms: int) -> str:
-    """Return a time for a sentence: in the local zone on a terminal, else in UTC."""
-    return local(ms) if out.terminal else iso(ms)
+    """Return a time for a sentence: in the local zone and from now on a terminal, else in UTC."""
+    return when(ms) if out.terminal else iso(ms)
 
 
 def sentence_of(out: Output, outcome: Outcome, name: str = "it", *, as_seen: bool = False) -> str:
     """Return the state of a message as a sentence.
 
     Args:
-        out: times are in the local zone on a terminal, else in UTC.
+        out: says how to write times.
         outcome: what the store answered.
         name: how the sentence names the message.
         as_seen: whether the change depended on the message being as the user saw it.
@@ -218,8 +214,7 @@ def sentence_of(out: Output, outcome: Outcome, name: str = "it", *, as_seen: boo
     if outcome.state is None:
         return "there is no such message in the queue (it never was, or is gone)"
     if outcome.state == "leased" and outcome.until is not None:
-        left = rounded(max(0, outcome.until - now_ms()))
-        return f"{outcome.holder} holds {name} until {moment_of(out, outcome.until)} ({left} left)"
+        return f"{outcome.holder} holds {name} until {moment_of(out, outcome.until)}"
     if outcome.state in ("delayed", "ready") and outcome.due is not None:
         other = ", and no longer as you saw it" if as_seen else ""
         return f"{name} is {outcome.state}, due {moment_of(out, outcome.due)}{other}"

@@ -9,7 +9,7 @@ import msgspec
 from bide.cli import option
 from bide.cli.output import ID, STYLES, TEXT, Bar, Cell, Column, Output, counted, grid, plural
 from bide.cli.store import Store, on_store
-from bide.cli.times import local, now_ms, relative, rounded
+from bide.cli.times import now_ms, rounded, when
 from bide.model.commands import Count
 from bide.model.replies import FLOW, GONE, SIZES, Counts
 from bide.model.times import limits_of, limits_text
@@ -109,8 +109,7 @@ def counts(store: Store, out: Output, queue: str) -> None:
     if limits := limits_text(found):
         out.text(("limits: ", "dim"), limits)
     if found.oldest is not None:
-        when = f"{local(found.oldest)} ({relative(found.oldest)})"
-        out.text(("the oldest waiting message was due ", "dim"), when)
+        out.text(("the oldest waiting message was due ", "dim"), when(found.oldest))
 
 
 @on_store()

@@ -10,7 +10,7 @@ from bide.cli.action_log import logged
 from bide.cli.output import TEXT, Cell, Column, Output, warn
 from bide.cli.program import Group
 from bide.cli.store import Store, on_any_store, on_store
-from bide.cli.times import iso, local, now_ms, read_duration, relative
+from bide.cli.times import iso, local, now_ms, read_duration, relative, when
 from bide.model.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -133,9 +133,8 @@ def _print_token(out: Output, text: str, made: "Token") -> None:
     if made.expires is None:
         warn("it does not expire")
     else:
-        until = f"{local(made.expires)} ({relative(made.expires)})"
         again = f"bide token rotate {quote(made.name or made.id)}"
-        warn(f"it expires {until}; {again} makes the next one")
+        warn(f"it expires {when(made.expires)}; {again} makes the next one")
 
 
 @on_store(group=token, name="list")
