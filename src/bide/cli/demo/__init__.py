@@ -32,10 +32,7 @@ STEPS = (1, 2, 5, 10, 20, 50, 100)
 
 
 @click.command()
-@click.option(
-    "--orders", type=option.WholeNumber(50, 200_000), default=5_000, show_default=True, metavar="N",
-    help="The number of orders.",
-)  # fmt: skip
+@option.count("--orders", least=50, most=200_000, default=5_000, help="The number of orders.")
 @click.option(
     "--seconds", type=click.FloatRange(1, 600), default=8, show_default=True, metavar="S",
     help="How long orders arrive; the last ones time out 4 s later.",

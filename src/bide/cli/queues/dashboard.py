@@ -11,13 +11,10 @@ from bide.cli.store import Store, refuse_memory
 @click.command()
 @click.argument("store", metavar="[URL]", required=False)
 @option.url
-@click.option(
-    "--port", type=option.WholeNumber(0, 65_535), default=8643, show_default=True, metavar="PORT",
-    help="The port to listen on; 0 takes a free port.",
-)  # fmt: skip
+@option.count("--port", least=0, most=65_535, default=8643, help="The port; 0 takes a free one.")
 @option.flag("--read-only", help="Show everything, allow no actions.")
 @option.many("--hide", "hide", "NAME", "A part of bodies, or a header, that is not shown")
-@option.action_log("A file for a JSON line per action.")
+@option.action_log
 @option.output
 def dashboard(
     store: str | None, url: str | None, port: int, read_only: bool, hide: tuple[str, ...],
