@@ -131,11 +131,12 @@ def test_a_message_that_is_held_may_be_as_it_was_seen(run: Bide, orders: bide.Qu
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("cancel orders a --if-version 7", "'7' is not a version; 'bide get' shows the version"),
-        ("reschedule orders a --delay 1 --if-version x", "'x' is not a version; 'bide get'"),
+        ("cancel orders a --if-version 7", "--if-version '7' is no version; give the version"),
+        ("reschedule orders a --delay 1 --if-version x", "--if-version 'x' is no version"),
         ("cancel orders a b --if-version 0123456789abcdef", "--if-version is the version of one"),
     ],
 )
-def test_a_version_that_cannot_be(run: Bide, line: str, told: str) -> None:
+def test_a_version_that_cannot_be(run: Bide, orders: bide.Queue, line: str, told: str) -> None:
+    orders.put(1)
     refused = run(*line.split())
     assert (told in refused.stderr, refused.exit_code) == (True, 2), refused.stderr

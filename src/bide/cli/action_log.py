@@ -22,7 +22,7 @@ def logged(act: str) -> Callable[[Callable[..., Done]], Callable[..., bool | Non
     """
 
     def decorate(function: Callable[..., Done]) -> Callable[..., bool | None]:
-        @option.action_log("A file to which a JSON line about this is appended.")
+        @option.action_log
         @functools.wraps(function)
         def run(*given: Any, action_log: str | None, **options: Any) -> bool | None:
             from bide.server.logs import DONE, Act, ActionLog

@@ -60,6 +60,7 @@ def in_options(text: str) -> str:
     """Return an error text with arguments named as options; options in a URL stay."""
     text = text.replace("Queue(..., max_body=...)", "--max-body")
     text = re.sub(r"(?<![?&\w])url=(?=')", "", text)  # an option, a variable, or an argument
+    text = text.replace("queue.get(id).version", "'bide get' shows it")
     text = text.replace("metrics cannot be served at", "--metrics cannot be served at")
     text = text.replace("send the header 'Authorization: Bearer ...'", "set BIDE_TOKEN")
     context = click.get_current_context(silent=True)

@@ -4,16 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from bide.cli.errors import DEBUG
 from bide.cli.times import read_duration, read_moment
 from bide.engines.registry import mask
-from bide.model.errors import BideError, InvalidArgument
+from bide.model.errors import BideError
 from bide.model.limits import MAX_BODY
 from bide.model.options import OPTIONS, Option
 from bide.model.undoing import UNDO_FOR
-from bide.queue.arguments import checked_version
 
 F = Callable[..., Any]
 Decorator = Callable[[F], F]
@@ -126,9 +124,7 @@ def together(*options: Decorator) -> Decorator:
     return take
 
 
-def complete_queue(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
+def complete_queue(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Offer the names of the queues in the store, if there is one."""
     import logging
 
@@ -137,7 +133,7 @@ def complete_queue(
     logging.disable()  # a warning would be printed beside what the user types
     try:
         with Store(ctx.params.get("url")) as store:
-            return [CompletionItem(name) for name in store.names(incomplete)]
+            return store.names(incomplete)
     except (BideError, OSError):  # no store, or a broken one: there is nothing to offer
         return []
     finally:
@@ -204,16 +200,6 @@ def if_due(verb: str) -> Decorator:
     return moment("--if-due", f"{verb} the message only if it is still due then.")
 
 
-def _version(text: str) -> str:
-    try:
-        checked_version(text)
-    except InvalidArgument:
-        raise click.BadParameter(
-            f"{text!r} is not a version; 'bide get' shows the version of a message"
-        ) from None
-    return text
-
-
 def if_version(what: str) -> Decorator:
     """Take the version of the message that the user saw: `--if-version`.
 
@@ -221,7 +207,7 @@ def if_version(what: str) -> Decorator:
         what: what is done only if it is still the same.
     """
     help = f"{what} the message still has this version; 'bide get' shows it."
-    return text("--if-version", "VERSION", help, type=_version)
+    return text("--if-version", "VERSION", help)
 
 
 max_body = click.option(
@@ -313,9 +299,10 @@ def networks(dest: str = "networks", **more: Any) -> Decorator:
     )  # fmt: skip
 
 
-def action_log(help: str) -> Decorator:
-    """Take the file of the action log."""
-    return text("--action-log", "FILE", help, envvar="BIDE_ACTION_LOG", show_envvar=True)
+action_log = text(
+    "--action-log", "FILE", "A file for a JSON line per action.", envvar="BIDE_ACTION_LOG",
+    show_envvar=True,
+)  # fmt: skip
 
 
 outbox = text(

@@ -166,5 +166,5 @@ def release(store: Store, out: Output, queue: str, id: str, reason: str | None) 
       bide release orders order-42
       bide release orders order-42 --reason "worker 7 hangs"
     """
-    command = CommandBuilder(queue, actor=store.actor).end_lease(id, reason)
-    return print_outcomes(store, out, queue, store.ask(Outcomes, command).outcomes, "released")
+    outcome = store.queue(queue).release(id, reason=reason)
+    return print_outcomes(store, out, queue, [outcome], "released")
