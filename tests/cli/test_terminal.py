@@ -76,7 +76,7 @@ def test_a_search_by_error_shows_errors_on_a_usual_terminal(
 def test_a_sentence_for_what_was_put_and_found(terminal: Terminal, orders: bide.Queue) -> None:
     screen, code = terminal("put", "orders", "1", "--id", "a", "--delay", "1h")
     assert code == 0
-    assert re.fullmatch(r"✓ a delayed, due [-:0-9 ]+ \(in 1h\)\n", plain(screen))
+    assert re.fullmatch(r"✓ a is delayed, due [-:0-9 ]+ \(in 1h\)\n", plain(screen))
     screen, _ = terminal("put", "orders", "1", "--id", "a")
     assert plain(screen).startswith("= kept the existing message: a is delayed")
     here = terminal("put", "orders", "1", "--id", "a", TZ="Asia/Kolkata")[0]

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from bide.cli import output
-from bide.cli.output import ID, STYLES, Cell, Column, Output, Part, escape, first_line
+from bide.cli.output import ID, STYLES, Cell, Column, Output, escape, first_line
 from bide.cli.store import Store
 from bide.cli.times import iso, local, relative, span, when
 from bide.model.message import ATTEMPTS, Message
@@ -81,11 +81,6 @@ def body_bytes(message: Message) -> bytes:
     """Return a body for programs: bytes and strings unchanged, anything else as JSON."""
     body = message.body
     return body.encode() if isinstance(body, str) else message.data
-
-
-def state_and_due(state: str, due: int) -> list[Part]:
-    """Return a state and when the message is due, for people."""
-    return [(state, STYLES[state]), f", due {local(due)}", (f" ({relative(due)})", "dim")]
 
 
 def row(message: Message, names: str = ROW) -> list[object]:

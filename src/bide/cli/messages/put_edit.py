@@ -10,10 +10,11 @@ from msgspec import UNSET
 from bide.cli import option
 from bide.cli.errors import usage_error
 from bide.cli.input import CHUNK, Form, check_size, read_body
-from bide.cli.message_output import outcome_json, print_outcomes, sentence_of, state_and_due
+from bide.cli.message_output import outcome_json, print_outcomes, sentence_of
 from bide.cli.option import Decorator, together
 from bide.cli.output import DONE, NOT_DONE, Bar, Output, plural, warn
 from bide.cli.store import Store, on_any_store, on_store, refuse_own
+from bide.cli.times import when
 from bide.model.errors import StoreError
 from bide.model.replies import Outcome
 from bide.queue.sync import Queue
@@ -133,8 +134,8 @@ def put(
 
 def _print(out: Output, outcome: Outcome, on_conflict: str, *, as_seen: bool) -> None:
     kept = on_conflict == "keep"
-    verb = "kept the existing message" if kept else "not replaced"
-    why = f"{verb}: {sentence_of(out, outcome, outcome.id, as_seen=as_seen)}"
+    state = sentence_of(out, outcome, outcome.id, as_seen=as_seen and not outcome.done)
+    why = f"{'kept the existing message' if kept else 'not replaced'}: {state}"
     if out.as_json:
         out.json(outcome_json(outcome))
     elif not out.terminal:
@@ -142,12 +143,10 @@ def _print(out: Output, outcome: Outcome, on_conflict: str, *, as_seen: bool) ->
         if not outcome.done:
             warn(why)
     elif outcome.successor is not None:
-        state = state_and_due("delayed", outcome.successor)
-        holds = f"{outcome.holder} holds {outcome.id}; the new one follows it: "
-        out.text(DONE, holds, *state)
-    elif outcome.done and outcome.state is not None and outcome.due is not None:
-        state = state_and_due(outcome.state, outcome.due)
-        out.text(DONE, (outcome.id, "bold"), " ", *state)
+        follows = f"the new one follows it, due {when(outcome.successor)}"
+        out.text(DONE, f"{outcome.holder} holds {outcome.id}; {follows}")
+    elif outcome.done:
+        out.text(DONE, state)
     else:
         out.text(("= ", "yellow") if kept else NOT_DONE, why)
 
