@@ -6,7 +6,7 @@ from typing import Any
 import click
 import msgspec
 
-from bide.cli import option
+from bide.cli import option, output
 from bide.cli.output import ID, STYLES, TEXT, Bar, Cell, Column, Output, counted, grid, plural
 from bide.cli.store import Store, on_store
 from bide.cli.times import now_ms, rounded, when
@@ -135,50 +135,42 @@ def audit(store: Store, out: Output, queues: tuple[str, ...], own: bool) -> bool
     if not out.terminal:
         for one in found:
             _print_audit(out, one)
-        return all(found)
-    if found:
+    elif found:
         _print_audits(out, found)
-    _print_verdict(out, store, found)
+    else:
+        out.text((f"no queues in {store.shown}", "dim"))
     return all(found)
 
 
-def _parts_of(audited: Audit) -> dict[str, int]:
-    """Return how many messages are in each state, or gone, by name."""
-    counts = audited.counts
-    gone = {name: int(getattr(counts.flow, name)) for name in GONE}
-    return gone | {name: int(getattr(counts.sizes, name)) for name in SIZES}
+def _facts_of_audit(audited: Audit) -> dict[str, Any]:
+    """Return how many messages were put, are gone, and are in each state."""
+    flow, sizes = audited.counts.flow, audited.counts.sizes
+    gone = {name: getattr(flow, name) for name in GONE}
+    return {"put": flow.put, **gone, **{name: getattr(sizes, name) for name in SIZES}}
 
 
 def _print_audit(out: Output, audited: Audit) -> None:
-    facts: dict[str, object] = {"queue": audited.queue, "put": audited.counts.flow.put}
-    facts |= _parts_of(audited)
+    facts = {"queue": audited.queue, **_facts_of_audit(audited)}
     if out.as_json:
-        out.json({**facts, "balanced": bool(audited), "problems": audited.problems})
-        return
+        facts |= {"balanced": bool(audited), "problems": audited.problems}
+    else:
+        facts["balanced"] = "yes" if audited else "no: " + "; ".join(audited.problems)
     out.report(facts)
-    out.row("balanced", "yes" if audited else "no: " + "; ".join(audited.problems))
 
 
 def _print_audits(out: Output, found: list[Audit]) -> None:
     rows: list[list[Cell]] = []
     for audited in found:
-        cells = [counted(n, STYLES.get(name, "")) for name, n in _parts_of(audited).items()]
-        mark = ("✓", "green") if audited else ("✗", "bold red")
-        rows.append([(audited.queue, "bold"), counted(audited.counts.flow.put), *cells, mark])
+        facts = _facts_of_audit(audited)
+        cells = [counted(count, STYLES.get(name, "")) for name, count in facts.items()]
+        rows.append([(audited.queue, "bold"), *cells, output.DONE if audited else output.NOT_DONE])
     columns = [Column(name, falls=1, right=True) for name in (*GONE, *SIZES)]
     out.table([COLUMNS[0], Column("put", right=True), *columns, Column("")], rows)
-
-
-def _print_verdict(out: Output, store: Store, found: list[Audit]) -> None:
-    if not found:
-        out.text((f"no queues in {store.shown}", "dim"))
-        return
-    put = sum(audited.counts.flow.put for audited in found)
     problems = [f"{audited.queue}: {text}" for audited in found for text in audited.problems]
     for problem in problems:
-        out.text(("✗ ", "bold red"), problem)
+        out.text(output.NOT_DONE, problem)
     if problems:
-        out.text(("✗ it does not balance", "bold red"), ": please report it, with this output")
+        out.text(output.NOT_DONE, "it does not balance: please report it, with this output")
     else:
-        total = f"{plural(put, 'message')} put, all accounted for"
-        out.text(("✓ it balances: ", "bold green"), total)
+        put = sum(audited.counts.flow.put for audited in found)
+        out.text(output.DONE, f"it balances: {plural(put, 'message')} put, all accounted for")
