@@ -42,10 +42,6 @@ def decode_body(data: bytes, form: Form, where: str = "the body") -> Any:
     """
     if form == "bytes":
         return data
-    if form == "json" and not data.strip():
-        raise usage_error(
-            f"{where} is empty; JSON has at least a null, and --text takes it as an empty string"
-        )
     try:
         return data.decode() if form == "text" else msgspec.json.decode(data)
     except UnicodeDecodeError as error:
@@ -54,10 +50,8 @@ def decode_body(data: bytes, form: Form, where: str = "the body") -> Any:
         ) from error
     except msgspec.DecodeError as error:
         shown = data[:40].decode(errors="replace") + ("..." if len(data) > 40 else "")
-        # For a bare word the parser's text does not help.
-        why = f" ({error})" if data.lstrip().startswith((b"{", b"[", b'"')) else ""
         raise usage_error(
-            f"{where} is not JSON{why}: {shown!r}; put it as a string with --text"
+            f"{where} is not JSON ({error}): {shown!r}; put it as a string with --text"
         ) from error
 
 

@@ -193,7 +193,7 @@ async def execute(queue: str, lane: Lane, holder: str, lease: float, **options: 
     Takes the arguments of `CommandConsumer`.
 
     Raises:
-        KeyboardInterrupt, SystemExit: a signal stopped it; the message was released.
+        SystemExit: a signal stopped it; the message was released.
         OSError: a command could not be started; its message was released.
         StoreError: the store failed.
     """
@@ -214,7 +214,7 @@ async def execute(queue: str, lane: Lane, holder: str, lease: float, **options: 
     finally:
         await consumer.close()
     if signals:
-        raise KeyboardInterrupt if signals[0] == signal.SIGINT else SystemExit(128 + signals[0])
+        raise SystemExit(128 + signals[0])
     return consumer.results == {"acked"}
 
 
