@@ -195,20 +195,8 @@ changed = together(*(_message_option(option, default=False) for option in OPTION
 expires = time("--expires", "How long after its due time the message is still worth delivering.")
 
 
-def if_due(verb: str) -> Decorator:
-    """Take when the message was due when the user saw it: `--if-due`."""
-    return moment("--if-due", f"{verb} the message only if it is still due then.")
-
-
-def if_version(what: str) -> Decorator:
-    """Take the version of the message that the user saw: `--if-version`.
-
-    Args:
-        what: what is done only if it is still the same.
-    """
-    help = f"{what} the message still has this version; 'bide get' shows it."
-    return text("--if-version", "VERSION", help)
-
+if_due = moment("--if-due", "Only if it is still due then.")
+if_version = text("--if-version", "VERSION", "Only if it still has this version: see bide get.")
 
 max_body = click.option(
     "--max-body", type=WholeNumber(1), default=MAX_BODY, metavar="BYTES",

@@ -18,8 +18,8 @@ from bide.queue.sync import Queue
 
 
 @on_store(option.queue, click.argument("ids", nargs=-1, metavar="[ID]..."), option.rule)
-@option.if_due("Cancel")
-@option.if_version("One message only: only if")
+@option.if_due
+@option.if_version
 @option.flag("--dry-run", help="With a rule: only count, and show the first.")
 @option.undo
 def cancel(
@@ -64,8 +64,8 @@ def cancel(
     )  # fmt: skip
 
 
-@on_store(option.queue, click.argument("id", required=False), option.when, option.if_due("Move"))
-@option.if_version("Only if")
+@on_store(option.queue, click.argument("id", required=False), option.when, option.if_due)
+@option.if_version
 @option.rule
 @option.flag("--dry-run", help="With --group: only count, and show the first.")
 @option.undo

@@ -78,7 +78,7 @@ CLEARED = ("expires", "group", "headers")
 @option.message
 @option.headers("A header, stored with the message")
 @option.choice("--on-conflict", ["keep", "replace", "raise"], "If the id exists already.", "keep")
-@option.if_version("With --on-conflict replace: only if")
+@option.if_version
 @option_form
 @option_file("body (or, with --lines, the lines)")
 @option.flag("--lines", help="Each line of stdin (or of --file) is a message.")
@@ -210,7 +210,7 @@ def _batches(stream: IO[bytes], form: Form, max_body: int) -> Iterator[list[tupl
 @option.flag("--no-group", help="Of no group.")
 @option.flag("--no-headers", help="Without headers.")
 @option.when
-@option.if_version("Only if")
+@option.if_version
 @option.max_body
 def edit(
     store: Store, out: Output, queue: str, id: str, body: str | None, form: Form | None,
