@@ -47,23 +47,14 @@ class Store(ExitStack):
     def __init__(self, url: str | None, *, makes: bool = False) -> None:
         super().__init__()
         self.url = url or DEFAULT_URL
+        self.shown = mask(self.url)
+        """The URL without its password."""
+        self.remote = is_server(self.url)
+        """Whether the store is behind a server."""
+        self.actor = actor_of(f"{user_name()}@{socket.gethostname()}")
+        """The name of the user in changes."""
         self._makes = makes
         self._lane: Lane | None = None
-
-    @property
-    def shown(self) -> str:
-        """The URL without its password."""
-        return mask(self.url)
-
-    @property
-    def actor(self) -> str:
-        """Who changes something: the user of this machine."""
-        return actor_of(f"{user_name()}@{socket.gethostname()}")
-
-    @property
-    def remote(self) -> bool:
-        """Whether the store is behind a server."""
-        return is_server(self.url)
 
     def queue(self, name: str, max_body: int = MAX_BODY) -> Queue:
         """Open a queue, whether or not anything was ever put into it.
@@ -140,7 +131,7 @@ class Store(ExitStack):
 
     @property
     def lane(self) -> Lane:
-        """The lane to the store."""
+        """The lane to the store, which is checked each time: its file may be moved away."""
         self._may_open()
         if self._lane is None:
             self._lane = open_lane(self.url)

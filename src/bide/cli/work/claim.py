@@ -12,7 +12,7 @@ from bide.cli.errors import usage_error
 from bide.cli.message_output import as_json, body_bytes, body_line, sentence_of
 from bide.cli.output import ID, TEXT, Column, Output, warn
 from bide.cli.store import Store, on_any_store
-from bide.cli.times import local, relative, rounded
+from bide.cli.times import rounded, when
 from bide.model.errors import StoreError
 from bide.model.limits import MAX_COUNT
 from bide.queue.arguments import own_name
@@ -131,8 +131,7 @@ def _print(out: Output, deliveries: list[Delivery], ack: bool) -> None:
         empty="",
     )  # fmt: skip
     first = deliveries[0]
-    until, now = first.message.until, first.claimed
+    until = first.message.until
     if out.terminal and not ack and until is not None:
-        end = f"{local(until, now)} ({relative(until, now)})"
         then = f"bide ack {first.message.queue} {quote(first.id)} {first.lease.text}"
-        out.text(("yours until ", "dim"), end, ("; then ", "dim"), then)
+        out.text(("yours until ", "dim"), when(until), ("; then ", "dim"), then)
