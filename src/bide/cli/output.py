@@ -347,17 +347,16 @@ def table_of(
     return table, [columns[place].name for place in sorted(gone) if columns[place].name]
 
 
-def grid(rows: Iterable[Sequence[Cell]], align: str, gap: int = GAP) -> "Table":
+def grid(rows: Iterable[Sequence[Cell]], align: str) -> "Table":
     """Return a table without lines or headings.
 
     Args:
         rows: the cells of each line.
         align: a letter for each column: l, or r for the right.
-        gap: how many spaces are between columns.
     """
     from rich.table import Table
 
-    table = Table.grid(padding=(0, gap))
+    table = Table.grid(padding=(0, GAP))
     for letter in align:
         table.add_column(justify="right" if letter == "r" else "left", overflow="fold")
     for row in rows:

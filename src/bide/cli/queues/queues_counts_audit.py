@@ -105,7 +105,7 @@ def counts(store: Store, out: Output, queue: str) -> None:
     flow: list[list[Cell]] = [[(n, "dim"), counted(getattr(found.flow, n))] for n in FLOW]
     rows = [[*left, *right] for left, right in zip_longest(states, flow, fillvalue=["", ""])]
     out.text((queue, "bold"), ("  paused: claims get nothing", "yellow") if found.paused else "")
-    out.console.print(grid(rows, "lrlr", gap=3))
+    out.console.print(grid(rows, "lrlr"))
     if limits := limits_text(found):
         out.text(("limits: ", "dim"), limits)
     if found.oldest is not None:
