@@ -18,9 +18,9 @@ from bide.queue.move.mover import BATCH
 from bide.queue.move.steps import ledger_name
 from bide.targets.http.peers import PRESENCE
 
-SOON, LATER = 0.1, 1.0
-"""Seconds that `--follow` waits before it counts the source again: at first, and at most.
-What falls due meanwhile is still delivered by the source."""
+PAUSE = 0.5
+"""Seconds that `--follow` waits before it counts the source again. What falls due meanwhile is
+still delivered by the source."""
 
 SHOWN = 3
 """How many ids of messages that stay are printed for people; JSON has more."""
@@ -104,10 +104,9 @@ def _stays(name: str) -> bool:
 
 def _move(old: Store, new: Store, name: str, batch: int, *, dry_run: bool) -> Moved:
     orders = old.queue(name)
-    sizes = orders.counts().sizes
     target = new.trial(name, MAX_BODY, dry_run=dry_run)
     doing = "looking at" if dry_run else "moving"
-    with Bar(f"{doing} {name}", sizes.total) as bar, raise_on_termination():
+    with Bar(f"{doing} {name}", orders.counts().sizes.total) as bar, raise_on_termination():
         mover = Mover(orders, target, batch=batch, progress=bar.advance)
         return mover.plan() if dry_run else mover.run()
 
@@ -115,7 +114,6 @@ def _move(old: Store, new: Store, name: str, batch: int, *, dry_run: bool) -> Mo
 def _follow(old: Store, new: Store, queues: tuple[str, ...], batch: int) -> list[Moved]:
     """Move until Ctrl-C or SIGTERM: a normal end, after the batch that moves."""
     movers: dict[str, Mover] = {}
-    pause = SOON
     with Bar("moving new messages") as bar, suppress(KeyboardInterrupt), stop_requests() as stop:
 
         def progress(count: int) -> None:
@@ -124,18 +122,13 @@ def _follow(old: Store, new: Store, queues: tuple[str, ...], batch: int) -> list
                 raise KeyboardInterrupt
 
         while not stop:
-            worked = False
             for name in _names(old, queues):
                 if name not in movers:
                     orders, target = old.queue(name), new.queue(name)
                     movers[name] = Mover(orders, target, batch=batch, progress=progress)
                 if movers[name].has_work():
-                    moved = movers[name].moved
-                    before = moved.moved + moved.dead
                     movers[name].run()
-                    worked = worked or moved.moved + moved.dead > before
-            pause = SOON if worked else min(LATER, pause * 2)
-            time.sleep(pause)
+            time.sleep(PAUSE)
     return [mover.moved for mover in movers.values()]
 
 
