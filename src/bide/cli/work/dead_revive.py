@@ -77,9 +77,7 @@ class DeadFilter(NamedTuple):
 
 def _begins(error: str, wanted: str) -> bool:
     """Tell whether an error starts with a text, with or without (the first part of) its module."""
-    type_name = re.split(r"[\s:]", error, maxsplit=1)[0]
-    starts = [0, *(dot.end() for dot in re.finditer(r"\.", type_name))]
-    return any(error.startswith(wanted, start) for start in starts)
+    return re.match(rf"(?:[^\s:.]+\.)*{re.escape(wanted)}", error) is not None
 
 
 filter_options = option.together(
