@@ -11,7 +11,7 @@ from bide.cli import option
 from bide.cli.errors import usage_error
 from bide.cli.input import CHUNK, Form, check_size, read_body
 from bide.cli.message_output import outcome_json, print_outcomes, sentence_of
-from bide.cli.option import Decorator, together
+from bide.cli.option import together
 from bide.cli.output import DONE, NOT_DONE, Bar, Output, plural, warn
 from bide.cli.store import Store, on_any_store, on_store, refuse_own
 from bide.cli.times import when
@@ -26,12 +26,10 @@ option_form = together(
 """Take what a body is, if it is not JSON; of both options, the last one counts."""
 
 
-def option_file(what: str) -> Decorator:
-    """Take the file that something is read from: `--file`."""
-    return click.option(
-        "--file", type=click.Path(exists=True, dir_okay=False), metavar="PATH",
-        help=f"Read the {what} from a file.",
-    )  # fmt: skip
+option_file = click.option(
+    "--file", type=click.Path(exists=True, dir_okay=False), metavar="PATH",
+    help="Read the body from a file.",
+)  # fmt: skip
 
 
 def decode_body(data: bytes, form: Form, where: str = "the body") -> Any:
@@ -80,7 +78,7 @@ CLEARED = ("expires", "group", "headers")
 @option.choice("--on-conflict", ["keep", "replace", "raise"], "If the id exists already.", "keep")
 @option.if_version
 @option_form
-@option_file("body (or, with --lines, the lines)")
+@option_file
 @option.flag("--lines", help="Each line of stdin (or of --file) is a message.")
 @option.max_body
 def put(
@@ -202,7 +200,7 @@ def _batches(stream: IO[bytes], form: Form, max_body: int) -> Iterator[list[tupl
 
 
 @on_store(option.queue, option.id, click.argument("body", required=False), option_form)
-@option_file("new body")
+@option_file
 @option.changed
 @option.expires
 @option.headers("A header; all together replace those there are")
