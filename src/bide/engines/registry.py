@@ -26,34 +26,25 @@ ENTRY_POINTS = "bide.engines"
 """The group of entry points in which other packages offer engines: scheme = "module:function"."""
 
 _BUILT_IN = {
-    "http": "bide.engines.http:from_url",
-    "https": "bide.engines.http:from_url",
-    "memory": "bide.engines.memory:from_url",
-    "sqlite": "bide.engines.sqlite:from_url",
-    "postgres": "bide.engines.postgres:from_url",
-    "postgresql": "bide.engines.postgres:from_url",
-    "redis": "bide.engines.redis:from_url",
-    "rediss": "bide.engines.redis:from_url",
-    "unix": "bide.engines.redis:from_url",
-    "redis+unix": "bide.engines.redis:from_url",
-    "redis+sentinel": "bide.engines.redis:from_url",
-    "rediss+sentinel": "bide.engines.redis:from_url",
-    "redis+cluster": "bide.engines.redis:from_url",
-    "rediss+cluster": "bide.engines.redis:from_url",
-}
-
-_GUESTS = {
-    "postgres": "bide.engines.postgres.guest:from_url",
-    "postgresql": "bide.engines.postgres.guest:from_url",
-    "sqlite": "bide.engines.sqlite.guest:from_url",
-}
-"""What executes commands for these stores in the user's own transactions."""
-
-_EXTRAS = {
-    "rediss": "redis", "rediss+sentinel": "redis", "rediss+cluster": "redis", "unix": "redis",
+    "http": "http",
+    "https": "http",
+    "memory": "memory",
+    "sqlite": "sqlite",
+    "postgres": "postgres",
     "postgresql": "postgres",
-}  # fmt: skip
-"""The extra of pip that a scheme needs, where it has another name."""
+    "redis": "redis",
+    "rediss": "redis",
+    "unix": "redis",
+    "redis+unix": "redis",
+    "redis+sentinel": "redis",
+    "rediss+sentinel": "redis",
+    "redis+cluster": "redis",
+    "rediss+cluster": "redis",
+}
+"""The package of each scheme here, and the extra of pip that it needs, if any."""
+
+_GUESTS = ("postgres", "sqlite")
+"""The packages that execute commands in the user's own transactions."""
 
 # Up to the last @ of the URL, because a password may contain an unencoded / ? # or @. The user name
 # is shown, and the password is not. Without a colon it may be a token, as in http://token@host. A
@@ -104,10 +95,10 @@ def guest(url: str) -> Guest | None:
         url: an absolute one, see `absolute`.
     """
     parts = urlsplit(url)
-    target = _GUESTS.get(parts.scheme)
-    if target is None:
+    package = _BUILT_IN.get(parts.scheme)
+    if package not in _GUESTS:
         return None
-    made: Guest = _load(target, parts.scheme)(parts)
+    made: Guest = _load(f"bide.engines.{package}.guest:from_url", parts.scheme)(parts)
     return made
 
 
@@ -122,7 +113,9 @@ def module_of(scheme: str) -> str:
 
 
 def _target(scheme: str) -> str | None:
-    return _BUILT_IN.get(scheme) or _offered().get(scheme)
+    if package := _BUILT_IN.get(scheme):
+        return f"bide.engines.{package}:from_url"
+    return _offered().get(scheme)
 
 
 def _after_host(parts: SplitResult) -> list[str]:
@@ -169,7 +162,7 @@ def _load(target: str, scheme: str) -> FromUrl:
         package = module.partition(".")[0]
         raise InvalidArgument(
             f"{scheme}:// needs the package {error.name!r}, which is not installed: "
-            f"pip install '{package}[{_EXTRAS.get(scheme, scheme.partition('+')[0])}]'"
+            f"pip install '{package}[{_BUILT_IN.get(scheme, scheme.partition('+')[0])}]'"
         ) from error
     return function
 
