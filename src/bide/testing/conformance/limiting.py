@@ -128,6 +128,15 @@ class LimitCases:
         assert driver.claim().next == 990
         assert driver.wait(990).take() == ["a2"]
 
+    def test_a_group_without_a_line_counts_its_leases(self, driver: Driver) -> None:
+        limited(driver, "a1 a2", group_limit=2, group_rate=interval(50))
+        assert driver.take(lease=HOUR) == ["a1"]
+        driver.cancel("a2")
+        driver.wait(1_000).claim(0)  # the rate allows another
+        put(driver, "a3 a4")
+        assert driver.take(lease=HOUR) == ["a3"]
+        assert driver.wait(1_000).take() == []
+
     def test_the_end_of_a_lease_says_when_the_rate_allows_the_next(self, driver: Driver) -> None:
         limited(driver, "a1 a2", group_limit=1, group_rate=interval(2))
         (lease,) = driver.hold(lease=HOUR)

@@ -59,8 +59,8 @@ DECLARE
     ORDER BY last, name LIMIT 1024);
 BEGIN
   IF cardinality(names) > 0 THEN
-    DELETE FROM turn WHERE limited = l.id AND name = ANY (names) AND NOT _has_line(l.id, name)
-      AND _opens_for(l, name, last) + 10000 <= p_us;
+    DELETE FROM turn WHERE limited = l.id AND name = ANY (names) AND running = 0
+      AND NOT _has_line(l.id, name) AND _opens_for(l, name, last) + 10000 <= p_us;
     PERFORM _stand(l, names, p_us);
   END IF;
 END $$;
