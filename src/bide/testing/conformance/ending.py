@@ -187,9 +187,9 @@ class EndCases:
 
     def test_acks_of_many_callers_keep_their_results(self, driver: Driver) -> None:
         driver.configure(result_ttl=HOUR)
-        a, b, c = (driver.lease(id) for id in "abc")
-        driver.batch(cmd.Ack("q", [a], [b"1"]), cmd.Ack("q", [b]), cmd.Ack("q", [c], [b"3"]))
-        assert [driver.ends(id)[0].result for id in "abc"] == [b"1", None, b"3"]
+        a, b, c, d = (driver.lease(id) for id in "abcd")
+        driver.batch(cmd.Ack("q", [a], [b"1"]), cmd.Ack("q", [b, d]), cmd.Ack("q", [c], [b"3"]))
+        assert [driver.ends(id)[0].result for id in "abcd"] == [b"1", None, b"3", None]
 
     def test_ends_keep_to_a_budget(self, driver: Driver) -> None:
         driver.configure(result_ttl=HOUR)

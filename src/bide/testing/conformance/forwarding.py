@@ -119,6 +119,7 @@ class ForwardCases:
         put(driver, "a", "08", "replace", outbox="mail", delay=HOUR)
         put(other, "a", "08", delay=HOUR)
         assert put(driver, "a", "11", "replace", before="10")[0].done
+        assert driver.cancel(origin=origin("", before="10")) == []
         assert put(driver, "a", "10") == again("a")
         assert put(driver, "a", "08", "replace", outbox="mail") == again("a")
         assert put(other, "a", "08") == again("a")

@@ -89,7 +89,7 @@ local function change_each(when, first, width, act, origin)
     else
       local r, unreadable = locate(ARGV[i])
       local held = r and r.token
-      local done = r ~= nil and act(r, ARGV[i + 1], ARGV[i + 2])
+      local done = r ~= nil and act(r, ARGV[i + 1], width > 2 and ARGV[i + 2] or '')
       if done and not (r.gone or r.state or r.token) then earliest = min(earliest or r.due, r.due) end
       if done and rows then changed[number] = true end
       outcomes[number] = unreadable and {false, 'unreadable'} or outcome(r, done)
