@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import given, settings
 from msgspec.structs import replace
 
 from bide.engines.port import Capabilities, Engine, Notifier
@@ -17,13 +16,7 @@ from bide.testing.conformance import EngineConformance
 from bide.testing.conformance.driver import START, Driver, leases
 from bide.testing.conformance.explaining import LimitReportCases
 from bide.testing.conformance.limiting import LimitCases
-from bide.testing.conformance.scripts import (
-    EXAMPLES,
-    ScriptCases,
-    limited_scripts,
-    scripts,
-    searching,
-)
+from bide.testing.conformance.scripts import EXAMPLES, scripts, search
 from bide.testing.conformance.turns import BurstCases, TurnCases
 from tests.effort import effort
 
@@ -93,15 +86,7 @@ def conforms(url: str) -> None:
     def make() -> Engine:
         return Apart(opener(url)(), f"conforms{next(numbers)}/")
 
-    test = ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers
-    fewer(test, 20)(ScriptCases(), make_engine=make)
-
-
-def fewer(test: Any, part: int) -> Any:
-    """Return a test of random scripts with fewer of them: there are several times as many calls."""
-    script = limited_scripts() if "limited_queues" in test.__name__ else scripts()
-    again = given(script=script)(test.hypothesis.inner_test)
-    return settings(searching, max_examples=max(1, EXAMPLES // part))(again)
+    search(make, scripts, EXAMPLES // 20)
 
 
 class ShardedConformance(EngineConformance):
@@ -109,9 +94,7 @@ class ShardedConformance(EngineConformance):
 
     SHARDS = 4
 
-    test_any_script_is_answered_as_the_memory_engine_answers = fewer(
-        ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers, effort(10, 5)
-    )
+    examples = EXAMPLES // effort(10, 5)
 
     test_any_script_of_limited_queues_is_answered_as_the_memory_engine_answers = None  # type: ignore[assignment]
 

@@ -21,8 +21,7 @@ from bide.server.app import App
 from bide.server.settings import Settings
 from bide.testing import FakeClock
 from bide.testing.conformance import EngineConformance
-from bide.testing.conformance.scripts import ScriptCases
-from tests.conformance.shards import fewer
+from bide.testing.conformance.scripts import EXAMPLES
 from tests.effort import effort
 from tests.server.conftest import running
 
@@ -100,13 +99,7 @@ numbers = itertools.count()
 
 class TestHttp(EngineConformance):
     # The store is proven by itself: these go over what the protocol carries.
-    test_any_script_is_answered_as_the_memory_engine_answers = fewer(
-        ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers, effort(10, 1)
-    )
-    test_any_script_of_limited_queues_is_answered_as_the_memory_engine_answers = fewer(
-        ScriptCases.test_any_script_of_limited_queues_is_answered_as_the_memory_engine_answers,
-        effort(10, 1),
-    )
+    examples = EXAMPLES // effort(10, 1)
 
     @pytest.fixture
     def names(self) -> dict[Engine, str]:

@@ -6,19 +6,12 @@ import pytest
 from bide.engines.port import Engine
 from bide.engines.postgres import from_url
 from bide.testing.conformance import EngineConformance
-from bide.testing.conformance.scripts import ScriptCases
-from tests.conformance.shards import fewer
+from bide.testing.conformance.scripts import EXAMPLES
 from tests.effort import effort
 
 
 class TestPostgres(EngineConformance):
-    test_any_script_is_answered_as_the_memory_engine_answers = fewer(
-        ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers, effort(8, 1)
-    )
-    test_any_script_of_limited_queues_is_answered_as_the_memory_engine_answers = fewer(
-        ScriptCases.test_any_script_of_limited_queues_is_answered_as_the_memory_engine_answers,
-        effort(8, 1),
-    )
+    examples = EXAMPLES // effort(8, 1)
 
     @pytest.fixture
     def urls(self) -> dict[Engine, str]:
@@ -45,8 +38,7 @@ class TestPostgres(EngineConformance):
 class TestPostgres15(TestPostgres):
     """Debian's server, without the long random scripts."""
 
-    test_any_script_is_answered_as_the_memory_engine_answers = None
-    test_any_script_of_limited_queues_is_answered_as_the_memory_engine_answers = None
+    examples = 0
 
     @pytest.fixture
     def postgres_url(self, postgres_15_url: Callable[[], str]) -> Callable[[], str]:

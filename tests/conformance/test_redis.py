@@ -9,16 +9,14 @@ from bide.engines.redis import from_url
 from bide.testing.conformance import EngineConformance
 from bide.testing.conformance.batches import BatchCases
 from bide.testing.conformance.claiming import ClaimCases
-from bide.testing.conformance.scripts import ScriptCases
+from bide.testing.conformance.scripts import EXAMPLES, ScriptCases
 from tests.cluster import RedisCluster, eventually
-from tests.conformance.shards import Apart, Forgetting, ShardedConformance, fewer
+from tests.conformance.shards import Apart, Forgetting, ShardedConformance
 from tests.effort import effort
 
 
 class TestRedis(EngineConformance):
-    test_any_script_is_answered_as_the_memory_engine_answers = fewer(
-        ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers, effort(2, 1)
-    )
+    examples = EXAMPLES // effort(2, 1)
 
     @pytest.fixture
     def urls(self) -> dict[Engine, str]:
@@ -101,9 +99,7 @@ _numbers = itertools.count()
 class TestRedisCluster(OnCluster, ShardedConformance):
     """The whole suite again; of the random scripts, which meet nothing new here, a few."""
 
-    test_any_script_is_answered_as_the_memory_engine_answers = fewer(
-        ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers, 20
-    )
+    examples = EXAMPLES // 20
 
 
 @pytest.fixture(scope="module")
@@ -123,9 +119,7 @@ class TestWhatIsLeftOfACluster(OnCluster, ScriptCases, BatchCases, ClaimCases):
 
     driver, bare = EngineConformance.driver, EngineConformance.bare
 
-    test_any_script_is_answered_as_the_memory_engine_answers = fewer(
-        ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers, 20
-    )
+    examples = EXAMPLES // 20
     # A queue of several shards refuses limits.
     test_any_script_of_limited_queues_is_answered_as_the_memory_engine_answers = None  # type: ignore[assignment]
 

@@ -7,15 +7,12 @@ import pytest
 from bide.engines.port import Engine
 from bide.engines.sqlite import SqliteEngine
 from bide.testing.conformance import EngineConformance
-from bide.testing.conformance.scripts import ScriptCases
-from tests.conformance.shards import fewer
+from bide.testing.conformance.scripts import EXAMPLES
 from tests.effort import effort
 
 
 class TestSqlite(EngineConformance):
-    test_any_script_is_answered_as_the_memory_engine_answers = fewer(
-        ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers, effort(2, 1)
-    )
+    examples = EXAMPLES // effort(2, 1)
 
     @pytest.fixture
     def paths(self) -> dict[Engine, Path]:

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 from pkgutil import iter_modules
 
 try:
-    import hypothesis  # noqa: F401
     import pytest
 except ImportError as error:
     raise ImportError(
-        f"the conformance suite needs {error.name}; install it with: pip install 'bide[testing]'"
+        "the conformance suite needs pytest; install it with: pip install 'bide[testing]'"
     ) from error
 
 # So that a failing assertion shows what it compared, as in the tests of a project.
@@ -60,9 +59,8 @@ class EngineConformance(
 ):
     """Everything that an engine promises.
 
-    Subclass it, provide `make_engine` (and `reopen`), and run pytest. The random scripts run 200
-    examples each, the same ones every time; `BIDE_EXAMPLES=5000` in the environment makes them
-    search that many new ones.
+    Subclass it, provide `make_engine` (and `reopen`), and run pytest. There are 100 random scripts,
+    the same ones every time; with `BIDE_EXAMPLES=5000` in the environment 5,000 new ones.
 
     Example:
         >>> class TestMyEngine(EngineConformance):
