@@ -1,7 +1,6 @@
 # ruff: noqa: D102  (the name of each case says what it checks)
-"""Batches, residue, closing and opening again, and every transition of the lifecycle."""
+"""Batches, closing and opening again, and the clock."""
 
-import itertools
 from collections.abc import Callable
 
 import pytest
@@ -9,44 +8,16 @@ import pytest
 from bide.engines.port import Engine
 from bide.model import commands as cmd
 from bide.model.errors import InvalidArgument
-from bide.model.lifecycle import TRANSITIONS
-from bide.model.message import EXPIRED_KEEP, FORGET, Item, State
-from bide.model.replies import Claimed, Outcomes, Sizes, expect
+from bide.model.message import FORGET, Item
+from bide.model.replies import Claimed, Outcomes, expect
 from bide.testing.conformance.driver import (
     HOUR,
-    LEASE_ENDS,
     START,
     Driver,
     done,
     ids_of,
     numbered,
 )  # fmt: skip
-
-LEASED: list[tuple[int, int | None]] = [(10, None), (1, None), (10, HOUR), (10, 0)]
-"""The attempts of leased messages, and when their successors are due, if they have one."""
-
-UNHELD: list[State | None] = ["delayed", "ready", "dead"]
-ACTS: list[tuple[list[State | None], Callable[[Driver, cmd.Lease], object]]] = [
-    ([None, *UNHELD], lambda one, _: one.replace("a", died=START + 1)),
-    (UNHELD, lambda one, _: one.replace("a", delay=HOUR + 1)),
-    (UNHELD, lambda one, _: one.replace("a", data=b"2")),
-    (UNHELD[:2], lambda one, _: one.reschedule("a", delay=HOUR + 1)),
-    (UNHELD[:2], lambda one, _: one.reschedule("a", delay=0)),
-    (UNHELD[:2], lambda one, _: one.edit("a", delay=HOUR + 1)),
-    (UNHELD[:2], lambda one, _: one.edit("a", delay=0)),
-    (UNHELD[:2], lambda one, _: one.set_aside("a")),
-    ([*UNHELD[:2], "leased"], lambda one, _: one.cancel("a")),
-    (["dead"], lambda one, _: one.edit("a", data=b"2")),
-    (["dead"], lambda one, _: one.revive("a")),
-    (["dead"], lambda one, _: one.revive("a", delay=HOUR)),
-    (["delayed"], lambda one, _: one.wait(HOUR).claim()),
-    (["leased"], lambda one, lease: one.extend(lease)),
-    (["leased"], lambda one, _: one.wait(1_000).claim(0)),
-    (["acked", "expired"], lambda one, _: one.wait(EXPIRED_KEEP).claim()),
-    ([*UNHELD, "acked", "expired"], lambda one, _: one.purge(one.get("a").state)),
-]
-ACTS += [(["leased"], end) for end in LEASE_ENDS.values()]
-"""Messages in these states, and what becomes of them."""
 
 
 class BatchCases:
@@ -95,20 +66,6 @@ class BatchCases:
 
     # A store as a whole.
 
-    def test_nothing_is_left_of_messages_that_are_gone(self, driver: Driver) -> None:
-        for verb in ("ack", "bury", "retry"):
-            getattr(driver, verb)(driver.lease(verb, group="g", headers={"a": "b"}))
-        driver.put("late", expires=0, at=START - 1)
-        driver.put("far", delay=HOUR, group="g")
-        driver.cancel("far", "retry")
-        driver.purge("dead")
-        driver.claim()
-        driver.wait(EXPIRED_KEEP).claim()
-        counts = driver.counts()
-        assert (counts.sizes, counts.kept, counts.oldest) == (Sizes(), 0, None)
-        assert driver.scan() == driver.scan(group="g") == []
-        assert driver.forecast(HOUR, 3).later == 0
-
     def test_a_store_is_as_durable_as_its_capabilities_say(
         self, driver: Driver, reopen: Callable[[Engine], Engine]
     ) -> None:
@@ -150,15 +107,3 @@ class BatchCases:
         assert bare.ack(lease)[0]
         assert sorted(taken + bare.wait(HOUR).take(9)) == ["a", "b", "d"]
         assert bare.counts().strays == 0
-
-    def test_every_transition_of_the_lifecycle_happens(self, driver: Driver) -> None:
-        numbers = itertools.count()
-        for states, act in ACTS:
-            for state in states:
-                for attempts, successor in LEASED if state == "leased" else LEASED[:1]:
-                    one = driver.apart(f"q{next(numbers)}")
-                    lease = one.bring("a", state, attempts=attempts)
-                    if successor is not None:
-                        one.replace("a", delay=successor, latest=successor)
-                    act(one.wait(1), lease)
-        assert set(TRANSITIONS) - driver.seen() == set()

@@ -48,26 +48,6 @@ class ChangeCases:
 
     # Versions.
 
-    def test_cancel_only_if_the_version_and_due_time_are_the_same(self, driver: Driver) -> None:
-        driver.put("a", at=START + 50)
-        seen = driver.get("a").version
-        driver.replace("a", at=START + 50, data=b"2")
-        mine = driver.get("a").version
-        for condition in ({"if_version": seen}, {"if_due": START},
-                          {"if_version": mine, "if_due": START}):  # fmt: skip
-            assert driver.cancel("a", **condition) == [driver.refusal("a")]
-        assert driver.cancel("a", if_version=mine, if_due=START + 50)[0]
-
-    def test_a_change_that_is_undone_brings_the_version_back(self, driver: Driver) -> None:
-        driver.put("a", at=START + 50, headers={"a": "ü", "b": "2"}, group="gé", expires=9)
-        seen = driver.get("a").version
-        assert driver.reschedule("a", at=START + 60, if_version=seen)[0]
-        assert not driver.reschedule("a", at=START + 70, if_version=seen)[0]
-        again = driver.get("a").version
-        driver.reschedule("a", at=START + 50)
-        assert not driver.cancel("a", if_version=again)[0]
-        assert driver.cancel("a", if_version=seen)[0]
-
     def test_the_first_of_two_changes_ends_the_version(self, driver: Driver) -> None:
         driver.put("a", delay=9)
         both = driver.reschedule("a", "a", delay=50, if_version=driver.get("a").version)
@@ -126,29 +106,6 @@ class ChangeCases:
         assert driver.reschedule("a", delay=0, if_version=seen)[0]
         assert driver.shows("a", asked=None, planned=None, expires=expires).version != seen
 
-    def test_an_edit_or_a_put_of_a_revived_message_asks_anew(self, driver: Driver) -> None:
-        for id in "abc":
-            driver.bring(id, "dead")
-        driver.wait(5).revive(*"abc", delay=40)
-        seen = driver.get("a")
-        assert driver.edit("a", priority=3, expires=7)[0]
-        assert driver.edit("b", delay=9)[0]
-        assert driver.replace("c", if_version=seen.version)[0]
-        edited = driver.shows("a", asked=START, due=seen.due, expires=7)
-        moved = driver.shows("b", asked=None, due=driver.now + 9)
-        replaced = driver.shows("c", asked=None, due=driver.now)
-        assert len({one.version for one in (seen, edited, moved, replaced)}) == 4
-
-    @pytest.mark.parametrize("change", ["edit", "reschedule", "revive"])
-    def test_a_new_due_time_ends_what_a_retry_changed(self, driver: Driver, change: str) -> None:
-        driver.retry(driver.lease("a", attempts=2, expires=100), delay=40)
-        before = driver.shows("a", planned=START, expires=60)
-        if change == "revive":
-            driver.set_aside("a")
-        getattr(driver, change)("a", delay=90)
-        after = driver.shows("a", planned=None, expires=100, due=START + 90)
-        assert (after.version == before.version) == (change == "revive")
-
     # Edit.
 
     def test_an_edit_changes_what_is_named_and_nothing_else(self, driver: Driver) -> None:
@@ -193,16 +150,6 @@ class ChangeCases:
         driver.set_aside("a", reason="no")
         assert driver.edit("a", data=b"5")[0]
 
-    def test_an_edit_of_the_priority_changes_the_order_of_delivery(self, driver: Driver) -> None:
-        driver.put("a", "b", "c", at=START - 9)
-        driver.edit("c", priority=9)
-        driver.edit("b", priority=1)
-        assert driver.take(1) == ["c"]
-        driver.edit("a", priority=200)  # a claim has ranked those that are left
-        driver.edit("b", priority=0)
-        driver.put("d", priority=1)
-        assert driver.take() == ["a", "d", "b"]
-
     @pytest.mark.parametrize("by", ["edit", "replace"])
     def test_the_first_priority_of_a_queue_goes_before_an_earlier_due_time(
         self, driver: Driver, by: str
@@ -215,15 +162,6 @@ class ChangeCases:
             driver.put("b", at=START - 5, priority=1, on_conflict="replace")
         assert driver.take(1) == ["b"]
 
-    def test_an_edit_of_the_due_time_wakes_and_moves(self, driver: Driver) -> None:
-        driver.put("a", delay=HOUR)
-        moved = [Outcome("b", False), Outcome("a", True, "delayed", START + 5)]
-        assert driver.edit("b", "a", delay=5, data=b"2") == moved
-        assert driver.wake == START + 5
-        assert driver.edit("a", at=START - 3) == [Outcome("a", True, "ready", START - 3)]
-        assert driver.forecast(1_000, 3).overdue == 1
-        assert driver.take() == ["a"]
-
     def test_an_edit_of_expires_counts_from_the_planned_due_time(self, driver: Driver) -> None:
         driver.retry(driver.lease("a", attempts=2, expires=100), delay=40)
         version = driver.get("a").version
@@ -233,11 +171,3 @@ class ChangeCases:
         driver.shows("a", version=version)
         assert driver.wait(101).take() == []
         driver.shows("a", state="expired")
-
-    def test_an_edit_adds_what_the_queue_had_not(self, driver: Driver) -> None:
-        driver.put("a")
-        driver.edit("a", expires=1, group="g", headers={"a": "b"})
-        assert driver.wait(2).take() == []
-        assert driver.purge("expired").count == 1
-        driver.put("a")
-        assert driver.scan(group="g") == []

@@ -8,7 +8,7 @@ import pytest
 from bide.model.message import LAPSED, Failure
 from bide.model.rank import PROMOTE
 from bide.model.replies import Claimed, Died
-from bide.testing.conformance.driver import HOUR, START, Driver, ids_of, leases, numbered
+from bide.testing.conformance.driver import HOUR, START, Driver, leases, numbered
 
 ORDERS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "due": [("late", {"at": START - 2}), ("early", {"at": START - 9})],
@@ -134,23 +134,6 @@ class ClaimCases:
         assert claimed == Claimed([], 0, START + 1_500, died=[Died("a", 1, "w1")])
         driver.shows("a", state="dead", attempt=1, ended=START + 1_500)
 
-    def test_a_claim_tells_of_dead_letters_beside_messages(self, driver: Driver) -> None:
-        driver.put("a", "b", attempts=2)
-        driver.claim(holder="w1")
-        assert driver.wait(1_000).claim(holder="w2").died == []
-        driver.wait(1_000).put("c")
-        claimed = driver.claim(1, holder="w3")
-        assert ids_of(claimed) == ["c"]
-        died = sorted(claimed.died, key=lambda one: one.id)
-        assert died == [Died("a", 2, "w2"), Died("b", 2, "w2")]
-        assert driver.claim().died == []
-
-    def test_a_lapse_is_collected_though_the_claim_is_full(self, driver: Driver) -> None:
-        driver.lease("a")
-        driver.put("b", at=START - 5)
-        assert driver.wait(1_000).take(1) == ["b"]
-        assert driver.state("a") == "ready"
-
     def test_one_claim_collects_a_limited_number_of_lapses(self, bare: Driver) -> None:
         bare.put(*numbered(PROMOTE + 10), attempts=1)
         bare.take(PROMOTE + 10)
@@ -158,13 +141,6 @@ class ClaimCases:
         for following, dead in ((0, PROMOTE), (None, PROMOTE + 10)):
             assert bare.claim(5).next == following
             assert bare.counts().sizes.dead == dead
-
-    def test_only_the_last_twenty_failures_are_remembered(self, driver: Driver) -> None:
-        failures = tuple(Failure(number, START, "w", "") for number in range(1, 21))
-        driver.put("a", attempt=20, failures=failures, attempts=50)
-        driver.claim()
-        (message,) = driver.wait(1_000).claim().messages
-        assert [failure.attempt for failure in message.failures] == list(range(2, 22))
 
     # Expiry.
 
@@ -178,23 +154,12 @@ class ClaimCases:
         counts = driver.counts()
         assert (counts.kept, counts.sizes.total) == (1, 1)
 
-    def test_expired_messages_do_not_use_up_a_claim(self, driver: Driver) -> None:
-        driver.put("late1", "late2", at=START - 9, expires=1)
-        driver.put("b", "c")
-        assert driver.take(2) == ["b", "c"]
-        assert driver.scan("expired") == ["late1", "late2"]
-
     def test_one_claim_expires_a_limited_number(self, bare: Driver) -> None:
         bare.put(*numbered(PROMOTE + 5), at=START - 9, expires=1)
         bare.put("good")
         assert bare.claim(1).next == 0
         assert bare.counts().flow.expired == PROMOTE
         assert bare.take(1) == ["good"]
-
-    def test_a_lease_that_lapses_too_late_expires(self, driver: Driver) -> None:
-        driver.lease("a", expires=500)
-        assert driver.wait(1_000).take() == []
-        assert driver.state("a") == "expired"
 
     # Pause.
 

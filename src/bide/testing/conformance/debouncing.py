@@ -69,15 +69,6 @@ class DebounceCases:
         assert driver.extend(lease, lease=2_000)[0].done
         driver.shows("a", successor=successor)
 
-    def test_the_newest_successor_stays_and_counts_from_the_first(self, driver: Driver) -> None:
-        held(driver)
-        driver.wait(10)
-        for number in range(5):
-            put(driver, b"%d" % number, group=f"g{number}")
-            driver.wait(45)
-        newest = Item("a", b"4", at=START + 210, created=START + 10, group="g4")
-        driver.shows("a", successor=newest)
-
     def test_what_does_not_end_the_lease_leaves_the_successor(self, driver: Driver) -> None:
         held(driver)
         put(driver, b"2", group="g")
@@ -134,13 +125,6 @@ class DebounceCases:
         assert driver.wake == START + 5
         assert driver.counts().sizes.delayed == 2
 
-    def test_a_successor_whose_time_has_come_is_delivered_at_once(self, driver: Driver) -> None:
-        lease = held(driver)
-        put(driver, b"2", priority=3)
-        assert driver.wait(60).ack(lease) == [Outcome("a", True, "ready", START + 50)]
-        (message,) = driver.claim().messages
-        assert (message.body, message.attempt, message.failures) == (2, 1, ())
-
     @pytest.mark.parametrize("attempts", [1, 2])
     @pytest.mark.parametrize("how", ["lapse", *(how for how in LEASE_ENDS if how != "ack")])
     def test_however_the_lease_ends_the_successor_takes_the_place(
@@ -179,33 +163,9 @@ class DebounceCases:
                 message = driver.get("a") if verb == "find" else driver.page("leased").messages[0]
                 assert (message.state, message.successor is None) == ("leased", False)
 
-    @pytest.mark.parametrize("change", ["cancel", "reschedule", "edit", "replace"])
-    def test_after_a_lapsed_lease_the_version_is_that_of_the_successor(
-        self, driver: Driver, change: str
-    ) -> None:
-        held(driver)
-        put(driver, b"2", delay=HOUR, latest=HOUR)
-        seen = driver.get("a").version
-        changes: dict[str, Any] = {"cancel": {}, "reschedule": {"delay": 5}}
-        fields = changes.get(change, {"data": b"3"})
-        refused = [Outcome("a", False, "delayed", START + HOUR)]
-        assert getattr(driver.wait(1_000), change)("a", if_version=seen, **fields) == refused
-        driver.shows("a", data=b"2")
-
     def test_a_claim_tells_of_no_death_where_a_successor_follows(self, driver: Driver) -> None:
         driver.put("a", "b", attempts=1)
         driver.claim(lease=20)
         put(driver, b"2", delay=HOUR, latest=HOUR)
         assert driver.wait(30).claim().died == [Died("b", 1, "w1")]
         driver.shows("a", state="delayed")
-
-    def test_successors_of_other_queues_and_ids_stay(self, driver: Driver) -> None:
-        other = driver.apart("other")
-        lease, twin = held(driver), held(other)
-        put(driver, b"2")
-        put(other, b"3")
-        assert driver.ack(driver.lease("b")) == [Outcome("b", True)]
-        driver.ack(lease)
-        assert (driver.get("a").body, other.get("a").body) == (2, 1)
-        other.ack(twin)
-        assert (driver.get("a").body, other.get("a").body) == (2, 3)

@@ -6,7 +6,6 @@ from typing import Any, Self, TypeVar
 from bide.engines.port import Engine
 from bide.model import commands as cmd
 from bide.model.ended import End
-from bide.model.lifecycle import Transition
 from bide.model.message import Item, Message, State
 from bide.model.replies import (
     Affected,
@@ -98,10 +97,6 @@ class Driver:
         other = Driver(self.engine, queue)
         other._watch = self._watch
         return other
-
-    def seen(self) -> set[Transition]:
-        """Return the transitions that have happened at this driver."""
-        return set(self._watch.seen) if self._watch is not None else set()
 
     def batch(self, *commands: cmd.Command) -> list[Reply]:
         """Execute commands as one batch."""

@@ -61,29 +61,12 @@ ENDINGS: dict[str, tuple[Callable[[Driver], object], End]] = {
 class EndCases:
     """What `history` and `result_ttl` promise."""
 
-    def test_a_queue_remembers_nothing_unless_it_is_told_to(self, driver: Driver) -> None:
-        driver.ack(driver.lease("a"))
-        driver.put("b")
-        driver.cancel("b", actor="ann")
-        assert driver.ends("a") == driver.ends("b") == []
-        driver.configure(history=HOUR)
-        assert driver.ends("a") == []
-        assert driver.stored() == 0
-
     @pytest.mark.parametrize("ending", ENDINGS)
     def test_history_tells_how_a_message_ended(self, driver: Driver, ending: str) -> None:
         act, expected = ENDINGS[ending]
         driver.configure(history=HOUR)
         act(driver)
         assert (driver.ends("a"), driver.ends("unknown")) == ([expected], [])
-
-    @pytest.mark.parametrize("setting", ["history", "result_ttl"])
-    def test_a_millisecond_remembers_any_end(self, driver: Driver, setting: str) -> None:
-        for ending, (act, expected) in ENDINGS.items():
-            one = driver.apart(ending)
-            one.configure(**{setting: 1})
-            act(one)
-            assert [end.how for end in one.ends("a")] == [expected.how]
 
     def test_a_revived_message_ends_once_more(self, driver: Driver) -> None:
         driver.configure(history=HOUR)

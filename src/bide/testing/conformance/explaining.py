@@ -1,8 +1,6 @@
 # ruff: noqa: D102  (the name of each case says what it checks)
 """Explain: what an engine knows about the place of a message."""
 
-import pytest
-
 from bide.model.message import LAPSED, STATES, Failure
 from bide.model.rank import PROMOTE
 from bide.model.replies import AHEAD, PAUSES, Explained, Limited, Pause
@@ -62,12 +60,6 @@ class ExplainCases:
         assert driver.wait(1_000).take() == ["b", "a"]  # the other lease ended
         driver.explains("a", since=driver.now, extended=0)
         driver.explains("b", failure=Failure(1, START + 1_003, "host one:7", LAPSED, START + 3))
-
-    def test_a_retry_keeps_the_time_that_was_planned(self, driver: Driver) -> None:
-        driver.retry(driver.lease("a"), delay=5, reason="later")
-        for state, ahead in (("delayed", None), ("ready", 0)):
-            driver.explains("a", state=state, due=START + 5, planned=START, attempt=1, ahead=ahead)
-            driver.wait(5)
 
     def test_ahead_is_the_order_of_delivery(self, driver: Driver) -> None:
         for ids, delay, priority in (("c", 3, 0), ("a b", 2, 0), ("heavy", 4, 200), ("top", 4, 255),
@@ -164,17 +156,6 @@ class LimitReportCases:
         driver.wait(100).ack(*leases(claimed))
         assert driver.claim().freed == [START + 135]
 
-    @pytest.mark.parametrize(("due", "freed"), [(29, START + 30), (30, 0)])
-    def test_a_lease_of_a_full_group_lets_the_next_go(
-        self, driver: Driver, due: int, freed: int
-    ) -> None:
-        limited(driver, "a1", group_limit=1)
-        (lease,) = driver.hold(lease=HOUR)
-        put(driver, "a2", delay=due)
-        assert driver.wait(due).take() == []
-        driver.wait(30 - due).ack(lease)
-        assert driver.claim().freed == [freed]
-
     def test_of_two_rates_the_one_that_holds_longer_is_told(self, driver: Driver) -> None:
         limited(driver, "a1 a2 b1", rate=interval(30), group_rate=interval("30/m"))
         assert driver.take() == ["a1"]
@@ -187,30 +168,6 @@ class LimitReportCases:
         assert driver.take(lease=HOUR) == ["a1"]
         driver.wait(5).configure(limit=2)
         assert driver.wait(5).claim().freed == [START + 5]
-
-    def test_a_lower_limit_opens_when_the_last_lease_too_many_ends(self, driver: Driver) -> None:
-        limited(driver, "a1 a2 a3 a4", limit=3)
-        held = driver.hold(lease=HOUR)
-        driver.configure(limit=1)
-        for lease in held:
-            driver.wait(5).ack(lease)
-        assert driver.claim().freed == [START + 15]
-
-    def test_where_no_limit_held_a_message_none_has_let_it_go(self, driver: Driver) -> None:
-        limited(driver, "a1 a2", limit=2, group_limit=2)
-        held = driver.hold(1, lease=HOUR)
-        driver.wait(5).ack(*held)
-        assert driver.claim().freed == [0]
-        other = driver.apart("other")
-        limited(other, "a1 a2", rate=interval(5))
-        assert other.claim().freed == [0]
-        assert other.wait(300).claim().freed == [START + 190]
-
-    def test_a_group_with_a_lease_was_held_by_its_rate(self, driver: Driver) -> None:
-        limited(driver, "a1", group_rate=interval(1))
-        assert driver.take(lease=HOUR) == ["a1"]
-        put(driver.wait(2_000), "a2", at=START + 100)
-        assert driver.claim().freed == [START + 990]
 
     def test_no_rate_has_held_a_group_that_was_idle(self, driver: Driver) -> None:
         limited(driver, "a1", group_rate=interval(1))

@@ -7,8 +7,7 @@ import pytest
 
 from bide.model import commands as cmd
 from bide.model.limits import MAX_FORWARDED
-from bide.model.message import Item
-from bide.model.replies import Outcome, Outcomes, expect
+from bide.model.replies import Outcome
 from bide.testing.conformance.driver import HOUR, START, Driver, done, numbered
 
 either = pytest.mark.parametrize("conflict", ["keep", "replace"])
@@ -58,24 +57,6 @@ class ForwardCases:
         assert driver.wake == START + 9
         assert driver.scan("delayed") == ["a", "c", "e"]
 
-    @pytest.mark.parametrize("change", ["reschedule", "edit", "replace", "set_aside"])
-    def test_what_became_of_a_message_stays(self, driver: Driver, change: str) -> None:
-        put(driver, "a", "1", "replace", delay=HOUR)
-        more: dict[str, Any] = {"replace": {"data": b"2"}, "set_aside": {}}
-        getattr(driver, change)("a", **more.get(change, {"delay": 2 * HOUR}))
-        before = driver.get("a")
-        assert put(driver, "a", "1", "replace") == again("a")
-        assert driver.get("a") == before
-
-    def test_a_refused_row_is_not_remembered(self, driver: Driver) -> None:
-        driver.put("a", delay=HOUR)
-        refused = Outcome("a", False, "delayed", START + HOUR)
-        assert put(driver, "ab", "1 2")[0] == refused
-        assert put(driver, "ab", "1 2") == [refused, *again("b")]
-        driver.cancel("a")
-        assert put(driver, "a", "1") == [Outcome("a", True, "ready", START)]
-        assert put(driver, "a", "1") == again("a")
-
     @pytest.mark.parametrize("verb", ["cancel", "reschedule"])
     def test_a_row_is_cancelled_or_rescheduled_once(self, driver: Driver, verb: str) -> None:
         def change() -> list[Outcome]:
@@ -94,13 +75,6 @@ class ForwardCases:
         assert (outcomes[0], outcomes[1].done) == (*again("a"), True)
         driver.shows("a", due=START + HOUR)
         assert change() == again("a", "b")
-
-    def test_versions_stay_with_their_messages(self, driver: Driver) -> None:
-        driver.put("a", "b", delay=HOUR)
-        mine, other, rows = driver.get("a").version, "0" * 16, origin("1 2")
-        assert done(driver.cancel("a", "b", versions=[mine, other], origin=rows)) == [True, False]
-        outcomes = driver.cancel("a", "b", versions=[other, mine], origin=rows)
-        assert outcomes == [*again("a"), Outcome("b", True, due=START + HOUR)]
 
     def test_outboxes_queues_and_commands_apart(self, driver: Driver) -> None:
         put(driver, "a", "1", delay=HOUR)
@@ -129,21 +103,6 @@ class ForwardCases:
         assert driver.reschedule("a", at=START, origin=origin("12", before="99"))[0].done
         assert put(driver, "a", "12") == again("a")
         assert put(driver, "a", "09", "replace")[0].done
-
-    def test_several_commands_in_a_batch(self, driver: Driver) -> None:
-        def puts(*rows: str) -> list[Any]:
-            first, *others = (
-                cmd.Put("q", [Item(f"m{row}", b"1", delay=HOUR)], origin=origin(row))
-                for row in rows
-            )
-            plain = cmd.Put("q", [Item(f"plain{rows[0]}", b"1")])
-            replies = driver.batch(first, plain, *others, first)
-            return [expect(Outcomes, reply).outcomes[0].state for reply in replies]
-
-        assert puts("1", "2") == ["delayed", "ready", "delayed", "forwarded"]
-        forwarded = ["forwarded", "ready", "forwarded", "delayed", "forwarded"]
-        assert puts("2", "1", "3") == forwarded
-        assert driver.counts().flow.put == 5
 
     def test_a_deleted_queue_remembers_no_rows_and_others_do(self, driver: Driver) -> None:
         other = driver.apart("other")

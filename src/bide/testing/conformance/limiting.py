@@ -81,13 +81,6 @@ class LimitCases:
         driver.configure(paused=True)
         assert driver.claim().next is None
 
-    def test_what_has_left_its_line_is_not_waited_for(self, driver: Driver) -> None:
-        limited(driver, "a1 b1", rate=interval("1/s"))
-        assert driver.take(lease=HOUR) == ["a1"]
-        assert driver.claim().next == 990
-        driver.cancel("b1")
-        assert driver.claim().next == HOUR
-
     @pytest.mark.parametrize("name", ["limit", "group_limit"])
     def test_the_end_of_a_lease_opens_no_other_queue(self, driver: Driver, name: Any) -> None:
         other = driver.apart("other")
@@ -100,17 +93,6 @@ class LimitCases:
         assert driver.claim().next == HOUR
         other.explains("a2", limited=None)
         assert other.take() == ["a2"]
-
-    def test_deliveries_of_a_queue_are_spaced_by_its_rate(self, driver: Driver) -> None:
-        limited(driver, "a1 b1 -1 a2", rate=interval(10))
-        moments = []
-        for _ in range(4):
-            claimed = driver.claim(lease=HOUR)
-            assert len(claimed.messages) == 1
-            moments.append(driver.now - START)
-            if (wait := driver.claim().next) is not None:
-                driver.wait(int(wait))
-        assert moments == [0, 90, 190, 290]
 
     def test_deliveries_of_a_group_are_spaced_by_its_rate(self, driver: Driver) -> None:
         limited(driver, "a1 a2 a3 b1 b2 -1 -2 -3", group_rate=interval("5/s"))
@@ -152,12 +134,6 @@ class LimitCases:
         assert driver.claim().next == 1
         assert len(driver.wait(2).take(40)) == 2
         assert len(driver.wait(HOUR).take(40)) == 11
-
-    def test_a_retry_is_another_delivery(self, driver: Driver) -> None:
-        driver.configure(rate=interval(1))
-        driver.retry(driver.lease("a", attempts=3))
-        assert driver.take() == []
-        assert driver.wait(1_000).take() == ["a"]
 
     @pytest.mark.parametrize("seed", range(6))
     def test_no_span_of_time_has_more_than_the_rate_allows(self, bare: Driver, seed: int) -> None:
@@ -228,13 +204,6 @@ class LimitCases:
         bare.configure(group_rate=0, limit=9)
         assert bare.take() == ["a2", "a3"]
 
-    def test_what_is_too_late_counts_against_no_limit(self, driver: Driver) -> None:
-        driver.configure(limit=1, rate=interval(1))
-        put(driver, "a1 a2", expires=5)
-        put(driver, "a3 b1")
-        assert driver.wait(6).take() == ["a3"]
-        assert driver.counts().flow.expired == 2
-
     def test_settings_and_counts_tell_the_limits(self, driver: Driver) -> None:
         given = dict(zip(LIMITS, (1, 2, 3, 4), strict=True))
         assert {name: getattr(driver.configure(**given), name) for name in LIMITS} == given
@@ -254,16 +223,6 @@ class LimitCases:
         driver.delete()
         limited(driver, "g1", group_rate=interval("1/h"))
         assert driver.take() == ["g1"]
-
-    def test_without_limits_the_order_is_that_of_the_queue(self, driver: Driver) -> None:
-        limited(driver, "a1 a2 a3 b1 b2", limit=1)
-        assert driver.take() == ["a1"]
-        driver.configure(limit=0)
-        assert driver.take() == ["a2", "a3", "b1", "b2"]
-        driver.configure(group_limit=1)
-        assert driver.take() == []
-        driver.wait(1_000)
-        driver.claim(0)
 
     def test_a_full_reply_leaves_the_rest_in_line(self, driver: Driver) -> None:
         driver.configure(limit=100)

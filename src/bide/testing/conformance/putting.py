@@ -48,20 +48,6 @@ BYTES = [b"", b"\0", b"\xff\xfe", b"1", b'{"a": 1}', bytes(range(256)), "ü".enc
 class PutCases:
     """What a put promises."""
 
-    @pytest.mark.parametrize(
-        ("given", "state", "due"),
-        [
-            ({"delay": 250}, "delayed", START + 250), ({"at": START + 7}, "delayed", START + 7),
-            ({"at": START - HOUR}, "ready", START - HOUR), ({"at": 0}, "ready", 0),
-        ],
-    )  # fmt: skip
-    def test_a_message_is_due_after_its_delay_or_at_its_time(
-        self, driver: Driver, given: dict[str, Any], state: State, due: int
-    ) -> None:
-        assert driver.put("a", **given) == [Outcome("a", True, state, due)]
-        driver.shows("a", due=due)
-        assert driver.take() == (["a"] if state == "ready" else [])
-
     def test_all_fields_and_each_field_alone_come_back(self, driver: Driver) -> None:
         # An engine may know a shorter way for simple puts into a queue it has met before.
         for known in (0, 2):

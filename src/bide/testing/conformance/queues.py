@@ -13,7 +13,6 @@ from bide.model.replies import (
     Counts,
     Deleted,
     Forecasted,
-    Outcome,
     Settings,
     Sizes,
     expect,
@@ -114,16 +113,6 @@ class QueueCases:
         assert driver.configure(paused=False) == Settings(False, 0, wake=START)
 
     # Messages that are kept.
-
-    def test_a_kept_message_is_remembered_with_its_id_for_its_time(self, driver: Driver) -> None:
-        driver.configure(keep=HOUR)
-        lease = driver.lease("a")
-        moment = driver.wait(10).now
-        assert driver.ack(lease) == [Outcome("a", True, "acked", START, moment)]
-        driver.shows("a", state="acked", attempt=1, ended=moment, holder=None, until=None)
-        assert driver.counts().kept == 1
-        assert done(driver.wait(HOUR - 1).put("a", "b")) == [False, True]
-        assert driver.wait(1).put("a") == [Outcome("a", True, "ready", driver.now)]
 
     @pytest.mark.parametrize("keep", [0, 2 * EXPIRED_KEEP])
     def test_expired_messages_are_kept_for_a_day_or_longer(self, driver: Driver, keep: int) -> None:

@@ -12,20 +12,6 @@ from bide.model.message import STATES, Item
 from bide.model.replies import Counts, Flow, Forecasted, Found, Sizes
 from bide.testing.conformance.driver import HOUR, START, Driver, ids_of, numbered
 
-SCANS: list[tuple[Any, dict[str, Any], str]] = [
-    ("delayed", {"after": START + 2, "before": START + 4}, "d2 d3"),
-    ("delayed", {"after": START + 5}, "d5 d6"), ("delayed", {"before": START + 1}, ""),
-    ("delayed", {"group": "g"}, "d2 d5"), ("ready", {"after": START}, "k"),
-    ("ready", {"before": START}, "r1"), ("ready", {"before": START + 2}, "r1 k"),
-    ("next", {"before": START + 2}, "r1 k d1"),
-    ("next", {"after": START + 5}, "d5 d6"), ("next", {"group": "g"}, "k d2 d5"),
-    (None, {"after": START - 2, "before": START}, "r1 r2"), (None, {"after": START + 6}, "d6"),
-    (None, {"before": START - 2}, "r3"), (None, {"group": "g"}, "d2 d5 k"),
-    (None, {"group": "g", "after": START + 1}, "d2 d5"), (None, {"group": "nobody"}, ""),
-    (None, {"group": "g", "after": START, "before": START + 5}, "d2 k"),
-]  # fmt: skip
-"""Scans of a state by a rule, and what they find; those of all states in any order."""
-
 KIB = 1024
 LARGE: dict[str, Any] = {"data": b"x" * KIB, "json": False}
 IDS = [f"m{number}" for number in range(10)]
@@ -38,12 +24,6 @@ def stock(driver: Driver, **fields: Any) -> None:
 
 class ReadCases:
     """What these commands promise."""
-
-    def test_a_message_is_ready_at_its_due_time_without_a_command(self, driver: Driver) -> None:
-        driver.put("a", delay=5)
-        for wait, state, other in ((4, "delayed", "ready"), (1, "ready", "delayed")):
-            assert driver.wait(wait).state("a") == state
-            assert (driver.scan(state), driver.scan(other)) == (["a"], [])
 
     # Scan.
 
@@ -85,20 +65,6 @@ class ReadCases:
         driver.wait(1).bury(held[0])
         assert driver.scan("dead") == ["later", "heavy"]
 
-    def test_scans_by_group_and_due_time_take_from_after_until_before(self, driver: Driver) -> None:
-        driver.put("r3", at=START - 3)
-        driver.put("r2", at=START - 2)
-        driver.bury(driver.hold()[0])
-        driver.put("r1", at=START - 1)
-        driver.put("k", group="g")
-        for number in (5, 2, 6, 3, 1, 4):
-            driver.put(f"d{number}", delay=number, group="g" if number in (2, 5) else "h")
-        for state, where, expected in SCANS:
-            for limit in (1, 500):
-                found = driver.scan(state, limit, **where)
-                found = found if state else sorted(found)
-                assert found == expected.split(), (state, where)
-
     def test_a_scan_yields_each_message_once_while_others_come_and_go(self, driver: Driver) -> None:
         driver.put(*IDS, delay=5)
         first = driver.page(limit=4)
@@ -109,12 +75,6 @@ class ReadCases:
         driver.take(1)
         second = driver.page(cursor=first.cursor, limit=100)
         assert (sorted(ids_of(second)), second.cursor) == (rest, None)
-
-    def test_a_cursor_stays_valid_though_its_message_is_gone(self, driver: Driver) -> None:
-        driver.put("a", "b", "c", "d", delay=5)
-        page = driver.page("delayed", limit=2)
-        driver.cancel("b", "c")
-        assert ids_of(driver.page("delayed", page.cursor)) == ["d"]
 
     def test_an_invalid_cursor_is_refused(self, driver: Driver) -> None:
         driver.put("a")
@@ -186,22 +146,12 @@ class ReadCases:
         assert waiting() == (1, 3 * many - 7)
         assert bare.wait(1).counts().sizes == Sizes(ready=3 * many - 6, leased=1)
 
-    def test_a_lapsed_lease_counts_as_leased_until_a_command_meets_it(self, driver: Driver) -> None:
-        driver.lease("a")
-        assert driver.wait(1_000).counts().sizes.leased == 1
-        driver.claim(0)
-        assert driver.counts().sizes.leased == 0
-
     # Forecast.
 
     def test_a_forecast_counts_by_buckets_that_end_at_their_edge(self, driver: Driver) -> None:
         for number, delay in enumerate((0, 1, 10, 11, 20, 30, 31)):
             driver.put(f"m{number}", delay=delay)
         assert driver.forecast(10, 3) == Forecasted(START, 1, [2, 2, 1], 1)
-
-    def test_a_forecast_counts_only_waiting_messages(self, driver: Driver) -> None:
-        driver.furnish()
-        assert driver.forecast(HOUR // 2, 2) == Forecasted(START, 3, [0, 3], 0)
 
     def test_buckets_of_an_hour_or_more_begin_on_whole_hours(self, driver: Driver) -> None:
         start = START - START % HOUR
@@ -213,24 +163,6 @@ class ReadCases:
                 one.put(f"at {edge}", at=edge)
                 one.put(f"behind {edge}", at=edge + 1)
             assert one.forecast(bucket, 3) == Forecasted(start, 1, [1, 2, 2], 3)
-
-    def test_a_forecast_by_hours_follows_every_change(self, driver: Driver) -> None:
-        driver.furnish()
-        driver.put("a", "b", "c", "d", "e", delay=3 * HOUR, group="h")
-        driver.cancel("a")
-        driver.reschedule("b", delay=5 * HOUR)
-        driver.replace("c", delay=7 * HOUR)
-        driver.set_aside("d")
-        driver.revive("dead1", delay=2 * HOUR)
-        driver.put("gone", delay=HOUR, died=START)
-        driver.retry(*driver.hold(1), delay=4 * HOUR)
-        start = START - START % HOUR
-        expected = Forecasted(start, 2, [0, 3, 1, 1, 1, 1, 0, 1], 0)
-        assert driver.forecast(HOUR, 8) == expected
-        expected = Forecasted(start + 3 * HOUR, 7, [0, 1, 1, 0, 1, 0, 0, 0], 0)
-        assert driver.wait(3 * HOUR).forecast(HOUR, 8) == expected
-        driver.cancel_where(after=START)
-        assert driver.forecast(HOUR, 8).buckets == [0] * 8
 
     # Queues.
 
@@ -288,17 +220,6 @@ class ReadCases:
             sizes = one.counts().sizes
             assert (sizes.leased, sizes.ready) == (count, 10 - count)
             assert one.take() == IDS[count:]
-
-    def test_a_claim_with_a_budget_takes_the_highest_priority(self, driver: Driver) -> None:
-        stock(driver)
-        driver.put("heavy", priority=9, **LARGE)
-        assert ids_of(driver.claim(20, max_bytes=3 * KIB)) == ["heavy", "m0"]
-        assert driver.take(20) == IDS[1:]
-
-    def test_expired_messages_use_no_budget(self, driver: Driver) -> None:
-        driver.put("late", data=b"x" * 9 * KIB, json=False, expires=1, at=START - 5)
-        stock(driver)
-        assert ids_of(driver.claim(max_bytes=3 * KIB)) == IDS[:2]
 
     def test_headers_and_failures_count(self, driver: Driver) -> None:
         driver.put_items(Item(id, b"1", headers={"h": "x" * KIB}) for id in IDS)

@@ -47,12 +47,6 @@ class SettleCases:
         assert driver.wait(299).take() == []
         assert driver.wait(1).claim().messages[0].attempt == 2
 
-    def test_retry_of_the_last_attempt_makes_a_dead_letter(self, driver: Driver) -> None:
-        driver.retry(driver.lease("a", attempts=2))
-        dead = [Outcome("a", True, "dead", START, driver.wait(7).now)]
-        assert driver.retry(*driver.hold(), delay=9, reason="no") == dead
-        assert [failure.attempt for failure in driver.get("a").failures] == [1, 2]
-
     def test_a_retry_does_not_put_off_expiry(self, driver: Driver) -> None:
         for id, expires, delay in (("a", 500, 400), ("b", 501, 400), ("c", 100, 200)):
             driver.retry(driver.lease(id, expires=expires), delay=delay)
@@ -76,19 +70,6 @@ class SettleCases:
         assert driver.ack(lease) == [driver.refusal("a")]
         assert driver.take(1) == ["b" if delay else "a"]
         assert driver.wait(delay).take(1) == ["a" if delay else "b"]
-
-    def test_bury_makes_a_dead_letter_whatever_attempts_are_left(self, driver: Driver) -> None:
-        lease = driver.lease("a")
-        moment = driver.wait(3).now
-        assert driver.bury(lease, reason="bad") == [Outcome("a", True, "dead", START, moment)]
-        failures = (Failure(1, moment, "w1", "bad", START),)
-        driver.shows("a", failures=failures, attempt=1, ended=moment, holder=None)
-        assert driver.wait(HOUR).take() == []
-
-    @pytest.mark.parametrize("verb", ["ack", "bury", "extend"])
-    def test_settling_for_good_wakes_no_worker(self, driver: Driver, verb: str) -> None:
-        getattr(driver, verb)(driver.lease("a"))
-        assert driver.wake is None
 
     # Release: an operator ends leases of any worker.
 

@@ -32,12 +32,6 @@ class TurnCases:
         limited(driver, "a1 a2 a3 a4 b1 b2 c1 -1 -2", limit=100)
         assert " ".join(driver.take_all(count)) == "a1 b1 c1 -1 a2 b2 -2 a3 a4"
 
-    def test_groups_enter_in_the_order_of_their_due_times(self, driver: Driver) -> None:
-        limited(driver, "c1 a1 b1 c2", limit=100)
-        put(driver, "d1", at=START - 1)
-        put(driver, "-1 e1", priority=1)
-        assert one_by_one(driver) == "d1 -1 e1 c1 a1 b1 c2"
-
     def test_groups_enter_between_two_deliveries_in_their_order(self, driver: Driver) -> None:
         limited(driver, "d1 d2 d3 c1", limit=100)
         first = driver.hold(1, HOUR)
@@ -51,11 +45,6 @@ class TurnCases:
         put(driver, "z2 b1 -1")
         # Entered: d and c; then d was served; then x, y, z, b and none; d comes behind all of them
         assert one_by_one(driver) == "c1 z1 y1 z2 b1 -1 d1 d2 d3"
-
-    def test_a_group_of_expired_messages_leaves_its_turn(self, driver: Driver) -> None:
-        put(driver, "a1", expires=1)
-        limited(driver, "b1 b2 c1", limit=100)
-        assert driver.wait(2).take(2) == ["b1", "c1"]
 
     def test_many_expired_messages_leave_room_for_others(self, bare: Driver) -> None:
         """Together they are more than a claim examines, and less than it may bring."""
@@ -75,16 +64,6 @@ class TurnCases:
         driver.edit("b1", group="a")
         put(driver, "b2")
         assert one_by_one(driver) == "b1 c1 b2 a1"
-
-    def test_a_group_that_has_leases_only_enters_anew(self, driver: Driver) -> None:
-        limited(driver, "a1 a2", limit=100)
-        held = driver.hold(lease=HOUR)
-        put(driver, "b1")
-        assert driver.take(lease=HOUR) == ["b1"]
-        put(driver, "c1")
-        driver.claim(0)
-        driver.retry(held[0], release=True)
-        assert one_by_one(driver) == "c1 a1"
 
     def test_many_groups_enter_one_behind_the_other(self, bare: Driver) -> None:
         """More than come before the group that was served last."""
@@ -130,20 +109,6 @@ class TurnCases:
                 served.append(group)
                 bare.ack(*leases(claimed))
 
-    def test_within_a_group_priority_and_due_time_decide(self, driver: Driver) -> None:
-        limited(driver, "", limit=100)
-        for text, fields in (("a3", {"at": START - 1}), ("a2", {"at": START - 2}),
-                             ("a1", {"priority": 9}), ("b2 b1", {"at": START - 9})):  # fmt: skip
-            put(driver, text, **fields)
-        assert one_by_one(driver) == "b2 a1 b1 a2 a3"
-
-    def test_new_limits_line_up_what_is_ready(self, driver: Driver) -> None:
-        put(driver, "a1 a2 a3", priority=2)
-        put(driver, "b1 b2")
-        assert driver.take(1) == ["a1"]  # this has made the others ready
-        driver.configure(limit=9)
-        assert one_by_one(driver) == "a2 b1 a3 b2"
-
     def test_changes_of_what_waits_keep_the_lines(self, driver: Driver) -> None:
         driver.configure(limit=100)
         put(driver, "a1 a2 a3 b1 b2 c1 c2 d1 d2", attempts=2)
@@ -159,15 +124,6 @@ class TurnCases:
         driver.revive("c2")
         driver.wait(5)
         assert one_by_one(driver) == "c2 b1"
-
-    def test_rules_and_purges_keep_the_lines(self, driver: Driver) -> None:
-        limited(driver, "a1 a2 b1 b2", group_limit=100)
-        driver.claim(0)
-        driver.cancel_where(group="a")
-        put(driver, "a3", at=START - 5)
-        driver.claim(0)
-        driver.purge("ready", before=START - 1)
-        assert one_by_one(driver) == "b1 b2"
 
     def test_a_backlog_is_lined_up_by_several_claims(self, bare: Driver) -> None:
         bare.configure(limit=10)
