@@ -192,11 +192,3 @@ class EndCases:
         driver.configure(history=0, result_ttl=0)
         driver.configure()
         assert driver.stored() == 0
-
-    def test_a_deleted_queue_has_no_history(self, driver: Driver) -> None:
-        driver.configure(history=HOUR)
-        driver.put("a")
-        driver.cancel("a")
-        assert driver.delete().done
-        driver.configure(history=HOUR)
-        assert (driver.ends("a"), driver.stored()) == ([], 0)

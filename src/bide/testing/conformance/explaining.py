@@ -106,11 +106,6 @@ class ExplainCases:
             driver.wait(1).configure(paused=False)
         assert driver.explain().pauses == pauses
         assert other.explain().pauses == [Pause(START, None, "eve")]
-        driver.configure(keep=0)
-        driver.cancel("a")
-        assert driver.delete().done
-        driver.put("a")
-        assert driver.explain("a").pauses == []
 
 
 class LimitReportCases:

@@ -104,16 +104,6 @@ class ForwardCases:
         assert put(driver, "a", "12") == again("a")
         assert put(driver, "a", "09", "replace")[0].done
 
-    def test_a_deleted_queue_remembers_no_rows_and_others_do(self, driver: Driver) -> None:
-        other = driver.apart("other")
-        put(driver, "a", "1")
-        driver.cancel("a")
-        other.configure()
-        assert other.delete().done
-        assert put(driver, "a", "1") == again("a")
-        assert driver.delete().done
-        assert put(driver, "a", "1")[0].done
-
     def test_how_many_rows_are_remembered(self, bare: Driver) -> None:
         half = MAX_FORWARDED // 2
         other = bare.apart("other")

@@ -213,16 +213,12 @@ class LimitCases:
         assert (counts.keep, counts.paused) == (5, False)
         assert all(getattr(driver.apart("other").counts(), name) == 0 for name in LIMITS)
 
-    def test_a_deleted_queue_leaves_nothing(self, driver: Driver) -> None:
+    def test_a_deleted_queue_has_no_limits(self, driver: Driver) -> None:
         driver.configure(limit=1, group_rate=interval("1/h"))
         driver.ack(driver.lease("a", group="g"))
         assert driver.delete().done
         put(driver, "g1 g2")
         assert driver.take() == ["g1", "g2"]
-        driver.wait(1_000).ack(*driver.hold())
-        driver.delete()
-        limited(driver, "g1", group_rate=interval("1/h"))
-        assert driver.take() == ["g1"]
 
     def test_a_full_reply_leaves_the_rest_in_line(self, driver: Driver) -> None:
         driver.configure(limit=100)
