@@ -99,7 +99,7 @@ numbers = itertools.count()
 
 class TestHttp(EngineConformance):
     # The store is proven by itself: these go over what the protocol carries.
-    examples = EXAMPLES // effort(10, 1)
+    examples = EXAMPLES // effort(5, 1)
 
     @pytest.fixture
     def names(self) -> dict[Engine, str]:

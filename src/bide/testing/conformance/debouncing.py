@@ -146,23 +146,6 @@ class DebounceCases:
         assert (flow.put, flow.died, flow.revived) == (1, died, died)
         assert driver.scan(group="old") == []
 
-    @pytest.mark.parametrize("verb", ["find", "put", "cancel", "ack", "scan"])
-    def test_a_successor_follows_a_lapse_at_any_command(self, driver: Driver, verb: str) -> None:
-        lease = held(driver, lease=20, attempts=1)
-        put(driver, b"2")
-        driver.wait(30)
-        match verb:
-            case "put":
-                assert put(driver, b"3") == Outcome("a", True, "delayed", START + 80)
-                driver.shows("a", created=START)
-            case "cancel":
-                assert driver.cancel("a") == [Outcome("a", True, due=START + 50)]
-            case "ack":
-                assert driver.ack(lease) == [Outcome("a", False, "delayed", START + 50)]
-            case _:  # a read changes nothing
-                message = driver.get("a") if verb == "find" else driver.page("leased").messages[0]
-                assert (message.state, message.successor is None) == ("leased", False)
-
     def test_a_claim_tells_of_no_death_where_a_successor_follows(self, driver: Driver) -> None:
         driver.put("a", "b", attempts=1)
         driver.claim(lease=20)

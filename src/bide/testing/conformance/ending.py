@@ -10,8 +10,7 @@ import pytest
 from bide.model import commands as cmd
 from bide.model.ended import KEPT_ENDS, End
 from bide.model.message import FORGET, LAPSED, Failure
-from bide.model.replies import Affected
-from bide.testing.conformance.driver import HOUR, START, Driver, done, numbered
+from bide.testing.conformance.driver import HOUR, START, Driver, numbered
 
 
 def end(how: str, by: str | None = None, moment: int = 0, attempt: int = 0, **more: Any) -> End:
@@ -82,15 +81,6 @@ class EndCases:
         told = [(one.how, one.by) for one in driver.ends("b")]
         assert told == [("purged", "ann"), ("dead", "w1")]
 
-    def test_a_purge_of_what_has_ended_is_no_other_end(self, driver: Driver) -> None:
-        driver.configure(history=HOUR, keep=HOUR)
-        driver.ack(driver.lease("acked"))
-        driver.put("expired", at=START, expires=0)
-        assert driver.wait(1).take() == []
-        assert driver.purge("acked") == driver.purge("expired") == Affected(1)
-        for how in ("acked", "expired"):
-            assert [one.how for one in driver.ends(how)] == [how]
-
     def test_ids_of_remembered_messages_are_free(self, driver: Driver) -> None:
         driver.configure(history=HOUR)
         for number in range(KEPT_ENDS + 2):
@@ -158,15 +148,6 @@ class EndCases:
         driver.configure(result_ttl=HOUR)
         driver.bury(driver.lease("a"), reason="bad")
         assert driver.ends("a") == [end("dead", "w1", 0, 1)]
-
-    @pytest.mark.parametrize("keep", [0, HOUR])
-    def test_a_lost_lease_leaves_no_result(self, driver: Driver, keep: int) -> None:
-        driver.configure(result_ttl=HOUR, keep=keep)
-        good, lost = driver.lease("a"), driver.lease("b")
-        driver.release("b")
-        outcomes = driver.ack(lost, good, cmd.Lease("c", 1), results=[b"1", b"2", b"3"])
-        assert done(outcomes) == [False, True, False]
-        assert [[one.result for one in driver.ends(id)] for id in "abc"] == [[b"2"], [], []]
 
     def test_acks_of_many_callers_keep_their_results(self, driver: Driver) -> None:
         driver.configure(result_ttl=HOUR)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bide.engines.port import Engine
-from bide.model.replies import Claimed, Limited
+from bide.model.replies import Claimed
 from bide.model.times import CREDIT, LIMITS, interval
 from bide.testing.conformance.driver import (
     HOUR,
@@ -80,19 +80,6 @@ class LimitCases:
         assert driver.claim().next == 90  # a delivery may be 10 ms early
         driver.configure(paused=True)
         assert driver.claim().next is None
-
-    @pytest.mark.parametrize("name", ["limit", "group_limit"])
-    def test_the_end_of_a_lease_opens_no_other_queue(self, driver: Driver, name: Any) -> None:
-        other = driver.apart("other")
-        for one in (driver, other):
-            limited(one, "a1 a2", **{name: 1})
-        (lease,) = other.hold()
-        assert driver.take(lease=HOUR) == ["a1"]
-        other.ack(lease)
-        driver.explains("a2", limited=Limited(name, 1, 1))
-        assert driver.claim().next == HOUR
-        other.explains("a2", limited=None)
-        assert other.take() == ["a2"]
 
     def test_deliveries_of_a_group_are_spaced_by_its_rate(self, driver: Driver) -> None:
         limited(driver, "a1 a2 a3 b1 b2 -1 -2 -3", group_rate=interval("5/s"))

@@ -205,13 +205,6 @@ class ReadCases:
             for budget in range(2 * KIB, 2 * KIB + 64):  # what is counted beside a body is small
                 assert sorted(driver.found(state, max_bytes=budget)) == ["a", "b", "c"], budget
 
-    def test_a_page_over_ready_and_delayed_has_one_budget(self, driver: Driver) -> None:
-        driver.put("a", "b", **LARGE)
-        driver.put("c", "d", delay=HOUR, **LARGE)
-        page = driver.page("next", max_bytes=3 * KIB)
-        assert ids_of(page) == ["a", "b"]
-        assert ids_of(driver.page("next", page.cursor)) == ["c", "d"]
-
     def test_a_claim_leases_what_it_returns(self, driver: Driver) -> None:
         for budget, count in ((0, 1), (4 * KIB, 3), (1 << 20, 10)):
             one = driver.apart(f"{budget}")

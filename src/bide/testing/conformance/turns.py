@@ -56,15 +56,6 @@ class TurnCases:
         bare.wait(2)
         assert bare.take(PROMOTE) + bare.take(PROMOTE) == numbered(count, count)
 
-    def test_a_group_whose_line_becomes_empty_enters_anew(self, driver: Driver) -> None:
-        limited(driver, "c1 b1 a1", limit=100)
-        driver.claim(0)
-        driver.reschedule("c1", delay=1)
-        driver.wait(1).claim(0)
-        driver.edit("b1", group="a")
-        put(driver, "b2")
-        assert one_by_one(driver) == "b1 c1 b2 a1"
-
     def test_many_groups_enter_one_behind_the_other(self, bare: Driver) -> None:
         """More than come before the group that was served last."""
         count = GAP + PROMOTE
