@@ -93,7 +93,7 @@ def build(make: Callable[..., T], *draws: Draw[Any], **named: Draw[Any]) -> Draw
 
 queues = some([*QUEUES[:1] * 6, *QUEUES[1:]])
 ids = some(IDS)
-named = several(ids, 3)
+named, a_few = several(ids, 3), several(ids, 3, 1)
 actors = some([None, "ann"])
 delays = some(DELAYS)
 maybe_due = some([*[None] * 8, *MOMENTS])
@@ -186,11 +186,7 @@ CHANGES: list[Draw[cmd.Command]] = [
     edits,
     build(
         _forwarded,
-        either(
-            PUTS,
-            build(cmd.Cancel, queues, several(ids, 3, 1)),
-            build(cmd.Reschedule, queues, several(ids, 3, 1)),
-        ),
+        either(PUTS, build(cmd.Cancel, queues, a_few), build(cmd.Reschedule, queues, a_few)),
         some(["shop", "mail"]), some([1, 2]), some(["", "", "9"]),
     ),
     build(cmd.Release, queues, named, some(["released", "no"])),
@@ -212,7 +208,6 @@ READS: list[Draw[cmd.Command]] = [
     build(cmd.Scan, queues, where=rules, limit=some([500])),
     build(cmd.Scan, queues, prefix=some(["", "1", "10", "a", "z"]), limit=some([500])),
     build(cmd.Count, queues, some([True, False])),
-    build(cmd.History, queues, ids),
     build(cmd.History, queues, ids),
     build(cmd.Forecast, queues, some([1, 5, HOUR]), some([0, 1, 3])),
     build(cmd.Explain, queues, some([None, *IDS])),
@@ -282,13 +277,9 @@ class Player:
     def _lease(self, queue: str, before: int, which: str) -> cmd.Lease:
         given = self._given[queue]
         lease = given[max(0, len(given) - 1 - before)]
-        match which:
-            case "stale":
-                return cmd.Lease(lease.id, lease.token - 1)
-            case "another's":
-                return cmd.Lease(lease.id, given[-1].token)
-            case _:
-                return lease
+        if which == "stale":
+            return cmd.Lease(lease.id, lease.token - 1)
+        return cmd.Lease(lease.id, given[-1].token) if which == "another's" else lease
 
 
 def plain(command: cmd.Command, reply: Reply) -> Reply:
@@ -296,8 +287,8 @@ def plain(command: cmd.Command, reply: Reply) -> Reply:
     if isinstance(reply, Claimed):
         died = sorted(reply.died, key=lambda one: one.id)  # shard by shard on Redis
         return replace(reply, token=0, died=died)
-    if isinstance(reply, Explained):  # a server adds who claims through it
-        return replace(reply, workers=None, subscriptions=None)
+    if isinstance(reply, Explained):  # a server adds what it knows besides
+        return replace(reply, workers=None, subscriptions=None, end=None)
     if isinstance(reply, Page) and isinstance(command, cmd.Scan):
         return Page(reply.messages if command.state in SORTED else by_id(reply.messages), None)
     return reply
@@ -355,7 +346,6 @@ def compare(engine: Engine, script: Script) -> None:
             assert audit(engine, queue, now) == audit(oracle, queue, now)
     for queue in QUEUES:
         assert dumped(engine, queue, now) == dumped(oracle, queue, now)
-    for queue in QUEUES:
         clear(engine, queue, now)
 
 
@@ -373,21 +363,21 @@ def shortened(script: Script, fails: Callable[[Script], bool]) -> Script:
 def search(make_engine: Callable[[], Engine], draw: Draw[Script], examples: int) -> None:
     """Compare engines with the memory engine by random scripts; show a short one that fails."""
 
-    def fails(script: Script) -> bool:
-        try:
-            with closing(make_engine()) as engine:
+    def play(script: Script) -> Exception | None:
+        with closing(make_engine()) as engine:
+            try:
                 compare(engine, script)
-        except Exception:  # noqa: BLE001  (it is raised again below)
-            return True
-        return False
+            except Exception as error:  # noqa: BLE001  (it is raised below)
+                return error
+        return None
 
     for seed in range(FIRST, FIRST + examples):
         script = draw(Random(seed))
-        if fails(script):
-            script = shortened(script, fails)
+        error = play(script)
+        if error is not None:
+            script = shortened(script, lambda shorter: play(shorter) is not None)
             print(f"The script of seed {seed}, shortened: {script}")  # noqa: T201
-            compare(make_engine(), script)
-            raise AssertionError("this script failed, but not when it was played again")
+            raise play(script) or error
 
 
 class ScriptCases:
