@@ -63,7 +63,7 @@ def test_a_result_is_returned_and_typed(make: Make) -> None:
     for id, kind, why in (("m0", list[Sum], "list"), ("m2", Sum, "Sum"), ("m2", "Sum", "Sum")):
         with pytest.raises(bide.InvalidArgument, match=f"of '{id}' is no {why}.*; leave type= out"):
             orders.result(id, type=kind)
-    with pytest.raises(bide.InvalidArgument, match="results are 1 for 0 deliveries"):
+    with pytest.raises(bide.InvalidArgument, match="results must be a list of 0"):
         orders.ack([], [1])
 
 

@@ -189,12 +189,9 @@ def results_of(results: Sequence[Any] | None, count: int) -> list[bytes | None]:
     """
     if results is None:
         return []
-    if isinstance(results, str) or not isinstance(results, Sequence):
-        kind = type(results).__name__
-        raise InvalidArgument(f"results must be a list, one for each delivery, not a {kind}")
-    if len(results) != count:
+    if isinstance(results, str) or not isinstance(results, Sequence) or len(results) != count:
         raise InvalidArgument(
-            f"results are {len(results)} for {count} deliveries; give one, or None, for each"
+            f"results must be a list of {count}: one result, or None, for each delivery"
         )
     encoded = [None if result is None else encode_result(result) for result in results]
     return encoded if any(encoded) else []
