@@ -15,7 +15,7 @@ from tests.worker.source_app import (
 @pytest.mark.parametrize(
     ("function", "options", "said"),
     [
-        (7, {}, "a source must be a function, not a int"),
+        (7, {}, r"must take \(after, before\), .*: 7 is not a callable object"),
         (lambda: [], {}, r"must take \(after, before\), the start and end of a window"),
         (lambda a, b, c: [], {}, "missing a required argument: 'c'"),
         (lambda a, b: [], {}, r"name='<lambda>' cannot be the name of a source"),

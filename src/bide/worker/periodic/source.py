@@ -213,8 +213,6 @@ def inspect_source(function: Callable[..., Any], queue: str, name: str | None) -
     Raises:
         InvalidArgument: it does not take (after, before), or its name is not valid.
     """
-    if not callable(function):
-        raise InvalidArgument(f"a source must be a function, not a {type(function).__name__}")
     check_takes(function, 2, "(after, before), the start and end of a window")
     chosen = getattr(function, "__name__", "") if name is None else name
     if not isinstance(chosen, str) or not _NAME.fullmatch(chosen):
