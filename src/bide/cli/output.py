@@ -22,9 +22,10 @@ T = TypeVar("T")
 
 STYLES = {
     "delayed": "cyan", "ready": "green", "leased": "yellow", "dead": "red",
-    "acked": "bright_black", "expired": "magenta", "gone": "bright_black",
+    "acked": "bright_black", "expired": "magenta", "cancelled": "bright_black",
+    "purged": "bright_black",
 }  # fmt: skip
-"""The colour of each state on a terminal."""
+"""The color of each state, and of each way to end, on a terminal."""
 
 Part = str | tuple[str, str]
 """A piece of a sentence: text, or text and style."""

@@ -7,17 +7,11 @@ import msgspec
 
 from bide.cli import option
 from bide.cli.message_output import as_json, body_bytes, moment_of, print_sheet, row
-from bide.cli.output import Output, escape, warn
+from bide.cli.output import STYLES, Output, escape, warn
 from bide.cli.store import Store, on_store
 from bide.cli.times import iso, local, span
 from bide.model.errors import NotAcked, NotEnded, NotRemembered
 from bide.queue.sync import Queue
-
-ENDS = {
-    "acked": "green", "cancelled": "bright_black", "expired": "magenta", "dead": "red",
-    "purged": "bright_black",
-}  # fmt: skip
-"""The colour of each way in which a message ends."""
 
 
 @on_store(option.queue, click.argument("ids", nargs=-1, required=True, metavar="ID..."))
@@ -113,7 +107,7 @@ def history(store: Store, out: Output, queue: str, id: str) -> bool:
         if out.terminal:
             by = f" by {end.by}" if end.by else ""
             times = f", delivered {end.attempt} time{'s' * (end.attempt != 1)}"
-            out.text((end.how, ENDS[end.how]), f" {local(end.moment)}{by}{times}")
+            out.text((end.how, STYLES[end.how]), f" {local(end.moment)}{by}{times}")
             for attempt in end.attempts:
                 lasted = span(attempt.start, attempt.end)
                 heading = f"  attempt {attempt.number}, {lasted}, {attempt.holder}: "

@@ -101,7 +101,7 @@ def counts(store: Store, out: Output, queue: str) -> None:
     states: list[list[Cell]] = [
         [(name, "dim"), cell] for name, cell in zip(SIZES, size_cells(found), strict=True)
     ]
-    states.append([("remembered", "dim"), counted(found.kept, STYLES["gone"])])
+    states.append([("remembered", "dim"), counted(found.kept, STYLES["acked"])])
     flow: list[list[Cell]] = [[(n, "dim"), counted(getattr(found.flow, n))] for n in FLOW]
     rows = [[*left, *right] for left, right in zip_longest(states, flow, fillvalue=["", ""])]
     out.text((queue, "bold"), ("  paused: claims get nothing", "yellow") if found.paused else "")
