@@ -164,7 +164,7 @@ def _print_audits(out: Output, found: list[Audit]) -> None:
         facts = _facts_of_audit(audited)
         cells = [counted(count, STYLES.get(name, "")) for name, count in facts.items()]
         rows.append([(audited.queue, "bold"), *cells, output.DONE if audited else output.NOT_DONE])
-    columns = [Column(name, falls=1, right=True) for name in (*GONE, *SIZES)]
+    columns = [Column(name, falls=1, right=True, unless="0") for name in (*GONE, *SIZES)]
     out.table([COLUMNS[0], Column("put", right=True), *columns, Column("")], rows)
     problems = [f"{audited.queue}: {text}" for audited in found for text in audited.problems]
     for problem in problems:
