@@ -296,10 +296,10 @@ class _NotInstalled:
 
     free = 1
 
-    def free_for(self, to: Subscription) -> int:
+    def free_for(self, to: Subscription, *, failing: bool) -> int:
         return self.free
 
-    async def send(self, message: Message, to: Subscription) -> Answer:
+    async def send(self, message: Message, to: Subscription, *, failing: bool) -> Answer:
         return Answer(None, NOT_INSTALLED)
 
     async def ping(self, to: Subscription) -> Answer:

@@ -5,7 +5,6 @@ import json
 import socket
 import threading
 import time
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,58 +62,6 @@ def test_no_more_requests_begin_a_second_than_allowed(stage: Stage) -> None:
     stage.play(story())
 
 
-def test_no_more_connections_are_open_than_the_process_may_have(stage: Stage) -> None:
-    """And a receiver that hangs leaves some for the others."""
-
-    async def story() -> None:
-        async def hang(got: Got, _: object) -> bytes:
-            await asyncio.Event().wait()
-            return b""
-
-        async with (
-            receiver() as well,
-            stage.at_work(concurrency=500, options={"limit": 8}) as (it, _),
-        ):
-            it.script = hang
-            await stage.put(*range(100))
-            await until(lambda: it.under_way == 4)
-            await stage.subscribe(well.url, name="other", queue="w")
-            await stage.put(*range(100), queue="w")
-            await stage.pass_time(lambda: stage.counts("w").flow.acked == 100, step=0.01)
-            assert it.most == 4
-            assert it.connections + well.connections <= 8
-
-    stage.play(story())
-
-
-def test_a_namespace_leaves_connections_for_others(stage: Stage) -> None:
-    """However many of its receivers hang; and it does not ping with those that are left."""
-
-    async def story() -> None:
-        async def hang(got: Got, _: object) -> bytes:
-            await asyncio.Event().wait()
-            return b""
-
-        async with receiver() as it, receiver() as well, stage.pushing(limit=8) as pusher:
-            it.script = hang
-            for name in "abcdef":
-                more = {"namespace": "evil", "name": name, "queue": name, "concurrency": 500}
-                await stage.subscribe(it.url, **more)
-                await stage.put(*range(10), queue=f"evil/{name}")
-            pusher.look()
-            await until(lambda: it.under_way == 4)
-            hook = (await pusher.records.listed())[0]
-            told = await pusher.ping(hook)
-            assert (told.good, "no connection left" in told.text) == (False, True)
-            await stage.subscribe(well.url, name="hooks", namespace="shop", queue="w")
-            await stage.put(*range(100), queue="shop/w")
-            pusher.look()
-            await stage.pass_time(lambda: stage.counts("shop/w").flow.acked == 100, step=0.01)
-            assert it.most == 4
-
-    stage.play(story())
-
-
 def test_a_host_whose_name_server_never_answers_holds_up_no_other(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,22 +105,6 @@ def test_the_figures_of_ten_thousand_subscriptions_add_up_in_little_time(stage: 
         before = time.process_time()
         assert len(pusher.sent.deliveries) == 10_000
         assert time.process_time() - before < 0.4  # 0.8 s where each sum is a copy of the last
-
-    stage.play(story())
-
-
-def test_connections_that_are_kept_make_room_for_others(stage: Stage) -> None:
-    async def story() -> None:
-        async with stage.pushing(limit=3) as pusher:
-            async with receiver() as one, receiver() as two:
-                for number, it in enumerate((one, two, one, two)):
-                    await stage.subscribe(it.url, name=f"s{number}", queue=f"q{number}")
-                pusher.look()
-                for number in range(4):
-                    await stage.put(1, 2, queue=f"q{number}")
-                for queue in ("q0", "q1", "q2", "q3"):
-                    acked = partial(lambda queue: stage.counts(queue).flow.acked == 2, queue)
-                    await stage.pass_time(acked, step=0.05)
 
     stage.play(story())
 

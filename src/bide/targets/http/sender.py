@@ -80,30 +80,35 @@ class Sender:
         self._client = client
         self._running: Counter[str | None] = Counter()
         """How many requests each namespace has under way."""
+        self._failing = 0
+        """How many requests to failing receivers are under way."""
 
     @property
     def free(self) -> int:
         """How many more requests this process may run."""
         return self._client.free
 
-    def free_for(self, to: Subscription) -> int:
-        """Return how many more of these a subscription's namespace may run.
+    def free_for(self, to: Subscription, *, failing: bool = False) -> int:
+        """Return how many more of these a subscription may run.
 
-        All its subscriptions together take at most half of what other namespaces leave. Those of no
-        namespace are the operator's own.
+        All subscriptions of a namespace together take at most half of what other namespaces leave.
+        Those of no namespace are the operator's own. All that are failing take at most half of the
+        connections: thousands may fail at the same time, and each may take its timeout.
         """
         free, mine = self.free, self._running[to.namespace]
+        if failing:
+            free = min(free, (self._client.limit + 1) // 2 - self._failing)
         if to.namespace is None:
             return free
         return min(free, max(1, (free + mine) // 2) - mine)
 
-    async def send(self, message: Message, to: Subscription) -> Answer:
+    async def send(self, message: Message, to: Subscription, *, failing: bool = False) -> Answer:
         """Send a message.
 
         Raises:
             Busy: this process runs too many requests.
         """
-        return await self._post(request_of(message, to), to)
+        return await self._post(request_of(message, to), to, failing=failing)
 
     async def ping(self, to: Subscription) -> Answer:
         """Send a request that carries no message.
@@ -117,7 +122,9 @@ class Sender:
         }  # fmt: skip
         return await self._post(Request(id, b'{"type":"bide.ping"}', headers), to)
 
-    async def _post(self, request: Request, subscription: Subscription) -> Answer:
+    async def _post(
+        self, request: Request, subscription: Subscription, *, failing: bool = False
+    ) -> Answer:
         """Send a request and return the answer, or why there is none. Cancelling closes it.
 
         Raises:
@@ -129,15 +136,17 @@ class Sender:
         own = {name.lower(): value for name, value in subscription.headers.items()}
         headers = {**HEADERS, **own, **request.headers, **proof}
         hidden = (*keys, proof["webhook-signature"], *_confidential(subscription))
-        if self.free_for(subscription) <= 0:
+        if self.free_for(subscription, failing=failing) <= 0:
             raise Busy("the namespace has no connection left at this server; it tries again soon")
         self._running[subscription.namespace] += 1
+        self._failing += failing
         try:
             reply = await self._client.post(subscription.url, headers.items(), request.body)
         except NoAnswer as error:
             _log.debug("%s: %s (%r)", subscription.key, error, error.__cause__)
             return Answer(None, str(error))
         finally:
+            self._failing -= failing
             self._running[subscription.namespace] -= 1
             if not self._running[subscription.namespace]:
                 del self._running[subscription.namespace]

@@ -33,10 +33,15 @@ class Target(Protocol):
     def free(self) -> int:
         """How many more messages may be under way."""
 
-    def free_for(self, to: Subscription) -> int:
-        """Return how many more of these may be under way for the namespace of a subscription."""
+    def free_for(self, to: Subscription, *, failing: bool) -> int:
+        """Return how many more of these may be under way for a subscription.
 
-    async def send(self, message: Message, to: Subscription) -> Answer:
+        Args:
+            to: the subscription.
+            failing: whether its receiver has failed since it last accepted a message.
+        """
+
+    async def send(self, message: Message, to: Subscription, *, failing: bool) -> Answer:
         """Send a message; return what came of it. Any number may be sent at a time."""
 
     async def ping(self, to: Subscription) -> Answer:
@@ -153,7 +158,8 @@ class SubscriptionWorker(Consumer):
             return 0, None
         running = len(self.running)
         target, waiting = self._target(self.subscription), running - self._sending
-        free, own = target.free - waiting, target.free_for(self.subscription) - waiting
+        free = target.free - waiting
+        own = target.free_for(self.subscription, failing=self._failing) - waiting
         if min(free, own) <= 0:
             return 0, FULL
         # At most half of the connections that others leave: a receiver that hangs cannot take all.
@@ -200,7 +206,7 @@ class SubscriptionWorker(Consumer):
         one.given = to = self.subscription
         self._sending += 1
         try:
-            answer = await self._target(to).send(one.message, to)
+            answer = await self._target(to).send(one.message, to, failing=self._failing)
         finally:
             self._sending -= 1
         probe = self._note(answer, to)
@@ -260,6 +266,10 @@ class SubscriptionWorker(Consumer):
             self._share_circuit()
             self.recall()
         return probe
+
+    @property
+    def _failing(self) -> bool:
+        return self.circuit.failures > 0
 
     @property
     def _shown(self) -> str | None:

@@ -218,11 +218,11 @@ class RabbitMQ:
         """How many more messages may be under way: one connection carries any number."""
         return 1_000_000
 
-    def free_for(self, to: Subscription) -> int:
-        """Return the same: no namespace takes connections from others."""
+    def free_for(self, to: Subscription, *, failing: bool) -> int:
+        """Return the same: no subscription takes connections from others."""
         return self.free
 
-    async def send(self, message: Message, to: Subscription) -> Answer:
+    async def send(self, message: Message, to: Subscription, *, failing: bool = False) -> Answer:
         """Publish a message; return once the broker has confirmed or rejected it."""
         publisher = self._publisher(to.url)
         try:
