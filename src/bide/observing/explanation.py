@@ -261,7 +261,7 @@ class _Circuit(msgspec.Struct):
 
 
 def look_further(
-    queue: str, id: str | None, told: Explained, *, around: bool,
+    queue: str, id: str | None, explained: Explained, *, around: bool,
     present: Mapping[str, Iterable[str]] | None = None,
 ) -> Steps[Explained]:  # fmt: skip
     """Add what the store keeps elsewhere.
@@ -272,17 +272,17 @@ def look_further(
     Args:
         queue: its name in the store.
         id: of the message; `None`: of no message.
-        told: the explanation of the store.
+        explained: the explanation of the store.
         around: whether to look at workers and subscriptions.
         present: holders that claim through this server, and their queues.
     """
-    if id is not None and told.state is None and told.end is None:
+    if id is not None and explained.state is None and explained.end is None:
         reply: Ends | None = yield from _allowed(History(queue, id, max_bytes=0))
         if reply is not None and reply.ends:
             end = msgspec.structs.replace(reply.ends[0], result=None)  # which not all may see
-            told = msgspec.structs.replace(told, end=end)
-    if not around or told.state != "ready" or told.workers is not None:
-        return told
+            explained = msgspec.structs.replace(explained, end=end)
+    if not around or explained.state != "ready" or explained.workers is not None:
+        return explained
     home, slash, _ = queue.rpartition("/")
     found = {holder: Serving(holder) for holder, its in (present or {}).items() if queue in its}
     known = True
@@ -296,7 +296,7 @@ def look_further(
                     busy = () if one is None else (one.places, one.running, one.longest, one.since)
                     found[holder] = Serving(holder, *busy)
     return msgspec.structs.replace(
-        told,
+        explained,
         workers=sorted(found.values(), key=lambda one: one.holder) if known else None,
         subscriptions=(yield from _subscriptions(queue)),
     )

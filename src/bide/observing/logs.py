@@ -40,8 +40,8 @@ class JsonFormatter(logging.Formatter):
             "pid": record.process,
             "message": record.getMessage(),
         }
-        told = record.__dict__
-        entry |= {name: told[name] for name in FIELDS if name in told}
+        fields = record.__dict__
+        entry |= {name: fields[name] for name in FIELDS if name in fields}
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         try:

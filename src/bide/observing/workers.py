@@ -134,10 +134,10 @@ def asked(message: Message) -> str | None:
     if message.state != "delayed":
         return None
     try:
-        told: Any = msgspec.json.decode(message.data)
+        request: Any = msgspec.json.decode(message.data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    name = told.get("actor") if isinstance(told, dict) else None
+    name = request.get("actor") if isinstance(request, dict) else None
     return name if isinstance(name, str) else "an unknown user"
 
 

@@ -341,8 +341,8 @@ class ScratchStore:
             if len(records) > SHOWN:
                 lines.append(f"      ... and {len(records) - SHOWN} more")
         elif names := sorted({record.queue for record in self._puts}):
-            told = ", ".join(map(repr, names))
-            lines.append(f"nothing was put into {queue!r}; puts went to: {told}")
+            listed = ", ".join(map(repr, names))
+            lines.append(f"nothing was put into {queue!r}; puts went to: {listed}")
         else:
             lines.append("nothing was put into any queue")
         return "\n".join(lines)

@@ -351,8 +351,8 @@ class Driver:
 
     def explains(self, id: str, **fields: Any) -> None:
         """See that an explanation has these fields."""
-        told = self.explain(id)
-        assert {name: getattr(told, name) for name in fields} == fields
+        explained = self.explain(id)
+        assert {name: getattr(explained, name) for name in fields} == fields
 
     def queues(self, prefix: str = "") -> list[str]:
         """Name the queues."""

@@ -78,8 +78,8 @@ class EndCases:
         ]
         driver.bury(driver.lease("b"))
         driver.purge_by_id("b", actor="ann")
-        told = [(one.how, one.by) for one in driver.ends("b")]
-        assert told == [("purged", "ann"), ("dead", "w1")]
+        ends = [(one.how, one.by) for one in driver.ends("b")]
+        assert ends == [("purged", "ann"), ("dead", "w1")]
 
     def test_ids_of_remembered_messages_are_free(self, driver: Driver) -> None:
         driver.configure(history=HOUR)

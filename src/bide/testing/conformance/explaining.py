@@ -109,7 +109,7 @@ class ExplainCases:
 
 
 class LimitReportCases:
-    """What `explain` and claims tell about limits."""
+    """What `explain` and claims return about limits."""
 
     def test_explain_tells_which_limit_holds_a_message(self, driver: Driver) -> None:
         limits = {"limit": 2, "group_limit": 1, "rate": interval(1), "group_rate": interval("1/m")}

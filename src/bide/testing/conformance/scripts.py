@@ -248,16 +248,16 @@ class Player:
     def batch(self, ops: Sequence[Op], now: int) -> list[Reply]:
         """Execute a step as one batch."""
         commands = [self._resolve(op) for op in ops]
-        return self._told(commands, self._engine.execute(commands, now))
+        return self._plain(commands, self._engine.execute(commands, now))
 
     def singly(self, ops: Sequence[Op], now: int, *, watched: bool = False) -> list[Reply]:
         """Execute a step command by command, each checked against the lifecycle if watched."""
         commands = [self._resolve(op) for op in ops]
         if watched:
-            return self._told(commands, [self.watch.execute(each, now) for each in commands])
-        return self._told(commands, [self._engine.execute([each], now)[0] for each in commands])
+            return self._plain(commands, [self.watch.execute(each, now) for each in commands])
+        return self._plain(commands, [self._engine.execute([each], now)[0] for each in commands])
 
-    def _told(self, commands: list[cmd.Command], replies: list[Reply]) -> list[Reply]:
+    def _plain(self, commands: list[cmd.Command], replies: list[Reply]) -> list[Reply]:
         """Return what is to be compared of replies, and remember their leases."""
         for command, reply in zip(commands, replies, strict=True):
             if isinstance(reply, Claimed) and reply.messages:

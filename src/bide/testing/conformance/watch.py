@@ -89,8 +89,8 @@ class Watch:
                 since = self._claimed.get((queue, id))
                 for step in _steps(command, before.get(id), after.get(id), first.keep, now, since):
                     moved.update(self._see(*step).counts)
-            was, told = msgspec.structs.asdict(first.flow), msgspec.structs.asdict(counts.flow)
-            counted = +Counter({name: told[name] - was[name] for name in told})
+            flow, later = msgspec.structs.asdict(first.flow), msgspec.structs.asdict(counts.flow)
+            counted = +Counter({name: later[name] - flow[name] for name in later})
             assert counted == moved, f"{command} counted {counted}, its changes are {moved}"
         if isinstance(reply, Claimed):
             self._claimed.update(((queue, message.id), now) for message in reply.messages)
