@@ -183,7 +183,7 @@ def test_a_memory_queue_stays_with_the_parent() -> None:
     with bide.Queue("orders", "memory://") as queue:
         queue.put(1)
         text = in_child(lambda: queue.put(2))
-        assert text.startswith("StoreUnavailable: memory:// lives in the process that made it")
+        assert text.startswith("StoreUnavailable: memory:// exists in the process that made it")
         assert "sqlite:///" in text
         assert queue.counts().sizes.ready == 1
 
