@@ -68,17 +68,6 @@ class TurnCases:
         assert [id for id in served if id[0] == "m"] == ids
         assert served.index("a2") == GAP - 1
 
-    def test_a_group_that_comes_later_waits_for_no_backlog(self, bare: Driver) -> None:
-        bare.configure(limit=1)
-        bare.put(*(f"a{number}" for number in range(100)), group="a")
-        # a is served before b2 and c1 come.
-        for id, comes in (("a0", "b1"), ("b1", "b2 c1"), ("a1", ""), ("b2", ""), ("c1", ""),
-                          ("a2", "")):  # fmt: skip
-            (lease,) = bare.hold()
-            assert lease.id == id
-            put(bare, comes)
-            bare.ack(lease)
-
     def test_nobody_waits_for_more_than_one_message_of_each_other_group(self, bare: Driver) -> None:
         chance = random.Random(4)
         bare.configure(limit=1)
