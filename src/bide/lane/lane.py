@@ -9,6 +9,7 @@ Systems", 1984.)
 
 import asyncio
 import logging
+import os
 import threading
 import weakref
 from collections import defaultdict
@@ -19,9 +20,9 @@ from bide.engines.port import Engine
 from bide.lane.executor import CLOSED, Executor, copied, log_died
 from bide.lane.inbox import AsyncRequest, BlockingRequest, Inbox, Request, call_on, is_empty, wakes
 from bide.lane.waiting_claims import LOOK_AGAIN, WaitingClaims, Wakeups
+from bide.model import forks
 from bide.model.commands import Claim, Command, Retry
 from bide.model.errors import Closed, OutcomeUnknown, StoreError
-from bide.model.forks import notice_fork
 from bide.model.replies import Claimed, Reply
 
 _log = logging.getLogger("bide.lane")
@@ -74,7 +75,8 @@ class Lane(Executor):
             StoreError: it was not executed.
             Closed: the lane was closed.
         """
-        notice_fork()
+        if os.getpid() != forks.process:
+            forks.notice_fork()
         if command.only_reads and (reads := self._reader()) is not None:
             return reads.call(command, owner)
         reply = None
@@ -155,7 +157,8 @@ class Lane(Executor):
         With `in_order` a read waits for the commands that were submitted before it. If the caller
         is cancelled, its command still runs; but a claim is left out, or returns its messages.
         """
-        notice_fork()
+        if os.getpid() != forks.process:
+            forks.notice_fork()
         if command.only_reads and not self._only_reads and not in_order:
             if self._reads is None:
                 await asyncio.to_thread(self._reader)  # it opens a file

@@ -9,7 +9,9 @@ import threading
 from collections.abc import Callable
 
 _steps: list[Callable[[], None]] = []
-_process = os.getpid()
+process = os.getpid()
+"""The process that was last told of a fork; code that runs for each command compares it itself."""
+
 _lock = threading.Lock()
 
 
@@ -21,17 +23,17 @@ def in_child(step: Callable[[], None]) -> Callable[[], None]:
 
 def notice_fork() -> None:
     """In the child of a fork, call the functions of `in_child`, unless they were called."""
-    if os.getpid() != _process:
+    if os.getpid() != process:
         _begin()
 
 
 def _begin() -> None:
-    global _process
+    global process
     with _lock:
-        if os.getpid() != _process:  # else another thread was faster
+        if os.getpid() != process:  # else another thread was faster
             for step in _steps:
                 step()
-            _process = os.getpid()
+            process = os.getpid()
 
 
 def _after_fork() -> None:

@@ -102,8 +102,8 @@ class CommandBuilder:
                     "put(message) without others"
                 )
             message = message.body
-        item = self.item(message)
         policy = _policy_of(on_conflict, ["raise"])
+        item = self.item(message)
         if item.latest is not None:
             arguments.check_latest([item], policy, if_version)
         if if_version is None:

@@ -14,7 +14,7 @@ from redis.exceptions import BusyLoadingError
 
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.redis.calls import CREATING, Call, load_library, raised
-from bide.engines.redis.connection import Lost, check_layout, is_away
+from bide.engines.redis.connection import Lost, check_layout, is_away, pack
 from bide.engines.redis.faults import Refusal
 from bide.engines.redis.layout import LAYOUT, VERSION, copies, script_keys, slot_of
 from bide.engines.redis.settings import Settings
@@ -53,7 +53,8 @@ class Sender(Transport):
         self.claims: list[tuple[Call, Request, Any]] = []
         """Claims since the engine cleared this, the request of each, and the answer, if it is
         known: later calls may have taken the place of its reply."""
-        self._changes: BoundedDict[tuple[str, int], int] = BoundedDict()
+        self._changes: BoundedDict[tuple[str, int], list[int]] = BoundedDict()
+        """By queue and shard: the number of its last change."""
         self.on_lost: Callable[[str, int], None] | None = None
         """Called with a queue and the least number of changes that the store has lost."""
 
@@ -111,9 +112,8 @@ class Sender(Transport):
         only = None if self._settings.wait_replicas else self.nodes.only
         if only is not None:  # the usual case: one server, which answers
             try:
-                answers = only.exchange(
-                    b"".join([each.packed() for each in requests]), len(requests)
-                )
+                packed = b"".join([pack(each.command) for each in requests])
+                answers = only.exchange(packed, len(requests))
             except Lost as lost:
                 self.lose(only, requests, lost)
             else:
@@ -143,7 +143,11 @@ class Sender(Transport):
             highest, made = changes.get(shard, (0, 0))
             changes[shard] = max(head[1], highest), made + (call.script in CREATING)
         for shard, (change, made) in changes.items():
-            known, self._changes[shard] = self._changes.get(shard, 0), change
+            if (last := self._changes.get(shard)) is None:
+                self._changes[shard] = [change]
+                continue
+            (known,) = last
+            last[0] = change
             if known and change < known + made and self.on_lost is not None:
                 self.on_lost(shard[0], known + made - change)
         return answers
