@@ -1,12 +1,13 @@
 """What handlers return, in a queue that remembers results."""
 
+import asyncio
 import logging
 from typing import Any, TypeVar
 
 import pytest
 
-from bide.model.commands import Command, Configure, History
-from bide.model.replies import Ends, Reply, Settings
+from bide.model.commands import Claim, Command, Configure, History
+from bide.model.replies import Claimed, Ends, Reply, Settings
 from tests.worker.worker_app import Scene, both, register
 
 R = TypeVar("R", bound=Reply)
@@ -69,5 +70,32 @@ def test_a_queue_without_results_takes_what_handlers_return(scene: Scene) -> Non
         await scene.put(1)
         async with scene.at_work():
             await scene.acked(1)
+
+    scene.play(story())
+
+
+def test_a_claim_that_brings_no_message_leaves_the_results_of_running_handlers(
+    scene: Scene,
+) -> None:
+    async def story() -> None:
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        @scene.app.handler("q", concurrency=2)
+        async def handle(body: Any) -> Any:
+            begun.set()
+            await go_on.wait()
+            return body
+
+        await asked(scene, Settings, Configure("q", result_ttl=3_600_000))
+        await scene.put("lost", attempts=1)
+        await asked(scene, Claimed, Claim("q", 1, 1_000, "another worker"))
+        await scene.put("kept", id="kept")
+        async with scene.at_work():
+            await begun.wait()
+            await scene.pass_time(lambda: scene._flow("q").sizes.dead)
+            go_on.set()
+            await scene.acked(1)
+        (end,) = (await asked(scene, Ends, History("q", "kept"))).ends
+        assert end.result == b'"kept"'
 
     scene.play(story())

@@ -238,7 +238,8 @@ class Consumer(Claimer):
             self.tally.ended("dead", len(reply.died))
         token, claimed, expires, state = reply.token, reply.now, now + self._lease, self._state
         asked = self._asked
-        self._settling.keeps_results = reply.results
+        if reply.messages:  # an empty reply does not say it
+            self._settling.keeps_results = reply.results
         queue_handlers = self.queue_handlers
         for message, freed in zip(reply.messages, reply.freed or repeat(0), strict=False):
             handler = queue_handlers.of(message)

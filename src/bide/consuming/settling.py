@@ -185,7 +185,7 @@ class Settling:
 
     def __init__(self, queue: str, store_client: StoreClient) -> None:
         self.keeps_results = False
-        """Whether the queue remembers results, as the last claim said."""
+        """Whether the queue remembers results, as the last claim with messages said."""
         self._queue = queue
         self._store_client = store_client
         self._pairs: Pairs = []
