@@ -11,7 +11,7 @@ from bide.model import commands as cmd
 from bide.model.errors import StoreCorrupt
 from bide.model.message import UNREADABLE, Item, Message
 from bide.model.rank import PROMOTE
-from bide.model.replies import Claimed, Counts, Explained, Found, Outcomes, Page
+from bide.model.replies import Affected, Claimed, Counts, Explained, Found, Outcomes, Page
 
 NOW = 1_700_000_000_000
 LEASE = 60_000
@@ -175,6 +175,36 @@ def test_a_change_of_a_damaged_message_says_so_and_changes_nothing(
     assert isinstance(told, Explained)
     assert told.state == "ready"
     assert len(claim(engine).messages) == 4
+
+
+@pytest.mark.usefixtures("limits")
+@pytest.mark.parametrize("damage", ["headers that are no JSON", "failures that are no JSON"])
+def test_commands_that_need_no_headers_or_failures_change_a_message_whose_cannot_be_read(
+    engine: SqliteEngine, spoil: Spoil, damage: str
+) -> None:
+    spoil("m2", damage)
+    engine.execute([cmd.Explain("q", "m2"), cmd.Put("q", [Item("m2", b"1")])], NOW)
+    engine.execute([cmd.Reschedule("q", ["m2"], delay=9)], NOW)
+    seen = get(engine, "m2")
+    assert (seen.error, seen.state) == (UNREADABLE, "dead")  # the row still has what it had
+    (affected,) = engine.execute([cmd.Purge("q", "ready")], NOW)
+    assert affected == Affected(4)
+    (cancelled,) = engine.execute([cmd.Cancel("q", ["m2"])], NOW)
+    assert isinstance(cancelled, Outcomes)
+    assert cancelled.outcomes[0].done
+    sound(engine)
+
+
+def test_a_failure_does_not_overwrite_failures_that_cannot_be_read(
+    engine: SqliteEngine, spoil: Spoil
+) -> None:
+    lease = cmd.Lease("m0", claim(engine, count=1).token)
+    spoil("m0", "failures that are no JSON")
+    for verb in (cmd.Retry, cmd.Bury):
+        with pytest.raises(StoreCorrupt, match="Nothing was changed"):
+            engine.execute([verb("q", [lease])], NOW)
+    claim(engine, NOW + LEASE, count=0)
+    assert b"'failures': '[['" in get(engine, "m0").data
 
 
 def test_an_id_that_is_no_text_is_replaced(engine: SqliteEngine, path: Path) -> None:

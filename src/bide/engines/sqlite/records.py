@@ -1,8 +1,10 @@
 """The messages that a command names, as records, and their rows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, cast
+
+from msgspec import MsgspecError
 
 from bide.engines.limiter import key_of
 from bide.engines.queue_rules import Change, QueueRules
@@ -25,8 +27,8 @@ from bide.model.rank import PROMOTE, delayed_rank, delayed_reach, rank_when_read
 from bide.model.replies import AHEAD, Outcomes, Pause
 
 _CONTENT = (
-    "data", "due", "priority", "attempt", "attempts", "expires", "group", "headers", "failures",
-    "planned", "asked", "successor",
+    "data", "json", "due", "priority", "attempt", "attempts", "expires", "group", "headers",
+    "failures", "planned", "asked", "successor",
 )  # fmt: skip
 """What commands change of a message, beside its place: columns, and its successor."""
 
@@ -83,8 +85,9 @@ class Records(QueueRules):
         if "successor" in changed:
             self._save_successor(record, changed.pop("successor"), before[-1])
         if changed and record.state is not None:
-            if "data" in changed and record.json:
-                changed["data"] = record.data.decode()
+            if "json" in changed or "data" in changed:
+                changed["data"] = record.data.decode() if record.json else record.data
+                changed.pop("json", None)
             for name in ("headers", "failures"):
                 if changed.get(name) is not None:
                     changed[name] = json_text(changed[name])
@@ -204,8 +207,8 @@ def _record_of(row: tuple[Any, ...]) -> Record:
     record: Any = Record(*row)
     if record.json:
         record.data = record.data.encode()
-    record.headers = as_headers(record.headers) if record.headers else None
-    record.failures = as_failures(record.failures) if record.failures else ()
+    record.headers = _read(as_headers, record.headers) if record.headers else None
+    record.failures = _read(as_failures, record.failures) if record.failures else ()
     record.created = record.created or None
     record.successor = as_item(record.successor) if record.successor else None
     record.state = STATES[record.state]
@@ -215,3 +218,14 @@ def _record_of(row: tuple[Any, ...]) -> Record:
         case "ready":
             record.rank = ready_rank(record.due, record.priority)
     return cast("Record", record)
+
+
+def _read(decode: Callable[[str], Any], text: str) -> Any:
+    """Return what a column says; `None` if it cannot be read, so that another failure cannot join.
+
+    Commands that do not need it work: a message with such a column can be cancelled, for instance.
+    """
+    try:
+        return decode(text)
+    except (ValueError, TypeError, MsgspecError):
+        return None

@@ -54,8 +54,10 @@ class ChangeCases:
         seen = driver.get("a").version
         both += driver.reschedule("a", "a", delay=60, versions=[seen, seen])
         both += driver.edit("a", "a", data=b"2", json=True, if_version=driver.get("a").version)
+        both += driver.edit("a", "a", data=b"2", json=False, if_version=driver.get("a").version)
+        driver.shows("a", data=b"2", json=False)
         both += driver.replace("a", "a", data=b"3", if_version=driver.get("a").version)
-        assert done(both) == [True, False] * 4
+        assert done(both) == [True, False] * 5
         driver.shows("a", data=b"3")
 
     @pytest.mark.parametrize("verb", VERSIONED)
