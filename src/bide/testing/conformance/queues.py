@@ -68,6 +68,12 @@ class QueueCases:
             assert bare.cancel_where(**where) == Affected(number, more=more)
         assert bare.counts().flow.cancelled == count
 
+    def test_a_dry_run_forgets_nothing(self, driver: Driver) -> None:
+        driver.configure(keep=5)
+        driver.ack(driver.lease("a"))
+        assert driver.wait(9).cancel_where(dry_run=True, after=0) == Affected(0)
+        assert driver.counts().kept == 1
+
     @pytest.mark.parametrize("state", STATES)
     def test_purge_deletes_one_state_but_none_leased(self, driver: Driver, state: State) -> None:
         driver.furnish()
