@@ -6,11 +6,13 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from enum import StrEnum
 from types import FrameType
 from urllib.parse import urlsplit
 
 import pytest
 
+from bide import Queue
 from bide.engines.postgres.connection import Caller
 from bide.engines.postgres.settings import read_url
 
@@ -54,3 +56,18 @@ def test_what_is_larger_than_a_buffer_of_the_socket_arrives(sleeper: Caller) -> 
     body = os.urandom(1 << 20) * 16
     ((answer,),) = sleeper("decode", body.hex(), "hex")
     assert answer == body
+
+
+class Name(StrEnum):
+    """Names as an application may declare them."""
+
+    QUEUE = "orders"
+    MESSAGE = "order-42"
+    GROUP = "customer-7"
+
+
+def test_names_may_be_members_of_an_enumeration(postgres_url: Callable[[], str]) -> None:
+    with Queue(Name.QUEUE, postgres_url()) as queue:
+        assert queue.put(1, id=Name.MESSAGE, group=Name.GROUP)
+        assert [message.id for message in queue.scan(group=Name.GROUP)] == [Name.MESSAGE]
+        assert queue.cancel(group=Name.GROUP) == 1

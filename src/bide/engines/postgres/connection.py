@@ -7,7 +7,6 @@ than the server needs. This sends a prepared call, and waits once.
 import struct
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
-from types import NoneType
 from typing import Any
 
 import psycopg
@@ -22,14 +21,7 @@ from bide.engines.waiting import watch
 
 _FORMATS = [[Format.BINARY] * count for count in range(32)]
 
-_BINARY: dict[type, Callable[[Any], bytes | None]] = {
-    NoneType: lambda none: none,
-    bool: struct.Struct("!?").pack,
-    int: struct.Struct("!q").pack,
-    str: str.encode,
-    bytes: bytes,
-}
-"""What makes the binary form of an argument: an integer is a bigint, and an array is bytes."""
+_bigint, _boolean = struct.Struct("!q").pack, struct.Struct("!?").pack
 
 _ROWS_AND_PLACE = b"SELECT *, pg_current_wal_insert_lsn() AS place FROM %s(%s)"
 
@@ -84,7 +76,7 @@ class Caller:
         Raises:
             psycopg.Error: the connection was lost, or the server knows no such function.
         """
-        values = [_BINARY[type(argument)](argument) for argument in arguments]
+        values = [_binary(argument) for argument in arguments]
         formats = _FORMATS[len(values)]
         sender = self.connection.pgconn
         try:
@@ -154,6 +146,15 @@ class Caller:
         if answer.status == ExecStatus.FATAL_ERROR:
             raise errors.error_from_result(answer)
         return answer  # type: ignore[no-any-return]
+
+
+def _binary(argument: bytes | str | int | None) -> bytes | None:
+    """Return the binary form of an argument; an array is bytes already, an integer a bigint."""
+    if isinstance(argument, str):  # or of a derived type, such as `StrEnum`
+        return argument.encode()
+    if isinstance(argument, int):
+        return _boolean(argument) if isinstance(argument, bool) else _bigint(argument)
+    return argument
 
 
 _LOG = """
