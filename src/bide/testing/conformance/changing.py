@@ -48,6 +48,17 @@ class ChangeCases:
 
     # Versions.
 
+    @pytest.mark.parametrize("change", ["cancel", "reschedule"])
+    def test_a_version_and_a_due_time_must_both_be_the_same(
+        self, driver: Driver, change: str
+    ) -> None:
+        driver.put("a", at=START + 50)
+        seen = driver.get("a").version
+        for condition in ({"if_version": seen, "if_due": START},
+                          {"if_version": "0" * 16, "if_due": START + 50}):  # fmt: skip
+            assert getattr(driver, change)("a", **condition) == [driver.refusal("a")]
+        assert getattr(driver, change)("a", if_version=seen, if_due=START + 50)[0]
+
     def test_the_first_of_two_changes_ends_the_version(self, driver: Driver) -> None:
         driver.put("a", delay=9)
         both = driver.reschedule("a", "a", delay=50, if_version=driver.get("a").version)

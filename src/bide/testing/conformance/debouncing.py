@@ -69,6 +69,15 @@ class DebounceCases:
         assert driver.extend(lease, lease=2_000)[0].done
         driver.shows("a", successor=successor)
 
+    def test_the_newest_successor_stays_and_counts_from_the_first(self, driver: Driver) -> None:
+        held(driver)
+        driver.wait(10)
+        for number in range(5):
+            put(driver, b"%d" % number, group=f"g{number}")
+            driver.wait(45)
+        newest = Item("a", b"4", at=START + 210, created=START + 10, group="g4")
+        driver.shows("a", successor=newest)
+
     def test_what_does_not_end_the_lease_leaves_the_successor(self, driver: Driver) -> None:
         held(driver)
         put(driver, b"2", group="g")
