@@ -41,7 +41,8 @@ def change_many(
     """
     check_undo(undoable, True, dry_run, None)
     try:
-        with Bar(f"{queue}: {verb}"):
+        doing = "counting" if dry_run else verb.removesuffix("ed") + "ing"
+        with Bar(f"{doing} in {queue}", counts=False):
             count = change(dry_run=dry_run, undo=undoable)
     except BaseException as error:
         for note in getattr(error, "__notes__", ()):

@@ -230,18 +230,22 @@ class Bar:
     Args:
         doing: its label, such as "exporting orders".
         total: how much there is to do; `None` if that is unknown, or known later: see `expect`.
+        counts: whether it counts what was done; if not, it shows the time since its block began.
     """
 
     _progress: "Progress | None" = None
 
-    def __init__(self, doing: str, total: int | None = None) -> None:
+    def __init__(self, doing: str, total: int | None = None, *, counts: bool = True) -> None:
         if not sys.stderr.isatty():
             return
+        from rich import progress as rich
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-        self._progress = Progress(
-            "{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        columns: list[rich.ProgressColumn] = [rich.TimeElapsedColumn()]
+        if counts:
+            columns = [rich.MofNCompleteColumn(), rich.TimeRemainingColumn()]
+        self._progress = rich.Progress(
+            "{task.description}", rich.BarColumn(), *columns,
             console=Console(stderr=True), refresh_per_second=1, transient=True,
             redirect_stdout=False,
         )  # fmt: skip
