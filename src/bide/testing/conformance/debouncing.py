@@ -155,6 +155,19 @@ class DebounceCases:
         assert (flow.put, flow.died, flow.revived) == (1, died, died)
         assert driver.scan(group="old") == []
 
+    @pytest.mark.parametrize("change", ["cancel", "reschedule", "edit", "replace"])
+    def test_after_a_lapsed_lease_the_version_is_that_of_the_successor(
+        self, driver: Driver, change: str
+    ) -> None:
+        held(driver)
+        put(driver, b"2", delay=HOUR, latest=HOUR)
+        seen = driver.get("a").version
+        changes: dict[str, Any] = {"cancel": {}, "reschedule": {"delay": 5}}
+        fields = changes.get(change, {"data": b"3"})
+        refused = [Outcome("a", False, "delayed", START + HOUR)]
+        assert getattr(driver.wait(1_000), change)("a", if_version=seen, **fields) == refused
+        driver.shows("a", data=b"2")
+
     def test_a_claim_tells_of_no_death_where_a_successor_follows(self, driver: Driver) -> None:
         driver.put("a", "b", attempts=1)
         driver.claim(lease=20)

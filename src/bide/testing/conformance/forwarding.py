@@ -76,6 +76,13 @@ class ForwardCases:
         driver.shows("a", due=START + HOUR)
         assert change() == again("a", "b")
 
+    def test_versions_stay_with_their_messages(self, driver: Driver) -> None:
+        driver.put("a", "b", delay=HOUR)
+        mine, other, rows = driver.get("a").version, "0" * 16, origin("1 2")
+        assert done(driver.cancel("a", "b", versions=[mine, other], origin=rows)) == [True, False]
+        outcomes = driver.cancel("a", "b", versions=[other, mine], origin=rows)
+        assert outcomes == [*again("a"), Outcome("b", True, due=START + HOUR)]
+
     def test_outboxes_queues_and_commands_apart(self, driver: Driver) -> None:
         put(driver, "a", "1", delay=HOUR)
         assert put(driver, "b", "1", outbox="shop2")[0].done
