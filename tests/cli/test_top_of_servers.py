@@ -127,6 +127,20 @@ def test_a_token_of_a_namespace_sees_the_workers_that_use_the_store_itself(url: 
     assert told["queues"][0]["lateness"] == {"p50": 250, "p99": 250, "count": 1}
 
 
+def test_where_no_forecast_is_allowed_it_shows_the_counts(url: str, orders: bide.Queue) -> None:
+    orders.put(1, delay=60)
+    reads = Tokens(orders._lane).create(None, ["read"])[0]
+    app = App(Settings(store=url, auth="required", max_slow_reads=1))
+    with running(app) as port, app.service.slow_calls.one(None, ""):
+        env = {"BIDE_URL": f"http://127.0.0.1:{port}", "BIDE_TOKEN": reads}
+        result = CliRunner().invoke(main, ["top"], env=env)
+    assert result.stdout.split("\t")[:3] == ["queue", "orders", "1"]
+    assert "forecast" not in result.stdout
+    assert result.stderr.startswith(
+        "there is no forecast: the namespace (of the whole store) has 1"
+    )
+
+
 def test_nobody_there(run: Top) -> None:
     result = run("top", "--url", "http://127.0.0.1:1")
     assert result.exit_code == 3

@@ -53,6 +53,8 @@ class Poller:
         self.view = View(Sample(0.0, {}), None, [], now_ms())
         self.trouble: BideError | None = None
         self._workers = RecentWorkers()
+        self.forecast_trouble: StoreError | None = None
+        """Why the last forecast could not be read."""
         self._ahead: Ahead | None = None
         self._next_forecast = 0.0
 
@@ -68,13 +70,12 @@ class Poller:
         self.view = View(sample, before, self._workers.see(sample), now, ahead)
 
     def forecast(self, queues: Mapping[str, Counts]) -> Ahead | None:
-        """Return the last forecast, or a new one if it is time; `None`: nothing is delayed.
+        """Return the last forecast, or a new one if it is time; `None`: there is none.
+
+        A forecast that fails does not end a sample: a server refuses slow reads that are too many.
 
         Args:
             queues: the queues with their counts.
-
-        Raises:
-            BideError: the store failed.
         """
         delayed = {name: one.sizes.delayed for name, one in queues.items() if one.sizes.delayed}
         if not delayed:
@@ -83,8 +84,12 @@ class Poller:
         if self._ahead is None or began >= self._next_forecast:
             names = sorted(delayed, key=lambda name: (-delayed[name], name))
             commands = [Forecast(name, BUCKET, BUCKETS) for name in names[:QUEUES]]
-            found = [self.store.ask(Forecasted, command) for command in commands]
-            self._ahead = Ahead(sum_forecasts(found), max(0, len(names) - QUEUES))
+            try:
+                found = [self.store.ask(Forecasted, command) for command in commands]
+                self._ahead = Ahead(sum_forecasts(found), max(0, len(names) - QUEUES))
+                self.forecast_trouble = None
+            except StoreError as error:
+                self.forecast_trouble = error
             ended = self._clock.monotonic()
             self._next_forecast = ended + max(EVERY, PAUSE * (ended - began))
         return self._ahead
@@ -203,6 +208,8 @@ def top(store: Store, out: Output, prefix: str, interval: float, once: bool) -> 
     try:
         with raise_on_termination():
             poller.take_sample()
+            if poller.forecast_trouble is not None:
+                warn(f"there is no forecast: {poller.forecast_trouble}")
             if out.as_json:
                 _print_objects(out, poller, once)
             elif not out.terminal:
