@@ -214,6 +214,11 @@ class ReadCases:
             assert (sizes.leased, sizes.ready) == (count, 10 - count)
             assert one.take() == IDS[count:]
 
+    def test_expired_messages_use_no_budget(self, driver: Driver) -> None:
+        driver.put("late", data=b"x" * 9 * KIB, json=False, expires=1, at=START - 5)
+        stock(driver)
+        assert ids_of(driver.claim(max_bytes=3 * KIB)) == IDS[:2]
+
     def test_headers_and_failures_count(self, driver: Driver) -> None:
         driver.put_items(Item(id, b"1", headers={"h": "x" * KIB}) for id in IDS)
         assert len(driver.page("ready", max_bytes=4 * KIB).messages) == 3
