@@ -112,7 +112,7 @@ def test_a_periodic_task_about_to_be_queued_again_hears_of_a_shutdown(
 ) -> None:
     executor = ScheduledExecutor(1, clock=clock)
     gate = Gate()
-    executor._pool._lock = gate  # type: ignore[assignment]
+    executor._pool._lock = gate
     often = executor.schedule_at_fixed_rate(gate.close, 1)
     assert gate.reached.wait(10), "the first run is over, and the task not queued again yet"
     executor.shutdown(wait=False)  # cancels it, and shuts the queue: nothing is live

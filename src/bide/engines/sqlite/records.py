@@ -24,7 +24,7 @@ from bide.model.command_parts import Lease, versions_of
 from bide.model.ended import ENDINGS, Ending, end_of
 from bide.model.message import STATES
 from bide.model.rank import PROMOTE, delayed_rank, delayed_reach, rank_when_ready, ready_rank
-from bide.model.replies import AHEAD, Outcomes, Pause
+from bide.model.replies import AHEAD, Outcome, Outcomes, Pause
 
 _CONTENT = (
     "data", "json", "due", "priority", "attempt", "attempts", "expires", "group", "headers",
@@ -196,8 +196,11 @@ def change_each(
     session: Session, command: Any, names: Sequence[str | Lease], change: Change
 ) -> Outcomes:
     """Change the messages that a command names, by id or by lease."""
-    queue = Records(session, session.open(command.queue))
+    row = session.open(command.queue)
     ids = [name if isinstance(name, str) else name.id for name in names]
+    if not row.id:
+        return Outcomes([Outcome(id, False) for id in ids])
+    queue = Records(session, row)
     queue.load(ids, whole=bool(versions_of(command)))
     return queue.change_each(command, names, change, session.now)
 
