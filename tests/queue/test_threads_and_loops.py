@@ -6,8 +6,8 @@ import os
 import pickle
 import socket
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, get_origin
 
 import pytest
 
@@ -224,4 +224,7 @@ def test_whatever_blocks_in_a_queue_is_awaited_in_the_other() -> None:
             awaited = inspect.iscoroutinefunction(twin)
             assert awaited is (name not in at_once), name
             first = (twin.__doc__ or "").splitlines()[0]
-            assert twin is method or first.startswith(f"Async form of `Queue.{name}`"), name
+            assert first.startswith(f"Async form of `Queue.{name}`"), name
+            returned = get_origin(inspect.signature(method).return_annotation)
+            twins = get_origin(inspect.signature(twin).return_annotation)
+            assert returned is not Iterator or twins is AsyncIterator, name

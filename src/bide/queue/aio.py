@@ -12,8 +12,10 @@ from collections.abc import (
     Iterator,
 )
 from functools import partial, wraps
+from inspect import signature
 from time import monotonic
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
+from types import GenericAlias
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast, get_args
 
 from bide.lane.steps import Steps, arun_steps
 from bide.model.commands import Command, Put, Scan
@@ -56,7 +58,16 @@ def iterated(
     method: Callable[Concatenate[Any, P], Iterator[T]],
 ) -> Callable[Concatenate[Any, P], AsyncIterator[T]]:
     """Return a method of `Queue` that returns an iterator: of `AsyncQueue`, an asynchronous one."""
-    return cast("Callable[Concatenate[Any, P], AsyncIterator[T]]", method)
+
+    @wraps(method)
+    def call(queue: Any, /, *args: P.args, **options: P.kwargs) -> AsyncIterator[T]:
+        return cast("AsyncIterator[T]", method(queue, *args, **options))
+
+    call.__doc__ = f"Async form of `Queue.{method.__name__}`, for `async for`."
+    shown = signature(method)
+    returned = GenericAlias(AsyncIterator, get_args(shown.return_annotation))
+    call.__signature__ = shown.replace(return_annotation=returned)  # type: ignore[attr-defined]
+    return call
 
 
 class AsyncQueue(BaseQueue):
