@@ -4,6 +4,8 @@ import ctypes
 import gc
 import multiprocessing
 import os
+import select
+import signal
 import sqlite3
 import threading
 import weakref
@@ -34,21 +36,31 @@ def fork_as_uwsgi_does() -> int:
 
 
 def in_child(action: Callable[[], Any], fork: Callable[[], int] = os.fork) -> str:
-    """Fork, and return as text what the action returned or raised in the child."""
-    reading, writing = os.pipe()
-    child = fork()
-    if child == 0:
-        try:
-            text = repr(action())
-        except BaseException as error:  # noqa: BLE001  (the parent looks at it)
-            text = f"{type(error).__name__}: {error}"
-        os.write(writing, text.encode())
-        os._exit(0)
-    os.close(writing)
-    text = b"".join(iter(lambda: os.read(reading, 4096), b"")).decode()
-    os.close(reading)
-    os.waitpid(child, 0)
-    return text
+    """Fork, and return as text what the action returned or raised in the child.
+
+    If Python does not know of the fork, and a thread waited for its global lock at that time, the
+    child waits for this thread for ever: then another one is forked.
+    """
+    for _ in range(1 if fork is os.fork else 3):
+        reading, writing = os.pipe()
+        child = fork()
+        if child == 0:
+            try:
+                text = repr(action())
+            except BaseException as error:  # noqa: BLE001  (the parent looks at it)
+                text = f"{type(error).__name__}: {error}"
+            os.write(writing, text.encode())
+            os._exit(0)
+        os.close(writing)
+        answers, _, _ = select.select([reading], [], [], PATIENCE)
+        if not answers:
+            os.kill(child, signal.SIGKILL)
+        with open(reading, "rb") as pipe:
+            text = pipe.read().decode()
+        os.waitpid(child, 0)
+        if answers:
+            return text
+    raise TimeoutError("the child hangs")
 
 
 @pytest.fixture
