@@ -55,7 +55,7 @@ def in_child(action: Callable[[], Any], fork: Callable[[], int] = os.fork) -> st
         answers, _, _ = select.select([reading], [], [], PATIENCE)
         if not answers:
             os.kill(child, signal.SIGKILL)
-        with open(reading, "rb") as pipe:
+        with os.fdopen(reading, "rb") as pipe:
             text = pipe.read().decode()
         os.waitpid(child, 0)
         if answers:
