@@ -164,6 +164,12 @@ class LimitReportCases:
         driver.wait(5).configure(limit=2)
         assert driver.wait(5).claim().freed == [START + 5]
 
+    def test_a_group_with_a_lease_was_held_by_its_rate(self, driver: Driver) -> None:
+        limited(driver, "a1", group_rate=interval(1))
+        assert driver.take(lease=HOUR) == ["a1"]
+        put(driver.wait(2_000), "a2", at=START + 100)
+        assert driver.claim().freed == [START + 990]
+
     def test_no_rate_has_held_a_group_that_was_idle(self, driver: Driver) -> None:
         limited(driver, "a1", group_rate=interval(1))
         driver.ack(*driver.hold())

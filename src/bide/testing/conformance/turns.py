@@ -89,6 +89,13 @@ class TurnCases:
                 served.append(group)
                 bare.ack(*leases(claimed))
 
+    def test_new_limits_line_up_what_is_ready(self, driver: Driver) -> None:
+        put(driver, "a1 a2 a3", priority=2)
+        put(driver, "b1 b2")
+        assert driver.take(1) == ["a1"]  # this has made the others ready
+        driver.configure(limit=9)
+        assert one_by_one(driver) == "a2 b1 a3 b2"
+
     def test_changes_of_what_waits_keep_the_lines(self, driver: Driver) -> None:
         driver.configure(limit=100)
         put(driver, "a1 a2 a3 b1 b2 c1 c2 d1 d2", attempts=2)
