@@ -1,6 +1,8 @@
 # ruff: noqa: D102  (the name of each case says what it checks)
 """Explain: what an engine knows about the place of a message."""
 
+import pytest
+
 from bide.model.message import LAPSED, STATES, Failure
 from bide.model.rank import PROMOTE
 from bide.model.replies import AHEAD, PAUSES, Explained, Limited, Pause
@@ -150,6 +152,17 @@ class LimitReportCases:
         assert (ids_of(claimed), claimed.freed) == (["c1", "a2"], [START + 30] * 2)
         driver.wait(100).ack(*leases(claimed))
         assert driver.claim().freed == [START + 135]
+
+    @pytest.mark.parametrize(("due", "freed"), [(29, START + 30), (30, 0)])
+    def test_a_lease_of_a_full_group_lets_the_next_go(
+        self, driver: Driver, due: int, freed: int
+    ) -> None:
+        limited(driver, "a1", group_limit=1)
+        (lease,) = driver.hold(lease=HOUR)
+        put(driver, "a2", delay=due)
+        assert driver.wait(due).take() == []
+        driver.wait(30 - due).ack(lease)
+        assert driver.claim().freed == [freed]
 
     def test_of_two_rates_the_one_that_holds_longer_is_told(self, driver: Driver) -> None:
         limited(driver, "a1 a2 b1", rate=interval(30), group_rate=interval("30/m"))

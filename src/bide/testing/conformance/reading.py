@@ -205,6 +205,14 @@ class ReadCases:
             for budget in range(2 * KIB, 2 * KIB + 64):  # what is counted beside a body is small
                 assert sorted(driver.found(state, max_bytes=budget)) == ["a", "b", "c"], budget
 
+    def test_a_page_over_ready_and_delayed_has_one_budget(self, driver: Driver) -> None:
+        driver.put("a", "b", priority=1, **LARGE)
+        driver.put("c", "d", delay=HOUR, **LARGE)
+        driver.claim(0)  # has made the first two ready
+        page = driver.page("next", max_bytes=3 * KIB)
+        assert ids_of(page) == ["a", "b"]
+        assert ids_of(driver.page("next", page.cursor)) == ["c", "d"]
+
     def test_a_claim_leases_what_it_returns(self, driver: Driver) -> None:
         for budget, count in ((0, 1), (4 * KIB, 3), (1 << 20, 10)):
             one = driver.apart(f"{budget}")
@@ -217,6 +225,7 @@ class ReadCases:
     def test_expired_messages_use_no_budget(self, driver: Driver) -> None:
         driver.put("late", data=b"x" * 9 * KIB, json=False, expires=1, at=START - 5)
         stock(driver)
+        driver.put("small")  # it fits, but is not the next
         assert ids_of(driver.claim(max_bytes=3 * KIB)) == IDS[:2]
 
     def test_headers_and_failures_count(self, driver: Driver) -> None:
