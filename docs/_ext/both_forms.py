@@ -1,7 +1,7 @@
-"""Show what a method of a queue or a delivery returns, where both forms share the method.
+"""Show what a method of a delivery returns, where both forms share the method.
 
-It is written once, with a type variable for the result: in `AsyncQueue` a coroutine. Its page says
-`async`, so the result is shown alike in both.
+It is written once, with a type variable for the result: in `AsyncDelivery` a coroutine. Its page
+says `async`, so the result is shown alike in both.
 """
 
 import re
@@ -13,7 +13,6 @@ from sphinx.util.typing import stringify_annotation
 import bide
 
 FORMS: dict[str, type] = {
-    "bide.Queue": bide.Queue, "bide.AsyncQueue": bide.Queue,
     "bide.Delivery": bide.Delivery, "bide.AsyncDelivery": bide.Delivery,
 }  # fmt: skip
 
