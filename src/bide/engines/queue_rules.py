@@ -20,6 +20,9 @@ from bide.model.replies import Affected, Died, Explained, Outcome, Outcomes, Pau
 Change = Callable[[Any, Record, Any, int, int], Outcome | bool]
 """What a command does to a message: a function of `message_verbs`."""
 
+PART = 100
+"""How many records a command has in memory at a time: each may have much beside its body."""
+
 
 def outcomes_of(found: list[Outcome], opens: Iterable[int] = ()) -> Outcomes:
     """Return the outcomes of a change, with when the first of its messages can be claimed.
@@ -47,6 +50,13 @@ class QueueRules:
     """Those that commands may name, by id."""
 
     # How records are kept.
+
+    def load(self, ids: Sequence[str]) -> Any:
+        """Have the records of up to `PART` ids in `records`, perhaps in place of others."""
+
+    def is_still(self, record: Record, if_version: str | None) -> bool:
+        """Return whether a record has the version that a command names, if it names one."""
+        return record.is_still(if_version)
 
     def insert(self, record: Record) -> None:
         """Store a record that is in no set yet."""
@@ -95,16 +105,19 @@ class QueueRules:
         The outcomes say where the messages are now.
         """
         versions, freed = versions_of(command), False
+        ids = [name if isinstance(name, str) else name.id for name in names]
         outcomes = []
-        for number, name in enumerate(names):
-            id, token = (name, None) if isinstance(name, str) else (name.id, name.token)
+        for number, (id, name) in enumerate(zip(ids, names, strict=True)):
+            if number % PART == 0:
+                self.load(ids[number : number + PART])
+            token = None if isinstance(name, str) else name.token
             record = self.records.get(id)
             if record is None:
                 outcomes.append(Outcome(id, False))
                 continue
             record = self.settle_lapsed(record, now)
             was_leased = record.state == "leased"
-            fits = record.is_still(versions.get(id)) and token in (None, record.token)
+            fits = token in (None, record.token) and self.is_still(record, versions.get(id))
             done = fits and change(self, record, command, now, number)
             self.save(record)
             if was_leased and record.state != "leased":
@@ -122,7 +135,9 @@ class QueueRules:
             outcome = record.follow(item, now)
             self.save(record)
             return outcome
-        if record.state in ("delayed", "ready", "dead") and record.is_still(command.if_version):
+        if record.state in ("delayed", "ready", "dead") and self.is_still(
+            record, command.if_version
+        ):
             stored = policy == "replace" or (policy == "revive" and record.state == "dead")
         if stored:
             record = self.replace(record, item, now)
@@ -235,12 +250,16 @@ class QueueRules:
         self.remove(record)
 
     def finish_all(
-        self, found: Sequence[Record], how: Literal["cancelled", "purged"], by: str | None, now: int
+        self, found: Iterable[Record], how: Literal["cancelled", "purged"], by: str | None, now: int
     ) -> Affected:
         """Delete the first records of those that were found, as many as one command may."""
-        for record in found[: cmd.BULK]:
+        count = 0
+        for record in found:
+            if count == cmd.BULK:
+                return Affected(count, more=True)
             self.finish(record, how, by, now)
-        return Affected(min(len(found), cmd.BULK), more=len(found) > cmd.BULK)
+            count += 1
+        return Affected(count)
 
     def remove(self, record: Record) -> None:
         """Delete the record."""

@@ -1,13 +1,14 @@
 """The messages that a command names, as records, and their rows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, cast
 
 from msgspec import MsgspecError
+from msgspec.structs import replace
 
 from bide.engines.limiter import key_of
-from bide.engines.queue_rules import Change, QueueRules
+from bide.engines.queue_rules import PART, Change, QueueRules
 from bide.engines.record import Record
 from bide.engines.sqlite.limits import Lines
 from bide.engines.sqlite.session import Session
@@ -20,15 +21,15 @@ from bide.engines.sqlite.tables import (
     json_text,
     row_of,
 )
-from bide.model.command_parts import Lease, versions_of
+from bide.model.command_parts import Lease
 from bide.model.ended import ENDINGS, Ending, end_of
 from bide.model.message import STATES
 from bide.model.rank import PROMOTE, delayed_rank, delayed_reach, rank_when_ready, ready_rank
 from bide.model.replies import AHEAD, Outcome, Outcomes, Pause
 
 _CONTENT = (
-    "data", "json", "due", "priority", "attempt", "attempts", "expires", "group", "headers",
-    "failures", "planned", "asked", "successor",
+    "data", "due", "priority", "attempt", "attempts", "expires", "group", "headers", "failures",
+    "planned", "asked", "successor",
 )  # fmt: skip
 """What commands change of a message, beside its place: columns, and its successor."""
 
@@ -50,18 +51,32 @@ class Records(QueueRules):
         self._session, self._row, self._run = session, row, session.run
         self._stored: dict[int, tuple[Any, ...]] = {}
 
-    def load(self, ids: Sequence[str], *, whole: bool = False) -> list[Record]:
-        """Return the messages with some ids, without their bodies unless `whole`."""
-        bounds = {"queue": self._row.id, "ids": json_text(ids), "whole": whole}
-        for row in self._run(SQL.records, bounds):
+    def load(self, ids: Sequence[str]) -> list[Record]:
+        """Return the messages with some ids, without their bodies, in place of others."""
+        self.records.clear()
+        self._stored.clear()
+        for row in self._run(SQL.records, {"queue": self._row.id, "ids": json_text(ids)}):
             record = _record_of(row)
             self.records[record.id] = record
             self._stored[record.seq] = _content(record)
         return [self.records[id] for id in ids if id in self.records]
 
-    def load_rows(self, seqs: Sequence[int]) -> list[Record]:
-        """Return the messages with some sequence numbers, without their bodies."""
-        return self.load([id for (id,) in self._run(SQL.ids, (json_text(seqs),))])
+    def each(self, ids: Sequence[str]) -> Iterator[Record]:
+        """Yield the messages with any number of ids."""
+        for start in range(0, len(ids), PART):
+            yield from self.load(ids[start : start + PART])
+
+    def is_still(self, record: Record, if_version: str | None) -> bool:
+        """Return whether a record has a version; only for this its body is read."""
+        if if_version is None:
+            return True
+        data, is_json = self._run(SQL.body, (record.seq,)).fetchone()
+        data = data.encode() if is_json else data
+        return replace(record, data=data, json=bool(is_json)).is_still(if_version)
+
+    def each_row(self, seqs: Sequence[int]) -> Iterator[Record]:
+        """Yield the messages with any number of sequence numbers."""
+        return self.each([id for (id,) in self._run(SQL.ids, (json_text(seqs),))])
 
     def insert(self, record: Record) -> None:
         """Store a record that is in no set yet."""
@@ -85,9 +100,8 @@ class Records(QueueRules):
         if "successor" in changed:
             self._save_successor(record, changed.pop("successor"), before[-1])
         if changed and record.state is not None:
-            if "json" in changed or "data" in changed:
-                changed["data"] = record.data.decode() if record.json else record.data
-                changed.pop("json", None)
+            if "data" in changed and record.json:
+                changed["data"] = record.data.decode()
             for name in ("headers", "failures"):
                 if changed.get(name) is not None:
                     changed[name] = json_text(changed[name])
@@ -200,16 +214,12 @@ def change_each(
     ids = [name if isinstance(name, str) else name.id for name in names]
     if not row.id:
         return Outcomes([Outcome(id, False) for id in ids])
-    queue = Records(session, row)
-    queue.load(ids, whole=bool(versions_of(command)))
-    return queue.change_each(command, names, change, session.now)
+    return Records(session, row).change_each(command, names, change, session.now)
 
 
 def _record_of(row: tuple[Any, ...]) -> Record:
     """Return a row of the statement `records` as a record."""
     record: Any = Record(*row)
-    if record.json:
-        record.data = record.data.encode()
     record.headers = _read(as_headers, record.headers) if record.headers else None
     record.failures = _read(as_failures, record.failures) if record.failures else ()
     record.created = record.created or None

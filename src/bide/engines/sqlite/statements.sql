@@ -121,9 +121,9 @@ INSERT INTO bide_aside (seq, queue, state, ended) VALUES (?, ?, ?, ?);
 -- Finding by id.
 
 -- name: records
--- The fields of `Record` in bide.engines.record, in their order.
-SELECT m.seq, m.id, CASE WHEN :whole THEN m.data END, :whole AND typeof(m.data) = 'text', m.due,
-       m.priority, m.attempt, m.attempts, m.expires, m."group", m.headers, m.failures, m.created,
+-- The fields of `Record` in bide.engines.record, in their order, without the body.
+SELECT m.seq, m.id, NULL, 0, m.due, m.priority, m.attempt, m.attempts, m.expires, m."group",
+       m.headers, m.failures, m.created,
        coalesce(a.state, CASE WHEN l.seq IS NOT NULL THEN 2 ELSE EXISTS (
          SELECT 1 FROM bide_pending p WHERE p.queue = m.queue AND p.state = 1
          AND p.rank = ((255 - m.priority) << 42) + m.due AND p.seq = m.seq) END),
@@ -132,6 +132,9 @@ SELECT m.seq, m.id, CASE WHEN :whole THEN m.data END, :whole AND typeof(m.data) 
 FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
   LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id
 WHERE m.queue = :queue AND m.id IN (SELECT value FROM json_each(:ids));
+
+-- name: body
+SELECT data, typeof(data) = 'text' FROM bide_message WHERE seq = ?;
 
 -- name: held
 -- The leases that are good of some messages, in the order of the ids. No content is read.

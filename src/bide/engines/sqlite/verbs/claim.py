@@ -31,7 +31,7 @@ def claim(session: Session, command: Claim) -> Claimed:
     reach = max(PROMOTE, command.count)
     records = Records(session, queue)
     lapsed = session.run(SQL.lapsed, (queue.id, now, reach)).fetchall() if queue.leased else []
-    died = records.collect_lapsed(records.load([id for (id,) in lapsed]), now) if lapsed else []
+    died = records.collect_lapsed(records.each([id for (id,) in lapsed]), now) if lapsed else []
     if lines is not None:
         lines.line_up(PROMOTE)
     # Messages become ready where their order is another one than that of their due times.
@@ -60,7 +60,7 @@ def claim(session: Session, command: Claim) -> Claimed:
             freed += [] if is_late else [lines.freed_at(group, row.due)]
             lines.leave(group, row.rank, row.seq, leased=not is_late)
     rows.close()
-    for record in records.load([row.id for row in late]) if late else ():
+    for record in records.each([row.id for row in late]):
         records.expired(record, now)
     grant = {"token": queue.token + 1, "since": now, "until": until, "holder": command.holder}
     seqs = json_text([row.seq for row in good])

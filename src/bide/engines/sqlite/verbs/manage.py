@@ -24,7 +24,7 @@ def cancel(session: Session, command: cmd.Cancel) -> Outcomes | Affected:
     if command.dry_run:
         return Affected(_count_unheld(session, queue, command.where))
     records = Records(session, queue)
-    found = records.load_rows(_unheld(session, queue, command.where))
+    found = records.each_row(_unheld(session, queue, command.where))
     return records.finish_all(found, "cancelled", command.actor, session.now)
 
 
@@ -66,7 +66,7 @@ def purge(session: Session, command: cmd.Purge) -> Outcomes | Affected:
         code = STATES.index(command.state)
         seqs = _seqs(session, SQL.aside_before, (queue.id, code, before, cmd.BULK + 1))
     records = Records(session, queue)
-    return records.finish_all(records.load_rows(seqs), "purged", command.actor, session.now)
+    return records.finish_all(records.each_row(seqs), "purged", command.actor, session.now)
 
 
 def configure(session: Session, command: cmd.Configure) -> Settings:

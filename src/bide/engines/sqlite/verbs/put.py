@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
-from bide.engines.queue_rules import outcomes_of
+from bide.engines.queue_rules import PART, outcomes_of
 from bide.engines.sqlite.records import Records
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.tables import DEAD, SQL, QueueRow, json_text, row_of
@@ -47,20 +47,22 @@ def put(session: Session, run: list[Put]) -> list[Reply]:
     for name, placed in new.items():
         outcomes.update(_place_new(session, queues[name], placed))
     left = [(seq, *entry) for seq, entry in entries if seq not in stored]
-    ids: dict[str, list[str]] = defaultdict(list)
-    for _, queue, _, item, _ in left:
-        ids[queue.name].append(item.id)
-    records = {name: Records(session, queues[name]) for name in ids}
-    for name, found in records.items():
-        found.load(ids[name], whole=any(command.if_version for command in run))
-    for seq, queue, command, item, _ in left:
-        found = records[queue.name]
-        record = found.records.get(item.id)
-        outcomes[seq] = (
-            Outcome(item.id, False)
-            if record is None
-            else found.put_again(record, item, command, now)
-        )
+    for start in range(0, len(left), PART):
+        part = left[start : start + PART]
+        ids: dict[str, list[str]] = defaultdict(list)
+        for _, queue, _, item, _ in part:
+            ids[queue.name].append(item.id)
+        records = {name: Records(session, queues[name]) for name in ids}
+        for name, found in records.items():
+            found.load(ids[name])
+        for seq, queue, command, item, _ in part:
+            found = records[queue.name]
+            record = found.records.get(item.id)
+            outcomes[seq] = (
+                Outcome(item.id, False)
+                if record is None
+                else found.put_again(record, item, command, now)
+            )
     rest = (outcomes[seq] for seq, _ in entries)
     return [outcomes_of([next(rest) for _ in command.items]) for command in run]
 
