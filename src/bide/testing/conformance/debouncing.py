@@ -174,3 +174,19 @@ class DebounceCases:
         put(driver, b"2", delay=HOUR, latest=HOUR)
         assert driver.wait(30).claim().died == [Died("b", 1, "w1")]
         driver.shows("a", state="delayed")
+
+    def test_successors_of_other_queues_and_ids_stay(self, driver: Driver) -> None:
+        other = driver.apart("other")
+        lease, twin = held(driver), held(other)
+        put(driver, b"2")
+        driver.shows("a", successor=Item("a", b"2", at=START + 50, created=START))
+        scans: list[dict[str, Any]] = [{"state": "leased"}, {"where": cmd.Where(group="old")}, {}]
+        for scan in scans:
+            assert [one.successor for one in other.messages(**scan)] == [None]
+        other.shows("a", successor=None)
+        put(other, b"3")
+        assert driver.ack(driver.lease("b")) == [Outcome("b", True)]
+        driver.ack(lease)
+        assert (driver.get("a").body, other.get("a").body) == (2, 1)
+        other.ack(twin)
+        assert (driver.get("a").body, other.get("a").body) == (2, 3)
