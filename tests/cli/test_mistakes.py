@@ -292,7 +292,7 @@ def test_a_worker_that_is_not_there_cannot_be_stopped(run: Bide) -> None:
     ("arguments", "environment", "told"),
     [
         (["counts", "orders", "--url", "nonsense"], {}, "error: 'nonsense' begins"),
-        (["counts", "orders"], {"BIDE_URL": "nonsense"}, "error: 'nonsense' begins"),
+        (["counts", "orders"], {"BIDE_URL": "nonsense"}, "error: BIDE_URL 'nonsense' begins"),
         (["dashboard", "nonsense"], {"BIDE_URL": "memory://"}, "error: 'nonsense' begins"),
         (["rabbitmq", "amqp://mq"], {"BIDE_URL": "memory://"}, "error: 'amqp://mq' names no"),
         (["import", "orders", "memory://", "--from", "rq", "--url", "sqlite:///no.db"], {},

@@ -11,8 +11,10 @@ from types import FrameType
 from typing import NoReturn
 
 import click
+from click.core import ParameterSource
 
 from bide.cli.output import escape
+from bide.engines.registry import mask
 from bide.model import errors
 from bide.model.errors import BideError, InvalidArgument
 
@@ -59,13 +61,16 @@ def command_error(error: BideError | OSError) -> CommandError:
 def in_options(text: str) -> str:
     """Return an error text with arguments named as options; options in a URL stay."""
     text = text.replace("Queue(..., max_body=...)", "--max-body")
-    text = re.sub(r"(?<![?&\w])url=(?=')", "", text)  # an option, a variable, or an argument
     text = text.replace("queue.get(id).version", "'bide get' shows it")
     text = text.replace("metrics cannot be served at", "--metrics cannot be served at")
     text = text.replace("send the header 'Authorization: Bearer ...'", "set BIDE_TOKEN")
     context = click.get_current_context(silent=True)
     command = context and context.meta.get(COMMAND)
     options = [name for option in command.command.params for name in option.opts] if command else ()
+    if command and command.get_parameter_source("url") is ParameterSource.ENVIRONMENT:
+        store = repr(mask(command.params["url"]))
+        text = text.replace(f"url={store}", f"BIDE_URL {store}")  # which is easily forgotten
+    text = re.sub(r"(?<![?&\w])url=(?=')", "", text)  # an option or an argument
 
     def as_option(argument: re.Match[str]) -> str:
         option = f"--{argument[1].replace('_', '-')}"
