@@ -10,7 +10,7 @@ import pytest
 from bide.model import commands as cmd
 from bide.model.ended import KEPT_ENDS, End
 from bide.model.message import FORGET, LAPSED, Failure
-from bide.testing.conformance.driver import HOUR, START, Driver, numbered
+from bide.testing.conformance.driver import HOUR, START, Driver, done, numbered
 
 
 def end(how: str, by: str | None = None, moment: int = 0, attempt: int = 0, **more: Any) -> End:
@@ -148,6 +148,15 @@ class EndCases:
         driver.configure(result_ttl=HOUR)
         driver.bury(driver.lease("a"), reason="bad")
         assert driver.ends("a") == [end("dead", "w1", 0, 1)]
+
+    @pytest.mark.parametrize("keep", [0, HOUR])
+    def test_a_lost_lease_leaves_no_result(self, driver: Driver, keep: int) -> None:
+        driver.configure(result_ttl=HOUR, keep=keep)
+        good, lost = driver.lease("a"), driver.lease("b")
+        driver.release("b")
+        outcomes = driver.ack(lost, good, cmd.Lease("c", 1), results=[b"1", b"2", b"3"])
+        assert done(outcomes) == [False, True, False]
+        assert [[one.result for one in driver.ends(id)] for id in "abc"] == [[b"2"], [], []]
 
     def test_acks_of_many_callers_keep_their_results(self, driver: Driver) -> None:
         driver.configure(result_ttl=HOUR)

@@ -48,6 +48,10 @@ BYTES = [b"", b"\0", b"\xff\xfe", b"1", b'{"a": 1}', bytes(range(256)), "ü".enc
 class PutCases:
     """What a put promises."""
 
+    def test_a_message_may_be_due_since_the_beginning_of_time(self, driver: Driver) -> None:
+        assert driver.put("a", at=0) == [Outcome("a", True, "ready", 0)]
+        assert driver.take() == ["a"]
+
     def test_all_fields_and_each_field_alone_come_back(self, driver: Driver) -> None:
         # An engine may know a shorter way for simple puts into a queue it has met before.
         for known in (0, 2):
