@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from bide.engines import losses
+from bide.engines import bounded_dict, losses
 from bide.engines.redis import RedisEngine
 from bide.model.commands import Ack, Cancel, Claim, Configure, Count, Delete, Lease, Put, Queues
 from bide.model.message import Item
@@ -73,6 +73,22 @@ def test_a_change_on_a_store_that_lost_one_change_is_found_out(
     server.start()
     ask(engine, put("q", "c"))  # its number is that of the change which is lost
     assert ["at least 1 changes" in text for text in lost(caplog)] == [True]
+
+
+def test_a_queue_in_use_stays_known_among_many_others(
+    open_engine: Open,
+    server: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(bounded_dict, "MOST", 3)
+    engine = open_engine()
+    for number in range(6):
+        ask(engine, put("used", f"{number}"))
+        ask(engine, put(f"other{number}", "a"))
+    server.hincrby("bide:{used#0}:meta", "change", -2)
+    ask(engine, Count("used"))
+    assert len(lost(caplog)) == 1
 
 
 def test_an_empty_server_has_lost_all_and_is_used_again(

@@ -146,6 +146,7 @@ class Sender(Transport):
             if (last := self._changes.get(shard)) is None:
                 self._changes[shard] = [change]
                 continue
+            self._changes.move_to_end(shard)
             (known,) = last
             last[0] = change
             if known and change < known + made and self.on_lost is not None:
