@@ -151,7 +151,18 @@ class LateCauses:
         ]
 
     def _find(self) -> None:
+        backlog = self._found.setdefault("backlog", [])
+        timer = self._found.setdefault("timer", [])
+        over = max((end for _, end in (*self._pauses, *self.unserved)), default=0.0)
         for waited in self._waited:
+            due, retried, asked, claimed, began, freed = waited
+            if retried <= due and freed <= due and over <= due <= claimed:  # as in a backlog
+                asked = min(max(due, asked), claimed)
+                if busy := asked - due + began - claimed:
+                    backlog.append(busy / 1000)
+                if asked < claimed:
+                    timer.append((claimed - asked) / 1000)
+                continue
             for cause, ms in causes_of(waited, self._pauses, self.unserved).items():
                 self._found.setdefault(cause, []).append(ms / 1000)
         self._waited.clear()
