@@ -3,6 +3,7 @@
 Times are microseconds; those at which a lease made room are milliseconds.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -56,7 +57,7 @@ def key_of(group: str | None) -> str:
     return "" if group is None else f"={group}"
 
 
-class Limiter:
+class Limiter(ABC):
     """What the limits of one queue allow.
 
     Args:
@@ -94,15 +95,15 @@ class Limiter:
             self.restand()
         return True
 
+    @abstractmethod
     def clear(self) -> None:
         """Forget all limits and groups: the queue is not limited any more."""
-        raise NotImplementedError
 
+    @abstractmethod
     def begin(self) -> None:
         """Count the leased messages of each group, and line up ready ones: it is limited now."""
-        raise NotImplementedError
 
-    def restand(self) -> None:
+    def restand(self) -> None:  # noqa: B027  (memory computes it on demand)
         """Let groups take turns that a changed limit holds no more, where that is stored."""
 
     def look_ahead(

@@ -4,6 +4,7 @@ The memory engine has all messages of a queue as records, the SQLite engine thos
 names. Each adds how it keeps them.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
@@ -37,7 +38,7 @@ def outcomes_of(found: list[Outcome], opens: Iterable[int] = ()) -> Outcomes:
     return Outcomes(found, min([*wakes, *opens], default=None))
 
 
-class QueueRules:
+class QueueRules(ABC):
     """The rules of one queue: what becomes of records, whatever keeps them."""
 
     name: str
@@ -51,49 +52,49 @@ class QueueRules:
 
     # How records are kept.
 
-    def load(self, ids: Sequence[str]) -> Any:
+    def load(self, ids: Sequence[str]) -> Any:  # noqa: B027  (memory has all of them)
         """Have the records of up to `PART` ids in `records`, perhaps in place of others."""
 
     def is_still(self, record: Record, if_version: str | None) -> bool:
         """Return whether a record has the version that a command names, if it names one."""
         return record.is_still(if_version)
 
+    @abstractmethod
     def insert(self, record: Record) -> None:
         """Store a record that is in no set yet."""
-        raise NotImplementedError
 
+    @abstractmethod
     def delete(self, record: Record) -> None:
         """Delete a record that is in no set."""
-        raise NotImplementedError
 
-    def save(self, record: Record) -> None:
+    def save(self, record: Record) -> None:  # noqa: B027  (memory has no other copy)
         """Store what has changed in a record, beside its place in a set."""
 
+    @abstractmethod
     def enter(self, record: Record) -> None:
         """Put a record into the set of its state."""
-        raise NotImplementedError
 
+    @abstractmethod
     def leave(self, record: Record) -> None:
         """Remove a record from the set of its state."""
-        raise NotImplementedError
 
+    @abstractmethod
     def count(self, change: str) -> None:
         """Count a change, as a field of `Flow`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def extend(self, record: Record, until: int) -> None:
         """Extend the lease of a record."""
-        raise NotImplementedError
 
+    @abstractmethod
     def remember_end(
         self, record: Record, how: Ending, by: str | None, now: int, result: bytes | None = None
     ) -> None:
         """Remember how a message ended, if the queue does."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ahead(self, record: Record, now: int) -> int:
         """Count the messages that are delivered before a ready record, up to `AHEAD` + 1."""
-        raise NotImplementedError
 
     # Commands.
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 _steps: list[Callable[[], None]] = []
 process = os.getpid()
-"""The process that was last told of a fork; code that runs for each command compares it itself."""
+"""The id of this process, as of the last fork that was noticed: code that runs for each command
+compares it, and calls `notice_fork` only if it is another."""
 
 _lock = threading.Lock()
 

@@ -7,14 +7,16 @@ from tests.targets.http.environment import Stage, until
 from tests.targets.http.receiver import Got, receiver
 
 
+async def hang(got: Got, _: object) -> bytes:
+    """Never answer."""
+    await asyncio.Event().wait()
+    return b""
+
+
 def test_no_more_connections_are_open_than_the_process_may_have(stage: Stage) -> None:
     """And a receiver that hangs leaves some for the others."""
 
     async def story() -> None:
-        async def hang(got: Got, _: object) -> bytes:
-            await asyncio.Event().wait()
-            return b""
-
         async with (
             receiver() as well,
             stage.at_work(concurrency=500, options={"limit": 8}) as (it, _),
@@ -35,10 +37,6 @@ def test_a_namespace_leaves_connections_for_others(stage: Stage) -> None:
     """However many of its receivers hang; and it does not ping with those that are left."""
 
     async def story() -> None:
-        async def hang(got: Got, _: object) -> bytes:
-            await asyncio.Event().wait()
-            return b""
-
         async with receiver() as it, receiver() as well, stage.pushing(limit=8) as pusher:
             it.script = hang
             for name in "abcdef":
@@ -63,10 +61,6 @@ def test_receivers_that_fail_leave_half_of_the_connections_for_others(stage: Sta
     """However many they are, and however long each takes to fail."""
 
     async def story() -> None:
-        async def hang(got: Got, _: object) -> bytes:
-            await asyncio.Event().wait()
-            return b""
-
         async with receiver() as it, receiver() as well, stage.pushing(limit=8) as pusher:
             it.script = hang
             for name in "abcdefghij":

@@ -207,7 +207,7 @@ redis.register_function {
 local function read_origin(text)
   rows = nil
   if text == '' then return end
-  local outbox, before, names = match(text, '^(%S+) (%S*) ?(.*)$') -- a command may name no message
+  local outbox, before, names = match(text, '^(%S+) (%S*) ?(.*)$')  -- a command may name no message
   if before ~= '' then
     call('ZREMRANGEBYLEX', FORWARDED, '[' .. outbox .. '/', '(' .. outbox .. '/' .. before)
   end
