@@ -19,7 +19,7 @@ def cancel(queue: QueueRules, record: Record, command: cmd.Cancel, now: int, num
     """Delete a message that waits, or the successor of a leased one."""
     conditional = command.if_due is not None or command.if_version or command.versions
     if record.successor and not conditional:
-        return record.forsake(now)
+        return record.drop_successor(now)
     if record.state not in WAITING or command.if_due not in (None, record.due):
         return False
     queue.finish(record, "cancelled", command.actor, now)

@@ -59,7 +59,7 @@ class Record(msgspec.Struct, gc=False):
         self.successor = item.follow(self.successor, now)
         return msgspec.structs.replace(self.outcome(True, now), successor=self.successor.at)
 
-    def forsake(self, now: int) -> Outcome:
+    def drop_successor(self, now: int) -> Outcome:
         """Remove the successor; return the outcome of the cancel that wants it."""
         gone, self.successor = self.successor, None
         due = None if gone is None else gone.at
