@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bide.consuming.late_causes import Waited, causes_of
+from bide.consuming.late_causes import Waited, blocks_of, causes_of
 from bide.observing.workers import Span
 
 times = st.integers(0, 60)
@@ -39,12 +39,12 @@ def test_the_causes_add_up_to_the_lateness(
     moments: list[int], asked: int, freed: int, pauses: list[Span], unserved: list[Span]
 ) -> None:
     due, retried, claimed, began, _ = sorted(moments)
-    waited = Waited(due, retried, min(asked, claimed), claimed, began, min(freed, claimed))
-    found = causes_of(waited, pauses, unserved)
+    waited = Waited(due, retried, min(freed, claimed), min(asked, claimed), claimed, began)
+    found = causes_of(waited, blocks_of(pauses, unserved))
     assert found == one_by_one(waited, pauses, unserved)
     assert sum(found.values()) == began - due
 
 
 def test_who_is_early_or_on_time_has_no_cause() -> None:
-    assert causes_of(Waited(50, 50, 10, 50, 50)) == {}
-    assert causes_of(Waited(50, 50, 10, 40, 40), [(0, 100)]) == {}
+    assert causes_of(Waited(50, 50, 0, 10, 50, 50)) == {}
+    assert causes_of(Waited(50, 50, 0, 10, 40, 40), [("paused", 0, 100)]) == {}

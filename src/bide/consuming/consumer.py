@@ -76,7 +76,7 @@ class Consumer(Claimer):
         self._run = Run(around, queue_handlers.concurrency, self._ended)
         self._lease = queue_handlers.lease / 1000
         self._settling = Settling(queue_handlers.queue, store_client)
-        self.late_causes = LateCauses(queue_handlers.queue, store_client)
+        self.late_causes = LateCauses(queue_handlers.queue, store_client, self.tally)
         self._timer: Timer | None = None
         self._leaving = False
         self._chance = random.random
@@ -148,7 +148,7 @@ class Consumer(Claimer):
         """Return the totals so far, and how much is running."""
         self.tally.running, self.tally.waiting = len(self.running), len(self._prefetch.waiting)
         self.tally.longest = Longest(round(self._lasting, 3))
-        self.late_causes.add_to(self.tally)
+        self.late_causes.count()
         return self.tally
 
     def busy(self) -> Busy:
@@ -386,5 +386,5 @@ class Consumer(Claimer):
             one.outcome = settling.result(verdict, outcome)
         for how, count in Counter([one.outcome for one, _ in pairs]).items():
             self.tally.ended(how, count)
-        self.late_causes.add_to(self.tally)
+        self.late_causes.count()
         delivery_log.log_settled(pairs, outcomes)

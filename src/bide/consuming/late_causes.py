@@ -20,19 +20,39 @@ class Waited(NamedTuple):
     """The due time of the put."""
     retried: float
     """When the last attempt was over with its delay; `due` if there was none."""
+    freed: float
+    """When a limit of the queue last released it; 0: no limit is known to have held it."""
     asked: float
     """When the worker had asked for messages."""
     claimed: float
     """When it got this one."""
     began: float
     """When the handler was started."""
-    freed: float = 0
-    """When a limit of the queue last released it; 0: no limit is known to have held it."""
 
 
-def causes_of(
-    waited: Waited, pauses: Iterable[Span] = (), unserved: Iterable[Span] = ()
-) -> dict[str, float]:
+CAUSES = "retry", "limit", "backlog", "timer", "backlog"
+"""Why a message waited until each time of `Waited` but the first."""
+
+Block = tuple[str, float, float]
+"""A time in which no worker could claim from a queue: its cause, start and end."""
+
+
+def blocks_of(pauses: Iterable[Span], unserved: Iterable[Span]) -> list[Block]:
+    """Return the times when a queue was paused, and the others when no worker served it.
+
+    Example:
+        >>> blocks_of(pauses=[(0, 30)], unserved=[(20, 50)])
+        [('paused', 0, 20), ('paused', 20, 30), ('no-worker', 30, 50)]
+    """
+    spans = [("paused", *span) for span in pauses] + [("no-worker", *span) for span in unserved]
+    blocks = []
+    for start, end in pairwise(sorted({end for _, *both in spans for end in both})):
+        causes = [cause for cause, first, last in spans if first <= start and end <= last]
+        blocks += [(cause, start, end) for cause in causes[:1]]
+    return blocks
+
+
+def causes_of(waited: Waited, blocks: Sequence[Block] = ()) -> dict[str, float]:
     """Return how many milliseconds have which cause; causes of none are left out.
 
     A millisecond has the first cause that applies:
@@ -46,27 +66,26 @@ def causes_of(
 
     Args:
         waited: how the message waited.
-        pauses: when the queue was paused.
-        unserved: when no worker served it.
+        blocks: see `blocks_of`.
 
     Example:
-        >>> causes_of(Waited(0, 0, 70, 71, 80), pauses=[(0, 30)], unserved=[(20, 50)])
+        >>> causes_of(Waited(0, 0, 0, 70, 71, 80), [("paused", 0, 30), ("no-worker", 30, 50)])
         {'paused': 30, 'no-worker': 20, 'backlog': 29, 'timer': 1}
     """
-    spans: list[tuple[str, float, float]] = [
-        *(("paused", *span) for span in pauses),
-        ("limit", waited.retried, waited.freed),
-        *(("no-worker", *span) for span in unserved),
-        ("retry", waited.due, waited.retried),
-        ("backlog", waited.due, waited.asked),
-        ("backlog", waited.claimed, waited.began),
-        ("timer", waited.due, waited.began),
-    ]
-    ends = {end for _, *both in spans for end in both if waited.due <= end <= waited.began}
     found: dict[str, float] = {}
-    for start, end in pairwise(sorted(ends)):
-        cause = next(cause for cause, first, last in spans if first <= start and end <= last)
-        found[cause] = found.get(cause, 0) + end - start
+    at = waited.due
+    for cause, end in zip(CAUSES, waited[1:], strict=True):
+        if end <= at:
+            continue
+        left = end - at
+        for block, first, last in blocks:
+            shared = min(end, last) - max(at, first)
+            if shared > 0 and (cause, block) != ("limit", "no-worker"):
+                found[block] = found.get(block, 0) + shared
+                left -= shared
+        if left:
+            found[cause] = found.get(cause, 0) + left
+        at = end
     return found
 
 
@@ -78,64 +97,62 @@ def _waited(one: Handling) -> Waited:
     return Waited(
         message.due if message.planned is None else message.planned,
         retried,
+        one.freed,
         claimed - (one.arrived - one.asked) * 1000,
         claimed,
         claimed + (one.began - one.arrived) * 1000,
-        one.freed,
     )
 
 
 PROMPT = 0.05
 """Lateness up to so many seconds has the cause `timer`; the other causes are not looked for."""
 
-MOST = 10_000
+MOST = 1_000
 """How many of them are gathered at most."""
 
 
 class LateCauses:
-    """Gathers late deliveries, and reads now and then when their queue was paused.
+    """Counts how late deliveries of a queue begin, and reads now and then when it was paused.
 
     Deliveries on time cost nothing: the store is asked once for all that were late since `find`.
 
     Args:
         queue: its name.
         store_client: asks the store.
+        tally: gets the lateness and its causes.
     """
 
-    def __init__(self, queue: str, store_client: StoreClient) -> None:
+    def __init__(self, queue: str, store_client: StoreClient, tally: Tally) -> None:
         self.unserved: Sequence[Span] = ()
         """When no worker served the queue, as far as this process knows."""
+        self.begun: list[Handling] = []
+        """Deliveries whose handlers were started; `count` looks at all of them together."""
         self._queue = queue
         self._store_client = store_client
-        self.begun: list[Handling] = []
-        """Deliveries whose handlers were started; `add_to` looks at all of them together."""
-        self._waited: list[Waited] = []
-        self._found: dict[str, list[float]] = {}
+        self._tally = tally
+        self._late: list[Waited] = []
         self._pauses: list[Span] = []
 
     async def find(self) -> None:
         """Find the causes for the deliveries that were late since the last call."""
-        if self._waited:
+        if self._late:
             await self._read_pauses()
             self._find()
 
-    def add_to(self, tally: Tally) -> None:
-        """Add how late deliveries began, and what was found to be the cause."""
+    def count(self) -> None:
+        """Count how late deliveries began."""
         lateness = [one.lateness for one in self.begun]
-        timer = self._found.setdefault("timer", [])
+        timer = []
         for one, late in zip(self.begun, lateness, strict=True):
             if one.message.planned is None and late <= PROMPT:
                 timer.append(late)
             else:
-                self._waited.append(_waited(one))
+                self._late.append(_waited(one))
         self.begun.clear()
-        if len(self._waited) >= MOST:
+        self._tally.lateness.observe_all(lateness)
+        self._observe("timer", timer)
+        if len(self._late) >= MOST:
             self._find()
-        tally.lateness.observe_all(lateness)
-        for cause, found in self._found.items():
-            if found:
-                tally.causes.setdefault(cause, Histogram()).observe_all(found)
-        self._found.clear()
 
     async def _read_pauses(self) -> None:
         try:
@@ -151,18 +168,15 @@ class LateCauses:
         ]
 
     def _find(self) -> None:
-        backlog = self._found.setdefault("backlog", [])
-        timer = self._found.setdefault("timer", [])
-        over = max((end for _, end in (*self._pauses, *self.unserved)), default=0.0)
-        for waited in self._waited:
-            due, retried, asked, claimed, began, freed = waited
-            if retried <= due and freed <= due and over <= due <= claimed:  # as in a backlog
-                asked = min(max(due, asked), claimed)
-                if busy := asked - due + began - claimed:
-                    backlog.append(busy / 1000)
-                if asked < claimed:
-                    timer.append((claimed - asked) / 1000)
-                continue
-            for cause, ms in causes_of(waited, self._pauses, self.unserved).items():
-                self._found.setdefault(cause, []).append(ms / 1000)
-        self._waited.clear()
+        found: dict[str, list[float]] = {}
+        blocks = blocks_of(self._pauses, self.unserved)
+        for waited in self._late:
+            for cause, ms in causes_of(waited, blocks).items():
+                found.setdefault(cause, []).append(ms / 1000)
+        self._late.clear()
+        for cause, seconds in found.items():
+            self._observe(cause, seconds)
+
+    def _observe(self, cause: str, seconds: list[float]) -> None:
+        if seconds:
+            self._tally.causes.setdefault(cause, Histogram()).observe_all(seconds)
