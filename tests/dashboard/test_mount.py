@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection
@@ -44,6 +45,14 @@ def test_it_works_below_a_path_of_another_application() -> None:
         assert orders.counts().paused
         stranger.close()
         ann.close()
+
+
+def test_it_sends_the_browser_to_paths_that_are_not_ascii() -> None:
+    app = Starlette(routes=[Mount("/队列", asgi(URL, access=access))])
+    ann = Visitor(app, {"x-user": "ann"})
+    chosen = ann.post("/队列/language", {"language": "zh"})
+    assert chosen.headers["location"] == quote("/队列/")
+    ann.close()
 
 
 def test_without_its_extra_the_error_names_it() -> None:

@@ -3,8 +3,9 @@
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from string import punctuation
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -18,10 +19,11 @@ from bide.dashboard.view import Admit, Page, Redirect, Refused, Request, View
 from bide.model.errors import AccessDenied, BideError, InvalidArgument, StoreError
 from bide.model.limits import MAX_FORM, MAX_LOGIN_FORM
 from bide.server.access.admission import refuse_foreign_forms
-from bide.server.call import Send
-from bide.server.limits.request_bodies import Gone, LargeBodies
+from bide.server.call import send_whole
+from bide.server.limits.request_bodies import Gone, LargeBodies, Receive
 from bide.server.limits.slow_reads import SlowReads
 from bide.server.logs import Act, ActionLog
+from bide.server.operation import Answer
 from bide.server.problem import ClientText, Problem
 
 if TYPE_CHECKING:
@@ -32,15 +34,18 @@ CSP = (
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 
-HEADERS = (
-    (b"content-security-policy", CSP.encode()),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"same-origin"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-)
+HEADERS = {
+    "content-security-policy": CSP,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+"""Headers of every answer."""
 
-NO_STORE = ((b"cache-control", b"no-store"),)
+NO_STORE = {"cache-control": "no-store"}
+
+HTML, PLAIN = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 
 LANGUAGE = "bide_language"
 """The cookie with the language that a visitor has chosen."""
@@ -103,20 +108,24 @@ class Dashboard:
             return
         if scope["type"] != "http":
             raise RuntimeError(f"the dashboard serves HTTP alone, and this is {scope['type']!r}")
+        if (answer := await self.answer(scope, receive)) is not None:
+            await send_whole(send, *answer[:3])
+
+    async def answer(self, scope: Mapping[str, Any], receive: Receive) -> Answer | None:
+        """Return the answer to a request; `None` if the client has closed the connection.
+
+        Args:
+            scope: the ASGI scope of the request.
+            receive: gives its body.
+        """
         try:
             request = Request(scope, receive)
         except InvalidArgument as error:
-            await send_whole(send, 400, str(error).encode(), "text/plain; charset=utf-8")
-            return
+            return _whole(400, str(error).encode(), PLAIN)
         if request.path.startswith("/static/"):
-            await send_static(request, send)
-        elif request.path == "":
-            await redirect(send, Redirect(f"{request.base}/"), 308)
-        else:
-            await self._answer(request, send)
-
-    async def _answer(self, request: Request, send: Send) -> None:
-        """Answer a request for a page or an action."""
+            return _static(request.path.removeprefix("/static/"))
+        if request.path == "":
+            return _redirect(Redirect(f"{request.base}/"), 308)
         view: View | None = None
         try:
             async with asyncio.timeout(None if request.path == "/do" else LONGEST):
@@ -124,40 +133,35 @@ class Dashboard:
                     raise Refused(405, "not-found")
                 if request.method == "POST":
                     refuse_foreign_forms(*map(request.header, ("host", "origin", "sec-fetch-site")))
-                answer: Page | Redirect | None = await self._without_login(request)
-                if answer is None:
+                page: Page | Redirect | None = await self._without_login(request)
+                if page is None:
                     access, session = await self._visitor(request)
                     view = View(
                         request, access, self.store, self.hide, self.admit, session,
                         self.action_log.path,
                     )  # fmt: skip
-                    answer = await self._page(view)
-            page = self._rendered(request, view, answer)
+                    page = await self._page(view)
+            return self._rendered(request, view, page)
         except Gone:
-            return
+            return None
         except Exception as error:  # noqa: BLE001  (it is logged, and other requests go on)
-            answer = self._refusal(request, error)
-            page = self._rendered(request, view, answer)
+            return self._rendered(request, view, self._refusal(request, error))
         finally:
             self.bodies.grow(request.received, 0)
-        if isinstance(answer, Redirect):
-            await redirect(send, answer)
-            return
-        more = list(NO_STORE)
-        if answer.status == 401 and request.header("sec-fetch-site") == "cross-site":
-            # A link of another site comes without the cookie of the session; asked for by the
-            # page itself, it comes with it.
-            more.append((b"refresh", b"0"))
-        await send_whole(send, answer.status, page, "text/html; charset=utf-8", more)
 
-    def _rendered(self, request: Request, view: View | None, page: Page | Redirect) -> bytes:
+    def _rendered(self, request: Request, view: View | None, page: Page | Redirect) -> Answer:
         """Return a page as HTML; without a view, it shows nothing of the store."""
         if isinstance(page, Redirect):
-            return b""
+            return _redirect(page)
         language = language_of(request.cookie(LANGUAGE), request.header("accept-language"))
         shown = view or View(request, Access(), self.store, self.hide)
         context = {**page.context, "view": shown, "now": shown.now, "known": view is not None}
-        return render(page.template, language, context)
+        headers = dict(NO_STORE)
+        if page.status == 401 and request.header("sec-fetch-site") == "cross-site":
+            # A link of another site comes without the cookie of the session; asked for by the
+            # page itself, it comes with it.
+            headers["refresh"] = "0"
+        return _whole(page.status, render(page.template, language, context), HTML, headers)
 
     async def _without_login(self, request: Request) -> Redirect | None:
         """Answer what every visitor may do: choose a language, log in and out."""
@@ -235,32 +239,24 @@ class Dashboard:
         )  # fmt: skip
 
 
-async def redirect(send: Send, to: Redirect, status: int = 303) -> None:
+def _redirect(to: Redirect, status: int = 303) -> Answer:
     """Send the browser to another page."""
-    more = [(b"location", to.url.encode())]
-    if to.cookie is not None:
-        more.append((b"set-cookie", to.cookie.encode()))
-    await send_whole(send, status, b"", "text/plain", (*NO_STORE, *more))
+    cookie = {} if to.cookie is None else {"set-cookie": to.cookie}
+    location = quote(to.url, safe=punctuation)  # the application may be mounted at any path
+    return _whole(status, b"", PLAIN, {**NO_STORE, "location": location, **cookie})
 
 
-async def send_static(request: Request, send: Send) -> None:
-    """Send a file that the pages need."""
-    name = request.path.removeprefix("/static/")
+def _static(name: str) -> Answer:
+    """Return a file that the pages need."""
     if (kind := STATIC.get(name)) is None:
-        await send_whole(send, 404, b"there is no such file", "text/plain")
-        return
-    await send_whole(send, 200, static_file(name), kind, ((b"cache-control", b"max-age=3600"),))
+        return _whole(404, b"there is no such file", PLAIN)
+    return _whole(200, static_file(name), kind, {"cache-control": "max-age=3600"})
 
 
-async def send_whole(
-    send: Send, status: int, data: bytes, kind: str, more: Iterable[tuple[bytes, bytes]] = ()
-) -> None:
-    """Send an answer with the headers that every answer of the dashboard has."""
-    headers = [
-        (b"content-type", kind.encode()), (b"content-length", b"%d" % len(data)), *HEADERS, *more,
-    ]  # fmt: skip
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": data})
+def _whole(status: int, content: bytes, kind: str, more: Mapping[str, str] = {}) -> Answer:
+    """Return an answer with the headers that every answer of the dashboard has."""
+    own = {"content-type": kind, "content-length": str(len(content))}
+    return Answer(status, content, {**own, **HEADERS, **more}, kind)
 
 
 def asgi(

@@ -14,6 +14,7 @@ from bide.dashboard.app import Dashboard
 from bide.engines.registry import opener
 from bide.model.limits import MAX_FORM
 from bide.server.logs import ActionLog
+from bide.server.operation import Answer
 
 PATIENCE = 60.0
 """Seconds after which a request that has no answer fails; a page takes 8 at most."""
@@ -22,16 +23,8 @@ ACCESS = "bide.access"
 """Under which name a scope has what the visitor may see and do."""
 
 
-class Answer(NamedTuple):
-    """The answer to a request."""
-
-    status: int
-    headers: list[tuple[str, str]]
-    body: bytes
-
-
 CUT_SHORT = Answer(
-    400, [("content-type", "text/plain")], b"the body of the request has not come whole"
+    400, b"the body of the request has not come whole", {"content-type": "text/plain"}
 )
 
 
@@ -113,22 +106,12 @@ class _Running(NamedTuple):
 
 
 async def _answer(dashboard: Dashboard, scope: dict[str, Any], body: bytes | None) -> Answer:
-    sent: list[dict[str, Any]] = []
-
     async def receive() -> dict[str, Any]:
         if body is None:
             return {"type": "http.disconnect"}
         return {"type": "http.request", "body": body, "more_body": False}
 
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message)
-
-    await dashboard(scope, receive, send)
-    if not sent:
-        return CUT_SHORT
-    start, *parts = sent
-    headers = [(name.decode(), value.decode("latin-1")) for name, value in start["headers"]]
-    return Answer(start["status"], headers, b"".join(part["body"] for part in parts))
+    return await dashboard.answer(scope, receive) or CUT_SHORT
 
 
 WsgiAccessFunction = Callable[[WSGIEnvironment], Access | None]
@@ -151,8 +134,9 @@ class WsgiDashboard:
         """Answer a request; the server calls this."""
         access = self._access(environ)
         answer = self._dashboard.answer(_scope_of(environ), access, _body_of(environ))
-        start_response(f"{answer.status} {HTTPStatus(answer.status).phrase}", answer.headers)
-        return [] if environ["REQUEST_METHOD"] == "HEAD" else [answer.body]
+        line = f"{answer.status} {HTTPStatus(answer.status).phrase}"
+        start_response(line, list(answer.headers.items()))
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [answer.content]
 
     def close(self) -> None:
         """Close the connections to the store; the next request opens them again."""

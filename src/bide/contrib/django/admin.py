@@ -162,9 +162,9 @@ def answer(request: HttpRequest, base: str) -> HttpResponse:
     }
     found = configuration()
     dashboard = _dashboard(store_url(), tuple(found.hide), found.action_log)
-    status, headers, body = dashboard.answer(scope, access_of(request.user), request.body)
-    response = HttpResponse(body, status=status)
-    for name, value in headers:
+    status, content, headers, _ = dashboard.answer(scope, access_of(request.user), request.body)
+    response = HttpResponse(content, status=status)
+    for name, value in headers.items():
         if name == "set-cookie":  # the only one is that of the language
             response.cookies.load(value)
         else:
