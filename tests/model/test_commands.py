@@ -70,6 +70,7 @@ def test_what_only_reads_says_so(command: Any) -> None:
         (cmd.Claim("q", 7, 1, "w"), 7),
         (cmd.Ack("q", [cmd.Lease("a", 1)] * 4), 4),
         (cmd.Revive("q", ["a"] * 2), 2),
+        (cmd.Find("q", ["a"] * 2), 2),
         (cmd.Purge("q", "dead"), cmd.BULK),
         (cmd.Count("q"), 1),
     ],

@@ -252,10 +252,9 @@ class Revive(_ById, frozen=True, tag="revive"):
     versions: _Strings = []
 
 
-class Find(_Command, frozen=True, tag="find"):
+class Find(_ById, frozen=True, tag="find"):
     """Read messages by id. Answers `Found`, which has the first ids only if all are too large."""
 
-    ids: _Strings
     max_bytes: _Bytes = MAX_BYTES
 
     only_reads: ClassVar[bool] = True

@@ -133,22 +133,16 @@ class _Raws(msgspec.Struct, forbid_unknown_fields=True):
     commands: Annotated[list[Raw], Meta(max_length=limits.MAX_COMMANDS)]
 
 
-class _Lists(msgspec.Struct):
-    """The lists and maps of a command, and of a message."""
+class _Headers(msgspec.Struct):
+    """The headers of an edit, or of a message."""
 
-    items: Raw = field(default_factory=Raw)
-    ids: Raw = field(default_factory=Raw)
-    leases: Raw = field(default_factory=Raw)
-    results: Raw = field(default_factory=Raw)
-    versions: Raw = field(default_factory=Raw)
     headers: Raw = field(default_factory=Raw)
-    failures: Raw = field(default_factory=Raw)
 
 
 _whole = msgspec.msgpack.Decoder(Batch).decode
 _raw_batch = msgspec.msgpack.Decoder(_Raws).decode
-_lists = msgspec.msgpack.Decoder(_Lists).decode
-_fields = msgspec.msgpack.Decoder(dict[str, Raw]).decode
+_headers = msgspec.msgpack.Decoder(_Headers).decode
+_fields = msgspec.msgpack.Decoder(Annotated[dict[str, Raw], Meta(max_length=100)]).decode
 _raws = msgspec.msgpack.Decoder(Annotated[list[Raw], Meta(max_length=limits.MAX_COUNT)]).decode
 _item = msgspec.msgpack.Decoder(Item).decode
 _command: Callable[[bytes | Raw], Given] = msgspec.msgpack.Decoder(Given).decode
@@ -167,21 +161,12 @@ async def unpack(data: bytes, pause: Pause) -> Batch:
         return _whole(data)
     if len(data) > AT_ONCE:
         await _count_values(data, pause)
-    given, named, fields = _raw_batch(data), 0, 0
-    for raw in given.commands:
-        lists = _lists(raw)
-        named += sum(map(_length, (lists.items, lists.ids, lists.leases)))
-        check_count("messages", named, limits.MAX_BATCH_MESSAGES)
-        for one in (lists.results, lists.versions):
-            check_count("values of a list", _length(one), limits.MAX_COUNT)
-        check_headers(lists.headers)
-        await pause()
-    commands = []
-    for raw in given.commands:
+    commands, named, fields = [], 0, 0
+    for raw in _raw_batch(data).commands:
         command = _command(raw) if len(memoryview(raw)) <= LARGE else await _large(raw, pause)
+        check_count("messages", named := named + command.weight, limits.MAX_BATCH_MESSAGES)
         if isinstance(command, cmd.Put):
-            fields += sum(map(_fields_of, command.items))
-            check_fields(fields)
+            check_fields(fields := fields + sum(map(_fields_of, command.items)))
         commands.append(command)
         await pause()
     return Batch(commands)
@@ -190,19 +175,18 @@ async def unpack(data: bytes, pause: Pause) -> Batch:
 async def _large(raw: Raw, pause: Pause) -> Given:
     """Decode a large command; the messages of a put are decoded one by one."""
     fields = _fields(raw)
-    packed = fields.get("items")
-    if packed is None:
-        return _command(raw)
-    command = _command(_encode(fields | {"items": Raw(b"\x90")}))
+    check_headers(fields.get("headers", Raw()))
+    packed = fields.get("items", Raw())
+    if "items" in fields:
+        fields["items"] = Raw(b"\x90")
+    command = _command(_encode(fields))
     if not isinstance(command, cmd.Put):
-        return _command(raw)
+        return command
     items: list[Item] = []
     count = 0
     for one in _raws(packed):
         if len(memoryview(one)) > LARGE:
-            texts = _lists(one)
-            check_headers(texts.headers)
-            check_count("failures of a message", _length(texts.failures), limits.MAX_PUT_FAILURES)
+            check_headers(_headers(one).headers)
         items.append(_item(one))
         check_fields(count := count + _fields_of(items[-1]))
         await pause()
@@ -273,15 +257,3 @@ _EXTENSIONS = (0xC7, 0xC8, 0xC9)
 _FIXED = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8,
           0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17}  # fmt: skip
 """Size of numbers and short extensions after their first byte."""
-
-
-def _length(raw: Raw) -> int:
-    """Return the length of an array or map of msgpack; 0 for other values."""
-    data = bytes(memoryview(raw)[:5])
-    if not data:
-        return 0
-    kind = data[0]
-    if 0x80 <= kind <= 0x9F:
-        return kind & 0x0F
-    size = {0xDC: 2, 0xDE: 2, 0xDD: 4, 0xDF: 4}.get(kind, 0)
-    return int.from_bytes(data[1 : 1 + size])
