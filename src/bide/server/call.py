@@ -244,15 +244,16 @@ class Call:
         """Execute a command and return its reply; a slow read counts as one of the caller.
 
         Raises:
-            Problem: the caller has too many slow reads under way.
+            Problem: a quota has no room, or the caller has too many slow reads under way.
         """
         return expect(kind, await self._execute(command))
 
-    async def look(self, steps: Steps[T]) -> T:
-        """Execute steps that only read, each as `ask` does, and return their result."""
+    async def carry_out(self, steps: Steps[T]) -> T:
+        """Execute steps, each as `ask` does, and return their result."""
         return await arun_steps(steps, self._execute)
 
     async def _execute(self, command: Command) -> Reply:
+        await self.service.quotas.admit(self.caller, [command])
         with self.counted(self.service.slow_calls) if is_slow(command) else nullcontext():
             return await self.service.execute(command)
 

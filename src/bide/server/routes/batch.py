@@ -108,7 +108,7 @@ async def _completed(call: Call, command: Any, reply: Any) -> Any:
 
 async def _composed(call: Call, command: Any) -> Part | Undone | BideError:
     try:
-        return await execute(call.service, call.caller, command)
+        return await execute(call, command)
     except Problem as problem:  # those before it were executed
         return error_of(problem.kind.status, problem.kind.error)(str(problem))
     except BideError as error:

@@ -82,7 +82,6 @@ async def edit(call: Call) -> Answer:
         wire.moment(given.at, "at"), None, decoded=True, **options,
     )  # fmt: skip
     seen, command = await _only_if(call, command)
-    await call.service.quotas.admit(call.caller, [command])
     (outcome,) = (await call.ask(Outcomes, command)).outcomes
     answer = changed(outcome, conditional=command.if_version is not None)
     if seen is None:
@@ -135,7 +134,6 @@ async def reschedule_where(call: Call, asked: Moved, query: RuleQuery) -> MovedO
     count = 0
     if ids := unheld(page.messages):
         move = msgspec.structs.replace(command, ids=ids)
-        await call.service.quotas.admit(call.caller, [move])
         count = sum(map(bool, (await call.ask(Outcomes, move)).outcomes))
     return MovedOut(count, page.cursor)
 
@@ -187,7 +185,7 @@ async def revive(call: Call, asked: UndoableRevive) -> RevivedOut:
     ids = asked.ids
     bulk = reviving(call.arguments, ids, asked.delay)
     if asked.dry_run:
-        count = await call.look(look_at_dead(call.arguments.queue, bulk.ids))
+        count = await call.carry_out(look_at_dead(call.arguments.queue, bulk.ids))
         return RevivedOut(count=count)
     if asked.undo:
         done = await change(call, bulk, asked.cursor)

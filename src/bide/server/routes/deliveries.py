@@ -159,7 +159,6 @@ async def _settle(
             ) from None
     leases = await call.service.settled_by(call.caller, call.full, leases)
     command = build(leases, *given)
-    await call.service.quotas.admit(call.caller, [command])
     outcomes = (await call.ask(Outcomes, command)).outcomes
     if not any(outcomes):
         some = "; ".join(map(str, outcomes[:3]))

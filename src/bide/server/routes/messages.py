@@ -151,14 +151,12 @@ async def list_messages(call: Call, query: ListQuery) -> wire.Messages:
 async def _put(
     call: Call, items: list[Item], on_conflict: str, version: str | None = None
 ) -> list[Outcome]:
-    service = call.service
     check_latest(items, on_conflict, version)
     if on_conflict == "replace":
         call.caller.need("change")
     policy: Any = "replace" if on_conflict == "replace" else "keep"
     command = Put(call.arguments.queue, items, policy, version)
-    await service.quotas.admit(call.caller, [command])
-    return (await service.ask(Outcomes, command)).outcomes
+    return (await call.ask(Outcomes, command)).outcomes
 
 
 def _stored(call: Call, on_conflict: str, outcome: Outcome, item: Item) -> Answer:

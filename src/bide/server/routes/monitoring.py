@@ -102,7 +102,7 @@ async def stop(call: Call, asked: wire.Empty) -> Answer:
     if not stops:
         raise Problem("conflict", f"{holder} has no supervisor that you may ask to replace it")
     for one in stops:
-        await call.ask(Outcomes, request_stop(call.caller.full(one), holder, call.actor))
+        await call.service.ask(Outcomes, request_stop(call.caller.full(one), holder, call.actor))
     return Answer(202, Requested(holder))
 
 

@@ -144,7 +144,7 @@ async def purge(call: Call, asked: UndoablePurge) -> UndoableOut:
     """
     command = call.arguments.purge(asked.state, wire.moment(asked.before, "before"))
     if asked.dry_run:
-        count, cursor = await call.look(purge_part(command, asked.cursor))
+        count, cursor = await call.carry_out(purge_part(command, asked.cursor))
         following = UNSET if cursor is None else cursor
         return UndoableOut(count=count, more=cursor is not None, cursor=following)
     if asked.undo:
@@ -166,7 +166,6 @@ async def delete(call: Call) -> Answer:
 
 
 async def _configure(call: Call, command: Configure) -> SettingsOut:
-    await call.service.quotas.admit(call.caller, [command])
     return SettingsOut.of(await call.ask(Settings, command))
 
 

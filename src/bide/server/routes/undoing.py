@@ -5,22 +5,19 @@ from typing import Annotated, Literal, NamedTuple
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from bide.lane.steps import arun_steps
-from bide.model.commands import Command
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_HTTP_IDS
 from bide.model.message import Name
-from bide.model.replies import Outcome, Reply
+from bide.model.replies import Outcome
 from bide.model.times import LATEST
 from bide.model.undoing import Bulk, Part, Undo, Undone, Verb
 from bide.queue.results import cursor_to, place_of
 from bide.queue.undo_steps import is_token, nothing
 from bide.queue.undoing import steps_of
 from bide.server import wire
-from bide.server.access.rights import RIGHT_OF_VERB, Caller
+from bide.server.access.rights import RIGHT_OF_VERB
 from bide.server.call import Call
 from bide.server.operation import QUEUE, Routes
-from bide.server.service import Service
 
 route = Routes("messages")
 
@@ -126,7 +123,7 @@ PARTS = 20
 """How many parts of a change one request undoes."""
 
 
-async def execute(service: Service, caller: Caller, command: Bulk | Undo) -> Part | Undone:
+async def execute(call: Call, command: Bulk | Undo) -> Part | Undone:
     """Execute a command that is made of several commands of the store.
 
     Messages that it restores count as put: they need room within the quotas. So do the undo records
@@ -137,19 +134,16 @@ async def execute(service: Service, caller: Caller, command: Bulk | Undo) -> Par
         Problem: a quota has no room.
     """
 
-    async def ask(step: Command) -> Reply:
-        await service.quotas.admit(caller, [step])
-        return await service.execute(step)
-
     def allow(verb: Verb) -> None:
-        caller.need(RIGHT_OF_VERB[verb])
+        call.caller.need(RIGHT_OF_VERB[verb])
 
     if isinstance(command, Bulk):
         allow(command.verb)
-    await service.quotas.admit(caller, [command])
-    takes_back = service.lane.capabilities.takes_back  # true: a server, which has the records
-    steps = steps_of(command, takes_back=takes_back, allow=allow)
-    done: Part | Undone = await arun_steps(steps, ask)
+    await call.service.quotas.admit(call.caller, [command])
+    takes_back = call.service.lane.capabilities.takes_back  # true: a server, which has the records
+    done: Part | Undone = await call.carry_out(
+        steps_of(command, takes_back=takes_back, allow=allow)
+    )
     return done
 
 
@@ -167,7 +161,7 @@ async def change(call: Call, bulk: Bulk, cursor: str | None) -> UndoableOut:
                 f"cursor={cursor[:100]!r} is not from a change with undo; begin without a cursor"
             )
         bulk = msgspec.structs.replace(bulk, **place._asdict())
-    part = await execute(call.service, call.caller, bulk)
+    part = await execute(call, bulk)
     assert isinstance(part, Part)
     following: str | UnsetType = UNSET
     more = part.cursor is not None
@@ -193,7 +187,7 @@ async def undo(call: Call, asked: UndoRequest) -> UndoneOut:
     for _ in range(PARTS):
         if total.following is not None:
             command = msgspec.structs.replace(command, part=total.following)
-            done = await execute(call.service, call.caller, command)
+            done = await execute(call, command)
             assert isinstance(done, Undone)
             total = total.plus(done)
     counts = msgspec.structs.asdict(total)
