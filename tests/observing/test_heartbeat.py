@@ -21,7 +21,7 @@ from bide.observing.heartbeat import (
     put_report,
 )
 from bide.observing.sample import Lateness, Sample, Worker, take_sample
-from bide.observing.tally import Histogram
+from bide.observing.tally import Histogram, Tally
 
 START = 1_700_000_000_000
 
@@ -178,11 +178,11 @@ def test_it_is_kept_as_one_message_however_often_it_is_said() -> None:
 
 
 def test_only_the_last_minute_counts() -> None:
-    recent, histogram = LastMinute(), Histogram()
+    recent, tally = LastMinute(), Tally()
     for moment in range(0, 180, 5):
-        histogram.observe(9.0 if moment < 60 else 0.004)
-        found = recent.of({"orders": histogram}, float(moment))
-        assert found["orders"].count == min(moment, WINDOW) // 5 + (moment < WINDOW)
-    assert Lateness.of(found["orders"]) == Lateness(5, 5, 12)
-    assert recent.of({"orders": histogram}, 300.0) == {}
-    assert recent.of({"orders": histogram, "new": of(1)}, 305.0)["new"].count == 1
+        tally.lateness.observe(9.0 if moment < 60 else 0.004)
+        found = recent.of({"orders": tally}, float(moment))
+        assert found["orders"].lateness.count == min(moment, WINDOW) // 5 + (moment < WINDOW)
+    assert Lateness.of(found["orders"].lateness) == Lateness(5, 5, 12)
+    assert recent.of({"orders": tally}, 300.0)["orders"] == Tally()
+    assert recent.of({"new": Tally(lateness=of(1))}, 305.0)["new"].lateness.count == 1

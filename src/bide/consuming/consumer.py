@@ -26,7 +26,7 @@ from bide.model.errors import StoreError
 from bide.model.replies import Claimed, Outcome, Outcomes
 from bide.model.times import format_duration
 from bide.observing.heartbeat import Busy
-from bide.observing.tally import Longest, Tally
+from bide.observing.tally import Tally
 
 CLEANUP = 5.0
 """Seconds that an async handler gets to end after its timeout interrupted it."""
@@ -147,7 +147,7 @@ class Consumer(Claimer):
     def current(self) -> Tally:
         """Return the totals so far, and how much is running."""
         self.tally.running, self.tally.waiting = len(self.running), len(self._prefetch.waiting)
-        self.tally.longest = Longest(round(self._lasting, 3))
+        self.tally.longest = round(self._lasting, 3)
         self.late_causes.count()
         return self.tally
 

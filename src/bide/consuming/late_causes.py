@@ -149,7 +149,7 @@ class LateCauses:
             else:
                 self._late.append(_waited(one))
         self.begun.clear()
-        self._tally.lateness.observe_all(lateness)
+        self._tally.lateness.observe(*lateness)
         self._observe("timer", timer)
         if len(self._late) >= MOST:
             self._find()
@@ -179,4 +179,4 @@ class LateCauses:
 
     def _observe(self, cause: str, seconds: list[float]) -> None:
         if seconds:
-            self._tally.causes.setdefault(cause, Histogram()).observe_all(seconds)
+            self._tally.causes.setdefault(cause, Histogram()).observe(*seconds)

@@ -200,38 +200,34 @@ def _log_wrong(queue: str, id: str, reason: str) -> None:
 
 
 class LastMinute:
-    """The part of growing histograms that is of the last minute.
+    """The lateness of the last minute, and its causes.
 
     Example:
-        >>> recent, lateness = LastMinute(), Histogram()
-        >>> lateness.observe(0.004)
-        >>> recent.of({"orders": lateness}, 0.0)["orders"].count
+        >>> recent, tally = LastMinute(), Tally()
+        >>> tally.lateness.observe(0.004)
+        >>> recent.of({"orders": tally}, 0.0)["orders"].lateness.count
         1
-        >>> lateness.observe(0.004)
-        >>> recent.of({"orders": lateness}, 61.0)["orders"].count
+        >>> tally.lateness.observe(0.004)
+        >>> recent.of({"orders": tally}, 61.0)["orders"].lateness.count
         1
     """
 
     def __init__(self) -> None:
-        self._before: deque[tuple[float, dict[str, Histogram]]] = deque()
+        self._before: deque[tuple[float, dict[str, Tally]]] = deque()
 
-    def of(self, found: Mapping[str, Histogram], moment: float) -> dict[str, Histogram]:
+    def of(self, found: Mapping[str, Tally], moment: float) -> dict[str, Tally]:
         """Return the part of the last minute; call it every few seconds.
 
         Args:
-            found: the histograms so far, by queue.
+            found: the tallies so far, by queue.
             moment: now, in seconds of a monotonic clock.
         """
         before = self._before
         while len(before) > 1 and before[1][0] <= moment - WINDOW:
             before.popleft()
         base = before[0][1] if before and before[0][0] <= moment - WINDOW else {}
-        before.append((moment, {name: one.plus(Histogram()) for name, one in found.items()}))
-        new = {
-            name: one.minus(base[name]) if name in base else one.plus(Histogram())
-            for name, one in found.items()
-        }
-        return {name: one for name, one in new.items() if one.count}
+        before.append((moment, {name: one.late_since(Tally()) for name, one in found.items()}))
+        return {name: one.late_since(base.get(name, Tally())) for name, one in found.items()}
 
 
 @dataclass(eq=False)
@@ -257,8 +253,7 @@ class Heartbeat:
     """When the process began to work, in Unix milliseconds."""
     gaps: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """When no worker served a queue before that."""
-    _recent_causes: LastMinute = field(default_factory=LastMinute)
-    _recent_lateness: LastMinute = field(default_factory=LastMinute)
+    _recent: LastMinute = field(default_factory=LastMinute)
     _listed: bool = False
     _complained: bool = False
 
@@ -290,28 +285,18 @@ class Heartbeat:
         except (BideError, TimeoutError) as error:
             _log.debug("the report of this process stays until it is overdue: %s", error)
 
-    def _causes(self) -> dict[str, dict[str, float]]:
-        """Return why deliveries of the last minute began late, in seconds."""
-        now = {
-            f"{queue} {cause}": histogram
-            for queue, tally in self.tallies().items()
-            for cause, histogram in tally.causes.items()
-        }
-        found: dict[str, dict[str, float]] = {}
-        for name, histogram in self._recent_causes.of(now, self.clock.monotonic()).items():
-            queue, _, cause = name.partition(" ")
-            found.setdefault(queue, {})[cause] = round(max(0.0, histogram.sum), 3)
-        return found
-
     async def _say(self) -> None:
-        lateness = {queue: tally.lateness for queue, tally in self.tallies().items()}
-        recent = self._recent_lateness.of(lateness, self.clock.monotonic())
+        recent = self._recent.of(self.tallies(), self.clock.monotonic())
+        lateness = {queue: one.lateness for queue, one in recent.items() if one.lateness.count}
+        causes = {
+            queue: {cause: round(max(0.0, found.sum), 3) for cause, found in one.causes.items()}
+            for queue, one in recent.items() if one.causes
+        }  # fmt: skip
         workers = {holder: sorted(queues) for holder, queues in self.workers().items()}
-        if workers or recent:
+        if workers or lateness:
             report = Report(
-                workers, recent, self.busy(), self.supervised, self._causes(), self.began,
-                self.gaps,
-            )  # fmt: skip
+                workers, lateness, self.busy(), self.supervised, causes, self.began, self.gaps
+            )
             await self.lane.acall(put_report(self.process, report))
             self._listed = True
         elif self._listed:

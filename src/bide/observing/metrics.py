@@ -114,7 +114,7 @@ DELIVERIES = (
            lambda one: one.causes),
     Family("gauge", "bide_deliveries_longest_seconds",
            "For how long the handler has run that was started first.", "queue",
-           lambda one: one.longest.seconds),
+           lambda one: one.longest),
     Family("histogram", "bide_delivery_duration_seconds", "How long handlers ran.", "queue",
            lambda one: one.duration),
 )  # fmt: skip

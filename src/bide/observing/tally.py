@@ -1,7 +1,7 @@
 """What one process did on one queue, in numbers that can be added."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import msgspec
@@ -75,12 +75,7 @@ class Histogram(Stats, gc=False, array_like=True):
     ] = msgspec.field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     sum: Annotated[float, msgspec.Meta(ge=-MOST, le=MOST)] = 0.0
 
-    def observe(self, value: float) -> None:
-        """Count a value, in seconds."""
-        self.buckets[bisect_left(BOUNDS, value)] += 1
-        self.sum += value
-
-    def observe_all(self, values: Sequence[float]) -> None:
+    def observe(self, *values: float) -> None:
         """Count values, in seconds."""
         for value in values:
             self.buckets[bisect_left(BOUNDS, value)] += 1
@@ -117,29 +112,15 @@ class Histogram(Stats, gc=False, array_like=True):
         return Histogram([max(0, now - then) for now, then in pairs], self.sum - earlier.sum)
 
 
-class Longest(Stats, gc=False, array_like=True):
-    """The seconds of the longest one; several processes add up to the longest of all.
+class Tally(Stats, gc=False):
+    """What was done on a queue since the process started, and what runs now.
 
     Example:
-        >>> Longest(3.0).plus(Longest(5.0)).seconds
+        >>> Tally(claims=1, longest=3.0).plus(Tally(claims=1, longest=5.0)).longest
         5.0
     """
 
-    seconds: float = 0.0
-
-    def plus(self, other: "Longest") -> "Longest":
-        """Return the longer one."""
-        return max(self, other, key=lambda one: one.seconds)
-
-    def ceased(self) -> "Longest":
-        """Return what remains after the end of the process: nothing lasts."""
-        return Longest()
-
-
-class Tally(Stats, gc=False):
-    """What was done on a queue since the process started; `running` and `waiting` are current."""
-
-    CURRENT = "running", "waiting"
+    CURRENT = "running", "waiting", "longest"
 
     claims: int = 0
     """Claims that returned messages."""
@@ -156,12 +137,25 @@ class Tally(Stats, gc=False):
     running: int = 0
     waiting: int = 0
     """Claimed, and waiting for a free handler."""
-    longest: Longest = msgspec.field(default_factory=Longest)
-    """How long the handler has run that was started first, of those that run."""
+    longest: float = 0.0
+    """For how many seconds the handler has run that was started first, of those that run."""
 
     def ended(self, outcome: str, count: int = 1) -> None:
         """Count deliveries that ended in the same way."""
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + count
+
+    def plus(self, other: Self) -> Self:
+        """Return the sum of both, with the longest of all handlers."""
+        longest = max(self.longest, other.longest)
+        return msgspec.structs.replace(super().plus(other), longest=longest)
+
+    def late_since(self, earlier: "Tally") -> "Tally":
+        """Return the lateness that was added since an earlier state, and its causes."""
+        causes = {
+            cause: added for cause, one in self.causes.items()
+            if (added := one.minus(earlier.causes.get(cause, Histogram()))).count
+        }  # fmt: skip
+        return Tally(lateness=self.lateness.minus(earlier.lateness), causes=causes)
 
 
 def total(parts: Iterable[Mapping[str, S]]) -> dict[str, S]:
