@@ -267,9 +267,9 @@ def test_passwords_of_servers_and_of_sentinels(tmp_path: Path, open_engine: Open
             user = ("bide", "on", ">pw", "-@all", *re.findall(r"`([^`]+)`", rights[1]))
             group.ask(number, "ACL", "SETUSER", *user)
         put(open_engine(f"{ours}?sentinel_user=bide&sentinel_password=pw"), "by a user")
-        with pytest.raises(StoreUnavailable, match="the sentinels want a password of their own"):
+        with pytest.raises(StoreUnavailable, match="sentinels want one of their own"):
             open_engine(ours)
-        with pytest.raises(StoreUnavailable, match="sentinel_password is wrong") as raised:
+        with pytest.raises(StoreUnavailable, match="the password in the URL is wrong") as raised:
             open_engine(f"{ours}?sentinel_password=wr0ng")
         assert "wr0ng" not in str(raised.value)
         assert "of-the-servers" not in str(raised.value)
@@ -282,7 +282,7 @@ def test_passwords_of_servers_and_of_sentinels(tmp_path: Path, open_engine: Open
 
 
 def test_what_else_may_be_wrong_is_said(group: SentinelGroup, open_engine: Open) -> None:
-    with pytest.raises(StoreUnavailable, match="watch nothing by the name of 'others'"):
+    with pytest.raises(StoreUnavailable, match="watch nothing by the name that the URL"):
         open_engine(f"redis+sentinel://{group.hosts}/others")
     with pytest.raises(StoreUnavailable, match=r"no sentinel names a master .*do the sentinels"):
         open_engine(f"redis+sentinel://127.0.0.1:1,127.0.0.1:2/{NAME}?reconnect=50ms")

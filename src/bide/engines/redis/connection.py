@@ -1,7 +1,6 @@
 """One connection to a server: opening it, pipelines, and what happens when it breaks."""
 
 import logging
-import ssl
 from typing import Any
 
 import hiredis
@@ -9,11 +8,11 @@ from redis import exceptions as raised
 
 from bide.engines.redis.calls import load_library
 from bide.engines.redis.dangers import SETTINGS, cut_off, is_too_old, of_server, warn
-from bide.engines.redis.faults import Refusal, no_connection, origin, translate
+from bide.engines.redis.faults import Refusal, no_connection, translate
 from bide.engines.redis.layout import CHANNEL, LAYOUT, VERSION, Arg
 from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import Settings, shown_address
-from bide.model.errors import SchemaTooNew, StoreError, StoreUnavailable
+from bide.model.errors import SchemaTooNew, StoreUnavailable
 
 _BROKEN = (raised.ConnectionError, raised.TimeoutError, raised.InvalidResponse, OSError)
 """What ends a connection; the third: what came was not said by Redis."""
@@ -30,16 +29,6 @@ def pack(command: tuple[Arg, ...]) -> bytes:
     texts = tuple([b"%d" % part if type(part) is int else part for part in command])
     packed: bytes = hiredis.pack_command(texts)  # type: ignore[arg-type]
     return packed
-
-
-def is_away(error: StoreError) -> bool:
-    """Tell whether no server answered, so that it may help to try again soon."""
-    cause = error.__cause__
-    kinds = (raised.ConnectionError, raised.TimeoutError, OSError)
-    refused = (raised.AuthenticationError, raised.ResponseError)
-    if cause is None or isinstance(origin(cause), ssl.SSLCertVerificationError):
-        return False
-    return isinstance(cause, kinds) and not isinstance(cause, refused)
 
 
 def check_layout(version: bytes | None, shown: str) -> None:

@@ -30,7 +30,8 @@ _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
     ("^NOREPLICAS ", StoreReadOnly,
      "the server has fewer replicas than its min-replicas-to-write asks for: bring them back"),
     ("^NOAUTH |Authentication required", StoreUnavailable,
-     "the server wants a password: redis://user:password@host"),
+     "the server wants a password: redis://user:password@host; sentinels want one of their own: "
+     "?sentinel_password=... (and sentinel_user=...)"),
     ("^WRONGPASS |invalid username-password", StoreUnavailable,
      "the user or the password in the URL is wrong, or the user is off"),
     ("^NOPERM |has no permissions|The user executing the script", StoreUnavailable,
@@ -60,6 +61,10 @@ _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
      "the slot is moving from node to node: try again in a while, or wait longer with ?reconnect="),
     ("^(MOVED|CROSSSLOT) ", StoreUnavailable,
      "this server is a node of a cluster: write redis+cluster://"),
+    ("No such master", StoreUnavailable,
+     "the sentinels watch nothing by the name that the URL ends with"),
+    ("unknown command .SENTINEL", StoreUnavailable,
+     "this is no sentinel, but perhaps a server: sentinels mostly listen on 26379"),
     ("[Uu]nknown (Redis )?command", StoreUnavailable,
      "this is no Redis of version 7.0 or newer, or it is set to rename a command that bide needs "
      "(rename-command)"),
@@ -112,50 +117,42 @@ def no_connection(error: Exception, shown: str, place: str) -> StoreError:
         return translate(error, shown)
     if isinstance(first, (Refusal, raised.ResponseError, raised.AuthenticationError)):
         return translate(first, shown)
-    text = str(error).rstrip(".")
-    fix = fix_of(error, encrypted=shown.startswith("rediss")) or (
-        "is the server running, is the address right, does a firewall block it?"
-    )
-    return StoreUnavailable(f"{shown}: no connection to {place} ({text}); {fix}")
-
-
-def fix_of(error: Exception, *, encrypted: bool) -> str | None:
-    """Return what helps against an error of connecting that waiting does not fix, if it is one.
-
-    Args:
-        error: what redis-py or the system raised.
-        encrypted: whether it was to be a connection by TLS.
-    """
-    first = origin(error)
-    text = str(first)
-    broke = isinstance(first, (ConnectionResetError, BrokenPipeError))
+    text, encrypted = str(error).rstrip("."), shown.startswith("rediss")
+    said, broke = str(first), isinstance(first, (ConnectionResetError, BrokenPipeError))
     untrusted = isinstance(first, ssl.SSLCertVerificationError)
-    files = (FileNotFoundError, PermissionError)
     known = (
         (isinstance(first, raised.InvalidResponse),
          "what answers there is no Redis server: is it the right port?"),
-        ("max number of clients" in str(error),
+        ("max number of clients" in text,
          "it has as many clients as its maxclients lets in: raise that, or end some"),
-        (untrusted and "mismatch" in text,
+        (untrusted and "mismatch" in said,
          "its certificate is for another name: connect by the name that it is for, or have only "
          "its issuer checked (?verify=ca)"),
         (untrusted,
          "its certificate is not trusted here: name the file with the certificate of its "
          "issuer (?ca=/path/ca.pem)"),
-        (isinstance(first, ssl.SSLError) and "MISMATCH" in text,
+        (isinstance(first, ssl.SSLError) and "MISMATCH" in said,
          "the files of cert and cert_key do not belong together"),
-        (isinstance(first, ssl.SSLError) or (encrypted and (broke or "closed by server" in text)),
-         "it broke off: does it want a certificate of this client (?cert=...&cert_key=...), and "
-         "trust who issued that?"),
-        (encrypted and "handshake" in text,
+        (isinstance(first, ssl.SSLError) or broke or (encrypted and "closed by server" in said),
+         "it broke off: is it a port for TLS (rediss://), does it want a certificate of this "
+         "client (?cert=...&cert_key=...) and trust who issued that, or has it as many clients as "
+         "its maxclients lets in?"),
+        (encrypted and "handshake" in said,
          "the server does not speak TLS there: is it a port without encryption?"),
-        (encrypted and isinstance(first, files),
+        (encrypted and isinstance(first, (FileNotFoundError, PermissionError)),
          "a file that ca, cert or cert_key names cannot be read"),
-        (broke,
-         "it broke off: has it as many clients as its maxclients lets in, or is it a port for TLS "
-         "(rediss://)?"),
+        (True, "is the server running, is the address right, does a firewall block it?"),
     )  # fmt: skip
-    return next((fix for is_so, fix in known if is_so), None)
+    fix = next(fix for is_so, fix in known if is_so)
+    return StoreUnavailable(f"{shown}: no connection to {place} ({text}); {fix}")
+
+
+def is_away(error: StoreError) -> bool:
+    """Tell whether no server answered, so that it may help to try again soon."""
+    cause = error.__cause__
+    away = (raised.ConnectionError, raised.TimeoutError, OSError)
+    refused = (raised.AuthenticationError, raised.ResponseError, ssl.SSLCertVerificationError)
+    return isinstance(cause, away) and not isinstance(origin(cause), refused)
 
 
 def origin(error: BaseException) -> BaseException:

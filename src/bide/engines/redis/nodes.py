@@ -10,7 +10,8 @@ from typing import Any
 
 from redis import exceptions as raised
 
-from bide.engines.redis.connection import Connection, is_away
+from bide.engines.redis.connection import Connection
+from bide.engines.redis.faults import is_away
 from bide.engines.redis.layout import SLOTS
 from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import Settings

@@ -14,8 +14,8 @@ from redis.exceptions import BusyLoadingError
 
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.redis.calls import CREATING, Call, load_library, raised
-from bide.engines.redis.connection import Lost, check_layout, is_away, pack
-from bide.engines.redis.faults import Refusal
+from bide.engines.redis.connection import Lost, check_layout, pack
+from bide.engines.redis.faults import Refusal, is_away
 from bide.engines.redis.layout import LAYOUT, VERSION, copies, script_keys, slot_of
 from bide.engines.redis.settings import Settings
 from bide.engines.redis.transport import Request, Transport

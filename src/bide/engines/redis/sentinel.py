@@ -6,10 +6,9 @@ from typing import Any
 
 from redis import ConnectionPool, Redis
 from redis import exceptions as raised
-from redis.connection import SSLConnection
 
 from bide.engines.redis.dangers import of_sentinels, warn
-from bide.engines.redis.faults import fix_of
+from bide.engines.redis.faults import is_away, no_connection
 from bide.model.errors import StoreError, StoreUnavailable
 
 PATIENCE = 1.0
@@ -44,7 +43,6 @@ class Sentinels:
     ) -> None:
         self._shown = shown
         self.name = name
-        self._encrypted = issubclass(kind, SSLConnection)
         usual = {**arguments, "decode_responses": True, "encoding_errors": "replace"}
         self._clients: list[tuple[str, Any]] = []
         for host, port in addresses:
@@ -68,17 +66,17 @@ class Sentinels:
         Raises:
             StoreUnavailable: see `master`.
         """
-        newest, troubles, refusal = self._ask_all()
+        newest, troubles = self._ask_all()
         for facts in newest:
             if not _is_down(facts):
                 return facts
-            troubles.append("the master {ip}:{port} is down".format_map(facts))
-        if refusal is not None and not newest:
-            raise refusal
-        reasons = "; ".join(troubles)
+        if not newest and (refused := [each for each in troubles if not is_away(each)]):
+            raise refused[0]
+        reasons = "; ".join(str(each).removeprefix(f"{self._shown}: ") for each in troubles)
         raise StoreUnavailable(
-            f"{self._shown}: no sentinel names a master ({reasons}); do the sentinels run, are "
-            "their addresses right, is a fail-over under way, are there enough to agree on one?"
+            f"{self._shown}: no sentinel names a master that is up ({reasons or 'it is down'}); do "
+            "the sentinels run, are their addresses right, is a fail-over under way, are there "
+            "enough to agree on one?"
         ) from raised.ConnectionError(reasons)
 
     def doubt(self) -> None:
@@ -92,7 +90,7 @@ class Sentinels:
 
     def look(self) -> frozenset[Address]:
         """Return where the master is, as far as sentinels know."""
-        newest, _, _ = self._ask_all()
+        newest, _ = self._ask_all()
         self._silent = 0 if newest else self._silent + 1
         if self._silent == SILENT:
             _log.warning(
@@ -102,27 +100,26 @@ class Sentinels:
         sound = [facts for facts in newest if not _is_down(facts)]
         return frozenset(map(_address, sound or newest))
 
-    def _ask_all(self) -> tuple[list[dict[str, str]], list[str], StoreError | None]:
+    def _ask_all(self) -> tuple[list[dict[str, str]], list[StoreError]]:
         """Ask all of them, because one that is cut off with an old master believes in it.
 
         Returns:
-            The answers of those that know of the last fail-over, why others gave none, and the
-            reason as an error for the user, unless it may pass by itself.
+            The answers of those that know of the last fail-over, and why others gave none.
         """
         answers: list[dict[str, str]] = []
-        troubles: list[str] = []
-        refusal: StoreError | None = None
-        for shown, client in self._clients:
+        troubles: list[StoreError] = []
+        for place, client in self._clients:
             try:
                 answers.append(self._ask(client))
             except (raised.RedisError, OSError) as error:
-                refusal = refusal or self._refusal(shown, error)
-                troubles.append(f"{shown}: {str(error).rstrip('.')}")
+                trouble = no_connection(error, f"{self._shown}: {place}", "this sentinel")
+                trouble.__cause__ = error
+                troubles.append(trouble)
         epoch = max(map(_epoch, answers), default=0)
         if epoch < self._epoch and len(answers) < len(self._clients):
-            return [], [*troubles, "the others do not know of the last fail-over"], refusal
+            return [], troubles  # the others do not know of the last fail-over
         self._epoch = epoch  # if all agree on a lower one, they were set up again
-        return [facts for facts in answers if _epoch(facts) == epoch], troubles, refusal
+        return [facts for facts in answers if _epoch(facts) == epoch], troubles
 
     def _ask(self, client: Any) -> dict[str, str]:
         """Return what a sentinel says of the group."""
@@ -134,43 +131,6 @@ class Sentinels:
         if (ip, port) != (facts["ip"], facts["port"]):
             facts |= {"ip": ip, "port": port, "flags": "master"}
         return facts
-
-    def _refusal(self, shown: str, error: Exception) -> StoreError | None:
-        """Return why a sentinel does not tell, unless that may pass by itself."""
-        text = str(error)
-        fix = fix_of(error, encrypted=self._encrypted)
-        known = next((fix for word, fix in _REFUSALS.items() if word in text), None)
-        if isinstance(error, raised.AuthenticationError) and not known:
-            known = _REFUSALS["WRONGPASS"]
-        refused = isinstance(error, raised.ResponseError) or "DENIED" in text
-        if refused or isinstance(error.__cause__, raised.ResponseError):
-            known = known or "this sentinel refuses to answer"
-        fix = fix or known
-        if fix is None:
-            return None
-        refusal = StoreUnavailable(f"{self._shown}: {shown}: {fix.format(name=self.name)} ({text})")
-        refusal.__cause__ = error if isinstance(error, raised.ResponseError) else None
-        return refusal
-
-
-_REFUSALS = {
-    "No such master": "the sentinels watch nothing by the name of {name!r}",
-    "unknown command":
-        "this is no sentinel, but perhaps a server: sentinels mostly listen on 26379",
-    "Authentication required": (_PASSWORD := (
-        "the sentinels want a password of their own: ?sentinel_password=... (and "
-        "sentinel_user=...); the password before the @ is for the servers"
-    )),
-    "NOAUTH": _PASSWORD,
-    "WRONGPASS": "sentinel_user or sentinel_password is wrong",
-    "NOPERM": (_RIGHTS := (
-        "this user may not ask the sentinels: its ACL there needs +sentinel|master and "
-        "+sentinel|get-master-addr-by-name"
-    )),
-    "permissions": _RIGHTS,
-    "protected mode": "this sentinel is in protected mode: give it a password or a bind address",
-}  # fmt: skip
-"""What helps, by a word of what a sentinel says instead of an answer."""
 
 
 def _address(facts: Mapping[str, str]) -> Address:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bide.engines.redis.calls import ShardMismatch
-from bide.engines.redis.connection import Connection, Lost, is_away, pack
-from bide.engines.redis.faults import Refusal, has_run, passes, translate
+from bide.engines.redis.connection import Connection, Lost, pack
+from bide.engines.redis.faults import Refusal, has_run, is_away, passes, translate
 from bide.engines.redis.layout import Arg
 from bide.engines.redis.nodes import Nodes
 from bide.engines.redis.sentinel import Address
