@@ -5,18 +5,18 @@ import time
 from collections.abc import Sequence
 from itertools import islice
 from operator import attrgetter
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from bide.model.commands import Origin, Put
-from bide.model.errors import AlreadyMoving, StoreError
+from bide.model.errors import AlreadyMoving
 from bide.model.identity import new_id, new_ids
 from bide.model.message import Item
 from bide.queue.put_and_settle import outcomes_of
 from bide.queue.results import in_bytes
 from bide.queue.sync import Queue
-from bide.queue.takeover.source import Entry, Place, Source
+from bide.queue.takeover.source import Entry, Source
 
 LEASE = 15_000
 """Milliseconds after which another run may go on with what a dead one left."""
@@ -25,9 +25,7 @@ PATIENCE = LEASE / 1000 + 2
 """Seconds that a run waits for the right to import."""
 
 _GUARD = """
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then
-  return redis.error_reply('BIDE another import has taken over')
-end
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 """
 
@@ -36,10 +34,10 @@ redis.call('PEXPIRE', KEYS[1], ARGV[2])
 _TAKE = """
 local took = {}
 for i = 3, #ARGV, 6 do
-  local key, kind, side, member, entry, row = unpack(ARGV, i, i + 5)
+  local key, kind, side, member, row, entry = unpack(ARGV, i, i + 5)
   local gone = kind == 'zset' and redis.call('ZREM', key, member)
     or kind == 'list' and redis.call('LREM', key, side, member)
-  if gone == 1 then redis.call('HSET', KEYS[2], entry, row) end
+  if gone == 1 then redis.call('HSET', KEYS[2], row, entry) end
   took[#took + 1] = gone
 end
 return took
@@ -52,8 +50,8 @@ return 1
 """
 
 _BACK = """
-local key, kind, side, member, score, entry = unpack(ARGV, 3, 8)
-if redis.call('HDEL', KEYS[2], entry) == 0 then return 0 end
+local key, kind, side, member, row, score = unpack(ARGV, 3, 8)
+if redis.call('HDEL', KEYS[2], row) == 0 then return 0 end
 if kind == 'zset' then
   redis.call('ZADD', key, score, member)
 else
@@ -70,20 +68,13 @@ class Ready(NamedTuple):
     item: Item
 
 
-class _Note(msgspec.Struct, array_like=True):
-    """An entry as the hash beside the source has it: the field; the value is its row."""
-
-    key: bytes
-    kind: Literal["list", "zset"]
-    oldest_last: bool
-    member: bytes
-    score: float
-
-
-def _place_of(entry: Entry) -> list[object]:
-    """Return where an element is, for scripts: key, kind, side of a list, member."""
+def _arguments_of(entry: Entry) -> list[object]:
+    """Return an entry for scripts: its place (key, kind, side of a list), its member and row."""
     place = entry.place
-    return [place.key, place.kind, -1 if place.oldest_last else 1, entry.member]
+    return [place.key, place.kind, -1 if place.oldest_last else 1, entry.member, entry.row]
+
+
+_decode = msgspec.msgpack.Decoder(Entry).decode
 
 
 class Transit:
@@ -126,11 +117,7 @@ class Transit:
 
     def left(self) -> list[Entry]:
         """Return what an interrupted run has taken out of the source and not finished."""
-        found = []
-        for field, row in self._redis.ask("HGETALL", self._side).items():
-            note = msgspec.msgpack.decode(field, type=_Note)
-            place = Place(note.key, note.kind, note.oldest_last)
-            found.append(Entry(place, note.member, note.score, row.decode()))
+        found = map(_decode, self._redis.ask("HVALS", self._side))
         return sorted(found, key=attrgetter("row"))
 
     def take(self, ready: Sequence[Ready]) -> list[Ready]:
@@ -143,7 +130,7 @@ class Transit:
         ]
         arguments: list[object] = []
         for entry, _ in taking:
-            arguments += [*_place_of(entry), self._note(entry), entry.row]
+            arguments += [*_arguments_of(entry), msgspec.msgpack.encode(entry)]
         took = self._eval(_TAKE, [], arguments)
         return [one for one, gone in zip(taking, took, strict=True) if gone]
 
@@ -176,29 +163,23 @@ class Transit:
     def drop(self, entries: Sequence[Entry]) -> None:
         """Step 3: delete entries of the hash, and the keys of their messages."""
         keys = [key for entry in entries for key in self._source.keys(entry)]
-        self._eval(_DONE, keys, [self._note(entry) for entry in entries])
+        self._eval(_DONE, keys, [entry.row for entry in entries])
 
     def known(self, ids: list[str]) -> set[str]:
         """Return which ids the queue has."""
         return {message.id for message in self._target._find_all(ids) if message is not None}
 
     def _back(self, entry: Entry) -> None:
-        self._eval(_BACK, [], [*_place_of(entry), repr(entry.score), self._note(entry)])
+        self._eval(_BACK, [], [*_arguments_of(entry), repr(entry.score)])
 
-    def _note(self, entry: Entry) -> bytes:
-        return msgspec.msgpack.encode(_Note(*entry.place, entry.member, entry.score))
-
-    def _eval(self, script: str, keys: Sequence[bytes], arguments: Sequence[object]) -> list[int]:
+    def _eval(self, script: str, keys: Sequence[bytes], arguments: Sequence[object]) -> Any:
         named = [self._lock, self._side, *keys]
-        try:
-            reply: list[int] = self._redis.ask(
-                "EVAL", _GUARD + script, len(named), *named, self._run, LEASE, *arguments
+        reply = self._redis.ask(
+            "EVAL", _GUARD + script, len(named), *named, self._run, LEASE, *arguments
+        )
+        if reply is None:
+            raise AlreadyMoving(
+                "this import made no progress for too long, and another has taken over; run it "
+                "again"
             )
-        except StoreError as error:
-            if "another import has taken over" in str(error):
-                raise AlreadyMoving(
-                    "this import made no progress for too long, and another has taken over; run "
-                    "it again"
-                ) from error
-            raise
         return reply
