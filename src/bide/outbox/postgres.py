@@ -2,14 +2,14 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any
 
 import psycopg
 
 from bide.engines.postgres.settings import connect_timeout
 from bide.engines.waiting import readable
-from bide.model.limits import MAX_BYTES
-from bide.outbox.rows import CHANNEL, CREATE_TABLES, Row
+from bide.outbox.rows import CHANNEL, CREATE_TABLES, Table
 
 _NAME = """
 SELECT pg_catalog.format(
@@ -35,17 +35,7 @@ WHERE has_schema_privilege(name, 'CREATE')
 """
 
 
-_OLDEST = """
-SELECT number, queue, id, command FROM (
-  SELECT *, sum(octet_length(command)) OVER (ORDER BY number) - octet_length(command) AS before
-  FROM (
-    SELECT * FROM bide_outbox WHERE queue <> ALL (%s::text[]) ORDER BY number LIMIT %s
-  ) AS oldest
-) AS summed WHERE before < %s ORDER BY number
-"""
-
-
-class PostgresTable:
+class PostgresTable(Table):
     """One connection, which also listens.
 
     Args:
@@ -60,51 +50,39 @@ class PostgresTable:
         self._woken, self._waker = os.pipe()
         self._notes: list[psycopg.Notify] = []
         self._connection.add_notify_handler(self._notes.append)
-        self._run = self._connection.execute
         try:
             if self._connection.info.server_version >= 140_000:
-                self._run("SET idle_session_timeout = 0")  # it waits for notifications
-            with self._connection.transaction():
-                self._run("SELECT pg_advisory_xact_lock(hashtext('bide outbox'))")
-                self._run("SET LOCAL client_min_messages = warning")
-                if self._run("SELECT to_regclass('bide_outbox_dead')").fetchone() == (None,):
-                    self._run(_OUTSIDE_OF_STORES)
+                self.run("SET idle_session_timeout = 0")  # it waits for notifications
+            with self.transaction():
+                self.run("SELECT pg_advisory_xact_lock(hashtext('bide outbox'))")
+                self.run("SET LOCAL client_min_messages = warning")
+                if self.run("SELECT to_regclass('bide_outbox_dead')").fetchone() == (None,):
+                    self.run(_OUTSIDE_OF_STORES)
                     for table in CREATE_TABLES["postgresql"]:
-                        self._run(table.encode())
-            (self.name,) = self._run(_NAME).fetchone() or ("",)
-            self._run(f"LISTEN {CHANNEL}".encode())
+                        self.run(table)
+            (self.name,) = self.run(_NAME).fetchone()
+            self.run(f"LISTEN {CHANNEL}")
         except BaseException:
             self.close()
             raise
 
+    def run(self, statement: str, values: Sequence[object] = ()) -> Any:
+        """Run a statement."""
+        return self._connection.execute(statement.replace("?", "%s").encode(), values or None)
+
+    def transaction(self) -> AbstractContextManager[object]:
+        """Commit the statements of a block together."""
+        return self._connection.transaction()
+
     @contextmanager
     def lead(self) -> Iterator[bool]:
         """Hold a lock of the session: the server frees it when this process dies."""
-        row = self._run("SELECT pg_try_advisory_lock(hashtext('bide forward'))").fetchone()
-        leads = row == (True,)
+        (leads,) = self.run("SELECT pg_try_advisory_lock(hashtext('bide forward'))").fetchone()
         try:
             yield leads
         finally:
             if leads and not self._connection.closed:
-                self._run("SELECT pg_advisory_unlock(hashtext('bide forward'))")
-
-    def read(self, limit: int, without: Sequence[str] = ()) -> list[Row]:
-        """Return the oldest committed rows."""
-        rows = self._run(_OLDEST, (list(without), limit, MAX_BYTES))
-        return [Row(*row) for row in rows]
-
-    def delete(self, numbers: Sequence[int]) -> None:
-        """Delete rows that are done."""
-        self._run("DELETE FROM bide_outbox WHERE number = ANY (%s)", (list(numbers),))
-
-    def bury(self, number: int, reason: str) -> None:
-        """Move a row to the dead ones."""
-        self._run(
-            "WITH row AS (DELETE FROM bide_outbox WHERE number = %s RETURNING *)"
-            " INSERT INTO bide_outbox_dead (number, queue, id, command, reason)"
-            " SELECT number, queue, id, command, %s FROM row",
-            (number, reason),
-        )
+                self.run("SELECT pg_advisory_unlock(hashtext('bide forward'))")
 
     def wait(self, seconds: float) -> None:
         """Wait for a notification."""

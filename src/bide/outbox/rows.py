@@ -2,15 +2,17 @@
 
 import hashlib
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Literal, Protocol
+from typing import Any, Literal
 
 import msgspec
 
 from bide.engines.port import DbApi, Guest, RemoteGuest
 from bide.model import commands as cmd
 from bide.model.errors import AccessDenied, InvalidArgument, NotEmpty, WrongConnection
+from bide.model.limits import MAX_BYTES
 from bide.model.replies import Outcome, Outcomes, Reply, Settings
 
 TABLES = ("bide_outbox", "bide_outbox_dead", "bide_outbox_name")
@@ -110,12 +112,31 @@ class Row(msgspec.Struct, frozen=True):
         return _decode(self.text)
 
 
-class Table(Protocol):
+_OLDEST = """
+SELECT number, queue, id, command FROM (
+  SELECT *, sum(length(command)) OVER (ORDER BY number) - length(command) AS before
+  FROM (
+    SELECT * FROM bide_outbox WHERE queue NOT IN ({names}) ORDER BY number LIMIT ?
+  ) AS oldest
+) AS summed WHERE before < ? ORDER BY number
+"""
+
+
+class Table(ABC):
     """The outbox of one database, as the forwarder uses it."""
 
     name: str
     """Identifies the outbox in the store."""
 
+    @abstractmethod
+    def run(self, statement: str, values: Sequence[object] = ()) -> Any:
+        """Run a statement with `?` in place of each value; return its cursor."""
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[object]:
+        """Commit the statements of a block together."""
+
+    @abstractmethod
     def lead(self) -> AbstractContextManager[bool]:
         """Try to be the only forwarder while the block runs; yield whether it is."""
 
@@ -126,19 +147,34 @@ class Table(Protocol):
 
         They go to the store in few requests, and a server limits the bytes of a request.
         """
+        queues = ["", *without]  # a list in SQL is not empty
+        oldest = _OLDEST.format(names=", ".join("?" * len(queues)))
+        return [Row(*row) for row in self.run(oldest, (*queues, limit, MAX_BYTES))]
 
     def delete(self, numbers: Sequence[int]) -> None:
         """Delete rows that are done, durably: the store forgets them next."""
+        if numbers:
+            self.run(f"DELETE FROM bide_outbox WHERE number IN ({', '.join(map(str, numbers))})")
 
     def bury(self, number: int, reason: str) -> None:
         """Move a row to `bide_outbox_dead`."""
+        with self.transaction():
+            self.run(
+                "INSERT INTO bide_outbox_dead (number, queue, id, command, reason)"
+                " SELECT number, queue, id, command, ? FROM bide_outbox WHERE number = ?",
+                (reason, number),
+            )
+            self.delete([number])
 
+    @abstractmethod
     def wait(self, seconds: float) -> None:
         """Wait until something may have been committed; at most so long."""
 
+    @abstractmethod
     def wake(self) -> None:
         """End a wait, from another thread."""
 
+    @abstractmethod
     def close(self) -> None:
         """Leave the database."""
 
@@ -171,9 +207,7 @@ def timed(commands: Sequence[cmd.Command], now: int | None) -> list[cmd.Command]
                         "commit"
                     )
                 items = [
-                    msgspec.structs.replace(
-                        item, at=moment + item.delay if item.at is None else item.at, delay=0
-                    )
+                    msgspec.structs.replace(item, at=item.due(moment), delay=0)
                     for item in command.items
                 ]
                 found.append(msgspec.structs.replace(command, items=items))

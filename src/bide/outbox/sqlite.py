@@ -1,18 +1,17 @@
 """The outbox of a SQLite file, as the forwarder uses it."""
 
 import fcntl
-import json
 import logging
 import os
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from bide.model.limits import MAX_BYTES
-from bide.outbox.rows import CREATE_TABLES, Row
+from bide.outbox.rows import CREATE_TABLES, Row, Table
 
 _NAME_TABLE = "CREATE TABLE IF NOT EXISTS bide_outbox_name (name TEXT NOT NULL)"
 _NAME = "SELECT name FROM bide_outbox_name"
@@ -21,18 +20,13 @@ INSERT INTO bide_outbox_name
 SELECT 'sqlite-' || lower(hex(randomblob(12))) WHERE NOT EXISTS (SELECT * FROM bide_outbox_name)
 """
 
-_OLDEST = """
-SELECT number, queue, id, command FROM bide_outbox
-WHERE queue NOT IN (SELECT value FROM json_each(?)) ORDER BY number LIMIT ?
-"""
-
 _log = logging.getLogger("bide.forward")
 
 LOOK = 0.02
 """Every so many seconds the forwarder looks whether another process has committed."""
 
 
-class SqliteTable:
+class SqliteTable(Table):
     """One connection.
 
     Args:
@@ -47,10 +41,12 @@ class SqliteTable:
         )
         self._woken = threading.Event()
         try:
-            self._connection.execute("PRAGMA synchronous = FULL")  # the store forgets deleted rows
+            self.run("PRAGMA synchronous = FULL")  # the store forgets deleted rows
             for table in (*CREATE_TABLES["sqlite"], _NAME_TABLE):
-                self._connection.execute(table)
-            self.name = self._named()
+                self.run(table)
+            if self.run(_NAME).fetchone() is None:
+                self.run(_GIVE_NAME)
+            (self.name,) = self.run(_NAME).fetchone()
         except BaseException:
             self._connection.close()
             raise
@@ -58,13 +54,21 @@ class SqliteTable:
         if new:
             _log.warning("%s is a new and empty database: is the path right?", path.absolute())
 
-    def _named(self) -> str:
-        """Return the name of the outbox, which the first forwarder gives it."""
-        if (row := self._connection.execute(_NAME).fetchone()) is None:
-            self._connection.execute(_GIVE_NAME)
-            row = self._connection.execute(_NAME).fetchone()
-        name: str = row[0]
-        return name
+    def run(self, statement: str, values: Sequence[object] = ()) -> Any:
+        """Run a statement."""
+        return self._connection.execute(statement, values)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit the statements of a block together."""
+        with self._connection:  # commits, or rolls back
+            self.run("BEGIN IMMEDIATE")
+            yield
+
+    def _data_version(self) -> int:
+        """Return a number that changes when another connection commits."""
+        (version,) = self.run("PRAGMA data_version").fetchone()
+        return int(version)
 
     @contextmanager
     def lead(self) -> Iterator[bool]:
@@ -82,39 +86,14 @@ class SqliteTable:
 
     def read(self, limit: int, without: Sequence[str] = ()) -> list[Row]:
         """Return the oldest committed rows."""
-        (self._version,) = self._connection.execute("PRAGMA data_version").fetchone()
-        found: list[Row] = []
-        size = 0
-        with closing(self._connection.execute(_OLDEST, (json.dumps(without), limit))) as rows:
-            for row in rows:
-                found.append(Row(*row))
-                size += len(found[-1].text)
-                if size >= MAX_BYTES:
-                    break
-        return found
-
-    def delete(self, numbers: Sequence[int]) -> None:
-        """Delete rows that are done."""
-        with self._transaction():
-            self._connection.executemany(
-                "DELETE FROM bide_outbox WHERE number = ?", [(number,) for number in numbers]
-            )
-
-    def bury(self, number: int, reason: str) -> None:
-        """Move a row to the dead ones."""
-        with self._transaction():
-            self._connection.execute(
-                "INSERT INTO bide_outbox_dead (number, queue, id, command, reason)"
-                " SELECT number, queue, id, command, ? FROM bide_outbox WHERE number = ?",
-                (reason, number),
-            )
-            self._connection.execute("DELETE FROM bide_outbox WHERE number = ?", (number,))
+        self._version = self._data_version()
+        return super().read(limit, without)
 
     def wait(self, seconds: float) -> None:
         """Wait until another connection has committed."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and not self._woken.wait(LOOK):
-            if self._connection.execute("PRAGMA data_version").fetchone() != (self._version,):
+            if self._data_version() != self._version:
                 return
 
     def wake(self) -> None:
@@ -124,9 +103,3 @@ class SqliteTable:
     def close(self) -> None:
         """Leave the file."""
         self._connection.close()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with self._connection:  # commits, or rolls back
-            self._connection.execute("BEGIN IMMEDIATE")
-            yield
