@@ -6,6 +6,7 @@ import os
 import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any, ParamSpec, TypeVar, overload
 
 from bide.clock import SYSTEM_CLOCK, Clock
@@ -237,9 +238,7 @@ class ScheduledExecutor(Executor):
             raise TypeError(f"{fn!r} is async; make the executor with loop= to run it")
         future: ScheduledFuture[Any] = ScheduledFuture(
             self._pool,
-            fn,
-            tuple(args),
-            kwargs or {},
+            partial(fn, *args, **(kwargs or {})),
             due,
             repeat,
             submitted=submitted,

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -51,9 +52,7 @@ class ScheduledFuture(Future[T]):
     def __init__(
         self,
         pool: "WorkerPool",
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        call: partial[Any],
         due: int,
         repeat: Repeat | None = None,
         *,
@@ -63,9 +62,7 @@ class ScheduledFuture(Future[T]):
         super().__init__()
         self.runs = 0
         self._pool = pool
-        self._fn = fn
-        self._args = args
-        self._kwargs = kwargs
+        self._call: partial[Any] | None = call  # `None` once it is done, to free its arguments
         self._due = due
         self._repeat = repeat
         self._submitted = submitted  # by `submit` or `map`, not by `schedule`
@@ -85,7 +82,7 @@ class ScheduledFuture(Future[T]):
 
     def running(self) -> bool:
         """Whether the task runs right now."""
-        return self._busy or super().running()
+        return (self._busy and not self.done()) or super().running()
 
     def cancel(self) -> bool:
         """Cancel the task; its memory is free at once.
@@ -98,22 +95,7 @@ class ScheduledFuture(Future[T]):
             it is a plain function that runs once and has started.
         """
         self._pool._check_process()
-        if not super().cancel():
-            return False
-        self._pool.withdraw(self)
-        return True
-
-    def _forget_task(self) -> None:
-        """Drop the function and its arguments: the caller may keep the future for long."""
-        self._fn = _done
-        self._args = ()
-        self._kwargs = {}
-        self._handle = None
-        self._on_loop = None
-
-
-def _done() -> None:
-    """Replace the task of a future that is done."""
+        return super().cancel()  # calls `WorkerPool._done`
 
 
 class WorkerPool(OwnedByProcess):
@@ -135,10 +117,9 @@ class WorkerPool(OwnedByProcess):
         self._queue: DelayQueue[ScheduledFuture[Any]] = DelayQueue(clock=clock)
         self.now = self._queue._now
         self._live: set[ScheduledFuture[Any]] = set()  # what is not done
-        self._threads: set[threading.Thread] = set()
+        self._threads: list[threading.Thread] = []
         self._idle = 0  # threads that wait for a task, or are about to
         self._closed = False
-        self._over = threading.Event()  # closed, and nothing is live
 
     def add(self, future: ScheduledFuture[T]) -> ScheduledFuture[T]:
         """Add a new future."""
@@ -149,19 +130,8 @@ class WorkerPool(OwnedByProcess):
                 self._start_thread()
             self._live.add(future)
             self._put(future)
-        future.add_done_callback(self._done)
+        future.add_done_callback(self._done)  # type: ignore[arg-type]  # it gets this future
         return future
-
-    def withdraw(self, future: ScheduledFuture[Any]) -> None:
-        """Take a future that was just cancelled out of the queue or off the event loop."""
-        handle, on_loop = future._handle, future._on_loop
-        if handle is not None and self._queue.remove(handle):
-            self._finish_cancelled(future)
-        elif on_loop is not None and self._loop is not None:
-            if self._loop.is_closed():
-                self._finish_cancelled(future)  # the loop will never report it
-            else:
-                on_loop.cancel()  # `_loop_done` does the rest
 
     def close(self) -> list[ScheduledFuture[Any]]:
         """Refuse further futures; return those that are live."""
@@ -174,7 +144,6 @@ class WorkerPool(OwnedByProcess):
         with self._lock:
             self._end_if_over()
         if wait and threading.current_thread() not in self._threads and not self._on_loop():
-            self._over.wait()
             self._join()
 
     def _on_loop(self) -> bool:
@@ -191,7 +160,7 @@ class WorkerPool(OwnedByProcess):
             self.end(wait=False)
 
     def _join(self) -> None:
-        for thread in list(self._threads):
+        for thread in self._threads:  # also those that start meanwhile
             thread.join()
 
     def _put(self, future: ScheduledFuture[Any]) -> None:
@@ -199,18 +168,13 @@ class WorkerPool(OwnedByProcess):
         future._handle = self._queue._put_due(future, future._due)
 
     def _start_thread(self) -> None:
-        if len(self._threads) >= self._max_workers:
-            return
-        name = f"{self._prefix}-{len(self._threads)}"
-        thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._threads.add(thread)
-        self._idle += 1
-        try:
+        """Start a thread, if there is room for one. Holds the lock, for which the thread waits."""
+        if len(self._threads) < self._max_workers:
+            name = f"{self._prefix}-{len(self._threads)}"
+            thread = threading.Thread(target=self._work, name=name, daemon=True)
             thread.start()
-        except BaseException:
-            self._threads.discard(thread)
-            self._idle -= 1
-            raise
+            self._threads.append(thread)
+            self._idle += 1
 
     def _work(self) -> None:
         while True:
@@ -231,28 +195,30 @@ class WorkerPool(OwnedByProcess):
                 self._idle += 1
 
     def _run(self, future: ScheduledFuture[Any]) -> None:
+        call = future._call
         if future.periodic or future._asynchronous:  # these can be cancelled while they run
-            if future.cancelled():
-                self._finish_cancelled(future)
-                return
-            future._busy = True
-        elif not future.set_running_or_notify_cancel():
-            future._forget_task()
+            started = future._busy = not future.cancelled()
+        else:
+            started = future.set_running_or_notify_cancel()
+        if call is None or not started:
             return
         try:
-            result = future._fn(*future._args, **future._kwargs)
+            result = call()
             if asyncio.iscoroutine(result):
-                self._run_on_loop(future, result)
+                self._run_on_loop(future, call.func, result)
                 return
         except BaseException as error:  # noqa: BLE001 - it goes to the future and the log
-            self._settle(future, error)
+            self._settle(future, call.func, error)
         else:
-            self._settle(future, None, result)
+            self._settle(future, call.func, None, result)
         finally:
-            del future  # the error's traceback holds this frame, and the future holds the error
+            del future, call  # the error's traceback holds this frame, and the future the error
 
     def _run_on_loop(
-        self, future: ScheduledFuture[Any], coroutine: Coroutine[Any, Any, Any]
+        self,
+        future: ScheduledFuture[Any],
+        fn: Callable[..., Any],
+        coroutine: Coroutine[Any, Any, Any],
     ) -> None:
         try:
             if self._loop is None:
@@ -262,69 +228,65 @@ class WorkerPool(OwnedByProcess):
             coroutine.close()
             raise
         future._on_loop = on_loop
-        on_loop.add_done_callback(partial(self._loop_done, future))
-        if future.cancelled():
-            self.withdraw(future)
+        on_loop.add_done_callback(partial(self._loop_done, future, fn))
+        if future.cancelled():  # before `_done` could know of the coroutine
+            on_loop.cancel()
 
-    def _loop_done(self, future: ScheduledFuture[Any], on_loop: Future[Any]) -> None:
+    def _loop_done(
+        self, future: ScheduledFuture[Any], fn: Callable[..., Any], on_loop: Future[Any]
+    ) -> None:
         future._on_loop = None
         if not on_loop.cancelled():
             error = on_loop.exception()
-            self._settle(future, error, None if error else on_loop.result())
-        elif future.cancel():
-            self._finish_cancelled(future)
-        else:
-            self._settle(future, asyncio.CancelledError())
+            self._settle(future, fn, error, None if error else on_loop.result())
+        elif not future.cancel():
+            self._settle(future, fn, asyncio.CancelledError())
 
     def _settle(
-        self, future: ScheduledFuture[Any], error: BaseException | None, result: Any = None
+        self,
+        future: ScheduledFuture[Any],
+        fn: Callable[..., Any],
+        error: BaseException | None,
+        result: Any = None,
     ) -> None:
         """After a run, repeat the task, or let its future have the result or the error."""
         future._busy = False
         if error is None:
             future.runs += 1
             if future._repeat is not None:
-                future._due = future._repeat.next_due(future._due, self.now())
-                self._put_again(future)
+                self._put_again(future, future._repeat)
                 return
         elif not future._submitted:
-            logger.error("task %r failed", future._fn, exc_info=error)
-        try:
+            logger.error("task %r failed", fn, exc_info=error)
+        with suppress(InvalidStateError):  # cancelled meanwhile
             if error is None:
                 future.set_result(result)
             else:
                 future.set_exception(error)
-        except InvalidStateError:
-            self._finish_cancelled(future)
-        else:
-            future._forget_task()
 
-    def _put_again(self, future: ScheduledFuture[Any]) -> None:
+    def _put_again(self, future: ScheduledFuture[Any], repeat: Repeat) -> None:
         with self._lock:
-            live = future in self._live  # if it is not, it was cancelled, and the queue may be shut
-            if live:
+            if future in self._live:  # else it was cancelled, and the queue may be shut
+                future._due = repeat.next_due(future._due, self.now())
                 if self._idle == 0 and threading.current_thread() not in self._threads:
                     self._start_thread()
                 self._put(future)
-        if not live:
-            self._finish_cancelled(future)
-        elif future.cancelled():  # meanwhile; the thread that takes it from the queue finishes it
-            self.withdraw(future)
 
-    def _finish_cancelled(self, future: ScheduledFuture[Any]) -> None:
-        """Notify the waiters of a cancelled future. Called exactly once for each future."""
-        future._busy = False
-        future.set_running_or_notify_cancel()
-        future._forget_task()
-
-    def _done(self, future: Future[Any]) -> None:
+    def _done(self, future: ScheduledFuture[Any]) -> None:
+        """Forget a future that is done. If it was cancelled, take it back and tell its waiters."""
         with self._lock:
             self._live.discard(future)
             self._end_if_over()
+        if future.cancelled():
+            waited = future._handle is not None and self._queue.remove(future._handle)
+            if waited or future.periodic or future._asynchronous:  # else `_run` tells them
+                future.set_running_or_notify_cancel()
+            if future._on_loop is not None and self._loop and not self._loop.is_closed():
+                future._on_loop.cancel()
+        future._call = future._handle = None
 
     def _end_if_over(self) -> None:
         if self._closed and not self._live:
-            self._over.set()
             self._queue.shutdown()
 
     def _at_exit(self) -> None:
