@@ -2,9 +2,13 @@
 
 import asyncio
 import socket
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,12 +16,14 @@ import bide
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Ack, Cancel, Claim, Command, Lease, Put
 from bide.model.errors import InvalidArgument
-from bide.model.message import Item
-from bide.model.replies import Claimed
+from bide.model.message import Item, Message
+from bide.model.replies import Claimed, Page
+from bide.server.access.rights import Caller
 from bide.server.access.tokens import LeaseSecrets
 from bide.server.limits import request_bodies
 from bide.server.limits.request_bodies import LARGE, LargeBodies, Pause
 from bide.server.problem import Problem
+from bide.server.routes.batch import _shown
 from bide.server.validate import check_each
 from tests.server.client import Q
 from tests.server.conftest import Serve
@@ -169,20 +175,30 @@ def test_what_a_command_names_is_checked_in_steps() -> None:
     ids = [f"order-{number}" for number in range(1_000)]
     assert _pauses_of(Cancel("q", ids)) == 1_000 // 256
     leases = [Lease(id, 1, "secret") for id in ids]
-    assert _pauses_of(Ack("q", leases, [b"1"] * 1_000)) == 2 * (1_000 // 256)
+    assert _pauses_of(Ack("q", leases, [b"1"] * 1_000)) == 1_000 // 256 + 1_000
     with pytest.raises(InvalidArgument, match="control characters"):
         _pauses_of(Cancel("q", [*ids, "\n"]))
 
 
+def test_the_messages_of_a_reply_are_shown_in_steps() -> None:
+    messages = [Message(str(n), "shop/q", b"1", True, 0, 0, 0, 1, "ready") for n in range(1_000)]
+    call: Any = SimpleNamespace(caller=Caller("shop", frozenset({"read"})))
+    assert _pauses_in(partial(_shown, call, Page(messages, None))) == 1_000
+
+
 def _pauses_of(command: Command) -> int:
-    """Return how often others may go on while the lists of a command are checked."""
+    return _pauses_in(partial(check_each, command))
+
+
+def _pauses_in(work: Callable[[Pause], Coroutine[Any, Any, object]]) -> int:
+    """Return how often others may go on during some work."""
     pauses = 0
 
     async def pause() -> None:
         nonlocal pauses
         pauses += 1
 
-    asyncio.run(check_each(command, pause))
+    asyncio.run(work(pause))
     return pauses
 
 

@@ -76,8 +76,11 @@ async def batch(call: Call) -> Answer:
         else:
             slowly = partial(call.counted, service.slow_calls)
             answers += await service.batch(list(group), slowly)
-    pairs = zip(commands, answers, strict=True)
-    replies = [_shown(call, await _completed(call, command, reply)) for command, reply in pairs]
+    pairs, pause = zip(commands, answers, strict=True), call.service.large_bodies.pauses()
+    replies = [
+        await _shown(call, await _completed(call, command, reply), pause)
+        for command, reply in pairs
+    ]
     for act, reply in zip(call.acts, replies, strict=True):
         act.messages = count_of(reply)
         if isinstance(reply, Failed):
@@ -152,7 +155,7 @@ async def _own(call: Call, command: Given, pause: Pause) -> Any:
     return msgspec.structs.replace(command, **changes)
 
 
-def _shown(call: Call, reply: Any) -> Any:
+async def _shown(call: Call, reply: Any, pause: Pause) -> Any:
     """Return a reply with the caller's names of queues, and without bodies it may not see."""
     caller = call.caller
     hides = not caller.may("bodies")
@@ -172,13 +175,12 @@ def _shown(call: Call, reply: Any) -> Any:
         case Claimed() | Found() | Page() if hides or caller.namespace is not None:
             hides = hides and not isinstance(reply, Claimed)
             skip = 0 if caller.namespace is None else len(caller.namespace) + 1
-            shown = [
-                one and msgspec.structs.replace(
-                    withheld(one) if hides and not is_register(one.queue) else one,
-                    queue=one.queue[skip:],
-                )
-                for one in reply.messages
-            ]  # fmt: skip
+            shown = []
+            for one in reply.messages:
+                if one is not None and hides and not is_register(one.queue):
+                    one = withheld(one)
+                shown.append(one and msgspec.structs.replace(one, queue=one.queue[skip:]))
+                await pause()
             return msgspec.structs.replace(reply, messages=shown)
     return reply
 
