@@ -5,13 +5,12 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bide.worker.process.child import Orders
-from bide.worker.process.processes import Process, Report, Slot
-from bide.worker.process.supervisor import Supervisor, command_of
+from bide.worker.process.processes import Process, Report
+from bide.worker.process.supervisor import Slot, Supervisor, command_of
 from tests.worker.processes import (
     APP,
     SLOW_TO_BEGIN,
@@ -162,8 +161,7 @@ def test_who_has_not_begun_ends_at_once(tmp_path: Path) -> None:
 
 
 def test_a_crash_loop_backs_off_and_a_long_life_ends_it() -> None:
-    unused: Any = None
-    slot = Slot(1, unused, unused)
+    slot = Slot(1)
     pauses = [slot.pause(0.1) for _ in range(9)]
     assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
     assert [slot.pause(lived) for lived in (31, 0.1, 0.1)] == [0.5, 0.5, 1]

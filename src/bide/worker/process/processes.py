@@ -1,10 +1,9 @@
-"""Worker processes as their supervisor sees them: started, reporting, replaced, ended.
+"""Worker processes as their supervisor sees them: started, reporting, ended.
 
 A process reports over a socket: once a beat, as a line of JSON.
 """
 
 import asyncio
-import itertools
 import logging
 import signal
 import socket
@@ -14,8 +13,6 @@ from contextlib import closing, suppress
 
 import msgspec
 
-from bide.consuming.graceful_stop import first_of
-from bide.model.backoff import Backoff
 from bide.observing.tally import Tally
 
 WRONG_USAGE, FAILED = 2, 3
@@ -127,8 +124,6 @@ class Process:
         self.end_requests = 0
         """How many times it was asked to end."""
         self._on_report = on_report
-        self.ready_or_over = asyncio.Event()
-        """Set when it is ready, or has ended."""
         self._child: asyncio.subprocess.Process | None = None
         self.over = asyncio.create_task(self._live(command_of, pass_fds))
         """Ends with the exit code of the process."""
@@ -170,7 +165,6 @@ class Process:
         except OSError as error:  # no memory for another process, no descriptor left
             ours.close()
             _log.error("process %d cannot be started: %s", self.number, error)
-            self.ready_or_over.set()
             return FAILED
         if self.end_requests:
             with suppress(ProcessLookupError):  # it has ended by itself
@@ -182,14 +176,10 @@ class Process:
             return code
         finally:
             receiving.cancel()
-            self.report.ready = False
-            self.ready_or_over.set()
 
     def _receive(self, report: Report) -> None:
         self.reported = time.monotonic()
         self.report = report
-        if report.ready:
-            self.ready_or_over.set()
         self._on_report(self, report)
 
     def _kill(self) -> None:
@@ -197,107 +187,3 @@ class Process:
         if child is not None and child.returncode is None:
             _log.error("process %d does not end; it is killed", child.pid)
             child.kill()
-
-
-SLOW = 10.0
-"""Seconds between two warnings that a new process is not ready yet."""
-
-STEADY = 30.0
-"""Seconds after which the death of a process is not part of a crash loop."""
-
-PAUSES = Backoff(first="500ms", factor=2, ceiling="30s", jitter=0)
-"""The delays before a dead process is replaced."""
-
-
-class Slot:
-    """Keeps one process at work, and replaces it.
-
-    Args:
-        number: for the log.
-        start: starts a process for the slot of a number.
-        end: asks a process to end.
-    """
-
-    def __init__(
-        self, number: int, start: Callable[[int], Process], end: Callable[[Process], None]
-    ) -> None:
-        self.number = number
-        self.process: Process | None = None
-        """The process at work. One that was replaced may still finish its deliveries."""
-        self.again = 0.0
-        """When the next attempt to replace a stuck process may begin, by `time.monotonic`."""
-        self.asked_by = ""
-        """Who asked to replace the process at work; empty: no request."""
-        self._deaths = 0
-        self._start = start
-        self._end = end
-        self._replaced = asyncio.Event()
-
-    @property
-    def ready(self) -> bool:
-        """Whether a process is at work."""
-        return self.process is not None and self.process.ready
-
-    async def fill(self) -> Process:
-        """Start a process unless there is one; wait for its end, or that of its replacement."""
-        if self.process is None:
-            self.process = self._start(self.number)
-        while True:
-            process = self.process
-            await first_of(process.over, self._replaced.wait())
-            self._replaced.clear()
-            if self.process is process and process.over.done():
-                self.process = None
-                return process
-
-    def pause(self, lived: float) -> float:
-        """Return how many seconds to wait before a process that has died is replaced.
-
-        The delay grows while processes die within `STEADY` seconds.
-
-        Args:
-            lived: for how many seconds it ran.
-        """
-        self._deaths = 0 if lived >= STEADY else self._deaths + 1
-        return PAUSES.delay(self._deaths, 0.5) / 1000
-
-    async def replace(self, given_up: asyncio.Event, *, hurry: bool) -> bool:
-        """Start another process, and end the one before once the new one is at work.
-
-        Args:
-            given_up: set when the caller no longer waits for the new process.
-            hurry: the one before must end at once.
-
-        Returns:
-            Whether the new process works; if not, the one before continues.
-        """
-        fresh = self._start(self.number)
-        if not await self.until_ready(fresh, given_up):
-            return False
-        old, self.process = self.process, fresh
-        self._replaced.set()
-        if old is not None:  # else it died meanwhile
-            self._end(old)
-            if hurry:
-                self._end(old)
-            await asyncio.wait([old.over])
-        return True
-
-    async def until_ready(self, fresh: Process, given_up: asyncio.Event) -> bool:
-        """Wait until a new process works; return whether it does."""
-        for waited in itertools.count(SLOW, SLOW):
-            await first_of(fresh.ready_or_over.wait(), given_up.wait(), asyncio.sleep(SLOW))
-            if fresh.ready_or_over.is_set() or given_up.is_set():
-                break
-            _log.warning("the new process %d is not ready after %g s", self.number, waited)
-        if fresh.ready:
-            return True
-        if not fresh.over.done():
-            self._end(fresh)
-        elif not fresh.end_requests:
-            _log.error(
-                "the new process %d has ended (%s) before it was ready; those that work go on with "
-                "the code they have",
-                self.number, fresh.cause(),
-            )  # fmt: skip
-        return False

@@ -12,24 +12,19 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from bide.consuming.graceful_stop import first_of
+from bide.consuming.graceful_stop import cancel, first_of
+from bide.model.backoff import Backoff
 from bide.model.errors import BideError
 from bide.observing.metrics import MetricsServer, registry_of
 from bide.worker.process.child import BEAT, Orders
 from bide.worker.process.health import HealthFile, notify, serve_health, watchdog_seconds
-from bide.worker.process.processes import (
-    FAILED,
-    WRONG_USAGE,
-    CommandOf,
-    Process,
-    Report,
-    Slot,
-)
+from bide.worker.process.processes import FAILED, WRONG_USAGE, CommandOf, Process, Report
 from bide.worker.process.reload import Sources
 from bide.worker.process.totals import Totals, take_requests
 
@@ -60,7 +55,48 @@ LOOK = 5.0
 AGAIN = 30.0
 """Seconds between two attempts to replace a process that is stuck."""
 
+SLOW = 10.0
+"""Seconds after which a warning says that a new process is not ready yet."""
+
+STEADY = 30.0
+"""Seconds after which the death of a process is not part of a crash loop."""
+
+PAUSES = Backoff(first="500ms", factor=2, ceiling="30s", jitter=0)
+"""The delays before a dead process is replaced."""
+
 _log = logging.getLogger("bide.worker")
+
+
+@dataclass
+class Slot:
+    """The place of one process. Times are those of `time.monotonic`."""
+
+    number: int
+    process: Process | None = None
+    """The process at work. One that was replaced may still finish its deliveries."""
+    fresh: Process | None = None
+    """A process that replaces it as soon as it is ready."""
+    wanted: bool = False
+    """Whether to start a process that replaces the one at work."""
+    start_at: float = 0.0
+    """When a process may be started after a death."""
+    again: float = 0.0
+    """When the next attempt to replace a stuck process may begin."""
+    warn_at: float = 0.0
+    """When a warning says that the fresh process is not ready yet."""
+    deaths: int = 0
+    """How many processes in a row have died early."""
+
+    def pause(self, lived: float) -> float:
+        """Return how many seconds to wait before a process that has died is replaced.
+
+        The delay grows while processes die within `STEADY` seconds.
+
+        Args:
+            lived: for how many seconds it ran.
+        """
+        self.deaths = 0 if lived >= STEADY else self.deaths + 1
+        return PAUSES.delay(self.deaths, 0.5) / 1000
 
 
 class Supervisor:
@@ -101,18 +137,21 @@ class Supervisor:
         self._folder = reload
         self._file = HealthFile(health_file) if health_file is not None else None
         self._health_port = health_port
-        self.slots = [Slot(number + 1, self._start, self._end) for number in range(processes)]
+        self.slots = [Slot(number + 1) for number in range(processes)]
         self._code = 0
         self.totals = Totals()
         """What the processes have done."""
-        self.metrics: MetricsServer | None = None
+        self._metrics: MetricsServer | None = None
         if metrics is not None:
             registry = registry_of(self.totals.counts, more=self.totals.metrics)
-            self.metrics = MetricsServer(registry, metrics[1], metrics[0])
-        self._stopping = asyncio.Event()
-        self._reload = asyncio.Event()
+            self._metrics = MetricsServer(registry, metrics[1], metrics[0])
+        self._stopping = False
         self._processes: list[Process] = []
-        self._begun = asyncio.Event()  # set once any process was ready
+        self._news = asyncio.Event()
+        """Set when the state of a process has changed, or what is wanted of it."""
+        self._began = time.monotonic()
+        self._begun = False
+        """Whether any process was ready so far."""
         self._notified_ready = False
 
     async def run(self) -> int:
@@ -128,55 +167,61 @@ class Supervisor:
             loop.add_signal_handler(number, self.stop)
         hang_up = self._hang_up if _ends_with_terminal() else self.reload
         loop.add_signal_handler(signal.SIGHUP, hang_up)
-        chores = [self._look_after(), self._renew(), self._hear_requests()]
+        beside = [asyncio.create_task(self._hear_requests())]
         if self._folder is not None:
-            chores.append(self._watch(Sources(self._folder)))
-        beside = [asyncio.create_task(chore) for chore in chores]
-        health: asyncio.Server | None = None
-        try:
-            if self._health_port is not None:
-                health = await serve_health(*self._health_port, self.trouble)
-            if self.metrics is not None:
-                self.metrics.open()
-            await asyncio.gather(*[self._keep(slot) for slot in self.slots])
-            while self._processes:  # replaced ones may still finish their deliveries
-                await asyncio.wait([process.over for process in self._processes])
-        finally:
-            for task in beside:
-                task.cancel()
-            if health is not None:
-                health.close()
-            if self.metrics is not None:
-                await asyncio.to_thread(self.metrics.close)
-            self.totals.close()
-            if self._file is not None:
-                self._file.update("it has ended")
+            beside.append(asyncio.create_task(self._watch(Sources(self._folder))))
+        watchdog = watchdog_seconds()
+        pause = BEAT if watchdog is None else min(BEAT, watchdog)
+        with ExitStack() as opened:
+            opened.callback(self.totals.close)
+            try:
+                if self._health_port is not None:
+                    opened.callback((await serve_health(*self._health_port, self.trouble)).close)
+                if self._metrics is not None:
+                    opened.enter_context(self._metrics)
+                while self._processes or not self._stopping:
+                    self._news.clear()
+                    for slot in self.slots:
+                        self._tend(slot)
+                    self._tell(watchdog is not None)
+                    await first_of(self._news.wait(), asyncio.sleep(pause))
+            finally:
+                await cancel(beside)
+                if self._file is not None:
+                    self._file.update("it has ended")
         return self._code
 
     def stop(self) -> None:
         """Let the processes finish within the grace; a second call releases their messages."""
-        again = self._stopping.is_set()
-        self._stopping.set()
+        again, self._stopping = self._stopping, True
         if not again:
             notify("STOPPING=1")
             self._stopped()
         for process in self._processes:
             if again or not process.end_requests:
                 self._end(process)
+        self._news.set()
 
     def _hang_up(self) -> None:
         """Stop. When a terminal is closed, both the shell and the system send the signal."""
-        if not self._stopping.is_set():
+        if not self._stopping:
             _log.info("the terminal was closed (SIGHUP): stopping")
             self.stop()
 
     def reload(self) -> None:
         """Replace the processes one after the other, so that they load the code as it is now."""
-        self._reload.set()
+        _log.info("reloading")
+        notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        self._notified_ready = False
+        for slot in self.slots:
+            slot.wanted, slot.start_at = True, 0.0
+            if slot.fresh is not None:  # it may have the code as it was before
+                self._end(slot.fresh)
+        self._news.set()
 
     def trouble(self) -> str | None:
         """Return what is wrong; `None` if all is well."""
-        if self._stopping.is_set():
+        if self._stopping:
             return "stopping"
         now = time.monotonic()
         for slot in self.slots:
@@ -189,47 +234,89 @@ class Supervisor:
                 return f"process {slot.number}: {_stuck(process)}"
         return None
 
-    # One process after the other in one slot.
+    # The life of processes.
 
-    async def _keep(self, slot: Slot) -> None:
-        if slot.number > 1:
-            await first_of(self._begun.wait(), self._stopping.wait(), asyncio.sleep(FIRST))
-        while not self._stopping.is_set():
-            process = await slot.fill()
-            if self._stopping.is_set():
-                return
-            code = process.over.result()
-            if code >= 0 and not self._begun.is_set() and self._folder is None:
-                if code not in (WRONG_USAGE, FAILED):  # the process has printed the cause
-                    _log.error("a process has ended (%s) before it was ready", process.cause())
-                self._code = code or FAILED
-                self.stop()
-                return
-            lived = time.monotonic() - process.began
-            pause = slot.pause(lived)
-            self.totals.restarts += 1
-            _log.error(
-                "process %d has died (%s) after %.1f s; another takes its place in %g s",
-                slot.number, process.cause(), lived, pause,
-            )  # fmt: skip
-            await first_of(self._stopping.wait(), asyncio.sleep(pause))
+    def _tend(self, slot: Slot) -> None:
+        """Do what a slot needs now: note a death, start a process, or replace the one at work."""
+        now = time.monotonic()
+        process, fresh = slot.process, slot.fresh
+        if process is not None and process.over.done():
+            slot.process = None
+            self._died(slot, process)
+        if fresh is not None and fresh.over.done():
+            slot.fresh = None
+            if not fresh.end_requests:
+                self._failed(fresh)
+        elif fresh is not None and fresh.ready and not fresh.end_requests:
+            slot.process, slot.fresh = fresh, None
+            if process is not None:
+                self._end(process)
+                if self._folder is not None:  # who edits code does not want to wait for the grace
+                    self._end(process)
+        elif fresh is not None and now >= slot.warn_at:
+            slot.warn_at = now + SLOW
+            lived = now - fresh.began
+            _log.warning("the new process %d is not ready after %.0f s", slot.number, lived)
+        if self._stopping or slot.fresh is not None:
+            return
+        if slot.process is None:
+            first = slot.number == 1 or self._begun or now >= self._began + FIRST
+            if first and now >= slot.start_at:
+                slot.process, slot.wanted = self._start(slot.number), False
+            return
+        if slot.process.report.stuck and now >= slot.again and not slot.wanted:
+            _log.error("process %d is replaced: %s", slot.number, _stuck(slot.process))
+            slot.again, slot.wanted = now + AGAIN, True
+        at_work = [one.process for one in self.slots]
+        if slot.wanted and all(one in at_work for one in self._processes):
+            slot.wanted, slot.warn_at = False, now + SLOW
+            slot.fresh = self._start(slot.number)
+
+    def _died(self, slot: Slot, process: Process) -> None:
+        """Let another process take the place of a dead one, unless none can begin."""
+        if self._stopping:
+            return
+        code, lived = process.over.result(), time.monotonic() - process.began
+        if code >= 0 and not self._begun and self._folder is None:
+            if code not in (WRONG_USAGE, FAILED):  # the process has printed the cause
+                _log.error("a process has ended (%s) before it was ready", process.cause())
+            self._code = code or FAILED
+            self.stop()
+            return
+        pause = slot.pause(lived)
+        slot.start_at = time.monotonic() + pause
+        asyncio.get_running_loop().call_later(pause, self._news.set)
+        self.totals.restarts += 1
+        _log.error(
+            "process %d has died (%s) after %.1f s; another takes its place in %g s",
+            slot.number, process.cause(), lived, pause,
+        )  # fmt: skip
+
+    def _failed(self, fresh: Process) -> None:
+        """Keep the processes at work: what replaces them does not begin."""
+        for slot in self.slots:
+            slot.wanted = False
+        _log.error(
+            "the new process %d has ended (%s) before it was ready; those that work go on with the "
+            "code they have",
+            fresh.number, fresh.cause(),
+        )  # fmt: skip
 
     def _start(self, number: int) -> Process:
         process = Process(number, self._command_of, self._pass_fds, self._on_report)
         self._processes.append(process)
         process.over.add_done_callback(lambda _: self._ended(process))
-        if self._stopping.is_set():
-            self._end(process)
         return process
 
     def _ended(self, process: Process) -> None:
         self._processes.remove(process)
         self.totals.ended(process)
+        self._news.set()
 
     def _on_report(self, process: Process, report: Report) -> None:
         self.totals.report(process, report.store, report.tallies)
-        if report.ready:
-            self._begun.set()
+        self._begun = self._begun or report.ready
+        self._news.set()
 
     def _end(self, process: Process) -> None:
         """Ask a process to end, and kill it if it does not."""
@@ -237,47 +324,6 @@ class Supervisor:
         # end at once, even if a handler blocks its loop.
         finishes = process.report.ready and not process.end_requests
         process.end(LEEWAY + (self._grace if finishes else 0))
-
-    # Another process in the slot of one that works.
-
-    async def _renew(self) -> None:
-        """Replace processes on a reload, and those that are stuck."""
-        while not self._stopping.is_set():
-            await first_of(self._reload.wait(), asyncio.sleep(BEAT))
-            if self._reload.is_set():
-                self._reload.clear()
-                _log.info("reloading")
-                notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
-                await self._roll()
-                self._notified_ready = False
-            for slot in self.slots:
-                await self._relieve(slot)
-
-    async def _roll(self) -> None:
-        """Replace the processes one after the other, for as long as the new ones work."""
-        for slot in self.slots:
-            if self._stopping.is_set() or not await self._replace(slot):
-                return
-
-    async def _relieve(self, slot: Slot) -> None:
-        """Replace a process whose handlers do not return."""
-        process = slot.process
-        actor, slot.asked_by = slot.asked_by, ""
-        if process is None or self._stopping.is_set():
-            return
-        if actor:
-            _log.warning("process %d is replaced: %s asked for it", slot.number, actor)
-        elif process.report.stuck and time.monotonic() >= slot.again:
-            _log.error("process %d is replaced: %s", slot.number, _stuck(process))
-        else:
-            return
-        slot.again = time.monotonic() + AGAIN
-        await self._replace(slot)
-
-    async def _replace(self, slot: Slot) -> bool:
-        """Replace a process; return whether the new one works."""
-        # A user who edits code does not want to wait for the grace.
-        return await slot.replace(self._reload, hurry=self._folder is not None)
 
     # Chores.
 
@@ -295,27 +341,29 @@ class Supervisor:
                 _log.debug("requests to replace processes cannot be looked for: %s", error)
                 continue
             for holder, actor in taken.items():
-                slots = [slot for slot in self.slots if slot.process is named[holder]]
-                if slots:
-                    slots[0].asked_by = actor
+                for slot in self.slots:
+                    if slot.process is named[holder]:
+                        _log.warning("process %d is replaced: %s asked for it", slot.number, actor)
+                        slot.wanted = True
+                        self._news.set()
+                        break
                 else:  # it is ending already: now it must end at once
                     self._end(named[holder])
 
-    async def _look_after(self) -> None:
+    def _tell(self, watchdog: bool) -> None:
         """Keep the health file up to date, tell systemd once all are ready, feed its watchdog."""
-        watchdog = watchdog_seconds()
-        pause = BEAT if watchdog is None else min(BEAT, watchdog)
-        while True:
-            trouble = self.trouble()
-            if self._file is not None:
-                self._file.update(trouble)
-            self.totals.ready = sum(slot.ready for slot in self.slots)
-            if not self._notified_ready and self.totals.ready == len(self.slots):
-                self._notified_ready = True
-                notify(f"READY=1\nSTATUS=processes at work: {len(self.slots)}")
-            if watchdog is not None and (trouble is None or not self._notified_ready):
-                notify("WATCHDOG=1")
-            await asyncio.sleep(pause)
+        trouble = self.trouble()
+        if self._file is not None:
+            self._file.update(trouble)
+        self.totals.ready = sum(
+            slot.process is not None and slot.process.ready for slot in self.slots
+        )
+        reloading = any(slot.wanted or slot.fresh is not None for slot in self.slots)
+        if not self._notified_ready and not reloading and self.totals.ready == len(self.slots):
+            self._notified_ready = True
+            notify(f"READY=1\nSTATUS=processes at work: {len(self.slots)}")
+        if watchdog and (trouble is None or not self._notified_ready):
+            notify("WATCHDOG=1")
 
     async def _watch(self, sources: Sources) -> None:
         """Reload whenever a file has changed."""
