@@ -227,6 +227,7 @@ def test_a_server_whose_turn_it_is_and_that_does_nothing_is_not_waited_for(stage
         async with stage.at_work(failures=1, probe=1_000, timeout=1_000) as (it, worker):
             it.answers(answer(503))
             worker.probe = lambda mine: SubscriptionWorker.probe(worker, mine=False)  # type: ignore[method-assign]
+            worker.probe(True)  # the pusher may have given it the turn before
             await stage.put(1)
             await stage.pass_time(lambda: worker.circuit.since is not None)
             sent, until_then = len(it.got), worker.circuit.until + 6_000
