@@ -28,8 +28,8 @@ STAMPS = ("version", "changed", "created")
 PAGE = 5_000
 """How many subscriptions are read at a time."""
 
-Edit = Callable[[Subscription | None], Subscription | None]
-"""Takes a subscription and returns it changed; `None`: there is none, or no change."""
+Edit = Callable[[Subscription], Subscription]
+"""Takes a subscription and returns it changed."""
 
 
 class Overtaken(Exception):
@@ -118,14 +118,13 @@ class Records(Shared):
         mine = None if secret is None else check_secret(secret)
         made = new_secret()
 
-        def edit(known: Subscription | None) -> Subscription:
-            secrets = () if known is None else known.secrets
+        def edit(known: Subscription) -> Subscription:
+            secrets = known.secrets
             other = bool(secrets and mine) and secrets[0].text != mine
             if given.signed and (other or not secrets):
                 secrets = (Secret(mine or made, self._clock.now()),)
-            standing = known or given
             return msgspec.structs.replace(
-                given, secrets=secrets, paused=standing.paused, reason=standing.reason
+                given, secrets=secrets, paused=known.paused, reason=known.reason
             )
 
         others = [one for one in await self.listed() if one.key != given.key]
@@ -134,9 +133,9 @@ class Records(Shared):
                 f"name={given.name!r} would be one too many; a store has {MAX_SUBSCRIPTIONS:,} "
                 "subscriptions at most: delete one"
             )
-        known, kept = await self._change(given.key, edit, tag, fresh=fresh)
+        first = msgspec.structs.replace(given, secrets=(), **dict.fromkeys(STAMPS, 0))
+        known, kept = await self._change(given.key, edit, tag, first=first, fresh=fresh)
         assert kept is not None
-        await self._reset_circuit(known, kept)
         is_new = any(one.text == made for one in kept.secrets)
         return Kept(kept, made if is_new else None, known is None)
 
@@ -156,9 +155,7 @@ class Records(Shared):
             Overtaken: the stored version is another one.
         """
 
-        def edit(known: Subscription | None) -> Subscription | None:
-            if known is None:
-                return None
+        def edit(known: Subscription) -> Subscription:
             changed = msgspec.structs.replace(known, **fields).check()
             if changed.signed != known.signed:
                 raise InvalidArgument(
@@ -166,10 +163,7 @@ class Records(Shared):
                 )
             return changed
 
-        known, kept = await self._change(key_of(namespace, name), edit, tag)
-        if kept is not None:
-            await self._reset_circuit(known, kept)
-        return kept
+        return (await self._change(key_of(namespace, name), edit, tag))[1]
 
     async def pause(
         self, namespace: str | None, name: str, reason: str = "", tag: str | None = None
@@ -186,8 +180,8 @@ class Records(Shared):
             The subscription as stored; `None` if there is none.
         """
 
-        def edit(known: Subscription | None) -> Subscription | None:
-            return known and msgspec.structs.replace(known, paused=False, reason="")
+        def edit(known: Subscription) -> Subscription:
+            return msgspec.structs.replace(known, paused=False, reason="")
 
         key = key_of(namespace, name)
         # First, or a server that meets the new version reads the old circuit again.
@@ -222,9 +216,7 @@ class Records(Shared):
         """
         text = new_secret() if secret is None else check_secret(secret)
 
-        def edit(known: Subscription | None) -> Subscription | None:
-            if known is None:
-                return None
+        def edit(known: Subscription) -> Subscription:
             if not known.signed:
                 raise InvalidArgument("messages to RabbitMQ are not signed; there is no secret")
             now = self._clock.now()
@@ -290,45 +282,41 @@ class Records(Shared):
         edit: Edit,
         tag: str | None = None,
         *,
+        first: Subscription | None = None,
         fresh: bool = False,
         always: bool = False,
     ) -> tuple[Subscription | None, Subscription | None]:
         """Store the next version of a subscription; return the version before and this one.
 
-        Without a change nothing is stored, except with `always`.
+        Where there is none, `first` is edited, if it is given. Without a change nothing is stored,
+        except with `always`.
         """
         while True:
             message = await self._find(key)
-            last = None if message is None else stored(message)
-            known = None if last is None else self.keys.decrypt(last)
+            last = first if message is None else stored(message)
+            base = None if last is None else self.keys.decrypt(last)
+            known = None if message is None else base
             if (fresh and known) or _is_other(known, tag):
                 raise Overtaken(known)
-            wanted = edit(known)
-            if wanted is None:
+            if last is None or base is None:
                 return None, None
-            if last is not None and known is not None and known.encrypted:
-                wanted = change_of_lost(last, known, wanted)
+            wanted = edit(base)
+            if base.encrypted:
+                wanted = change_of_lost(last, base, wanted)
             if known is not None and not always:
                 stamps = {name: getattr(known, name) for name in STAMPS}
                 if msgspec.structs.replace(wanted, **stamps) == known:
                     return known, known
-            now = self._clock.now()
-            changed = now if last is None else max(now, last.changed + 1)
+            changed = max(self._clock.now(), last.changed + 1)
             kept = msgspec.structs.replace(
-                wanted,
-                version=1 if last is None else last.version + 1,
-                changed=changed,
-                created=changed if known is None else known.created,
+                wanted, version=last.version + 1, changed=changed, created=base.created or changed
             )
             items = [Item(key, msgspec.json.encode(self.keys.encrypt(kept)), at=LATEST)]
             mode = () if message is None else ("replace", message.version)
             if (await self._ask(Outcomes, Put(SUBSCRIPTIONS, items, *mode))).outcomes[0].done:
+                if (known and (known.url, known.queue)) != (kept.url, kept.queue):
+                    await self.peers.forget_circuit(key)  # that of another receiver
                 return known, self.keys.decrypt(kept)
-
-    async def _reset_circuit(self, known: Subscription | None, kept: Subscription) -> None:
-        """Close the circuit if the receiver is another one."""
-        if known is None or (known.url, known.queue) != (kept.url, kept.queue):
-            await self.peers.forget_circuit(kept.key)
 
     async def _find(self, key: str) -> Message | None:
         return (await self._ask(Found, Find(SUBSCRIPTIONS, [key]))).messages[0]
