@@ -19,12 +19,12 @@ from bide.observing.heartbeat import Heartbeat
 from bide.observing.tally import Tally, total
 from bide.targets.amqp import NOT_INSTALLED, Address, is_amqp, is_installed
 from bide.targets.http.addresses import Gate
-from bide.targets.http.client import Busy, HttpClient
+from bide.targets.http.client import HttpClient
 from bide.targets.http.encryption import KEY, KEY_FILE
 from bide.targets.http.peers import share
 from bide.targets.http.receiver import Answer
 from bide.targets.http.records import Records
-from bide.targets.http.sender import Sender
+from bide.targets.http.sender import Busy, Sender
 from bide.targets.http.stats import Deliveries, PushStats
 from bide.targets.http.subscription import Subscription
 from bide.targets.http.subscription_worker import SubscriptionWorker, Target
@@ -294,10 +294,8 @@ class Pusher:
 class _NotInstalled:
     """Replaces RabbitMQ where its package is missing: as a receiver that never answers."""
 
-    free = 1
-
-    def free_for(self, to: Subscription, *, failing: bool) -> int:
-        return self.free
+    def room_for(self, to: Subscription, under_way: int, *, failing: bool) -> int:
+        return 1 - under_way
 
     async def send(self, message: Message, to: Subscription, *, failing: bool) -> Answer:
         return Answer(None, NOT_INSTALLED)

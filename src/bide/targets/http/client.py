@@ -36,10 +36,6 @@ class NoAnswer(Exception):
     """No answer came. The text says why, without anything secret."""
 
 
-class Busy(Exception):
-    """This process has no connection left for the request, which was not sent."""
-
-
 class Reply(NamedTuple):
     """An answer: its status, its headers by lower-case name, and the first part of its body."""
 
@@ -127,7 +123,6 @@ class HttpClient:
         """Send a request and return the answer. Cancelling this closes the connection.
 
         Raises:
-            Busy: too many requests are running.
             NoAnswer: none came, or none that can be read.
         """
         parts = urlsplit(url)
@@ -142,8 +137,6 @@ class HttpClient:
                 *((name, value.strip(" \t")) for name, value in headers),
             ],
         )
-        if self.free <= 0:
-            raise Busy("this server has no connection left; it tries again soon")
         self._busy += 1
         try:
             return await self._post(origin, request, body)

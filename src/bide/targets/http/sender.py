@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 from bide.clock import Clock
 from bide.model.message import Message
-from bide.targets.http.client import Busy, HttpClient, NoAnswer
+from bide.targets.http.client import HttpClient, NoAnswer
 from bide.targets.http.receiver import Answer, retry_after
 from bide.targets.http.subscription import Subscription, signed
 
@@ -26,6 +26,10 @@ HEADERS = {
 }  # fmt: skip
 
 _log = logging.getLogger("bide.server.push")
+
+
+class Busy(Exception):
+    """This process has no connection left for a message, which was not sent."""
 
 
 class Request(NamedTuple):
@@ -79,28 +83,26 @@ class Sender:
         self._clock = clock
         self._client = client
         self._running: Counter[str | None] = Counter()
-        """How many requests each namespace has under way."""
+        """How many requests are under way, by namespace and by the key of the subscription."""
         self._failing = 0
         """How many requests to failing receivers are under way."""
 
-    @property
-    def free(self) -> int:
-        """How many more requests this process may run."""
-        return self._client.free
+    def room_for(self, to: Subscription, under_way: int, *, failing: bool = False) -> int:
+        """Return how many more requests of a subscription may run now.
 
-    def free_for(self, to: Subscription, *, failing: bool = False) -> int:
-        """Return how many more of these a subscription may run.
-
-        All subscriptions of a namespace together take at most half of what other namespaces leave.
-        Those of no namespace are the operator's own. All that are failing take at most half of the
-        connections: thousands may fail at the same time, and each may take its timeout.
+        A receiver that hangs cannot take all connections: a subscription takes at most half of what
+        others leave, and so do all subscriptions of a namespace together. Those of no namespace are
+        the operator's own. All that are failing take at most half of the connections: thousands may
+        fail at the same time, and each may take its timeout.
         """
-        free, mine = self.free, self._running[to.namespace]
+        waiting = under_way - self._running[to.key]
+        free = self._client.free - waiting
         if failing:
-            free = min(free, (self._client.limit + 1) // 2 - self._failing)
-        if to.namespace is None:
-            return free
-        return min(free, max(1, (free + mine) // 2) - mine)
+            free = min(free, (self._client.limit + 1) // 2 - self._failing - waiting)
+        shares = [under_way]
+        if to.namespace is not None:
+            shares.append(self._running[to.namespace] + waiting)
+        return min(free, *(max(1, (free + taken) // 2) - taken for taken in shares))
 
     async def send(self, message: Message, to: Subscription, *, failing: bool = False) -> Answer:
         """Send a message.
@@ -136,9 +138,10 @@ class Sender:
         own = {name.lower(): value for name, value in subscription.headers.items()}
         headers = {**HEADERS, **own, **request.headers, **proof}
         hidden = (*keys, proof["webhook-signature"], *_confidential(subscription))
-        if self.free_for(subscription, failing=failing) <= 0:
-            raise Busy("the namespace has no connection left at this server; it tries again soon")
-        self._running[subscription.namespace] += 1
+        counted = subscription.namespace, subscription.key
+        if self.room_for(subscription, self._running[subscription.key], failing=failing) <= 0:
+            raise Busy("this server has no connection left for it; it tries again soon")
+        self._running.update(counted)
         self._failing += failing
         try:
             reply = await self._client.post(subscription.url, headers.items(), request.body)
@@ -147,9 +150,10 @@ class Sender:
             return Answer(None, str(error))
         finally:
             self._failing -= failing
-            self._running[subscription.namespace] -= 1
-            if not self._running[subscription.namespace]:
-                del self._running[subscription.namespace]
+            self._running.subtract(counted)
+            for one in counted:
+                if not self._running[one]:
+                    del self._running[one]
         again = None
         if reply.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
             again = retry_after(reply.headers.get("retry-after"), self._clock.now())

@@ -19,9 +19,9 @@ from bide.consuming.store_client import StoreClient
 from bide.model.errors import StoreError
 from bide.model.message import Message
 from bide.model.replies import Claimed
-from bide.targets.http.client import Busy
 from bide.targets.http.receiver import Answer, Circuit, Failed, Pace, verdict
 from bide.targets.http.records import Overtaken, Records
+from bide.targets.http.sender import Busy
 from bide.targets.http.stats import Deliveries, PushStats
 from bide.targets.http.subscription import Subscription
 
@@ -29,15 +29,12 @@ from bide.targets.http.subscription import Subscription
 class Target(Protocol):
     """Sends messages to the receivers of one kind."""
 
-    @property
-    def free(self) -> int:
-        """How many more messages may be under way."""
-
-    def free_for(self, to: Subscription, *, failing: bool) -> int:
-        """Return how many more of these may be under way for a subscription.
+    def room_for(self, to: Subscription, under_way: int, *, failing: bool) -> int:
+        """Return how many more messages of a subscription may be sent now.
 
         Args:
             to: the subscription.
+            under_way: how many of its messages are being sent, or are about to be.
             failing: whether its receiver has failed since it last accepted a message.
         """
 
@@ -95,7 +92,6 @@ class SubscriptionWorker(Consumer):
         self._records = records
         self._stale = stale
         self._share = subscription.concurrency
-        self._sending = 0
         self._probes = True
         self._held_until = 0.0
         self._pace = Pace(subscription.rate, self._clock.monotonic())
@@ -157,14 +153,11 @@ class SubscriptionWorker(Consumer):
         if self.subscription.paused:
             return 0, None
         running = len(self.running)
-        target, waiting = self._target(self.subscription), running - self._sending
-        free = target.free - waiting
-        own = target.free_for(self.subscription, failing=self._failing) - waiting
-        if min(free, own) <= 0:
+        target = self._target(self.subscription)
+        left = target.room_for(self.subscription, running, failing=self._failing)
+        if left <= 0:
             return 0, FULL
-        # At most half of the connections that others leave: a receiver that hangs cannot take all.
-        room = min(self._share, max(1, (free + running) // 2)) - running
-        room = min(room, own)
+        room = min(self._share - running, left)
         match self.circuit.state(now):
             case "open":
                 return 0, (self.circuit.until - now) / 1000
@@ -204,11 +197,7 @@ class SubscriptionWorker(Consumer):
             Failed: the receiver did not accept it.
         """
         one.given = to = self.subscription
-        self._sending += 1
-        try:
-            answer = await self._target(to).send(one.message, to, failing=self._failing)
-        finally:
-            self._sending -= 1
+        answer = await self._target(to).send(one.message, to, failing=self._failing)
         probe = self._note(answer, to)
         if answer.gone:
             await self._gone(to)

@@ -213,14 +213,9 @@ class RabbitMQ:
         self._publishers: dict[str, Publisher] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    @property
-    def free(self) -> int:
-        """How many more messages may be under way: one connection carries any number."""
+    def room_for(self, to: Subscription, under_way: int, *, failing: bool) -> int:
+        """Return how many more messages may be sent: one connection carries any number."""
         return 1_000_000
-
-    def free_for(self, to: Subscription, *, failing: bool) -> int:
-        """Return the same: no subscription takes connections from others."""
-        return self.free
 
     async def send(self, message: Message, to: Subscription, *, failing: bool = False) -> Answer:
         """Publish a message; return once the broker has confirmed or rejected it."""
