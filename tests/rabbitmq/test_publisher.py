@@ -13,6 +13,7 @@ from aiormq import spec
 from bide.model.commands import Put
 from bide.model.errors import StoreFull
 from bide.targets.http import addresses
+from bide.targets.http.addresses import Gate
 from bide.targets.http.receiver import Answer
 from bide.targets.rabbitmq import broker as brokers
 from bide.targets.rabbitmq import publisher as publishers
@@ -188,7 +189,7 @@ def test_tls_is_checked(stage: Stage, authority: Path) -> None:
 
 
 def test_only_addresses_that_the_gate_allows_are_connected_to(stage: Stage) -> None:
-    class Closed:
+    class Closed(Gate):
         def lets(self, address: str) -> bool:
             return address != "127.0.0.1"
 

@@ -1,5 +1,6 @@
 """Where a subscription must not lead: judged by the address that is really connected to."""
 
+import asyncio
 import socket
 from typing import Any
 
@@ -38,7 +39,7 @@ def test_all_others_are_refused(address: str) -> None:
     gate = Gate()
     assert not gate.lets(address)
     with pytest.raises(NotPublic):
-        gate.socket(address)
+        asyncio.run(gate.addresses("hook.example", Names([address])))
 
 
 def test_networks_can_be_allowed_and_nothing_beside_them() -> None:

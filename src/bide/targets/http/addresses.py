@@ -1,4 +1,4 @@
-"""The addresses that push may connect to, checked when the socket is made.
+"""The addresses that push may connect to, checked at each connection.
 
 The name of a host may resolve to a private address, now or at the next look-up (DNS rebinding). So
 the check is on the address of each connection, not on the name.
@@ -101,20 +101,18 @@ class Gate:
         if not self.lets(str(address)):
             raise _refusal(url)
 
-    def socket(self, address: str) -> socket.socket:
-        """Return a socket for connecting to an address.
+    async def addresses(self, host: str, lookup: "Lookup") -> list[str]:
+        """Look up the addresses of a host, and return those that push may connect to.
 
         Raises:
-            NotPublic: the address is not allowed.
+            NotPublic: there is none, or the host is unknown.
         """
-        if not self.lets(address):
-            raise self.refusal()
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        return socket.socket(family, socket.SOCK_STREAM)
-
-    def refusal(self) -> NotPublic:
-        """Return the error for an address that is not allowed, or a host that is unknown."""
-        return NotPublic(self._fix)
+        found: list[str] = []
+        with suppress(OSError, UnicodeError):
+            found = await lookup(host)
+        if not (allowed := [address for address in found if self.lets(address)]):
+            raise NotPublic(self._fix)
+        return allowed
 
 
 def _inner(address: _Address) -> _Address:

@@ -238,30 +238,18 @@ class HttpClient:
         while self._idle and self._busy + len(self._idle) > self.limit:
             self._drop(next(iter(self._idle)))
         try:
-            addresses = await self._lookup(origin[1])
-        except (OSError, UnicodeError):
-            addresses = []
-        try:
-            if not addresses:
-                raise self._gate.refusal()  # an unknown host looks the same as a private one
+            addresses = await self._gate.addresses(origin[1], self._lookup)
             return await first_to_answer(addresses, partial(self._connect_to, origin))
         except OSError as error:
             raise NoAnswer(f"no connection: {_reason(error)}") from error
 
     async def _connect_to(self, origin: _Origin, address: str) -> _Connection:
         scheme, host, port = origin
-        sock = self._gate.socket(address)
         tls: dict[str, Any] = {}
         if scheme == "https":
             self._tls = self._tls or ssl.create_default_context()
             tls = {"ssl": self._tls, "server_hostname": host}
-        try:
-            sock.setblocking(False)
-            await asyncio.get_running_loop().sock_connect(sock, (address, port))
-            streams = await asyncio.open_connection(sock=sock, limit=MAX_RECEIVER_HEAD, **tls)
-        except BaseException:
-            sock.close()
-            raise
+        streams = await asyncio.open_connection(address, port, limit=MAX_RECEIVER_HEAD, **tls)
         return _Connection(origin, *streams)
 
     async def close(self) -> None:

@@ -31,7 +31,7 @@ from bide.clock import Clock, sleep
 from bide.model.backoff import Backoff
 from bide.model.limits import MAX_AMQP_BODY
 from bide.targets.amqp import Address
-from bide.targets.http.addresses import Gate, first_to_answer, lookup
+from bide.targets.http.addresses import Gate, NotPublic, first_to_answer, lookup
 
 DELIVER = b"\x00\x3c\x00\x3c"
 """Basic.Deliver. Then come: consumer tag (short text), delivery tag (8 bytes), whether it comes
@@ -279,21 +279,13 @@ class _Transport(TransportFactory):
         provider = options.pop("ssl_context_provider")
         tls = {"ssl": await provider.get_context(), "server_hostname": url.host}
         host, port = url.host or "", url.port or 0
-        try:
-            found = await lookup(host)
-        except (OSError, UnicodeError):
-            if self._gate is None:
-                raise
-            found = []  # an unknown host looks the same as a private one
-        allowed = [one for one in found if self._gate is None or self._gate.lets(one)]
-        if not allowed:
-            raise Refused(
-                f"{host} is unknown or its address is not public; allow its network with "
-                "--allow-network"
-            )
         connect = partial(self._open, port=port, **(tls if url.scheme == "amqps" else {}))
+        gate = self._gate
         try:
-            return await first_to_answer(allowed, connect)
+            found = await (lookup(host) if gate is None else gate.addresses(host, lookup))
+            return await first_to_answer(found, connect)
+        except NotPublic as error:
+            raise Refused(str(error)) from error
         except ssl.SSLCertVerificationError as error:
             text = f"the certificate of {url.host} could not be verified: "
             raise Refused(text + error.verify_message) from error
