@@ -11,7 +11,7 @@ from bide.model.limits import MAX_PAGE, check_whole
 from bide.model.message import Message
 from bide.model.replies import Counts
 from bide.model.times import LIMITS
-from bide.queue.move.steps import Carried, Ledger, Steps, is_marked, onto_itself
+from bide.queue.move.steps import Ledger, Moved, Steps, is_marked, onto_itself
 from bide.queue.sync import Queue, check_blocking
 
 BATCH = 500
@@ -20,57 +20,7 @@ BATCH = 500
 TRIES = 5
 """How many times in a row it may be unknown whether a command was executed."""
 
-EXAMPLES = 100
-"""How many ids of messages that stay are listed."""
-
 Progress = Callable[[int], None]
-
-
-class Moved(msgspec.Struct):
-    """What a move did. True when nothing is left in the source."""
-
-    queue: str
-    moved: int = 0
-    """Messages that are in the target now: delayed and ready ones."""
-    dead: int = 0
-    """Dead letters that are in the target now."""
-    finished: int = 0
-    """Of these, the messages that an interrupted run had in transit."""
-    held: int = 0
-    """Messages that stay because a worker held them at the end of the run."""
-    known: int = 0
-    """Messages that stay because the target has one of the same id."""
-    known_ids: list[str] = []
-    """The first hundred of their ids."""
-    unreadable: int = 0
-    """Messages that stay because the source cannot read their records, nor change them."""
-    unreadable_ids: list[str] = []
-    """The first hundred of their ids."""
-    remembered: int = 0
-    """Acked and expired messages that only the source remembers."""
-    left: int = 0
-    """All messages that were in the source at the end of the run."""
-
-    def __bool__(self) -> bool:
-        return self.left == 0
-
-    def fresh(self) -> None:
-        """Forget the ids of an earlier pass."""
-        self.known = self.unreadable = 0
-        self.known_ids, self.unreadable_ids = [], []
-
-    def stay(self, carried: Carried) -> None:
-        """Count the messages of a page that stay."""
-        self.known += len(carried.known)
-        self.known_ids = [*self.known_ids, *carried.known][:EXAMPLES]
-        self.unreadable += len(carried.unreadable)
-        self.unreadable_ids = [*self.unreadable_ids, *carried.unreadable][:EXAMPLES]
-
-    def ends(self, counts: Counts) -> None:
-        """Note what is in the source at the end."""
-        self.held = counts.sizes.leased
-        self.left = counts.sizes.total
-        self.remembered = counts.kept
 
 
 def move(source: Queue, target: Queue, *, batch: int = BATCH) -> Moved:
@@ -142,7 +92,7 @@ class Mover:
         try:
             with self._held(ledger):
                 self._settings()
-                steps = Steps(self._source, self._target, ledger.token, ledger.hold)
+                steps = Steps(self._source, self._target, ledger.token, ledger.hold, self.moved)
                 self._passes(steps)
         finally:
             ledger.close()
@@ -160,12 +110,12 @@ class Mover:
     def plan(self) -> Moved:
         """Return what a run would do, without changes."""
         found = Moved(self._source.name)
-        steps = Steps(self._source, self._target, "", lambda: None)
+        steps = Steps(self._source, self._target, "", lambda: None, found)
         for state in ("next", "dead"):
             for page in steps.pages(state, self._batch):
                 going = [message for message in page if not is_marked(message)]
                 known = steps.known(going)
-                found.stay(Carried(known=known))
+                found.stay(known)
                 found.finished += len(page) - len(going)
                 count = len(going) - len(known)
                 if state == "dead":
@@ -203,7 +153,8 @@ class Mover:
             Queue(ledger.queue, there._url, clock=there._own_clock) as source,
             Queue(ledger.into, here._url, clock=here._own_clock) as target,
         ):
-            count = Steps(source, target, ledger.token, ledger.hold).go_on(self._batch)
+            steps = Steps(source, target, ledger.token, ledger.hold, Moved(ledger.queue))
+            count = steps.go_on(self._batch)
         if ledger.queue == there.name:
             self.moved.finished += count
             self.moved.moved += count
@@ -245,21 +196,16 @@ class Mover:
             before = total
 
     def _surely(
-        self, steps: Steps, carry: Callable[[Sequence[Message]], Carried], page: Sequence[Message]
+        self, steps: Steps, carry: Callable[[Sequence[Message]], int], page: Sequence[Message]
     ) -> int:
         """Move a page; if a reply was lost, finish what is in transit."""
-        attempt = 1
-        while True:
-            try:
-                if attempt > 1:
-                    return steps.go_on(self._batch)  # the rest comes with the next pass
-                carried = carry(page)
-                self.moved.stay(carried)
-                return carried.moved
-            except OutcomeUnknown:
-                if attempt == TRIES:
-                    raise
-                attempt += 1
+        try:
+            return carry(page)
+        except OutcomeUnknown:  # the rest of the page comes with the next pass
+            for _ in range(TRIES - 2):
+                with suppress(OutcomeUnknown):
+                    return steps.go_on(self._batch)
+            return steps.go_on(self._batch)
 
     def _settings(self) -> None:
         """Give the target the limits of the source and its longer settings; pause a new one."""

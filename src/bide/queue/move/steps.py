@@ -9,9 +9,8 @@ lapses if the mover dies. Its token marks the messages in transit. A message wit
 the target proves to the next run that this is the store to which they went.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -29,20 +28,21 @@ from bide.model.message import (
     IN_TRANSIT,
     KEPT_FAILURES,
     MAX_ATTEMPTS,
-    Failure,
     Item,
     Message,
-    remember,
 )
-from bide.model.replies import Outcome, Page
+from bide.model.replies import Counts, Outcome, Page
 from bide.model.times import LATEST
 from bide.queue.delivery import Delivery
-from bide.queue.put_and_settle import outcomes_of
-from bide.queue.results import following
+from bide.queue.put_and_settle import outcomes_of, putting
+from bide.queue.results import following, in_parts
 from bide.queue.sync import Queue
 
 LEASE = 15.0
 """The lease of the ledger in seconds: so long a run waits after a crash."""
+
+EXAMPLES = 100
+"""How many ids of messages that stay are listed."""
 
 _NAME = f"{OWN}move"
 _ID = "ledger"
@@ -201,21 +201,51 @@ def is_marked(message: Message | None, token: str = "") -> bool:
     return error == MOVING + token if token else error.startswith(MOVING)
 
 
-def set_aside(item: Item, now: int, mark: str) -> Item:
-    """Return a message as a dead letter with a mark, which no worker can claim."""
-    failure = Failure(item.attempt, now, "", mark)
-    return msgspec.structs.replace(item, died=now, failures=remember(item.failures, failure))
+class Moved(msgspec.Struct):
+    """What a move did. True when nothing is left in the source."""
 
-
-class Carried(NamedTuple):
-    """What became of a page of messages."""
-
+    queue: str
     moved: int = 0
-    """How many messages went."""
-    known: Sequence[str] = ()
-    """The ids that the target has."""
-    unreadable: Sequence[str] = ()
-    """The ids of messages that the source cannot read, so that it does not change them."""
+    """Messages that are in the target now: delayed and ready ones."""
+    dead: int = 0
+    """Dead letters that are in the target now."""
+    finished: int = 0
+    """Of these, the messages that an interrupted run had in transit."""
+    held: int = 0
+    """Messages that stay because a worker held them at the end of the run."""
+    known: int = 0
+    """Messages that stay because the target has one of the same id."""
+    known_ids: list[str] = []
+    """The first hundred of their ids."""
+    unreadable: int = 0
+    """Messages that stay because the source cannot read their records, nor change them."""
+    unreadable_ids: list[str] = []
+    """The first hundred of their ids."""
+    remembered: int = 0
+    """Acked and expired messages that only the source remembers."""
+    left: int = 0
+    """All messages that were in the source at the end of the run."""
+
+    def __bool__(self) -> bool:
+        return self.left == 0
+
+    def fresh(self) -> None:
+        """Forget the ids of an earlier pass."""
+        self.known = self.unreadable = 0
+        self.known_ids, self.unreadable_ids = [], []
+
+    def stay(self, known: Sequence[str], unreadable: Sequence[str] = ()) -> None:
+        """Count messages of a page that stay, by their ids."""
+        self.known += len(known)
+        self.known_ids = [*self.known_ids, *known][:EXAMPLES]
+        self.unreadable += len(unreadable)
+        self.unreadable_ids = [*self.unreadable_ids, *unreadable][:EXAMPLES]
+
+    def ends(self, counts: Counts) -> None:
+        """Note what is in the source at the end."""
+        self.held = counts.sizes.leased
+        self.left = counts.sizes.total
+        self.remembered = counts.kept
 
 
 class Steps(NamedTuple):
@@ -226,48 +256,38 @@ class Steps(NamedTuple):
         target: where they go.
         token: marks those in transit.
         hold: is called before each change; it raises when another run has taken over the move.
+        moved: notes the messages that stay.
     """
 
     source: Queue
     target: Queue
     token: str
     hold: Callable[[], None]
+    moved: Moved
 
-    def carry(self, seen: Sequence[Message]) -> Carried:
-        """Move messages that no worker holds."""
-        known = self.known(seen)
-        before = {message.id: message for message in seen}
-        ids = [id for id in before if id not in set(known)]
-        if not ids:
-            return Carried(known=known)
-        _, unreadable = self._spare(self._bury, ids)
+    def carry(self, page: Sequence[Message]) -> int:
+        """Move messages that no worker holds; return how many went."""
+        known = self.known(page)
+        before = {message.id: message for message in page if message.id not in set(known)}
+        _, unreadable = self._spare(self._bury, list(before))
+        self.moved.stay(known, unreadable)
         # After a lost reply the command may have run twice: the marks show what was set aside.
-        parked = [one for one in self.source._find_all(ids) if is_marked(one, self.token)]
-        count = self._copy([_as_item(one, before[one.id]) for one in parked if one])
-        return Carried(count, known, unreadable)
+        found = self.source._find_all(list(before))
+        parked = [one for one in found if one is not None and is_marked(one, self.token)]
+        return self._copy(parked, {one.id: _as_item(one, before[one.id]) for one in parked})
 
-    def carry_letters(self, seen: Sequence[Message]) -> Carried:
-        """Move dead letters."""
-        by_id = {letter.id: letter for letter in seen if not is_marked(letter)}
-        if not by_id:
-            return Carried()
-        self.hold()
-        there = self._refused(self._put(self.target, list(map(_as_letter, by_id.values()))))
-        known = [id for id, other in there.items() if not _same_letter(by_id[id], other)]
-        mine = [id for id in by_id if id not in set(known)]
-        gone, unreadable = self._spare(lambda ids: self._purge(self.source, ids), mine)
-        # Revived meanwhile, or unreadable: it stays, and its copy is deleted.
-        revived = [one.id for one in gone if not one and one.state is not None]
-        self._purge(self.target, revived + unreadable)
-        return Carried(sum(one.done or one.state is None for one in gone), known, unreadable)
+    def carry_letters(self, page: Sequence[Message]) -> int:
+        """Move dead letters; return how many went."""
+        return self._copy([letter for letter in page if not is_marked(letter)], {})
 
     def go_on(self, batch: int) -> int:
         """Finish what an interrupted run had in transit; return how many messages that were."""
-        return sum(
-            finish([_as_item(letter) for letter in part])
-            for queue, finish in ((self.target, self._hand_over), (self.source, self._copy))
-            for part in self._marked(queue, batch)
-        )
+        count = 0
+        for queue, finish in ((self.target, self._hand_over), (self.source, self._copy)):
+            marked = [letter for letter in queue.dead() if is_marked(letter, self.token)]
+            for part in in_parts(marked, batch):
+                count += finish(part, {letter.id: _as_item(letter) for letter in part})
+        return count
 
     def pages(self, state: str, batch: int) -> Iterator[list[Message]]:
         """Yield what is in a state of the source ("next": delayed and ready), batch by batch."""
@@ -279,9 +299,9 @@ class Steps(NamedTuple):
                 yield page.messages
             scan = following(scan, page)
 
-    def known(self, seen: Sequence[Message]) -> list[str]:
+    def known(self, page: Sequence[Message]) -> list[str]:
         """Return the ids that the target has already."""
-        found = self.target._find_all([message.id for message in seen])
+        found = self.target._find_all([message.id for message in page])
         return [message.id for message in found if message is not None]
 
     def _spare(
@@ -306,52 +326,45 @@ class Steps(NamedTuple):
 
     def _bury(self, ids: list[str]) -> list[Outcome]:
         command = Bury(self.source.name, [], MOVING + self.token, ids)
-        return self.source._run(outcomes_of(command))
+        return self.source._run(outcomes_of(command)) if ids else []
 
-    # The steps from the second on.
+    # The steps from the second on, for dead letters of the source. `alive` has those in transit, as
+    # the target delivers them.
 
-    def _copy(self, items: list[Item]) -> int:
-        """Give the target copies that it does not deliver; return how many messages went."""
-        if not items:
-            return 0
+    def _copy(self, letters: Sequence[Message], alive: Mapping[str, Item]) -> int:
+        """Give the target copies, which it does not deliver; return how many messages went."""
         self.hold()
-        now = self.source._clock.now()
-        mark = MOVING + self.token
-        copies = [set_aside(item, now, mark) for item in items]
-        there = self._refused(self._put(self.target, copies))
-        other = {id for id, message in there.items() if not is_marked(message, self.token)}
-        if other:  # meanwhile another message with this id was put into the target
-            back = [item for item in items if item.id in other]
-            self._put(self.source, back, "revive")
-        return self._hand_over([item for item in items if item.id not in other])
+        refused = [one.id for one in self._put(self.target, map(_as_letter, letters)) if not one]
+        there = dict(zip(refused, self.target._find_all(refused), strict=True))
+        going, known = list[Message](), list[str]()
+        for letter in letters:
+            copy = there.get(letter.id)  # of an earlier run, or another message
+            marked = letter.id in alive and is_marked(copy, self.token)
+            if letter.id not in there or marked or _same(letter, copy):
+                going.append(letter)
+            else:
+                known.append(letter.id)
+        self._put(self.source, [alive[id] for id in known if id in alive], "revive")
+        self.moved.stay([id for id in known if id not in alive])
+        return self._hand_over(going, alive)
 
-    def _hand_over(self, items: list[Item]) -> int:
-        """Delete messages from the source, and let the target deliver those that were there."""
-        outcomes = self._purge(self.source, [item.id for item in items])
-        # Revived or replaced there while they were in transit: they stay, as they are now.
-        stay = {outcome.id for outcome in outcomes if not outcome and outcome.state is not None}
-        self._purge(self.target, list(stay))
-        going = [item for item in items if item.id not in stay]
-        if going:
-            self._put(self.target, going, "revive")
+    def _hand_over(self, letters: Sequence[Message], alive: Mapping[str, Item]) -> int:
+        """Delete them from the source, and let the target deliver those that were in transit."""
+        gone, unreadable = self._spare(
+            lambda ids: self._purge(self.source, ids), [letter.id for letter in letters]
+        )
+        # Revived or replaced there meanwhile, or unreadable: they stay, as they are now.
+        stay = unreadable + [one.id for one in gone if not one and one.state is not None]
+        self._purge(self.target, stay)
+        self.moved.stay((), unreadable)
+        going = [letter.id for letter in letters if letter.id not in set(stay)]
+        self._put(self.target, [alive[id] for id in going if id in alive], "revive")
         return len(going)
 
-    def _marked(self, queue: Queue, size: int) -> Iterator[list[Message]]:
-        """Yield what this move has in transit in a queue, read before any of it is changed."""
-        letters = iter([letter for letter in queue.dead() if is_marked(letter, self.token)])
-        while part := list(islice(letters, size)):
-            self.hold()
-            yield part
-
-    def _refused(self, outcomes: Iterable[Outcome]) -> dict[str, Message | None]:
-        """Return the messages of the target because of which it stored nothing, by id."""
-        ids = [outcome.id for outcome in outcomes if not outcome.done]
-        return dict(zip(ids, self.target._find_all(ids), strict=True))
-
     def _put(
-        self, queue: Queue, items: list[Item], on_conflict: OnConflict = "keep"
+        self, queue: Queue, items: Iterable[Item], on_conflict: OnConflict = "keep"
     ) -> list[Outcome]:
-        return queue._run(outcomes_of(Put(queue.name, items, on_conflict)))
+        return queue._run(putting(queue, Put(queue.name, list(items), on_conflict)))
 
     def _purge(self, queue: Queue, ids: list[str]) -> list[Outcome]:
         return queue._run(outcomes_of(Purge(queue.name, "dead", ids=ids))) if ids else []
@@ -375,6 +388,6 @@ def _as_letter(message: Message) -> Item:
     return message.as_item(message.failures, message.ended)
 
 
-def _same_letter(one: Message, other: Message | None) -> bool:
+def _same(one: Message, other: Message | None) -> bool:
     """Tell whether two dead letters are one, copied by an earlier run."""
     return other is not None and other.state == "dead" and _as_letter(one) == _as_letter(other)
