@@ -7,6 +7,8 @@ import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
@@ -92,16 +94,19 @@ def tally(acked: int, running: int = 0) -> dict[str, Tally]:
     return {"q": Tally(outcomes={"acked": acked}, running=running)}
 
 
+def told(tallies: dict[str, Tally], store: str = "") -> Any:
+    """Return a process with its last report."""
+    return SimpleNamespace(report=Report(True, store, tallies))
+
+
 def test_what_a_process_has_told_last_stays_when_it_ends() -> None:
     gathered = Totals()
-    gathered.report("first", "", tally(5, 1))
-    gathered.report("second", "", tally(7, 1))
-    gathered.report("first", "", tally(6, 2))
+    first, second = told(tally(6, 2)), told(tally(7, 1))
+    gathered.living += [first, second]
     assert gathered.tallies() == tally(13, 3)
-    gathered.ended("first")
-    gathered.ended("first")
+    gathered.ended(first)
     assert gathered.tallies() == tally(13, 1)
-    gathered.report("first", "", tally(1))
+    gathered.living.append(told(tally(1)))
     assert gathered.tallies() == tally(14, 1)
 
 
@@ -111,7 +116,7 @@ def test_nothing_is_read_before_a_process_has_told_where() -> None:
 
 def test_a_store_of_each_process_alone_has_no_counts() -> None:
     gathered = Totals()
-    gathered.report("first", "memory://", tally(1))
+    gathered.living.append(told(tally(1), "memory://"))
     assert gathered.counts() == {}
     gathered.close()
 

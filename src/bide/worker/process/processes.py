@@ -105,7 +105,7 @@ class Process:
         number: of its place, for the log.
         command_of: returns its command line.
         pass_fds: descriptors that it inherits.
-        on_report: called with each of its reports.
+        changed: called with each of its reports.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Process:
         number: int,
         command_of: CommandOf,
         pass_fds: Sequence[int],
-        on_report: Callable[["Process", Report], None],
+        changed: Callable[[], None],
     ) -> None:
         self.number = number
         self.report = Report()
@@ -123,7 +123,7 @@ class Process:
         """When that report came, by `time.monotonic`."""
         self.end_requests = 0
         """How many times it was asked to end."""
-        self._on_report = on_report
+        self._changed = changed
         self._child: asyncio.subprocess.Process | None = None
         self.over = asyncio.create_task(self._live(command_of, pass_fds))
         """Ends with the exit code of the process."""
@@ -180,7 +180,7 @@ class Process:
     def _receive(self, report: Report) -> None:
         self.reported = time.monotonic()
         self.report = report
-        self._on_report(self, report)
+        self._changed()
 
     def _kill(self) -> None:
         child = self._child

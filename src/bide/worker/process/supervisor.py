@@ -24,7 +24,7 @@ from bide.model.errors import BideError
 from bide.observing.metrics import MetricsServer, registry_of
 from bide.worker.process.child import BEAT, Orders
 from bide.worker.process.health import HealthFile, notify, serve_health, watchdog_seconds
-from bide.worker.process.processes import FAILED, WRONG_USAGE, CommandOf, Process, Report
+from bide.worker.process.processes import FAILED, WRONG_USAGE, CommandOf, Process
 from bide.worker.process.reload import Sources
 from bide.worker.process.totals import Totals, take_requests
 
@@ -146,7 +146,7 @@ class Supervisor:
             registry = registry_of(self.totals.counts, more=self.totals.metrics)
             self._metrics = MetricsServer(registry, metrics[1], metrics[0])
         self._stopping = False
-        self._processes: list[Process] = []
+        self._processes = self.totals.living
         self._news = asyncio.Event()
         """Set when the state of a process has changed, or what is wanted of it."""
         self._began = time.monotonic()
@@ -181,6 +181,7 @@ class Supervisor:
                     opened.enter_context(self._metrics)
                 while self._processes or not self._stopping:
                     self._news.clear()
+                    self._begun = self._begun or any(one.report.ready for one in self._processes)
                     for slot in self.slots:
                         self._tend(slot)
                     self._tell(watchdog is not None)
@@ -277,7 +278,8 @@ class Supervisor:
         if self._stopping:
             return
         code, lived = process.over.result(), time.monotonic() - process.began
-        if code >= 0 and not self._begun and self._folder is None:
+        began = self._begun or process.report.ready
+        if code >= 0 and not began and self._folder is None:
             if code not in (WRONG_USAGE, FAILED):  # the process has printed the cause
                 _log.error("a process has ended (%s) before it was ready", process.cause())
             self._code = code or FAILED
@@ -303,19 +305,13 @@ class Supervisor:
         )  # fmt: skip
 
     def _start(self, number: int) -> Process:
-        process = Process(number, self._command_of, self._pass_fds, self._on_report)
+        process = Process(number, self._command_of, self._pass_fds, self._news.set)
         self._processes.append(process)
         process.over.add_done_callback(lambda _: self._ended(process))
         return process
 
     def _ended(self, process: Process) -> None:
-        self._processes.remove(process)
         self.totals.ended(process)
-        self._news.set()
-
-    def _on_report(self, process: Process, report: Report) -> None:
-        self.totals.report(process, report.store, report.tallies)
-        self._begun = self._begun or report.ready
         self._news.set()
 
     def _end(self, process: Process) -> None:

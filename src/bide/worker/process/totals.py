@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bide.lane.lane import Lane
@@ -12,6 +12,7 @@ from bide.observing.heartbeat import STOPS
 from bide.observing.metrics import counts_of, worker_metrics
 from bide.observing.tally import Tally, total
 from bide.observing.workers import asked, find_requests, withdraw_stop
+from bide.worker.process.processes import Process
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -26,37 +27,31 @@ class Totals:
     """
 
     def __init__(self) -> None:
+        self.living: list[Process] = []
         self._lock = threading.Lock()
-        self._living: dict[Hashable, Mapping[str, Tally]] = {}
         self._gone: dict[str, Tally] = {}
-        self._url = ""
         self._lane: Lane | None = None
         self.ready = 0
         self.restarts = 0
 
-    def report(self, process: Hashable, store: str, tallies: Mapping[str, Tally]) -> None:
-        """Take in a report of a process."""
-        with self._lock:
-            self._url = store or self._url
-            if tallies:
-                self._living[process] = tallies
-
-    def ended(self, process: Hashable) -> None:
+    def ended(self, process: Process) -> None:
         """Keep the figures of a process that has ended."""
+        last = {queue: one.ceased() for queue, one in process.report.tallies.items()}
         with self._lock:
-            last = self._living.pop(process, {})
-            self._gone = total([self._gone, {queue: one.ceased() for queue, one in last.items()}])
+            self.living.remove(process)
+            self._gone = total([self._gone, last])
 
     def tallies(self) -> dict[str, Tally]:
         """Return what was done on each queue."""
         with self._lock:
-            return total([self._gone, *self._living.values()])
+            return total([self._gone, *[one.report.tallies for one in self.living]])
 
     def lane(self) -> Lane | None:
         """Return the lane to the store of the processes; `None` before the first report."""
         with self._lock:
-            if self._lane is None and self._url:
-                self._lane = open_lane(self._url)
+            url = next((one.report.store for one in self.living if one.report.store), "")
+            if self._lane is None and url:
+                self._lane = open_lane(url)
             return self._lane
 
     def counts(self) -> dict[str, Counts]:
@@ -78,7 +73,6 @@ class Totals:
         """Close the store."""
         with self._lock:
             lane, self._lane = self._lane, None
-            self._url = ""
         if lane is not None:
             close_lane(lane)
 
