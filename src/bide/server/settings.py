@@ -1,6 +1,5 @@
 """The settings of a server, from a file, the environment and the command line."""
 
-import ipaddress
 import os
 import re
 import tomllib
@@ -15,7 +14,7 @@ from bide.model.identity import check_namespace
 from bide.model.limits import MAX_BODY, check_range
 from bide.model.times import LATEST, milliseconds
 from bide.server.access.oidc import OidcSettings
-from bide.server.http.client_address import ClientAddress
+from bide.server.http.client_address import ClientAddress, networks
 from bide.server.problem import would_fit
 from bide.targets.amqp import intakes
 from bide.targets.amqp import shown as shown_address
@@ -192,13 +191,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.rabbitmq and not self.push:
             raise InvalidArgument("rabbitmq needs push, which publishes the messages taken in")
         ClientAddress(self.trusted_proxies)
-        for network in self.push_networks:
-            try:
-                ipaddress.ip_network(network)
-            except ValueError as error:
-                raise InvalidArgument(
-                    f"push_networks has {network!r}: {error}; write 10.1.0.0/16, or 127.0.0.1"
-                ) from None
+        networks(self.push_networks, "push_networks")
 
     @property
     def address(self) -> str:

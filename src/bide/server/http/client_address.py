@@ -5,7 +5,7 @@ and only up to the first address that is not a trusted proxy.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any
@@ -21,6 +21,23 @@ _WITH_PORT = re.compile(r"\[([^\]]*)\](?::\d+)?|([^:]*):\d+")
 """An IPv6 address in brackets, or an address and its port."""
 
 
+def networks(given: Iterable[str], setting: str) -> list[IPv4Network | IPv6Network]:
+    """Return the networks of a setting.
+
+    Raises:
+        InvalidArgument: one of them is not a network.
+    """
+    found = []
+    for network in given:
+        try:
+            found.append(ip_network(network))
+        except ValueError as error:
+            raise InvalidArgument(
+                f"{setting} has {network!r}: {error}; write 10.1.0.0/16, or 127.0.0.1"
+            ) from None
+    return found
+
+
 class ClientAddress:
     """Reads the address of a client from its connection, or from the headers of a trusted proxy.
 
@@ -33,17 +50,7 @@ class ClientAddress:
 
     def __init__(self, trusted: Sequence[str] = ()) -> None:
         self._unix = UNIX in trusted
-        self._networks: list[IPv4Network | IPv6Network] = []
-        for network in trusted:
-            if network == UNIX:
-                continue
-            try:
-                self._networks.append(ip_network(network))
-            except ValueError as error:
-                raise InvalidArgument(
-                    f"trusted_proxies has {network!r}: {error}; write 10.1.0.0/16, 127.0.0.1, or "
-                    f'"{UNIX}" for a proxy at the Unix socket'
-                ) from None
+        self._networks = networks([one for one in trusted if one != UNIX], "trusted_proxies")
 
     def of(self, scope: dict[str, Any]) -> str:
         """Return the client's address; "" on a Unix socket without a trusted proxy.

@@ -46,7 +46,7 @@ class About(msgspec.Struct):
     """Patterns of the queues that the rights are for."""
 
 
-@route("batch", "POST", "/v1/batch", "", {200: Replies}, takes=Batch, problems=(429, 501, 507))
+@route("batch", "POST", "/v1/batch", "", {200: Replies}, takes=Batch, problems=(501, 507))
 async def batch(call: Call) -> Answer:
     """Execute commands.
 

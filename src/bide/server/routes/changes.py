@@ -64,7 +64,7 @@ class RuleQuery(CancelQuery, kw_only=True):
 
 @route(
     "edit", "PATCH", MESSAGE, "change", {200: Outcome}, takes=Changed, headers=_IF_MATCH,
-    problems=(404, 409, 412, 429, 507),
+    problems=(404, 409, 412, 507),
 )  # fmt: skip
 async def edit(call: Call) -> Answer:
     """Change fields of a message.
@@ -114,7 +114,7 @@ async def cancel(call: Call) -> Answer:
     return changed(outcome, conditional=command.if_version is not None)
 
 
-@route("rescheduleWhere", "PATCH", f"{QUEUE}/messages", "change", problems=(429, 507))
+@route("rescheduleWhere", "PATCH", f"{QUEUE}/messages", "change", problems=(507,))
 async def reschedule_where(call: Call, asked: Moved, query: RuleQuery) -> MovedOut:
     """Reschedule a group.
 
@@ -138,7 +138,7 @@ async def reschedule_where(call: Call, asked: Moved, query: RuleQuery) -> MovedO
     return MovedOut(count, page.cursor)
 
 
-@route("cancelWhere", "DELETE", f"{QUEUE}/messages", "change", problems=(429, 507))
+@route("cancelWhere", "DELETE", f"{QUEUE}/messages", "change", problems=(507,))
 async def cancel_where(call: Call, query: CancelQuery) -> UndoableOut:
     """Cancel a group or a range of time.
 
@@ -179,7 +179,7 @@ async def list_dead(call: Call, query: DeadQuery) -> wire.Messages:
     return await call.page(scan)
 
 
-@dead_letters("revive", "POST", f"{QUEUE}/revive", "admin", problems=(429, 507))
+@dead_letters("revive", "POST", f"{QUEUE}/revive", "admin", problems=(507,))
 async def revive(call: Call, asked: UndoableRevive) -> RevivedOut:
     """Deliver dead letters again."""
     ids = asked.ids

@@ -23,9 +23,7 @@ from bide.server.routes.given import changed
 route = Routes("deliveries")
 
 
-@route(
-    "claim", "POST", f"{QUEUE}/claim", "consume", {200: wire.ClaimedOut}, problems=(429,),
-)  # fmt: skip
+@route("claim", "POST", f"{QUEUE}/claim", "consume", {200: wire.ClaimedOut})
 async def claim(call: Call, asked: wire.Deliver) -> Answer:
     """Claim due messages.
 

@@ -82,7 +82,7 @@ class SubscriptionOf(msgspec.Struct, omit_defaults=True):
     """Why it is paused, or the last failure."""
 
 
-@route("events", "GET", "/v1/events", "", {200: bytes}, kind=KIND, problems=(429,))
+@route("events", "GET", "/v1/events", "", {200: bytes}, kind=KIND)
 async def events(call: Call, query: EventsQuery) -> None:
     """Stream events.
 

@@ -55,7 +55,7 @@ class ListQuery(wire.Selection):
         "if-match": "The etag of a GET: replaces the message unless it was edited or moved "
         "afterwards, and stores nothing new.",
     },
-    problems=(409, 412, 415, 429, 507),
+    problems=(409, 412, 415, 507),
 )  # fmt: skip
 async def put_named(call: Call) -> Answer:
     """Store a message under your own id.
@@ -76,7 +76,7 @@ async def put_named(call: Call) -> Answer:
 
 @route(
     "put", "POST", f"{QUEUE}/messages", "put", {200: Outcome, 201: Outcome}, takes=wire.Given,
-    takes_bytes=True, query=PutQuery, problems=(409, 415, 429, 507),
+    takes_bytes=True, query=PutQuery, problems=(409, 415, 507),
 )  # fmt: skip
 async def put_one(call: Call) -> Answer:
     """Store a message."""
@@ -99,7 +99,7 @@ async def _replace(call: Call, item: Item, on_conflict: str, match: str) -> Answ
     return answer._replace(headers={"etag": tag_of(version_of(item, outcome.due or 0))})
 
 
-@route("putMany", "POST", f"{QUEUE}/put", "put", takes=wire.PutMany, problems=(429, 507))
+@route("putMany", "POST", f"{QUEUE}/put", "put", takes=wire.PutMany, problems=(507,))
 async def put_many(call: Call) -> wire.OutcomesOut:
     """Store many messages at once.
 
@@ -263,7 +263,7 @@ async def history(call: Call) -> HistoryOut:
 
 @route(
     "result", "GET", f"{MESSAGE}/result", "bodies", {200: ResultOut, 202: ResultOut},
-    problems=(404, 429),
+    problems=(404,),
 )  # fmt: skip
 async def result(call: Call, query: ResultQuery) -> Answer:
     """Show how a message ended, and its result.

@@ -135,7 +135,7 @@ async def resume(call: Call, asked: wire.Empty) -> SettingsOut:
     return await _configure(call, call.arguments.configure(paused=False))
 
 
-@route("purge", "POST", f"{QUEUE}/purge", "admin", problems=(429, 507))
+@route("purge", "POST", f"{QUEUE}/purge", "admin", problems=(507,))
 async def purge(call: Call, asked: UndoablePurge) -> UndoableOut:
     """Delete messages of a state.
 
@@ -221,7 +221,7 @@ class SearchOut(msgspec.Struct, omit_defaults=True):
     """Send it with the next request; if it is missing, everything was searched."""
 
 
-@route("search", "GET", "/v1/search", "read", problems=(429,))
+@route("search", "GET", "/v1/search", "read")
 async def search(call: Call, query: SearchQuery) -> SearchOut:
     """Search the messages of all queues.
 

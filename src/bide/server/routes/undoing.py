@@ -170,7 +170,7 @@ async def change(call: Call, bulk: Bulk, cursor: str | None) -> UndoableOut:
     return UndoableOut(count=part.count, more=more, undo=bulk.undo, cursor=following)
 
 
-@route("undo", "POST", f"{QUEUE}/undo", "", problems=(404, 429, 507))
+@route("undo", "POST", f"{QUEUE}/undo", "", problems=(404, 507))
 async def undo(call: Call, asked: UndoRequest) -> UndoneOut:
     """Undo a bulk change.
 
