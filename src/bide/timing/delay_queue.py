@@ -7,7 +7,7 @@ from functools import partial
 from queue import Empty
 from typing import TypeVar
 
-from bide.clock import SYSTEM_CLOCK, Clock, Timer
+from bide.clock import SYSTEM_CLOCK, Clock
 from bide.timing.base import NEVER, DelayQueueBase
 from bide.timing.lifetime import NS, Delay
 
@@ -38,10 +38,8 @@ class DelayQueue(DelayQueueBase[T]):
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(clock=clock)
-        self._lead = threading.Condition(self._lock)  # the leader waits here
-        self._follow = threading.Condition(self._lock)  # all others
-        self._led = False  # whether a thread leads
-        self._followers = 0
+        self._changed = threading.Condition(self._lock)
+        self._waiting = 0  # threads
 
     def take(self, timeout: Delay | None = None) -> T:
         """Wait until the head is due, take it out and return it.
@@ -72,37 +70,30 @@ class DelayQueue(DelayQueueBase[T]):
             finally:
                 self._leave()
 
-    def _new_head(self) -> None:
-        self._alarm = -NEVER
-        self._lead.notify()
-
     def _wait(self, limit: int) -> None:
         """Wait as the leader, if there is none, else as a follower. May return early."""
-        if self._led:
-            self._followers += 1
-            try:
-                self._sleep(self._follow, limit)
-            finally:
-                self._followers -= 1
-            return
-        self._led = True
-        self._alarm = self._entries.next_due()
+        leads, moment = self._alarm == -NEVER, limit
+        if leads:
+            self._alarm = self._entries.next_due()
+            moment = min(self._alarm, limit)
+        self._waiting += 1
         try:
-            self._sleep(self._lead, min(self._alarm, limit))
+            if not self._clock.wait_until(self._changed, None if moment >= NEVER else moment / NS):
+                self._reached = max(self._reached, moment)  # a float may say a few ns less
         finally:
-            self._led = False
-            self._alarm = -NEVER
+            self._waiting -= 1
+            if leads:
+                self._alarm = -NEVER
 
-    def _sleep(self, condition: threading.Condition, moment: int) -> None:
-        if not self._clock.wait_until(condition, None if moment >= NEVER else moment / NS):
-            self._reached = max(self._reached, moment)  # a float may say a few ns less
+    def _new_head(self) -> None:
+        self._alarm = -NEVER
+        self._changed.notify()
 
     def _leave(self) -> None:
         if self._closed and not len(self._entries):
-            self._lead.notify_all()
-            self._follow.notify_all()
-        elif self._followers and not self._led:
-            self._follow.notify()
+            self._changed.notify_all()
+        elif self._waiting and self._alarm == -NEVER:
+            self._changed.notify()
 
 
 class AsyncDelayQueue(DelayQueueBase[T]):
@@ -127,93 +118,68 @@ class AsyncDelayQueue(DelayQueueBase[T]):
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(clock=clock)
-        self._alarm = NEVER  # what the timer is set to; without one, any item is a new head
-        self._waiters: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._timer: Timer | None = None
+        self._line: OrderedDict[object, asyncio.Future[None] | None] = OrderedDict()
+        """The tasks that wait, in order, and what wakes each; `None` while it is awake."""
 
     async def take(self, timeout: Delay | None = None) -> T:  # noqa: ASYNC109 - as DelayQueue
         """Wait until the head is due, take it out and return it: as `DelayQueue.take`."""
         limit = self._limit(timeout)
-        waited = False
+        place = object()
         try:
             while True:
                 self._check_process()
                 now = self._now()
-                if waited or not self._waiters:  # a newcomer does not jump the queue
-                    entry = self._entries.pop(now)
-                    if entry is not None:
-                        return entry.item
+                leads = next(iter(self._line), place) is place
+                if leads and (entry := self._entries.pop(now)) is not None:
+                    return entry.item
                 self._check_end()
                 if now >= limit:
                     raise Empty(f"no item was due within {timeout}")
-                await self._wait(limit, first=waited)
-                waited = True
+                await self._wait(place, limit, leads=leads)
         finally:
+            self._line.pop(place, None)
             self._leave()
 
-    async def _wait(self, limit: int, *, first: bool) -> None:
-        """Wait until woken, or until `limit`; at the front of the line, or at its end."""
+    async def _wait(self, place: object, limit: int, *, leads: bool) -> None:
+        """Wait until woken or until `limit`; the first of the line until the head is due."""
         loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            if self._waiters:
-                raise RuntimeError("tasks of another event loop wait in this queue; make one each")
-            self._set_timer()  # without waiters there is none
-            self._loop = loop
-        waiter = loop.create_future()
-        self._waiters[waiter] = None
-        if first:
-            self._waiters.move_to_end(waiter, last=False)
-        timer = None
-        if limit < NEVER:
-            seconds = (limit - self._now()) / NS
-            timer = self._clock.call_later(loop, seconds, partial(self._expire, waiter, limit))
+        if self._loop is not loop and self._line:
+            raise RuntimeError("tasks of another event loop wait in this queue; make one each")
+        self._loop = loop
+        moment, timer = limit, None
+        if leads:
+            self._alarm = self._entries.next_due()
+            moment = min(self._alarm, limit)
+        self._line[place] = waiter = loop.create_future()
+        if moment < NEVER:
+            seconds = max(0.0, (moment - self._now()) / NS)
+            timer = self._clock.call_later(loop, seconds, partial(self._ring, waiter, moment))
         try:
-            self._set_timer()
             await waiter
         finally:
-            del self._waiters[waiter]
+            self._line[place] = None
             if timer is not None:
                 timer.cancel()
+            if leads:
+                self._alarm = -NEVER
 
-    def _expire(self, waiter: asyncio.Future[None], limit: int) -> None:
-        self._reached = max(self._reached, limit)
+    def _ring(self, waiter: asyncio.Future[None], moment: int) -> None:
+        self._reached = max(self._reached, moment)
         _wake(waiter)
 
-    def _ring(self) -> None:
-        """Wake a task: the head is due."""
-        self._reached = max(self._reached, self._alarm)
-        self._timer = None
-        self._alarm = NEVER
-        if self._entries.next_due() > self._now():
-            self._set_timer()
-        elif asleep := [waiter for waiter in self._waiters if not waiter.done()]:
-            _wake(asleep[0])
-
     def _new_head(self) -> None:
-        self._set_timer()
-
-    def _set_timer(self) -> None:
-        """Have the loop call `_ring` when the head is due, if a task waits for it."""
-        alarm = self._entries.next_due() if self._waiters else NEVER
-        if alarm == self._alarm or self._loop is None:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer, self._alarm = None, alarm
-        if alarm < NEVER:
-            seconds = max(0.0, (alarm - self._now()) / NS)
-            self._timer = self._clock.call_later(self._loop, seconds, self._ring)
+        self._alarm = -NEVER
+        _wake(next(iter(self._line.values())))
 
     def _leave(self) -> None:
-        if self._forked:
-            return
         if self._closed and not len(self._entries):
-            for waiter in self._waiters:
+            for waiter in self._line.values():
                 _wake(waiter)
-        self._set_timer()
+        elif self._line and self._alarm == -NEVER:
+            _wake(next(iter(self._line.values())))
 
 
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
+def _wake(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
         waiter.set_result(None)
