@@ -6,7 +6,7 @@ import re
 import sys
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any
 
 import msgspec
 
@@ -96,25 +96,19 @@ def _whole(value: Any) -> Any:
     return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
-class StderrHandler(logging.StreamHandler[TextIO]):
-    """Writes to stderr. A handler that closes it loses the log, not the worker."""
+class StderrHandler(logging.Handler):
+    """Writes to stderr. A handler that closes it loses the log, not the worker.
 
-    def handleError(self, record: logging.LogRecord) -> None:
-        """Tell on stderr what is wrong with a record, if that is open."""
-        with suppress(ValueError):
-            super().handleError(record)
-
-
-class GatheringHandler(logging.Handler):
-    """Writes the lines of 50 ms to stderr with one system call.
-
-    For a server that logs each request, a call per line would cost more than some requests.
-    Warnings and errors are written at once, with all lines before them, and so are lines of threads
-    without an event loop.
+    Args:
+        gather: whether to write the lines of 50 ms with one system call. For a server that logs
+            each request, a call per line would cost more than some requests. Warnings and errors
+            are written at once, with all lines before them, and so are lines of threads without an
+            event loop.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, gather: bool) -> None:
         super().__init__()
+        self._gather = gather
         self._lines: list[str] = []
         self._due: asyncio.TimerHandle | None = None
 
@@ -125,7 +119,7 @@ class GatheringHandler(logging.Handler):
         except Exception:  # noqa: BLE001  (logging reports a wrong call itself)
             self.handleError(record)
             return
-        if record.levelno >= logging.WARNING:
+        if record.levelno >= logging.WARNING or not self._gather:
             self.flush()
         elif self._due is None:
             try:
@@ -151,7 +145,7 @@ def configure(*, as_json: bool, level: str, gather: bool = False) -> None:
         level: the lowest level that is logged.
         gather: whether lines may be written 50 ms later, several at once.
     """
-    handler = GatheringHandler() if gather else StderrHandler()
+    handler = StderrHandler(gather=gather)
     if as_json:
         handler.setFormatter(JsonFormatter())
     else:

@@ -195,26 +195,18 @@ def gaps_before(queues: Iterable[str], others: Sequence[Seen], began: int) -> di
         >>> gaps_before(["q", "r"], [Seen(old, 500.0)], 900)
         {'q': [(0.0, 100.0), (500.0, 900.0)], 'r': [(0.0, 900.0)]}
     """
-    return {queue: _gaps(queue, others, began) for queue in queues}
+    return {queue: _gaps(queue, others, float(began)) for queue in queues}
 
 
-def _gaps(queue: str, others: Sequence[Seen], began: int) -> list[Span]:
-    served: list[Span] = []
-    known: list[Span] = []
-    for one in others:
-        if any(queue in works_on for works_on in one.report.workers.values()):
-            start = float(one.report.began)
-            served.append((start, min(one.until, began)))
-            known += [(float(first), float(last)) for first, last in one.report.gaps.get(queue, ())]
+def _gaps(queue: str, others: Sequence[Seen], began: float) -> list[Span]:
+    mine = [one for one in others if any(queue in names for names in one.report.workers.values())]
+    served = sorted((float(one.report.began), min(one.until, began)) for one in mine)
+    at = min((start for start, _ in served), default=began)
     # Before the first process that is known of, what that one had found out.
-    first = min((start for start, _ in served), default=float(began))
-    before = [(start, end) for start, end in known if end <= first]
-    gaps = sorted(set(before)) if before else [(0.0, first)]
-    at = first
-    for start, end in sorted(served):
+    known = {gap for one in mine for gap in one.report.gaps.get(queue, ()) if gap[1] <= at}
+    gaps = sorted(known) or [(0.0, at)]
+    for start, end in (*served, (began, began)):
         if start > at:
             gaps.append((at, start))
         at = max(at, end)
-    if at < began:
-        gaps.append((at, float(began)))
     return gaps[-GAPS:]
