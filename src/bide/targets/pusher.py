@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from bide.clock import SYSTEM_CLOCK, Clock, sleep
-from bide.consuming.graceful_stop import FAREWELL, cancel, first_of, stop
+from bide.consuming.graceful_stop import cancel, first_of, stop
 from bide.consuming.store_client import StoreClient
 from bide.lane.lane import Lane
 from bide.model.errors import Closed, StoreError
@@ -38,6 +38,9 @@ LEASE = 30.0
 
 LOOK = 1.0
 """Seconds between two looks for subscriptions that are new or have changed."""
+
+CIRCUITS = 1_000
+"""How many circuits are stored at a look; the others are at the next one."""
 
 SEEN = 2.0
 """Seconds between two signs of life for other servers."""
@@ -92,6 +95,7 @@ class Pusher:
         self._leaving: dict[asyncio.Task[None], SubscriptionWorker] = {}
         self._past = PushStats()
         self._look = asyncio.Event()
+        self._over = asyncio.Event()
         self._servers = [self.holder]
         self._seen = float("-inf")
         self.looked = 0
@@ -129,6 +133,7 @@ class Pusher:
     def hurry(self) -> None:
         """Do not wait for running requests at the stop: release their messages."""
         self._hurrying.set()
+        self._over.set()
 
     async def run(self, grace: float = 30.0) -> None:
         """Push until this is cancelled; then finish running requests, or release their messages.
@@ -141,6 +146,7 @@ class Pusher:
             lane, SYSTEM_CLOCK, claimer, lambda: {claimer: list(self._tallies())}, self._tallies
         )
         beats: list[asyncio.Task[None]] = []
+        self._over.clear()
         try:
             self._taking = [asyncio.create_task(intake.run()) for intake in self.intakes]
             while True:
@@ -216,6 +222,12 @@ class Pusher:
             # Another server each time: one of them alone may not reach the receiver.
             turn = crc32(f"{key} {worker.circuit.until}".encode())
             worker.probe(share(1, place, len(there), turn) == 1)
+        turned = [one for one in self.workers.values() if one.circuit.changed > one.told]
+        news = {one: one.circuit.changed for one in turned[:CIRCUITS]}
+        if news:
+            await peers.store_circuits({one.subscription.key: one.circuit for one in news})
+        for worker, changed in news.items():
+            worker.told = changed
 
     def _figures(self) -> dict[str, Deliveries]:
         found = {key: worker.sent.deliveries[key] for key, worker in self.workers.items()}
@@ -237,7 +249,7 @@ class Pusher:
 
     def _end(self, key: str) -> None:
         worker = self.workers.pop(key)
-        leaving = asyncio.create_task(stop([worker], self._clock, None, self._hurrying))
+        leaving = asyncio.create_task(stop([worker], self._clock, None, self._over))
         self._leaving[leaving] = worker
         leaving.add_done_callback(self._left)
 
@@ -249,17 +261,14 @@ class Pusher:
 
     async def _stop(self, grace: float) -> None:
         await cancel(self._taking)
-        workers, leaving = list(self.workers.values()), dict(self._leaving)
+        workers = list(self.workers.values())
         await asyncio.gather(
             *[stop([worker], self._clock, grace, self._hurrying) for worker in workers],
             return_exceptions=True,  # which `_refresh` would have logged
         )
+        self._over.set()
+        await asyncio.gather(*self._leaving, return_exceptions=True)
         self._past, self.workers, self.intakes = self.sent, {}, []
-        for worker in leaving.values():
-            worker.release_running()
-        if leaving:
-            await first_of(asyncio.wait(leaving), sleep(self._clock, FAREWELL))
-        await cancel(leaving)
         await self.close()
         try:
             if self._seen != float("-inf"):

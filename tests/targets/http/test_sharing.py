@@ -248,10 +248,10 @@ def test_what_others_could_not_be_told_at_once_they_are_told_later(stage: Stage)
             async with stage.pushing() as pusher:
                 fault = stage.engine.fail(StoreUnavailable("away"), when=tells)
                 await stage.put(1)
-                await until(lambda: fault.struck)
+                await stage.pass_time(lambda: fault.struck)
                 assert await stage.records.peers.circuits() == {}
                 await stage.pass_time(lambda: sum(map(tells, stage.sent(Put))) > 1)
-                await until(lambda: not pusher.workers["/shop"]._unstored)
+                await until(lambda: pusher.workers["/shop"].told)
                 assert (await stage.records.peers.circuit("/shop")).since is not None
 
     stage.play(story())

@@ -216,10 +216,10 @@ def test_what_another_server_tells_late_is_of_the_receiver_that_it_was_about(sta
     async def story() -> None:
         async with receiver() as other, stage.at_work() as (_, worker):
             before, after = worker.subscription, await stage.subscribe(other.url)
-            tell = stage.records.peers.store_circuit
+            tell = stage.records.peers.store_circuits
             now = stage.clock.now()
             opened = Circuit(5, now, now + DAY, DAY, "503", changed=now + 1)
-            await tell("/shop", msgspec.structs.replace(opened, receiver=before.receiver))
+            await tell({"/shop": msgspec.structs.replace(opened, receiver=before.receiver)})
             await stage.pass_time(lambda: worker.subscription == after, step=1)
             await stage.put(1, id="a")
             await stage.pass_time(lambda: stage.counts().flow.acked == 1)
@@ -228,7 +228,7 @@ def test_what_another_server_tells_late_is_of_the_receiver_that_it_was_about(sta
             (told,) = (await idle.known()).values()
             assert told.circuit.state(stage.clock.now()) == "closed"
             assert shown(after, await stage.records.peers.circuit("/shop"), now).state == "active"
-            await tell("/shop", msgspec.structs.replace(opened, receiver=after.receiver))
+            await tell({"/shop": msgspec.structs.replace(opened, receiver=after.receiver)})
             await stage.pass_time(lambda: worker.circuit.since is not None)
 
     stage.play(story())

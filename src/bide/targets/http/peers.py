@@ -57,10 +57,10 @@ class Peers(Shared):
         (found,) = (await self._ask(Found, Find(CIRCUITS, [key]))).messages
         return Circuit() if found is None else _decoded(found, Circuit)
 
-    async def store_circuit(self, key: str, circuit: Circuit) -> None:
-        """Store a circuit for all servers."""
-        item = Item(key, msgspec.json.encode(circuit), at=LATEST)
-        await self._ask(Outcomes, Put(CIRCUITS, [item], "replace"))
+    async def store_circuits(self, circuits: Mapping[str, Circuit]) -> None:
+        """Store circuits for all servers, by the keys of their subscriptions."""
+        items = [Item(key, msgspec.json.encode(one), at=LATEST) for key, one in circuits.items()]
+        await self._ask(Outcomes, Put(CIRCUITS, items, "replace"))
 
     async def forget_circuit(self, key: str) -> None:
         """Close the circuit of a subscription for all servers."""

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Protocol
 
-import msgspec
-
 from bide.consuming.claiming import CLAIM_MOST
 from bide.consuming.consumer import Consumer
 from bide.consuming.handler import Handler
@@ -85,7 +83,9 @@ class SubscriptionWorker(Consumer):
         queue_handlers = QueueHandlers(subscription.source, lease, subscription.concurrency)
         super().__init__(queue_handlers, (), SimpleNamespace(), store_client, holder)
         self.subscription = subscription
-        self.circuit = Circuit()
+        self.circuit = Circuit(receiver=subscription.receiver)
+        self.told = 0
+        """The change of the circuit that the other servers know."""
         self.deliveries = Deliveries()
         """The answers of the receiver so far."""
         self._target = target
@@ -95,8 +95,6 @@ class SubscriptionWorker(Consumer):
         self._probes = True
         self._held_until = 0.0
         self._pace = Pace(subscription.rate, self._clock.monotonic())
-        self._storing: set[asyncio.Task[None]] = set()
-        self._unstored = False
         self._handle()
 
     # Called by the pusher.
@@ -106,7 +104,8 @@ class SubscriptionWorker(Consumer):
         news = self.subscription.tag != subscription.tag
         if news or (places, rate) != (self._share, self._pace.rate):
             if news:
-                self.circuit, self._held_until, self._unstored = Circuit(), 0.0, False
+                self.circuit, self.told = Circuit(receiver=subscription.receiver), 0
+                self._held_until = 0.0
             self.subscription = subscription
             self._share = places
             self._pace.set(rate, self._clock.monotonic())
@@ -119,10 +118,8 @@ class SubscriptionWorker(Consumer):
         if circuit is not None:  # it may be about the receiver before a change
             circuit = circuit.at(self.subscription.receiver)
         if circuit is not None and circuit.changed > self.circuit.changed:
-            self.circuit, self._unstored = circuit, False
+            self.circuit, self.told = circuit, circuit.changed
             self.recall()
-        elif self._unstored:
-            self._share_circuit()
 
     def probe(self, mine: bool) -> None:
         """Set whether this server sends the probe to a receiver that failed."""
@@ -252,7 +249,6 @@ class SubscriptionWorker(Consumer):
         else:
             turned = False
         if turned:
-            self._share_circuit()
             self.recall()
         return probe
 
@@ -270,20 +266,6 @@ class SubscriptionWorker(Consumer):
             "subscription": one.name, "namespace": one.namespace or "", "queue": one.queue,
             "circuit": circuit,
         }  # fmt: skip
-
-    def _share_circuit(self) -> None:
-        circuit = msgspec.structs.replace(self.circuit, receiver=self.subscription.receiver)
-        task = self._loop.create_task(self._store_circuit(circuit))
-        self._storing.add(task)
-        task.add_done_callback(self._storing.discard)
-
-    async def _store_circuit(self, circuit: Circuit) -> None:
-        try:
-            await self._records.peers.store_circuit(self.subscription.key, circuit)
-            self._unstored = False
-        except StoreError as error:
-            self._unstored = True  # it is stored again with the next look
-            _log.warning("%s: the circuit was not stored: %s", self._shown, error)
 
     async def _gone(self, to: Subscription) -> None:
         """Pause the subscription: the receiver wants no more messages."""
