@@ -268,6 +268,20 @@ def test_what_an_intake_has_stored_counts_once_after_the_end(stage: Stage) -> No
     stage.play(story)
 
 
+def test_an_intake_goes_on_when_its_pusher_runs_again(stage: Stage) -> None:
+    async def story() -> None:
+        pusher = Pusher(stage.lane, gate=Gate(LOOPBACK), intakes=[parse(stage.url())])
+        for run in (1, 2):
+            task = asyncio.create_task(pusher.run(5))
+            await until(lambda: pusher.sent.taken[stage.exchange].connected)
+            await stage.send(message_id=f"m{run}", headers={"x-delay": 60_000})
+            await until(lambda: pusher.sent.taken[stage.exchange].stored == run)  # noqa: B023
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    stage.play(story)
+
+
 def test_rate_and_pause_hold_as_for_push(stage: Stage) -> None:
     async def story() -> None:
         await subscribe(stage, stage.url("&key=k"), rate=10)

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+import msgspec
+
 from bide.clock import SYSTEM_CLOCK, Clock, sleep
 from bide.consuming.graceful_stop import cancel, first_of, stop
 from bide.consuming.store_client import StoreClient
@@ -107,11 +109,10 @@ class Pusher:
         workers = [*self.workers.values(), *self._leaving.values()]
         parts = [self._past, *(worker.sent for worker in workers)]
         # Exchanges of two brokers may have one name.
-        taken = [{one.address.exchange: one.taken} for one in self.intakes]
+        taken = total({one.address.exchange: one.taken} for one in self.intakes)
         return PushStats(
-            total(one.tallies for one in parts), total(one.deliveries for one in parts),
-            total([self._past.taken, *taken]),
-        )  # fmt: skip
+            total(one.tallies for one in parts), total(one.deliveries for one in parts), taken
+        )
 
     def target(self, subscription: Subscription) -> Target:
         """Return what sends the messages of a subscription."""
@@ -268,7 +269,7 @@ class Pusher:
         )
         self._over.set()
         await asyncio.gather(*self._leaving, return_exceptions=True)
-        self._past, self.workers, self.intakes = self.sent, {}, []
+        self._past, self.workers = msgspec.structs.replace(self.sent, taken={}), {}
         await self.close()
         try:
             if self._seen != float("-inf"):
