@@ -105,6 +105,7 @@ async def packed(target: Target) -> None:
     ids = [str(number) for number in range(100_000)]
     items = [{"id": id, "data": b"1"} for id in ids]
     headers = dict.fromkeys(ids, "")
+    dense = b"[" + b"[]," * 21_000 + b"1]"
     nested = b"\xdd\0\0\xea\x60" + (b"\x91" * 499 + b"\x90") * 60_000
     commands: list[dict[str, object]] = [
         {"command": "cancel", "ids": ids},
@@ -113,6 +114,8 @@ async def packed(target: Target) -> None:
         {"command": "put", "items": [{"id": "a", "data": b"1", "headers": headers}]},
         {"command": "cancel", "ids": [], "versions": [""] * 20_000_000},
         {"command": "cancel", "junk": msgspec.Raw(nested)},
+        {"command": "find", "ids": [], **dict.fromkeys(map(str, range(2_000_000)))},
+        {"command": "ack", "leases": [[id, 1] for id in ids[:400]], "results": [dense] * 400},
     ]
     batches = [msgspec.msgpack.encode({"commands": [{"queue": "q", **c}]}) for c in commands]
     await _large(target, "/v1/batch", *batches, kind="msgpack")
