@@ -64,8 +64,9 @@ def test_a_packed_batch_holds_a_bounded_number_of_values(client: Client) -> None
         {"ids": [], **{f"junk{number}": None for number in range(10_000)}},
         {"ids": ["i"] * 100_001},
         {"command": "cancel", "ids": [], "versions": ["v"] * 100_001},
+        {"command": "cancel", "ids": [], "origin": {"outbox": "o", "rows": ["r"] * 100_001}},
     ],
-    ids=["fields", "ids", "versions"],
+    ids=["fields", "ids", "versions", "rows"],
 )
 def test_a_packed_command_that_announces_too_much_is_not_read(
     client: Client, fields: dict[str, Any]

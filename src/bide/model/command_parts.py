@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from bide.model.errors import InvalidArgument
-from bide.model.limits import MAX_ROW
+from bide.model.limits import MAX_COUNT, MAX_ROW
 from bide.model.times import UnixMs
 
 
@@ -88,7 +88,7 @@ class Origin(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     outbox: str
     """The name of the outbox."""
-    rows: list[str]
+    rows: Annotated[list[str], Meta(max_length=MAX_COUNT)]
     """The name of the row of each message."""
     before: str = ""
     """First forget the rows of this outbox whose names are smaller: they have been deleted."""
