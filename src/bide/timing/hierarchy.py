@@ -16,7 +16,8 @@ removing cost the same at ten entries and at ten million. This is scheme 7 of Va
 
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from itertools import islice
+from itertools import chain, islice
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 BITS = 8  # a level has 256 times the span of the one below
@@ -160,17 +161,23 @@ class Hierarchy(Generic[E]):
         firsts = [level.first() for level in self._levels]
         return min((slot.earliest for slot in firsts if slot is not None), default=NEVER)
 
-    def crowd(self) -> int:
-        """Return the tick at which to begin moving a crowded slot down, or `NEVER`."""
-        crowded = self._crowded()
-        return NEVER if crowded is None else crowded[0]
+    def crowd(self) -> tuple[int, Level[E] | None]:
+        """Return the tick at which to begin moving a crowded slot down, and the level it is on.
 
-    def spread(self) -> None:
-        """Move at most `CROWD` entries of the next crowded slot down. Order is kept."""
-        crowded = self._crowded()
-        if crowded is None:
-            return
-        level = crowded[1]
+        Returns `NEVER` and no level if there is no crowded slot.
+        """
+        begin, crowded = NEVER, None
+        for level in self._levels[1:]:
+            slot = level.first()
+            if slot is not None and len(slot) > CROWD:
+                parts = 1 + len(slot) // CROWD
+                tick = (level.keys[0] << level.shift) - parts * self._part_ticks
+                if tick < begin:
+                    begin, crowded = tick, level
+        return begin, crowded
+
+    def spread(self, level: Level[E]) -> None:
+        """Move at most `CROWD` entries of the first slot of a level down. Order is kept."""
         key = level.keys[0]
         slot = level.slots[key]
         if self._moving is None or self._moving[0] is not slot:
@@ -183,31 +190,10 @@ class Hierarchy(Generic[E]):
             slot.remove(entry)
             self.place(entry, key << level.shift)
 
-    def _crowded(self) -> tuple[int, Level[E]] | None:
-        found = None
-        for level in self._levels[1:]:
-            slot = level.first()
-            if slot is not None and len(slot) > CROWD:
-                parts = 1 + len(slot) // CROWD
-                tick = (level.keys[0] << level.shift) - parts * self._part_ticks
-                if found is None or tick < found[0]:
-                    found = (tick, level)
-        return found
-
-    def entries(self) -> list[E]:
-        """Return every entry, in no order."""
-        return [entry for level in self._levels for slot in level.slots.values() for entry in slot]
-
-    def clear(self) -> None:
-        """Forget every entry. Their `_slot` is None afterwards."""
-        for level in self._levels:
-            for slot in level.slots.values():
-                for entry in slot:
-                    entry._slot = None
-            level.slots.clear()
-            level.keys.clear()
-        self._wide = NEVER
-        self._moving = None
+    def in_order(self) -> list[E]:
+        """Return every entry, sorted by tick."""
+        slots = (slot for level in self._levels for slot in level.slots.values())
+        return sorted(chain.from_iterable(slots), key=attrgetter("_due"))
 
     def _lower(self) -> None:
         """Move down the wider slot that begins first; of several, the widest.

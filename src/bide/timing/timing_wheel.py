@@ -242,12 +242,12 @@ class TimingWheel(OwnedByProcess):
 
     def _drop(self) -> list[TimerHandle]:
         firing = self._firing
-        first = [timer for timer in list(firing) if firing.pop(timer, GONE) is not GONE]
-        for timer in first:
+        dropped = [timer for timer in list(firing) if firing.pop(timer, GONE) is not GONE]
+        dropped += self._timers.in_order()
+        self._timers = Hierarchy(0)
+        for timer in dropped:
             timer._slot = None
-        later = sorted(self._timers.entries(), key=lambda timer: timer._due)
-        self._timers.clear()
-        return first + later
+        return dropped
 
     def _run(self) -> None:
         while (slot := self._next_slot()) is not None:
@@ -266,12 +266,12 @@ class TimingWheel(OwnedByProcess):
                     return slot
                 if self._stopping and not len(self._timers):
                     return None
-                crowd = self._timers.crowd()
-                if crowd <= now:
-                    self._timers.spread()
+                begin, crowded = self._timers.crowd()
+                if crowded is not None and begin <= now:
+                    self._timers.spread(crowded)
                     continue  # lets go of the lock in between
                 self._alarm = self._timers.earliest()
-                tick = min(self._alarm, crowd)
+                tick = min(self._alarm, begin)
                 until = None if tick >= NEVER else self._moment(tick)
                 if not self._clock.wait_until(self._changed, until):
                     self._reached = tick  # a float may say a bit less
