@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 
-from bide.engines.redis import RedisEngine
+from bide.engines.redis import RedisEngine, sender
 from bide.model.commands import Count, Put
 from bide.model.errors import (
     OutcomeUnknown,
@@ -155,3 +155,17 @@ def test_a_store_that_a_newer_bide_has_taken_meanwhile(open_engine: Open, start:
         put(engine, "b")
     assert server.client().hlen("bide:{q#0}:records") == 1
     proxy.close()
+
+
+def test_a_server_that_loads_its_data_is_waited_for_by_who_opens_a_store(
+    open_engine: Open, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender, "FIRST", 0.0)  # who does not answer is given up at once
+    proxy = Proxy(start().path)
+    loading = [b"-LOADING Redis is loading the dataset in memory\r\n"] * 5
+    proxy.rewrite = lambda data: loading.pop() if loading else data
+    assert put(open_engine(f"{proxy.url}?reconnect={PATIENCE}"), "a")
+    assert not loading
+    proxy.close()
+    with pytest.raises(StoreUnavailable, match="is the server running"):
+        open_engine(f"{proxy.url}?reconnect={PATIENCE}")

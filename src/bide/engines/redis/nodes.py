@@ -45,8 +45,7 @@ class Nodes:
         self.masters: frozenset[Address] = frozenset([settings.address] if alone else [])
         """The servers that have slots, as far as is known."""
         self._replicas: set[Address] = set()
-        self._open: dict[Address, Connection] = {}
-        self._lost: dict[Address, Connection] = {}
+        self._connections: dict[Address, Connection] = {}
         self._away: dict[Address, StoreError | None] = {}
         """Nodes of a cluster that did not answer, and why; `None`: the thread had an answer."""
         self._doubtful = False
@@ -64,24 +63,13 @@ class Nodes:
         self._away.clear()
         self.lose_all()
 
-    def open(self) -> None:
-        """Reach the store.
-
-        Raises:
-            StoreError: no server answers, or it is not what bide needs.
-        """
-        if self._many:
-            self.refresh()
-        else:
-            self.connection(self.owner(0) or self._settings.address)
-
     def owner(self, slot: int) -> Address | None:
         """Return which server has a slot; `None` if none has it.
 
         Raises:
-            StoreUnavailable: no sentinel names the master.
+            StoreError: no server tells it.
         """
-        if self._settings.sentinels is not None and (self._doubtful or not self.masters):
+        if not self.masters or (self._doubtful and self._settings.sentinels is not None):
             self._learn()
         return self._owners[slot]
 
@@ -115,8 +103,10 @@ class Nodes:
             self._owners = [self._settings.sentinels.master()] * SLOTS
         self._doubtful = False
         self.masters = frozenset(owner for owner in self._owners if owner is not None)
-        for address in {*self._open, *self._lost, *self._away} - self.masters:
-            self._drop(address)
+        for address in {*self._connections, *self._away} - self.masters:
+            self.lose(address)
+            self._connections.pop(address, None)
+            self._away.pop(address, None)
         return self._owners != before
 
     def _ask_nodes(self) -> list[Address | None]:
@@ -124,7 +114,8 @@ class Nodes:
         trouble: StoreError = StoreUnavailable("the cluster has no nodes")
         known = dict.fromkeys((*(self._settings.cluster or ()), *sorted(self._replicas)))
         # Those are asked first to which there is a connection, and last those that are away.
-        for address in sorted(known, key=lambda a: (bool(self._away.get(a)), a not in self._open)):
+        there = {a for a, connection in self._connections.items() if connection.open}
+        for address in sorted(known, key=lambda a: (bool(self._away.get(a)), a not in there)):
             try:
                 return self._read(address, self.connection(address).demand("CLUSTER", "SLOTS"))
             except StoreError as error:
@@ -157,17 +148,15 @@ class Nodes:
             StoreError: there is none. A node of a cluster that did not answer is sought in a
                 thread, so that no caller waits for it.
         """
-        found = self._open.get(address)
+        found = self._connections.get(address)
         if found is None or not found.open:
-            self.lose(address)
-            found = self._open[address] = self._connect(address)
-            self._lost.pop(address, None)
+            found = self._connections[address] = self._connect(address, found)
         if self.masters == {address} and not (self._many or self._doubtful):
             self.only = found
         return found
 
-    def _connect(self, address: Address) -> Connection:
-        away, lost = self._away.get(address), self._lost.get(address)
+    def _connect(self, address: Address, lost: Connection | None) -> Connection:
+        self.only, away = None, self._away.get(address)
         if away is not None:
             raise away.with_traceback(None)  # else each one would add to it
         # One that answers again gets as long as it had for that: it may be slow.
@@ -186,23 +175,15 @@ class Nodes:
         return found
 
     def lose(self, address: Address) -> None:
-        """Note that a connection broke; whether the server is away shows at the next one."""
-        found = self._open.pop(address, None)
-        if found is not None:
+        """Close a connection; whether the server is away shows at the next one."""
+        if (found := self._connections.get(address)) is not None:
             self.only = None
             found.close()
-            self._lost[address] = found
 
     def lose_all(self) -> None:
         """Break off all connections."""
-        for address in list(self._open):
+        for address in list(self._connections):
             self.lose(address)
-
-    def _drop(self, address: Address) -> None:
-        """Forget a server."""
-        self.lose(address)
-        self._lost.pop(address, None)
-        self._away.pop(address, None)
 
     # The thread.
 

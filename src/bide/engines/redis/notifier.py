@@ -69,8 +69,6 @@ class RedisNotifier:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_out, selectors.EVENT_READ)
         try:
-            if self._clustered:
-                self._nodes.refresh()
             self._check()
             if not self._at and (address := self._nodes.owner(0)):
                 self._subscribe(address)

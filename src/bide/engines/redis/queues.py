@@ -3,12 +3,11 @@
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.redis.calls import CREATING, Call, ShardMismatch, raised
-from bide.engines.redis.layout import QUEUES, copies, meta_key
+from bide.engines.redis.layout import QUEUES, meta_key
 from bide.engines.redis.sender import Sender
 from bide.model.commands import Command, Configure
 from bide.model.errors import StoreError
@@ -166,7 +165,7 @@ class QueueNames:
             StoreError: none of the copies took them.
         """
         members = [part for queue in queues for part in (0, queue)]
-        self._each(lambda send, key: send("ZADD", key, *members))
+        self._sender.each_copy(QUEUES, lambda send, key: send("ZADD", key, *members))
 
     def names(self, prefix: str) -> list[str]:
         """Return the names of the queues that exist, sorted.
@@ -174,26 +173,12 @@ class QueueNames:
         Raises:
             StoreError: none of the copies tells them.
         """
-        copies_of = self._each(lambda send, key: read_names(send, key, prefix.encode()))
-        names = sorted(set().union(*copies_of))
+        found = self._sender.each_copy(
+            QUEUES, lambda send, key: read_names(send, key, prefix.encode())
+        )
+        names = sorted(set().union(*found))
         asked = [("HEXISTS", meta_key(name), "token") for name in names]
         there = self._sender.plain_all(asked, hurried=self._clustered)
         if not self._clustered:
             raised(there)  # else a queue whose node is away is believed to exist
         return [name for name, exists in zip(names, there, strict=True) if exists]
-
-    def _each(self, do: Callable[[Callable[..., Any], bytes], Any]) -> list[Any]:
-        """Do something with each copy that is there; wait for one only if none is."""
-        done: list[Any] = []
-        trouble: StoreError | None = None
-        for hurried in (True, False) if self._clustered else (False,):
-            send = partial(self._sender.plain, hurried=hurried)
-            for key in copies(QUEUES) if self._clustered else (QUEUES,):
-                try:
-                    done.append(do(send, key))
-                except StoreError as error:
-                    trouble = error
-            if done:
-                return done
-        assert trouble is not None
-        raise trouble

@@ -7,25 +7,29 @@ the call is sent again, wherever the data are by then, it finds the reply instea
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
-from redis.exceptions import BusyLoadingError
 
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.redis.calls import CREATING, Call, load_library, raised
 from bide.engines.redis.connection import Lost, check_layout, pack
-from bide.engines.redis.faults import Refusal, is_away
+from bide.engines.redis.faults import Refusal
 from bide.engines.redis.layout import LAYOUT, VERSION, copies, script_keys, slot_of
 from bide.engines.redis.settings import Settings
 from bide.engines.redis.transport import Request, Transport
-from bide.model.errors import StoreUnavailable
+from bide.model.errors import StoreError, StoreFull, StoreReadOnly
 
 FIRST = 2.0
 """Seconds for which a store is sought that has not answered yet: it may be starting."""
 
 SPARE = 150
 """Seconds by which a reply outlives the time in which its call may be sent again."""
+
+Send = Callable[..., Any]
+"""Sends a command whose key is the second word, and returns what comes back."""
 
 _HURRIED = ("peek", "claim", "shards")
 """Scripts that wait for no node if there are other shards: a claim goes on without it."""
@@ -64,13 +68,35 @@ class Sender(Transport):
         Raises:
             StoreError: the store cannot be reached, or is not what bide needs.
         """
+        self._opens_by = time.monotonic() + min(self._settings.reconnect, FIRST)
         try:
-            self._seek(time.monotonic() + min(self._settings.reconnect, FIRST))
-            if self._settings.cluster is not None:
-                self._check_version()
+            for version in self.each_copy(VERSION, _read_or_set_version):
+                check_layout(version, self._settings.shown)
         except BaseException:
             self.nodes.close()
             raise
+        self._opens_by = None
+
+    def each_copy(self, key: bytes, do: Callable[[Send, bytes], Any]) -> list[Any]:
+        """Do something with each copy of a key that is there; wait for one only if none is.
+
+        Raises:
+            StoreError: none is there.
+        """
+        done: list[Any] = []
+        trouble: StoreError | None = None
+        clustered = self._settings.cluster is not None
+        for hurried in (True, False) if clustered else (False,):
+            send = partial(self.plain, hurried=hurried)
+            for name in copies(key) if clustered else (key,):
+                try:
+                    done.append(do(send, name))
+                except StoreError as error:
+                    trouble = error
+            if done:
+                return done
+        assert trouble is not None
+        raise trouble
 
     def plain(self, *command: Any, hurried: bool = False) -> Any:
         """Send a command that may be carried out twice, and return what comes back.
@@ -167,28 +193,10 @@ class Sender(Transport):
         mark = len(keys.names) + 5 if writes else 0
         return Request(keys.slot, command, writes, hurried, mark=mark)
 
-    def _seek(self, deadline: float) -> None:
-        """Wait until a server answers."""
-        while True:
-            try:
-                self.nodes.open()
-                return
-            except StoreUnavailable as error:
-                loading = isinstance(error.__cause__, BusyLoadingError)
-                longest = deadline + (self._settings.reconnect if loading else 0)
-                if not is_away(error) or time.monotonic() > longest:
-                    raise
-                time.sleep(0.02)
 
-    def _check_version(self) -> None:
-        for hurried, key in itertools.product((True, False), copies(VERSION)):
-            try:
-                version = self.plain("GET", key, hurried=hurried)
-                if version is None:
-                    self.plain("SET", key, LAYOUT, "NX", hurried=hurried)
-            except StoreUnavailable as found:  # the other copies tell the same
-                error = found
-                continue
-            check_layout(version, self._settings.shown)
-            return
-        raise error
+def _read_or_set_version(send: Send, key: bytes) -> Any:
+    version = send("GET", key)
+    if version is None:
+        with suppress(StoreReadOnly, StoreFull):  # a server that takes no changes may be read
+            send("SET", key, LAYOUT, "NX")
+    return version

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from redis.exceptions import BusyLoadingError
+
 from bide.engines.redis.calls import ShardMismatch
 from bide.engines.redis.connection import Connection, Lost, pack
 from bide.engines.redis.faults import Refusal, has_run, is_away, passes, translate
@@ -65,6 +67,9 @@ class Transport:
         """Whether a server that is a replica was the master, or another one is it now."""
         self._short: set[Address] = set()
         self._given_up: set[int] = set()
+        """Slots for which callers have waited: the next ones do not."""
+        self._opens_by: float | None = None
+        """When to give up a store that has not answered yet."""
         self.on_loss: Callable[[], None] | None = None
         """Called when a connection was lost, or another server has a slot."""
 
@@ -82,15 +87,15 @@ class Transport:
             if not left:
                 return [self._answer(request) for request in requests]
             now = time.monotonic()
-            deadline = deadline or now + self._settings.reconnect
+            deadline = self._opens_by or deadline or now + self._settings.reconnect
             moved = self._refresh()
             for request in left:
                 request.tries += 1
+                hurried = request.hurried or request.slot in self._given_up
+                hopeless = request.tries > 2 or (request.away and not moved)
+                request.done = now > deadline or (hurried and hopeless)
                 if now > deadline:
                     self._given_up.add(request.slot)
-                request.done = now > deadline or (
-                    self._gives_up(request) and (request.tries > 2 or (request.away and not moved))
-                )
             if not moved and any(not request.done and request.asking is None for request in left):
                 time.sleep(pause)
                 pause = min(2 * pause, 0.2)
@@ -127,7 +132,7 @@ class Transport:
                     )
         except StoreError as error:
             self.nodes.doubt()
-            _fail(requests, error)
+            self._fail(requests, error)
             return [None] * len(requests)
         return places
 
@@ -136,7 +141,7 @@ class Transport:
         try:
             connection = self.nodes.connection(address)
         except StoreError as error:
-            _fail(group, error)
+            self._fail(group, error)
             return None
         writes = address in self._short and any(request.writes for request in group)
         if writes and (missing := self._missing(connection)):
@@ -216,9 +221,8 @@ class Transport:
             self.nodes.lose(connection.address)
         elif word not in ("TRYAGAIN", "CLUSTERDOWN", "NOFUNCTION") and not passes(answer):
             request.done = True
-            request.again = request.again and not has_run(
-                answer
-            )  # a script would report its first run
+            # A script would report its first run.
+            request.again = request.again and not has_run(answer)
             self._given_up.discard(request.slot)
             if "The user executing the script" in text:  # a function ended halfway: the next
                 self.nodes.lose(connection.address)  # connection sees which rights are missing
@@ -231,14 +235,9 @@ class Transport:
             f"lost ({lost}); is the server running, and has it a replica to take its place?"
         )
         error.__cause__ = lost.__cause__
-        for request in due:
-            if request is not None:
-                request.answer, request.again, request.asking, request.away = (
-                    error,
-                    True,
-                    None,
-                    False,
-                )
+        for request in filter(None, due):
+            request.answer, request.again = error, True
+            request.asking, request.away = None, False
         if self.on_loss is not None:
             self.on_loss()
 
@@ -253,15 +252,13 @@ class Transport:
             self.on_loss()
         return changed
 
-    # Giving up.
-
-    def _gives_up(self, request: Request) -> bool:
-        """Tell whether no server can execute it now, and it does not wait."""
-        if not request.hurried and request.slot not in self._given_up:
-            return False
-        if not isinstance(request.answer, Refusal):
-            return True
-        return request.answer.word in ("CLUSTERDOWN", "TRYAGAIN") or passes(request.answer)
+    def _fail(self, group: Iterable[Request], error: StoreError) -> None:
+        """Note that there is no connection to a server."""
+        for request in group:
+            request.answer, request.asking, request.away = error, None, True
+            request.done = not is_away(error)
+        if isinstance(error.__cause__, BusyLoadingError):  # it is there
+            self._opens_by = None
 
     def _answer(self, request: Request) -> Any:
         """Return an answer, or the error of a command that was not executed, or perhaps not."""
@@ -328,13 +325,6 @@ class Transport:
             f"asks for keep up with {shown_address(address)}, so nothing was changed; bring them "
             "back, or ask for fewer"
         )
-
-
-def _fail(group: Iterable[Request], error: StoreError) -> None:
-    """Note that there is no connection to a server."""
-    for request in group:
-        request.answer, request.asking, request.away = error, None, True
-        request.done = not is_away(error)
 
 
 def _left(requests: Sequence[Request]) -> list[Request]:
