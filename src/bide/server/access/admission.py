@@ -8,7 +8,6 @@ rebinding), and a content type that needs no preflight.
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,7 +34,7 @@ LOOK = 1.0
 """Seconds for which a process assumes that no token was created."""
 
 RECHECK = 5.0
-"""Seconds between two checks of the tokens of waiting requests."""
+"""Seconds between two checks of the token of a waiting request."""
 
 _log = logging.getLogger("bide.server")
 
@@ -73,8 +72,6 @@ class Admission:
         self._until = 0.0
         """The time until which the store is assumed to have no token."""
         self._looking: asyncio.Task[None] | None = None
-        self._waiting: Counter[str | None] = Counter()
-        self._checking: dict[str | None, asyncio.Task[None]] = {}
         self._oidc = None if settings.oidc is None else Oidc(settings.oidc)
 
     async def begin(self) -> None:
@@ -146,19 +143,6 @@ class Admission:
         Raises:
             Problem: always, with the reason.
         """
-        if text not in self._checking:
-            self._checking[text] = asyncio.create_task(self._check(text))
-        self._waiting[text] += 1
-        try:
-            await asyncio.shield(self._checking[text])
-        finally:
-            self._waiting[text] -= 1
-            if not self._waiting[text]:
-                del self._waiting[text]
-                self._checking.pop(text).cancel()
-
-    async def _check(self, text: str | None) -> None:
-        """Check a token regularly, for all waiting requests with this token."""
         while True:
             await sleep(self.clock, RECHECK)
             with suppress(BideError):  # the store is away, which waiting requests notice anyway
