@@ -4,21 +4,18 @@ from typing import NamedTuple
 
 MEMORY = "memory/engine.py"
 STATE = "memory/queue_state.py"
-TAKE = "memory/claim.py"
+STORE = "record_store.py"
 RECORD = "record.py"
 RULES = "queue_rules.py"
 VERBS = "message_verbs.py"
-READ_MEMORY = "memory/reading.py"
 SESSION = "sqlite/session.py"
 SQL = "sqlite/statements.sql"
 READING = "sqlite/reading.sql"
-CLAIM = "sqlite/verbs/claim.py"
-SETTLE = "sqlite/verbs/settle.py"
-RECORDS = "sqlite/records.py"
-PUT = "sqlite/verbs/put.py"
+QUEUE = "sqlite/queue.py"
+PUT = "sqlite/put.py"
 LIMITS = "sqlite/limits.py"
 ROWS = "sqlite/tables.py"
-READ = "sqlite/verbs/read.py"
+READ = "sqlite/reading.py"
 
 
 class Mutant(NamedTuple):
@@ -41,19 +38,21 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = [
-    Mutant("one tick early", TAKE, "queue.promote(now, reach)", "queue.promote(now + 1, reach)"),
-    Mutant("a lapse one tick late", RULES, "record.until <= now", "record.until < now"),
-    Mutant("expired one tick early", RULES, "now <= record.due + record.expires",
-           "now < record.due + record.expires"),
-    Mutant("the token does not count", RULES, " and token in (None, record.token)", ""),
-    Mutant("tokens do not grow", TAKE, "queue.token += 1", "queue.token += 0"),
+    Mutant("one tick early", STATE,
+           'self._upto("delayed", delayed_reach(self.now)), limit)',
+           'self._upto("delayed", delayed_reach(self.now + 1)), limit)'),
+    Mutant("a lapse one tick late", RULES, "record.until <= self.now", "record.until < self.now"),
+    Mutant("expired one tick early", STORE, "now > record.due + record.expires",
+           "now >= record.due + record.expires"),
+    Mutant("the token does not count", RULES, "token in (None, record.token) and ", ""),
+    Mutant("tokens do not grow", STORE, "row.token += 1", "row.token += 0"),
     Mutant("one attempt too many", RULES, "record.attempt >= record.attempts",
            "record.attempt > record.attempts"),
     Mutant("release counts an attempt", VERBS, "if command.release and not command.delay:",
-           "if command.release and not queue.failed(record, '', now, now):"),
+           "if command.release and not queue.failed(record, '', queue.now):"),
     Mutant("a late release counts an attempt", VERBS, "elif command.release or queue.failed(",
            "elif queue.failed("),
-    Mutant("retry puts off expiry", VERBS, "record.expires -= now + command.delay - record.due",
+    Mutant("retry puts off expiry", VERBS, "record.expires -= due - record.due",
            "pass"),
     Mutant("revive keeps the attempts", VERBS, "record.attempt, asked = 0,",
            "asked ="),
@@ -61,60 +60,57 @@ MUTANTS = [
            "Record.of(item, due, old.seq, created)", "Record.of(item, due, -old.seq, created)"),
     Mutant("the dead cannot be replaced", RULES, '("delayed", "ready", "dead")',
            '("delayed", "ready")'),
-    Mutant("purged ones are not counted", RULES, "self.count(how)", "pass"),
-    Mutant("keep counts from too late", STATE, '("acked", now - self.keep)',
-           '("acked", now - self.keep - 1)'),
-    Mutant("expired ones kept as acked ones", STATE, "max(self.keep, EXPIRED_KEEP)", "self.keep"),
+    Mutant("purged ones are not counted", RULES, "getattr(self.row, how) + 1",
+           "getattr(self.row, how)"),
+    Mutant("keep counts from too late", STATE, '("acked", self.now - keep)',
+           '("acked", self.now - keep - 1)'),
+    Mutant("expired ones kept as acked ones", STATE, "max(keep, EXPIRED_KEEP)", "keep"),
     Mutant("a claim weighs all", STATE,
-           'list(islice(self.upto("delayed", delayed_reach(now)), limit))',
-           'list(self.upto("delayed", delayed_reach(now)))'),
-    Mutant("paused queues hand out", TAKE, "if queue.paused:", "if False:"),
-    Mutant("resuming wakes nobody", MEMORY, "queue.lines.configure(command) or resumed",
+           'list(islice(self._upto("delayed", delayed_reach(self.now)), limit))',
+           'list(self._upto("delayed", delayed_reach(self.now)))'),
+    Mutant("paused queues hand out", STORE, "if row.paused:", "if False:"),
+    Mutant("resuming wakes nobody", STORE, "queue.lines.configure(command) or resumed",
            "queue.lines.configure(command)"),
-    Mutant("a cursor stays on its message", READ_MEMORY, "low = (after[0], after[1] + 1)",
+    Mutant("a cursor stays on its message", STATE, "low = (after[0], after[1] + 1)",
            "low = (after[0], after[1])"),
     Mutant("after is not included", RECORD, "record.due >= where.after",
            "record.due > where.after"),
     Mutant("purge takes what is held", STATE, 'if state == "leased":', "if False:"),
-    Mutant("a dry run forgets", MEMORY, "unheld(command.where, now)))",
-           "unheld(command.where, now), ) if self._queue(command.queue, now) else ())"),
-    Mutant("next does not see leases", TAKE,
-           'moments += [until for until, _, _ in islice(queue.sets["leased"], 1)]', "pass"),
+    Mutant("a dry run forgets", STORE, "self.look(command.queue).count_unheld",
+           "self.open(command.queue).count_unheld"),
+    Mutant("next does not see leases", STATE,
+           'due + [until for until, _, _ in islice(self.sets["leased"], 1)]', "due"),
 
     Mutant("any version will do", RECORD, "return if_version is None or self",
            "return if_version is not None or self"),
     Mutant("an edit stores what was not there", MEMORY, " or command.if_version:", ":"),
 
-    Mutant("one tick early", CLAIM, "due = delayed_reach(session.now)",
-           "due = delayed_reach(session.now + 1)"),
+    Mutant("one tick early", QUEUE, "row, due = self.row, delayed_reach(self.now)",
+           "row, due = self.row, delayed_reach(self.now + 1)"),
     Mutant("a lapse one tick late", SQL,
            "l.until <= ? ORDER BY l.until, l.seq LIMIT ?;\n\n-- name: lapsed_whole",
            "l.until < ? ORDER BY l.until, l.seq LIMIT ?;\n\n-- name: lapsed_whole"),
-    Mutant("expired one tick early", CLAIM, "now > row.due + row.expires",
-           "now >= row.due + row.expires"),
-    Mutant("the token does not count", SETTLE, "!= [lease.token for lease in leases]",
+    Mutant("the token does not count", SESSION, "!= [lease.token for lease in leases]",
            "== []"),
-    Mutant("tokens do not grow", CLAIM, "queue.token += 1", "queue.token += 0"),
     Mutant("a lease outlives its ack", SQL,
            "DELETE FROM bide_lease WHERE seq IN (SELECT value FROM json_each(?));",
            "DELETE FROM bide_lease WHERE seq IN (SELECT value FROM json_each(?) LIMIT 3);"),
-    Mutant("a change is not saved", RECORDS, "if after == before:", "if True:"),
-    Mutant("a lease outlives its end", RECORDS, "self._run(SQL.drop_lease, (record.seq,))", "pass"),
-    Mutant("weights of one record are not remembered", RECORDS,
+    Mutant("a change is not saved", QUEUE, "if after == before:", "if True:"),
+    Mutant("a lease outlives its end", QUEUE, "self.run(SQL.drop_lease, (record.seq,))", "pass"),
+    Mutant("weights of one record are not remembered", QUEUE,
            "row.weighted or record.priority > 0", "row.weighted"),
-    Mutant("a body that changed is not read", RECORDS, "replace(record, data=data, json",
+    Mutant("a body that changed is not read", QUEUE, "replace(record, data=data, json",
            "replace(record, data=b'1', json"),
     Mutant("ids are numbers", SQL,
-           "m.id IN (SELECT value FROM json_each(:ids));\n\n-- name: body",
-           "CAST(m.id AS REAL) IN (SELECT CAST(value AS REAL) FROM json_each(:ids));\n\n"
-           "-- name: body"),
+           "m.queue = :queue AND m.id = j.value\n  LEFT",
+           "m.queue = :queue AND CAST(m.id AS REAL) = CAST(j.value AS REAL)\n  LEFT"),
     Mutant("ranks are text", SQL, "ORDER BY p.rank, p.seq LIMIT ?;\n\n-- name: nth_due",
            "ORDER BY CAST(p.rank AS TEXT), p.seq LIMIT ?;\n\n-- name: nth_due"),
     Mutant("ties are text", SQL, "ORDER BY p.rank, p.seq LIMIT ?;\n\n-- name: nth_due",
            "ORDER BY p.rank, CAST(p.seq AS TEXT) LIMIT ?;\n\n-- name: nth_due"),
-    Mutant("promotion takes one too few", CLAIM, "due, limit - 1)).fetchone()",
+    Mutant("promotion takes one too few", QUEUE, "due, limit - 1)).fetchone()",
            "due, limit - 2)).fetchone()"),
-    Mutant("promotion takes one too many", CLAIM, "due, limit - 1)).fetchone()",
+    Mutant("promotion takes one too many", QUEUE, "due, limit - 1)).fetchone()",
            "due, limit)).fetchone()"),
     Mutant("weights of many are not remembered", PUT,
            "any(item.priority for _, item, _ in rows)", "False"),
@@ -122,7 +118,7 @@ MUTANTS = [
            " AND weighted >= (NEW.priority > 0)", ""),
     Mutant("a single put knows no version", "sqlite/engine.py",
            "command.if_version, command.origin", "command.origin"),
-    Mutant("a single put is not counted", SESSION, "queue.put += count", "pass"),
+    Mutant("a single put is not counted", QUEUE, "row.put += single_puts.total()", "pass"),
     Mutant("a single put of another queue is not counted", SQL, "put = put + ?, delayed",
            "put = put + 0 * ?, delayed"),
     Mutant("a single put loses failures", "sqlite/engine.py", " or item.attempt or item.failures:",
@@ -132,11 +128,12 @@ MUTANTS = [
     Mutant("single puts of other queues are forgotten", SESSION,
            "self.run_many(SQL.count_puts, others)", "pass"),
     Mutant("single puts are counted twice", SESSION, "self.run(SQL.balance)", "pass"),
-    Mutant("what is late is leased among others", CLAIM,
-           "[row.seq for row in good])", "[row.seq for row in good + late])"),
-    Mutant("weight only in a backlog", CLAIM, "queue.ready or queue.weighted or", "queue.ready or"),
+    Mutant("what is late is leased among others", STORE,
+           "(late if is_late else taken).append(record)", "taken.append(record)"),
+    Mutant("weight only in a backlog", QUEUE, "self.row.ready or self.row.weighted or",
+           "self.row.ready or"),
     Mutant("any cursor will do", READ, "if not begin.startswith(_BY_ID):", "if False:"),
-    Mutant("kept ones are not counted", SESSION, "queue.kept -= len(rows)", "pass"),
+    Mutant("kept ones are not counted", QUEUE, "row.kept -= len(rows)", "pass"),
     Mutant("a rule reaches one too few", SQL, 'm."group" = :group AND m.due >= :after',
            'm."group" = :group AND m.due > :after'),
     Mutant("a rule takes from all groups", SQL,
@@ -155,6 +152,6 @@ MUTANTS = [
     Mutant("a page begins on its cursor", READING, "(p.rank, p.seq) > (:rank",
            "(p.rank, p.seq) >= (:rank"),
     Mutant("a batch is not undone", "sqlite/engine.py", '"ROLLBACK"', '"COMMIT"'),
-    Mutant("what was counted is not saved", SESSION, "(values := queue.values()) != before",
-           "(values := queue.values())[:10] != before[:10]"),
+    Mutant("what was counted is not saved", QUEUE, "(values := self.row.values()) != self._before",
+           "(values := self.row.values())[:10] != self._before[:10]"),
 ]  # fmt: skip

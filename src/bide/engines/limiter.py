@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from bide.engines.record import Record
 from bide.model.commands import Configure
 from bide.model.rank import (
     GAP,
@@ -106,6 +107,10 @@ class Limiter(ABC):
     def restand(self) -> None:  # noqa: B027  (memory computes it on demand)
         """Let groups take turns that a changed limit holds no more, where that is stored."""
 
+    @abstractmethod
+    def _group(self, key: str) -> Group:
+        """Return the group with a key."""
+
     def look_ahead(
         self, groups: Iterable[tuple[str, bool]], messages_of: Callable[[str], Sequence[Any]]
     ) -> list[tuple[Any, ...]]:
@@ -175,17 +180,19 @@ class Limiter(ABC):
         group.running -= count
         self.running -= count
 
-    def freed(self, group: Group, due: int) -> int:
-        """Return when limits stopped holding back the next message of a group.
+    def freed_at(self, record: Record) -> int:
+        """Return when limits stopped holding back a record that is served next.
 
-        0: no limit has held it back since it was `due`.
+        0: no limit has held it back since it was due.
         """
+        group = self._group(key_of(record.group))
         reopens = -(-max(self.reopens, self.reopens_for(group)) // 1000)
         freed = max(self.limits.freed, group.freed, reopens)
-        return freed if freed > due else 0
+        return freed if freed > record.due else 0
 
-    def limited(self, group: Group) -> Limited | None:
-        """Return which limit holds a message of a group back."""
+    def holds(self, record: Record) -> Limited | None:
+        """Return which limit holds a record back."""
+        group = self._group(key_of(record.group))
         limits, reopens = self.limits, self.reopens_for(group)
         if self.full:
             return Limited("limit", limits.limit, self.running)

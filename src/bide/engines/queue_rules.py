@@ -1,24 +1,23 @@
 """What happens to the messages of a queue, for engines that have them as records.
 
 The memory engine has all messages of a queue as records, the SQLite engine those that a command
-names. Each adds how it keeps them.
+names. How each keeps them is described in `QueueRecords`.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from msgspec import UNSET
 
+from bide.engines.queue_records import QueueRecords
 from bide.engines.record import Record
 from bide.model import commands as cmd
 from bide.model.command_parts import versions_of
-from bide.model.ended import Ending
 from bide.model.message import LAPSED, REASON_LENGTH, Failure, Item, State, remember
 from bide.model.rank import delayed_rank, ready_rank
-from bide.model.replies import Affected, Died, Explained, Outcome, Outcomes, Pause
+from bide.model.replies import Affected, Died, Explained, Outcome, Outcomes
 
-Change = Callable[[Any, Record, Any, int, int], Outcome | bool]
+Change = Callable[[Any, Record, Any, int], Outcome | bool]
 """What a command does to a message: a function of `message_verbs`."""
 
 PART = 100
@@ -38,68 +37,13 @@ def outcomes_of(found: list[Outcome], opens: Iterable[int] = ()) -> Outcomes:
     return Outcomes(found, min([*wakes, *opens], default=None))
 
 
-class QueueRules(ABC):
+class QueueRules(QueueRecords, Protocol):
     """The rules of one queue: what becomes of records, whatever keeps them."""
-
-    name: str
-    paused: bool
-    pauses: list[Pause]
-    keep: int
-    lines: Any
-    """A `Limiter` that knows when it `opens`; false in a queue without limits."""
-    records: dict[str, Record]
-    """Those that commands may name, by id."""
-
-    # How records are kept.
-
-    def load(self, ids: Sequence[str]) -> Any:  # noqa: B027  (memory has all of them)
-        """Have the records of up to `PART` ids in `records`, perhaps in place of others."""
-
-    def is_still(self, record: Record, if_version: str | None) -> bool:
-        """Return whether a record has the version that a command names, if it names one."""
-        return record.is_still(if_version)
-
-    @abstractmethod
-    def insert(self, record: Record) -> None:
-        """Store a record that is in no set yet."""
-
-    @abstractmethod
-    def delete(self, record: Record) -> None:
-        """Delete a record that is in no set."""
-
-    def save(self, record: Record) -> None:  # noqa: B027  (memory has no other copy)
-        """Store what has changed in a record, beside its place in a set."""
-
-    @abstractmethod
-    def enter(self, record: Record) -> None:
-        """Put a record into the set of its state."""
-
-    @abstractmethod
-    def leave(self, record: Record) -> None:
-        """Remove a record from the set of its state."""
-
-    @abstractmethod
-    def count(self, change: str) -> None:
-        """Count a change, as a field of `Flow`."""
-
-    @abstractmethod
-    def extend(self, record: Record, until: int) -> None:
-        """Extend the lease of a record."""
-
-    @abstractmethod
-    def remember_end(
-        self, record: Record, how: Ending, by: str | None, now: int, result: bytes | None = None
-    ) -> None:
-        """Remember how a message ended, if the queue does."""
-
-    @abstractmethod
-    def ahead(self, record: Record, now: int) -> int:
-        """Count the messages that are delivered before a ready record, up to `AHEAD` + 1."""
 
     # Commands.
 
     def change_each(
-        self, command: Any, names: Sequence[str | cmd.Lease], change: Change, now: int
+        self, command: Any, names: Sequence[str | cmd.Lease], change: Change
     ) -> Outcomes:
         """Change each message that has the version or the lease it must have.
 
@@ -116,24 +60,24 @@ class QueueRules(ABC):
             if record is None:
                 outcomes.append(Outcome(id, False))
                 continue
-            record = self.settle_lapsed(record, now)
+            record = self.settle_lapsed(record)
             was_leased = record.state == "leased"
             fits = token in (None, record.token) and self.is_still(record, versions.get(id))
-            done = fits and change(self, record, command, now, number)
+            done = fits and change(self, record, command, number)
             self.save(record)
             if was_leased and record.state != "leased":
                 freed = True
                 if record.successor is not None:
                     record, done = self.succeed(record), True
-            outcomes.append(record.outcome(done, now) if isinstance(done, bool) else done)
-        return outcomes_of(outcomes, self.opens(now) if freed else ())
+            outcomes.append(record.outcome(done, self.now) if isinstance(done, bool) else done)
+        return outcomes_of(outcomes, self.opens() if freed else ())
 
-    def put_again(self, record: Record, item: Item, command: cmd.Put, now: int) -> Outcome:
+    def put_again(self, record: Record, item: Item, command: cmd.Put) -> Outcome:
         """Put an item whose id exists."""
         policy, stored = command.on_conflict, False
-        record = self.settle_lapsed(record, now)
+        record = self.settle_lapsed(record)
         if record.state == "leased" and item.follows(policy, command.if_version):
-            outcome = record.follow(item, now)
+            outcome = record.follow(item, self.now)
             self.save(record)
             return outcome
         if record.state in ("delayed", "ready", "dead") and self.is_still(
@@ -141,20 +85,20 @@ class QueueRules(ABC):
         ):
             stored = policy == "replace" or (policy == "revive" and record.state == "dead")
         if stored:
-            record = self.replace(record, item, now)
-        return record.outcome(stored, now)
+            record = self.replace(record, item)
+        return record.outcome(stored, self.now)
 
-    def explain(self, id: str | None, now: int) -> Explained:
+    def explain(self, id: str | None) -> Explained:
         """Return the state of a message, its place among others, and the pauses of the queue."""
         record = self.records.get(id or "")
         if record is None:
-            return Explained(now, self.pauses)
-        seen = record.message(self.name, now)
+            return Explained(self.now, self.pauses())
+        seen = record.message(self.row.name, self.now)
         waits = seen.state == "ready"
         return Explained(
-            now, self.pauses, seen.state, seen.due, seen.planned, seen.priority, seen.attempt,
-            seen.attempts, seen.failures[-1] if seen.failures else None,
-            self.ahead(record, now) if waits else None,
+            self.now, self.pauses(), seen.state, seen.due, seen.planned, seen.priority,
+            seen.attempt, seen.attempts, seen.failures[-1] if seen.failures else None,
+            self.ahead(record) if waits else None,
             seen.holder, record.since, record.extended, seen.until, seen.ended,
             successor=None if record.successor is None else record.successor.at,
             limited=self.lines.holds(record) if self.lines and waits else None,
@@ -162,13 +106,13 @@ class QueueRules(ABC):
 
     # Moving a record.
 
-    def replace(self, old: Record, item: Item, now: int) -> Record:
+    def replace(self, old: Record, item: Item) -> Record:
         """Replace a record that no worker holds."""
-        created, due = old.created, item.due(now, old.created)
+        created, due = old.created, item.due(self.now, old.created)
         if created is None and item.latest is not None:  # from now on it is known
-            created = now
+            created = self.now
         if old.state == "dead":
-            self.count("revived")
+            self.row.revived += 1
         self.remove(old)
         return self.add(Record.of(item, due, old.seq, created), item)
 
@@ -179,9 +123,9 @@ class QueueRules(ABC):
         assert item.at is not None
         self.save(old)
         if old.state == "dead":
-            self.count("revived")
+            self.row.revived += 1
         if old.state in ("acked", None):  # it has left the queue
-            self.count("put")
+            self.row.put += 1
         if old.state is not None:
             self.remove(old)
         return self.add(Record.of(item, item.at, old.seq, None), item)
@@ -194,7 +138,7 @@ class QueueRules(ABC):
             self.delay(record, record.due)
         else:
             self.end(record, "dead", item.died)
-            self.count("died")
+            self.row.died += 1
         return record
 
     def delay(self, record: Record, due: int) -> None:
@@ -241,24 +185,22 @@ class QueueRules(ABC):
         self.move(record, state, now)
         record.ended = now
 
-    def finish(
-        self, record: Record, how: Literal["cancelled", "purged"], by: str | None, now: int
-    ) -> None:
+    def finish(self, record: Record, how: Literal["cancelled", "purged"], by: str | None) -> None:
         """Delete the record; unless it has ended before, count it, and remember how it ended."""
         if record.state not in ("acked", "expired"):
-            self.remember_end(record, how, by, now)
-            self.count(how)
+            self.remember_end(record, how, by)
+            setattr(self.row, how, getattr(self.row, how) + 1)
         self.remove(record)
 
     def finish_all(
-        self, found: Iterable[Record], how: Literal["cancelled", "purged"], by: str | None, now: int
+        self, found: Iterable[Record], how: Literal["cancelled", "purged"], by: str | None
     ) -> Affected:
         """Delete the first records of those that were found, as many as one command may."""
         count = 0
         for record in found:
             if count == cmd.BULK:
                 return Affected(count, more=True)
-            self.finish(record, how, by, now)
+            self.finish(record, how, by)
             count += 1
         return Affected(count)
 
@@ -273,12 +215,14 @@ class QueueRules(ABC):
         self.take(record)
         record.state, record.rank = state, rank
         self.enter(record)
+        self.row.add(state, 1)
 
     def take(self, record: Record) -> None:
         """Take the record out of its set, if it is in one."""
         if record.state is None:
             return
         self.leave(record)
+        self.row.add(record.state, -1)
         if record.state == "leased":
             record.token = record.holder = record.until = record.since = None
             record.extended = 0
@@ -286,9 +230,7 @@ class QueueRules(ABC):
 
     # Failures, and leases that expire.
 
-    def failed(
-        self, record: Record, reason: str, moment: int, now: int, *, final: bool = False
-    ) -> bool:
+    def failed(self, record: Record, reason: str, moment: int, *, final: bool = False) -> bool:
         """Count a failed attempt; return whether one is left. If not, the record is dead."""
         record.attempt += 1
         holder = record.holder or ""
@@ -297,54 +239,51 @@ class QueueRules(ABC):
         record.failures = remember(record.failures, failure)
         if final or record.attempt >= record.attempts:
             record.since = None  # the last failure has it
-            self.die(record, holder, now)
+            self.die(record, holder)
             return False
         return True
 
-    def set_aside(self, record: Record, reason: str, now: int, actor: str | None) -> None:
+    def set_aside(self, record: Record, reason: str, actor: str | None) -> None:
         """Make a record that no worker held a dead letter; count no attempt."""
-        failure = Failure(record.attempt, now, "", reason[:REASON_LENGTH])
+        failure = Failure(record.attempt, self.now, "", reason[:REASON_LENGTH])
         record.failures = remember(record.failures, failure)
-        self.die(record, actor, now)
+        self.die(record, actor)
 
-    def die(self, record: Record, by: str | None, now: int) -> None:
+    def die(self, record: Record, by: str | None) -> None:
         """Make a record a dead letter."""
-        self.remember_end(record, "dead", by, now)
-        self.end(record, "dead", now)
-        self.count("died")
+        self.remember_end(record, "dead", by)
+        self.end(record, "dead", self.now)
+        self.row.died += 1
 
-    def settle_lapsed(self, record: Record, now: int) -> Record:
+    def settle_lapsed(self, record: Record) -> Record:
         """End the lease of the record if it has expired; return what has its place now."""
-        if record.state == "leased" and record.until is not None and record.until <= now:
-            self.count("lapsed")
-            if self.failed(record, LAPSED, record.until, now):
+        if record.state == "leased" and record.until is not None and record.until <= self.now:
+            self.row.lapsed += 1
+            if self.failed(record, LAPSED, record.until):
                 self.ready(record)
             self.save(record)
             if record.successor is not None:
                 return self.succeed(record)
         return record
 
-    def collect_lapsed(self, lapsed: Iterable[Record], now: int) -> list[Died]:
+    def collect_lapsed(self, lapsed: Iterable[Record]) -> list[Died]:
         """End expired leases; return the records that are dead now."""
         died = []
         for record in lapsed:
             holder = record.holder or ""
-            if self.settle_lapsed(record, now).state == "dead":
+            if self.settle_lapsed(record).state == "dead":
                 died.append(Died(record.id, record.attempt, holder))
         return died
 
-    def expired(self, record: Record, now: int) -> bool:
-        """Expire a record that is too late; return whether it was."""
-        if record.expires is None or now <= record.due + record.expires:
-            return False
-        self.remember_end(record, "expired", None, now)
-        self.end(record, "expired", now)
-        self.count("expired")
-        return True
+    def expire(self, record: Record) -> None:
+        """Set a record aside that is too late."""
+        self.remember_end(record, "expired", None)
+        self.end(record, "expired", self.now)
+        self.row.expired += 1
 
-    def opens(self, now: int) -> list[int]:
+    def opens(self) -> list[int]:
         """Return when a limited queue may be claimed from again after the end of a lease."""
-        opens = self.lines.opens() if self.lines and not self.paused else None
+        opens = self.lines.opens() if self.lines and not self.row.paused else None
         if opens is None:
             return []
-        return [-(-opens // 1000) if opens > self.lines.now else now]
+        return [-(-opens // 1000) if opens > self.lines.now else self.now]

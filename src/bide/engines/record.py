@@ -23,16 +23,16 @@ class Record(msgspec.Struct, gc=False):
     headers: dict[str, str] | None
     failures: tuple[Failure, ...]
     created: int | None
+    planned: int | None = None
+    asked: int | None = None
     state: State | None = None
     rank: int = 0
     token: int | None = None
     holder: str | None = None
     until: int | None = None
-    ended: int | None = None
-    planned: int | None = None
-    asked: int | None = None
     since: int | None = None
     extended: int = 0
+    ended: int | None = None
     successor: Item | None = None
 
     @classmethod

@@ -87,7 +87,6 @@ def test_what_is_asked_in_order_stands_in_order(store: sqlite3.Connection, name:
     [
         ("load_queue", "SEARCH bide_queue USING INDEX sqlite_autoindex_bide_queue_1 (name=?)"),
         ("records", "SEARCH m USING INDEX bide_message_id (queue=? AND id=?)"),
-        ("find", "SEARCH m USING INDEX bide_message_id (queue=? AND id=?)"),
         ("pick", "SEARCH p USING PRIMARY KEY (queue=? AND state=? AND rank<?)"),
         ("nth_due", "SEARCH bide_pending USING PRIMARY KEY (queue=? AND state=? AND rank<?)"),
         ("next_due", "SEARCH bide_pending USING PRIMARY KEY (queue=? AND state=?)"),

@@ -17,7 +17,6 @@ from bide.engines.limiter import Limits, key_of
 from bide.engines.record import Record
 from bide.model.message import State
 from bide.model.rank import LOOK_MOST
-from bide.model.replies import Limited
 from bide.model.times import CREDIT
 
 _Place = tuple[int, int, Record]
@@ -50,7 +49,7 @@ class Lines(limiter.Limiter):
     def begin(self) -> None:
         """Count the leased records of each group, and line up the ready ones."""
         for _, _, record in self._sets["leased"]:
-            self._group(record).running += 1
+            self._group(key_of(record.group)).running += 1
             self.running += 1
         for _, _, record in self._sets["ready"]:
             self.enter(record)
@@ -82,31 +81,29 @@ class Lines(limiter.Limiter):
 
     def enter(self, record: Record) -> None:
         """Put a record that is ready now into the line of its group."""
-        group = self._group(record)
+        group = self._group(key_of(record.group))
         if not group.line:
             self.limits.turn += 1
             group.turn = self.limits.turn
             self._turns.add((group.turn, group.key))
         group.line.add((record.rank, record.seq, record))
 
-    def leave(self, record: Record) -> None:
-        """Remove a record that is not ready any more."""
-        group = self._group(record)
-        group.line.remove((record.rank, record.seq, record))
-        if not group.line:
-            self._turns.remove((group.turn, group.key))
+    def leave(self, record: Record, *, leased: bool = False) -> None:
+        """Remove a record that is not ready any more, if it is in line.
 
-    def start(self, record: Record) -> None:
-        """Count a record that is leased now, and give its group the last turn."""
-        group = self._group(record)
+        If it is `leased` now, its group gets the last turn.
+        """
+        group = self._group(key_of(record.group))
+        group.line.discard((record.rank, record.seq, record))
         self._turns.discard((group.turn, group.key))
-        self.lease(group)
+        if leased:
+            self.lease(group)
         if group.line:
             self._turns.add((group.turn, group.key))
 
     def stop(self, record: Record) -> None:
         """Count a record that is not leased any more."""
-        self.end_leases(self._group(record))
+        self.end_leases(self._group(key_of(record.group)))
 
     # Whose turn it is.
 
@@ -124,21 +121,12 @@ class Lines(limiter.Limiter):
         groups = (self._groups[key] for _, key in self._turns)
         return (group for group in groups if not self.is_full(group))
 
-    def freed_at(self, record: Record) -> int:
-        """Return when limits stopped holding back a record that is served next: see `freed`."""
-        return self.freed(self._group(record), record.due)
-
     def opens(self) -> int | None:
         """Return when a record may be served, in microseconds; `None`: when a lease has ended."""
         if self.full:
             return None
         moments = [max(self.now, self.reopens_for(group), self.reopens) for group in self._served()]
         return min(moments, default=None)
-
-    def holds(self, record: Record) -> Limited | None:
-        """Return which limit holds a record back."""
-        key = key_of(record.group)
-        return self.limited(self._groups.get(key) or Group(key))
 
     def ahead(self, record: Record, rank: int) -> int:
         """Return how many records of its group are in line before a rank."""
@@ -148,6 +136,5 @@ class Lines(limiter.Limiter):
         found = self._groups.get(key_of(group))
         return SortedList() if found is None else found.line
 
-    def _group(self, record: Record) -> Group:
-        key = key_of(record.group)
+    def _group(self, key: str) -> Group:
         return self._groups.setdefault(key, Group(key))

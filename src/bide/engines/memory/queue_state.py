@@ -1,38 +1,38 @@
 """One queue of the memory engine: a table of records and its ordered sets."""
 
 from collections import deque
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, pairwise
 
 import msgspec
 from sortedcontainers import SortedList
 
+from bide.engines.cursor import PHASES, Phase, cursor_after, position
 from bide.engines.memory.lines import Lines
+from bide.engines.queue_row import QueueRow
 from bide.engines.queue_rules import QueueRules
 from bide.engines.record import Record, matches
-from bide.model.commands import Where
-from bide.model.ended import KEPT_ENDS, End, Ending
-from bide.model.message import EXPIRED_KEEP, Item, State
+from bide.model.command_parts import Origin, Where
+from bide.model.commands import Scan
+from bide.model.ended import KEPT_ENDS, End, Ending, size_of_end
+from bide.model.limits import MAX_FORWARDED
+from bide.model.message import EXPIRED_KEEP, FORGET, Item, State, stored_size
 from bide.model.rank import PROMOTE, delayed_reach, ready_rank
-from bide.model.replies import AHEAD, PAUSES, Flow, Pause
+from bide.model.replies import AHEAD, PAUSES, Pause, Sizes
 
-_WAITING: tuple[State, State] = ("ready", "delayed")
 Entry = tuple[int, int, Record]  # rank, sequence number, record: unique, so records never compare
 
 
 class QueueState(QueueRules):
     """The records of one queue, and the sets of its states."""
 
-    def __init__(self, name: str, now: int) -> None:
-        self.name = name
-        self.paused = False
-        self.pauses: list[Pause] = []
-        self.keep = self.history = self.result_ttl = 0
+    def __init__(self, row: QueueRow) -> None:
+        self.row = row
+        self.now = 0
         self.ends: deque[tuple[str, End]] = deque()
         """What is remembered of messages that have ended, by id, in this order."""
-        self.token = now
-        self.tally = dict.fromkeys(Flow.__struct_fields__, 0)
-        self.forwarded: set[tuple[str, str]] = set()  # outbox and row
+        self.rows: set[tuple[str, str]] = set()
+        """The rows of outboxes that were executed: outbox and row."""
         self.records: dict[str, Record] = {}
         self.all: SortedList[tuple[int, Record]] = SortedList()
         """All, as they were put."""
@@ -41,15 +41,16 @@ class QueueState(QueueRules):
             "dead": SortedList(), "acked": SortedList(), "expired": SortedList(),
         }  # fmt: skip
         self.lines: Lines = Lines(self.sets)
+        self._pauses: list[Pause] = []
         self._seq = 0
 
-    # How records are kept.
-
-    def store(self, item: Item, now: int) -> Record:
+    def store(self, item: Item) -> Record:
         """Add a new record."""
         self._seq += 1
-        self.count("put")
-        return self.add(Record.of(item, item.due(now), self._seq, now), item)
+        self.row.put += 1
+        return self.add(Record.of(item, item.due(self.now), self._seq, self.now), item)
+
+    # One record.
 
     def insert(self, record: Record) -> None:
         """Store a record that is in no set yet."""
@@ -65,8 +66,6 @@ class QueueState(QueueRules):
         self.sets[record.state].add((record.rank, record.seq, record))
         if record.state == "ready" and self.lines:
             self.lines.enter(record)
-        elif record.state == "leased" and self.lines:
-            self.lines.start(record)
 
     def leave(self, record: Record) -> None:
         """Remove a record from the set of its state."""
@@ -77,12 +76,6 @@ class QueueState(QueueRules):
         elif record.state == "leased" and self.lines:
             self.lines.stop(record)
 
-    def lease(self, record: Record, token: int, holder: str, now: int, until: int) -> None:
-        """Lease the record to `holder` until `until`."""
-        self.move(record, "leased", until)
-        record.token, record.holder, record.until = token, holder, until
-        record.since, record.extended = now, 0
-
     def extend(self, record: Record, until: int) -> None:
         """Extend the lease of the record."""
         self.sets["leased"].remove((record.rank, record.seq, record))
@@ -90,89 +83,17 @@ class QueueState(QueueRules):
         record.extended += 1
         self.sets["leased"].add((until, record.seq, record))
 
-    def count(self, change: str) -> None:
-        """Count a change."""
-        self.tally[change] += 1
-
-    # Settings, and what time does.
-
-    def pause(self, paused: bool, now: int, actor: str | None) -> None:
-        """Pause or resume claims; remember when, and who did it."""
-        if paused and not self.paused:
-            self.pauses = [*self.pauses, Pause(now, None, actor)][-PAUSES:]
-        elif self.paused and not paused:
-            over = msgspec.structs.replace(self.pauses[-1], until=now)
-            self.pauses = [*self.pauses[:-1], over]
-        self.paused = paused
-
-    def promote(self, now: int, limit: int) -> None:
-        """Make up to `limit` delayed records that are due ready."""
-        for record in list(islice(self.upto("delayed", delayed_reach(now)), limit)):
-            self.ready(record)
-
-    def forget(self, now: int, limit: int) -> None:
-        """Delete records that were remembered for long enough."""
-        ends: tuple[tuple[State, int], ...] = (
-            ("acked", now - self.keep),
-            ("expired", now - max(self.keep, EXPIRED_KEEP)),
-        )
-        for state, before in ends:
-            for record in list(islice(self.upto(state, before), limit)):
-                self.remove(record)
-        while self.ends and self.ends[0][1].moment <= now - max(self.history, self.result_ttl):
-            self.ends.popleft()
-
     def remember_end(
-        self, record: Record, how: Ending, by: str | None, now: int, result: bytes | None = None
+        self, record: Record, how: Ending, by: str | None, result: bytes | None = None
     ) -> None:
         """Remember how a message ended, if the queue does."""
-        if self.history or self.result_ttl:
-            failures = record.failures if self.history else ()
-            kept = result if self.result_ttl else None
-            end = End(how, now, by, record.due, record.attempt, record.since, failures, kept)
+        if self.row.remembers:
+            failures = record.failures if self.row.history else ()
+            kept = result if self.row.result_ttl else None
+            end = End(how, self.now, by, record.due, record.attempt, record.since, failures, kept)
             self.ends.append((record.id, end))
 
-    def ends_of(self, id: str, now: int) -> list[End]:
-        """Return how messages with an id ended, the newest first."""
-        since, fresh = now - max(self.history, self.result_ttl), now - self.result_ttl
-        found = [end for of, end in reversed(self.ends) if of == id and end.moment > since]
-        return [
-            end if end.moment > fresh else msgspec.structs.replace(end, result=None)
-            for end in found[:KEPT_ENDS]
-        ]
-
-    # Reading.
-
-    def upto(self, state: State, rank: int) -> Iterator[Record]:
-        """Yield the records of a set up to a rank, in its order."""
-        for entry in self.sets[state]:
-            if entry[0] > rank:
-                return
-            yield entry[2]
-
-    def due_by(self, moment: int) -> int:
-        """Return the number of delayed records that are due at `moment`."""
-        return int(self.sets["delayed"].bisect_left((delayed_reach(moment) + 1,)))
-
-    def unheld(self, where: Where, now: int) -> list[Record]:
-        """Return the ready and delayed records that match a rule."""
-        waiting = (entry[2] for state in _WAITING for entry in self.sets[state])
-        return [record for record in waiting if matches(record, where)]
-
-    def purgeable(self, state: State, before: int | None, now: int, limit: int) -> list[Record]:
-        """Return up to `limit` records of a state that entered it before a time."""
-
-        def fits(record: Record) -> bool:
-            since = record.ended if record.ended is not None else record.due
-            return record.seen(now) == state and (before is None or since < before)
-
-        if state == "leased":  # a worker holds those
-            return []
-        sets: tuple[State, ...] = ("ready", "delayed") if state == "ready" else (state,)
-        records = (entry[2] for name in sets for entry in self.sets[name])
-        return list(islice(filter(fits, records), limit))
-
-    def ahead(self, record: Record, now: int) -> int:
+    def ahead(self, record: Record) -> int:
         """Count the messages that are delivered before a ready record, up to `AHEAD` + 1.
 
         A claim makes the first delayed ones that are due ready, `PROMOTE` of them, and then takes
@@ -180,7 +101,7 @@ class QueueState(QueueRules):
         group count.
         """
         mine = ready_rank(record.due, record.priority), record.seq
-        due = list(islice(self.upto("delayed", delayed_reach(now)), PROMOTE))
+        due = list(islice(self._upto("delayed", delayed_reach(self.now)), PROMOTE))
         if record.state == "delayed" and all(one is not record for one in due):
             return AHEAD + 1
         if self.lines:
@@ -190,3 +111,181 @@ class QueueState(QueueRules):
             before = self.sets["ready"].bisect_left(mine)
         before += sum((ready_rank(one.due, one.priority), one.seq) < mine for one in due)
         return min(before, AHEAD + 1)
+
+    # Claims.
+
+    def forget(self) -> None:
+        """Delete records and ends that were remembered for long enough."""
+        keep = self.row.keep
+        ends: tuple[tuple[State, int], ...] = (
+            ("acked", self.now - keep),
+            ("expired", self.now - max(keep, EXPIRED_KEEP)),
+        )
+        for state, before in ends:
+            for record in list(islice(self._upto(state, before), FORGET)):
+                self.remove(record)
+        while self.ends and self.ends[0][1].moment <= self.now - self.row.remembers:
+            self.ends.popleft()
+
+    def lapsed(self, limit: int) -> Iterable[Record]:
+        """Return the first records whose lease has expired."""
+        return list(islice(self._upto("leased", self.now), limit))
+
+    def promote(self, limit: int) -> None:
+        """Make up to `limit` delayed records that are due ready."""
+        for record in list(islice(self._upto("delayed", delayed_reach(self.now)), limit)):
+            self.ready(record)
+
+    def is_behind(self) -> bool:
+        """Return whether due records are delayed."""
+        return self.due() > 0
+
+    def look_ahead(self) -> None:
+        """Make the first due record ready of each group that has no line."""
+        for record in self.lines.first_due(record for _, record in self.all):
+            self.ready(record)
+
+    def in_order(self, limit: int) -> Iterator[Record]:
+        """Yield the next records; in a limited queue, those served before have left their lines."""
+        if not self.lines:
+            yield from (entry[2] for entry in islice(self.sets["ready"], limit))
+            return
+        for _ in range(limit):
+            if (record := self.lines.next()) is None:
+                return
+            yield record
+
+    def lease(self, records: Sequence[Record], holder: str, until: int) -> None:
+        """Lease records that `in_order` has yielded, by the token of the queue."""
+        for record in records:
+            self.move(record, "leased", until)
+            record.token, record.holder = self.row.token, holder
+            record.since, record.until = self.now, until
+
+    def next_moments(self) -> list[int]:
+        """Return when the first delayed record is due, and when the first lease expires."""
+        due = [record.due for _, _, record in islice(self.sets["delayed"], 1)]
+        return due + [until for until, _, _ in islice(self.sets["leased"], 1)]
+
+    # Rules, states, and settings.
+
+    def unheld(self, where: Where, limit: int | None = None) -> Iterable[Record]:
+        """Return the first ready and delayed records that match a rule."""
+        waiting = [entry[2] for state in ("ready", "delayed") for entry in self.sets[state]]
+        return islice((record for record in waiting if matches(record, where)), limit)
+
+    def count_unheld(self, where: Where) -> int:
+        """Count the ready and delayed records that match a rule."""
+        return len(list(self.unheld(where)))
+
+    def purgeable(self, state: State, before: int | None, limit: int) -> Iterable[Record]:
+        """Return the first records of a state that entered it before a time."""
+
+        def fits(record: Record) -> bool:
+            since = record.ended if record.ended is not None else record.due
+            return record.seen(self.now) == state and (before is None or since < before)
+
+        if state == "leased":  # a worker holds those
+            return []
+        sets: tuple[State, ...] = ("ready", "delayed") if state == "ready" else (state,)
+        records = (entry[2] for name in sets for entry in self.sets[name])
+        return list(islice(filter(fits, records), limit))
+
+    def pauses(self) -> list[Pause]:
+        """Return the last pauses of the queue."""
+        return self._pauses
+
+    def pause(self, actor: str | None) -> None:
+        """Note the start of a pause, and who asked for it."""
+        self._pauses = [*self._pauses, Pause(self.now, None, actor)][-PAUSES:]
+
+    def resume(self) -> None:
+        """Note the end of a pause."""
+        over = msgspec.structs.replace(self._pauses[-1], until=self.now)
+        self._pauses = [*self._pauses[:-1], over]
+
+    def forwarded(self, origin: Origin) -> Iterable[str]:
+        """Forget the rows of an outbox that were deleted there; return those that are known."""
+        mine = {row for outbox, row in self.rows if outbox == origin.outbox}
+        self.rows -= {(origin.outbox, row) for row in mine if row < origin.before}
+        return [row for row in mine if row >= origin.before]
+
+    def remember_forwarded(self, outbox: str, rows: Sequence[str]) -> None:
+        """Remember rows of an outbox, the last `MAX_FORWARDED` of the queue."""
+        self.rows.update((outbox, row) for row in rows)
+        self.rows -= set(sorted(self.rows)[:-MAX_FORWARDED])
+
+    # Reading.
+
+    def read(self, ids: Sequence[str]) -> Iterator[Record | None]:
+        """Yield the records with some ids."""
+        return map(self.records.get, ids)
+
+    def walk(self, scan: Scan) -> Iterator[tuple[Record, str]]:
+        """Yield records, each with the cursor of the page that begins behind it."""
+        phases = PHASES[scan.state]
+        number, after = position(scan.cursor)
+        for index in range(number, len(phases)):
+            start = after if index == number else (-1, -1)
+            for rank, seq, record in self._phase(phases[index], start):
+                if matches(record, scan.where) and record.id.startswith(scan.prefix or ""):
+                    yield record, cursor_after(index, rank, seq)
+
+    def _phase(self, phase: Phase, after: tuple[int, int]) -> Iterator[Entry]:
+        low = (after[0], after[1] + 1)
+        if phase.state is None:  # all, as they were put
+            return ((0, *one) for one in self.all.irange((low[1],)))
+        reach = delayed_reach(self.now) + 1
+        if phase.due is False:
+            low = max(low, (reach, -1))
+        high = (reach,) if phase.due else None
+        found: Iterator[Entry] = self.sets[phase.state].irange(low, high, inclusive=(True, False))
+        return found
+
+    def ends_of(self, id: str) -> list[End]:
+        """Return how messages with an id ended, the newest first."""
+        since, fresh = self.now - self.row.remembers, self.now - self.row.result_ttl
+        found = [end for of, end in reversed(self.ends) if of == id and end.moment > since]
+        return [
+            end if end.moment > fresh else msgspec.structs.replace(end, result=None)
+            for end in found[:KEPT_ENDS]
+        ]
+
+    def due(self) -> int:
+        """Count the delayed records that are due."""
+        return self._due_by(self.now)
+
+    def due_in(self, start: int, bucket: int, buckets: int) -> tuple[list[int], int]:
+        """Count the records that are due after now, in each of some spans and after the last."""
+        edges = [start + bucket * number for number in range(buckets + 1)]
+        edges[0] = self.now
+        below = [self._due_by(edge) for edge in edges]
+        return [after - before for before, after in pairwise(below)], self.row.delayed - below[-1]
+
+    def oldest(self, due: int) -> int | None:
+        """Return the earliest due time of due records."""
+        waiting = [*self.sets["ready"], *self.sets["delayed"][: min(due, 1)]]
+        return min((record.due for _, _, record in waiting), default=None)
+
+    def recount(self, due: int) -> tuple[Sizes, int]:
+        """Count the records in each set; all are in one."""
+        delayed, ready, leased, dead, *_ = map(len, self.sets.values())
+        return Sizes(delayed - due, ready + due, leased, dead), 0
+
+    def stored(self) -> int:
+        """Add up the bytes of the records, their successors, and the ends that are remembered."""
+        records = self.records.values()
+        successors = [record.successor for record in records if record.successor is not None]
+        ends = sum(size_of_end(end) for _, end in self.ends)
+        return ends + sum(map(stored_size, records)) + sum(map(stored_size, successors))
+
+    def _upto(self, state: State, rank: int) -> Iterator[Record]:
+        """Yield the records of a set up to a rank, in its order."""
+        for entry in self.sets[state]:
+            if entry[0] > rank:
+                return
+            yield entry[2]
+
+    def _due_by(self, moment: int) -> int:
+        """Return the number of delayed records that are due at `moment`."""
+        return int(self.sets["delayed"].bisect_left((delayed_reach(moment) + 1,)))

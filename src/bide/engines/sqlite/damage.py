@@ -3,27 +3,24 @@
 import logging
 import sqlite3
 from collections.abc import Iterable
-from itertools import starmap
+from typing import Any
 
-import msgspec
-
-from bide.engines.sqlite.limits import rebuild
-from bide.engines.sqlite.records import Records
+from bide.engines.record import Record
+from bide.engines.sqlite.queue import Queue
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.tables import (
+    DAMAGED,
     DELAYED,
     READY,
     SQL,
-    MessageRow,
-    QueueRow,
     json_text,
+    record_of,
+    shown_id,
+    stored,
 )
 from bide.model.errors import BideError
 from bide.model.message import UNREADABLE, Failure
 from bide.model.rank import EVERYTHING, PROMOTE, delayed_reach
-
-DAMAGED = (ValueError, TypeError, AttributeError, msgspec.MsgspecError)
-"""What reading a row raises that another program has changed."""
 
 _STRIPE = 1 << 42
 
@@ -45,42 +42,40 @@ def as_text(data: bytes) -> str:
 def repair(session: Session, name: str) -> None:
     """Make dead letters of the messages that a claim would take and cannot read."""
     queue = session.look(name)
-    most = -1 if queue.limited else PROMOTE  # the first message of any line may be taken
+    id, run = queue.row.id, queue.run
+    most = -1 if queue.lines else PROMOTE  # the first message of any line may be taken
     for state, reach in ((READY, EVERYTHING), (DELAYED, delayed_reach(session.now))):
-        pending = session.run(SQL.pick, (queue.id, state, reach, most))
-        for row in _unreadable(queue, pending):
-            due, behind = row.rank >> 8, row.rank & 255
+        for row, record in _unreadable(run(SQL.pick, (id, state, reach, most))):
+            due, behind = record.rank >> 8, record.rank & 255
             if state == READY:
-                due, behind = row.rank % _STRIPE, row.rank // _STRIPE
-            _bury(session, queue, row, due, 255 - behind)
-    lapsed = session.run(SQL.lapsed_whole, (queue.id, session.now, PROMOTE))
-    for row in _unreadable(queue, lapsed):
-        queue.lapsed += 1
-        _bury(session, queue, row, session.now, 0)
-    if queue.limited:  # the group may be unreadable, and so the line unknown
-        rebuild(session, queue)
+                due, behind = record.rank % _STRIPE, record.rank // _STRIPE
+            _bury(queue, row, record, due, 255 - behind)
+    for row, record in _unreadable(run(SQL.lapsed_whole, (id, session.now, PROMOTE))):
+        queue.row.lapsed += 1
+        _bury(queue, row, record, session.now, 0)
+    if queue.lines:  # the group may be unreadable, and so the line unknown
+        queue.lines.rebuild()
 
 
-def _unreadable(queue: QueueRow, rows: Iterable[tuple[object, ...]]) -> list[MessageRow]:
+def _unreadable(rows: Iterable[Any]) -> list[tuple[Any, Record]]:
     found = []
-    for row in starmap(MessageRow, rows):
+    for row in rows:
         try:
-            row.read(queue.name, 0)
+            record_of(row)
         except DAMAGED:
-            found.append(row)
+            found.append((row, Record(*row)))
     return found
 
 
-def _bury(session: Session, queue: QueueRow, row: MessageRow, due: int, priority: int) -> None:
+def _bury(queue: Queue, row: Any, record: Record, due: int, priority: int) -> None:
     """Make a dead letter of a message: its body is what its row says, all else is readable."""
     _log.error(
         "the row of message %r in queue %r cannot be read: it is a dead letter now, with what the "
-        "row says as its body", row.id, queue.name,
+        "row says as its body", record.id, queue.row.name,
     )  # fmt: skip
-    failures = json_text([Failure(0, session.now, "", UNREADABLE)])
-    session.run(SQL.rewrite, (row.shown_id, due, priority, row.stored, failures, row.seq))
-    records = Records(session, queue)
-    (record,) = records.load([row.shown_id])
-    records.die(record, None, session.now)
+    id, failures = shown_id(record), json_text([Failure(0, queue.now, "", UNREADABLE)])
+    queue.run(SQL.rewrite, (id, due, priority, stored(row), failures, record.seq))
+    (record,) = queue.load([id])
+    queue.die(record, None)
     if record.successor is not None:
-        records.succeed(record)
+        queue.succeed(record)

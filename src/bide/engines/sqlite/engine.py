@@ -30,7 +30,6 @@ from bide.engines.sqlite.files import (
 from bide.engines.sqlite.notifier import SocketNotifier, folder_of, ring_all
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.tables import SQL
-from bide.engines.sqlite.verbs import carry_out
 from bide.model.commands import Bury, Claim, Command, Edit, Put, Retry
 from bide.model.errors import Closed, StoreCorrupt, StoreFull
 from bide.model.message import State, size_of
@@ -151,7 +150,7 @@ class SqliteEngine:
             session = Session(connection, time.time_ns() / 1e6 if now is None else now)
             for name in {one.queue for one in commands if repairs and isinstance(one, Claim)}:
                 repair(session, name)
-            replies = carry_out(session, commands)
+            replies = session.carry_out(commands)
             if not self._read_only:
                 session.save()
             connection.execute("COMMIT")

@@ -13,7 +13,6 @@ from bide.engines.sqlite import file_of
 from bide.engines.sqlite.connection import is_busy, translate
 from bide.engines.sqlite.schema import is_current, migrate
 from bide.engines.sqlite.session import Session
-from bide.engines.sqlite.verbs import carry_out
 from bide.model.commands import Command
 from bide.model.errors import StoreBusy, WrongConnection
 from bide.model.replies import Reply
@@ -54,7 +53,7 @@ class SqliteGuest:
                     migrate(connection.execute, self._path)
                 at = time.time_ns() / 1e6 if now is None else now
                 session = Session(cast("sqlite3.Connection", connection), at)
-                replies = carry_out(session, commands)
+                replies = session.carry_out(commands)
                 session.save()
             except BaseException:
                 with suppress(sqlite3.OperationalError):  # on a full disk SQLite rolls back all

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bide.engines.limiter import Limiter, key_of
+from bide.engines.limiter import Group, Limiter, key_of
+from bide.engines.queue_row import QueueRow
 from bide.engines.record import Record
-from bide.engines.sqlite.tables import SQL, GroupRow, LimitRow, QueueRow
-from bide.model.rank import EVERYTHING, PROMOTE, delayed_reach
-from bide.model.replies import Limited
+from bide.engines.sqlite.tables import SQL, LimitRow, empty
+from bide.model.rank import EVERYTHING, PROMOTE
 from bide.model.times import CREDIT, LIMITS
 
 if TYPE_CHECKING:
@@ -22,32 +22,48 @@ if TYPE_CHECKING:
 NONE, TURNS, RESTING, IDLE = range(4)
 
 
+class GroupRow(Group, gc=False):
+    """A row of the table `bide_group`, but for its place among others."""
+
+    waiting: int = 0
+
+
 class Lines(Limiter):
-    """The lines of one limited queue, in one transaction.
+    """The limits of a queue in one transaction, and if it has any the lines of its groups.
 
     Args:
         session: of the transaction.
         queue: its row.
-        row: the limits of the queue.
-        now: the time in microseconds.
     """
 
-    def __init__(self, session: "Session", queue: QueueRow, row: LimitRow, now: int) -> None:
-        super().__init__(row, now)  # the caller sets `running` before it asks
-        self._run, self._run_many = session.run, session.run_many
-        self._session, self._queue = session, queue
-        self.row = row
+    def __init__(self, session: "Session", queue: QueueRow) -> None:
+        self._run, self._run_many, self._queue = session.run, session.run_many, queue
+        found = self._run(SQL.load_limit, (queue.id,)).fetchone() if queue.limited else None
+        self.row = LimitRow(*found) if found else LimitRow(queue=queue.id)
+        super().__init__(self.row, int(session.exactly * 1000))
+        self.running = queue.leased
         self._groups: dict[str, GroupRow] = {}
-        self._saved = msgspec.structs.astuple(row)
+        self._saved = found
 
     def clear(self) -> None:
         """Delete the limits and groups."""
-        self._session.drop_lines(self._queue)
+        empty(self._run, self._queue.id, "limit", "group", "line")
         self._queue.limited = 0
+        self.limits = self.row = LimitRow(queue=self._queue.id)
+        self._groups.clear()
+        self._saved = None
+
+    def rebuild(self) -> None:
+        """Make the lines again, from the messages of the queue; its groups take new turns."""
+        before = self.row
+        self.clear()
+        for name in (*LIMITS, "last"):
+            setattr(self.row, name, getattr(before, name))
+        self.begin()
 
     def begin(self) -> None:
         """Count the leased messages of each group, and line up the first ready ones."""
-        self._queue.limited = 1
+        self._queue.limited, self.running = 1, self._queue.leased
         for name, count in self._run(SQL.leased_by_group, (self.row.queue,)):
             group = self._group(key_of(name))
             group.running += count
@@ -78,13 +94,14 @@ class Lines(Limiter):
         self.enter([(group, rank, seq) for group, rank, seq, lined in found if not lined])
         row.rank, row.seq = found[-1][1:3] if len(found) == limit else (None, None)
 
-    def leave(self, key: str, rank: int, seq: int, *, leased: bool = False) -> None:
-        """Remove a message that is not ready any more, if it was in the line of this group.
+    def leave(self, record: Record, *, leased: bool = False) -> None:
+        """Remove a message that is not ready any more, if it is in line.
 
         If it is `leased` now, its group gets the last turn.
         """
-        group = self._group(key)
-        found = self._run(SQL.drop_line, (self.row.queue, key, rank, seq)).rowcount
+        group = self._group(key_of(record.group))
+        place = self.row.queue, group.key, record.rank, record.seq
+        found = self._run(SQL.drop_line, place).rowcount
         group.waiting -= found
         if leased:
             self.lease(group)
@@ -118,27 +135,19 @@ class Lines(Limiter):
         """Return the group whose first message may be served now."""
         return self._first(TURNS) if self.open else None
 
-    def freed_at(self, key: str, due: int) -> int:
-        """Return when the last limit let the first message of a group go: see `freed`."""
-        return self.freed(self._group(key), due)
-
     def opens(self) -> int | None:
         """Return when a message may be served, in microseconds; `None`: when a lease has ended."""
         if self.full:
             return None
         self.wake()
-        if self._first(TURNS) is not None:
+        if self.row.rank is not None or self._first(TURNS) is not None:
             return max(self.now, self.reopens)
         group = self._first(RESTING)
         return None if group is None else max(self.reopens_for(group), self.reopens)
 
-    def holds(self, record: Record) -> Limited | None:
-        """Return which limit holds a message back."""
-        return self.limited(self._group(key_of(record.group)))
-
-    def ahead(self, group: str | None, rank: int, seq: int, limit: int) -> int:
-        """Return how many messages of a group are in line before a place, up to a limit."""
-        bounds = (self.row.queue, key_of(group), rank, seq, limit)
+    def ahead(self, record: Record, rank: int, limit: int) -> int:
+        """Return how many messages of its group are in line before a rank, up to a limit."""
+        bounds = (self.row.queue, key_of(record.group), rank, record.seq, limit)
         return len(self._run(SQL.in_line_before, bounds).fetchall())
 
     def strays(self, ready: int, leased: Iterable[tuple[str | None, int]]) -> int:
@@ -175,7 +184,7 @@ class Lines(Limiter):
     def save(self) -> None:
         """Write the limits, if they have changed; groups are written with each change."""
         values = msgspec.structs.astuple(self.row)
-        if values != self._saved:
+        if self and values != self._saved:
             self._run(SQL.save_limit, values)
 
     def _standing_of(self, group: GroupRow) -> int:
@@ -212,21 +221,3 @@ class Lines(Limiter):
         bounds = (self.row.queue, standing, reach, limit)
         rows = self._run(SQL.groups_standing, bounds).fetchall()
         return [self._groups.setdefault(row[0], GroupRow(*row)) for row in rows]
-
-
-def is_behind(session: "Session", queue: QueueRow) -> bool:
-    """Return whether due messages of a limited queue are in no line yet."""
-    if session.lines(queue).row.rank is not None:
-        return True
-    due = delayed_reach(session.now)
-    return session.run(SQL.nth_due, (queue.id, due, 0)).fetchone() is not None
-
-
-def rebuild(session: "Session", queue: QueueRow) -> None:
-    """Make the lines of a limited queue again, from its messages; its groups take new turns."""
-    before = session.lines(queue).row
-    session.drop_lines(queue)
-    lines = session.lines(queue)
-    for name in (*LIMITS, "last"):
-        setattr(lines.row, name, getattr(before, name))
-    lines.begin()

@@ -32,7 +32,7 @@ DELETE FROM bide_line WHERE queue = ? AND key = ? AND rank = ? AND seq = ?;
 
 -- name: head
 -- The first message of a line, whole.
-SELECT {message}, 2, NULL, NULL, NULL, l.rank, l.seq
+SELECT {message}, 1, l.rank
 FROM bide_line l CROSS JOIN bide_message m ON m.seq = l.seq
 WHERE l.queue = ? AND l.key = ? ORDER BY l.rank, l.seq LIMIT 1;
 

@@ -2,15 +2,13 @@
 
 -- name: scan_all
 -- By id: an order that no change of a message changes.
-SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended, 0, m.seq,
-       s.item
+SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), 0, {lease}, a.ended, s.item
 FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
   LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id
 WHERE m.queue = ? AND m.id >= ? AND m.id < ? ORDER BY m.id LIMIT ?;
 
 -- name: scan_group
-SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended, 0, m.seq,
-       s.item
+SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), 0, {lease}, a.ended, s.item
 FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
   LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id
 WHERE m.queue = :queue AND m."group" = :group AND m.seq > :seq
@@ -18,7 +16,7 @@ WHERE m.queue = :queue AND m."group" = :group AND m.seq > :seq
 ORDER BY m.seq LIMIT :limit;
 
 -- name: scan_pending
-SELECT {message}, p.state, NULL, NULL, NULL, p.rank, p.seq
+SELECT {message}, p.state, p.rank
 FROM bide_pending p CROSS JOIN bide_message m ON m.seq = p.seq
 WHERE p.queue = :queue AND p.state = :state AND (p.rank, p.seq) > (:rank, :seq) AND p.rank <= :reach
   AND CASE p.state WHEN 0 THEN p.rank >> 8 ELSE p.rank & 4398046511103 END BETWEEN :after AND :before - 1
@@ -26,7 +24,7 @@ WHERE p.queue = :queue AND p.state = :state AND (p.rank, p.seq) > (:rank, :seq) 
 ORDER BY p.rank, p.seq LIMIT :limit;
 
 -- name: scan_leased
-SELECT {message}, 2, l.holder, l.until, NULL, l.until, l.seq, s.item
+SELECT {message}, 2, l.until, {lease}, NULL, s.item
 FROM bide_lease l CROSS JOIN bide_message m ON m.seq = l.seq
   LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id
 WHERE l.queue = :queue AND (l.until, l.seq) > (:rank, :seq)
@@ -34,7 +32,7 @@ WHERE l.queue = :queue AND (l.until, l.seq) > (:rank, :seq)
 ORDER BY l.until, l.seq LIMIT :limit;
 
 -- name: scan_aside
-SELECT {message}, a.state, NULL, NULL, a.ended, a.ended, a.seq
+SELECT {message}, a.state, a.ended, NULL, NULL, NULL, NULL, 0, a.ended
 FROM bide_aside a CROSS JOIN bide_message m ON m.seq = a.seq
 WHERE a.queue = :queue AND a.state = :state AND (a.ended, a.seq) > (:rank, :seq)
   AND m.due >= :after AND m.due < :before AND (:group IS NULL OR m."group" = :group)

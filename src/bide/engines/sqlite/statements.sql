@@ -121,17 +121,15 @@ INSERT INTO bide_aside (seq, queue, state, ended) VALUES (?, ?, ?, ?);
 -- Finding by id.
 
 -- name: records
--- The fields of `Record` in bide.engines.record, in their order, without the body.
-SELECT m.seq, m.id, NULL, 0, m.due, m.priority, m.attempt, m.attempts, m.expires, m."group",
-       m.headers, m.failures, m.created,
+-- In the order of the ids.
+SELECT {without_body},
        coalesce(a.state, CASE WHEN l.seq IS NOT NULL THEN 2 ELSE EXISTS (
          SELECT 1 FROM bide_pending p WHERE p.queue = m.queue AND p.state = 1
          AND p.rank = ((255 - m.priority) << 42) + m.due AND p.seq = m.seq) END),
-       0, l.token, l.holder, l.until, a.ended, m.planned, m.asked, l.since, coalesce(l.extended, 0),
-       s.item
-FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
-  LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id
-WHERE m.queue = :queue AND m.id IN (SELECT value FROM json_each(:ids));
+       0, {lease}, a.ended, s.item
+FROM json_each(:ids) j CROSS JOIN bide_message m ON m.queue = :queue AND m.id = j.value
+  LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
+  LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id;
 
 -- name: body
 SELECT data, typeof(data) = 'text' FROM bide_message WHERE seq = ?;
@@ -142,13 +140,6 @@ SELECT l.seq, l.token
 FROM json_each(:ids) j
 CROSS JOIN bide_message m ON m.queue = :queue AND m.id = j.value
 CROSS JOIN bide_lease l ON l.seq = m.seq AND l.until > :now;
-
--- name: find
-SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended, 0, m.seq,
-       s.item
-FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
-  LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id
-WHERE m.queue = ? AND m.id = ?;
 
 -- name: ready_before
 SELECT seq FROM bide_pending
@@ -165,7 +156,7 @@ SELECT m.id FROM bide_lease l CROSS JOIN bide_message m ON m.seq = l.seq
 WHERE l.queue = ? AND l.until <= ? ORDER BY l.until, l.seq LIMIT ?;
 
 -- name: lapsed_whole
-SELECT {message}, 2, NULL, NULL, NULL, 0, m.seq
+SELECT {message}, 2, l.until
 FROM bide_lease l CROSS JOIN bide_message m ON m.seq = l.seq
 WHERE l.queue = ? AND l.until <= ? ORDER BY l.until, l.seq LIMIT ?;
 
@@ -178,7 +169,7 @@ WHERE seq = ?;
 
 -- name: pick
 -- The next pending messages of a state, whole.
-SELECT {message}, 2, NULL, NULL, NULL, p.rank, p.seq
+SELECT {message}, p.state, p.rank
 FROM bide_pending p CROSS JOIN bide_message m ON m.seq = p.seq
 WHERE p.queue = ? AND p.state = ? AND p.rank <= ?
 ORDER BY p.rank, p.seq LIMIT ?;

@@ -1,69 +1,30 @@
-"""The rows of the tables as the engine has them, and the named statements that select them."""
+"""The rows of the tables as records, and the named statements that select them."""
 
 import re
+from collections.abc import Callable
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import msgspec
 
-from bide.engines.limiter import Group, Limits
+from bide.engines.limiter import Limits
+from bide.engines.queue_row import QueueRow
 from bide.engines.record import Record
 from bide.model.commands import Where
-from bide.model.message import STATES, Failure, Item, Message, unreadable
+from bide.model.message import ATTEMPTS, STATES, UNREADABLE, Failure, Item
 from bide.model.rank import EVERYTHING
-from bide.model.replies import Flow
 
 DELAYED, READY, LEASED, DEAD, ACKED, EXPIRED = range(6)
 
-as_headers = msgspec.json.Decoder(dict[str, str]).decode
+DAMAGED = (ValueError, TypeError, AttributeError, msgspec.MsgspecError)
+"""What reading a row raises that another program has changed."""
+
+_MESSAGE = Record.__struct_fields__[: Record.__struct_fields__.index("state")]
+"""The columns `{message}`: with them begins each row of a message, then comes its state."""
+
+_as_headers = msgspec.json.Decoder(dict[str, str]).decode
 as_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
 as_item = msgspec.json.Decoder(Item).decode
-
-
-class QueueRow(msgspec.Struct, gc=False):
-    """A row of the table `queue`, changed here and written back at the end of the transaction.
-
-    A queue that does not exist has the id 0, and is empty.
-    """
-
-    id: int = 0
-    name: str = ""
-    paused: int = 0
-    keep: int = 0
-    history: int = 0
-    result_ttl: int = 0
-    limited: int = 0
-    weighted: int = 0
-    token: int = 0
-    ended: int = 0
-    successors: int = 0
-    delayed: int = 0
-    ready: int = 0
-    leased: int = 0
-    dead: int = 0
-    kept: int = 0
-    put: int = 0
-    acked: int = 0
-    cancelled: int = 0
-    expired: int = 0
-    purged: int = 0
-    died: int = 0
-    revived: int = 0
-    retried: int = 0
-    lapsed: int = 0
-
-    @property
-    def remembers(self) -> int:
-        """For how many milliseconds the ends of messages are remembered."""
-        return max(self.history, self.result_ttl)
-
-    def values(self) -> tuple[Any, ...]:
-        """Return the columns from `paused` on."""
-        return msgspec.structs.astuple(self)[2:]
-
-    def flow(self) -> Flow:
-        """Return the counters of what has happened."""
-        return Flow(*msgspec.structs.astuple(self)[16:])
 
 
 class LimitRow(Limits, gc=False):
@@ -74,82 +35,70 @@ class LimitRow(Limits, gc=False):
     seq: int | None = None
 
 
-class GroupRow(Group, gc=False):
-    """A row of the table `bide_group`, but for its place among others."""
+def record_of(row: tuple[Any, ...]) -> Record:
+    """Return the record of a row: the fields of `Record`, in their order.
 
-    waiting: int = 0
+    Raises:
+        Exception: one of `DAMAGED`: another program has written to the row.
+    """
+    record: Any = Record(*row)
+    # Raises if a number or a text has another type.
+    record.id.encode()
+    if record.group is not None:
+        record.group.encode()
+    _ = len(record.data) + record.due + record.priority + record.attempt + record.attempts
+    _ += record.expires or 0
+    return _decoded(record)
 
 
-class MessageRow(NamedTuple):
-    """A message: the columns `{message}`, then those of its state."""
+def changeable(row: tuple[Any, ...]) -> Record:
+    """Return the record of a row for commands that need not all of it, without its body.
 
-    id: str
-    data: Any
-    """A str: JSON; bytes: of the user's own."""
-    due: int
-    priority: int
-    attempt: int
-    attempts: int
-    expires: int | None
-    group: str | None
-    headers: str | None
-    failures: str | None
-    planned: int | None
-    asked: int | None
-    created: int
-    size: int
-    """How many bytes the message takes in a reply."""
-    code: int
-    """Its state: see `STATES`."""
-    holder: str | None
-    until: int | None
-    ended: int | None
-    rank: int
-    seq: int
-    successor: str | None = None
-    """An item as JSON, where a statement asks for it."""
+    Headers and failures that cannot be read are `None`, so that another failure cannot join: a
+    message with such a column can be cancelled, for instance.
+    """
+    try:
+        return _decoded(Record(*row))
+    except DAMAGED:
+        record: Any = Record(*row)
+        record.headers = record.failures = None
+        return msgspec.structs.replace(_decoded(record), failures=None)
 
-    def message(self, queue: str, now: int) -> Message:
-        """Return the message; a dead letter if the row cannot be read."""
-        try:
-            return self.read(queue, now)
-        except (ValueError, TypeError, AttributeError, msgspec.MsgspecError):
-            return unreadable(queue, self.shown_id, self.stored, now)
 
-    @property
-    def shown_id(self) -> str:
-        """The id as text, whatever its type."""
-        return str(self.id).encode(errors="backslashreplace").decode()
+def _decoded(record: Any) -> Record:
+    record.json = bool(record.json)
+    if isinstance(record.data, str):
+        record.data = record.data.encode()
+    if record.headers is not None:
+        record.headers = _as_headers(record.headers)
+    record.failures = as_failures(record.failures) if record.failures else ()
+    record.created = record.created or None
+    record.state = STATES[record.state]
+    if record.successor is not None:
+        record.successor = as_item(record.successor)
+    return cast("Record", record)
 
-    @property
-    def stored(self) -> bytes:
-        """The columns as text, for a person."""
-        return repr(dict(zip(self._fields[:13], self, strict=False))).encode(errors="replace")
 
-    def read(
-        self, queue: str, now: int, holder: str | None = None, until: int | None = None
-    ) -> Message:
-        """Return the message; with a holder, as that holder has just leased it.
-
-        Raises:
-            Exception: one of `damage.DAMAGED`: another program has written to the row.
-        """
-        is_json = isinstance(self.data, str)
-        # Raises if a number or a text has another type.
-        self.id.encode()
-        if self.group is not None:
-            self.group.encode()
-        _ = len(self.data) + self.due + self.priority + self.attempt + self.attempts
-        _ += self.expires or 0
-        return Message(
-            self.id, queue, self.data.encode() if is_json else self.data, is_json, self.due,
-            self.priority, self.attempt + (self.code == LEASED), self.attempts,
-            STATES[READY if self.code == DELAYED and self.due <= now else self.code],
-            self.expires, self.group, as_headers(self.headers) if self.headers else None,
-            as_failures(self.failures) if self.failures else (), holder or self.holder,
-            until or self.until, self.ended, self.planned, self.created or None,
-            as_item(self.successor) if self.successor else None, asked=self.asked,
+def shown(row: tuple[Any, ...], now: int) -> Record:
+    """Return the record of a row; a dead letter if it cannot be read."""
+    try:
+        return record_of(row)
+    except DAMAGED:
+        found = Record(*row)
+        return Record(
+            found.seq, shown_id(found), stored(row), False, now, 0, 0, ATTEMPTS, None, None, None,
+            (Failure(0, now, "", UNREADABLE),), None, state="dead", rank=found.rank, ended=now,
         )  # fmt: skip
+
+
+def shown_id(record: Record) -> str:
+    """Return the id of a record as text, whatever its type."""
+    return str(record.id).encode(errors="backslashreplace").decode()
+
+
+def stored(row: tuple[Any, ...]) -> bytes:
+    """Return the columns of a message as text, for a person."""
+    return repr(dict(zip(_MESSAGE, row, strict=False))).encode(errors="replace")
 
 
 def bounds_of(where: Where | None) -> dict[str, Any]:
@@ -179,6 +128,12 @@ def row_of(seq: int, queue: int, item: Item | Record, due: int, created: int) ->
     )  # fmt: skip
 
 
+def empty(run: Callable[..., Any], queue: int, *tables: str) -> None:
+    """Delete the rows of a queue in some tables."""
+    for table in tables:
+        run(f"DELETE FROM bide_{table} WHERE queue = ?", (queue,))
+
+
 class _Statements:
     """The statements of the SQL files in this folder as attributes, such as `SQL.pick`.
 
@@ -186,11 +141,12 @@ class _Statements:
     """
 
     def __init__(self, *files: str) -> None:
-        message = MessageRow._fields[: MessageRow._fields.index("size")]
-        size = "length(m.id) + length(CAST(m.data AS BLOB))"
-        size += " + coalesce(length(m.headers), 0) + coalesce(length(m.failures), 0)"
+        message = ", ".join(f'm."{name}"' for name in _MESSAGE)
+        message = message.replace('m."json"', "typeof(m.data) = 'text'")
         columns = {
-            "message": ", ".join([*(f'm."{name}"' for name in message), size]),
+            "message": message,
+            "without_body": message.replace('m."data"', "NULL"),
+            "lease": "l.token, l.holder, l.until, l.since, coalesce(l.extended, 0)",
             "limits": ", ".join(f'"{name}"' for name in LimitRow.__struct_fields__),
             "queue": ", ".join(QueueRow.__struct_fields__),
             "set_queue": ", ".join(f"{name} = ?" for name in QueueRow.__struct_fields__[2:]),

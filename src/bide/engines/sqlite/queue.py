@@ -1,0 +1,370 @@
+"""A queue in a SQLite file, in one transaction."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from bide.engines.limiter import key_of
+from bide.engines.queue_row import QueueRow
+from bide.engines.queue_rules import PART
+from bide.engines.record import Record
+from bide.engines.sqlite.limits import Lines
+from bide.engines.sqlite.reading import Reading
+from bide.engines.sqlite.tables import (
+    ACKED,
+    DELAYED,
+    EXPIRED,
+    READY,
+    SQL,
+    bounds_of,
+    changeable,
+    json_text,
+    record_of,
+    row_of,
+)
+from bide.model.command_parts import Origin, Where
+from bide.model.ended import ENDINGS, Ending, end_of
+from bide.model.limits import MAX_FORWARDED
+from bide.model.message import EXPIRED_KEEP, FORGET, STATES, State
+from bide.model.rank import (
+    EVERYTHING,
+    LOOK_MOST,
+    PROMOTE,
+    delayed_rank,
+    delayed_reach,
+    rank_when_ready,
+    ready_rank,
+)
+from bide.model.replies import PAUSES
+
+if TYPE_CHECKING:
+    from bide.engines.sqlite.session import Session
+
+_CONTENT = (
+    "data", "due", "priority", "attempt", "attempts", "expires", "group", "headers", "failures",
+    "planned", "asked", "successor",
+)  # fmt: skip
+"""What commands change of a message, beside its place: columns, and its successor."""
+
+_content = attrgetter(*_CONTENT)
+
+
+class Queue(Reading):
+    """One queue: its row, and those of its messages that a command names.
+
+    Args:
+        session: of the transaction.
+        row: of the queue.
+        single_puts: how many messages its counters do not know of yet, by the hour they are due.
+    """
+
+    def __init__(self, session: "Session", row: QueueRow, single_puts: Counter[int]) -> None:
+        self.row, self.now, self._ends = row, session.now, session.ends
+        self.run, self.run_many = session.run, session.run_many
+        self.records = {}
+        self._before = row.values()
+        self._stored: dict[int, tuple[Any, ...]] = {}
+        self.changed_hours = single_puts
+        if single_puts:
+            row.put += single_puts.total()
+            row.delayed += single_puts.total()
+        self.lines = Lines(session, row)
+
+    def save_row(self) -> None:
+        """Write back what has changed in the row of the queue, and in its limits."""
+        self.lines.save()
+        if (values := self.row.values()) != self._before:
+            self.run(SQL.save_queue, (*values, self.row.id))
+
+    # One record.
+
+    def load(self, ids: Sequence[str]) -> list[Record]:
+        """Return the messages with some ids, without their bodies, in place of others."""
+        bounds = {"queue": self.row.id, "ids": json_text(ids)}
+        found = [changeable(row) for row in self.run(SQL.records, bounds)]
+        for record in found:
+            if record.state == "delayed":
+                record.rank = delayed_rank(record.due, record.priority)
+            elif record.state == "ready":
+                record.rank = ready_rank(record.due, record.priority)
+        self.records = {record.id: record for record in found}
+        self._stored = {record.seq: _content(record) for record in found}
+        return found
+
+    def each(self, ids: Sequence[str]) -> Iterator[Record]:
+        """Yield the messages with any number of ids."""
+        for start in range(0, len(ids), PART):
+            yield from self.load(ids[start : start + PART])
+
+    def is_still(self, record: Record, if_version: str | None) -> bool:
+        """Return whether a record has a version; only for this its body is read."""
+        if if_version is None:
+            return True
+        data, is_json = self.run(SQL.body, (record.seq,)).fetchone()
+        data = data.encode() if is_json else data
+        return replace(record, data=data, json=bool(is_json)).is_still(if_version)
+
+    def insert(self, record: Record) -> None:
+        """Store a record that is in no set yet."""
+        row = row_of(record.seq, self.row.id, record, record.due, record.created or 0)
+        self.run(SQL.insert_message, row)
+        self._stored[record.seq] = _content(record)
+
+    def delete(self, record: Record) -> None:
+        """Delete a record that is in no set."""
+        self.run(SQL.drop_message, (record.seq,))
+
+    def save(self, record: Record) -> None:
+        """Store what has changed in a record, beside its place in a set."""
+        before, after = self._stored[record.seq], _content(record)
+        if after == before:
+            return
+        self._stored[record.seq] = after
+        values = zip(_CONTENT, before, after, strict=True)
+        changed = {name: new for name, old, new in values if new != old}
+        if "successor" in changed:
+            self._save_successor(record, changed.pop("successor"), before[-1])
+        if changed and record.state is not None:
+            if "data" in changed and record.json:
+                changed["data"] = record.data.decode()
+            for name in ("headers", "failures"):
+                if changed.get(name) is not None:
+                    changed[name] = json_text(changed[name])
+            columns = ", ".join(f'"{name}" = :{name}' for name in changed)
+            changed["seq"] = record.seq
+            self.run(f"UPDATE bide_message SET {columns} WHERE seq = :seq", changed)
+
+    def _save_successor(self, record: Record, after: Any, before: Any) -> None:
+        self.row.successors += (after is not None) - (before is not None)
+        if after is None:
+            self.run(SQL.drop_successor, (self.row.id, record.id))
+        else:
+            self.run(SQL.store_successor, (self.row.id, record.id, json_text(after)))
+
+    def enter(self, record: Record) -> None:
+        """Put a record into the set of its state."""
+        assert record.state is not None
+        row, code = self.row, STATES.index(record.state)
+        if record.state not in ("delayed", "ready"):
+            self.run(SQL.insert_aside, (record.seq, row.id, code, record.rank))
+            return
+        self.count_hours([record.due])
+        self.run(SQL.insert_pending, (row.id, code, record.rank, record.seq))
+        row.weighted = int(row.weighted or record.priority > 0)
+        if record.state == "ready" and self.lines:
+            self.lines.enter([(record.group, record.rank, record.seq)])
+
+    def leave(self, record: Record) -> None:
+        """Remove a record from the set of its state."""
+        assert record.state is not None
+        row, code = self.row, STATES.index(record.state)
+        if record.state == "leased":
+            self.run(SQL.drop_lease, (record.seq,))
+            if self.lines:
+                self.lines.stop([record.group])
+        elif record.state not in ("delayed", "ready"):
+            self.run(SQL.drop_aside, (record.seq,))
+        else:
+            self.count_hours([record.due], -1)
+            self.run(SQL.drop_pending, (row.id, code, record.rank, record.seq))
+            if record.state == "ready" and self.lines:
+                self.lines.leave(record)
+
+    def extend(self, record: Record, until: int) -> None:
+        """Extend the lease of a record."""
+        record.until = until
+        self.run(SQL.extend, (until, record.seq))
+
+    def remember_end(
+        self, record: Record, how: Ending, by: str | None, result: bytes | None = None
+    ) -> None:
+        """Remember how a message ended, if the queue does."""
+        row = self.row
+        if not row.remembers:
+            return
+        failures = json_text(record.failures) if row.history and record.failures else None
+        text = result.decode() if row.result_ttl and result is not None else None
+        values = (
+            row.id, record.id, ENDINGS.index(how), self.now, by, record.due, record.attempt,
+            record.since, failures, text,
+        )  # fmt: skip
+        self.run(SQL.remember_end, values)
+        row.ended += 1
+        if row.result_ttl:  # a caller may wait for the result
+            self._ends.append(end_of(row.name, record.id))
+
+    # Claims.
+
+    def forget(self) -> None:
+        """Delete up to `FORGET` records, and ends, that were remembered for long enough."""
+        row = self.row
+        ends = (ACKED, self.now - row.keep), (EXPIRED, self.now - max(row.keep, EXPIRED_KEEP))
+        for state, before in ends if row.kept else ():
+            rows = self.run(SQL.forgettable, (row.id, state, before, FORGET)).fetchall()
+            self.run_many(SQL.drop_aside, rows)
+            self.run_many(SQL.drop_message, rows)
+            row.kept -= len(rows)
+        if row.ended:
+            bounds = row.id, self.now - row.remembers, FORGET
+            row.ended -= self.run(SQL.forget_ends, bounds).rowcount
+
+    def lapsed(self, limit: int) -> Iterable[Record]:
+        """Return the first records whose lease has expired."""
+        if not self.row.leased:
+            return ()
+        found = self.run(SQL.lapsed, (self.row.id, self.now, limit)).fetchall()
+        return self.each([id for (id,) in found])
+
+    @property
+    def _claimed(self) -> int:
+        """The state of the messages that are claimed.
+
+        Messages become ready where their order is another one than that of their due times.
+        """
+        return READY if self.row.ready or self.row.weighted or self.lines else DELAYED
+
+    def promote(self, limit: int) -> None:
+        """Make the first delayed records that are due ready, if they are claimed as ready ones."""
+        if self.lines:
+            self.lines.line_up(PROMOTE)
+        if self._claimed == DELAYED:
+            return
+        row, due = self.row, delayed_reach(self.now)
+        last = self.run(SQL.nth_due, (row.id, due, limit - 1)).fetchone() or (due, EVERYTHING)
+        bounds = {"queue": row.id, "rank": last[0], "seq": last[1]}
+        if self.lines and row.delayed:
+            self.lines.enter(self.run(SQL.due_groups, bounds).fetchall())
+        if moved := self.run(SQL.promote, bounds).rowcount:
+            self.run(SQL.drop_first, {**bounds, "state": DELAYED})
+            row.delayed -= moved
+            row.ready += moved
+
+    def is_behind(self) -> bool:
+        """Return whether due records of a limited queue are in no line yet."""
+        if self.lines.row.rank is not None:
+            return True
+        due = delayed_reach(self.now)
+        return self.run(SQL.nth_due, (self.row.id, due, 0)).fetchone() is not None
+
+    def look_ahead(self) -> None:
+        """Make the first due record ready of each group that has no line."""
+        id, lines = self.row.id, self.lines
+        groups = self.run(SQL.groups_after, {"queue": id, "after": lines.row.looked})
+
+        def messages_of(group: str) -> list[tuple[Any, ...]]:
+            return self.run(SQL.of_one_group, (id, group, LOOK_MOST + 1)).fetchall()
+
+        found = lines.look_ahead(groups, messages_of)
+        groups.close()
+        ready = [(rank_when_ready(rank), seq, group) for rank, seq, group in found]
+        lines.enter([(group, rank, seq) for rank, seq, group in ready])
+        self.run_many(SQL.drop_pending, [(id, DELAYED, *one[:2]) for one in found])
+        self.run_many(SQL.insert_pending, [(id, READY, *one[:2]) for one in ready])
+        self.row.delayed -= len(found)
+        self.row.ready += len(found)
+
+    def in_order(self, limit: int) -> Iterator[Record]:
+        """Yield the next records; in a limited queue, those served before have left their lines."""
+        if not self.lines:
+            state = self._claimed
+            reach = EVERYTHING if state == READY else delayed_reach(self.now)
+            yield from map(record_of, self.run(SQL.pick, (self.row.id, state, reach, limit)))
+            return
+        self.lines.wake()
+        for _ in range(limit):
+            if (group := self.lines.next()) is None:
+                return
+            record = record_of(self.run(SQL.head, (self.row.id, group.key)).fetchone())
+            if key_of(record.group) != group.key:
+                raise ValueError(f"{record.id!r} is in the line of another group")
+            yield record
+
+    def lease(self, records: Sequence[Record], holder: str, until: int) -> None:
+        """Lease records that `in_order` has yielded, by the token of the queue."""
+        row, code = self.row, STATES.index(records[0].state or "ready")
+        seqs = json_text([record.seq for record in records])
+        grant = {"token": row.token, "since": self.now, "until": until, "holder": holder}
+        self.run(SQL.lease, {"queue": row.id, "seqs": seqs, **grant})
+        places = [(record.rank, record.seq) for record in records]
+        if self.lines:
+            self.run_many(SQL.drop_pending, [(row.id, code, *place) for place in places])
+        else:
+            rank, seq = max(places)
+            bounds = {"queue": row.id, "state": code, "rank": rank, "seq": seq}
+            self.run(SQL.drop_first, bounds)
+        self.count_hours([record.due for record in records], -1)
+        row.add(STATES[code], -len(records))
+        row.leased += len(records)
+        for record in records:
+            record.state, record.holder, record.until = "leased", holder, until
+
+    def end_leases(self, seqs: Sequence[int]) -> None:
+        """Delete leased messages."""
+        if self.lines:
+            self.lines.stop(self.groups_of(seqs).values())
+        self.run(SQL.drop_leases, (json_text(seqs),))
+        self.run(SQL.drop_messages, (json_text(seqs),))
+        self.row.leased -= len(seqs)
+
+    def next_moments(self) -> list[int]:
+        """Return when the first delayed record is due, and when the first lease expires."""
+        due = [self.number(SQL.next_due, self.row.id)] if self.row.delayed else []
+        return due + ([self.number(SQL.next_lapse, self.row.id)] if self.row.leased else [])
+
+    # Rules, states, and settings.
+
+    def unheld(self, where: Where, limit: int) -> Iterable[Record]:
+        """Return the first ready and delayed records that match a rule."""
+        lists = [SQL.of_group] if where.group is not None else [SQL.delayed_between]
+        if where.group is None and self.row.ready:
+            lists.insert(0, SQL.ready_between)
+        return self._selected(lists, {"queue": self.row.id, "limit": limit, **bounds_of(where)})
+
+    def _selected(self, lists: Sequence[str], bounds: Any) -> Iterator[Record]:
+        """Yield the messages whose sequence numbers some statements select."""
+        seqs = [seq for rows in lists for (seq,) in self.run(rows, bounds)]
+        return self.each([id for (id,) in self.run(SQL.ids, (json_text(seqs),))])
+
+    def count_unheld(self, where: Where) -> int:
+        """Count the ready and delayed records that match a rule."""
+        lists = [SQL.ready_between, SQL.delayed_between] if where.group is None else [SQL.of_group]
+        bounds = {"queue": self.row.id, "limit": EVERYTHING, **bounds_of(where)}
+        counts = (self.run(f"SELECT count(*) FROM ({rows})", bounds) for rows in lists)
+        return sum(count for (count,) in chain.from_iterable(counts))
+
+    def purgeable(self, state: State, before: int | None, limit: int) -> Iterable[Record]:
+        """Return the first records of a state that entered it before a time."""
+        before = EVERYTHING if before is None else before
+        if state == "ready":
+            return self.unheld(Where(before=min(before, self.now + 1)), limit)
+        if state == "delayed":
+            where = Where(after=self.now + 1, before=before)
+            bounds = {"queue": self.row.id, "limit": limit, **bounds_of(where)}
+            return self._selected([SQL.delayed_between], bounds)
+        aside = (self.row.id, STATES.index(state), before, limit)
+        return self._selected([SQL.aside_before], aside)
+
+    def pause(self, actor: str | None) -> None:
+        """Note the start of a pause, and who asked for it."""
+        self.run(SQL.begin_pause, (self.row.id, self.now, actor))
+        self.run(SQL.forget_pauses, {"queue": self.row.id, "count": PAUSES})
+
+    def resume(self) -> None:
+        """Note the end of a pause."""
+        self.run(SQL.end_pause, (self.now, self.row.id))
+
+    def forwarded(self, origin: Origin) -> Iterable[str]:
+        """Forget the rows of an outbox that were deleted there; return those that are known."""
+        if origin.before:
+            self.run(SQL.forget_forwarded, (self.row.id, origin.outbox, origin.before))
+        known = self.run(SQL.forwarded, (self.row.id, origin.outbox, json_text(origin.rows)))
+        return [row for (row,) in known]
+
+    def remember_forwarded(self, outbox: str, rows: Sequence[str]) -> None:
+        """Remember rows of an outbox, the last `MAX_FORWARDED` of the queue."""
+        self.run_many(SQL.remember_forwarded, [(self.row.id, outbox, row) for row in rows])
+        self.run(SQL.drop_old_forwarded, {"queue": self.row.id, "most": MAX_FORWARDED})

@@ -1,0 +1,259 @@
+"""Reading the messages and counters of a queue in a SQLite file, without a change."""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+from bide.engines.cursor import BEGIN, Phase, cursor_after, phases_of, position
+from bide.engines.queue_rules import QueueRules
+from bide.engines.record import Record
+from bide.engines.sqlite.limits import Lines
+from bide.engines.sqlite.tables import (
+    ACKED,
+    DEAD,
+    DELAYED,
+    EXPIRED,
+    READY,
+    SQL,
+    as_failures,
+    as_item,
+    bounds_of,
+    json_text,
+    shown,
+)
+from bide.model.commands import Scan
+from bide.model.ended import ENDINGS, KEPT_ENDS, End
+from bide.model.errors import InvalidArgument
+from bide.model.identity import range_of_ids
+from bide.model.limits import MAX_NAME
+from bide.model.message import STATES, stored_size
+from bide.model.rank import EVERYTHING, PROMOTE, delayed_reach, rank_when_ready, ready_rank
+from bide.model.replies import AHEAD, Pause, Sizes
+
+HOUR = 3_600_000
+
+COUNTED = 1_000
+"""How many due messages are counted one by one before the counters of hours are asked."""
+
+_BY_ID = "id:"
+_BEHIND_IDS = "\U0010ffff" * MAX_NAME
+_WEIGHT = 1 << 42  # what one step of priority adds to the rank of a ready message
+
+
+class Reading(QueueRules, Protocol):
+    """What changes nothing."""
+
+    lines: Lines
+    run: Callable[..., sqlite3.Cursor]
+    changed_hours: Counter[int]
+    """The changes of this transaction to the counters of hours."""
+
+    def number(self, statement: str, *parameters: Any) -> int:
+        """Return the number that a statement selects."""
+        return int(self.run(statement, parameters).fetchone()[0])
+
+    def read(self, ids: Sequence[str]) -> Iterator[Record | None]:
+        """Yield the records with some ids as they are, to be shown only."""
+        for id in ids:
+            bounds = self.row.id, id, f"{id}\x01", 1  # no id has a control character
+            row = self.run(SQL.scan_all, bounds).fetchone()
+            yield None if row is None else shown(row, self.now)
+
+    def ahead(self, record: Record) -> int:
+        """Count the messages that are delivered before a ready record, up to `AHEAD` + 1."""
+        mine = ready_rank(record.due, record.priority), record.seq
+        row, run = self.row, self.run
+        if self.lines:
+            before = self.lines.ahead(record, mine[0], AHEAD + 1)
+        else:
+            bounds = {"queue": row.id, "rank": mine[0], "seq": mine[1], "limit": AHEAD + 1}
+            before = len(run(SQL.ready_before, bounds).fetchall())
+        due = run(SQL.first_due, (row.id, delayed_reach(self.now), PROMOTE)).fetchall()
+        if record.state == "delayed" and (record.rank, record.seq) not in due:
+            return AHEAD + 1
+        if self.lines and due:
+            groups = self.groups_of([seq for _, seq in due])
+            due = [(rank, seq) for rank, seq in due if groups[seq] == record.group]
+        for rank, seq in due:
+            before += (rank_when_ready(rank), seq) < mine
+        return min(before, AHEAD + 1)
+
+    def groups_of(self, seqs: Sequence[int]) -> dict[int, str | None]:
+        """Return the groups of messages."""
+        return dict(self.run(SQL.groups_of, (json_text(seqs),)))
+
+    def pauses(self) -> list[Pause]:
+        """Return the last pauses of the queue."""
+        found = [Pause(*row) for row in self.run(SQL.pauses, (self.row.id,))]
+        is_known = bool(found) and found[-1].until is None
+        return found if is_known or not self.row.paused else [*found, Pause(None)]
+
+    # Scans.
+
+    def walk(self, scan: Scan) -> Iterator[tuple[Record, str]]:
+        """Yield records to be shown, each with the cursor of the page that begins behind it."""
+        phases = phases_of(scan)
+        if phases[0].state is None and (scan.where is None or scan.where.group is None):
+            begin = _BY_ID if scan.cursor in (None, BEGIN) else str(scan.cursor)
+            if not begin.startswith(_BY_ID):
+                raise InvalidArgument(
+                    f"cursor={begin!r} comes from no scan of all; begin without one"
+                )
+            first, last = range_of_ids(scan.prefix or "", begin.removeprefix(_BY_ID))
+            bounds = (self.row.id, first, last or _BEHIND_IDS, scan.limit)
+            for row in self.run(SQL.scan_all, bounds):
+                yield shown(row, self.now), f"{_BY_ID}{row[1]}"
+            return
+        number, after = position(scan.cursor)
+        for index in range(number, len(phases)):
+            start = after if index == number else (-1, -1)
+            for row in self._phase(phases[index], start, scan):
+                record = shown(row, self.now)
+                yield record, cursor_after(index, record.rank, record.seq)
+
+    def _phase(self, phase: Phase, after: tuple[int, int], scan: Scan) -> sqlite3.Cursor:
+        bounds: dict[str, Any] = {
+            "queue": self.row.id, "rank": after[0], "seq": after[1], "limit": scan.limit,
+            "reach": EVERYTHING, **bounds_of(scan.where),
+        }  # fmt: skip
+        if phase.state is None:
+            return self.run(SQL.scan_group, bounds)
+        if phase.state == "leased":
+            return self.run(SQL.scan_leased, bounds)
+        bounds["state"] = STATES.index(phase.state)
+        if phase.state not in ("delayed", "ready"):
+            return self.run(SQL.scan_aside, bounds)
+        if phase.state == "delayed":
+            bounds |= self._reach(bounds, phase)
+        return self.run(SQL.scan_pending, bounds)
+
+    def _reach(self, bounds: dict[str, Any], phase: Phase) -> dict[str, int]:
+        """Narrow a scan of the delayed ones to the ranks that its rule leaves."""
+        now = delayed_reach(self.now)
+        first = max(bounds["rank"], bounds["after"] * 256 - 1)
+        last = min(EVERYTHING, bounds["before"] * 256 - 1)
+        if phase.due is True:
+            last = min(last, now)
+        if phase.due is False:
+            first = max(first, now)
+        seq = bounds["seq"] if first == bounds["rank"] else EVERYTHING
+        return {"rank": first, "reach": last, "seq": seq}
+
+    # Counters.
+
+    def due(self) -> int:
+        """Count the delayed records that are due.
+
+        Either those or the ones that fall due later in this hour, whichever are fewer: the counters
+        of hours have the rest.
+        """
+        if not self.row.delayed:
+            return 0
+        hour = self.now // HOUR + 1
+        reach, hour_end = delayed_reach(self.now), delayed_reach(hour * HOUR)
+        most = COUNTED
+        while (due := self._between(-1, reach, most)) == most:
+            coming = self._between(reach, hour_end, most)
+            if coming < most:
+                until = sum(count for each, count in self._hours().items() if each <= hour)
+                return until - self.row.ready - coming
+            most *= 4
+        return due
+
+    def _between(self, after: int, until: int, most: int = -1) -> int:
+        """Count the delayed messages between two ranks; stop at `most` of them."""
+        return self.number(SQL.count_delayed, self.row.id, after, until, most)
+
+    def _hours(self) -> Counter[int]:
+        """Return how many delayed and ready messages are due in each hour, rounded up."""
+        found = Counter(dict(self.run(SQL.hours, (self.row.id,))))
+        found.update(self.changed_hours)
+        return found
+
+    def count_hours(self, dues: Iterable[int], change: int = 1) -> None:
+        """Count delayed and ready messages that came, or have gone, in the hours they are due."""
+        for due in dues:
+            self.changed_hours[-(-due // HOUR)] += change
+
+    def due_in(self, start: int, bucket: int, buckets: int) -> tuple[list[int], int]:
+        """Count the records that are due after now, in each of some spans and after the last."""
+        if bucket % HOUR == 0:
+            return self._due_in_hours(start, bucket, buckets)
+        bounds = {
+            "queue": self.row.id, "start": start, "bucket": bucket,
+            "first": delayed_reach(self.now), "last": delayed_reach(start + bucket * buckets),
+        }  # fmt: skip
+        counted = dict(self.run(SQL.forecast, bounds).fetchall())
+        counts = [counted.get(number, 0) for number in range(buckets)]
+        return counts, self.row.delayed - self.due() - sum(counts)
+
+    def _due_in_hours(self, start: int, bucket: int, buckets: int) -> tuple[list[int], int]:
+        """Count by the counters of hours; only the hour that has begun is counted by messages."""
+        first = start // HOUR + 1
+        hours = self._hours()
+        hours[first] = self._between(delayed_reach(self.now), delayed_reach(first * HOUR))
+        counts = [0] * buckets
+        later = 0
+        for hour, count in hours.items():
+            number = (hour - first) * HOUR // bucket
+            if number >= buckets:
+                later += count
+            elif number >= 0:
+                counts[number] += count
+        return counts, later
+
+    def oldest(self, due: int) -> int | None:
+        """Return the earliest due time of due records: the first of each weight is its oldest."""
+        moments = [self.number(SQL.next_due, self.row.id)] if due else []
+        rank = 0
+        while self.row.ready:
+            row = self.run(SQL.oldest_ready, (self.row.id, rank)).fetchone()
+            if row is None:
+                break
+            moments.append(row[0] % _WEIGHT)
+            rank = (row[0] // _WEIGHT + 1) * _WEIGHT
+        return min(moments, default=None)
+
+    def recount(self, due: int) -> tuple[Sizes, int]:
+        """Count the records themselves, and those that are in no place or in two."""
+        id, row = (self.row.id,), self.row
+        pending = dict(self.run(SQL.recount_pending, id).fetchall())
+        leased = self.number(SQL.recount_leased, row.id)
+        aside = dict(self.run(SQL.recount_aside, id).fetchall())
+        total, strays = self.run(SQL.recount_messages, id).fetchone()
+        delayed, ready = pending.get(DELAYED, 0), pending.get(READY, 0)
+        if self.lines:
+            strays += self.lines.strays(ready, self.run(SQL.leased_by_group, id))
+        dead, kept = aside.get(DEAD, 0), aside.get(ACKED, 0) + aside.get(EXPIRED, 0)
+        places = sum(pending.values()) + leased + sum(aside.values())
+        strays += abs(places - total) + abs(kept - row.kept)
+        successors, lost = self.run(SQL.recount_successors, id).fetchone()
+        strays += abs(successors - row.successors) + lost
+        counted = self._hours()
+        counted.subtract(hour for (hour,) in self.run(SQL.recount_hours, id))
+        strays += sum(map(abs, counted.values()))
+        return Sizes(delayed - due, ready + due, leased, dead), strays
+
+    def stored(self) -> int:
+        """Add up the bytes of the records, their successors, and the ends that are remembered."""
+        items = [as_item(text) for (text,) in self.run(SQL.all_successors, (self.row.id,))]
+        parts = (self.number(part, self.row.id) for part in (SQL.stored, SQL.stored_ends))
+        return sum(parts) + sum(map(stored_size, items))
+
+    def ends_of(self, id: str) -> list[End]:
+        """Return how messages with an id ended, the newest first."""
+        if not self.row.ended:
+            return []
+        bounds = {
+            "queue": self.row.id, "id": id, "since": self.now - self.row.remembers,
+            "fresh": self.now - self.row.result_ttl, "limit": KEPT_ENDS,
+        }  # fmt: skip
+        return [
+            End(
+                ENDINGS[how], moment, by, due, attempt, since,
+                as_failures(failures) if failures else (),
+                None if result is None else result.encode(),
+            )
+            for how, moment, by, due, attempt, since, failures, result in self.run(SQL.ends, bounds)
+        ]  # fmt: skip
