@@ -7,7 +7,6 @@ import secrets
 import socket
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
-from zlib import crc32
 
 import msgspec
 
@@ -23,7 +22,6 @@ from bide.targets.amqp import NOT_INSTALLED, Address, is_amqp, is_installed
 from bide.targets.http.addresses import Gate
 from bide.targets.http.client import HttpClient
 from bide.targets.http.encryption import KEY, KEY_FILE
-from bide.targets.http.peers import share
 from bide.targets.http.receiver import Answer
 from bide.targets.http.records import Records
 from bide.targets.http.sender import Busy, Sender
@@ -212,17 +210,9 @@ class Pusher:
         if self._rabbitmq is not None:
             self._rabbitmq.keep(one.url for one in known.values())
         for key, subscription in known.items():
-            turn = crc32(key.encode())
-            places = share(subscription.concurrency, place, len(there), turn)
-            # As its share of the places; one without places sends a probe at most.
-            part = places / subscription.concurrency or 1 / len(there)
-            rate = None if subscription.rate is None else subscription.rate * part
             worker = self.workers.get(key) or self._begin(key, subscription)
-            worker.follow(subscription, places, rate)
+            worker.follow(subscription, place, len(there))
             worker.adopt_circuit(circuits.get(key))
-            # Another server each time: one of them alone may not reach the receiver.
-            turn = crc32(f"{key} {worker.circuit.until}".encode())
-            worker.probe(share(1, place, len(there), turn) == 1)
         turned = [one for one in self.workers.values() if one.circuit.changed > one.told]
         news = {one: one.circuit.changed for one in turned[:CIRCUITS]}
         if news:

@@ -16,11 +16,11 @@ from bide.engines.sqlite import SqliteEngine
 from bide.lane import Lane
 from bide.model.commands import Cancel, Command, Put, Scan
 from bide.model.errors import StoreUnavailable
+from bide.targets.http import subscription_worker
 from bide.targets.http.addresses import Gate
 from bide.targets.http.peers import PRESENCE, Peers, R
 from bide.targets.http.records import Records
 from bide.targets.http.stats import Deliveries
-from bide.targets.http.subscription_worker import SubscriptionWorker
 from bide.targets.pusher import Pusher
 from bide.testing import FakeClock
 from tests.targets.http.environment import LOOPBACK, Stage, until
@@ -222,12 +222,15 @@ def test_servers_take_turns_in_looking_whether_a_receiver_is_back(stage: Stage) 
     stage.play(story())
 
 
-def test_a_server_whose_turn_it_is_and_that_does_nothing_is_not_waited_for(stage: Stage) -> None:
+def test_a_server_whose_turn_it_is_and_that_does_nothing_is_not_waited_for(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def story() -> None:
         async with stage.at_work(failures=1, probe=1_000, timeout=1_000) as (it, worker):
             it.answers(answer(503))
-            worker.probe = lambda mine: SubscriptionWorker.probe(worker, mine=False)  # type: ignore[method-assign]
-            worker.probe(True)  # the pusher may have given it the turn before
+            worker.follow(worker.subscription, 0, 2)
+            worker.follow = lambda *_: None  # type: ignore[method-assign]
+            monkeypatch.setattr(subscription_worker, "crc32", lambda _: 1)
             await stage.put(1)
             await stage.pass_time(lambda: worker.circuit.since is not None)
             sent, until_then = len(it.got), worker.circuit.until + 6_000

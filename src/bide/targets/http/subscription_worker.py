@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Protocol
+from zlib import crc32
 
 from bide.consuming.claiming import CLAIM_MOST
 from bide.consuming.consumer import Consumer
@@ -17,6 +18,7 @@ from bide.consuming.store_client import StoreClient
 from bide.model.errors import StoreError
 from bide.model.message import Message
 from bide.model.replies import Claimed
+from bide.targets.http.peers import share
 from bide.targets.http.receiver import Answer, Circuit, Failed, Pace, verdict
 from bide.targets.http.records import Overtaken, Records
 from bide.targets.http.sender import Busy
@@ -50,8 +52,8 @@ FULL = 0.25
 """Seconds between two checks whether this process has a free connection."""
 
 OVERDUE = 5_000
-"""Milliseconds beyond the timeout after which a server probes the receiver though it is another
-server's turn."""
+"""Milliseconds beyond the timeout after which the next server probes the receiver if the one whose
+turn it is has not."""
 
 _log = logging.getLogger("bide.server.push")
 
@@ -91,27 +93,37 @@ class SubscriptionWorker(Consumer):
         self._target = target
         self._records = records
         self._stale = stale
-        self._share = subscription.concurrency
-        self._probes = True
+        self._place, self._among, self._share = 0, 1, subscription.concurrency
         self._held_until = 0.0
         self._pace = Pace(subscription.rate, self._clock.monotonic())
         self._handle()
 
     # Called by the pusher.
 
-    def follow(self, subscription: Subscription, places: int, rate: float | None) -> None:
-        """Follow a change of the subscription, or of this server's share of its limits."""
+    def follow(self, subscription: Subscription, place: int, among: int) -> None:
+        """Follow a change of the subscription, or of the servers that share its limits.
+
+        Args:
+            subscription: as it is now.
+            place: the number of this server, from 0.
+            among: how many servers there are.
+        """
         news = self.subscription.tag != subscription.tag
-        if news or (places, rate) != (self._share, self._pace.rate):
-            if news:
-                self.circuit, self.told = Circuit(receiver=subscription.receiver), 0
-                self._held_until = 0.0
-            self.subscription = subscription
-            self._share = places
-            self._pace.set(rate, self._clock.monotonic())
-            self.queue_handlers.concurrency = max(places, 1)
-            self._handle()
-            self.recall()
+        if not news and (place, among) == (self._place, self._among):
+            return
+        if news:
+            self.circuit, self.told = Circuit(receiver=subscription.receiver), 0
+            self._held_until = 0.0
+        self.subscription, self._place, self._among = subscription, place, among
+        turn = crc32(subscription.key.encode())
+        self._share = share(subscription.concurrency, place, among, turn)
+        # As its share of the places; one without places sends a probe at most.
+        part = self._share / subscription.concurrency or 1 / among
+        rate = None if subscription.rate is None else subscription.rate * part
+        self._pace.set(rate, self._clock.monotonic())
+        self.queue_handlers.concurrency = max(self._share, 1)
+        self._handle()
+        self.recall()
 
     def adopt_circuit(self, circuit: Circuit | None) -> None:
         """Take over a circuit that a server has stored; `None`: there is none."""
@@ -119,12 +131,6 @@ class SubscriptionWorker(Consumer):
             circuit = circuit.at(self.subscription.receiver)
         if circuit is not None and circuit.changed > self.circuit.changed:
             self.circuit, self.told = circuit, circuit.changed
-            self.recall()
-
-    def probe(self, mine: bool) -> None:
-        """Set whether this server sends the probe to a receiver that failed."""
-        if mine != self._probes:
-            self._probes = mine
             self.recall()
 
     @property
@@ -159,8 +165,11 @@ class SubscriptionWorker(Consumer):
             case "open":
                 return 0, (self.circuit.until - now) / 1000
             case "half-open":
-                late = self.circuit.until + self.subscription.timeout + OVERDUE - now
-                if not self._probes and late > 0:
+                # Another server each time: one of them alone may not reach the receiver.
+                until, key = self.circuit.until, self.subscription.key
+                behind = (self._place - crc32(f"{key} {until}".encode())) % self._among
+                late = until + behind * (self.subscription.timeout + OVERDUE) - now
+                if behind and late > 0:
                     return 0, late / 1000
                 room = 1 - running
         if room <= 0:
