@@ -164,38 +164,36 @@ def _text(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
+_FIELDS = {
+    "ids": "ids", "if_due": "if_due", "actor": "actor", "new_due": "at", "new_delay": "delay",
+    "keep": "keep", "history": "history", "result_ttl": "result_ttl",
+}  # fmt: skip
+"""Columns of the type `_asked` that are fields of commands."""
+
+
 def _fields(command: cmd.Command) -> dict[str, Any]:
     """Return the fields of a command as the type `_asked` has them."""
+    fields = {column: getattr(command, name, None) for column, name in _FIELDS.items()}
     match command:
         case cmd.Put(on_conflict="keep" | "replace", if_version=None, items=items):
-            fields = _columns(items)
+            fields |= _columns(items)
             fields["verb"] = command.on_conflict
             fields["new_due"] = min((i.at for i in items if i.at is not None), default=None)
             fields["new_delay"] = min((i.delay for i in items if i.at is None), default=None)
         case cmd.Cancel(where=None, if_version=None):
-            fields = {
-                "verb": "cancel", "ids": command.ids, "if_due": command.if_due,
-                "actor": command.actor,
-            }  # fmt: skip
+            fields["verb"] = "cancel"
         case cmd.Cancel(dry_run=False, where=cmd.Where() as where):
-            fields = {
+            fields |= {
                 "verb": "cancel_where", "of_group": where.group, "after": where.after,
-                "before": where.before, "actor": command.actor,
+                "before": where.before,
             }  # fmt: skip
         case cmd.Reschedule(if_version=None):
-            fields = {
-                "verb": "reschedule", "ids": command.ids, "new_due": command.at,
-                "new_delay": command.delay, "if_due": command.if_due,
-            }  # fmt: skip
+            fields["verb"] = "reschedule"
         case cmd.Configure(paused=None):
-            fields = {
-                "verb": "configure", "keep": command.keep, "history": command.history,
-                "result_ttl": command.result_ttl,
-                "limits": [getattr(command, name) for name in LIMITS],
-            }  # fmt: skip
+            fields |= {"verb": "configure", "limits": [getattr(command, name) for name in LIMITS]}
         case _:
             raise AssertionError(f"not within a transaction: {command!r}")
-    return {"queue": command.queue, **fields}
+    return {"queue": command.queue, **{n: one for n, one in fields.items() if one is not None}}
 
 
 def _columns(items: Sequence[Item]) -> dict[str, Any]:
