@@ -60,7 +60,6 @@ class _Connection:
         self.http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_RECEIVER_HEAD)
         self.heard = False
         """Whether any byte of an answer has come since the last request."""
-        self.expiry: Timer | None = None
 
     async def quiet(self) -> bool:
         """Tell whether nothing has come, not even the end."""
@@ -72,8 +71,6 @@ class _Connection:
         return False
 
     def abort(self) -> None:
-        if self.expiry is not None:
-            self.expiry.cancel()
         self.writer.transport.abort()
 
     async def event(self) -> h11.Event:
@@ -112,7 +109,8 @@ class HttpClient:
         self._lookup = lookup
         self._tls = tls
         self._busy = 0
-        self._idle: dict[_Connection, None] = {}  # the longest idle first
+        self._idle: dict[_Connection, Timer] = {}
+        """Connections without a request, the longest idle first, with what will close them."""
 
     @property
     def free(self) -> int:
@@ -150,7 +148,7 @@ class HttpClient:
     async def _post(self, origin: _Origin, request: h11.Request, body: bytes) -> Reply:
         kept = next((one for one in reversed(self._idle) if one.origin == origin), None)
         if kept is not None:
-            self._forget(kept)
+            self._idle.pop(kept).cancel()
             try:
                 return await self._exchange(kept, request, body)
             except NoAnswer:
@@ -161,9 +159,9 @@ class HttpClient:
 
     async def _exchange(self, connection: _Connection, request: h11.Request, body: bytes) -> Reply:
         http, keep = connection.http, False
-        connection.heard = False
+        used, connection.heard = connection.heard, False
         try:
-            if connection.expiry is not None and not await connection.quiet():
+            if used and not await connection.quiet():
                 raise NoAnswer("the receiver closed the idle connection")  # or said 408 before that
             parts = request, h11.Data(body), h11.EndOfMessage()
             connection.writer.write(b"".join(http.send(part) or b"" for part in parts))
@@ -216,18 +214,13 @@ class HttpClient:
         return bytes(start[:MAX_RECEIVER_BODY])
 
     def _keep(self, connection: _Connection) -> None:
-        self._idle[connection] = None
         loop = asyncio.get_running_loop()
-        connection.expiry = self._clock.call_later(loop, KEEP, lambda: self._drop(connection))
+        close = partial(self._drop, connection)
+        self._idle[connection] = self._clock.call_later(loop, KEEP, close)
 
     def _drop(self, connection: _Connection) -> None:
-        self._forget(connection)
+        self._idle.pop(connection).cancel()
         connection.abort()
-
-    def _forget(self, connection: _Connection) -> None:
-        del self._idle[connection]
-        if connection.expiry is not None:
-            connection.expiry.cancel()
 
     async def _connect(self, origin: _Origin) -> _Connection:
         """Connect to the first address that answers.
