@@ -5,6 +5,7 @@ import itertools
 import logging
 import random
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from bide.clock import sleep
@@ -42,21 +43,12 @@ class InProcessWorker:
     """
 
     def __init__(self, app: "App", queues: Iterable[str] = (), *, grace: float = 30.0) -> None:
-        self._app = app
-        self._queues = list(queues)
-        self._grace = grace
-        self._holder = ""
+        self._make = partial(Runner, app, list(queues), grace=grace, ready=self._began)
         self._runner = self._make()
         self._failed = ""
-        self._failures = 0
         self._task: asyncio.Task[None] | None = None
         self._idle = self._leaving = False
         self._ready = asyncio.Event()
-
-    def _make(self) -> Runner:
-        return Runner(
-            self._app, self._queues, grace=self._grace, ready=self._began, holder=self._holder
-        )
 
     def trouble(self) -> str | None:
         """Return why messages are not handled now; `None` if all is well.
@@ -81,8 +73,8 @@ class InProcessWorker:
             self._idle = True
             return self
         number = next(_numbers)
-        self._holder = own_name() + (f":{number}" if number > 1 else "")
-        self._task = asyncio.create_task(self._keep())
+        holder = own_name() + (f":{number}" if number > 1 else "")
+        self._task = asyncio.create_task(self._keep(holder))
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -98,24 +90,25 @@ class InProcessWorker:
         finally:
             self._task.cancel()
 
-    async def _keep(self) -> None:
+    async def _keep(self, holder: str) -> None:
+        failures = 0
         while True:
-            self._runner = self._make()
+            self._runner = self._make(holder=holder)
             try:
                 return await self._runner.run()
             except Exception as error:  # noqa: BLE001  (it is logged, and shown by `trouble`)
                 if self._leaving:  # as when a lifespan cannot be left
                     _log.error("the worker has failed at its end: %s", error, exc_info=error)
                     return
-                self._failures += 1
-                seconds = AGAIN.delay(self._failures, random.random()) / 1000
+                failures = failures + 1 if self._failed else 1
+                seconds = AGAIN.delay(failures, random.random()) / 1000
                 self._failed = f"the worker has failed ({type(error).__name__}), and begins again"
                 _log.error(
                     "the worker has failed: %s; it begins again in %.1f s", error, seconds,
                     exc_info=None if isinstance(error, BideError) else error,
                 )  # fmt: skip
-                await sleep(self._app.clock, seconds)
+                await sleep(self._runner.app.clock, seconds)
 
     def _began(self) -> None:
-        self._failed, self._failures = "", 0
+        self._failed = ""
         self._ready.set()
