@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 import bide
 from bide.observing.tally import Tally
-from bide.worker.process.processes import Pipe, Report, receive
+from bide.worker.process.processes import Report, receive, reporting
 from bide.worker.process.totals import Totals
 from tests.servers import free_port
 from tests.worker.processes import BOUND, children, log, wait_for, worker
@@ -121,19 +121,17 @@ def test_a_store_of_each_process_alone_has_no_counts() -> None:
     gathered.close()
 
 
-async def heard(send: "list[Report]") -> list[Report]:
+async def listen(pipe: socket.socket) -> list[Report]:
+    return [report async for report in receive(pipe)]
+
+
+async def heard(reports: list[Report]) -> list[Report]:
     """Return what comes out of a line at the other end."""
     ours, theirs = socket.socketpair()
-    found: list[Report] = []
-    receiving = asyncio.create_task(receive(ours, found.append))
-    line = Pipe(theirs.detach(), lambda: None)
-    await line.open()
-    for report in send[:-1]:
-        line.send(report)
-        await asyncio.sleep(0)
-    await line.close(send[-1])
-    await receiving
-    return found
+    receiving, rest = asyncio.create_task(listen(ours)), iter(reports)
+    async with reporting(theirs.detach(), lambda: next(rest), lambda: None):
+        await asyncio.sleep(0)  # for the first beat
+    return await receiving
 
 
 def test_a_report_arrives_whole_however_long_it_is() -> None:
@@ -145,16 +143,12 @@ def test_a_report_arrives_whole_however_long_it_is() -> None:
 def test_who_is_not_listened_to_waits_with_the_next_report() -> None:
     async def story() -> int:
         ours, theirs = socket.socketpair()
-        line = Pipe(theirs.detach(), lambda: None)
-        await line.open()
-        many = {f"queue-{number}": Tally() for number in range(3_000)}
-        for _ in range(50):
-            line.send(Report(tallies=many))
-        found: list[Report] = []
-        receiving = asyncio.create_task(receive(ours, found.append))
-        await line.close(Report(ready=True))
-        await receiving
-        return len(found)
+        report = Report(tallies={f"queue-{number}": Tally() for number in range(3_000)})
+        async with reporting(theirs.detach(), lambda: report, lambda: None) as send:
+            for _ in range(50):
+                send()
+            receiving = asyncio.create_task(listen(ours))
+        return len(await receiving)
 
     assert asyncio.run(story()) < 50
 
@@ -163,11 +157,9 @@ def test_a_supervisor_that_dies_is_noticed() -> None:
     async def story() -> None:
         ours, theirs = socket.socketpair()
         cut = asyncio.Event()
-        line = Pipe(theirs.detach(), cut.set)
-        await line.open()
-        ours.close()
-        await asyncio.wait_for(cut.wait(), BOUND)
-        line.send(Report())
-        await line.close(Report())
+        async with reporting(theirs.detach(), Report, cut.set) as send:
+            ours.close()
+            await asyncio.wait_for(cut.wait(), BOUND)
+            send()
 
     asyncio.run(story())

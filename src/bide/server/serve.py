@@ -29,8 +29,8 @@ from bide.server.http.http_server import BACKLOG, HttpServer, context_of
 from bide.server.service import Service
 from bide.server.settings import Settings
 from bide.server.shared_state import SharedState, make_files
-from bide.worker.process.child import BEAT, loop_factory
-from bide.worker.process.processes import FAILED, WRONG_USAGE, Pipe, Report
+from bide.worker.process.child import loop_factory
+from bide.worker.process.processes import FAILED, WRONG_USAGE, Report, reporting
 from bide.worker.process.supervisor import Supervisor
 
 _log = logging.getLogger("bide.server")
@@ -197,7 +197,21 @@ async def _serve(
 ) -> None:  # fmt: skip
     loop = asyncio.get_running_loop()
     report = Report()
-    app = App(settings, ready=lambda: _ready(line, report), shared=shared, pages=pages)
+
+    def ready() -> None:
+        # The objects that exist now stay until the end, and requests leave no reference cycles:
+        # collecting them again and again took a twentieth of the time.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(ALLOCATIONS, 20, 50)
+        report.ready = True
+        send()
+
+    app = App(settings, ready=ready, shared=shared, pages=pages)
+
+    def figures() -> Report:
+        shared.stats.post(app.service.stats)
+        return report
 
     def stop() -> None:
         if not server.stopping:
@@ -207,38 +221,17 @@ async def _serve(
         _log.error("the supervisor has died; stopping")
         stop()
 
-    line = Pipe(line_fd, orphaned)
     await app.service.begin()
     server = HttpServer(app)
     # systemd also sends SIGTERM to each process, which then gets it twice. Only SIGINT, which the
     # supervisor sends the second time, breaks off what is under way.
     loop.add_signal_handler(signal.SIGTERM, stop)
     loop.add_signal_handler(signal.SIGINT, server.stop)
-    await line.open()
-    beats = asyncio.create_task(_beat(line, report, app.service))
-    try:
-        await server.serve(socket.socket(fileno=socket_fd))
-    finally:
-        await app.service.end()  # if serving was cancelled
-        beats.cancel()
-        await line.close(report)
-
-
-def _ready(line: Pipe, report: Report) -> None:
-    # The objects that exist now stay until the end, and requests leave no reference cycles:
-    # collecting them again and again took a twentieth of the time.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(ALLOCATIONS, 20, 50)
-    report.ready = True
-    line.send(report)
-
-
-async def _beat(line: Pipe, report: Report, service: Service) -> None:
-    while True:
-        service.shared.stats.post(service.stats)
-        await asyncio.sleep(BEAT)
-        line.send(report)
+    async with reporting(line_fd, figures, orphaned) as send:
+        try:
+            await server.serve(socket.socket(fileno=socket_fd))
+        finally:
+            await app.service.end()  # if serving was cancelled
 
 
 if __name__ == "__main__":

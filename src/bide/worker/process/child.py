@@ -26,11 +26,8 @@ from bide.observing.logs import configure
 from bide.targets.amqp import intakes
 from bide.worker.app.app import App
 from bide.worker.app.loading import load
-from bide.worker.process.processes import FAILED, WRONG_USAGE, Pipe, Report
+from bide.worker.process.processes import FAILED, WRONG_USAGE, Report, reporting
 from bide.worker.process.runner import Runner
-
-BEAT = 1.0
-"""Seconds between two reports of a process to its supervisor."""
 
 AGAIN = 1.0
 """Seconds until the intakes of RabbitMQ start again after an error."""
@@ -121,7 +118,11 @@ async def _work(app: App, orders: Orders, report: Report) -> None:
 
     def ready() -> None:
         report.ready = True
-        pipe.send(report)
+        send()
+
+    def figures() -> Report:
+        report.tallies, report.stuck = runner.tallies(), runner.stuck()
+        return report
 
     def stop(*, hurry: bool = False) -> None:
         if report.ready:
@@ -134,21 +135,18 @@ async def _work(app: App, orders: Orders, report: Report) -> None:
         stop()
 
     runner = Runner(app, orders.queues, grace=orders.grace, ready=ready, supervised=True)
-    pipe = Pipe(orders.pipe, orphaned)
     # SIGTERM may come twice: systemd sends it to the supervisor and to each process. So the second
     # request of the supervisor is SIGINT.
     loop.add_signal_handler(signal.SIGTERM, stop)
     loop.add_signal_handler(signal.SIGINT, partial(stop, hurry=True))
     _leave_signals_on_fork()
-    await pipe.open()
-    chores = _beat(pipe, report, runner), _delays(app, orders.grace), _forwards(app)
-    beside = [asyncio.create_task(chore) for chore in chores]
-    try:
-        await runner.run()
-    finally:
-        await cancel(beside)
-        report.tallies = runner.tallies()
-        await pipe.close(report)
+    async with reporting(orders.pipe, figures, orphaned) as send:
+        chores = _delays(app, orders.grace), _forwards(app)
+        beside = [asyncio.create_task(chore) for chore in chores]
+        try:
+            await runner.run()
+        finally:
+            await cancel(beside)
 
 
 async def _delays(app: App, grace: float) -> None:
@@ -227,14 +225,6 @@ def _check_store(app: App, processes: int) -> None:
         "%s lives in this process: no other process can put messages into it, and it is lost when "
         "this process ends; to share it name another store, such as sqlite:///bide.db", app.url,
     )  # fmt: skip
-
-
-async def _beat(pipe: Pipe, report: Report, runner: Runner) -> None:
-    while True:
-        await asyncio.sleep(BEAT)
-        report.tallies = runner.tallies()
-        report.stuck = runner.stuck()
-        pipe.send(report)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,15 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, closing, suppress
 
 import msgspec
 
 from bide.observing.tally import Tally
+
+BEAT = 1.0
+"""Seconds between two reports of a process to its supervisor."""
 
 WRONG_USAGE, FAILED = 2, 3
 """Exit codes of a process that could not begin, and has printed why."""
@@ -39,54 +42,56 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Report).decode
 
 
-class Pipe:
-    """The end of the worker process.
+@asynccontextmanager
+async def reporting(
+    descriptor: int, figures: Callable[[], Report], cut: Callable[[], None]
+) -> AsyncIterator[Callable[[], None]]:
+    """Report to the supervisor once a beat, and at the end. Runs in the worker process.
 
     Args:
         descriptor: of the socket.
+        figures: returns the report.
         cut: called when the supervisor has died.
+
+    Yields:
+        A function that reports now, unless the last report is still in the buffer: the next one has
+        all figures.
     """
+    reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=descriptor))
 
-    _writer: asyncio.StreamWriter
-    _waiting: asyncio.Task[None]
-
-    def __init__(self, descriptor: int, cut: Callable[[], None]) -> None:
-        self._socket = socket.socket(fileno=descriptor)
-        self._cut = cut
-
-    async def open(self) -> None:
-        """Open the socket, and notice when the supervisor closes it."""
-        reader, self._writer = await asyncio.open_connection(sock=self._socket)
-        self._waiting = asyncio.create_task(self._wait(reader))
-
-    def send(self, report: Report) -> None:
-        """Send a report, unless the last one is still in the buffer: the next has all figures."""
-        writer = self._writer
+    def send() -> None:
+        report = figures()
         if not writer.is_closing() and not writer.transport.get_write_buffer_size():
             writer.write(_encode(report) + b"\n")
 
-    async def close(self, last: Report) -> None:
-        """Send the last report, and close the socket."""
-        self._waiting.cancel()
-        self.send(last)
-        self._writer.close()
-        with suppress(OSError):  # it has died; `cut` was called
-            await self._writer.wait_closed()
+    async def beat() -> None:
+        while True:
+            send()
+            await asyncio.sleep(BEAT)
 
-    async def _wait(self, reader: asyncio.StreamReader) -> None:
-        """The supervisor sends nothing: a read ends when it has closed the socket or died."""
+    async def wait() -> None:
         with suppress(OSError):  # it was killed
-            await reader.read()
-        self._cut()
+            await reader.read()  # it sends nothing: this ends when it has died
+        cut()
+
+    tasks = [asyncio.create_task(beat()), asyncio.create_task(wait())]
+    try:
+        yield send
+    finally:
+        for task in tasks:
+            task.cancel()
+        send()
+        writer.close()
+        with suppress(OSError):  # it has died; `cut` was called
+            await writer.wait_closed()
 
 
-async def receive(pipe: socket.socket, on_report: Callable[[Report], None]) -> None:
+async def receive(pipe: socket.socket) -> AsyncIterator[Report]:
     """Receive the reports of a process until it ends. Runs in the supervisor."""
     reader, writer = await asyncio.open_connection(sock=pipe, limit=LONGEST)
     with closing(writer), suppress(ConnectionResetError):  # it was killed
-        while line := await reader.readline():
-            if line.endswith(b"\n"):  # else it was killed while it wrote
-                on_report(_decode(line))
+        while (line := await reader.readline()).endswith(b"\n"):  # not killed while it wrote
+            yield _decode(line)
 
 
 LAST_REPORT = 1.0
@@ -169,7 +174,7 @@ class Process:
         if self.end_requests:
             with suppress(ProcessLookupError):  # it has ended by itself
                 child.terminate()
-        receiving = asyncio.create_task(receive(ours, self._receive))
+        receiving = asyncio.create_task(self._listen(ours))
         try:
             code = await child.wait()
             await asyncio.wait([receiving], timeout=LAST_REPORT)
@@ -177,10 +182,10 @@ class Process:
         finally:
             receiving.cancel()
 
-    def _receive(self, report: Report) -> None:
-        self.reported = time.monotonic()
-        self.report = report
-        self._changed()
+    async def _listen(self, pipe: socket.socket) -> None:
+        async for self.report in receive(pipe):
+            self.reported = time.monotonic()
+            self._changed()
 
     def _kill(self) -> None:
         child = self._child

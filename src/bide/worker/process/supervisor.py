@@ -22,9 +22,9 @@ from bide.consuming.graceful_stop import cancel, first_of
 from bide.model.backoff import Backoff
 from bide.model.errors import BideError
 from bide.observing.metrics import MetricsServer, registry_of
-from bide.worker.process.child import BEAT, Orders
+from bide.worker.process.child import Orders
 from bide.worker.process.health import HealthFile, notify, serve_health, watchdog_seconds
-from bide.worker.process.processes import FAILED, WRONG_USAGE, CommandOf, Process
+from bide.worker.process.processes import BEAT, FAILED, WRONG_USAGE, CommandOf, Process
 from bide.worker.process.reload import Sources
 from bide.worker.process.totals import Totals, take_requests
 
