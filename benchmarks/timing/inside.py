@@ -5,8 +5,6 @@ memory engine keeps what is delayed by rank, and pages through it too. Structure
 without the locks of their faces: a lane has a lock of its own.
 """
 
-import heapq
-import itertools
 import random
 import statistics
 import time
@@ -34,31 +32,23 @@ Leave = Callable[[Any], object]
 class _Ticket:
     """Stands for a claim."""
 
-    __slots__ = ("waits",)
+    __slots__ = ("deadline",)
 
-    def __init__(self) -> None:
-        self.waits = True
+    def __init__(self, deadline: float = 0.0) -> None:
+        self.deadline = deadline
 
 
-def _heap() -> tuple[Enter, Leave]:
-    """As the lane has it: who leaves is marked, and when most are marked the heap is made anew."""
-    heap: list[tuple[float, int, _Ticket]] = []
-    numbers = itertools.count()
-    left = 0
+def _sorted_list() -> tuple[Enter, Leave]:
+    """As the lane has it."""
+    tickets: SortedList[tuple[float, int, _Ticket]] = SortedList()
 
     def enter(deadline: float) -> _Ticket:
-        ticket = _Ticket()
-        heapq.heappush(heap, (deadline, next(numbers), ticket))
+        ticket = _Ticket(deadline)
+        tickets.add((deadline, id(ticket), ticket))
         return ticket
 
     def leave(ticket: _Ticket) -> None:
-        nonlocal left
-        ticket.waits = False
-        left += 1
-        if left > 64 + len(heap) // 2:
-            heap[:] = [entry for entry in heap if entry[2].waits]
-            heapq.heapify(heap)
-            left = 0
+        tickets.remove((ticket.deadline, id(ticket), ticket))
 
     return enter, leave
 
@@ -72,7 +62,7 @@ def lane_deadlines() -> Iterator[Figure]:
     """Claims that wait for half a minute at most and get something before: enter and leave."""
     with TimingWheel() as wheel:
         ways: dict[str, Callable[[], tuple[Enter, Leave]]] = {
-            "heapq": _heap,
+            "SortedList": _sorted_list,
             "DelayHeap": _delay_heap,
             "TimingWheel": lambda: (partial(wheel.schedule, _Ticket), wheel.cancel),
         }

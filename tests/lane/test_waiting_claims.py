@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bide.lane import waiting_claims
-from bide.lane.inbox import Request
+from bide.lane.inbox import FOREVER, Request
 from bide.lane.waiting_claims import LOOK_AGAIN, WaitingClaims
 from bide.model.replies import Claimed
 from tests.lane.commands import claim
@@ -78,11 +78,11 @@ def test_the_claims_that_are_due_are_those_whose_moment_has_come(steps: Any) -> 
             claims.withdraw(parked[which % len(parked)], now)
 
         moments = {name: waiting.moment() for name, waiting in claims.queues.items()}
-        known = [moment for moment in moments.values() if moment is not None]
-        deadlines = [1e9] if any(w.interested for w in claims.queues.values()) else []
+        known = [moment for moment in moments.values() if moment < FOREVER]
+        deadlines = [1e9] if claims.queues else []
         assert claims.next_moment() == min(known + deadlines, default=None)
         if pause % 2:
             due = claims.due(now)
             asking += due
-            expected = {name for name, at in moments.items() if at is not None and at <= now}
+            expected = {name for name, at in moments.items() if at <= now}
             assert sorted(one.command.queue for one in due) == sorted(expected)

@@ -5,12 +5,12 @@ got messages, the next one asks (leader and followers, as in Java's `DelayQueue`
 idle workers cost one timer.
 """
 
-import heapq
-import itertools
 import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from sortedcontainers import SortedList
 
 from bide.engines.port import Notifier
 from bide.lane.inbox import FOREVER, Request
@@ -32,21 +32,15 @@ class _Waiting:
     """The claims that wait for one queue."""
 
     requests: deque[Request] = field(default_factory=deque)
-    leader: Request | None = None
-    interested: int = 0
     asking: int = 0
-    asked: float = 0.0
-    look_again: float = LOOK_AGAIN
-    wake: float | None = None
-    listed: float | None = None
-    """The time of its entry in the heap of all queues: when it is due to ask, or earlier."""
+    wake: float = FOREVER
+    """When the first request should ask."""
+    listed: float = FOREVER
+    """The time of its entry in the list of all queues."""
 
-    def moment(self) -> float | None:
-        """Return when the first request should ask; `None` while one asks, and without requests."""
-        if self.asking or not self.requests:
-            return None
-        soon = self.asked + self.look_again
-        return soon if self.wake is None else min(self.wake, soon)
+    def moment(self) -> float:
+        """Return when the first request asks; `FOREVER` while one asks, and without requests."""
+        return FOREVER if self.asking or not self.requests else self.wake
 
 
 class WaitingClaims:
@@ -55,10 +49,8 @@ class WaitingClaims:
     def __init__(self) -> None:
         self.queues: dict[str, _Waiting] = {}
         """By name: the queues with claims that wait, or that ask now; and awaited ends."""
-        self._moments: list[tuple[float, int, _Waiting]] = []
-        self._deadlines: list[tuple[float, int, Request]] = []
-        self._numbers = itertools.count()
-        self._left = 0
+        self._moments: SortedList[tuple[float, int, _Waiting]] = SortedList()
+        self._deadlines: SortedList[tuple[float, int, Request]] = SortedList()
         self.watchers = 0
         """How many of them wait for the end of a message."""
 
@@ -68,12 +60,12 @@ class WaitingClaims:
     def enter(self, request: Request) -> None:
         """Add a claim before it asks: from now on no hint for its queue is missed."""
         waiting = self.queues.setdefault(request.awaits, _Waiting())
-        waiting.interested += 1
         waiting.asking += 1
+        self._list(waiting)
         request.entered = True
         self.watchers += isinstance(request.command, History)
         if request.deadline is not None and request.deadline != FOREVER:
-            heapq.heappush(self._deadlines, (request.deadline, next(self._numbers), request))
+            self._deadlines.add((request.deadline, id(request), request))
 
     def has_asked(self, request: Request, now: float, *, closed: bool) -> bool:
         """Note that a claim has its reply; return whether it continues to wait, without messages.
@@ -84,39 +76,33 @@ class WaitingClaims:
         if not waits or closed or request.gone:
             self.leave(request, now, asked=True)
             return False
-        reply = request.last = request.reply
-        request.reply = None
         waiting = self.queues[request.awaits]
         waiting.asking -= 1
-        waiting.asked = now
-        waiting.look_again = CALM if isinstance(reply, Claimed) and reply.calm else LOOK_AGAIN
-        if request is waiting.leader:  # it keeps its place
-            waiting.requests.appendleft(request)
-        else:
+        if request.last is None:
             waiting.requests.append(request)
+        else:  # it was the first, and keeps its place
+            waiting.requests.appendleft(request)
+        reply = request.last = request.reply
+        request.reply = None
+        calm = isinstance(reply, Claimed) and reply.calm
+        waiting.wake = min(waiting.wake, now + (CALM if calm else LOOK_AGAIN))
         if isinstance(reply, Claimed) and reply.next is not None:
-            wake = now + reply.next / 1000
-            waiting.wake = wake if waiting.wake is None else min(wake, waiting.wake)
+            waiting.wake = min(waiting.wake, now + reply.next / 1000)
         self._list(waiting)
         return True
 
     def leave(self, request: Request, now: float, *, asked: bool) -> None:
         """Remove a settled claim; if it asked, the next one asks whether there is more."""
         waiting = self.queues[request.awaits]
-        waiting.interested -= 1
         if asked:
             waiting.asking -= 1
             waiting.wake = now
-            self._list(waiting)
-        if not waiting.interested:
+        self._list(waiting)
+        if not waiting.asking and not waiting.requests:
             del self.queues[request.awaits]
         request.entered = False
         self.watchers -= isinstance(request.command, History)
-        self._left += 1
-        if self._left > 64 + len(self._deadlines) // 2:  # most deadlines are of settled claims
-            self._deadlines = [entry for entry in self._deadlines if entry[2].entered]
-            heapq.heapify(self._deadlines)
-            self._left = 0
+        self._deadlines.discard((request.deadline, id(request), request))
 
     def wanted(self, batch: list[Request], now: float) -> list[Request]:
         """Return what to execute of a batch: all but the claims whose callers have gone.
@@ -136,7 +122,7 @@ class WaitingClaims:
     def hint(self, queue: str, moment: float) -> bool:
         """Note when messages can be claimed; return whether a claim will ask sooner for it."""
         waiting = self.queues.get(queue)
-        if waiting is None or (waiting.wake is not None and waiting.wake <= moment):
+        if waiting is None or waiting.wake <= moment:
             return False
         waiting.wake = moment
         self._list(waiting)
@@ -145,32 +131,23 @@ class WaitingClaims:
     def due(self, now: float) -> list[Request]:
         """Return the claims that should ask now, the first of each queue."""
         due = []
-        while (first := self._first()) is not None and first[0] <= now:
-            waiting = first[1]
-            waiting.wake = None
+        while self._moments and self._moments[0][0] <= now:
+            waiting = self._moments[0][2]
+            waiting.wake = FOREVER
             waiting.asking += 1
-            waiting.leader = waiting.requests.popleft()
-            due.append(waiting.leader)
+            due.append(waiting.requests.popleft())
+            self._list(waiting)
         return due
 
     def _list(self, waiting: _Waiting) -> None:
-        """Enter a queue into the heap, unless it has an entry that is early enough."""
-        moment = waiting.moment()
-        if moment is not None and (waiting.listed is None or moment < waiting.listed):
-            waiting.listed = moment
-            heapq.heappush(self._moments, (moment, next(self._numbers), waiting))
-
-    def _first(self) -> tuple[float, _Waiting] | None:
-        """Return the earliest time and its queue; correct or drop the entries before it."""
-        while self._moments:
-            listed, _, waiting = self._moments[0]
-            if listed == waiting.listed == waiting.moment():
-                return listed, waiting
-            heapq.heappop(self._moments)
-            if listed == waiting.listed:
-                waiting.listed = None
-                self._list(waiting)
-        return None
+        """Note when the first claim of a queue asks, after each change."""
+        if (moment := waiting.moment()) == waiting.listed:
+            return
+        if waiting.listed != FOREVER:
+            self._moments.remove((waiting.listed, id(waiting), waiting))
+        if moment != FOREVER:
+            self._moments.add((moment, id(waiting), waiting))
+        waiting.listed = moment
 
     def withdraw(self, request: Request, now: float) -> bool:
         """Remove a waiting claim; return False if it does not wait: it asks, or is settled."""
@@ -185,7 +162,7 @@ class WaitingClaims:
         """Remove and return the claims whose deadline has passed."""
         over = []
         while self._deadlines and self._deadlines[0][0] <= now:
-            request = heapq.heappop(self._deadlines)[2]
+            request = self._deadlines.pop(0)[2]
             if self.withdraw(request, now):
                 over.append(request)
         return over
@@ -200,12 +177,7 @@ class WaitingClaims:
 
     def next_moment(self) -> float | None:
         """Return the next time at which `due` or `overdue` returns claims."""
-        first = self._first()
-        moments = [] if first is None else [first[0]]
-        while self._deadlines and not self._deadlines[0][2].entered:
-            heapq.heappop(self._deadlines)  # it was settled
-        if self._deadlines:
-            moments.append(self._deadlines[0][0])
+        moments = [times[0][0] for times in (self._moments, self._deadlines) if times]
         return min(moments, default=None)
 
 
