@@ -90,11 +90,8 @@ class Call:
         Raises:
             Problem: it is not UTF-8.
         """
-        text = self.named[name]
-        if "%" not in text and text.isascii():
-            return text
         try:
-            return unquote_to_bytes(text).decode()
+            return unquote_to_bytes(self.named[name]).decode()
         except UnicodeDecodeError:
             raise invalid(name, f"{name} in the path is not UTF-8; encode it in UTF-8") from None
 

@@ -6,7 +6,6 @@ requests, `Sec-Fetch-Site`, a `Host` name of another site that resolves to this 
 rebinding), and a content type that needs no preflight.
 """
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
@@ -71,7 +70,6 @@ class Admission:
         """Whether requests need a token."""
         self._until = 0.0
         """The time until which the store is assumed to have no token."""
-        self._looking: asyncio.Task[None] | None = None
         self._oidc = None if settings.oidc is None else Oidc(settings.oidc)
 
     async def begin(self) -> None:
@@ -97,10 +95,7 @@ class Admission:
         """
         if text is None or not (self.asks or self._may_appear):  # with auth=off, tokens are ignored
             if self._may_appear and not self.asks and self.clock.monotonic() >= self._until:
-                # All requests that come meanwhile wait for this look.
-                if self._looking is None or self._looking.done():
-                    self._looking = asyncio.create_task(self._look())
-                await asyncio.shield(self._looking)
+                await self._look()
             if not self.asks:
                 return OPEN
             raise Problem(

@@ -55,7 +55,7 @@ class Connection(Output):
         self._queue: deque[Exchange] = deque()
         self._current: Exchange | None = None
         self._incoming: Exchange | None = None
-        self._unparsed: bytes | memoryview = b""
+        self._unparsed = memoryview(b"")
         self._discarded = 0
         self._reading = True
         self._refusal: Refusal | None = None
@@ -97,12 +97,8 @@ class Connection(Output):
             if self._discarded > MAX_DISCARDED:
                 self.transport.abort()
             return
-        if self._unparsed or len(data) > SLICE:
-            self._unparsed = memoryview(b"".join((self._unparsed, data)))
-            self._parse()
-        else:
-            self._feed(data)
-            self._set_reading()
+        self._unparsed = memoryview(b"".join((self._unparsed, data)))
+        self._parse()
         if self._in_head and self._timer is None and not (self._current or self._ended):
             self._wait(self.server.patience)
 
@@ -186,8 +182,8 @@ class Connection(Output):
             self._feed(data)
         self._set_reading()
 
-    def _feed(self, data: bytes | memoryview) -> None:
-        left = data
+    def _feed(self, data: memoryview) -> None:
+        left: bytes | memoryview = data
         try:
             while left:
                 left = self._fed_to_parser(left)
@@ -252,7 +248,7 @@ class Connection(Output):
         """Answer a request that cannot be parsed, and close the connection."""
         assert self._refusal is not None
         self._ended = True
-        self._unparsed = b""
+        self._unparsed = memoryview(b"")
         current = self._current
         if current is None:
             self._send_refusal(*self._refusal)
