@@ -9,7 +9,7 @@ from redis import exceptions as raised
 from bide.engines.redis.calls import load_library
 from bide.engines.redis.dangers import SETTINGS, cut_off, is_too_old, of_server, warn
 from bide.engines.redis.faults import Refusal, no_connection, translate
-from bide.engines.redis.layout import CHANNEL, LAYOUT, VERSION, Arg
+from bide.engines.redis.layout import LAYOUT, VERSION, Arg
 from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import Settings, shown_address
 from bide.model.errors import SchemaTooNew, StoreUnavailable
@@ -182,20 +182,17 @@ class Connection:
     def _examine(self) -> None:
         """Check that the server can be what bide needs, and prepare it."""
         alone = self._settings.cluster is None
-        packed = [pack(("INFO", "default")), pack(("GET", VERSION) if alone else ("PING", "0"))]
-        # Whether waiting lanes may be woken is to show here, not in the middle of a change.
-        packed += [pack(("PUBLISH", CHANNEL, "")), pack(("CLIENT", "ID"))]
-        self.post(b"".join(packed))
-        info, version, published, number = self.receive(len(packed))
+        of_version = pack(("GET", VERSION) if alone else ("PING", "0"))
+        packed = pack(("INFO", "default")) + of_version + pack(("CLIENT", "ID"))
+        info, version, number = self.exchange(packed, 3)
         if isinstance(info, Refusal):
             raise info
         facts = dict(
             line.split(":", 1) for line in info.decode(errors="replace").splitlines() if ":" in line
         )
         self._check_kind(facts, alone=alone)
-        for answer in (version, published):
-            if isinstance(answer, Refusal):
-                raise answer
+        if isinstance(version, Refusal):
+            raise version
         if alone:
             check_layout(version, self._shown)
             if version is None:

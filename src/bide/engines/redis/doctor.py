@@ -70,33 +70,30 @@ def _servers(client: Any, settings: Settings) -> Iterator[Finding]:
 
 def _node(client: redis.Redis, settings: Settings) -> Iterator[Finding]:
     info = {name: str(value) for name, value in client.info().items()}
+    config: dict[str, str] = {}
+    no_functions = no_settings = ""
+    try:
+        client.fcall("bide", 0)
+    except redis.ResponseError as error:
+        no_functions = str(error)
+    try:
+        config = {name: str(client.config_get(name).get(name, "")) for name in SETTINGS}
+    except redis.ResponseError as error:
+        no_settings = str(error)
+    statuses = {name: info.get(name, "ok") for name in _STATUSES}
+    is_replica, alone = info["role"] != "master", info.get("connected_slaves") == "0"
+    yield from of_server(info, config)
     yield from findings(
         (is_too_old(info["redis_version"]), "danger",
          f"the server is Redis {info['redis_version']}", "bide's functions fail",
          "upgrade to Redis 7.0 or Valkey"),
-    )  # fmt: skip
-    try:
-        client.fcall("bide", 0)
-    except redis.ResponseError as error:
-        yield from findings(
-            ("Function not found" not in str(error), "danger",
-             f"functions are not allowed ({error})",
-             "bide works by functions on the server: every command fails",
-             "allow FCALL and FUNCTION LOAD: no rename-command, and in the ACL +@scripting"),
-        )  # fmt: skip
-    config: dict[str, str] = {}
-    try:
-        config = {name: str(client.config_get(name).get(name, "")) for name in SETTINGS}
-    except redis.ResponseError as error:
-        yield Finding(
-            "warning", f"the settings cannot be read ({error})",
-            "whether messages are evicted, or lost at a restart, cannot be seen here",
-            "ask your provider for maxmemory-policy noeviction and for an append-only file",
-        )  # fmt: skip
-    yield from of_server(info, config)
-    statuses = {name: info.get(name, "ok") for name in _STATUSES}
-    is_replica, alone = info["role"] != "master", info.get("connected_slaves") == "0"
-    yield from findings(
+        (no_functions not in ("", "Function not found"), "danger",
+         f"functions are not allowed ({no_functions})",
+         "bide works by functions on the server: every command fails",
+         "allow FCALL and FUNCTION LOAD: no rename-command, and in the ACL +@scripting"),
+        (no_settings != "", "warning", f"the settings cannot be read ({no_settings})",
+         "whether messages are evicted, or lost at a restart, cannot be seen here",
+         "ask your provider for maxmemory-policy noeviction and for an append-only file"),
         *((status != "ok", "danger", f"the server could not write to its disk ({name}: {status})",
            'the server refuses commands: nothing is put, claimed or acked ("MISCONF")',
            "look into the server's log; free some space") for name, status in statuses.items()),

@@ -14,7 +14,7 @@ from bide.engines.redis.claim import claim, claim_shards
 from bide.engines.redis.messages import change, put, script_of
 from bide.engines.redis.notifier import RedisNotifier
 from bide.engines.redis.queue_wide import configure, delete, sweep
-from bide.engines.redis.queues import QueueNames, ShardedQueue, ShardMap
+from bide.engines.redis.queues import ShardedQueue, ShardMap, add_names, names_of_queues
 from bide.engines.redis.reads import count, explain, find, forecast, history
 from bide.engines.redis.scan import check_cursor, scan
 from bide.engines.redis.sender import Sender
@@ -86,7 +86,6 @@ class RedisEngine:
         self._shards = ShardMap(settings.shards, self._sender.send)
         self._interrupted: list[tuple[Call, Request, Any]] = []
         """Claims whose replies no caller got, because of an interrupt."""
-        self._names = QueueNames(self._sender, clustered=settings.cluster is not None)
 
     def execute(self, commands: Sequence[cmd.Command], now: int | None = None) -> list[Reply]:
         """Execute the commands in order."""
@@ -179,7 +178,7 @@ class RedisEngine:
         if not fresh:
             return
         try:
-            self._names.add(fresh)
+            add_names(self._sender, fresh)
         except StoreFull:  # it takes settings all the same: a paused queue has to go on to drain
             if any(isinstance(command, cmd.Put) for command in commands):
                 raise
@@ -213,7 +212,7 @@ class RedisEngine:
 
     def _list(self, command: cmd.Queues) -> Step:
         yield ()
-        return [Names(self._names.names(command.queue))]
+        return [Names(names_of_queues(self._sender, command.queue))]
 
     def _advance(self, steps: Sequence[Step], now: int | None) -> list[Outcome]:
         """Execute steps: what they ask for in the same round goes in one pipeline."""
@@ -242,7 +241,7 @@ class RedisEngine:
         """Report lost changes; the queue may be gone with them, so name it again."""
         losses.report(self._settings.shown, queue, count)
         try:
-            self._names.add([queue])
+            add_names(self._sender, [queue])
         except StoreError:  # what the call did is done: the next put names it
             self._named.pop(queue, None)
 

@@ -27,6 +27,9 @@ from bide.model.errors import StoreError
 LOOK = 1.0
 """Seconds after which the listener sees whether it was closed, or the master is another server."""
 
+PAUSE = 0.2
+"""Seconds after which the listener tries again to reach a server, if it reaches none."""
+
 CHECK = 5.0
 """Seconds after which the listener asks a cluster for its masters."""
 
@@ -59,7 +62,7 @@ class RedisNotifier:
         self._watched: BoundedDict[str, None] = BoundedDict()
         self._hinted: BoundedDict[str, set[tuple[int, int]]] = BoundedDict()
         """By queue, the shards that hints were about, each with the number of all."""
-        self._heard: dict[bytes, tuple[Address, float]] = {}
+        self._heard: BoundedDict[bytes, tuple[Address, float]] = BoundedDict(1000)
         self._at: dict[Address, Connection] = {}
         self._alive: dict[Address, float] = {}
         self._checked = 0.0
@@ -79,11 +82,9 @@ class RedisNotifier:
     def listen(self) -> list[tuple[str, int]]:
         """Block until hints come, and return them; an empty list once this was closed."""
         with self._hearing:
-            pause = 0.05
             while not self._closed:
-                if hints := self._hear(LOOK if self._at else pause):
+                if hints := self._hear(LOOK if self._at else PAUSE):
                     return hints
-                pause = 0.05 if self._at else min(2 * pause, LOOK)
             self._hang_up()
             return []
 
@@ -154,8 +155,6 @@ class RedisNotifier:
         first, heard = self._heard.get(hint, (address, 0.0))
         if first != address and now < heard + ECHO:
             return None
-        if len(self._heard) > 1000:
-            self._heard.clear()
         self._heard[hint] = address, now
         label, kind, moment = hint.decode().split(" ", 2)
         if kind == "end":

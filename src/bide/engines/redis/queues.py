@@ -146,39 +146,27 @@ def read_names(send: Callable[..., Any], key: bytes, prefix: bytes = b"") -> lis
         low = b"(" + mine[-1]
 
 
-class QueueNames:
-    """The names of the queues of a store; a cluster keeps copies, of which some may be away.
+def add_names(sender: Sender, queues: Iterable[str]) -> None:
+    """Add names of queues to those of the store.
 
-    Args:
-        sender: sends commands.
-        clustered: whether the store is a cluster.
+    Raises:
+        StoreError: none of the copies took them.
     """
+    members = [part for queue in queues for part in (0, queue)]
+    sender.each_copy(QUEUES, lambda send, key: send("ZADD", key, *members))
 
-    def __init__(self, sender: Sender, *, clustered: bool) -> None:
-        self._sender = sender
-        self._clustered = clustered
 
-    def add(self, queues: Iterable[str]) -> None:
-        """Add names.
+def names_of_queues(sender: Sender, prefix: str) -> list[str]:
+    """Return the names of the queues that exist and begin so, sorted.
 
-        Raises:
-            StoreError: none of the copies took them.
-        """
-        members = [part for queue in queues for part in (0, queue)]
-        self._sender.each_copy(QUEUES, lambda send, key: send("ZADD", key, *members))
-
-    def names(self, prefix: str) -> list[str]:
-        """Return the names of the queues that exist, sorted.
-
-        Raises:
-            StoreError: none of the copies tells them.
-        """
-        found = self._sender.each_copy(
-            QUEUES, lambda send, key: read_names(send, key, prefix.encode())
-        )
-        names = sorted(set().union(*found))
-        asked = [("HEXISTS", meta_key(name), "token") for name in names]
-        there = self._sender.plain_all(asked, hurried=self._clustered)
-        if not self._clustered:
-            raised(there)  # else a queue whose node is away is believed to exist
-        return [name for name, exists in zip(names, there, strict=True) if exists]
+    Raises:
+        StoreError: none of the copies tells them.
+    """
+    start = prefix.encode()
+    copies = sender.each_copy(QUEUES, lambda send, key: read_names(send, key, start))
+    names = sorted(set().union(*copies))
+    asked = [("HEXISTS", meta_key(name), "token") for name in names]
+    there = sender.plain_all(asked, hurried=sender.clustered)
+    if not sender.clustered:
+        raised(there)  # else a queue whose node is away is believed to exist
+    return [name for name, exists in zip(names, there, strict=True) if exists]

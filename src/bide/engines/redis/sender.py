@@ -85,10 +85,9 @@ class Sender(Transport):
         """
         done: list[Any] = []
         trouble: StoreError | None = None
-        clustered = self._settings.cluster is not None
-        for hurried in (True, False) if clustered else (False,):
+        for hurried in (True, False) if self.clustered else (False,):
             send = partial(self.plain, hurried=hurried)
-            for name in copies(key) if clustered else (key,):
+            for name in copies(key) if self.clustered else (key,):
                 try:
                     done.append(do(send, name))
                 except StoreError as error:

@@ -63,7 +63,8 @@ class Transport:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.nodes = Nodes(settings)
-        self._replaceable = settings.sentinels is not None or settings.cluster is not None
+        self.clustered = settings.cluster is not None
+        self._replaceable = settings.sentinels is not None or self.clustered
         """Whether a server that is a replica was the master, or another one is it now."""
         self._short: set[Address] = set()
         self._given_up: set[int] = set()
@@ -126,10 +127,8 @@ class Transport:
             for request in requests:
                 places.append(request.asking or self.nodes.owner(request.slot))
                 if places[-1] is None:
-                    request.answer = StoreUnavailable(
-                        f"{self._settings.shown}: no node of the cluster has slot "
-                        f"{request.slot}: see `redis-cli --cluster check`"
-                    )
+                    text = f"CLUSTERDOWN no node of the cluster has slot {request.slot}"
+                    request.answer = Refusal(text)
         except StoreError as error:
             self.nodes.doubt()
             self._fail(requests, error)
@@ -210,7 +209,7 @@ class Transport:
             return
         word, text = answer.word, str(answer)
         _log.debug("slot %d: %s", request.slot, text)
-        if word in ("MOVED", "ASK") and self._settings.cluster is not None:
+        if word in ("MOVED", "ASK") and self.clustered:
             host, _, port = text.split(" ")[2].rpartition(":")
             to = (host or connection.address[0], int(port))
             if word == "MOVED":
