@@ -207,52 +207,40 @@ class Pace:
 
     Args:
         rate: requests per second; `None`: no limit.
-        now: the time of the start.
 
     Example:
-        >>> pace = Pace(20, 0.0)
+        >>> pace = Pace(20)
         >>> pace.room(10, 0.0), pace.take(2), pace.room(10, 0.0), pace.wait(0.0)
         (2, None, 0, 0.05)
     """
 
-    def __init__(self, rate: float | None, now: float) -> None:
+    def __init__(self, rate: float | None) -> None:
         self.rate = rate
-        self._at = now
-        self._there = 0.0 if rate is None else _full(rate)
+        self._since = float("-inf")
+        """Since when requests are saved."""
 
     def set(self, rate: float | None, now: float) -> None:
         """Change the rate; saved requests are kept up to the new maximum."""
-        self._fill(now)
-        if self.rate is None and rate is not None:
-            self._there = _full(rate)
+        if rate is None or self.rate is None:
+            self._since = float("-inf")
+        else:
+            self._since = now - self._saved(self.rate, now) / rate
         self.rate = rate
-        self._fill(now)
 
     def room(self, most: int, now: float) -> int:
         """Return how many of `most` may start."""
-        if self.rate is None:
-            return most
-        self._fill(now)
-        return min(most, int(self._there + 1e-9))
+        return most if self.rate is None else min(most, int(self._saved(self.rate, now) + 1e-9))
 
     def take(self, count: int) -> None:
         """Count requests that have started."""
         if self.rate is not None:
-            self._there -= count
+            self._since += count / self.rate
 
     def wait(self, now: float) -> float:
         """Return in how many seconds the next may start."""
-        if self.rate is None:
-            return 0.0
-        self._fill(now)
-        return max(0.0, (1 - self._there) / self.rate)
+        return 0.0 if self.rate is None else max(0.0, 1 - self._saved(self.rate, now)) / self.rate
 
-    def _fill(self, now: float) -> None:
-        if self.rate is not None:
-            saved = self._there + (now - self._at) * self.rate
-            self._there = min(_full(self.rate), saved)
-        self._at = now
-
-
-def _full(rate: float) -> float:
-    return max(1.0, rate * SAVED)
+    def _saved(self, rate: float, now: float) -> float:
+        """Return how many requests are saved, or how many too many have started, below 0."""
+        self._since = max(self._since, now - max(1.0, rate * SAVED) / rate)
+        return (now - self._since) * rate

@@ -3,6 +3,7 @@
 So all servers on a store know the same subscriptions, without a database beside it.
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,13 +11,15 @@ import msgspec
 
 from bide.clock import Clock
 from bide.lane.lane import Lane
+from bide.lane.steps import arun_steps
 from bide.model.commands import Cancel, Find, Put, Scan
 from bide.model.errors import InvalidArgument
 from bide.model.identity import RESERVED
 from bide.model.limits import MAX_SUBSCRIPTIONS
 from bide.model.message import Item, Message
-from bide.model.replies import Found, Outcomes, Page
+from bide.model.replies import Found, Outcomes
 from bide.model.times import LATEST
+from bide.queue.results import first_of
 from bide.targets.http.encryption import KEY, KEY_FILE, SecretKeys, change_of_lost, stored
 from bide.targets.http.peers import Peers, Shared
 from bide.targets.http.subscription import Secret, Subscription, check_secret, key_of, new_secret
@@ -77,13 +80,10 @@ class Records(Shared):
 
     async def listed(self) -> list[Subscription]:
         """Return all subscriptions, by their keys."""
-        found: dict[str, Subscription] = {}
-        cursor: str | None = None
-        while True:
-            page = await self._ask(Page, Scan(SUBSCRIPTIONS, limit=PAGE, cursor=cursor))
-            found |= {message.id: stored(message) for message in page.messages}
-            if (cursor := page.cursor) is None:
-                return [self.keys.decrypt(found[key]) for key in sorted(found)]
+        steps = first_of(Scan(SUBSCRIPTIONS, limit=PAGE), sys.maxsize)
+        messages = await arun_steps(steps, self._lane.acall)
+        found = {message.id: stored(message) for message in messages}
+        return [self.keys.decrypt(found[key]) for key in sorted(found)]
 
     async def of(self, namespace: str | None) -> list[Subscription]:
         """Return the subscriptions of one namespace, by name."""

@@ -95,7 +95,7 @@ class SubscriptionWorker(Consumer):
         self._stale = stale
         self._place, self._among, self._share = 0, 1, subscription.concurrency
         self._held_until = 0.0
-        self._pace = Pace(subscription.rate, self._clock.monotonic())
+        self._pace = Pace(subscription.rate)
         self._handle()
 
     # Called by the pusher.

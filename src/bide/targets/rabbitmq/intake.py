@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import accumulate
 from typing import NamedTuple, TypeVar
@@ -14,11 +15,13 @@ from pamqp.common import FieldTable
 
 from bide.clock import sleep
 from bide.consuming.store_client import PAUSES, StoreClient
+from bide.lane.steps import arun_steps
 from bide.model.commands import Command, Find, Put
 from bide.model.errors import BideError, InvalidArgument, StoreError
 from bide.model.identity import check_queue
 from bide.model.message import Item, Message
 from bide.model.replies import Found, Outcomes, Page, Reply
+from bide.queue.results import first_of
 from bide.targets.amqp import Address
 from bide.targets.http.stats import IntakeStats
 from bide.targets.http.subscription import Subscription, usual_concurrency
@@ -322,13 +325,9 @@ class Intake:
 
     async def _recorded(self, channel: AbstractChannel) -> set[str]:
         """Return what any process has stored without an acknowledgement that the broker saw."""
-        found: set[str] = set()
-        cursor: str | None = None
-        while True:
-            page = await self._ask(channel, Page, self._unacknowledged.scan(cursor))
-            found |= self._unacknowledged.read(page.messages)
-            if (cursor := page.cursor) is None:
-                return found
+        steps = first_of(self._unacknowledged.scan(), sys.maxsize)
+        records = await arun_steps(steps, lambda scan: self._ask(channel, Page, scan))
+        return self._unacknowledged.read(records)
 
     async def _find(
         self, channel: AbstractChannel, arrived: list[Arrived]

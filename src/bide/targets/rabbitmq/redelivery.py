@@ -64,9 +64,9 @@ class Unacknowledged:
         ids, self._over = self._over, []
         return [Cancel(RECORDS, ids)] if ids else []
 
-    def scan(self, cursor: str | None) -> Scan:
+    def scan(self) -> Scan:
         """Return the command that finds the records of all processes."""
-        return Scan(RECORDS, where=Where(group=self._queue), cursor=cursor)
+        return Scan(RECORDS, where=Where(group=self._queue))
 
     def read(self, records: Iterable[Message]) -> set[str]:
         """Return what is recorded. Those that no longer count are removed by the next `forget`."""
