@@ -71,10 +71,11 @@ async def _execute(view: View, command: Bulk | Undo) -> Any:
 
 async def _places(view: View, queue: str, ids: list[str]) -> list[Outcome]:
     """Return where messages are."""
+    found = await view.store.run(find_all(queue, ids))
     return [
-        Outcome(id, False) if one is None
+        Outcome(id, False) if (one := found.get(id)) is None
         else Outcome(id, False, one.state, one.due, one.until or one.ended, one.holder)
-        for id, one in zip(ids, await view.store.run(find_all(queue, ids)), strict=True)
+        for id in ids
     ]  # fmt: skip
 
 

@@ -77,12 +77,13 @@ def deleted(queue: str, reply: Deleted) -> bool:
     return reply.done
 
 
-def find_all(queue: str, ids: Sequence[str]) -> Steps[list[Message | None]]:
-    """Find messages by id, in as many commands as replies of limited size need."""
-    found: list[Message | None] = []
-    while len(found) < len(ids):
-        reply: Found = yield Find(queue, list(ids[len(found) :]))
-        found += reply.messages
+def find_all(queue: str, ids: Iterable[str]) -> Steps[dict[str, Message]]:
+    """Return those of the messages that exist, by id; a reply of limited size has the first."""
+    found, left = dict[str, Message](), list(ids)
+    while left:
+        reply: Found = yield Find(queue, left)
+        found |= {message.id: message for message in reply.messages if message is not None}
+        left = left[len(reply.messages) :]
     return found
 
 

@@ -240,13 +240,12 @@ class _Run:
             return set()
         queue = self.queue
         if self.dry_run:
-            there = self._find([each.item.id for each in wanted])
+            there = queue._find_all(each.item.id for each in wanted)
             outcomes = [Outcome(each.item.id, each.item.id not in there) for each in wanted]
         else:
             parts = in_bytes(each.item for each in wanted)
             outcomes = queue._run(outcomes_of(*(Put(queue.name, part) for part in parts)))
-            kept = [o.id for o in outcomes if not o.done]
-            there = self._find(kept) if kept else {}
+            there = queue._find_all(outcome.id for outcome in outcomes if not outcome.done)
         confirmed: set[Entry] = set()
         for each, outcome in zip(wanted, outcomes, strict=True):
             if outcome.done:
@@ -265,10 +264,6 @@ class _Run:
                 yield _Wanted(entry, self.read.item(entry))
             except InvalidArgument as error:
                 self.loaded.refuse(entry.member, str(error))
-
-    def _find(self, ids: list[str]) -> dict[str, Message]:
-        found = self.queue._find_all(ids)
-        return {message.id: message for message in found if message is not None}
 
     def _is_there(self, each: _Wanted, message: Message | None) -> bool:
         """Tell whether a message that exists is that of the member."""

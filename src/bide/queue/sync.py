@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from time import monotonic
 from typing import Any, Self, TypeVar, overload
@@ -323,7 +323,7 @@ class Queue(Changes):
             yield from of(page.messages)
             scan = following(scan, page)
 
-    def _find_all(self, ids: Sequence[str]) -> list[Message | None]:
+    def _find_all(self, ids: Iterable[str]) -> dict[str, Message]:
         return self._run(find_all(self.name, ids))
 
     def _run_composed(self, steps: Generator[Any, Any, T]) -> T:

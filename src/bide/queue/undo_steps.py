@@ -61,12 +61,6 @@ def note(id: str, undo: str, data: bytes) -> Item:
     return Item(id, data, False, delay=UNDO_FOR, group=undo)
 
 
-def read_notes(queue: str, ids: list[str]) -> Steps[list[Message | None]]:
-    """Return messages of a record, `None` for those that are not there or too old."""
-    found = yield from find_all(queue, ids)
-    return [one if one is not None and one.state == "delayed" else None for one in found]
-
-
 def nothing(undo: Undo) -> NothingToUndo:
     """Return the error for a token by which nothing can be taken back."""
     return NothingToUndo(
@@ -172,7 +166,10 @@ def undo_steps(undo: Undo, allow: Callable[[Verb], object] = lambda verb: None) 
         NothingToUndo: there is no such change of this queue, or it is too old.
     """
     records, key = records_of(undo.queue), f"{undo.undo}:{undo.part}"
-    first, mark, undone = yield from read_notes(records, [key, f"{key}:changed", f"{key}:undone"])
+    names = (key, f"{key}:changed", f"{key}:undone")
+    notes = yield from find_all(records, names)
+    kept = {id: one for id, one in notes.items() if one.state == "delayed"}  # others are too old
+    first, mark, undone = map(kept.get, names)
     if first is None:
         if undo.part == 0:
             raise nothing(undo)
@@ -217,7 +214,8 @@ def _restore(undo: Undo, record: Record, mark: dict[int, int | None]) -> Steps[U
     ]
     found = yield from find_all(undo.queue, [one.id for one in messages])
     same, claimed = list[_Changed](), 0
-    for one, now in zip(changed, found, strict=True):
+    for one in changed:
+        now = found.get(one.before.id)
         attempt = 0 if record.verb == "revive" else one.before.attempt
         if now is None or now.state not in ("delayed", "ready") or now.attempt != attempt:
             claimed += 1

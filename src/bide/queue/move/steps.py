@@ -272,8 +272,8 @@ class Steps(NamedTuple):
         _, unreadable = self._spare(self._bury, list(before))
         self.moved.stay(known, unreadable)
         # After a lost reply the command may have run twice: the marks show what was set aside.
-        found = self.source._find_all(list(before))
-        parked = [one for one in found if one is not None and is_marked(one, self.token)]
+        found = self.source._find_all(before).values()
+        parked = [one for one in found if is_marked(one, self.token)]
         return self._copy(parked, {one.id: _as_item(one, before[one.id]) for one in parked})
 
     def carry_letters(self, page: Sequence[Message]) -> int:
@@ -301,8 +301,7 @@ class Steps(NamedTuple):
 
     def known(self, page: Sequence[Message]) -> list[str]:
         """Return the ids that the target has already."""
-        found = self.target._find_all([message.id for message in page])
-        return [message.id for message in found if message is not None]
+        return list(self.target._find_all(message.id for message in page))
 
     def _spare(
         self, change: Callable[[list[str]], list[Outcome]], ids: list[str]
@@ -334,13 +333,13 @@ class Steps(NamedTuple):
     def _copy(self, letters: Sequence[Message], alive: Mapping[str, Item]) -> int:
         """Give the target copies, which it does not deliver; return how many messages went."""
         self.hold()
-        refused = [one.id for one in self._put(self.target, map(_as_letter, letters)) if not one]
-        there = dict(zip(refused, self.target._find_all(refused), strict=True))
+        refused = {one.id for one in self._put(self.target, map(_as_letter, letters)) if not one}
+        there = self.target._find_all(refused)
         going, known = list[Message](), list[str]()
         for letter in letters:
             copy = there.get(letter.id)  # of an earlier run, or another message
             marked = letter.id in alive and is_marked(copy, self.token)
-            if letter.id not in there or marked or _same(letter, copy):
+            if letter.id not in refused or marked or _same(letter, copy):
                 going.append(letter)
             else:
                 known.append(letter.id)

@@ -167,7 +167,7 @@ class Transit:
 
     def known(self, ids: list[str]) -> set[str]:
         """Return which ids the queue has."""
-        return {message.id for message in self._target._find_all(ids) if message is not None}
+        return set(self._target._find_all(ids))
 
     def _back(self, entry: Entry) -> None:
         self._eval(_BACK, [], [*_arguments_of(entry), repr(entry.score)])
