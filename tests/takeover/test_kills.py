@@ -147,6 +147,29 @@ def test_a_run_whose_right_lapsed_stops(
     assert broker.client.get("bide:import:rq:default:run") == b"another"
 
 
+def test_a_run_that_stalls_puts_nothing_that_another_run_has_put(
+    broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bide.queue.takeover.transit import Transit
+
+    fill_rq(broker)
+    done = Counter[str]()
+    carry = Transit.carry
+
+    def stalls(self: Transit, taken: Any) -> Any:
+        monkeypatch.setattr(Transit, "carry", carry)
+        broker.client.delete("bide:import:rq:default:run")  # it lapses
+        assert bide.take_over(orders, "rq", broker.store_url, batch=2)
+        work(orders, done)
+        return carry(self, taken)
+
+    monkeypatch.setattr(Transit, "carry", stalls)
+    with pytest.raises(bide.AlreadyMoving, match="made no progress for too long"):
+        bide.take_over(orders, "rq", broker.store_url, batch=2)
+    work(orders, done)
+    assert done == Counter(IDS)
+
+
 def test_an_id_that_the_queue_has_stays_in_the_source(broker: Broker, orders: bide.Queue) -> None:
     fill_rq(broker)
     orders.put("mine", id=IDS[1])

@@ -24,6 +24,10 @@ LEASE = 15_000
 PATIENCE = LEASE / 1000 + 2
 """Seconds that a run waits for the right to import."""
 
+STALL = 3_600_000
+"""Milliseconds for which the store remembers what was put (the last 10,000 messages at most), for a
+run that stalls before its put."""
+
 _GUARD = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
@@ -77,6 +81,11 @@ def _arguments_of(entry: Entry) -> list[object]:
 _decode = msgspec.msgpack.Decoder(Entry).decode
 
 
+def _now() -> int:
+    """Return the time in Unix milliseconds, which has 13 digits until the year 2286."""
+    return time.time_ns() // 1_000_000
+
+
 class Transit:
     """Carries messages from a source to a queue, while it holds the right to.
 
@@ -124,9 +133,10 @@ class Transit:
         """Step 1: take messages out of the source; return those that were still there."""
         if not ready:
             return []
+        now = _now()
         taking = [
-            Ready(entry._replace(row=row), item)
-            for (entry, item), row in zip(ready, new_ids(len(ready)), strict=True)
+            Ready(entry._replace(row=f"{now}.{id}"), item)
+            for (entry, item), id in zip(ready, new_ids(len(ready)), strict=True)
         ]
         arguments: list[object] = []
         for entry, _ in taking:
@@ -145,10 +155,12 @@ class Transit:
         if not taken:
             return []
         rows = (one.entry.row for one in taken)
+        # The entries of the rows before these are dropped. But a run that lost its right in between
+        # may still be about to put some of them.
+        before = min(taken[0].entry.row, f"{_now() - STALL}")
         puts = []
         for items in in_bytes(one.item for one in taken):
-            # The rows before these are no longer needed: their entries are dropped.
-            origin = Origin(self._outbox, list(islice(rows, len(items))), taken[0].entry.row)
+            origin = Origin(self._outbox, list(islice(rows, len(items))), before)
             puts.append(Put(self._target.name, items, origin=origin))
         outcomes = self._target._run(outcomes_of(*puts))
         known = [
