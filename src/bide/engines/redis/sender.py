@@ -16,7 +16,6 @@ import msgspec
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.redis.calls import CREATING, Call, load_library, raised
 from bide.engines.redis.connection import Lost, check_layout, pack
-from bide.engines.redis.faults import Refusal
 from bide.engines.redis.layout import LAYOUT, VERSION, copies, script_keys, slot_of
 from bide.engines.redis.settings import Settings
 from bide.engines.redis.transport import Request, Transport
@@ -142,10 +141,6 @@ class Sender(Transport):
             except Lost as lost:
                 self.lose(only, requests, lost)
             else:
-                if Refusal not in set(map(type, answers)):
-                    self._replaceable = self._replaceable or any(each.writes for each in requests)
-                    self._given_up.clear()
-                    return self._decoded(calls, answers)
                 self.take(only, requests, answers)
         return self._decoded(calls, self.execute(requests))
 

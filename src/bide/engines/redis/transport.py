@@ -81,25 +81,25 @@ class Transport:
             The answer to each, errors as values.
         """
         deadline: float | None = None
-        pause = 0.005
-        while True:
+        while not all(request.done for request in requests):
             self._attempt([request for request in requests if not request.done])
-            left = _left(requests)
-            if not left:
-                return [self._answer(request) for request in requests]
-            now = time.monotonic()
-            deadline = self._opens_by or deadline or now + self._settings.reconnect
-            moved = self._refresh()
-            for request in left:
-                request.tries += 1
-                hurried = request.hurried or request.slot in self._given_up
-                hopeless = request.tries > 2 or (request.away and not moved)
-                request.done = now > deadline or (hurried and hopeless)
-                if now > deadline:
-                    self._given_up.add(request.slot)
-            if not moved and any(not request.done and request.asking is None for request in left):
-                time.sleep(pause)
-                pause = min(2 * pause, 0.2)
+            if left := _left(requests):
+                deadline = self._opens_by or deadline or time.monotonic() + self._settings.reconnect
+                self._wait(left, deadline)
+        return [self._answer(request) for request in requests]
+
+    def _wait(self, left: Sequence[Request], deadline: float) -> None:
+        """Wait a little, unless other servers have the slots now; give up what is hopeless."""
+        now, moved = time.monotonic(), self._refresh()
+        for request in left:
+            request.tries += 1
+            hurried = request.hurried or request.slot in self._given_up
+            hopeless = request.tries > 2 or (request.away and not moved)
+            request.done = now > deadline or (hurried and hopeless)
+            if now > deadline:
+                self._given_up.add(request.slot)
+        if not moved and any(not request.done and request.asking is None for request in left):
+            time.sleep(min(0.005 * left[0].tries, 0.2))
 
     def _attempt(self, left: Sequence[Request]) -> None:
         """Send commands to the servers that have them, and take in what those answer."""
