@@ -1,6 +1,5 @@
 import os
 import shutil
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,16 +8,16 @@ from tempfile import mkdtemp
 import pytest
 
 from bide.engines.sqlite import SqliteEngine
-from bide.engines.sqlite.notifier import SocketNotifier, ring_all
+from bide.engines.sqlite.notifier import PipeNotifier, ring_all
 from bide.model.commands import Put
 from bide.model.message import Item
 
-Open = Callable[[], SocketNotifier]
+Open = Callable[[], PipeNotifier]
 
 
 @pytest.fixture
 def path() -> Iterator[Path]:
-    folder = Path(mkdtemp(prefix="bide"))  # short: an address of a socket has 100 characters
+    folder = Path(mkdtemp(prefix="bide"))
     path = folder / "q.db"
     path.touch()
     yield path
@@ -28,10 +27,10 @@ def path() -> Iterator[Path]:
 
 @pytest.fixture
 def listen(path: Path) -> Iterator[Open]:
-    notifiers: list[SocketNotifier] = []
+    notifiers: list[PipeNotifier] = []
 
-    def opened() -> SocketNotifier:
-        notifier = SocketNotifier.open(path)
+    def opened() -> PipeNotifier:
+        notifier = PipeNotifier.open(path)
         assert notifier is not None
         notifiers.append(notifier)
         return notifier
@@ -70,21 +69,53 @@ def test_a_flood_of_rings_neither_blocks_nor_fails(path: Path, listen: Open) -> 
 
 def test_a_notifier_whose_process_died_is_removed(path: Path, listen: Open) -> None:
     living = listen()
-    dead = SocketNotifier.open(path)
+    dead = PipeNotifier.open(path)
     assert dead is not None
-    dead._listener.close()  # as the death of its process does
+    os.close(dead._pipe)  # as the death of its process does
     ring_all(path, {"q": 1}, None)
     assert not Path(dead.address).exists()
     assert living.listen() == [("q", 1)]
 
 
-def test_the_datagrams_of_strangers_are_passed_over(path: Path, listen: Open) -> None:
+def test_lines_of_strangers_are_passed_over(path: Path, listen: Open) -> None:
     notifier = listen()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
-        for data in (b"hello", b"\xff\xff", b"\x91\x01"):
-            stranger.sendto(data, notifier.address)
+    with Path(notifier.address).open("wb") as stranger:
+        stranger.write(b'hello\n\xff\n[1]\n\n["\xff",1]\n["q",' + b"9" * 999 + b"]\n")
     ring_all(path, {"q": 7}, None)
     assert notifier.listen() == [("q", 7)]
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_file_among_the_pipes_is_not_written_to(
+    path: Path, listen: Open, tmp_path: Path, linked: bool
+) -> None:
+    """A group that shares a store may put one there, or a link to a file of its victim."""
+    notifier = listen()
+    planted, victim = Path(f"{path}-bell/planted"), tmp_path / "victim"
+    victim.write_text("as it was")
+    if linked:
+        planted.symlink_to(victim)
+    else:
+        planted.hardlink_to(victim)
+    ring_all(path, {"q": 1}, None)
+    assert (victim.read_text(), notifier.listen()) == ("as it was", [("q", 1)])
+    planted.unlink()
+
+
+def test_a_pipe_that_a_sender_removes_before_it_is_open_is_made_again(
+    path: Path, listen: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.mkfifo
+
+    def interrupted(address: str, mode: int) -> None:
+        monkeypatch.setattr(os, "mkfifo", real)
+        real(address, mode)
+        assert ring_all(path, {"q": 1}, None)
+
+    monkeypatch.setattr(os, "mkfifo", interrupted)
+    notifier = listen()
+    assert ring_all(path, {"q": 2}, None)
+    assert notifier.listen() == [("q", 2)]
 
 
 def test_close_wakes_who_listens(listen: Open) -> None:
@@ -140,12 +171,12 @@ def test_a_notifier_that_was_closed_stays_so(path: Path, listen: Open) -> None:
     assert notifier.listen() == []
 
 
-def test_a_path_too_long_for_a_socket_is_reached_through_its_folder(tmp_path: Path) -> None:
+def test_a_long_path_has_pipes_as_well(tmp_path: Path) -> None:
     folder = tmp_path / ("x" * 90) / ("y" * 90)
     folder.mkdir(parents=True)
     path = folder / "q.db"
     path.touch()
-    notifier = SocketNotifier.open(path)
+    notifier = PipeNotifier.open(path)
     assert notifier is not None
     assert ring_all(path, {"q": 123}, None)
     assert notifier.listen() == [("q", 123)]
@@ -155,17 +186,17 @@ def test_a_path_too_long_for_a_socket_is_reached_through_its_folder(tmp_path: Pa
     assert not ring_all(path, {"q": 123}, None)
 
 
-def test_a_folder_without_sockets_is_told_of(
+def test_a_folder_without_pipes_is_told_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "q.db"
     path.touch()
-    path.with_name("q.db-bell").touch()  # no folder: nothing can be bound there
-    assert SocketNotifier.open(path) is None
+    path.with_name("q.db-bell").touch()  # no folder: nothing can be made there
+    assert PipeNotifier.open(path) is None
     assert "noticed with a delay" in caplog.text
 
 
-@pytest.mark.parametrize("when", ["before the rights", "before the socket"])
+@pytest.mark.parametrize("when", ["before the rights", "before the pipe"])
 def test_a_folder_that_the_last_listener_removes_meanwhile_is_made_again(
     path: Path, listen: Open, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:

@@ -31,10 +31,10 @@ def umask(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def modes(folder: Path) -> dict[str, str]:
-    """Return the permissions of all files below a folder; each socket is called `socket`."""
+    """Return the permissions of all files below a folder; each pipe is called `pipe`."""
     found = {}
     for path in folder.rglob("*"):
-        name = "socket" if path.is_socket() else path.name
+        name = "pipe" if path.is_fifo() else path.name
         found[name] = oct(stat.S_IMODE(path.stat().st_mode))
     return found
 
@@ -52,7 +52,7 @@ def test_a_new_store_is_for_its_user_alone(tmp_path: Path) -> None:
     engine = opened(tmp_path / "bide.db")
     assert modes(tmp_path) == {
         "bide.db": "0o600", "bide.db-wal": "0o600", "bide.db-shm": "0o600",
-        "bide.db-bell": "0o700", "socket": "0o600",
+        "bide.db-bell": "0o700", "pipe": "0o600",
     }  # fmt: skip
     engine.close()
 
@@ -62,7 +62,7 @@ def test_a_store_for_a_group_is_for_the_group_whatever_the_umask(tmp_path: Path)
     engine = opened(tmp_path / "bide.db", "?mode=0660")
     assert modes(tmp_path) == {
         "bide.db": "0o660", "bide.db-wal": "0o660", "bide.db-shm": "0o660",
-        "bide.db-bell": "0o770", "socket": "0o660",
+        "bide.db-bell": "0o770", "pipe": "0o660",
     }  # fmt: skip
     engine.close()
 
@@ -89,7 +89,7 @@ def test_a_file_that_exists_keeps_its_mode(tmp_path: Path, mode: int) -> None:
     path.chmod(mode)
     engine = opened(path)
     found = modes(tmp_path)
-    assert {found[name] for name in ("bide.db", "bide.db-wal", "bide.db-shm", "socket")} == {
+    assert {found[name] for name in ("bide.db", "bide.db-wal", "bide.db-shm", "pipe")} == {
         oct(mode)
     }
     engine.close()

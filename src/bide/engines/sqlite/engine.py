@@ -27,7 +27,7 @@ from bide.engines.sqlite.files import (
     opened,
     refuse_inherited,
 )
-from bide.engines.sqlite.notifier import SocketNotifier, folder_of, ring_all
+from bide.engines.sqlite.notifier import PipeNotifier, folder_of, ring_all
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.tables import SQL
 from bide.model.commands import Bury, Claim, Command, Edit, Put, Retry
@@ -85,7 +85,7 @@ class SqliteEngine:
         self._mode = mode
         self._begin = "BEGIN" if read_only else "BEGIN IMMEDIATE"
         self._room = 0  # bytes that may be added before the next check of the disk
-        self._notifier: SocketNotifier | None = None
+        self._notifier: PipeNotifier | None = None
         self._next_hint = 0.0
         self._ends: Sequence[str] = ()  # of messages, in the last transaction
         self._closed = False
@@ -252,7 +252,7 @@ class SqliteEngine:
         """
         self._current()
         if self._notifier is None:
-            self._notifier = SocketNotifier.open(self._files.real)
+            self._notifier = PipeNotifier.open(self._files.real)
         return self._notifier
 
     def _send_hints(self, commands: Sequence[Command], replies: Sequence[Reply]) -> None:

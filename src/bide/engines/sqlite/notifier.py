@@ -1,79 +1,68 @@
-"""How processes on one SQLite file wake each other: a datagram to each process that listens.
+"""How processes on one SQLite file wake each other: a line in a pipe of each process that listens.
 
-Each listening process binds a Unix datagram socket in the folder `<file>-bell` beside the file.
-A process that puts a message for which others may wait sends a datagram to each socket there. A
-hint that is lost (a full buffer, a file system without sockets) loses no message: waiting claims
-look again by themselves now and then. The next sender removes the socket of a dead process.
+Each listening process makes a named pipe in the folder `<file>-bell` beside the file. A process
+that puts a message for which others may wait writes a line to each pipe there. A hint that is lost
+(a full pipe, a file system without pipes) loses no message: waiting claims look again by themselves
+now and then. The next sender removes the pipe of a dead process.
 """
 
+import errno
 import logging
 import os
 import secrets
-import socket
 import stat
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-_LONGEST = 100  # what an address of a Unix socket can hold, on all systems
+from bide.engines.waiting import readable
+from bide.model.times import UnixMs
+
 ATTEMPTS = 20
-"""How often to try to bind a socket while others remove the folder as they leave."""
+"""How often to try to make a pipe while others remove the folder as they leave, or a pipe before
+it is open: to them it is that of a dead process."""
+
+_CAPACITY = 64 * 1024  # of a pipe
 
 _log = logging.getLogger("bide.sqlite")
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(tuple[str, int]).decode
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(tuple[str, UnixMs]).decode
 
 
 def folder_of(path: Path) -> str:
-    """Return the folder of the sockets beside a file; it is there while a process listens."""
+    """Return the folder of the pipes beside a file; it is there while a process listens."""
     return f"{path}-bell"
 
 
-@contextmanager
-def _short(folder: str) -> Iterator[str]:
-    """Yield a name of the folder that is short enough for addresses of sockets in it.
-
-    A long path is reached through a descriptor of the open folder, where the system has `/proc`.
-    """
-    if len(os.fsencode(folder)) + 9 <= _LONGEST:
-        yield folder
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{descriptor}"
-    finally:
-        os.close(descriptor)
-
-
-class SocketNotifier:
+class PipeNotifier:
     """The listening end in one process."""
 
-    def __init__(self, listener: socket.socket, address: str) -> None:
-        self._listener = listener
-        self._closed = self._listening = self._warned = False
+    def __init__(self, path: Path) -> None:
+        self._closed = self._warned = False
         self._lock = threading.Lock()
-        self.address = address
+        self._pipe, self.address = _make(path)
+        self._left: list[int] = []
 
     @classmethod
-    def open(cls, path: Path) -> "SocketNotifier | None":
-        """Bind a socket beside the file; `None` where that cannot be done."""
-        if not hasattr(socket, "AF_UNIX"):
+    def open(cls, path: Path) -> "PipeNotifier | None":
+        """Make a pipe beside the file; `None` where that cannot be done."""
+        if not hasattr(os, "mkfifo"):
             return None
         try:
-            return cls(*_bind(path))
+            return cls(path)
         except OSError as error:
             _warn(path, error)
             return None
 
     def renew(self, path: Path) -> None:
-        """Bind another socket if the old one was deleted, so that others can ring again."""
+        """Make another pipe if the old one was deleted, so that others can send hints again."""
         if self._closed or os.path.exists(self.address):
             return
         try:
-            bound = _bind(path)
+            pipe, address = _make(path)
         except OSError as error:
             if not self._warned:
                 _warn(path, error)
@@ -82,70 +71,46 @@ class SocketNotifier:
         self._warned = False
         with self._lock:
             if self._closed:
-                bound[0].close()
-                with suppress(OSError):
-                    os.unlink(bound[1])
+                os.unlink(address)
+                os.close(pipe)
                 return
-            old, self._listener = self._listener, bound[0]
-            self.address = bound[1]
-            if self._listening:
-                with suppress(OSError):
-                    old.shutdown(socket.SHUT_RD)  # wakes the listening thread, which closes it
-            else:
-                old.close()
+            self._leave(self._pipe)
+            self._pipe, self.address = pipe, address
 
     def listen(self) -> list[tuple[str, int]]:
-        """Block until a hint comes; return all hints that have arrived."""
-        with self._lock:
-            if self._closed:
-                return []
-            self._listening = True
-            listener = self._listener
-        try:
-            return self._hear(listener)
-        finally:
+        """Block until hints come; return all that have arrived. Once closed, an empty list."""
+        while True:
             with self._lock:
-                self._listening = False
+                while self._left:
+                    os.close(self._left.pop())
                 if self._closed:
-                    self._listener.close()
-
-    def _hear(self, listener: socket.socket) -> list[tuple[str, int]]:
-        hints: list[tuple[str, int]] = []
-        while len(hints) < 1000:
-            listener.setblocking(not hints)
-            try:
-                data = listener.recv(4096)
-            except BlockingIOError:
+                    return []
+                pipe = self._pipe
+            readable(pipe)
+            hints = []
+            for line in os.read(pipe, _CAPACITY).splitlines():
+                with suppress(
+                    msgspec.DecodeError, UnicodeDecodeError
+                ):  # a line that bide did not write
+                    hints.append(_decode(line))
+            if hints and not self._closed:
                 return hints
-            except OSError:  # of a socket of gevent's, when it was shut down meanwhile
-                if listener is self._listener and not self._closed:
-                    raise
-                data = b""
-            with self._lock:
-                if listener is not self._listener:
-                    listener.close()
-                    listener = self._listener
-            if self._closed:
-                return []
-            with suppress(msgspec.DecodeError):  # a datagram that bide did not send
-                hints.append(_decode(data))
-        return hints
+
+    def _leave(self, pipe: int) -> None:
+        """Let the listening thread close a pipe, for which it may wait."""
+        self._left.append(pipe)
+        with suppress(BlockingIOError):  # a full pipe wakes it as well
+            os.write(pipe, b"\n")
 
     def decline(self, queue: str, wake: int) -> None:
         """Do nothing: every process has got the hint."""
 
     def close(self) -> None:
-        """Stop listening, and leave no trace. The listening thread wakes and closes the socket."""
+        """Stop listening, and leave no trace. The listening thread wakes, and closes the pipe."""
         with self._lock:
+            if not self._closed:
+                self._leave(self._pipe)
             self._closed = True
-            if not self._listening:
-                self._listener.close()
-        with suppress(OSError):  # wakes the listener, even if the socket's file was deleted
-            self._listener.shutdown(socket.SHUT_RD)
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as waker:
-            folder, name = os.path.split(self.address)
-            with _short(folder) as short:
-                waker.sendto(b"", f"{short}/{name}")
         with suppress(OSError):
             os.unlink(self.address)
         with suppress(OSError):
@@ -154,38 +119,31 @@ class SocketNotifier:
 
 def _warn(path: Path, error: OSError) -> None:
     _log.warning(
-        "no socket can be made in %s (%s): messages that other processes put are noticed with a "
-        "delay of up to a second; use a shorter path, or a file system that has sockets",
-        folder_of(path), error,
+        "no pipe can be made in %s (%s): messages that other processes put are noticed with a "
+        "delay of up to a second; use a file system that has named pipes", folder_of(path), error,
     )  # fmt: skip
 
 
-def _bind(path: Path) -> tuple[socket.socket, str]:
-    """Return a new socket beside the file, and its address."""
+def _make(path: Path) -> tuple[int, str]:
+    """Return a new pipe beside the file, and its address."""
     folder = folder_of(path)
     # Random, not the process id: in two containers both may be process 1.
-    name = secrets.token_hex(4)
-    address = f"{folder}/{name}"
+    address = f"{folder}/{secrets.token_hex(4)}"
     file = os.stat(path)
     rights = stat.S_IMODE(file.st_mode) & 0o666
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        for attempt in range(ATTEMPTS):
-            try:
-                with suppress(FileExistsError):
-                    os.mkdir(folder, 0o700)
-                    _share(folder, file, rights | (rights & 0o444) >> 2)  # readers may enter
-                with _short(folder) as short:
-                    listener.bind(f"{short}/{name}")
-                break
-            except FileNotFoundError:  # the last listener has just removed the folder
-                if attempt == ATTEMPTS - 1:
-                    raise
-        _share(address, file, rights)
-    except BaseException:
-        listener.close()
-        raise
-    return listener, address
+    for attempt in range(ATTEMPTS):
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(folder, 0o700)
+                _share(folder, file, rights | (rights & 0o444) >> 2)  # readers may enter
+            os.mkfifo(address, 0o600)
+            pipe = os.open(address, os.O_RDWR | os.O_NONBLOCK)
+            break
+        except FileNotFoundError:  # another process has just removed the folder or the pipe
+            if attempt == ATTEMPTS - 1:
+                raise
+    _share(address, file, rights)
+    return pipe, address
 
 
 def _share(path: str, file: os.stat_result, mode: int) -> None:
@@ -195,7 +153,7 @@ def _share(path: str, file: os.stat_result, mode: int) -> None:
     os.chmod(path, mode)
 
 
-def ring_all(path: Path, wakes: Mapping[str, int], own: SocketNotifier | None) -> bool:
+def ring_all(path: Path, wakes: Mapping[str, int], own: PipeNotifier | None) -> bool:
     """Send hints to every process that listens beside the file; return whether there is one.
 
     This process itself needs no hint.
@@ -212,23 +170,25 @@ def ring_all(path: Path, wakes: Mapping[str, int], own: SocketNotifier | None) -
         return False
     mine = os.path.basename(own.address) if own is not None else None
     others = [name for name in names if name != mine]
-    if not others:
-        return False
-    hints = [_encode(hint) for hint in wakes.items()]
-    with (
-        suppress(FileNotFoundError),  # the last listener has gone, with the folder
-        _short(folder) as short,
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,
-    ):
-        sender.setblocking(False)
-        for name in others:
-            address = f"{short}/{name}"
-            try:
-                for hint in hints:
-                    sender.sendto(hint, address)
-            except ConnectionRefusedError:  # its process is gone
-                with suppress(OSError):
-                    os.unlink(address)
-            except OSError:  # a full buffer: its process has enough hints to look
-                continue
-    return True
+    hints = [_encode(hint) + b"\n" for hint in wakes.items()]
+    for name in others:
+        _write(f"{folder}/{name}", hints)
+    return bool(others)
+
+
+def _write(address: str, hints: list[bytes]) -> None:
+    """Write hints to a pipe that a process listens to; remove it if none does."""
+    try:
+        pipe = os.open(address, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # its process is gone
+            with suppress(OSError):
+                os.unlink(address)
+        return
+    try:
+        for hint in hints if stat.S_ISFIFO(os.fstat(pipe).st_mode) else ():
+            os.write(pipe, hint)
+    except OSError:  # a full pipe: its process has enough hints to look
+        return
+    finally:
+        os.close(pipe)
