@@ -51,17 +51,11 @@ def _together(command: cmd.Command) -> tuple[type, str, cmd.Origin | None]:
 
 def is_one_call(commands: Sequence[cmd.Command]) -> bool:
     """Whether commands are a single call of a function, which needs no `BEGIN`."""
-    command: Any = commands[0]
-    if isinstance(command, cmd.Put):
-        return only_puts(commands) or (len(commands) == 1 and not (
-            command.origin or command.if_version
-        ))  # fmt: skip
-    return (
-        len(commands) == 1
-        and getattr(command, "origin", None) is None
-        and not isinstance(command, (cmd.Bury, cmd.Delete))
-        and not (getattr(command, "ids", None) and versions_of(command))
-    )
+    if len(commands) > 1:
+        return only_puts(commands)
+    (command,) = commands
+    more = (getattr(command, name, None) for name in ("origin", "if_version", "versions"))
+    return not (isinstance(command, (cmd.Bury, cmd.Delete)) or any(more))
 
 
 def _once(batch: Batch, command: Any) -> Reply:

@@ -137,25 +137,18 @@ class HttpClient:
         )
         self._busy += 1
         try:
-            return await self._post(origin, request, body)
-        except h11.RemoteProtocolError:
-            raise NoAnswer(
-                "the answer could not be understood: it is not valid HTTP, or it is too long"
-            ) from None
+            kept = next((one for one in reversed(self._idle) if one.origin == origin), None)
+            if kept is not None:
+                self._idle.pop(kept).cancel()
+                try:
+                    return await self._exchange(kept, request, body)
+                except NoAnswer:
+                    if kept.heard:
+                        raise
+                    # The receiver closed the idle connection meanwhile: that says nothing about it.
+            return await self._exchange(await self._connect(origin), request, body)
         finally:
             self._busy -= 1
-
-    async def _post(self, origin: _Origin, request: h11.Request, body: bytes) -> Reply:
-        kept = next((one for one in reversed(self._idle) if one.origin == origin), None)
-        if kept is not None:
-            self._idle.pop(kept).cancel()
-            try:
-                return await self._exchange(kept, request, body)
-            except NoAnswer:
-                if kept.heard:
-                    raise
-                # The receiver closed the idle connection meanwhile: that says nothing about it.
-        return await self._exchange(await self._connect(origin), request, body)
 
     async def _exchange(self, connection: _Connection, request: h11.Request, body: bytes) -> Reply:
         http, keep = connection.http, False
@@ -173,8 +166,11 @@ class HttpClient:
             if keep := over and http.trailing_data == (b"", False):
                 http.start_next_cycle()
                 self._keep(connection)
-        except OSError:
-            raise NoAnswer("the receiver closed the connection without an answer") from None
+        except (OSError, h11.RemoteProtocolError) as error:
+            text = "the receiver closed the connection without an answer"
+            if connection.heard and not isinstance(error, OSError):
+                text = "the answer could not be understood: it is not valid HTTP, or it is too long"
+            raise NoAnswer(text) from None
         finally:
             if not keep:
                 connection.abort()
@@ -185,12 +181,7 @@ class HttpClient:
 
     async def _head(self, connection: _Connection) -> h11.Response:
         for _ in range(MAX_RECEIVER_INTERIM + 1):
-            try:
-                event = await connection.event()
-            except h11.RemoteProtocolError:
-                if not connection.heard:
-                    raise NoAnswer("the receiver closed the connection without an answer") from None
-                raise
+            event = await connection.event()
             if isinstance(event, h11.Response):
                 return event
         raise NoAnswer(f"the receiver sent more than {MAX_RECEIVER_INTERIM} interim answers (1xx)")
