@@ -118,29 +118,22 @@ WsgiAccessFunction = Callable[[WSGIEnvironment], Access | None]
 """Takes the environ of a request; returns what its visitor may, `None`: nothing at all."""
 
 
-class WsgiDashboard:
-    """The dashboard of one store; `wsgi` makes it.
+class WsgiDashboard(ThreadedDashboard):
+    """The dashboard of one store as a WSGI application; see `wsgi`, which makes it."""
 
-    Args:
-        dashboard: answers the requests.
-        access: tells what the visitor of a request may see and do.
-    """
-
-    def __init__(self, dashboard: ThreadedDashboard, access: WsgiAccessFunction) -> None:
-        self._dashboard = dashboard
+    def __init__(
+        self, store: str, access: WsgiAccessFunction, hide: Collection[str], action_log: str | None
+    ) -> None:
+        super().__init__(store, hide, action_log)
         self._access = access
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
         """Answer a request; the server calls this."""
         access = self._access(environ)
-        answer = self._dashboard.answer(_scope_of(environ), access, _body_of(environ))
+        answer = self.answer(_scope_of(environ), access, _body_of(environ))
         line = f"{answer.status} {HTTPStatus(answer.status).phrase}"
         start_response(line, list(answer.headers.items()))
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [answer.content]
-
-    def close(self) -> None:
-        """Close the connections to the store; the next request opens them again."""
-        self._dashboard.close()
 
 
 def wsgi(
@@ -170,7 +163,7 @@ def wsgi(
         >>> from bide.dashboard import Access
         >>> dashboard = wsgi("memory://", access=lambda environ: Access(name="ann"), hide=["card"])
     """
-    return WsgiDashboard(ThreadedDashboard(store, hide, action_log), access)
+    return WsgiDashboard(store, access, hide, action_log)
 
 
 def _scope_of(environ: WSGIEnvironment) -> dict[str, Any]:
