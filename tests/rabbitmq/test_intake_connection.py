@@ -7,8 +7,8 @@ import pytest
 
 from bide.clock import SYSTEM_CLOCK
 from bide.consuming.store_client import StoreClient
+from bide.model.errors import InvalidArgument
 from bide.targets.amqp import parse
-from bide.targets.rabbitmq.broker import Refused
 from bide.targets.rabbitmq.intake import Intake
 from tests.rabbitmq.environment import Stage, until
 from tests.rabbitmq.proxy import proxy
@@ -20,9 +20,8 @@ def test_an_intake_begins_only_where_its_exchange_is(stage: Stage) -> None:
             parse(stage.url().replace(stage.exchange, "nope")),
             StoreClient(stage.lane, SYSTEM_CLOCK),
         )
-        with pytest.raises(Refused, match="'nope' does not exist on"):
+        with pytest.raises(InvalidArgument, match="'nope' does not exist on"):
             await intake.declare()
-        await intake.close()
 
     stage.play(story)
 
@@ -37,9 +36,8 @@ def test_an_intake_begins_only_where_it_may_declare(stage: Stage, user: str, tol
             await stage.channel.declare_queue(f"{stage.exchange}.delayed", durable=True)
         access = StoreClient(stage.lane, SYSTEM_CLOCK)
         intake = Intake(parse(stage.url(user=user)), access)
-        with pytest.raises(Refused, match=f"{told}.*needs the right to configure"):
+        with pytest.raises(InvalidArgument, match=f"{told}.*needs the right to configure"):
             await intake.declare()
-        await intake.close()
 
     stage.play(story)
 
@@ -63,10 +61,9 @@ def test_an_intake_begins_only_where_the_broker_lets_it_in(
         if tls:
             url = url.replace("127.0.0.1", "localhost") + tls[0].replace("=", f"={authority}/")
         intake = Intake(parse(url), StoreClient(stage.lane, SYSTEM_CLOCK))
-        with pytest.raises(Refused, match=told) as refused:
+        with pytest.raises(InvalidArgument, match=told) as refused:
             await intake.declare()
         assert "wrong" not in str(refused.value)
-        await intake.close()
 
     stage.play(story)
 

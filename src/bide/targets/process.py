@@ -13,7 +13,6 @@ from bide.engines.registry import mask
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Queues
-from bide.model.errors import InvalidArgument
 from bide.observing.metrics import MetricsServer, counts_of, registry_of
 from bide.targets.amqp import Address
 from bide.targets.http.addresses import Gate
@@ -22,8 +21,6 @@ from bide.targets.pusher import Pusher
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
-
-    from bide.targets.rabbitmq.intake import Intake
 
 PATIENCE = 5.0
 """Seconds for the event loop to answer a scrape."""
@@ -54,6 +51,7 @@ async def push(
 
     Raises:
         StoreError: the store cannot be opened. Later it waits for a store that is away.
+        InvalidArgument: an intake cannot work; see `Intake.declare`.
     """
     lane = open_lane(url)
     try:
@@ -62,7 +60,7 @@ async def push(
             lane, SYSTEM_CLOCK, gate=Gate(networks), intakes=intakes, queue_type=queue_type
         )
         for intake in pusher.intakes:
-            await _declare(intake)
+            await intake.declare()
         loop, stopping = asyncio.get_running_loop(), asyncio.Event()
 
         def stop() -> None:
@@ -87,24 +85,6 @@ async def push(
         _log.info("stopped")
     finally:
         await asyncio.to_thread(close_lane, lane)
-
-
-async def _declare(intake: "Intake") -> None:
-    """Declare the queues of an intake, so that errors show at the start.
-
-    Raises:
-        InvalidArgument: the exchange does not exist, or the broker refuses us.
-    """
-    from bide.targets.rabbitmq.broker import LOST, Refused, reason_of
-
-    try:
-        await intake.declare()
-    except Refused as error:
-        raise InvalidArgument(str(error)) from error
-    except LOST as error:
-        _log.warning("%s: %s", intake.address.exchange, reason_of(error))
-    finally:
-        await intake.close()
 
 
 def _metrics_server(

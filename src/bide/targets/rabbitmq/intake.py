@@ -132,30 +132,34 @@ class Intake:
         )  # fmt: skip
 
     async def declare(self) -> None:
-        """Declare what it needs on the broker; see `declare_topology`.
+        """Declare what it needs on the broker, unless that is away, so that errors show at once.
 
         Raises:
-            Refused: the target exchange is not there, or the broker refuses the connection or the
-                declaration.
-            Exception: one of `LOST`, the broker is away.
+            InvalidArgument: the target exchange is not there, or the broker refuses the connection
+                or the declaration.
         """
-        await self._look_for_target()
-        if self._missing:
-            raise Refused(
-                f"the exchange {self.address.exchange!r} does not exist on {self.address.host}; "
-                "declare it first"
-            )
-        channel = await self._broker.channel(confirms=False)
+        exchange = self.address.exchange
         try:
-            await declare_topology(channel, self.address.exchange, self._type)
+            await self._look_for_target()
+            if self._missing:
+                raise InvalidArgument(
+                    f"the exchange {exchange!r} does not exist on {self.address.host}; declare it "
+                    "first"
+                )
+            channel = await self._broker.channel(confirms=False)
+            await declare_topology(channel, exchange, self._type)
         except ChannelClosed as error:
-            raise Refused(
-                f"{self.address.exchange}: {reason_of(error)}; bide needs the right to configure "
-                f"{self.address.exchange}.delayed and {self.address.exchange}.delayed.dead, and "
-                "queues that are there must be as it declares them: see --queue-type, or delete "
-                "them while they are empty"
+            raise InvalidArgument(
+                f"{exchange}: {reason_of(error)}; bide needs the right to configure "
+                f"{exchange}.delayed and {exchange}.delayed.dead, and queues that are there must "
+                "be as it declares them: see --queue-type, or delete them while they are empty"
             ) from error
-        await channel.close()
+        except Refused as error:
+            raise InvalidArgument(str(error)) from error
+        except LOST as error:
+            _log.warning("%s: %s", exchange, reason_of(error))
+        finally:
+            await self.close()
 
     async def run(self) -> None:
         """Take messages until this is cancelled, however often the broker goes away."""
