@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from bide.consuming.handler import Middleware, Unwanted, checked_result
 from bide.consuming.handling import Handling
 from bide.consuming.outcomes import Discard, Retry
-from bide.observing.spans import handling, tracer
+from bide.observing.spans import messaging_attributes, tracer
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
@@ -139,9 +139,26 @@ def traced(around: Sequence[Middleware]) -> tuple[Middleware, ...]:
 
 
 def _middleware(tracer: "Tracer") -> Middleware:
+    """Return the middleware that opens a span: a child of the span of the put, linked to it."""
+    from opentelemetry.propagate import extract
+    from opentelemetry.trace import Link, SpanKind, get_current_span
+
     async def trace(one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
-        with handling(tracer, one.message, one.lateness) as span:
-            span.set_attribute("code.function.name", one.handler.name)
+        message = one.message
+        context = extract(dict(message.headers or {}))
+        origin = get_current_span(context).get_span_context()
+        attributes = messaging_attributes("handle", "process", message.queue) | {
+            "messaging.message.id": message.id,
+            "messaging.message.body.size": len(message.data),
+            "bide.message.attempt": message.attempt,
+            "bide.message.lateness": round(one.lateness, 3),
+            "code.function.name": one.handler.name,
+        }
+        with tracer.start_as_current_span(
+            f"handle {message.queue}", context=context, kind=SpanKind.CONSUMER,
+            attributes=attributes, links=[Link(origin)] if origin.is_valid else None,
+            record_exception=False, set_status_on_exception=False,
+        ) as span:  # fmt: skip
             try:
                 await go_on()
             except BaseException as error:

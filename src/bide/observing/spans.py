@@ -1,4 +1,4 @@
-"""OpenTelemetry spans: one for each put, one for each handling, and the context between them.
+"""OpenTelemetry spans: one for each put, with its context in the headers of the messages.
 
 Only the API is used, and only if the program has imported it and set a provider; otherwise the cost
 of a put is one dictionary lookup and one clock reading. The context travels in the headers of the
@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from bide.model.commands import Put
-from bide.model.message import Message
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Span, Tracer, TracerProvider
+    from opentelemetry.trace import Tracer, TracerProvider
 
 API = "opentelemetry.trace"
 """Until this module is loaded, no provider can be set."""
@@ -92,7 +91,7 @@ def _sending(made: "Tracer", command: Put) -> Iterator[Put]:
     from opentelemetry.trace import SpanKind
 
     items = command.items
-    attributes = _attributes("put", "send", command.queue)
+    attributes = messaging_attributes("put", "send", command.queue)
     if len(items) == 1:
         attributes |= {
             "messaging.message.id": items[0].id,
@@ -107,39 +106,8 @@ def _sending(made: "Tracer", command: Put) -> Iterator[Put]:
         yield stamped(command, carrier, PARENT)
 
 
-@contextmanager
-def handling(made: "Tracer", message: Message, lateness: float) -> Iterator["Span"]:
-    """Open the span of one handling: a child of the put, and linked to it.
-
-    Args:
-        made: see `tracer`.
-        message: the message that is handled.
-        lateness: in seconds.
-    """
-    from opentelemetry.propagate import extract
-    from opentelemetry.trace import Link, SpanKind, get_current_span
-
-    context = extract(dict(message.headers or {}))
-    origin = get_current_span(context).get_span_context()
-    attributes = _attributes("handle", "process", message.queue) | {
-        "messaging.message.id": message.id,
-        "messaging.message.body.size": len(message.data),
-        "bide.message.attempt": message.attempt,
-        "bide.message.lateness": round(lateness, 3),
-    }
-    with made.start_as_current_span(
-        f"handle {message.queue}",
-        context=context,
-        kind=SpanKind.CONSUMER,
-        attributes=attributes,
-        links=[Link(origin)] if origin.is_valid else None,
-        record_exception=False,
-        set_status_on_exception=False,
-    ) as span:
-        yield span
-
-
-def _attributes(verb: str, kind: str, queue: str) -> dict[str, Any]:
+def messaging_attributes(verb: str, kind: str, queue: str) -> dict[str, Any]:
+    """Return what the spans of puts and handlings tell of a queue."""
     return {
         "messaging.system": "bide",
         "messaging.destination.name": queue,
