@@ -168,15 +168,14 @@ def make_handler(
     )  # fmt: skip
 
 
-def _arguments(order: str, body: Any, one: Handling) -> tuple[Any, ...]:
+def _arguments(order: str, body: Any, one: Handling) -> list[Any]:
     """Return what a function is called with.
 
     Example:
         >>> _arguments("db", "body", "delivery")
-        ('delivery', 'body')
+        ['delivery', 'body']
     """
-    given = {"b": body, "d": one}
-    return tuple([given[what] for what in order])
+    return [body if what == "b" else one for what in order]
 
 
 def _inspect(

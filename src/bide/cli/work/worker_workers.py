@@ -95,7 +95,7 @@ def worker(
 
     async def supervise() -> int:
         return await Supervisor(
-            command_of(orders), processes, grace=grace, reload=Path.cwd() if reload else None,
+            command_of(orders), processes, grace=grace, folder=Path.cwd() if reload else None,
             health_file=health_file, health_port=health_port, metrics=metrics,
         ).run()  # fmt: skip
 

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 import msgspec
@@ -99,52 +99,45 @@ class Slot:
         return PAUSES.delay(self.deaths, 0.5) / 1000
 
 
+@dataclass(eq=False)
 class Supervisor:
     """Runs worker processes until it is stopped.
 
-    Args:
-        command_of: returns the command line of a process.
-        processes: how many.
-        grace: seconds that handlers get to finish when the processes are stopped.
-        reload: a folder; when Python files in it change, the processes are replaced.
-        health_file: exists while all is well.
-        health_port: at which address and port to answer HTTP: 200 while all is well.
-        metrics: at which address and port to serve Prometheus metrics.
-        pass_fds: descriptors that the processes inherit.
-        stopped: called when the processes are to end.
-
     Raises:
-        InvalidArgument: `metrics` is given, and prometheus_client is not installed.
+        InvalidArgument: `metrics` is given, and prometheus_client is not installed; or there is no
+            folder for the health file.
     """
 
-    def __init__(
-        self,
-        command_of: CommandOf,
-        processes: int = 1,
-        *,
-        grace: float = 30.0,
-        reload: Path | None = None,
-        health_file: Path | None = None,
-        health_port: tuple[str, int] | None = None,
-        metrics: tuple[str, int] | None = None,
-        pass_fds: Sequence[int] = (),
-        stopped: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._command_of = command_of
-        self._stopped = stopped
-        self._pass_fds = tuple(pass_fds)
-        self._grace = grace
-        self._folder = reload
-        self._file = HealthFile(health_file) if health_file is not None else None
-        self._health_port = health_port
-        self.slots = [Slot(number + 1) for number in range(processes)]
+    command_of: CommandOf
+    """Returns the command line of a process."""
+    processes: int = 1
+    """How many."""
+    _: KW_ONLY
+    grace: float = 30.0
+    """Seconds that handlers get to finish when the processes are stopped."""
+    folder: Path | None = None
+    """When Python files in it change, the processes are replaced."""
+    health_file: Path | None = None
+    """Exists while all is well."""
+    health_port: tuple[str, int] | None = None
+    """At which address and port to answer HTTP: 200 while all is well."""
+    metrics: tuple[str, int] | None = None
+    """At which address and port to serve Prometheus metrics."""
+    pass_fds: Sequence[int] = ()
+    """Descriptors that the processes inherit."""
+    stopped: Callable[[], None] = lambda: None
+    """Called when the processes are to end."""
+
+    def __post_init__(self) -> None:
+        self._file = HealthFile(self.health_file) if self.health_file is not None else None
+        self.slots = [Slot(number + 1) for number in range(self.processes)]
         self._code = 0
         self.totals = Totals()
         """What the processes have done."""
         self._metrics: MetricsServer | None = None
-        if metrics is not None:
+        if self.metrics is not None:
             registry = registry_of(self.totals.counts, more=self.totals.metrics)
-            self._metrics = MetricsServer(registry, metrics[1], metrics[0])
+            self._metrics = MetricsServer(registry, self.metrics[1], self.metrics[0])
         self._stopping = False
         self._processes = self.totals.living
         self._news = asyncio.Event()
@@ -158,7 +151,7 @@ class Supervisor:
         """Keep the processes alive until `stop`; return the exit code.
 
         If a process ends before any was ready, the supervisor ends with its exit code: the command
-        line, the store or the lifespan is wrong, and a restart would not help. With `reload` it
+        line, the store or the lifespan is wrong, and a restart would not help. With a `folder` it
         waits for a change of the code instead.
         """
         raise_descriptor_limit()
@@ -168,15 +161,15 @@ class Supervisor:
         hang_up = self._hang_up if _ends_with_terminal() else self.reload
         loop.add_signal_handler(signal.SIGHUP, hang_up)
         beside = [asyncio.create_task(self._hear_requests())]
-        if self._folder is not None:
-            beside.append(asyncio.create_task(self._watch(Sources(self._folder))))
+        if self.folder is not None:
+            beside.append(asyncio.create_task(self._watch(Sources(self.folder))))
         watchdog = watchdog_seconds()
         pause = BEAT if watchdog is None else min(BEAT, watchdog)
         with ExitStack() as opened:
             opened.callback(self.totals.close)
             try:
-                if self._health_port is not None:
-                    opened.callback((await serve_health(*self._health_port, self.trouble)).close)
+                if self.health_port is not None:
+                    opened.callback((await serve_health(*self.health_port, self.trouble)).close)
                 if self._metrics is not None:
                     opened.enter_context(self._metrics)
                 while self._processes or not self._stopping:
@@ -197,7 +190,7 @@ class Supervisor:
         again, self._stopping = self._stopping, True
         if not again:
             notify("STOPPING=1")
-            self._stopped()
+            self.stopped()
         for process in self._processes:
             if again or not process.end_requests:
                 self._end(process)
@@ -252,7 +245,7 @@ class Supervisor:
             slot.process, slot.fresh = fresh, None
             if process is not None:
                 self._end(process)
-                if self._folder is not None:  # who edits code does not want to wait for the grace
+                if self.folder is not None:  # who edits code does not want to wait for the grace
                     self._end(process)
         elif fresh is not None and now >= slot.warn_at:
             slot.warn_at = now + SLOW
@@ -279,7 +272,7 @@ class Supervisor:
             return
         code, lived = process.over.result(), time.monotonic() - process.began
         began = self._begun or process.report.ready
-        if code >= 0 and not began and self._folder is None:
+        if code >= 0 and not began and self.folder is None:
             if code not in (WRONG_USAGE, FAILED):  # the process has printed the cause
                 _log.error("a process has ended (%s) before it was ready", process.cause())
             self._code = code or FAILED
@@ -305,7 +298,7 @@ class Supervisor:
         )  # fmt: skip
 
     def _start(self, number: int) -> Process:
-        process = Process(number, self._command_of, self._pass_fds, self._news.set)
+        process = Process(number, self.command_of, self.pass_fds, self._news.set)
         self._processes.append(process)
         process.over.add_done_callback(lambda _: self._ended(process))
         return process
@@ -319,7 +312,7 @@ class Supervisor:
         # Only the first request to a working process allows for the grace: at a second one it must
         # end at once, even if a handler blocks its loop.
         finishes = process.report.ready and not process.end_requests
-        process.end(LEEWAY + (self._grace if finishes else 0))
+        process.end(LEEWAY + (self.grace if finishes else 0))
 
     # Chores.
 
