@@ -88,24 +88,20 @@ class Source:
         return window.ask_async(one) if self.is_async else window.ask(one)
 
 
+@dataclass(eq=False)
 class Window:
-    """One request to a source. Only one batch of its messages is in memory.
+    """One request to a source. Only one batch of its messages is in memory."""
 
-    Args:
-        source: the source.
-        store_client: runs its commands on the store.
-        after: the start of the window, in Unix milliseconds.
-        before: its end.
-    """
-
-    def __init__(self, source: Source, store_client: StoreClient, after: int, before: int) -> None:
-        self.source = source
-        self.after = after
-        self.before = before
-        self.found = 0
-        self.put = 0
-        self._store_client = store_client
-        self._arguments = CommandBuilder(source.queue, MAX_BODY)
+    source: Source
+    store_client: StoreClient
+    after: int
+    """The start of the window, in Unix milliseconds."""
+    before: int
+    """Its end."""
+    found: int = 0
+    """How many messages the source has returned."""
+    put: int = 0
+    """How many of them were new."""
 
     def ask(self, one: Handling) -> None:
         """Ask a plain source; its function and its iterator run in this thread."""
@@ -113,7 +109,7 @@ class Window:
             if one.gone:  # another process asks for this window
                 return
             for command in self._commands(batch):
-                self._count(expect(Outcomes, self._store_client.lane.call(command)))
+                self._count(expect(Outcomes, self.store_client.lane.call(command)))
 
     async def ask_async(self, one: Handling) -> None:
         """Ask an async source."""
@@ -122,7 +118,7 @@ class Window:
             messages = await messages
         async for batch in _async_batches(messages):
             for command in self._commands(batch):
-                self._count(await self._store_client.once(Outcomes, command))
+                self._count(await self.store_client.once(Outcomes, command))
 
     def _call(self) -> Any:
         return self.source.function(to_datetime(self.after), to_datetime(self.before))
@@ -139,7 +135,7 @@ class Window:
                     "a message of a source needs an id, made of its subject: without one every "
                     "window would put it again"
                 )
-        command = self._arguments.put(batch)
+        command = CommandBuilder(self.source.queue, MAX_BODY).put(batch)
         return [msgspec.structs.replace(command, items=part) for part in in_bytes(command.items)]
 
     def _count(self, reply: Outcomes) -> None:
