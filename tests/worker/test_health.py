@@ -125,7 +125,7 @@ def test_a_health_file_goes_when_something_is_wrong(tmp_path: Path) -> None:
 
 def test_a_supervisor_that_has_not_begun_is_not_well() -> None:
     async def story() -> None:
-        supervisor = Supervisor(lambda line: [], 2)
+        supervisor = Supervisor([], 2)
         assert supervisor.trouble() == "process 1 is not ready"
         supervisor.stop()
         assert supervisor.trouble() == "stopping"
@@ -135,7 +135,7 @@ def test_a_supervisor_that_has_not_begun_is_not_well() -> None:
 
 def test_a_process_that_is_not_heard_of_or_is_stuck_is_not_well() -> None:
     async def story() -> None:
-        supervisor = Supervisor(lambda line: [sys.executable, "-c", "import time; time.sleep(60)"])
+        supervisor = Supervisor([sys.executable, "-c", "import time; time.sleep(60)"])
         (slot,) = supervisor.slots
         process = slot.process = supervisor._start(1)
         process.report = Report(ready=True)

@@ -1,6 +1,5 @@
 """Operators have a process replaced: through the store, whatever the process is busy with."""
 
-import asyncio
 import os
 import signal
 import socket
@@ -11,14 +10,14 @@ import pytest
 import bide
 from bide.engines.memory import MemoryEngine
 from bide.lane import Lane
+from bide.lane.steps import run_steps
 from bide.model.commands import Find, Put
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item
 from bide.model.replies import Found
 from bide.observing.heartbeat import STOPS, Report, put_report
-from bide.observing.workers import request_stop
+from bide.observing.workers import request_stop, take_requests
 from bide.testing import FakeClock, FlakyEngine
-from bide.worker.process.totals import take_requests
 from tests.worker.processes import children, counts, log, put, said, wait_for, worker
 
 HANGS = """
@@ -66,7 +65,7 @@ class Store:
         self.lane.call(request_stop(STOPS, holder, actor))
 
     def take(self, *holders: str) -> dict[str, str]:
-        return asyncio.run(take_requests(self.lane, list(holders)))
+        return run_steps(take_requests(list(holders)), self.lane.call)
 
     def waiting(self, holder: str) -> bool:
         reply = self.lane.call(Find(STOPS, [holder]))

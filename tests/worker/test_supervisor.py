@@ -10,7 +10,7 @@ import pytest
 
 from bide.worker.process.child import Orders
 from bide.worker.process.processes import Process, Report
-from bide.worker.process.supervisor import Slot, Supervisor, command_of
+from bide.worker.process.supervisor import Slot, Supervisor
 from tests.worker.processes import (
     APP,
     SLOW_TO_BEGIN,
@@ -116,7 +116,7 @@ def test_who_cannot_hand_back_is_killed_soon_after_the_second(
     deaf = f"trap '' TERM INT; touch {tmp_path / 'begun'}; exec sleep 600"
 
     async def story() -> None:
-        supervisor = Supervisor(lambda line: ["sh", "-c", deaf], grace=600)
+        supervisor = Supervisor(["sh", "-c", deaf], grace=600)
         process = supervisor._start(1)
         process.report = Report(ready=True)
         await until((tmp_path / "begun").exists)
@@ -168,9 +168,9 @@ def test_a_crash_loop_backs_off_and_a_long_life_ends_it() -> None:
 
 
 def test_a_child_has_the_flags_of_its_parent() -> None:
-    command = command_of(Orders("m:app", ["q"], 1.0, False, "info", 1, False, -1))(7)
+    command = Orders("m:app", ["q"], 1.0, False, "info", 1, False).command
     assert command[0] == sys.executable
-    assert '"pipe":7' in command[-1]
+    assert '"target":"m:app"' in command[-1]
     assert command[-3:-1] == ["-m", "bide.worker.process.child"]
 
 
@@ -180,7 +180,7 @@ def test_a_child_has_the_flags_of_its_parent() -> None:
 )
 def test_the_cause_names_each_signal(number: int, cause: str) -> None:
     async def main() -> str:
-        process = Process(1, lambda _: ["sh", "-c", f"kill -{number} $$"], (), lambda *_: None)
+        process = Process(1, ["sh", "-c", f"kill -{number} $$"], (), lambda *_: None)
         await process.over
         return process.cause()
 

@@ -16,7 +16,7 @@ from bide.model.commands import Cancel, Find, Put, Scan
 from bide.model.errors import StoreError
 from bide.model.identity import check_name
 from bide.model.message import Item, Message
-from bide.model.replies import Page, expect
+from bide.model.replies import Found, Outcomes, Page, expect
 from bide.observing.heartbeat import (
     QUEUE,
     READ_MOST,
@@ -129,7 +129,24 @@ def find_requests(holders: list[str], stops: str = STOPS) -> Find:
     return Find(stops, holders)
 
 
-def asked(message: Message) -> str | None:
+def take_requests(holders: list[str]) -> Steps[dict[str, str]]:
+    """Return who asked to replace which of some processes, and delete these requests.
+
+    Args:
+        holders: the names under which the processes claim.
+    """
+    taken: dict[str, str] = {}
+    found: Found = yield find_requests(holders)
+    for message in found.messages:
+        if message is not None:
+            gone: Outcomes = yield withdraw_stop(STOPS, message.id)
+            actor = _asked(message)
+            if actor is not None and gone.outcomes[0].done:
+                taken[message.id] = actor
+    return taken
+
+
+def _asked(message: Message) -> str | None:
     """Return who made a request, "an unknown user" if that is missing; `None` if it is void."""
     if message.state != "delayed":
         return None

@@ -30,7 +30,7 @@ from bide.server.service import Service
 from bide.server.settings import Settings
 from bide.server.shared_state import SharedState, make_files
 from bide.worker.process.child import loop_factory
-from bide.worker.process.processes import FAILED, WRONG_USAGE, Report, reporting
+from bide.worker.process.processes import FAILED, WRONG_USAGE, Report, command_of, reporting
 from bide.worker.process.supervisor import Supervisor
 
 _log = logging.getLogger("bide.server")
@@ -88,9 +88,8 @@ async def serve(settings: Settings) -> int:
             )
         shared = listening.fileno(), *files
         return await Supervisor(
-            lambda line: [sys.executable, *(f"-W{one}" for one in sys.warnoptions), "-m", child,
-                          *map(str, (line, *shared))],
-            settings.workers, grace=settings.grace, pass_fds=shared, stopped=refuse,
+            command_of(child), settings.workers, grace=settings.grace, pass_fds=shared,
+            stopped=refuse,
         ).run()  # fmt: skip
     finally:
         for file in files:

@@ -75,7 +75,7 @@ def worker(
     from bide.outbox.forwarder import table_of
     from bide.targets.amqp import intakes
     from bide.worker.process.child import Orders
-    from bide.worker.process.supervisor import Supervisor, command_of
+    from bide.worker.process.supervisor import Supervisor
 
     if url is not None:
         opener(url)  # raises if it is not the URL of a store
@@ -89,13 +89,11 @@ def worker(
     names = [name.strip() for name in queues.split(",") if name.strip()]
     configure(as_json=log_json, level=log_level)
 
-    orders = Orders(
-        target, names, grace, log_json, log_level, processes, url is not None, -1, celery
-    )
+    orders = Orders(target, names, grace, log_json, log_level, processes, url is not None, celery)
 
     async def supervise() -> int:
         return await Supervisor(
-            command_of(orders), processes, grace=grace, folder=Path.cwd() if reload else None,
+            orders.command, processes, grace=grace, folder=Path.cwd() if reload else None,
             health_file=health_file, health_port=health_port, metrics=metrics,
         ).run()  # fmt: skip
 

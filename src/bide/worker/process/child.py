@@ -26,7 +26,7 @@ from bide.observing.logs import configure
 from bide.targets.amqp import intakes
 from bide.worker.app.app import App
 from bide.worker.app.loading import load
-from bide.worker.process.processes import FAILED, WRONG_USAGE, Report, reporting
+from bide.worker.process.processes import FAILED, WRONG_USAGE, Report, command_of, reporting
 from bide.worker.process.runner import Runner
 
 AGAIN = 1.0
@@ -50,14 +50,22 @@ class Orders(msgspec.Struct, frozen=True):
     """How many processes share the work."""
     given_url: bool
     """Whether the environment's `BIDE_URL` replaces the store that the app names."""
-    pipe: int
-    """The descriptor of the socket to the supervisor."""
     celery: bool = False
     """Whether the target is an app of Celery."""
 
+    @property
+    def command(self) -> list[str]:
+        """The command line of a process with these orders."""
+        return command_of("bide.worker.process.child", msgspec.json.encode(self).decode())
 
-def main(text: str) -> int:
-    """Run the app as the orders say; return the exit code."""
+
+def main(text: str, pipe: int) -> int:
+    """Run an app; return the exit code.
+
+    Args:
+        text: the orders.
+        pipe: the descriptor of the socket to the supervisor.
+    """
     orders = msgspec.json.decode(text, type=Orders)
     configure(as_json=orders.log_json, level=orders.log_level)
     report = Report()
@@ -67,7 +75,7 @@ def main(text: str) -> int:
             # Outside of the event loop: a module may use a store or Django's models at its import.
             url = os.environ["BIDE_URL"] if orders.given_url else None
             app = load(orders.target, url, celery=orders.celery)
-            loop.run(_work(app, orders, report))
+            loop.run(_work(app, orders, pipe, report))
             code = 0
         except (asyncio.CancelledError, KeyboardInterrupt):
             code = 0  # asked to end before it was ready
@@ -110,7 +118,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return import_module("uvloop").new_event_loop if found else None
 
 
-async def _work(app: App, orders: Orders, report: Report) -> None:
+async def _work(app: App, orders: Orders, pipe: int, report: Report) -> None:
     loop = asyncio.get_running_loop()
     _check_store(app, orders.processes)
     report.store = app._url
@@ -140,7 +148,7 @@ async def _work(app: App, orders: Orders, report: Report) -> None:
     loop.add_signal_handler(signal.SIGTERM, stop)
     loop.add_signal_handler(signal.SIGINT, partial(stop, hurry=True))
     _leave_signals_on_fork()
-    async with reporting(orders.pipe, figures, orphaned) as send:
+    async with reporting(pipe, figures, orphaned) as send:
         chores = _delays(app, orders.grace), _forwards(app)
         beside = [asyncio.create_task(chore) for chore in chores]
         try:
@@ -228,4 +236,4 @@ def _check_store(app: App, processes: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import signal
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, suppress
@@ -99,8 +100,11 @@ LAST_REPORT = 1.0
 
 _log = logging.getLogger("bide.worker")
 
-CommandOf = Callable[[int], Sequence[str]]
-"""Returns the command line, given the descriptor of the child's end of the socket."""
+
+def command_of(module: str, *arguments: str) -> list[str]:
+    """Return the command line that runs a module, with the warning filters of this process."""
+    flags = [f"-W{option}" for option in sys.warnoptions]
+    return [sys.executable, *flags, "-m", module, *arguments]
 
 
 class Process:
@@ -108,7 +112,8 @@ class Process:
 
     Args:
         number: of its place, for the log.
-        command_of: returns its command line.
+        command: its command line. The descriptors of its end of the socket, and of what it
+            inherits, are added.
         pass_fds: descriptors that it inherits.
         changed: called with each of its reports.
     """
@@ -116,7 +121,7 @@ class Process:
     def __init__(
         self,
         number: int,
-        command_of: CommandOf,
+        command: Sequence[str],
         pass_fds: Sequence[int],
         changed: Callable[[], None],
     ) -> None:
@@ -130,7 +135,7 @@ class Process:
         """How many times it was asked to end."""
         self._changed = changed
         self._child: asyncio.subprocess.Process | None = None
-        self.over = asyncio.create_task(self._live(command_of, pass_fds))
+        self.over = asyncio.create_task(self._live(command, pass_fds))
         """Ends with the exit code of the process."""
 
     @property
@@ -159,12 +164,13 @@ class Process:
         named = next((one.name for one in signal.Signals if one == -code), f"signal {-code}")
         return f"killed by {named}"  # a real-time signal has no name
 
-    async def _live(self, command_of: CommandOf, pass_fds: Sequence[int]) -> int:
+    async def _live(self, command: Sequence[str], pass_fds: Sequence[int]) -> int:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
+                descriptors = theirs.fileno(), *pass_fds
                 self._child = child = await asyncio.create_subprocess_exec(
-                    *command_of(theirs.fileno()), pass_fds=(*pass_fds, theirs.fileno()),
+                    *command, *map(str, descriptors), pass_fds=descriptors,
                     process_group=0,  # so that only the supervisor gets Ctrl-C
                 )  # fmt: skip
         except OSError as error:  # no memory for another process, no descriptor left

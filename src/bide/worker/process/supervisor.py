@@ -9,24 +9,22 @@ import os
 import resource
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
-import msgspec
-
 from bide.consuming.graceful_stop import cancel, first_of
+from bide.lane.steps import arun_steps
 from bide.model.backoff import Backoff
 from bide.model.errors import BideError
 from bide.observing.metrics import MetricsServer, registry_of
-from bide.worker.process.child import Orders
+from bide.observing.workers import take_requests
 from bide.worker.process.health import HealthFile, notify, serve_health, watchdog_seconds
-from bide.worker.process.processes import BEAT, FAILED, WRONG_USAGE, CommandOf, Process
+from bide.worker.process.processes import BEAT, FAILED, WRONG_USAGE, Process
 from bide.worker.process.reload import Sources
-from bide.worker.process.totals import Totals, take_requests
+from bide.worker.process.totals import Totals
 
 
 def raise_descriptor_limit() -> None:
@@ -48,6 +46,9 @@ LEEWAY = 10.0
 FIRST = 2.0
 """Seconds that the other processes wait for the first to be ready: an error that all of them would
 have is printed once."""
+
+PATIENCE = 10.0
+"""Seconds that a store gets to answer."""
 
 LOOK = 5.0
 """Seconds between two looks for requests to replace a process."""
@@ -108,8 +109,8 @@ class Supervisor:
             folder for the health file.
     """
 
-    command_of: CommandOf
-    """Returns the command line of a process."""
+    command: Sequence[str]
+    """The command line of a process; see `Process`."""
     processes: int = 1
     """How many."""
     _: KW_ONLY
@@ -298,7 +299,7 @@ class Supervisor:
         )  # fmt: skip
 
     def _start(self, number: int) -> Process:
-        process = Process(number, self.command_of, self.pass_fds, self._news.set)
+        process = Process(number, self.command, self.pass_fds, self._news.set)
         self._processes.append(process)
         process.over.add_done_callback(lambda _: self._ended(process))
         return process
@@ -325,7 +326,8 @@ class Supervisor:
             if not named or (lane := self.totals.lane()) is None:
                 continue
             try:
-                taken = await take_requests(lane, list(named))
+                async with asyncio.timeout(PATIENCE):
+                    taken = await arun_steps(take_requests(list(named)), lane.acall)
             except (BideError, TimeoutError) as error:  # the processes report a store that is away
                 _log.debug("requests to replace processes cannot be looked for: %s", error)
                 continue
@@ -368,17 +370,6 @@ def _ends_with_terminal() -> bool:
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return False
     return any(os.isatty(number) for number in (0, 1, 2))
-
-
-def command_of(orders: Orders) -> CommandOf:
-    """Return the function that makes the command line of a worker process with these orders."""
-
-    def command(pipe: int) -> list[str]:
-        text = msgspec.json.encode(msgspec.structs.replace(orders, pipe=pipe)).decode()
-        flags = [f"-W{option}" for option in sys.warnoptions]  # which a child needs as well
-        return [sys.executable, *flags, "-m", "bide.worker.process.child", text]
-
-    return command
 
 
 def _stuck(process: Process) -> str:

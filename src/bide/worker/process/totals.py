@@ -1,17 +1,14 @@
-"""What a supervisor knows by the store: figures of all processes, and requests to replace one."""
+"""The figures of all processes of a supervisor."""
 
-import asyncio
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
-from bide.model.replies import Counts, Found, Outcomes, expect
-from bide.observing.heartbeat import STOPS
+from bide.model.replies import Counts
 from bide.observing.metrics import counts_of, worker_metrics
 from bide.observing.tally import Tally, total
-from bide.observing.workers import asked, find_requests, withdraw_stop
 from bide.worker.process.processes import Process
 
 if TYPE_CHECKING:
@@ -75,28 +72,3 @@ class Totals:
             lane, self._lane = self._lane, None
         if lane is not None:
             close_lane(lane)
-
-
-PATIENCE = 10.0
-"""Seconds that a store gets to answer."""
-
-
-async def take_requests(lane: Lane, holders: list[str]) -> dict[str, str]:
-    """Return who asked to replace which of some processes, and delete these requests.
-
-    Args:
-        lane: the lane to the store of the processes.
-        holders: the names under which the processes claim.
-
-    Raises:
-        BideError, TimeoutError: the store did not answer.
-    """
-    taken: dict[str, str] = {}
-    async with asyncio.timeout(PATIENCE):
-        for message in expect(Found, await lane.acall(find_requests(holders))).messages:
-            if message is not None:
-                gone = expect(Outcomes, await lane.acall(withdraw_stop(STOPS, message.id)))
-                actor = asked(message)
-                if actor is not None and gone.outcomes[0].done:
-                    taken[message.id] = actor
-    return taken
