@@ -84,7 +84,7 @@ class RedisEngine:
         self._sender.on_lost = self._lose
         self._sender.open()
         self._shards = ShardMap(settings.shards, self._sender.send)
-        self._interrupted: list[tuple[Call, Request, Any]] = []
+        self._interrupted: list[tuple[Call, Request]] = []
         """Claims whose replies no caller got, because of an interrupt."""
 
     def execute(self, commands: Sequence[cmd.Command], now: int | None = None) -> list[Reply]:
@@ -134,11 +134,10 @@ class RedisEngine:
 
     def _give_back(self, now: int | None) -> None:
         """Release what was claimed for no caller; where that fails, the leases expire later."""
-        for place, (call, request, answer) in enumerate(self._interrupted):
-            if answer is None:  # first of all: another call would take the place of its reply
-                self._interrupted[place] = call, request, self._sender.again(call, request)
-        while self._interrupted:
-            call, _, answer = self._interrupted[0]
+        # First of all: another call would take the place of a reply.
+        answers = [self._sender.again(*each) for each in self._interrupted]
+        for answer in answers:
+            call, _ = self._interrupted[0]
             if not isinstance(answer, StoreError):
                 head, ids, _ = answer
                 rows = [part for id in ids for part in (id, head[2])]

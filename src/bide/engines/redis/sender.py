@@ -53,9 +53,8 @@ class Sender(Transport):
         self._lane = lane
         self._lifetime = int(settings.reconnect) + SPARE
         self._numbers = itertools.count(1)
-        self.claims: list[tuple[Call, Request, Any]] = []
-        """Claims since the engine cleared this, the request of each, and the answer, if it is
-        known: later calls may have taken the place of its reply."""
+        self.claims: list[tuple[Call, Request]] = []
+        """Claims since the engine cleared this."""
         self._changes: BoundedDict[tuple[str, int], list[int]] = BoundedDict()
         """By queue and shard: the number of its last change."""
         self.on_lost: Callable[[str, int], None] | None = None
@@ -122,17 +121,8 @@ class Sender(Transport):
             now: Unix milliseconds to go by; `None`: the clock of the server.
         """
         requests = [self._prepare(call, place, now) for place, call in enumerate(calls)]
-        claims = [place for place, call in enumerate(calls) if call.script == "claim"]
-        if not claims:
-            return self._exchange(calls, requests)
-        first = len(self.claims)
-        self.claims += [(calls[place], requests[place], None) for place in claims]
-        answers = self._exchange(calls, requests)
-        self.claims[first:] = [(calls[place], requests[place], answers[place]) for place in claims]
-        return answers
-
-    def _exchange(self, calls: Sequence[Call], requests: Sequence[Request]) -> list[Any]:
-        """Send the requests of calls; return what each answered."""
+        both = zip(calls, requests, strict=True)
+        self.claims += [(call, request) for call, request in both if call.script == "claim"]
         only = None if self._settings.wait_replicas else self.nodes.only
         if only is not None:  # the usual case: one server, which answers
             try:
@@ -145,9 +135,17 @@ class Sender(Transport):
         return self._decoded(calls, self.execute(requests))
 
     def again(self, call: Call, request: Request) -> Any:
-        """Send a call again that may have been executed; return what it answered then."""
-        request.again, request.done, request.asking = True, False, None
-        return self._decoded([call], self.execute([request]))[0]
+        """Return what a call answered; send it again if that is not known.
+
+        If it is known, later calls may have taken the place of the reply.
+        """
+        if not request.done:
+            request.again, request.asking = True, None
+            return self._decoded([call], self.execute([request]))[0]
+        answer = self._answer(request)
+        if type(answer) is list and type(answer[0]) is bytes:
+            answer[0] = _decode(answer[0])
+        return answer
 
     def _decoded(self, calls: Sequence[Call], answers: list[Any]) -> list[Any]:
         """Return decoded answers; the numbers of changes show whether the store lost some."""
