@@ -29,8 +29,7 @@ class EventStream:
         self._address = address
         self._path = f"/v1/events?{query}"
         self._silence = silence
-        self._lock = threading.Lock()
-        self._connection: Connection | None = None
+        self._connection = Connection(address, silence)
         self._lines: HTTPResponse | None = None
         self._closed = False
 
@@ -61,32 +60,25 @@ class EventStream:
 
     def drop(self) -> None:
         """Close the connection; the next call of `next` opens another."""
-        with self._lock:
-            connection, self._connection, self._lines = self._connection, None, None
-        if connection is not None:
-            connection.close()
+        self._lines = None
+        self._connection.close()
 
     def close(self) -> None:
         """End a `next` that waits with an error; any thread may call this."""
-        with self._lock:
-            self._closed = True
-            if self._connection is not None:
-                self._connection.shutdown()
+        self._closed = True
+        self._connection.shutdown()
 
     def _open(self) -> None:
-        connection = Connection(self._address, self._silence)
-        with self._lock:
-            if self._closed:
-                raise StoreUnavailable("this stream was closed")
-            self._connection = connection
-        lines = connection.stream(self._path, "text/event-stream")
+        if self._closed:
+            raise StoreUnavailable("this stream was closed")
+        lines = self._connection.stream(self._path, "text/event-stream")
         if lines.status != 200:
-            error = refusal(self._address, lines.status, connection.body(lines))
+            error = refusal(self._address, lines.status, self._connection.body(lines))
             self.drop()
             raise error
         self._lines = lines
         if self._closed:
-            connection.shutdown()
+            self._connection.shutdown()
 
 
 AGAIN = 1.0
