@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import quote, unquote
 
 from bide.clock import SYSTEM_CLOCK, Clock
@@ -117,8 +117,8 @@ async def _refuse(call: Call, problem: Problem) -> tuple[int, str]:
 class Pages(Protocol):
     """The dashboard."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; `root_path` is the path of the pages."""
+    async def answer(self, scope: Scope, receive: Receive) -> Answer | None:
+        """Answer a request; `root_path` is the path of the pages. `None`: the client has gone."""
 
     async def close(self) -> None:
         """Close the store."""
@@ -214,15 +214,12 @@ class App:
         self, pages: "Pages", scope: Scope, path: str, receive: Receive, send: Send
     ) -> None:
         """Let the dashboard answer a request, and log the request."""
-        began, status = time.perf_counter(), 0
-
-        async def note(message: dict[str, Any]) -> None:
-            nonlocal status
-            status = message.get("status", status)
-            await send(message)
-
+        began, status = time.perf_counter(), 499
         root = scope.get("root_path", "") + DASHBOARD
-        await pages({**scope, "root_path": root}, receive, note)
+        reply = await pages.answer({**scope, "root_path": root}, receive)
+        if reply is not None:
+            status = reply.status
+            await send_whole(send, *reply[:3])
         took, address = time.perf_counter() - began, self.service.addresses.of(scope)
         log_request(scope["method"], path, status, took, "dashboard", address, None, None)
 

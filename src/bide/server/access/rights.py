@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Literal, get_args
 
@@ -180,20 +181,7 @@ OPEN = Caller(None, frozenset(RIGHTS))
 
 @lru_cache(maxsize=4_096)
 def _matches(patterns: tuple[str, ...], queue: str) -> bool:
-    return any(re.fullmatch(_regex_of(pattern), queue) for pattern in patterns)
-
-
-def _regex_of(pattern: str) -> str:
-    """Return a pattern as a regular expression that matches in linear time.
-
-    Example:
-        >>> _regex_of("a*b*c")
-        'a(?>.*?b).*c'
-    """
-    first, *others = map(re.escape, re.split(r"\*+", pattern))
-    # The first place of a part is as good as any later one, so no other is tried.
-    within = (f"(?>.*?{part})" for part in others[:-1])
-    return "".join((first, *within, *(f".*{last}" for last in others[-1:])))
+    return any(fnmatchcase(queue, pattern) for pattern in patterns)
 
 
 def check_rights(rights: Iterable[str]) -> tuple[Right, ...]:
