@@ -14,12 +14,11 @@ from bide.clock import SYSTEM_CLOCK, Clock
 from bide.timing.lifetime import (
     NS,
     Delay,
+    DueTimes,
     Moment,
     OwnedByProcess,
     ShutDown,
-    WallClock,
     length_seconds,
-    seconds_of,
 )
 
 T = TypeVar("T")
@@ -158,7 +157,7 @@ class DelayQueueBase(OwnedByProcess, Generic[T]):
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__()
         self._clock = clock
-        self._wall = WallClock(clock)
+        self._due_times = DueTimes(clock)
         self._reached = 0  # the latest time that the clock has announced, in ns
         self._entries: DelayHeap[T] = DelayHeap()
         self._alarm = -NEVER  # an item due before this calls `_new_head`
@@ -186,11 +185,7 @@ class DelayQueueBase(OwnedByProcess, Generic[T]):
             TypeError: both `delay` and `at`, or one of them or `priority` is of the wrong type.
             ShutDown: after `shutdown`.
         """
-        if at is not None:
-            due = self._wall.due(at, delay)
-        else:
-            seconds = seconds_of(delay)
-            due = int((self._clock.monotonic() + seconds) * NS + 0.5)
+        due = self._due_times.of(delay, at)
         if priority or priority.__class__ is not int:
             check_priority(priority)
         return self._put_due(item, due, priority)

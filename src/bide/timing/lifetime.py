@@ -116,38 +116,35 @@ Moment = datetime | float
 """A point in time: an aware `datetime`, or Unix seconds."""
 
 
-def seconds_of(delay: Delay | None) -> float:
-    """Return a delay in seconds; `None` means 0.
+class DueTimes:
+    """Converts delays and times to nanoseconds of the monotonic clock.
 
-    Raises:
-        TypeError: it is neither a number nor a `timedelta`.
-        ValueError: it is negative, NaN, infinite or longer than 316 years.
-    """
-    if isinstance(delay, float) and 0.0 <= delay <= MAX_DELAY:
-        return delay  # as most are: the other checks cost five times as much
-    return 0.0 if delay is None else length_seconds(delay, "delay")
-
-
-class WallClock:
-    """Converts times of the wall clock to the monotonic clock.
-
-    The distance between the two clocks is measured each time, but replaces the known one only when
-    the difference exceeds the resolution of the wall clock. So two entries for the same time stay
-    equal, and their priority decides. Setting the wall clock moves nothing converted before.
+    The distance between the wall clock and the monotonic clock is measured each time, but replaces
+    the known one only when the difference exceeds the resolution of the wall clock. So two entries
+    for the same time stay equal, and their priority decides. Setting the wall clock moves nothing
+    converted before.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._ahead = 0  # monotonic clock minus wall clock, ns
 
-    def due(self, at: Moment, delay: Delay | None = None) -> int:
-        """Return a time in nanoseconds of the monotonic clock; late by a millisecond at most.
+    def of(self, delay: Delay | None, at: Moment | None) -> int:
+        """Return when something is due; with neither `delay` nor `at`, now.
+
+        For a time, the result is late by a millisecond at most.
 
         Raises:
-            TypeError: `delay` was given too, or `at` is of another type.
-            ValueError: `at` is NaN, infinite, more than 316 years ahead, or a datetime without a
-                time zone.
+            TypeError: both were given, or one of them is of another type.
+            ValueError: it is NaN, infinite or more than 316 years ahead, the delay is negative, or
+                the time is a datetime without a time zone.
         """
+        if at is None:
+            if isinstance(delay, float) and 0.0 <= delay <= MAX_DELAY:
+                seconds = delay  # as most are: the other checks cost five times as much
+            else:
+                seconds = 0.0 if delay is None else length_seconds(delay, "delay")
+            return int((self._clock.monotonic() + seconds) * NS + 0.5)
         if delay is not None:
             raise TypeError("delay= and at= were both given; say when with one of them")
         moment = _unix_seconds(at)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar, overload
 
 from bide.clock import SYSTEM_CLOCK, Clock
-from bide.timing.lifetime import NS, Delay, Moment, WallClock, period_ns, seconds_of
+from bide.timing.lifetime import Delay, DueTimes, Moment, period_ns
 from bide.timing.worker_pool import Overrun, Repeat, ScheduledFuture, WorkerPool
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class ScheduledExecutor(Executor):
         self.execute_delayed_after_shutdown = execute_delayed_after_shutdown
         self.continue_periodic_after_shutdown = continue_periodic_after_shutdown
         self._loop = loop
-        self._wall = WallClock(clock)
+        self._due_times = DueTimes(clock)
         self._pool = WorkerPool(max_workers, thread_name_prefix, loop, clock)
         weakref.finalize(self, self._pool.abandon).atexit = False
 
@@ -131,7 +131,7 @@ class ScheduledExecutor(Executor):
             ValueError: the delay is negative or NaN, or the datetime has no time zone.
             ShutDown: after `shutdown`.
         """
-        due = self._due(delay, at)
+        due = self._due_times.of(delay, at)
         return self._add(fn, args, kwargs, due)
 
     def schedule_at_fixed_rate(
@@ -170,7 +170,7 @@ class ScheduledExecutor(Executor):
         if overrun not in ("skip", "catch_up"):
             raise ValueError(f'overrun is {overrun!r}; it can be "skip" or "catch_up"')
         repeat = Repeat(period_ns(period, "period"), True, overrun)
-        due = self._due(initial_delay, at)
+        due = self._due_times.of(initial_delay, at)
         return self._add(fn, args, kwargs, due, repeat)
 
     def schedule_with_fixed_delay(
@@ -188,7 +188,7 @@ class ScheduledExecutor(Executor):
         Arguments, result and errors are those of `schedule_at_fixed_rate`.
         """
         repeat = Repeat(period_ns(delay, "delay"), False, "skip")
-        due = self._due(initial_delay, at)
+        due = self._due_times.of(initial_delay, at)
         return self._add(fn, args, kwargs, due, repeat)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -213,11 +213,6 @@ class ScheduledExecutor(Executor):
             if cancel_futures or not keep:
                 future.cancel()
         self._pool.end(wait)
-
-    def _due(self, delay: Delay | None, at: Moment | None) -> int:
-        if at is not None:
-            return self._wall.due(at, delay)
-        return self._pool.now() + round(seconds_of(delay) * NS)
 
     def _add(
         self,

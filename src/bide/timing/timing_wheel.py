@@ -11,17 +11,15 @@ from bide.timing.hierarchy import NEVER, Entry, Hierarchy, Slot
 from bide.timing.lifetime import (
     NS,
     Delay,
+    DueTimes,
     Moment,
     OwnedByProcess,
     ShutDown,
-    WallClock,
     period_ns,
-    seconds_of,
 )
 
 logger = logging.getLogger("bide.timing")
 PART_NS = 1_000_000  # moving one part of a crowded slot takes less
-NOISE = 1e-6  # of a tick: what adding and subtracting floats may cost
 GONE = object()
 
 
@@ -93,21 +91,19 @@ class TimingWheel(OwnedByProcess):
     def __init__(
         self, tick: Delay = 0.001, *, executor: Executor | None = None, clock: Clock = SYSTEM_CLOCK
     ) -> None:
-        tick_ns = period_ns(tick, "tick")
-        if tick_ns < 1_000:
+        self._tick = period_ns(tick, "tick")  # ns
+        if self._tick < 1_000:
             raise ValueError(f"tick is {tick!r}; a wheel cannot be finer than a microsecond")
         super().__init__()
         self._changed = threading.Condition(self._lock)
-        self._rate = NS / tick_ns  # ticks a second
         self._executor = executor
         self._clock = clock
-        self._wall = WallClock(clock)
-        self._origin = clock.monotonic()
-        part_ticks = max(1, PART_NS // tick_ns)
-        self._timers: Hierarchy[TimerHandle] = Hierarchy(0, part_ticks)
+        self._due_times = DueTimes(clock)
+        self._reached = self._now()  # the tick that the clock last said had come
+        part_ticks = max(1, PART_NS // self._tick)
+        self._timers: Hierarchy[TimerHandle] = Hierarchy(self._reached, part_ticks)
         self._firing: Slot[TimerHandle] = Slot(NEVER)  # what is due now and has not started
         self._alarm = -NEVER  # the tick that the thread sleeps until
-        self._reached = 0  # the tick that the clock last said had come
         self._thread: threading.Thread | None = None
         self._open = False  # whether the thread runs and takes timers
         self._stopping = False
@@ -136,11 +132,7 @@ class TimingWheel(OwnedByProcess):
             ValueError: the delay is negative or NaN, or the datetime has no time zone.
             ShutDown: after `stop`.
         """
-        seconds, moment = 0.0, None
-        if at is not None:
-            moment = self._wall.due(at, delay) / NS
-        else:
-            seconds = seconds_of(delay)
+        due = self._due_times.of(delay, at)
         if not callable(fn):
             raise TypeError(f"fn must be callable, not {type(fn).__name__}")
         timer = TimerHandle()  # and no `__init__`: calling it would cost as much again
@@ -150,17 +142,13 @@ class TimingWheel(OwnedByProcess):
         with self._lock:
             if not self._open:
                 self._start()
-            now = self._clock.monotonic() if moment is None else moment
-            ticks = (now - self._origin + seconds) * self._rate
-            due = int(ticks)
-            if ticks - due > NOISE:
-                due += 1
             current = self._timers.current
-            if due <= current:
-                due = current + 1
-            timer._due = due
+            tick = -(-due // self._tick)  # rounded up
+            if tick <= current:
+                tick = current + 1
+            timer._due = tick
             self._timers.place(timer, current)
-            if due < self._alarm:
+            if tick < self._alarm:
                 self._alarm = -NEVER
                 self._changed.notify()
         return timer
@@ -227,10 +215,10 @@ class TimingWheel(OwnedByProcess):
         self.stop()
 
     def _moment(self, tick: int) -> float:
-        return self._origin + tick / self._rate
+        return tick * self._tick / NS
 
     def _now(self) -> int:
-        return int((self._clock.monotonic() - self._origin) * self._rate + NOISE)
+        return int(self._clock.monotonic() * NS + 0.5) // self._tick
 
     def _start(self) -> None:
         if self._stopping:
