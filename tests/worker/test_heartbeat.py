@@ -67,7 +67,7 @@ def test_it_tells_what_it_handles_and_for_how_long(scene: Scene) -> None:
         began = scene.clock.now()
         await scene.put(1)
         async with scene.at_work() as runner:
-            await until(lambda: runner.busy()["q"].running)
+            await until(lambda: runner.consumers["q"].busy().running)
             await scene.pass_time(
                 lambda: any(report.busy["q"].running for report in reports(scene)), 1
             )

@@ -241,62 +241,54 @@ class Heartbeat:
     clock: Clock
     process: str
     """The id of the report."""
-    workers: Callable[[], Mapping[str, list[str]]]
-    """Returns the workers, and the queues of each."""
+    report: Callable[[], Report]
+    """Returns what to report, without the figures of the last minute."""
     tallies: Callable[[], Mapping[str, Tally]]
     """Returns what was done so far, by queue."""
-    busy: Callable[[], dict[str, Busy]] = dict
-    """Returns what is being handled, by queue."""
-    supervised: bool = False
-    """Whether a supervisor replaces this process when it is asked to."""
-    began: int = 0
-    """When the process began to work, in Unix milliseconds."""
-    gaps: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    """When no worker served a queue before that."""
     _recent: LastMinute = field(default_factory=LastMinute)
     _listed: bool = False
     _complained: bool = False
 
     async def keep(self) -> None:
-        """Report until this is cancelled."""
+        """Report until this is cancelled; then delete the report."""
         beats = 0
-        while True:
-            try:
-                await self._say()
-                if beats % SWEEP_EVERY == 0 and self._listed:
-                    await self.lane.acall(Purge(QUEUE, "ready"))  # of processes that are dead
-                if beats % SWEEP_EVERY == 0 and not self.lane.capabilities.takes_back:
-                    await arun_steps(forget_changes(), self.lane.acall)
-                self._complained = False
-            except BideError as error:
-                if not self._complained:
-                    _log.info("this process cannot report that it is alive: %s", error)
-                self._complained = True
-            beats += 1
-            await sleep(self.clock, BEAT)
-
-    async def leave(self) -> None:
-        """Delete the report."""
-        if not self._listed:
-            return
         try:
-            async with asyncio.timeout(PATIENCE):
-                await self.lane.acall(delete_report(self.process))
-        except (BideError, TimeoutError) as error:
-            _log.debug("the report of this process stays until it is overdue: %s", error)
+            while True:
+                try:
+                    await self._say()
+                    if beats % SWEEP_EVERY == 0 and self._listed:
+                        await self.lane.acall(Purge(QUEUE, "ready"))  # of processes that are dead
+                    if beats % SWEEP_EVERY == 0 and not self.lane.capabilities.takes_back:
+                        await arun_steps(forget_changes(), self.lane.acall)
+                    self._complained = False
+                except BideError as error:
+                    if not self._complained:
+                        _log.info("this process cannot report that it is alive: %s", error)
+                    self._complained = True
+                beats += 1
+                await sleep(self.clock, BEAT)
+        finally:
+            await self._leave()
+
+    async def _leave(self) -> None:
+        if self._listed:
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    await self.lane.acall(delete_report(self.process))
+            except (BideError, TimeoutError) as error:
+                _log.debug("the report of this process stays until it is overdue: %s", error)
 
     async def _say(self) -> None:
-        recent = self._recent.of(self.tallies(), self.clock.monotonic())
-        lateness = {queue: one.lateness for queue, one in recent.items() if one.lateness.count}
-        causes = {
-            queue: {cause: round(max(0.0, found.sum), 3) for cause, found in one.causes.items()}
-            for queue, one in recent.items() if one.causes
-        }  # fmt: skip
-        workers = {holder: sorted(queues) for holder, queues in self.workers().items()}
-        if workers or lateness:
-            report = Report(
-                workers, lateness, self.busy(), self.supervised, causes, self.began, self.gaps
-            )
+        report = self.report()
+        report.workers = {holder: sorted(queues) for holder, queues in report.workers.items()}
+        for queue, recent in self._recent.of(self.tallies(), self.clock.monotonic()).items():
+            if recent.lateness.count:
+                report.lateness[queue] = recent.lateness
+            if recent.causes:
+                report.causes[queue] = {
+                    cause: round(max(0.0, one.sum), 3) for cause, one in recent.causes.items()
+                }
+        if report.workers or report.lateness:
             await self.lane.acall(put_report(self.process, report))
             self._listed = True
         elif self._listed:

@@ -167,9 +167,8 @@ class App:
         service.pushing.begin()
         self._ready()
         keeping = [asyncio.create_task(service.keep_tokens())]
-        attendance = service.attendance() if service.lane.capabilities.shared else None
-        if attendance is not None:
-            keeping.append(asyncio.create_task(attendance.keep()))
+        if service.lane.capabilities.shared:
+            keeping.append(asyncio.create_task(service.attendance().keep()))
         try:
             yield
         finally:
@@ -177,8 +176,6 @@ class App:
             for task in keeping:
                 task.cancel()
             await asyncio.gather(*keeping, return_exceptions=True)
-            if attendance is not None:
-                await attendance.leave()
             if self._pages is not None:
                 await self._pages.close()
             await service.end()

@@ -21,7 +21,7 @@ from bide.model.limits import MAX_TALLIES
 from bide.model.replies import Claimed, Counts, Explained, Names, Reply, expect
 from bide.model.undoing import is_records
 from bide.observing.explanation import look_further
-from bide.observing.heartbeat import Heartbeat
+from bide.observing.heartbeat import Heartbeat, Report
 from bide.observing.tally import Tally
 from bide.server.access.admission import Admission
 from bide.server.access.rights import Caller
@@ -290,8 +290,10 @@ class Service:
     def attendance(self) -> Heartbeat:
         """Return the heartbeat that reports in the store who claims at this process."""
         process = f"serve:{socket.gethostname()}:{os.getpid()}"
-        lister = self.claimers.listed
-        return Heartbeat(self.lane, SYSTEM_CLOCK, process, lister, lambda: self.tallies)
+        return Heartbeat(
+            self.lane, SYSTEM_CLOCK, process, lambda: Report(self.claimers.listed()),
+            lambda: self.tallies,
+        )  # fmt: skip
 
     def stop(self, *, hurry: bool = False) -> None:
         """Answer waiting claims, end event streams, and push no more messages.

@@ -16,7 +16,7 @@ from bide.consuming.store_client import StoreClient
 from bide.lane.lane import Lane
 from bide.model.errors import Closed, StoreError
 from bide.model.message import Message
-from bide.observing.heartbeat import Heartbeat
+from bide.observing.heartbeat import Heartbeat, Report
 from bide.observing.tally import Tally, total
 from bide.targets.amqp import NOT_INSTALLED, Address, is_amqp, is_installed
 from bide.targets.http.addresses import Gate
@@ -142,8 +142,9 @@ class Pusher:
         """
         lane, claimer = self._store_client.lane, f"push:{self.holder}"
         heartbeat = Heartbeat(  # by the system's clock: the report is for people
-            lane, SYSTEM_CLOCK, claimer, lambda: {claimer: list(self._tallies())}, self._tallies
-        )
+            lane, SYSTEM_CLOCK, claimer, lambda: Report({claimer: list(self._tallies())}),
+            self._tallies,
+        )  # fmt: skip
         beats: list[asyncio.Task[None]] = []
         self._over.clear()
         try:
@@ -163,7 +164,6 @@ class Pusher:
         finally:
             await self._stop(grace)
             await cancel(beats)
-            await heartbeat.leave()
 
     def _tallies(self) -> dict[str, Tally]:
         """Return what was done so far, by queue."""

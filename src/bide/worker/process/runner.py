@@ -22,9 +22,9 @@ from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Queues
 from bide.model.errors import InvalidArgument, StoreBusy, StoreUnavailable
 from bide.model.replies import Names
-from bide.observing.heartbeat import Busy, Heartbeat
+from bide.observing.heartbeat import Heartbeat, Report
 from bide.observing.tally import Tally
-from bide.observing.workers import read_gaps
+from bide.observing.workers import Span, read_gaps
 from bide.queue.arguments import own_name
 from bide.worker.app.app import App
 from bide.worker.app.lifespan import lifespan
@@ -112,10 +112,6 @@ class Runner:
         """Return what was done so far on each queue."""
         return {queue: consumer.current() for queue, consumer in self.consumers.items()}
 
-    def busy(self) -> dict[str, Busy]:
-        """Return what is being handled of each queue."""
-        return {queue: consumer.busy() for queue, consumer in self.consumers.items()}
-
     def stuck(self) -> list[str]:
         """Return the queues whose places are all taken by handlers that do not return."""
         return [queue for queue, consumer in self.consumers.items() if consumer.stuck]
@@ -169,11 +165,15 @@ class Runner:
         holder = self._holder
         watch = Watch()
         crash_isolation = CrashIsolation()
-        heartbeat = Heartbeat(
-            store_client.lane, store_client.clock, holder,
-            lambda: {holder: list(self.consumers)}, self.tallies, self.busy,
-            supervised=self.supervised,
-        )  # fmt: skip
+        began, gaps = self.app.clock.now(), dict[str, list[Span]]()
+
+        def report() -> Report:
+            busy = {queue: consumer.busy() for queue, consumer in self.consumers.items()}
+            return Report(
+                {holder: list(busy)}, busy=busy, supervised=self.supervised, began=began, gaps=gaps
+            )
+
+        heartbeat = Heartbeat(store_client.lane, store_client.clock, holder, report, self.tallies)
         beside: list[asyncio.Task[None]] = []
         try:
             for queue in self._queues:
@@ -187,10 +187,9 @@ class Runner:
                 )  # fmt: skip
             consumers = list(self.consumers.values())
             if store_client.lane.capabilities.shared:
-                heartbeat.began = self.app.clock.now()
-                heartbeat.gaps = await read_gaps(store_client.lane, self._queues, heartbeat.began)
+                gaps |= await read_gaps(store_client.lane, self._queues, began)
                 for queue, consumer in self.consumers.items():
-                    consumer.late_causes.unserved = heartbeat.gaps[queue]
+                    consumer.late_causes.unserved = gaps[queue]
                 beside.append(asyncio.create_task(heartbeat.keep()))
             for consumer in consumers:
                 consumer.open()
@@ -210,7 +209,6 @@ class Runner:
             await cancel(beside)
             for consumer in self.consumers.values():
                 await consumer.close()
-            await heartbeat.leave()
 
 
 def chosen(app: App, queues: list[str]) -> list[str]:
