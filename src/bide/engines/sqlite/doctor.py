@@ -9,7 +9,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qs
 
-from bide.engines.findings import EXAMPLES, Finding, other_version, too_large, unreadable
+from bide.engines.findings import (
+    EXAMPLES,
+    Finding,
+    findings,
+    other_version,
+    too_large,
+    unreadable,
+)
 from bide.engines.sqlite import file_of
 from bide.engines.sqlite.schema import STEPS, is_without_tables, open_to_look, recorded_version
 from bide.model.errors import NotAStore, StoreUnavailable
@@ -46,13 +53,7 @@ def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
             f"there is no store at {path} yet: this file has no tables of bide; make them with "
             "bide init, or name another file"
         )
-    return [
-        *_place(path, _mounts()),
-        *_rights(path),
-        *_room(path),
-        *_writing(path, parse_qs(parts.query).get("durability", ["full"])[0]),
-        *_soundness(path, longest),
-    ]
+    return [*_surroundings(path, parse_qs(parts.query)), *_soundness(path, longest)]
 
 
 def _mounts() -> list[tuple[str, str]]:
@@ -65,92 +66,58 @@ def _mounts() -> list[tuple[str, str]]:
     return [(one[1].replace("\\040", " "), one[2]) for one in fields if len(one) > 2]
 
 
-def _place(path: Path, mounts: list[tuple[str, str]]) -> Iterator[Finding]:
-    real = path
-    over = [(point, kind) for point, kind in mounts if real.is_relative_to(point)]
+def _surroundings(path: Path, options: dict[str, list[str]]) -> list[Finding]:
+    """Check the place of the file, its permissions, and how it is written."""
+    over = [(point, kind) for point, kind in _mounts() if path.is_relative_to(point)]
     _, kind = max(over, key=lambda mount: len(mount[0]), default=("", ""))
-    if kind in _NETWORK:
-        yield Finding(
-            "danger",
-            f"{path} is on a network drive ({kind})",
-            "locks may not hold between machines: messages are delivered twice, the file breaks",
-            "move it to a local disk, or use PostgreSQL or Redis for several machines",
-        )
-    if kind in _MEMORY:
-        yield Finding(
-            "danger",
-            f"{path} is in memory ({kind})",
-            "all messages are lost when the machine restarts",
-            "move it to a disk",
-        )
-    if path.stat().st_nlink > 1:
-        yield Finding(
-            "warning",
-            f"{path} has {path.stat().st_nlink} names (hard links)",
-            "processes that open it by different names do not see each other's changes: messages "
-            "are lost, and the file may break",
-            "let all use one name, and remove the others; symbolic links are harmless",
-        )
-
-
-def _rights(path: Path) -> Iterator[Finding]:
-    files = [path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))]
-    for file in files:
-        if file.exists() and (mode := stat.S_IMODE(file.stat().st_mode)) & 0o007:
-            yield Finding(
-                "danger" if mode & 0o002 else "warning",
-                f"{file} is open to all users of this machine (mode {mode:04o})",
-                "others read the bodies of messages" + (", or change them" * bool(mode & 0o002)),
-                f"chmod o-rwx {file}",
-            )
-    folder = stat.S_IMODE(path.parent.stat().st_mode)
-    if folder & 0o002 and not folder & stat.S_ISVTX:
-        yield Finding(
-            "danger",
-            f"all users may change the folder {path.parent} (mode {folder:04o})",
-            "others delete or replace the store",
-            f"chmod o-w {path.parent}",
-        )
-    if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
-        yield Finding(
-            "danger",
-            f"this user may not write to {path} and its folder",
-            "nothing can be put, claimed or acked",
-            "run bide as the owner, open the store with ?mode=0660 for a group, or mount the file "
-            "system writable",
-        )
-
-
-def _room(path: Path) -> Iterator[Finding]:
-    free, size = shutil.disk_usage(path.parent).free, path.stat().st_size
-    if free < max(LITTLE_ROOM, size // 4):
-        yield Finding(
-            "danger" if free < LITTLE_ROOM else "warning",
-            f"the disk of {path} has {free >> 20} MB left, the store has {size >> 20} MB",
-            "once the disk is full, puts, claims and acks fail",
-            "free some space, or move the store",
-        )
-
-
-def _writing(path: Path, durability: str) -> Iterator[Finding]:
+    info, folder = path.stat(), stat.S_IMODE(path.parent.stat().st_mode)
+    free, size = shutil.disk_usage(path.parent).free, info.st_size
     with path.open("rb") as file:  # not by SQLite, which would leave files behind
         head = file.read(20)
     if not head.startswith(b"SQLite format 3\0"):
         raise NotAStore(f"{path} is no SQLite database")
-    if head[18:20] != b"\2\2":
-        yield Finding(
-            "danger",
-            f"another program changed how {path} is written (no journal_mode=wal)",
-            "readers and writers block each other; a crash may lose what was confirmed",
-            "let only bide open the file; opening it with bide sets it right",
-        )
-    if durability == "normal":
-        yield Finding(
-            "warning",
-            "durability=normal",
-            "when the power fails, the last messages that were confirmed are lost",
-            "leave the option out",
-        )
+    files = [path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))]
+    modes = {file: stat.S_IMODE(file.stat().st_mode) for file in files if file.exists()}
+    return findings(
+        (kind in _NETWORK, "danger",
+         f"{path} is on a network drive ({kind})",
+         "locks may not hold between machines: messages are delivered twice, the file breaks",
+         "move it to a local disk, or use PostgreSQL or Redis for several machines"),
+        (kind in _MEMORY, "danger",
+         f"{path} is in memory ({kind})",
+         "all messages are lost when the machine restarts",
+         "move it to a disk"),
+        (info.st_nlink > 1, "warning",
+         f"{path} has {info.st_nlink} names (hard links)",
+         "processes that open it by different names do not see each other's changes: messages "
+         "are lost, and the file may break",
+         "let all use one name, and remove the others; symbolic links are harmless"),
+        *((bool(mode & 0o007), "danger" if mode & 0o002 else "warning",
+           f"{file} is open to all users of this machine (mode {mode:04o})",
+           "others read the bodies of messages" + (", or change them" * bool(mode & 0o002)),
+           f"chmod o-rwx {file}") for file, mode in modes.items()),
+        (bool(folder & 0o002) and not folder & stat.S_ISVTX, "danger",
+         f"all users may change the folder {path.parent} (mode {folder:04o})",
+         "others delete or replace the store",
+         f"chmod o-w {path.parent}"),
+        (not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)), "danger",
+         f"this user may not write to {path} and its folder",
+         "nothing can be put, claimed or acked",
+         "run bide as the owner, open the store with ?mode=0660 for a group, or mount the file "
+         "system writable"),
+        (free < max(LITTLE_ROOM, size // 4), "danger" if free < LITTLE_ROOM else "warning",
+         f"the disk of {path} has {free >> 20} MB left, the store has {size >> 20} MB",
+         "once the disk is full, puts, claims and acks fail",
+         "free some space, or move the store"),
+        (head[18:20] != b"\2\2", "danger",
+         f"another program changed how {path} is written (no journal_mode=wal)",
+         "readers and writers block each other; a crash may lose what was confirmed",
+         "let only bide open the file; opening it with bide sets it right"),
+        ("normal" in options.get("durability", ()), "warning",
+         "durability=normal",
+         "when the power fails, the last messages that were confirmed are lost",
+         "leave the option out"),
+    )  # fmt: skip
 
 
 def _soundness(path: Path, longest: float) -> Iterator[Finding]:
