@@ -59,12 +59,6 @@ def connect(
     """
     try:
         _refuse_bad_place(path)
-    except OSError as error:
-        raise StoreUnavailable(
-            f"{path} cannot be reached: {error.strerror}; check the permissions of the directories "
-            "on the way to it, and that its disk is there"
-        ) from error
-    try:
         _create(path, mode)
         connection = sqlite3.connect(
             path, timeout=timeout, isolation_level=None, check_same_thread=False
@@ -85,20 +79,9 @@ def connect(
         except BaseException:
             connection.close()
             raise
-    except UnicodeDecodeError as error:  # SQLite's error quotes bytes of a damaged page
-        raise translate(_error(sqlite3.SQLITE_CORRUPT, error), path, timeout) from error
-    except OSError as error:  # too many open files
-        raise translate(_error(sqlite3.SQLITE_CANTOPEN, error), path, timeout) from error
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
         raise translate(error, path, timeout) from error
     return connection
-
-
-def _error(code: int, cause: Exception) -> sqlite3.Error:
-    """Return an error as SQLite would have raised it."""
-    error = sqlite3.OperationalError(str(cause))
-    error.sqlite_errorcode = code
-    return error
 
 
 def _refuse_bad_place(path: Path) -> None:
@@ -192,13 +175,14 @@ def is_busy(error: sqlite3.OperationalError) -> bool:
     return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
 
 
-def translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
-    """Return SQLite's error as one of bide's, which names the cause and the fix."""
+def translate(error: Exception, path: Path, timeout: float) -> StoreError:
+    """Return an error of SQLite or the file system as one that names the cause and the fix."""
     code = getattr(error, "sqlite_errorcode", 0) or 0
-    kind = code & 0xFF
+    kind = sqlite3.SQLITE_CANTOPEN if isinstance(error, OSError) else code & 0xFF
     if kind == sqlite3.SQLITE_CANTOPEN and _cannot_make_log(path):
         kind = sqlite3.SQLITE_READONLY
-    if code == sqlite3.SQLITE_IOERR_SHORT_READ:
+    # SQLite's error may quote bytes of a damaged page, which are no text.
+    if code == sqlite3.SQLITE_IOERR_SHORT_READ or isinstance(error, UnicodeDecodeError):
         kind = sqlite3.SQLITE_CORRUPT
     if code == sqlite3.SQLITE_IOERR_SHMSIZE:  # there is no room for the index of the log
         kind = sqlite3.SQLITE_FULL
@@ -234,10 +218,11 @@ def translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
             )
         case sqlite3.SQLITE_CANTOPEN:
             return StoreUnavailable(
-                f"{path} cannot be opened ({error}): check the permissions of the file and of its "
-                "directory, the length of the path (504 bytes at most), and how many files this "
-                "process may open (ulimit -n); the files of a store are for the user who made "
-                "them, unless the URL that made them ends in ?mode=0660"
+                f"{path} cannot be opened ({error}): check the permissions of the file and of the "
+                "directories on the way to it, that its disk is there, the length of the path (504 "
+                "bytes at most), and how many files this process may open (ulimit -n); the files "
+                "of a store are for the user who made them, unless the URL that made them ends in "
+                "?mode=0660"
             )
         case sqlite3.SQLITE_IOERR if _may_not_grow(path):
             return StoreFull(
@@ -248,7 +233,8 @@ def translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
         case sqlite3.SQLITE_IOERR:
             return StoreError(
                 f"reading or writing {path} failed in the operating system ({error}, "
-                f"{error.sqlite_errorname}); is the disk full, gone, or a network drive?"
+                f"{getattr(error, 'sqlite_errorname', code)}); is the disk full, gone, or a "
+                "network drive?"
             )
     return StoreError(f"SQLite refused to work on {path}: {error}")
 
