@@ -68,9 +68,8 @@ def test_a_reason_that_a_put_brings_along_is_bounded(serve: Serve) -> None:
     at_limit, over = ([[1, 0, "w", "r" * n]] for n in (REASON_LENGTH, REASON_LENGTH + 1))
     assert client.post("/v1/batch", batch_of(failures=at_limit)).status == 200
     refused = client.post("/v1/batch", batch_of(failures=over))
-    assert (refused.status, refused.problem["detail"]) == (
-        400, "length of a reason in failures=8193 must be between 0 and 8,192",
-    )  # fmt: skip
+    assert refused.status == 400
+    assert "Expected `str` of length <= 8192" in refused.problem["detail"]
     assert client.post("/v1/batch", batch_of(failures=[[1, 0, "w" * 513, "r"]])).status == 400
 
 

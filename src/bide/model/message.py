@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from bide.model import body as bodies
 from bide.model.errors import AccessDenied
-from bide.model.limits import MAX_PUT_FAILURES
+from bide.model.limits import MAX_NAME, MAX_PUT_FAILURES
 from bide.model.times import Duration, Moment, Ms, UnixMs, to_datetime
 
 State = Literal["delayed", "ready", "leased", "dead", "acked", "expired"]
@@ -117,15 +117,15 @@ class NewMessage(_Put):
 class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One attempt that did not end in an ack."""
 
-    attempt: int
+    attempt: Annotated[int, Meta(ge=0, le=MAX_ATTEMPT)]
     """The number of the attempt, from 1."""
-    moment: int
+    moment: UnixMs
     """When it ended, in Unix milliseconds."""
-    holder: str
+    holder: Annotated[str, Meta(max_length=MAX_NAME)]
     """The worker that held the message: its host and process."""
-    reason: str
+    reason: Annotated[str, Meta(max_length=REASON_LENGTH)]
     """The reason that the worker gave."""
-    started: int | None = None
+    started: UnixMs | None = None
     """When the worker got the message, in Unix milliseconds; `None`: it is not known, or no worker
     had it."""
 

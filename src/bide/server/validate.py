@@ -13,16 +13,13 @@ from msgspec import UNSET
 
 from bide.engines.cursor import position
 from bide.model import commands as cmd
-from bide.model import limits
 from bide.model.body import check_depth, parse
 from bide.model.command_parts import check_origin
 from bide.model.ended import check_result
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_actor, check_name, check_queue
-from bide.model.limits import check_range
-from bide.model.message import REASON_LENGTH, Item
+from bide.model.message import Item
 from bide.model.options import check_options
-from bide.model.times import LATEST
 from bide.model.undoing import Bulk, Undo
 from bide.queue.undo_steps import is_token
 from bide.server.access.rights import Caller, rights_of
@@ -116,13 +113,6 @@ def check_item(item: Item, max_body: int) -> None:
             raise InvalidArgument(f"body of {item.id!r} is not JSON: {error}") from None
         check_depth(item.data)
     check_options(item)
-    for failure in item.failures:
-        check_range(failure.attempt, "failures", 0, 1 << 31)
-        check_range(failure.moment, "failures", 0, 2 * LATEST)
-        check_range(failure.started or 0, "failures", 0, 2 * LATEST)
-        for name, most in (("holder", limits.MAX_NAME), ("reason", REASON_LENGTH)):
-            length = len(getattr(failure, name))
-            check_range(length, f"length of a {name} in failures", 0, most)
 
 
 def check_edit(edit: cmd.Edit, max_body: int) -> None:
