@@ -82,7 +82,7 @@ class ScheduledExecutor(Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScheduledFuture[Any]:
         """Run `fn(*args, **kwargs)` as soon as a thread is free: as `Executor.submit`."""
-        return self._add(fn, args, kwargs, self._pool.now(), submitted=True)
+        return self._add(fn, args, kwargs, submitted=True)
 
     @overload
     def schedule(
@@ -131,8 +131,7 @@ class ScheduledExecutor(Executor):
             ValueError: the delay is negative or NaN, or the datetime has no time zone.
             ShutDown: after `shutdown`.
         """
-        due = self._due_times.of(delay, at)
-        return self._add(fn, args, kwargs, due)
+        return self._add(fn, args, kwargs, delay, at)
 
     def schedule_at_fixed_rate(
         self,
@@ -170,8 +169,7 @@ class ScheduledExecutor(Executor):
         if overrun not in ("skip", "catch_up"):
             raise ValueError(f'overrun is {overrun!r}; it can be "skip" or "catch_up"')
         repeat = Repeat(period_ns(period, "period"), True, overrun)
-        due = self._due_times.of(initial_delay, at)
-        return self._add(fn, args, kwargs, due, repeat)
+        return self._add(fn, args, kwargs, initial_delay, at, repeat)
 
     def schedule_with_fixed_delay(
         self,
@@ -188,8 +186,7 @@ class ScheduledExecutor(Executor):
         Arguments, result and errors are those of `schedule_at_fixed_rate`.
         """
         repeat = Repeat(period_ns(delay, "delay"), False, "skip")
-        due = self._due_times.of(initial_delay, at)
-        return self._add(fn, args, kwargs, due, repeat)
+        return self._add(fn, args, kwargs, initial_delay, at, repeat)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Refuse further tasks, and finish or cancel the others.
@@ -219,7 +216,8 @@ class ScheduledExecutor(Executor):
         fn: Callable[..., Any],
         args: Args,
         kwargs: Kwargs | None,
-        due: int,
+        delay: Delay | None = None,
+        at: Moment | None = None,
         repeat: Repeat | None = None,
         *,
         submitted: bool = False,
@@ -234,7 +232,7 @@ class ScheduledExecutor(Executor):
         future: ScheduledFuture[Any] = ScheduledFuture(
             self._pool,
             partial(fn, *args, **(kwargs or {})),
-            due,
+            self._due_times.of(delay, at),
             repeat,
             submitted=submitted,
             asynchronous=asynchronous,

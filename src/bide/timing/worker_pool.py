@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import partial
@@ -205,20 +205,17 @@ class WorkerPool(OwnedByProcess):
         try:
             result = call()
             if asyncio.iscoroutine(result):
-                self._run_on_loop(future, call.func, result)
+                self._run_on_loop(future, result)
                 return
         except BaseException as error:  # noqa: BLE001 - it goes to the future and the log
-            self._settle(future, call.func, error)
+            self._settle(future, error)
         else:
-            self._settle(future, call.func, None, result)
+            self._settle(future, None, result)
         finally:
             del future, call  # the error's traceback holds this frame, and the future the error
 
     def _run_on_loop(
-        self,
-        future: ScheduledFuture[Any],
-        fn: Callable[..., Any],
-        coroutine: Coroutine[Any, Any, Any],
+        self, future: ScheduledFuture[Any], coroutine: Coroutine[Any, Any, Any]
     ) -> None:
         try:
             if self._loop is None:
@@ -228,49 +225,48 @@ class WorkerPool(OwnedByProcess):
             coroutine.close()
             raise
         future._on_loop = on_loop
-        on_loop.add_done_callback(partial(self._loop_done, future, fn))
+        on_loop.add_done_callback(partial(self._loop_done, future))
         if future.cancelled():  # before `_done` could know of the coroutine
             on_loop.cancel()
 
-    def _loop_done(
-        self, future: ScheduledFuture[Any], fn: Callable[..., Any], on_loop: Future[Any]
-    ) -> None:
+    def _loop_done(self, future: ScheduledFuture[Any], on_loop: Future[Any]) -> None:
         future._on_loop = None
         if not on_loop.cancelled():
             error = on_loop.exception()
-            self._settle(future, fn, error, None if error else on_loop.result())
-        elif not future.cancel():
-            self._settle(future, fn, asyncio.CancelledError())
+            self._settle(future, error, None if error else on_loop.result())
+        elif future.cancel():
+            future._call = None
+        else:
+            self._settle(future, asyncio.CancelledError())
 
     def _settle(
-        self,
-        future: ScheduledFuture[Any],
-        fn: Callable[..., Any],
-        error: BaseException | None,
-        result: Any = None,
+        self, future: ScheduledFuture[Any], error: BaseException | None, result: Any = None
     ) -> None:
         """After a run, repeat the task, or let its future have the result or the error."""
-        future._busy = False
         if error is None:
             future.runs += 1
-            if future._repeat is not None:
-                self._put_again(future, future._repeat)
+            if future._repeat is not None and self._put_again(future, future._repeat):
                 return
         elif not future._submitted:
-            logger.error("task %r failed", fn, exc_info=error)
+            logger.error("task %r failed", future._call and future._call.func, exc_info=error)
         with suppress(InvalidStateError):  # cancelled meanwhile
             if error is None:
                 future.set_result(result)
             else:
                 future.set_exception(error)
+        future._call = None
 
-    def _put_again(self, future: ScheduledFuture[Any], repeat: Repeat) -> None:
+    def _put_again(self, future: ScheduledFuture[Any], repeat: Repeat) -> bool:
+        """Queue a periodic task again, unless it was cancelled meanwhile."""
         with self._lock:
-            if future in self._live:  # else it was cancelled, and the queue may be shut
-                future._due = repeat.next_due(future._due, self.now())
-                if self._idle == 0 and threading.current_thread() not in self._threads:
-                    self._start_thread()
-                self._put(future)
+            if future not in self._live:
+                return False
+            future._busy = False
+            future._due = repeat.next_due(future._due, self.now())
+            if self._idle == 0 and threading.current_thread() not in self._threads:
+                self._start_thread()
+            self._put(future)
+            return True
 
     def _done(self, future: ScheduledFuture[Any]) -> None:
         """Forget a future that is done. If it was cancelled, take it back and tell its waiters."""
@@ -283,7 +279,9 @@ class WorkerPool(OwnedByProcess):
                 future.set_running_or_notify_cancel()
             if future._on_loop is not None and self._loop and not self._loop.is_closed():
                 future._on_loop.cancel()
-        future._call = future._handle = None
+        future._handle = None
+        if not future._busy:  # else `_settle` does it
+            future._call = None
 
     def _end_if_over(self) -> None:
         if self._closed and not self._live:
