@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from bide.engines.findings import Finding, findings
 
@@ -62,7 +63,7 @@ def cut_off(config: Mapping[str, str]) -> list[Finding]:
     )  # fmt: skip
 
 
-def of_sentinels(facts: Mapping[str, str], name: str) -> list[Finding]:
+def of_sentinels(facts: Mapping[str, Any], name: str) -> list[Finding]:
     """Return the findings on how sentinels watch a group.
 
     Args:
@@ -70,7 +71,7 @@ def of_sentinels(facts: Mapping[str, str], name: str) -> list[Finding]:
         name: what they call the group.
     """
     down, failover = facts["down-after-milliseconds"], facts["failover-timeout"]
-    count, quorum = int(facts["num-other-sentinels"]) + 1, int(facts["quorum"])
+    count, quorum = facts["num-other-sentinels"] + 1, facts["quorum"]
     return findings(
         (count < 3, "danger", f"{count} sentinel{'s' * (count > 1)}",
          "if one of them is away, no other master is chosen, and the store stops",
@@ -79,10 +80,10 @@ def of_sentinels(facts: Mapping[str, str], name: str) -> list[Finding]:
          f"{quorum} of {count} sentinels are enough to give the master up",
          "a few that are cut off start a failover that is not needed",
          f"SENTINEL SET {name} quorum {count // 2 + 1}"),
-        (int(failover) < FAILOVER_MS, "warning", f"failover-timeout {failover}",
+        (failover < FAILOVER_MS, "warning", f"failover-timeout {failover}",
          "two sentinels may fail over one after the other, to a replica that lacks changes",
          f"SENTINEL SET {name} failover-timeout 180000, on each sentinel"),
-        (int(down) > 30_000, "warning", f"down-after-milliseconds {down}",
-         f"when the master fails, the store stops for more than {int(down) / 1000:.0f} s",
+        (down > 30_000, "warning", f"down-after-milliseconds {down}",
+         f"when the master fails, the store stops for more than {down / 1000:.0f} s",
          f"SENTINEL SET {name} down-after-milliseconds 5000"),
     )  # fmt: skip

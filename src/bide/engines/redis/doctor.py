@@ -114,7 +114,7 @@ def _node(client: redis.Redis, settings: Settings) -> Iterator[Finding]:
 
 def _sentinels(settings: Settings, sentinels: Sentinels) -> list[Finding]:
     facts = sentinels.facts()
-    down = int(facts["down-after-milliseconds"]) / 1000
+    down = facts["down-after-milliseconds"] / 1000
     return of_sentinels(facts, sentinels.name) + findings(
         (settings.reconnect < down + 1, "warning",
          f"reconnect={settings.reconnect:g}s in the URL, and the sentinels give the master up "

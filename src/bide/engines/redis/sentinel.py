@@ -60,7 +60,7 @@ class Sentinels:
         warn(self._shown, of_sentinels(facts, self.name))
         return _address(facts)
 
-    def facts(self) -> dict[str, str]:
+    def facts(self) -> dict[str, Any]:
         """Return what sentinels that know of the last fail-over say of the group.
 
         Raises:
@@ -100,13 +100,13 @@ class Sentinels:
         sound = [facts for facts in newest if not _is_down(facts)]
         return frozenset(map(_address, sound or newest))
 
-    def _ask_all(self) -> tuple[list[dict[str, str]], list[StoreError]]:
+    def _ask_all(self) -> tuple[list[dict[str, Any]], list[StoreError]]:
         """Ask all of them, because one that is cut off with an old master believes in it.
 
         Returns:
             The answers of those that know of the last fail-over, and why others gave none.
         """
-        answers: list[dict[str, str]] = []
+        answers: list[dict[str, Any]] = []
         troubles: list[StoreError] = []
         for place, client in self._clients:
             try:
@@ -115,32 +115,26 @@ class Sentinels:
                 trouble = no_connection(error, f"{self._shown}: {place}", "this sentinel")
                 trouble.__cause__ = error
                 troubles.append(trouble)
-        epoch = max(map(_epoch, answers), default=0)
+        epoch = max([facts["config-epoch"] for facts in answers], default=0)
         if epoch < self._epoch and len(answers) < len(self._clients):
             return [], troubles  # the others do not know of the last fail-over
         self._epoch = epoch  # if all agree on a lower one, they were set up again
-        return [facts for facts in answers if _epoch(facts) == epoch], troubles
+        return [facts for facts in answers if facts["config-epoch"] == epoch], troubles
 
-    def _ask(self, client: Any) -> dict[str, str]:
+    def _ask(self, client: Any) -> dict[str, Any]:
         """Return what a sentinel says of the group."""
-        words = client.execute_command("SENTINEL", "MASTER", self.name)
-        facts = dict(zip(words[::2], words[1::2], strict=True))
+        facts: dict[str, Any] = client.sentinel_master(self.name)
         # The one that leads a failover says there where the old master is, until all others follow
         # the new one.
-        ip, port = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.name)
-        if (ip, port) != (facts["ip"], facts["port"]):
-            facts |= {"ip": ip, "port": port, "flags": "master"}
+        ip, port = client.sentinel_get_master_addr_by_name(self.name)
+        if (ip, port) != _address(facts):
+            facts |= {"ip": ip, "port": port, "is_sdown": False, "is_odown": False}
         return facts
 
 
-def _address(facts: Mapping[str, str]) -> Address:
-    return facts["ip"], int(facts["port"])
+def _address(facts: Mapping[str, Any]) -> Address:
+    return facts["ip"], facts["port"]
 
 
-def _is_down(facts: Mapping[str, str]) -> bool:
-    return not {"s_down", "o_down"}.isdisjoint(facts.get("flags", "").split(","))
-
-
-def _epoch(facts: Mapping[str, str]) -> int:
-    """Return the number of the last fail-over that a sentinel knows of."""
-    return int(facts.get("config-epoch", 0))
+def _is_down(facts: Mapping[str, Any]) -> bool:
+    return bool(facts["is_sdown"] or facts["is_odown"])
