@@ -83,7 +83,7 @@ class RedisEngine:
         self._sender = Sender(settings, self._lane)
         self._sender.on_lost = self._lose
         self._sender.open()
-        self._shards = ShardMap(settings.shards, self._sender.send)
+        self._shards = ShardMap(self._sender.send)
         self._interrupted: list[tuple[Call, Request]] = []
         """Claims whose replies no caller got, because of an interrupt."""
 
@@ -187,8 +187,10 @@ class RedisEngine:
     def _step(self, run: Sequence[Any], now: int | None) -> tuple[Step, bool]:
         """Return what commands become, and whether nothing else may be executed meanwhile."""
         command = run[0]
-        if self._settings.shards > 1 and not isinstance(command, cmd.Queues):
-            self._shards.meet(command, now)
+        if isinstance(command, cmd.Queues):
+            return self._list(command), True
+        if self._settings.shards > 1 and command.queue not in self._shards.known:
+            self._shards.learn(command.queue, self._settings.shards, now)
         sharded = self._shards.known.get(command.queue) or ShardedQueue(command.queue, 1)
         shards = sharded.count
         match command:
@@ -199,8 +201,6 @@ class RedisEngine:
                 return step, shards > 1 or command.count > SLICE
             case cmd.Cancel(where=Where()) | cmd.Purge(ids=None):
                 return sweep(command, shards), True
-            case cmd.Queues():
-                return self._list(command), True
             case _ if type(command) in _SINGLE:
                 alone = isinstance(command, _ALONE) or (
                     isinstance(command, cmd.Count) and (command.recount or command.stored)

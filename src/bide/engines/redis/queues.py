@@ -9,9 +9,7 @@ from bide.engines.bounded_dict import BoundedDict
 from bide.engines.redis.calls import CREATING, Call, ShardMismatch, raised
 from bide.engines.redis.layout import QUEUES, meta_key
 from bide.engines.redis.sender import Sender
-from bide.model.commands import Command, Configure
 from bide.model.errors import StoreError
-from bide.model.times import LIMITS
 
 Send = Callable[[Sequence[Call], int | None], list[Any]]
 
@@ -54,23 +52,12 @@ class ShardMap:
     """The number of shards of each queue that an engine has used.
 
     Args:
-        wanted: the number of shards of new queues.
         send: sends calls in one round, and returns the answer of each, errors as values.
     """
 
-    def __init__(self, wanted: int, send: Send) -> None:
-        self._wanted = wanted
+    def __init__(self, send: Send) -> None:
         self._send = send
         self.known: BoundedDict[str, ShardedQueue] = BoundedDict()
-
-    def meet(self, command: Command, now: int | None) -> None:
-        """Find out about the queue of a command; make one that is to have limits, of one shard."""
-        # Limits need all groups of the queue in one shard.
-        if isinstance(command, Configure) and any(getattr(command, name) for name in LIMITS):
-            for found, _ in self._ask(command.queue, 1, 1, now) or [(1, 0)]:
-                self.learn(command.queue, found, now)
-        if command.queue not in self.known:
-            self.learn(command.queue, self._wanted, now)
 
     def learn(self, queue: str, shards: int, now: int | None) -> None:
         """Note the number of shards of a queue, unless the shards name another one."""
