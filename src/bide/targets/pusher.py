@@ -279,16 +279,14 @@ class Pusher:
         """Check whether the receiver answers; send no message."""
         if subscription.encrypted:
             return Answer(None, subscription.reason)
-        sending = asyncio.ensure_future(self.target(subscription).ping(subscription))
+        seconds = subscription.timeout / 1000
         try:
-            await first_of(sending, sleep(self._clock, subscription.timeout / 1000))
-            if sending.done():
-                return sending.result()
+            async with asyncio.timeout(seconds):
+                return await self.target(subscription).ping(subscription)
         except Busy as error:
             return Answer(None, str(error))
-        finally:
-            await cancel([sending])  # also when the caller was cancelled
-        return Answer(None, f"no answer within {subscription.timeout / 1000:g} s")
+        except TimeoutError:
+            return Answer(None, f"no answer within {seconds:g} s")
 
 
 class _NotInstalled:

@@ -30,6 +30,20 @@ def test_a_receiver_that_hangs_is_given_up_in_time(stage: Stage) -> None:
     stage.play(story())
 
 
+def test_a_ping_that_is_not_answered_ends_in_time(stage: Stage) -> None:
+    async def hang(*_: object) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    async def story() -> None:
+        async with receiver() as it, stage.pushing() as pusher:
+            it.script = hang
+            told = await pusher.ping(await stage.subscribe(it.url, timeout=50))
+            assert (told.status, told.text) == (None, "no answer within 0.05 s")
+
+    stage.play(story())
+
+
 def test_a_receiver_that_drips_its_head_is_given_up_in_time(stage: Stage) -> None:
     async def story() -> None:
         async with stage.at_work(timeout=5_000) as (it, _):
