@@ -5,6 +5,7 @@ So all servers on a store know the same subscriptions, without a database beside
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -180,15 +181,12 @@ class Records(Shared):
             The subscription as stored; `None` if there is none.
         """
 
-        def edit(known: Subscription) -> Subscription:
-            return msgspec.structs.replace(known, paused=False, reason="")
-
         key = key_of(namespace, name)
         # First, or a server that meets the new version reads the old circuit again.
         await self.peers.forget_circuit(key)
         # A new version even if it was not paused, so that all servers start again.
-        _, kept = await self._change(key, edit, tag, always=True)
-        return kept
+        active = partial(msgspec.structs.replace, paused=False, reason="")
+        return (await self._change(key, active, tag, always=True))[1]
 
     async def rotate(
         self,

@@ -46,11 +46,6 @@ class _Answer(Answer):
     __slots__ = ()
 
     @property
-    def away(self) -> bool:
-        """Whether it says nothing about the message."""
-        return self.status in (None, STATUS["refused"])
-
-    @property
     def counts(self) -> bool:
         """Whether it is a failure of the broker: another routing key, or queue, may fare better."""
         return self.away
