@@ -36,14 +36,11 @@ class Lane(Executor):
     Args:
         open_engine: opens the store; called at the first command, and again after a fork.
         clock: measures waits. The store's clock decides what is due, except in tests.
-        reads: whether it executes only reads.
     """
 
-    def __init__(
-        self, open_engine: Callable[[], Engine], clock: Clock = SYSTEM_CLOCK, *, reads: bool = False
-    ) -> None:
-        self._only_reads = reads
+    def __init__(self, open_engine: Callable[[], Engine], clock: Clock = SYSTEM_CLOCK) -> None:
         self.users = 0  # see `bide.lane.shared`
+        self._reads: Lane | None = None
         self._closing = self._ended = False
         self._released: weakref.WeakSet[object] = weakref.WeakSet()
         super().__init__(open_engine, clock)
@@ -60,7 +57,8 @@ class Lane(Executor):
         self._thread: threading.Thread | None = None
         self._wakeups: Wakeups | None = None
         self._deaf = False  # whether the last attempt to listen failed
-        self._reads: Lane | None = None
+        if self._reads is not self:
+            self._reads = None
         self._listeners: tuple[Callable[[str, int], None], ...] = ()
 
     def call(self, command: Command, owner: object = None, wait: float | None = None) -> Reply:
@@ -77,7 +75,7 @@ class Lane(Executor):
         """
         if os.getpid() != forks.process:
             forks.notice_fork()
-        if command.only_reads and (reads := self._reader()) is not None:
+        if command.only_reads and (reads := self._reader()) is not self:
             return reads.call(command, owner)
         reply = None
         if not self._inbox.requests:
@@ -159,11 +157,11 @@ class Lane(Executor):
         """
         if os.getpid() != forks.process:
             forks.notice_fork()
-        if command.only_reads and not self._only_reads and not in_order:
-            if self._reads is None:
-                await asyncio.to_thread(self._reader)  # it opens a file
-            if self._reads not in (None, self):
-                return await self._reads.acall(command, owner)
+        if command.only_reads and not in_order:
+            if (reads := self._reads) is None:
+                reads = await asyncio.to_thread(self._reader)  # it opens a file
+            if reads is not self:
+                return await reads.acall(command, owner)
         deadline = None if wait is None else self._clock.monotonic() + wait
         loop = asyncio.get_running_loop()
         request = AsyncRequest(command, owner, deadline, loop=loop, future=loop.create_future())
@@ -237,23 +235,22 @@ class Lane(Executor):
         with self._guard:
             self._waiting.withdraw(request, self._clock.monotonic())
 
-    def _reader(self) -> "Lane | None":
-        """Return the lane on which reads do not wait for writers; `None` if there is none."""
-        if self._only_reads:
-            return None
+    def _reader(self) -> "Lane":
+        """Return the lane on which reads do not wait for writers; itself if there is none."""
         if self._reads is None:
             with self._reads_lock:
                 if self._reads is None:
                     self._reads = self.reading_lane() or self
-        return self._reads if self._reads is not self else None
+        return self._reads
 
     def reading_lane(self) -> "Lane | None":
         """Return a new lane for reads that make no others wait, if this kind of store has such."""
         engine = self._engine or self.open()
         if (reader := engine.reader()) is None:
             return None
-        reads = Lane(lambda: engine.reader() or engine, self._clock, reads=True)
+        reads = Lane(lambda: engine.reader() or engine, self._clock)
         reads._engine = reader  # closing the lane closes it
+        reads._reads = reads
         return reads
 
     def _run(self) -> None:

@@ -110,14 +110,13 @@ class WaitingClaims:
         Otherwise callers with short timeouts fill a slow store with claims that only take messages
         from others and return them.
         """
-        pointless = [request for request in batch if request.pointless]
-        if not pointless:
-            return batch
-        for request in pointless:
-            request.settled = True
-            if request.entered:
+        wanted = []
+        for request in batch:
+            if not request.pointless:
+                wanted.append(request)
+            elif request.entered:
                 self.leave(request, now, asked=True)
-        return [request for request in batch if not request.settled]
+        return wanted
 
     def hint(self, queue: str, moment: float) -> bool:
         """Note when messages can be claimed; return whether a claim will ask sooner for it."""
