@@ -1,7 +1,7 @@
 """A move from beginning to end: the ledger, the passes, and recovery from lost replies."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from itertools import islice
 
 import msgspec
@@ -88,14 +88,21 @@ class Mover:
 
     def run(self) -> Moved:
         """Move the messages that no worker holds; can be called again."""
-        ledger = Ledger(self._source, self._target)
-        try:
-            with self._held(ledger):
+        with closing(Ledger(self._source, self._target)) as ledger:
+            while ledger.open():
+                self._finish(ledger)
+            try:
                 self._settings()
                 steps = Steps(self._source, self._target, ledger.token, ledger.hold, self.moved)
                 self._passes(steps)
-        finally:
-            ledger.close()
+            except BaseException:
+                try:
+                    self._finish(ledger)
+                except BideError:  # a store failed: the next run can go on without waiting
+                    with suppress(BideError):
+                        ledger.abandon()
+                raise
+            ledger.finish()
         self.moved.ends(self._source.counts())
         return self.moved
 
@@ -128,36 +135,18 @@ class Mover:
         found.left = found.known + found.held
         return found
 
-    @contextmanager
-    def _held(self, ledger: Ledger) -> Iterator[None]:
-        """Hold the ledger in the block; whichever way it ends, finish what is in transit."""
-        while ledger.open():
-            self._go_on(ledger)
-            ledger.finish()
-        try:
-            yield
-        except BaseException:
-            try:
-                self._go_on(ledger)
-                ledger.finish()
-            except BideError:  # a store failed: the next run can go on without waiting
-                with suppress(BideError):
-                    ledger.abandon()
-            raise
-        ledger.finish()
-
-    def _go_on(self, ledger: Ledger) -> None:
+    def _finish(self, ledger: Ledger) -> None:
         """Finish what is in transit, also of another queue."""
         there, here = self._source, self._target
+        moved = self.moved if ledger.queue == there.name else Moved(ledger.queue)
+        before = moved.moved
         with (
             Queue(ledger.queue, there._url, clock=there._own_clock) as source,
             Queue(ledger.into, here._url, clock=here._own_clock) as target,
         ):
-            steps = Steps(source, target, ledger.token, ledger.hold, Moved(ledger.queue))
-            count = steps.go_on(self._batch)
-        if ledger.queue == there.name:
-            self.moved.finished += count
-            self.moved.moved += count
+            Steps(source, target, ledger.token, ledger.hold, moved).go_on(self._batch)
+        moved.finished += moved.moved - before
+        ledger.finish()
 
     def _pass(self, steps: Steps, pages: int) -> None:
         """Go through the queue once, and through at most so many pages of each kind."""
@@ -170,9 +159,7 @@ class Mover:
                     now = self._source._clock.now()
                     page = [m for m in found if m.until is not None and m.until <= now]
                 if page:
-                    count = self._surely(steps, carry, page)
-                    self.moved.dead += count if state == "dead" else 0
-                    self.moved.moved += count if state != "dead" else 0
+                    self._surely(steps, carry, page)
                     self._progress(len(page))
 
     def _passes(self, steps: Steps) -> None:
@@ -180,27 +167,20 @@ class Mover:
 
         The latter happens if producers are as fast, or if the rest cannot be moved.
         """
-        before = None
-        while True:
-            counts = self._source.counts()
-            total = counts.sizes.total
-            if not total:
-                self._seen = _movable(counts)
-                return
-            if before is not None and total >= before:
-                return
+        before = float("inf")
+        while (counts := self._source.counts()).sizes.total < before:
+            before = counts.sizes.total
             done = self.moved.moved + self.moved.dead
-            self._pass(steps, -(-total // self._batch))
+            self._pass(steps, -(-before // self._batch))
             idle = self.moved.moved + self.moved.dead == done
             self._seen = _movable(counts) if idle else None
-            before = total
 
     def _surely(
-        self, steps: Steps, carry: Callable[[Sequence[Message]], int], page: Sequence[Message]
-    ) -> int:
+        self, steps: Steps, carry: Callable[[Sequence[Message]], None], page: Sequence[Message]
+    ) -> None:
         """Move a page; if a reply was lost, finish what is in transit."""
         try:
-            return carry(page)
+            carry(page)
         except OutcomeUnknown:  # the rest of the page comes with the next pass
             for _ in range(TRIES - 2):
                 with suppress(OutcomeUnknown):

@@ -256,7 +256,7 @@ class Steps(NamedTuple):
         target: where they go.
         token: marks those in transit.
         hold: is called before each change; it raises when another run has taken over the move.
-        moved: notes the messages that stay.
+        moved: counts the messages that went, and those that stay.
     """
 
     source: Queue
@@ -265,8 +265,8 @@ class Steps(NamedTuple):
     hold: Callable[[], None]
     moved: Moved
 
-    def carry(self, page: Sequence[Message]) -> int:
-        """Move messages that no worker holds; return how many went."""
+    def carry(self, page: Sequence[Message]) -> None:
+        """Move messages that no worker holds."""
         known = self.known(page)
         before = {message.id: message for message in page if message.id not in set(known)}
         _, unreadable = self._spare(self._bury, list(before))
@@ -274,20 +274,18 @@ class Steps(NamedTuple):
         # After a lost reply the command may have run twice: the marks show what was set aside.
         found = self.source._find_all(before).values()
         parked = [one for one in found if is_marked(one, self.token)]
-        return self._copy(parked, {one.id: _as_item(one, before[one.id]) for one in parked})
+        self._copy(parked, {one.id: _as_item(one, before[one.id]) for one in parked})
 
-    def carry_letters(self, page: Sequence[Message]) -> int:
-        """Move dead letters; return how many went."""
-        return self._copy([letter for letter in page if not is_marked(letter)], {})
+    def carry_letters(self, page: Sequence[Message]) -> None:
+        """Move dead letters."""
+        self._copy([letter for letter in page if not is_marked(letter)], {})
 
-    def go_on(self, batch: int) -> int:
-        """Finish what an interrupted run had in transit; return how many messages that were."""
-        count = 0
+    def go_on(self, batch: int) -> None:
+        """Finish what an interrupted run had in transit."""
         for queue, finish in ((self.target, self._hand_over), (self.source, self._copy)):
             marked = [letter for letter in queue.dead() if is_marked(letter, self.token)]
             for part in in_parts(marked, batch):
-                count += finish(part, {letter.id: _as_item(letter) for letter in part})
-        return count
+                finish(part, {letter.id: _as_item(letter) for letter in part})
 
     def pages(self, state: str, batch: int) -> Iterator[list[Message]]:
         """Yield what is in a state of the source ("next": delayed and ready), batch by batch."""
@@ -330,8 +328,8 @@ class Steps(NamedTuple):
     # The steps from the second on, for dead letters of the source. `alive` has those in transit, as
     # the target delivers them.
 
-    def _copy(self, letters: Sequence[Message], alive: Mapping[str, Item]) -> int:
-        """Give the target copies, which it does not deliver; return how many messages went."""
+    def _copy(self, letters: Sequence[Message], alive: Mapping[str, Item]) -> None:
+        """Give the target copies, which it does not deliver."""
         self.hold()
         refused = {one.id for one in self._put(self.target, map(_as_letter, letters)) if not one}
         there = self.target._find_all(refused)
@@ -345,9 +343,9 @@ class Steps(NamedTuple):
                 known.append(letter.id)
         self._put(self.source, [alive[id] for id in known if id in alive], "revive")
         self.moved.stay([id for id in known if id not in alive])
-        return self._hand_over(going, alive)
+        self._hand_over(going, alive)
 
-    def _hand_over(self, letters: Sequence[Message], alive: Mapping[str, Item]) -> int:
+    def _hand_over(self, letters: Sequence[Message], alive: Mapping[str, Item]) -> None:
         """Delete them from the source, and let the target deliver those that were in transit."""
         gone, unreadable = self._spare(
             lambda ids: self._purge(self.source, ids), [letter.id for letter in letters]
@@ -357,8 +355,10 @@ class Steps(NamedTuple):
         self._purge(self.target, stay)
         self.moved.stay((), unreadable)
         going = [letter.id for letter in letters if letter.id not in set(stay)]
-        self._put(self.target, [alive[id] for id in going if id in alive], "revive")
-        return len(going)
+        revived = [alive[id] for id in going if id in alive]
+        self._put(self.target, revived, "revive")
+        self.moved.moved += len(revived)
+        self.moved.dead += len(going) - len(revived)
 
     def _put(
         self, queue: Queue, items: Iterable[Item], on_conflict: OnConflict = "keep"
