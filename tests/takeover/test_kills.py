@@ -209,11 +209,11 @@ def test_an_id_that_the_queue_had_until_just_now(
     from bide.queue.takeover.transit import Transit
 
     fill_rq(broker)
-    known, back = Transit.known, Transit._back
+    find, back = bide.Queue._find_all, Transit._back
     once = [True]
 
-    def put_now(transit: Transit, ids: list[str]) -> set[str]:
-        found = known(transit, ids)
+    def put_now(queue: bide.Queue, ids: Any) -> Any:
+        found = find(queue, ids)
         if once:
             orders.put("another", id=IDS[0])
         return found
@@ -223,7 +223,7 @@ def test_an_id_that_the_queue_had_until_just_now(
         orders.cancel(IDS[0])
         back(transit, entry)
 
-    monkeypatch.setattr(Transit, "known", put_now)
+    monkeypatch.setattr(bide.Queue, "_find_all", put_now)
     monkeypatch.setattr(Transit, "_back", end_now)
     bide.take_over(orders, "rq", broker.store_url)
     assert not once

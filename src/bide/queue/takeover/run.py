@@ -1,6 +1,6 @@
 """A takeover from beginning to end."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal, get_args
@@ -9,6 +9,7 @@ import msgspec
 
 from bide.model.errors import InvalidArgument
 from bide.model.limits import check_whole
+from bide.queue.results import in_parts
 from bide.queue.sorted_set import check_redis
 from bide.queue.sync import Queue, check_blocking
 from bide.queue.takeover.source import (
@@ -126,11 +127,8 @@ def take_over(
         if dry_run:
             run.count()
         else:
-            transit.open()
-            try:
+            with transit.right():
                 run.move()
-            finally:
-                transit.close()
         run.note_rest()
     run.done.source_queue = name
     return run.done
@@ -190,8 +188,7 @@ class _Run:
                 self.done.held_examples[held.id] = held.what
 
     def _finish(self) -> None:
-        left = iter(self.transit.left())
-        while part := list(islice(left, self.batch)):
+        for part in in_parts(self.transit.left(), self.batch):
             ready = self._readable(part, taken=True)
             self._carry(ready)
             self.done.finished += len(ready)
@@ -212,14 +209,13 @@ class _Run:
 
     def _wanted(self, page: list[Entry]) -> list[Ready]:
         ready = self._readable(page)
-        known = self.transit.known([one.item.id for one in ready])
-        seen: set[str] = set()
+        known = set(self.queue._find_all(one.item.id for one in ready))
         wanted = []
         for one in ready:
-            if one.item.id in known or one.item.id in seen:
+            if one.item.id in known:
                 self._known(one)
             else:
-                seen.add(one.item.id)
+                known.add(one.item.id)
                 wanted.append(one)
         return wanted
 
@@ -233,7 +229,7 @@ class _Run:
     def _known(self, one: Ready) -> None:
         self._refuse(one.item.id, f"{self.queue.name} has a message of the id {one.item.id!r}")
 
-    def _readable(self, page: list[Entry], *, taken: bool = False) -> list[Ready]:
+    def _readable(self, page: Sequence[Entry], *, taken: bool = False) -> list[Ready]:
         """Return the messages of entries that are to be moved; count the others.
 
         Args:

@@ -2,7 +2,8 @@
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -104,8 +105,9 @@ class Transit:
         self._outbox = f"import.{hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()}"
         self._run = new_id()
 
-    def open(self) -> None:
-        """Take the right to import from this queue, which a dead run has for `LEASE`.
+    @contextmanager
+    def right(self) -> Iterator[None]:
+        """Hold the right to import from this queue, which a dead run has for `LEASE`.
 
         Raises:
             AlreadyMoving: another run has it.
@@ -118,11 +120,11 @@ class Transit:
                     "done, or stop it and run this again"
                 )
             time.sleep(0.2)
-
-    def close(self) -> None:
-        """Give the right back."""
-        if self._redis.ask("GET", self._lock) == self._run.encode():
-            self._redis.ask("DEL", self._lock)
+        try:
+            yield
+        finally:
+            if self._redis.ask("GET", self._lock) == self._run.encode():
+                self._redis.ask("DEL", self._lock)
 
     def left(self) -> list[Entry]:
         """Return what an interrupted run has taken out of the source and not finished."""
@@ -176,10 +178,6 @@ class Transit:
         """Step 3: delete entries of the hash, and the keys of their messages."""
         keys = [key for entry in entries for key in self._source.keys(entry)]
         self._eval(_DONE, keys, [entry.row for entry in entries])
-
-    def known(self, ids: list[str]) -> set[str]:
-        """Return which ids the queue has."""
-        return set(self._target._find_all(ids))
 
     def _back(self, entry: Entry) -> None:
         self._eval(_BACK, [], [*_arguments_of(entry), repr(entry.score)])
