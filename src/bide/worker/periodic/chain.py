@@ -9,10 +9,12 @@ has started) puts the next.
 import logging
 from abc import ABC, abstractmethod
 from datetime import datetime
+from functools import partial
 from typing import Literal
 
 from bide.clock import sleep
 from bide.consuming.store_client import StoreClient
+from bide.lane.steps import Steps, arun_steps
 from bide.model.commands import Configure, Forecast, Put, Scan
 from bide.model.message import MAX_ATTEMPTS, Item, Message, State
 from bide.model.replies import Forecasted, Outcome, Outcomes, Page, Settings
@@ -25,7 +27,6 @@ REMEMBERED = 2 * 3_600_000
 """The least time in ms that an acked link is remembered: a clock may be set back by one hour, and a
 process may sleep between a check and a put."""
 
-PAGE = 500
 STATES: tuple[State | Literal["next"], ...] = ("next", "leased", "next")
 """The states in which links are searched; "next" twice, since a link that is released between the
 two scans would be in neither."""
@@ -61,15 +62,7 @@ class Links(ABC):
 
     async def alive(self) -> list[Message]:
         """Return all links that wait or are leased."""
-        found: dict[str, Message] = {}
-        for state in STATES:
-            found |= {message.id: message for message in await self.in_state(state)}
-        return list(found.values())
-
-    async def in_state(self, state: State | Literal["next"]) -> list[Message]:
-        """Return the links of one state."""
-        page = await self.store_client.patiently(Page, Scan(self.queue, state, limit=PAGE))
-        return page.messages
+        return await arun_steps(alive(self.queue), partial(self.store_client.patiently, Page))
 
     async def later(self, moment: int) -> bool:
         """Tell whether a link of a later time exists."""
@@ -89,6 +82,15 @@ class Links(ABC):
     async def pause(self) -> None:
         """Wait until the next check of the chain."""
         await sleep(self.store_client.clock, LOOK)
+
+
+def alive(queue: str) -> Steps[list[Message]]:
+    """Return all links of a queue that wait or are leased."""
+    found: dict[str, Message] = {}
+    for state in STATES:
+        page: Page = yield Scan(queue, state)
+        found |= {message.id: message for message in page.messages}
+    return list(found.values())
 
 
 def exists(outcome: Outcome) -> bool:

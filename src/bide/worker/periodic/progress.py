@@ -9,12 +9,10 @@ from bide.model.commands import Count, Scan
 from bide.model.message import Message
 from bide.model.replies import Counts, Page
 from bide.model.times import format_duration
+from bide.worker.periodic.chain import alive
 from bide.worker.periodic.recurrence import Every, Recurrence, parse
-from bide.worker.periodic.schedule import TickBody, read
+from bide.worker.periodic.schedule import read
 from bide.worker.periodic.source import read_window, source_of
-
-LOOK = 500
-"""How many ticks of a schedule are read: the next one, and those that are retried."""
 
 
 def schedule_progress(queue: str, count: int) -> Steps[dict[str, Any] | None]:
@@ -27,15 +25,11 @@ def schedule_progress(queue: str, count: int) -> Steps[dict[str, Any] | None]:
     Raises:
         InvalidArgument: cronsim or the time zone is not here, or a newer bide put the tick.
     """
-    links: dict[str, tuple[Message, TickBody]] = {}
-    for state in ("leased", "next", "leased"):
-        page: Page = yield Scan(queue, state, limit=LOOK)
-        for message in page.messages:
-            if (tick := read(message)) is not None:
-                links[message.id] = message, tick
-    if not links:
+    links = yield from alive(queue)
+    ticks = [(link, tick) for link in links if (tick := read(link)) is not None]
+    if not ticks:
         return None
-    ticks = sorted(links.values(), key=lambda pair: pair[1].due)
+    ticks.sort(key=lambda pair: pair[1].due)
     head, tick = ticks[-1]
     rule = parse(tick.spec)
     counts: Counts = yield Count(queue)
@@ -82,14 +76,12 @@ def source_progress(home: str) -> Steps[dict[str, Any] | None]:
     """
     if (named := source_of(home)) is None:
         return None
-    window: Message | None = None
-    for state in ("leased", "next", "leased", "dead"):
-        page: Page = yield Scan(home, state, limit=1)
-        if page.messages:
-            (window,) = page.messages
-            break
-    if window is None:
+    links = yield from alive(home)
+    page: Page = yield Scan(home, "dead", limit=1)
+    first = sorted(links, key=lambda link: link.state != "leased") or page.messages
+    if not first:
         return None
+    window = first[0]
     body = read_window(window)
     facts: dict[str, Any] = {
         "queue": named[0], "name": named[1], "state": window.state, "next": window.due,

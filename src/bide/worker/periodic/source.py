@@ -19,12 +19,12 @@ from bide.consuming.outcomes import Bury, Discard, Retry
 from bide.consuming.store_client import StoreClient
 from bide.engines.losses import listening
 from bide.model.backoff import Backoff
-from bide.model.commands import Put, Reschedule, Revive
+from bide.model.commands import Put, Reschedule, Revive, Scan
 from bide.model.errors import InvalidArgument
 from bide.model.identity import OWN, check_queue
 from bide.model.limits import MAX_BODY
 from bide.model.message import MAX_ATTEMPTS, Item, Message, NewMessage
-from bide.model.replies import Outcomes, expect
+from bide.model.replies import Outcomes, Page, expect
 from bide.model.times import to_datetime
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import in_bytes
@@ -278,9 +278,10 @@ class SourceWindows(Links):
         if alive:
             await self._hurry(alive)
             return
-        dead = await self.in_state("dead")
-        if dead:  # a source never ends: a window that a user has buried is revived
-            await self.store_client.patiently(Outcomes, Revive(self.queue, [dead[-1].id]))
+        page = await self.store_client.patiently(Page, Scan(self.queue, "dead"))
+        if page.messages:  # a source never ends: a window that a user has buried is revived
+            last = page.messages[-1].id
+            await self.store_client.patiently(Outcomes, Revive(self.queue, [last]))
             return
         now = await self.now()
         body = self._body(now - self._source.back, None, 0)
