@@ -1,7 +1,8 @@
 """`bide top`: a live table of queues and workers."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -34,10 +35,65 @@ PAUSE = 20
 """The next forecast waits at least so many times as long as the last one took."""
 
 AGAIN = 1.0
-"""Seconds until a server that is down is tried again."""
+"""Seconds until a store that is away is tried again, at most."""
 
 SILENCE = 20.0
 """Seconds beyond the interval without an event after which a server counts as down."""
+
+
+Samples = Iterator[tuple[Sample, int]]
+"""Samples, each with the store's clock in Unix milliseconds."""
+
+
+def read_store(store: Store, prefix: str, interval: float) -> Samples:
+    """Read a store again after each interval."""
+    while True:
+        now, names = now_ms(), store.names(prefix)
+        registers = [name for name in store.names(own=True) if is_register(name)]
+        steps = take_sample(
+            names, registers, time.monotonic(), now, lambda queue: queue.startswith(prefix)
+        )
+        yield store.run(steps), now
+        time.sleep(interval)
+
+
+def read_events(store: Store, prefix: str, interval: float) -> Samples:
+    """Read what changes from the event stream of a server, which begins with everything."""
+    from bide.engines.http import address_of
+    from bide.engines.http.events import EventStream
+
+    address, timeout = address_of(urlsplit(store.url))
+    query = urlencode({"counts": f"{interval:g}", "workers": "true", "prefix": prefix})
+    events = EventStream(address, query, max(timeout, interval + SILENCE))
+    queues: dict[str, Counts] = {}
+    at_work: dict[str, Any] = {"workers": []}
+    try:
+        while True:
+            kind, data = events.next()
+            event = msgspec.json.decode(data)
+            if kind == "counts" and is_listed(event["queue"], prefix):
+                queues[event["queue"]] = msgspec.convert(event["counts"], Counts)
+            elif kind == "workers":
+                at_work = event
+            elif kind == "problem":
+                raise StoreError(f"{store.shown}: {event['detail']}")
+            elif kind == "tick":
+                yield _sample_of(queues, at_work, event["now"] / 1000), event["now"]
+    finally:
+        events.drop()
+
+
+def _sample_of(queues: dict[str, Counts], at_work: dict[str, Any], moment: float) -> Sample:
+    """Return a sample of what the events have said so far."""
+    workers = {}
+    for one in at_work["workers"]:
+        worker = msgspec.convert({**one, "held": one["holds"]}, Worker)
+        worker.seen = moment - (worker.silent or 0) / 1000
+        workers[worker.holder] = worker
+    facts = {**at_work, "moment": moment, "queues": {}, "workers": {}}
+    return msgspec.structs.replace(
+        msgspec.convert(facts, Sample), queues=dict(queues), workers=workers
+    )
 
 
 class Poller:
@@ -52,22 +108,38 @@ class Poller:
         self._clock = clock
         self.view = View(Sample(0.0, {}), None, [], now_ms())
         self.trouble: BideError | None = None
+        self._samples = self._read()
         self._workers = RecentWorkers()
         self.forecast_trouble: StoreError | None = None
         """Why the last forecast could not be read."""
         self._ahead: Ahead | None = None
         self._next_forecast = 0.0
 
+    def _read(self) -> Samples:
+        read = read_events if self.store.remote else read_store
+        return read(self.store, self.prefix, self.interval)
+
     def take_sample(self) -> None:
-        """Take a sample.
+        """Wait for the next sample.
 
         Raises:
             BideError: the store failed.
         """
-        sample, now = self._sample()
+        sample, now = next(self._samples)
         before = self.view.sample if self.view.sample.moment else None
         ahead = self.forecast(sample.queues)
         self.view = View(sample, before, self._workers.see(sample), now, ahead)
+
+    def refresh(self) -> None:
+        """Wait for the next sample; if that fails, keep the last one, and begin to read again."""
+        if self.trouble is not None:
+            time.sleep(min(AGAIN, self.interval))
+        try:
+            self.take_sample()
+            self.trouble = None
+        except StoreError as error:
+            self.trouble = error
+            self._samples = self._read()
 
     def forecast(self, queues: Mapping[str, Counts]) -> Ahead | None:
         """Return the last forecast, or a new one if it is time; `None`: there is none.
@@ -94,82 +166,9 @@ class Poller:
             self._next_forecast = ended + max(EVERY, PAUSE * (ended - began))
         return self._ahead
 
-    def refresh(self) -> None:
-        """Wait for the interval, then take a sample; if that fails, keep the last one."""
-        self._pause()
-        try:
-            self.take_sample()
-            self.trouble = None
-        except StoreError as error:
-            self.trouble = error
-
     def picture(self, width: int, lines: int | None = None) -> Any:
         """Return what is on a screen of so many columns and lines."""
         return picture(self.view, self.store.shown, width, lines, self.prefix)
-
-    def _sample(self) -> tuple[Sample, int]:
-        """Return a sample, and the store's clock in Unix milliseconds."""
-        now = now_ms()
-        names = self.store.names(self.prefix)
-        registers = [name for name in self.store.names(own=True) if is_register(name)]
-        steps = take_sample(
-            names, registers, time.monotonic(), now, lambda queue: queue.startswith(self.prefix)
-        )
-        return self.store.run(steps), now
-
-    def _pause(self) -> None:
-        time.sleep(self.interval)
-
-
-class EventPoller(Poller):
-    """Reads what changes from the event stream of a server."""
-
-    def __init__(self, store: Store, prefix: str, interval: float) -> None:
-        super().__init__(store, prefix, interval)
-        from bide.engines.http import address_of
-        from bide.engines.http.events import EventStream
-
-        address, timeout = address_of(urlsplit(store.url))
-        query = urlencode({"counts": f"{interval:g}", "workers": "true", "prefix": prefix})
-        self._events = EventStream(address, query, max(timeout, interval + SILENCE))
-        self._queues: dict[str, Counts] = {}
-        self._at_work: dict[str, Any] = {"workers": []}
-        store.callback(self._events.drop)
-
-    def _sample(self) -> tuple[Sample, int]:
-        try:
-            while True:
-                kind, data = self._events.next()
-                event = msgspec.json.decode(data)
-                if kind == "counts" and is_listed(event["queue"], self.prefix):
-                    self._queues[event["queue"]] = msgspec.convert(event["counts"], Counts)
-                elif kind == "workers":
-                    self._at_work = event
-                elif kind == "problem":
-                    raise StoreError(f"{self.store.shown}: {event['detail']}")
-                elif kind == "tick":
-                    return self._current(event["now"] / 1000), event["now"]
-        except BideError:
-            self._events.drop()
-            self._queues, self._at_work = {}, {"workers": []}  # a new stream begins with everything
-            raise
-
-    def _current(self, moment: float) -> Sample:
-        """Return a sample of what the events have said so far."""
-        workers = {}
-        for one in self._at_work["workers"]:
-            worker = msgspec.convert({**one, "held": one["holds"]}, Worker)
-            worker.seen = moment - (worker.silent or 0) / 1000
-            workers[worker.holder] = worker
-        facts = {**self._at_work, "moment": moment, "queues": {}, "workers": {}}
-        return msgspec.structs.replace(
-            msgspec.convert(facts, Sample), queues=dict(self._queues), workers=workers
-        )
-
-    def _pause(self) -> None:
-        """Wait only if the server is down: otherwise the events set the pace."""
-        if self.trouble is not None:
-            time.sleep(min(AGAIN, self.interval))
 
 
 @on_store(option.prefix, option.time("--interval", "How often to refresh.", "1s"))
@@ -204,22 +203,19 @@ def top(store: Store, out: Output, prefix: str, interval: float, once: bool) -> 
     """
     if interval < SHORTEST:
         raise click.BadParameter("must be 100ms or longer", param_hint="'--interval'")
-    poller = (EventPoller if store.remote else Poller)(store, prefix, interval)
-    try:
-        with raise_on_termination():
-            poller.take_sample()
-            if poller.forecast_trouble is not None:
-                warn(f"there is no forecast: {poller.forecast_trouble}")
-            if out.as_json:
-                _print_objects(out, poller, once)
-            elif not out.terminal:
-                print_rows(out, poller.view)
-            elif once or out.console.is_dumb_terminal:  # it cannot draw over what is there
-                out.console.print(poller.picture(out.console.width), crop=False)
-            else:
-                _watch(out, poller)
-    except (KeyboardInterrupt, SystemExit):  # this is how users end it
-        return
+    poller = Poller(store, prefix, interval)
+    with suppress(KeyboardInterrupt, SystemExit), raise_on_termination():  # how users end it
+        poller.take_sample()
+        if poller.forecast_trouble is not None:
+            warn(f"there is no forecast: {poller.forecast_trouble}")
+        if out.as_json:
+            _print_objects(out, poller, once)
+        elif not out.terminal:
+            print_rows(out, poller.view)
+        elif once or out.console.is_dumb_terminal:  # it cannot draw over what is there
+            out.console.print(poller.picture(out.console.width), crop=False)
+        else:
+            _watch(out, poller)
 
 
 def _print_objects(out: Output, poller: Poller, once: bool) -> None:
