@@ -161,8 +161,7 @@ class RedisEngine:
         outcomes += self._advance(together, now)
         for i, outcome in enumerate(outcomes):
             if isinstance(outcome, ShardMismatch):  # nothing was done; now the number is known
-                if outcome.shards > 0:
-                    self._shards.learn(commands[i].queue, outcome.shards, now)
+                self._shards.learn(commands[i].queue, outcome.shards, now)
                 (outcomes[i],) = self._execute([commands[i]], now)
         return outcomes
 

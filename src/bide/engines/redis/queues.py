@@ -75,11 +75,11 @@ class ShardMap:
             answers: what came back, which this corrects.
             now: see `Sender.send`.
         """
-        left = [at for at, call in enumerate(calls) if _is_open(call, answers[at])]
+        left = [at for at, answer in enumerate(answers) if isinstance(answer, ShardMismatch)]
         while left:
-            queue, shards = calls[left[0]].queue, calls[left[0]].shards
-            places = [at for at in left if calls[at].queue == queue]
-            left = [at for at in left if calls[at].queue != queue]
+            queue, shards = said = calls[left[0]].queue, calls[left[0]].shards
+            places = [at for at in left if (calls[at].queue, calls[at].shards) == said]
+            left = [at for at in left if at not in places]
             creating = any(calls[at].script in CREATING for at in places)
             wanted = shards if creating else ""
             corrected = self._send([Call("shards", queue, (wanted,), 0, "")], now) * len(places)
@@ -88,14 +88,11 @@ class ShardMap:
                 corrected = [ShardMismatch(found)] * len(places)
                 if found in (0, shards):
                     self._ask(queue, found, shards, now)
-                    again = [
-                        calls[at]._replace(shards=shards if calls[at].script in CREATING else "")
-                        for at in places
-                    ]
+                    again = [calls[at]._replace(shards=found or "") for at in places]
                     corrected = self._send(again, now)
                     # A shard that was deleted meanwhile: others may have done their part.
                     both = zip(places, corrected, strict=True)
-                    left += [at for at, answer in both if _is_open(calls[at], answer)]
+                    left += [at for at, answer in both if isinstance(answer, ShardMismatch)]
             for at, answer in zip(places, corrected, strict=True):
                 answers[at] = answer
 
@@ -109,11 +106,6 @@ class ShardMap:
         calls = [Call("shards", queue, (wanted,), shard, "") for shard in range(shards)]
         answers = [a for a in self._send(calls, now) if not isinstance(a, StoreError)]
         return [(found, following) for _now, _change, found, following in answers]
-
-
-def _is_open(call: Call, answer: object) -> bool:
-    """Tell whether the first shard has to decide on the number of shards."""
-    return isinstance(answer, ShardMismatch) and (call.shard > 0 or answer.shards == 0)
 
 
 PAGE = 500
