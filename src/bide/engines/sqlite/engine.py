@@ -24,8 +24,6 @@ from bide.engines.sqlite.files import (
     RESERVE,
     Files,
     free_room,
-    opened,
-    refuse_inherited,
 )
 from bide.engines.sqlite.notifier import PipeNotifier, folder_of, ring_all
 from bide.engines.sqlite.session import Session
@@ -282,7 +280,6 @@ class SqliteEngine:
 
     def _open(self) -> sqlite3.Connection:
         before, files = self._files, Files(self._path)
-        refuse_inherited(self._path, files.file)
         new = "" if files.file else ", a new and empty one"
         self._listeners = folder_of(files.real)
         connection = connect(
@@ -299,7 +296,6 @@ class SqliteEngine:
                 )  # fmt: skip
         files.opened()
         self._files, self._connection = files, connection
-        opened(self, files.file)
         self._checked = time.monotonic()
         return connection
 
@@ -308,7 +304,7 @@ class SqliteEngine:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-            opened(self, None)
+            self._files.closed()
 
     def _current(self) -> sqlite3.Connection:
         """Return a connection to the file that has the name now.

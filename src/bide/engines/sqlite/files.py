@@ -28,37 +28,15 @@ def identity(path: Path) -> Identity | None:
     return found.st_dev, found.st_ino
 
 
-_open: weakref.WeakKeyDictionary[object, Identity] = weakref.WeakKeyDictionary()
-"""The files that engines of this process have open."""
+_open: "weakref.WeakSet[Files]" = weakref.WeakSet()
+"""Those that engines of this process have open."""
 
 _inherited: set[Identity] = set()
 
 
-def opened(engine: object, file: Identity | None) -> None:
-    """Note which file an engine has open; `None`: it has closed its file."""
-    if file is None:
-        _open.pop(engine, None)
-    else:
-        _open[engine] = file
-
-
-def refuse_inherited(path: Path, file: Identity | None) -> None:
-    """Refuse a file that was open during the fork that made this process.
-
-    Raises:
-        StoreUnavailable: it was.
-    """
-    if file in _inherited:
-        raise StoreUnavailable(
-            f"{path} was in use while this process was forked, by another thread or because "
-            "Python did not notice the fork: SQLite's locks do not work here. Start this process "
-            "again, or fork before the first command; in uWSGI set lazy-apps = true"
-        )
-
-
 @in_child
 def _after_fork_in_child() -> None:
-    _inherited.update(_open.values())
+    _inherited.update(files.file for files in _open if files.file is not None)
     _open.clear()
 
 
@@ -67,11 +45,20 @@ class Files:
 
     Args:
         path: its name.
+
+    Raises:
+        StoreUnavailable: it was open during the fork that made this process.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.file = identity(path)
+        if self.file in _inherited:
+            raise StoreUnavailable(
+                f"{path} was in use while this process was forked, by another thread or because "
+                "Python did not notice the fork: SQLite's locks do not work here. Start this "
+                "process again, or fork before the first command; in uWSGI set lazy-apps = true"
+            )
         # SQLite keeps its files beside the file that a symbolic link names.
         self.real = Path(os.path.realpath(path))
         self._log, self._index = (
@@ -84,6 +71,11 @@ class Files:
         # A file that was put in its place meanwhile is noticed by the next check.
         self.file = self.file or identity(self._path)
         self._beside = {path: identity(path) for path in (self._log, self._index)}
+        _open.add(self)
+
+    def closed(self) -> None:
+        """Note that the file was closed."""
+        _open.discard(self)
 
     @property
     def moved(self) -> bool:

@@ -27,7 +27,7 @@ from bide.model.ended import ENDINGS, KEPT_ENDS, End
 from bide.model.errors import InvalidArgument
 from bide.model.identity import range_of_ids
 from bide.model.limits import MAX_NAME
-from bide.model.message import STATES, stored_size
+from bide.model.message import STATES, State, stored_size
 from bide.model.rank import EVERYTHING, PROMOTE, delayed_reach, rank_when_ready, ready_rank
 from bide.model.replies import AHEAD, Pause, Sizes
 
@@ -38,6 +38,10 @@ COUNTED = 1_000
 
 _BY_ID = "id:"
 _BEHIND_IDS = "\U0010ffff" * MAX_NAME
+_SCANS: dict[State | None, str] = {
+    None: SQL.scan_group, "delayed": SQL.scan_pending, "ready": SQL.scan_pending,
+    "leased": SQL.scan_leased,
+}  # fmt: skip
 _WEIGHT = 1 << 42  # what one step of priority adds to the rank of a ready message
 
 
@@ -115,18 +119,12 @@ class Reading(QueueRules, Protocol):
     def _phase(self, phase: Phase, after: tuple[int, int], scan: Scan) -> sqlite3.Cursor:
         bounds: dict[str, Any] = {
             "queue": self.row.id, "rank": after[0], "seq": after[1], "limit": scan.limit,
-            "reach": EVERYTHING, **bounds_of(scan.where),
+            "reach": EVERYTHING, "state": STATES.index(phase.state or "leased"),
+            **bounds_of(scan.where),
         }  # fmt: skip
-        if phase.state is None:
-            return self.run(SQL.scan_group, bounds)
-        if phase.state == "leased":
-            return self.run(SQL.scan_leased, bounds)
-        bounds["state"] = STATES.index(phase.state)
-        if phase.state not in ("delayed", "ready"):
-            return self.run(SQL.scan_aside, bounds)
         if phase.state == "delayed":
             bounds |= self._reach(bounds, phase)
-        return self.run(SQL.scan_pending, bounds)
+        return self.run(_SCANS.get(phase.state, SQL.scan_aside), bounds)
 
     def _reach(self, bounds: dict[str, Any], phase: Phase) -> dict[str, int]:
         """Narrow a scan of the delayed ones to the ranks that its rule leaves."""
