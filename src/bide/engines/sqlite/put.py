@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bide.engines.queue_rules import PART, outcomes_of
-from bide.engines.sqlite.queue import Queue
+from bide.engines.sqlite.queue_state import QueueState
 from bide.engines.sqlite.tables import DEAD, SQL, json_text, row_of
 from bide.model.commands import Command, Put
 from bide.model.message import Item, State
@@ -74,7 +74,7 @@ def put_all(session: "Session", run: list[Put]) -> list[Reply]:
     return [outcomes_of([next(rest) for _ in command.items]) for command in run]
 
 
-def _place_new(queue: Queue, rows: Sequence[tuple[int, Item, int]]) -> dict[int, Outcome]:
+def _place_new(queue: QueueState, rows: Sequence[tuple[int, Item, int]]) -> dict[int, Outcome]:
     """Let messages that were just inserted wait, or be dead letters: (seq, item, due)."""
     row = queue.row
     outcomes: dict[int, Outcome] = {}

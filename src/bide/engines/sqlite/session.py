@@ -12,14 +12,14 @@ from bide.engines.queue_row import QueueRow
 from bide.engines.queue_rules import outcomes_of
 from bide.engines.record_store import RecordStore
 from bide.engines.sqlite.put import put_all, together
-from bide.engines.sqlite.queue import Queue
+from bide.engines.sqlite.queue_state import QueueState
 from bide.engines.sqlite.tables import SQL, empty, json_text
 from bide.model.commands import Ack, Command, Lease, Put
 from bide.model.ended import end_of
 from bide.model.replies import Outcome, Outcomes, Reply
 
 
-class Session(RecordStore[Queue]):
+class Session(RecordStore[QueueState]):
     """Executes commands in an open transaction; `save` has to follow.
 
     Args:
@@ -34,7 +34,7 @@ class Session(RecordStore[Queue]):
         self.exactly = now
         self.ends: list[str] = []
         """The ends of messages that other processes may wait for."""
-        self._queues: dict[str, Queue] = {}
+        self._queues: dict[str, QueueState] = {}
         self._seq: int | None = None
 
     def carry_out(self, commands: Sequence[Command]) -> list[Reply]:
@@ -49,18 +49,18 @@ class Session(RecordStore[Queue]):
 
     # Queues.
 
-    def look(self, name: str) -> Queue:
+    def look(self, name: str) -> QueueState:
         """Return a queue as it is."""
         queue = self._queues.get(name)
         if queue is None:
             row = self.run(SQL.load_queue, (name,)).fetchone()
             if row is None:
-                return Queue(self, QueueRow(name=name), Counter())
+                return QueueState(self, QueueRow(name=name), Counter())
             single_puts = self._single_puts.pop(row[0], Counter())
-            queue = self._queues[name] = Queue(self, QueueRow(*row), single_puts)
+            queue = self._queues[name] = QueueState(self, QueueRow(*row), single_puts)
         return queue
 
-    def make(self, name: str) -> Queue:
+    def make(self, name: str) -> QueueState:
         """Return a queue that is going to be changed, made if it did not exist."""
         queue = self.open(name)
         if not queue.row.id:
@@ -68,7 +68,7 @@ class Session(RecordStore[Queue]):
             queue = self.look(name)
         return queue
 
-    def drop(self, queue: Queue) -> None:
+    def drop(self, queue: QueueState) -> None:
         """Delete the row of a queue that is empty."""
         tables = "limit", "group", "line", "due_hour", "pause", "forwarded", "ended"
         empty(self.run, queue.row.id, *tables)
@@ -138,7 +138,7 @@ class Session(RecordStore[Queue]):
         return outcomes_of([Outcome(lease.id, True) for lease in command.leases], queue.opens())
 
 
-def _all_held(queue: Queue, leases: Sequence[Lease]) -> list[int]:
+def _all_held(queue: QueueState, leases: Sequence[Lease]) -> list[int]:
     """Return the messages of leases if all are good and their acks delete them; else none."""
     ids = [lease.id for lease in leases]
     if queue.row.keep or queue.row.successors or len(set(ids)) < len(ids):

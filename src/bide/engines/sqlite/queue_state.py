@@ -53,7 +53,7 @@ _CONTENT = (
 _content = attrgetter(*_CONTENT)
 
 
-class Queue(Reading):
+class QueueState(Reading):
     """One queue: its row, and those of its messages that a command names.
 
     Args:
