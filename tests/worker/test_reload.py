@@ -1,5 +1,6 @@
 """Processes that are told to take the new code, or see by themselves that it has changed."""
 
+import asyncio
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bide.worker.process.reload import Sources
+from bide.worker.process.supervisor import Supervisor
 from tests.worker.processes import (
     APP,
     SLOW_TO_BEGIN,
@@ -169,3 +171,16 @@ def test_what_cannot_be_read_is_no_source() -> None:
         os.seteuid(user)
         (folder / "data").chmod(0o700)
         shutil.rmtree(folder)
+
+
+def test_a_worker_that_stops_does_not_reload(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+
+    async def story() -> None:
+        supervisor = Supervisor([])
+        supervisor.stop()
+        supervisor.reload()
+        assert not supervisor.slots[0].wanted
+
+    asyncio.run(story())
+    assert "reloading" not in caplog.text

@@ -205,6 +205,8 @@ class Supervisor:
 
     def reload(self) -> None:
         """Replace the processes one after the other, so that they load the code as it is now."""
+        if self._stopping:
+            return
         _log.info("reloading")
         notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
         self._notified_ready = False
