@@ -9,7 +9,7 @@ the two, and a message that was not changed may have been delivered.
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -178,17 +178,15 @@ def undo_steps(undo: Undo, allow: Callable[[Verb], object] = lambda verb: None) 
     if record.queue != undo.queue:
         raise nothing(undo)
     allow(record.verb)
-    following = undo.part + 1
-    if undone is not None:
-        done = undone.data == b"done"
-        count = len(record.messages)
-        return Undone(again=count if done else 0, unknown=0 if done else count, following=following)
-    if mark is None:
-        return Undone(unknown=len(record.messages), following=following)
+    count, following = len(record.messages), undo.part + 1
+    if undone is not None and undone.data == b"done":
+        return Undone(again=count, following=following)
+    if undone is not None or mark is None:
+        return Undone(unknown=count, following=following)
     begun = [note(f"{key}:undone", undo.undo, b"begun")]
     reply: Outcomes = yield Put(records, begun)
     if not reply.outcomes[0]:  # another process takes the same back
-        return Undone(again=len(record.messages), following=following)
+        return Undone(again=count, following=following)
     try:
         result = yield from _restore(undo, record, decode_mark(mark.data))
     except OutcomeUnknown:
@@ -200,6 +198,10 @@ def undo_steps(undo: Undo, allow: Callable[[Verb], object] = lambda verb: None) 
     return msgspec.structs.replace(result, following=following)
 
 
+_Pair = tuple[Message, Message]
+"""A message before a change, and after it."""
+
+
 def _restore(undo: Undo, record: Record, mark: dict[int, int | None]) -> Steps[Undone]:
     """Take back what was changed of the messages of a record."""
     messages = [record.messages[number] for number in mark]
@@ -208,60 +210,45 @@ def _restore(undo: Undo, record: Record, mark: dict[int, int | None]) -> Steps[U
         reply: Outcomes = yield Put(undo.queue, items, actor=undo.actor)
         restored = sum(map(bool, reply.outcomes))
         return Undone(restored, taken=len(items) - restored)
-    changed = [
-        _Changed(one, due or 0, record.verb)
-        for one, due in zip(messages, mark.values(), strict=True)
-    ]
     found = yield from find_all(undo.queue, [one.id for one in messages])
-    same, claimed = list[_Changed](), 0
-    for one in changed:
-        now = found.get(one.before.id)
-        attempt = 0 if record.verb == "revive" else one.before.attempt
+    same, claimed = list[_Pair](), 0
+    for before, due in zip(messages, mark.values(), strict=True):
+        now = found.get(before.id)
+        attempt = 0 if record.verb == "revive" else before.attempt
         if now is None or now.state not in ("delayed", "ready") or now.attempt != attempt:
             claimed += 1
-        elif now.version == one.version and now.due == one.due:
-            same.append(one)
+            continue
+        version = before.version  # which a revival keeps
+        if record.verb == "reschedule":
+            version = version_of(before.as_edited(), now.due)
+        if (now.version, now.due) == (version, due):
+            same.append((before, now))
     back = _reschedule_back if record.verb == "reschedule" else _bury_back
     restored = yield from back(undo, same)
     return Undone(restored, len(messages) - claimed - restored, claimed)
 
 
-class _Changed(NamedTuple):
-    """A message that was given another due time."""
-
-    before: Message
-    due: int
-    verb: Verb
-
-    @property
-    def version(self) -> str:
-        """Its version since then; a revival keeps it."""
-        if self.verb == "revive":
-            return self.before.version
-        return version_of(self.before.as_edited(), self.due)
-
-
-def _reschedule_back(undo: Undo, same: list[_Changed]) -> Steps[int]:
+def _reschedule_back(undo: Undo, same: list[_Pair]) -> Steps[int]:
     """Let messages be due as before, with one command for all of the same due times."""
-    by_due: defaultdict[tuple[int, int], list[_Changed]] = defaultdict(list)
-    for one in same:
-        by_due[one.before.due, one.due].append(one)
+    by_due: defaultdict[tuple[int, int], list[Message]] = defaultdict(list)
+    for before, now in same:
+        by_due[before.due, now.due].append(now)
     restored = 0
-    for (before, due), some in by_due.items():
+    for (before_due, due), some in by_due.items():
         reply: Outcomes = yield Reschedule(
-            undo.queue, [one.before.id for one in some], before, if_due=due,
+            undo.queue, [one.id for one in some], before_due, if_due=due,
             versions=[one.version for one in some], actor=undo.actor,
         )  # fmt: skip
         restored += sum(map(bool, reply.outcomes))
     return restored
 
 
-def _bury_back(undo: Undo, same: list[_Changed]) -> Steps[int]:
+def _bury_back(undo: Undo, same: list[_Pair]) -> Steps[int]:
     """Make dead letters again of messages, with their attempts and failures."""
     restored = 0
-    for one in same:
-        letter = one.before.as_item(one.before.failures, one.before.ended)
-        put = Put(undo.queue, [letter], "replace", one.version, actor=undo.actor)
+    for before, now in same:
+        letter = before.as_item(before.failures, before.ended)
+        put = Put(undo.queue, [letter], "replace", now.version, actor=undo.actor)
         reply: Outcomes = yield put
         restored += bool(reply.outcomes[0])
     return restored
