@@ -147,7 +147,7 @@ def test_cancelling_at_any_step_loses_nothing(turns: int) -> None:
         taken = [item for item in done if isinstance(item, int)]
         taken.append(await tasks[5])
         assert sorted(taken + queue.drain()) == list(range(6))
-        assert not queue._line
+        assert not queue._waiting
 
     asyncio.run(asyncio.wait_for(main(), 20))
 

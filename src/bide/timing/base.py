@@ -8,7 +8,7 @@ leaves only its rank in the heap, until two thirds of the ranks are of removed i
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.timing.lifetime import (
@@ -154,13 +154,15 @@ def check_priority(priority: int) -> None:
 class DelayQueueBase(OwnedByProcess, Generic[T]):
     """Items in the order of their due times; a subclass adds `take`, which waits."""
 
+    _waiting: Any  # how many wait in `take`, or those that do
+
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__()
         self._clock = clock
         self._due_times = DueTimes(clock)
         self._reached = 0  # the latest time that the clock has announced, in ns
         self._entries: DelayHeap[T] = DelayHeap()
-        self._alarm = -NEVER  # an item due before this calls `_new_head`
+        self._alarm = -NEVER  # until when the leader sleeps; an item due before this wakes one
         self._closed = False
 
     def put(
@@ -283,17 +285,21 @@ class DelayQueueBase(OwnedByProcess, Generic[T]):
                 raise ShutDown("the delay queue was shut down: it takes no more items")
             entry = self._entries.add(item, due, priority)
             if due < self._alarm:
-                self._new_head()
+                self._alarm = -NEVER
+                self._wake()
         return entry
 
     def _check_end(self) -> None:
         if self._closed and not len(self._entries):
             raise ShutDown("the delay queue was shut down, and nothing is left in it")
 
-    def _new_head(self) -> None:
-        """Wake what sleeps until a later head."""
-        raise NotImplementedError
-
     def _leave(self) -> None:
         """Ensure, before a method returns, that something waits for the next head."""
+        if self._closed and not len(self._entries):
+            self._wake(everybody=True)
+        elif self._waiting and self._alarm == -NEVER:
+            self._wake()
+
+    def _wake(self, *, everybody: bool = False) -> None:
+        """Wake one that waits in `take`, or all of them."""
         raise NotImplementedError

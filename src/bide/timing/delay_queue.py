@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections import OrderedDict
 from functools import partial
+from itertools import islice
 from queue import Empty
 from typing import TypeVar
 
@@ -85,15 +86,8 @@ class DelayQueue(DelayQueueBase[T]):
             if leads:
                 self._alarm = -NEVER
 
-    def _new_head(self) -> None:
-        self._alarm = -NEVER
-        self._changed.notify()
-
-    def _leave(self) -> None:
-        if self._closed and not len(self._entries):
-            self._changed.notify_all()
-        elif self._waiting and self._alarm == -NEVER:
-            self._changed.notify()
+    def _wake(self, *, everybody: bool = False) -> None:
+        self._changed.notify(self._waiting if everybody else 1)
 
 
 class AsyncDelayQueue(DelayQueueBase[T]):
@@ -119,7 +113,7 @@ class AsyncDelayQueue(DelayQueueBase[T]):
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(clock=clock)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._line: OrderedDict[object, asyncio.Future[None] | None] = OrderedDict()
+        self._waiting: OrderedDict[object, asyncio.Future[None] | None] = OrderedDict()
         """The tasks that wait, in order, and what wakes each; `None` while it is awake."""
 
     async def take(self, timeout: Delay | None = None) -> T:  # noqa: ASYNC109 - as DelayQueue
@@ -130,7 +124,7 @@ class AsyncDelayQueue(DelayQueueBase[T]):
             while True:
                 self._check_process()
                 now = self._now()
-                leads = next(iter(self._line), place) is place
+                leads = next(iter(self._waiting), place) is place
                 if leads and (entry := self._entries.pop(now)) is not None:
                     return entry.item
                 self._check_end()
@@ -138,27 +132,27 @@ class AsyncDelayQueue(DelayQueueBase[T]):
                     raise Empty(f"no item was due within {timeout}")
                 await self._wait(place, limit, leads=leads)
         finally:
-            self._line.pop(place, None)
+            self._waiting.pop(place, None)
             self._leave()
 
     async def _wait(self, place: object, limit: int, *, leads: bool) -> None:
         """Wait until woken or until `limit`; the first of the line until the head is due."""
         loop = asyncio.get_running_loop()
-        if self._loop is not loop and self._line:
+        if self._loop is not loop and self._waiting:
             raise RuntimeError("tasks of another event loop wait in this queue; make one each")
         self._loop = loop
         moment, timer = limit, None
         if leads:
             self._alarm = self._entries.next_due()
             moment = min(self._alarm, limit)
-        self._line[place] = waiter = loop.create_future()
+        self._waiting[place] = waiter = loop.create_future()
         if moment < NEVER:
             seconds = max(0.0, (moment - self._now()) / NS)
             timer = self._clock.call_later(loop, seconds, partial(self._ring, waiter, moment))
         try:
             await waiter
         finally:
-            self._line[place] = None
+            self._waiting[place] = None
             if timer is not None:
                 timer.cancel()
             if leads:
@@ -166,20 +160,13 @@ class AsyncDelayQueue(DelayQueueBase[T]):
 
     def _ring(self, waiter: asyncio.Future[None], moment: int) -> None:
         self._reached = max(self._reached, moment)
-        _wake(waiter)
+        _end(waiter)
 
-    def _new_head(self) -> None:
-        self._alarm = -NEVER
-        _wake(next(iter(self._line.values())))
-
-    def _leave(self) -> None:
-        if self._closed and not len(self._entries):
-            for waiter in self._line.values():
-                _wake(waiter)
-        elif self._line and self._alarm == -NEVER:
-            _wake(next(iter(self._line.values())))
+    def _wake(self, *, everybody: bool = False) -> None:
+        for waiter in islice(self._waiting.values(), None if everybody else 1):
+            _end(waiter)
 
 
-def _wake(waiter: asyncio.Future[None] | None) -> None:
+def _end(waiter: asyncio.Future[None] | None) -> None:
     if waiter is not None and not waiter.done():
         waiter.set_result(None)
