@@ -15,7 +15,7 @@ from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import Steps, arun_steps
 from bide.model.commands import Command, Explain, Forecast, Queues, Scan
 from bide.model.identity import check_prefix, is_listed
-from bide.model.replies import Explained, Forecasted, Names, Reply
+from bide.model.replies import Explained, Forecasted, Names, Reply, expect
 from bide.observing.explanation import look_further
 from bide.observing.sample import RecentWorkers, Sample, Worker, sum_forecasts, take_sample
 from bide.queue.search import Query, SearchPage, search_steps
@@ -171,9 +171,7 @@ class StoreReader:
         """Execute a command, and return its reply."""
         slow = is_slow(command) and not isinstance(command, Scan)  # a page of a scan is small
         execute = self._slow_reads.read if slow else self.lane.acall
-        reply = await execute(command, self)
-        assert isinstance(reply, kind), f"a store answered {reply!r}"
-        return reply
+        return expect(kind, await execute(command, self))
 
     def close(self) -> None:
         """Let go of the store."""

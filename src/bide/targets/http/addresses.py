@@ -52,13 +52,6 @@ class NotPublic(OSError):
         super().__init__(f"the host is unknown or its address is not public; {fix}")
 
 
-def _refusal(url: str) -> InvalidArgument:
-    return InvalidArgument(
-        f"url names {urlsplit(url).hostname}, which is not public; name a public host, or have "
-        "the operator of the server allow its network (--allow-network, push_networks)"
-    )
-
-
 class Gate:
     """Allows connections to public addresses, and to allowed networks.
 
@@ -90,16 +83,16 @@ class Gate:
             InvalidArgument: it is an address, or this machine, that is not allowed.
         """
         host = urlsplit(url).hostname or ""
-        if host == "localhost" or host.endswith(".localhost"):
-            if not (self.lets("127.0.0.1") or self.lets("::1")):
-                raise _refusal(url)
-            return
+        here = host == "localhost" or host.endswith(".localhost")
         try:
-            address = ipaddress.ip_address(host)
+            allowed = any(map(self.lets, ("127.0.0.1", "::1") if here else (host,)))
         except ValueError:
             return  # a name: its addresses are checked at each connection
-        if not self.lets(str(address)):
-            raise _refusal(url)
+        if not allowed:
+            raise InvalidArgument(
+                f"url names {host}, which is not public; name a public host, or have the operator "
+                "of the server allow its network (--allow-network, push_networks)"
+            )
 
     async def addresses(self, host: str, lookup: "Lookup") -> list[str]:
         """Look up the addresses of a host, and return those that push may connect to.

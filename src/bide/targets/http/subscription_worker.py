@@ -240,25 +240,21 @@ class SubscriptionWorker(Consumer):
             moment = self._clock.monotonic() + answer.again / 1000
             self._held_until = max(self._held_until, moment)
             self.recall()
+        one, was, turned = self.subscription, circuit.since, False
         if answer.good:
             turned = circuit.succeeded(now)
-            if turned:
-                _log.warning("%s: the receiver is back", self._shown, extra=self._fields("closed"))
         elif (answer.counts or probe) and not answer.gone:  # a probe that is too many has failed
-            was = circuit.since
-            turned = circuit.failed(
-                answer.text, now, most=self.subscription.failures, pause=self.subscription.probe
-            )
-            if turned and was is None:
-                _log.error(
-                    "%s: %d failures in a row, nothing is sent for now: %s",
-                    self._shown, circuit.failures, answer.text,
-                    extra=self._fields("open") | {"reason": answer.text},
-                )  # fmt: skip
-        else:
-            turned = False
+            turned = circuit.failed(answer.text, now, most=one.failures, pause=one.probe)
         if turned:
             self.recall()
+        if turned and answer.good:
+            _log.warning("%s: the receiver is back", self._shown, extra=self._fields("closed"))
+        elif turned and was is None:
+            _log.error(
+                "%s: %d failures in a row, nothing is sent for now: %s",
+                self._shown, circuit.failures, answer.text,
+                extra=self._fields("open") | {"reason": answer.text},
+            )  # fmt: skip
         return probe
 
     @property
