@@ -55,7 +55,7 @@ class Sender(Transport):
         self._numbers = itertools.count(1)
         self.claims: list[tuple[Call, Request]] = []
         """Claims since the engine cleared this."""
-        self._changes: BoundedDict[tuple[str, int], list[int]] = BoundedDict()
+        self._changes: BoundedDict[tuple[str, int], int] = BoundedDict()
         """By queue and shard: the number of its last change."""
         self.on_lost: Callable[[str, int], None] | None = None
         """Called with a queue and the least number of changes that the store has lost."""
@@ -161,12 +161,8 @@ class Sender(Transport):
             highest, made = changes.get(shard, (0, 0))
             changes[shard] = max(head[1], highest), made + (call.script in CREATING)
         for shard, (change, made) in changes.items():
-            if (last := self._changes.get(shard)) is None:
-                self._changes[shard] = [change]
-                continue
-            self._changes.move_to_end(shard)
-            (known,) = last
-            last[0] = change
+            known = self._changes.get(shard, 0)
+            self._changes[shard] = change
             if known and change < known + made and self.on_lost is not None:
                 self.on_lost(shard[0], known + made - change)
         return answers
