@@ -41,14 +41,16 @@ class Nodes:
         self._settings = settings
         self._many = settings.cluster is not None
         alone = not self._many and settings.sentinels is None
-        self._owners: list[Address | None] = [settings.address if alone else None] * SLOTS
+        self.owners: list[Address | None] = [settings.address if alone else None] * SLOTS
+        """By slot: the server that has it, as far as is known."""
         self.masters: frozenset[Address] = frozenset([settings.address] if alone else [])
         """The servers that have slots, as far as is known."""
         self._replicas: set[Address] = set()
         self._connections: dict[Address, Connection] = {}
         self._away: dict[Address, StoreError | None] = {}
         """Nodes of a cluster that did not answer, and why; `None`: the thread had an answer."""
-        self._doubtful = False
+        self.doubtful = False
+        """Whether another server may be the master."""
         self.only: Connection | None = None
         """The connection to the server that has all slots, while it is not in doubt."""
         self._asked = 0.0
@@ -69,17 +71,13 @@ class Nodes:
         Raises:
             StoreError: no server tells it.
         """
-        if not self.masters or (self._doubtful and self._settings.sentinels is not None):
+        if not self.masters or (self.doubtful and self._settings.sentinels is not None):
             self._learn()
-        return self._owners[slot]
-
-    def moved(self, slot: int, to: Address) -> None:
-        """Note that a node of a cluster says where a slot is now."""
-        self._owners[slot] = to
+        return self.owners[slot]
 
     def doubt(self) -> None:
         """Ask the sentinels before the next command: their last answer was of no use."""
-        self._doubtful, self.only = True, None
+        self.doubtful, self.only = True, None
         if self._settings.sentinels is not None:
             self._settings.sentinels.doubt()
 
@@ -96,18 +94,18 @@ class Nodes:
         return self._learn()
 
     def _learn(self) -> bool:
-        before = self._owners
+        before = self.owners
         if self._many:
-            self._owners = self._ask_nodes()
+            self.owners = self._ask_nodes()
         elif self._settings.sentinels is not None:
-            self._owners = [self._settings.sentinels.master()] * SLOTS
-        self._doubtful = False
-        self.masters = frozenset(owner for owner in self._owners if owner is not None)
+            self.owners = [self._settings.sentinels.master()] * SLOTS
+        self.doubtful = False
+        self.masters = frozenset(owner for owner in self.owners if owner is not None)
         for address in {*self._connections, *self._away} - self.masters:
             self.lose(address)
             self._connections.pop(address, None)
             self._away.pop(address, None)
-        return self._owners != before
+        return self.owners != before
 
     def _ask_nodes(self) -> list[Address | None]:
         """Ask one node after the other for the map of the cluster."""
@@ -151,7 +149,7 @@ class Nodes:
         found = self._connections.get(address)
         if found is None or not found.open:
             found = self._connections[address] = self._connect(address, found)
-        if self.masters == {address} and not (self._many or self._doubtful):
+        if self.masters == {address} and not (self._many or self.doubtful):
             self.only = found
         return found
 
@@ -197,8 +195,8 @@ class Nodes:
         while not self._closed.wait(CHECK):
             if sentinels is not None:
                 named = sentinels.look()
-                if self._doubtful or (named and self.masters - named):
-                    self._doubtful, self.only = True, None
+                if self.doubtful or (named and self.masters - named):
+                    self.doubtful, self.only = True, None
             for address, error in list(self._away.items()):
                 if error is not None:
                     with suppress(StoreError):

@@ -104,8 +104,17 @@ class Transport:
     def _attempt(self, left: Sequence[Request]) -> None:
         """Send commands to the servers that have them, and take in what those answer."""
         groups: dict[Address, list[Request]] = {}
-        for request, address in zip(left, self._places(left), strict=True):
-            if address is not None:
+        try:
+            places = [request.asking or self.nodes.owner(request.slot) for request in left]
+        except StoreError as error:  # the others would ask the sentinels again
+            self.nodes.doubt()
+            self._fail(left, error)
+            return
+        for request, address in zip(left, places, strict=True):
+            if address is None:
+                text = f"CLUSTERDOWN no node of the cluster has slot {request.slot}"
+                request.answer = Refusal(text)
+            else:
                 groups.setdefault(address, []).append(request)
         posted = []
         for address, group in groups.items():
@@ -116,24 +125,6 @@ class Transport:
         for (connection, due), replicas in zip(posted, reached, strict=True):
             if replicas is not None:  # all has been read: connections can be used
                 self._confirm(connection.address, due, replicas)
-
-    def _places(self, requests: Sequence[Request]) -> list[Address | None]:
-        """Return which server to ask for each, or note why there is none.
-
-        If no sentinel names the master, none has one: each would ask the sentinels again.
-        """
-        places: list[Address | None] = []
-        try:
-            for request in requests:
-                places.append(request.asking or self.nodes.owner(request.slot))
-                if places[-1] is None:
-                    text = f"CLUSTERDOWN no node of the cluster has slot {request.slot}"
-                    request.answer = Refusal(text)
-        except StoreError as error:
-            self.nodes.doubt()
-            self._fail(requests, error)
-            return [None] * len(requests)
-        return places
 
     def _connect(self, address: Address, group: Sequence[Request]) -> Connection | None:
         """Return a connection, or note why there is none."""
@@ -213,7 +204,7 @@ class Transport:
             host, _, port = text.split(" ")[2].rpartition(":")
             to = (host or connection.address[0], int(port))
             if word == "MOVED":
-                self.nodes.moved(request.slot, to)
+                self.nodes.owners[request.slot] = to
             else:
                 request.asking = to
         elif word == "READONLY" and self._replaceable:
@@ -293,15 +284,17 @@ class Transport:
         if changed:
             self._refresh()
         # One that became a replica no longer waits for its own: another one is the master.
-        demoted = isinstance(reached, Refusal) and reached.word == "UNBLOCKED"
+        unblocked = isinstance(reached, Refusal) and reached.word == "UNBLOCKED"
+        demoted = unblocked or self.nodes.doubtful
         count = reached if isinstance(reached, int) else f"0 ({reached})"
-        for request, place in zip(changed, self._places(changed), strict=True):
+        for request in changed:
             request.answer = OutcomeUnknown(
                 f"{self._settings.shown}: the server has it, but only {count} of the {wanted} "
                 f"replicas that wait_replicas asks for confirmed it in time "
                 f"({shown_address(address)}); a fail-over now may lose it"
             )
-            if demoted or place != address:  # another server has taken its place meanwhile
+            # Perhaps another server has taken its place meanwhile.
+            if demoted or self.nodes.owners[request.slot] != address:
                 request.done, request.again = False, True
             else:
                 self._short.add(address)
