@@ -18,60 +18,53 @@ if TYPE_CHECKING:
 def together(command: Command) -> bool | None:
     """Return a key that is equal for consecutive puts that run as one; `None`: it is no such put.
 
-    A put that stores nothing new must not find what a later one stores.
+    It is whether they store messages whose id does not exist: one that stores nothing new must not
+    find what a later one stores.
     """
-    return _stores_new(command) if isinstance(command, Put) and command.origin is None else None
-
-
-def _stores_new(command: Put) -> bool:
-    """Return whether a put stores messages whose id does not exist."""
+    if not isinstance(command, Put) or command.origin is not None:
+        return None
     return command.on_conflict != "revive" and command.if_version is None
 
 
-def put_all(session: "Session", run: list[Put]) -> list[Reply]:
-    """Store the messages of consecutive puts: the new ones with one statement, then the others.
+def put_all(session: "Session", puts: Sequence[Put], *, stores_new: bool) -> list[Reply]:
+    """Execute consecutive puts that have the same key, those of each queue together."""
+    queues: dict[str, list[Put]] = defaultdict(list)
+    for command in puts:
+        queues[command.queue].append(command)
+    replies = {
+        name: iter(_put_into(session.make(name), session, commands, stores_new))
+        for name, commands in queues.items()
+    }
+    return [next(replies[command.queue]) for command in puts]
 
-    Those whose id exists follow one by one, in the order of the puts.
-    """
+
+def _put_into(
+    queue: QueueState, session: "Session", commands: Sequence[Put], stores_new: bool
+) -> list[Reply]:
+    """Store the new messages with one statement, then the others in the order of the puts."""
     now = session.now
-    # Made once: making a queue forgets what was kept long enough, and an id that is refused here
-    # must still be there for its outcome below.
-    queues = {name: session.make(name) for name in dict.fromkeys(one.queue for one in run)}
-    base = session.next_seq(sum(len(command.items) for command in run))
-    put = ((queues[one.queue], one, item, item.due(now)) for one in run for item in one.items)
-    entries = list(enumerate(put, base + 1))
-    rows = [
-        row_of(seq, queue.row.id, item, due, now)
-        for seq, (queue, command, item, due) in entries
-        if _stores_new(command)
-    ]
-    stored = {row[0] for row in rows}
+    put = [(command, item) for command in commands for item in command.items]
+    base = session.next_seq(len(put))
+    entries = [(seq, command, item) for seq, (command, item) in enumerate(put, base + 1)]
+    new = [(seq, item, item.due(now)) for seq, _, item in entries] if stores_new else []
+    rows = [row_of(seq, queue.row.id, item, due, now) for seq, item, due in new]
     if session.run_many(SQL.insert_message, rows).rowcount < len(rows):
         stored = {seq for (seq,) in session.run(SQL.seqs_after, (base,))}
-    new: dict[str, list[tuple[int, Item, int]]] = defaultdict(list)
-    for seq, (queue, _, item, due) in entries:
-        if seq in stored:
-            new[queue.row.name].append((seq, item, due))
-    outcomes: dict[int, Outcome] = {}
-    for name, placed in new.items():
-        outcomes.update(_place_new(queues[name], placed))
-    left = [(seq, *entry) for seq, entry in entries if seq not in stored]
+        new = [one for one in new if one[0] in stored]
+    outcomes = _place_new(queue, new)
+    left = [entry for entry in entries if entry[0] not in outcomes]
     for start in range(0, len(left), PART):
         part = left[start : start + PART]
-        ids: dict[str, list[str]] = defaultdict(list)
-        for _, queue, _, item, _ in part:
-            ids[queue.row.name].append(item.id)
-        for name in ids:
-            queues[name].load(ids[name])
-        for seq, queue, command, item, _ in part:
+        queue.load([item.id for _, _, item in part])
+        for seq, command, item in part:
             record = queue.records.get(item.id)
             outcomes[seq] = (
                 Outcome(item.id, False)
                 if record is None
                 else queue.put_again(record, item, command)
             )
-    rest = (outcomes[seq] for seq, _ in entries)
-    return [outcomes_of([next(rest) for _ in command.items]) for command in run]
+    rest = (outcomes[seq] for seq, _, _ in entries)
+    return [outcomes_of([next(rest) for _ in command.items]) for command in commands]
 
 
 def _place_new(queue: QueueState, rows: Sequence[tuple[int, Item, int]]) -> dict[int, Outcome]:

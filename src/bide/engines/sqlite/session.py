@@ -40,9 +40,9 @@ class Session(RecordStore[QueueState]):
     def carry_out(self, commands: Sequence[Command]) -> list[Reply]:
         """Execute commands."""
         replies: list[Reply] = []
-        for key, run in groupby(commands, together):
-            if key is not None:
-                replies += put_all(self, cast("list[Put]", [*run]))
+        for stores_new, run in groupby(commands, together):
+            if stores_new is not None:
+                replies += put_all(self, cast("list[Put]", [*run]), stores_new=stores_new)
             else:
                 replies += map(self.execute_one, run)
         return replies
@@ -116,7 +116,7 @@ class Session(RecordStore[QueueState]):
 
     def put(self, command: Put) -> Reply:
         """Store messages."""
-        return put_all(self, [command])[0]
+        return put_all(self, [command], stores_new=bool(together(command)))[0]
 
     def ack(self, command: Ack) -> Outcomes:
         """Delete messages, or keep them if the queue does."""
