@@ -117,8 +117,8 @@ class NewMessage(_Put):
 class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One attempt that did not end in an ack."""
 
-    attempt: Annotated[int, Meta(ge=0, le=MAX_ATTEMPT)]
-    """The number of the attempt, from 1."""
+    attempt: Annotated[int, Meta(ge=0, le=2 * MAX_ATTEMPT)]
+    """The number of the attempt, from 1; above `MAX_ATTEMPT` if that many were put with it."""
     moment: UnixMs
     """When it ended, in Unix milliseconds."""
     holder: Annotated[str, Meta(max_length=MAX_NAME)]
