@@ -6,8 +6,8 @@ import sys
 import tempfile
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,19 +67,14 @@ def demo(
     folder = Path(tempfile.mkdtemp(prefix="bide-demo-"))
     try:
         stage = Stage(folder, Plan(orders, seconds, workers))
-        with (
-            raise_on_termination(),
-            _dashboard(out, stage.url) if dashboard else nullcontext() as stay,
-        ):
-            with _watching(out, stage.plan) as watch:
-                stage.run(watch)
+        with raise_on_termination(), _dashboard(out, stage.url) if dashboard else nullcontext():
+            with closing(stage.run()) as looks:
+                _watch(out, stage, looks)
             with Queue(QUEUE, stage.url) as queue:
                 audit = queue.audit()
             stage.records = Records.read(folder)
             checks = prove(stage.records, audit, orders)
             _print_proof(out, stage, checks)
-            if stay is not None:
-                stay()
     finally:
         if keep:
             warn(f"kept: {folder}")
@@ -90,11 +85,8 @@ def demo(
 
 
 @contextmanager
-def _dashboard(out: Output, store: str) -> Iterator[Callable[[], None]]:
-    """Run `bide dashboard` in a process that ends with the block.
-
-    Yields:
-        A function that keeps it open until Ctrl-C or SIGTERM.
+def _dashboard(out: Output, store: str) -> Iterator[None]:
+    """Run `bide dashboard` in a process, until Ctrl-C or SIGTERM after the block.
 
     Raises:
         CommandError: it did not start; it has printed why.
@@ -113,44 +105,37 @@ def _dashboard(out: Output, store: str) -> Iterator[Callable[[], None]]:
             if "://" not in where:
                 raise CommandError("the dashboard did not start")
             say(f"the dashboard is at {where}")
-
-            def stay() -> None:
-                say(f"the dashboard stays open at {where}; Ctrl-C ends it")
-                with suppress(KeyboardInterrupt, SystemExit), raise_on_termination():
-                    process.wait()
-
-            yield stay
+            yield
+            say(f"the dashboard stays open at {where}; Ctrl-C ends it")
+            with suppress(KeyboardInterrupt, SystemExit):
+                process.wait()
         finally:
             process.terminate()
 
 
-@contextmanager
-def _watching(out: Output, plan: Plan) -> Iterator[Callable[[Stage], None]]:
-    """Provide a function that shows the stage each time it is called."""
-    if out.as_json:
-        yield lambda stage: None
-    elif not out.terminal:
-        out.text(f"bide demo: {_about(plan)}")
-        printed = second = 0
-
-        def print_news(stage: Stage) -> None:
-            nonlocal printed, second
-            for moment, text in stage.events[printed:]:
-                out.text(f"{moment:5.1f} s  {text}")
-            printed = len(stage.events)
-            if stage.elapsed >= second + 1:
-                second = int(stage.elapsed)
-                shares = "   ".join(f"{name} {count:,}" for name, count, _ in _shares(stage))
-                out.text(f"{stage.elapsed:5.1f} s  {shares}")
-
-        yield print_news
-    else:
+def _watch(out: Output, stage: Stage, looks: Iterable[None]) -> None:
+    """Show the stage at each look."""
+    if out.terminal:
         from rich.live import Live
 
         with Live(console=out.console, refresh_per_second=10) as live:
-            yield lambda stage: live.update(
-                _picture(stage, max(24, min(WIDTH, out.console.width - 4)))
-            )
+            for _ in looks:
+                live.update(_picture(stage, max(24, min(WIDTH, out.console.width - 4))))
+        return
+    if out.as_json:
+        for _ in looks:
+            pass
+        return
+    out.text(f"bide demo: {_about(stage.plan)}")
+    printed = second = 0
+    for _ in looks:
+        for moment, text in stage.events[printed:]:
+            out.text(f"{moment:5.1f} s  {text}")
+        printed = len(stage.events)
+        if stage.elapsed >= second + 1:
+            second = int(stage.elapsed)
+            shares = "   ".join(f"{name} {count:,}" for name, count, _ in _shares(stage))
+            out.text(f"{stage.elapsed:5.1f} s  {shares}")
 
 
 def _about(plan: Plan) -> str:

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -55,8 +55,8 @@ class Stage:
         """Return the name of a process with its process id."""
         return f"{name} ({self.processes[name].pid})"
 
-    def run(self, watch: Callable[["Stage"], None]) -> None:
-        """Run the demo, and call `watch` ten times a second."""
+    def run(self) -> Generator[None]:
+        """Run the demo; yield ten times a second, after each look at it."""
         with Queue(QUEUE, self.url, holder="stage") as queue, self._acting():
             self._note(f"{self.plan.workers} workers wait, the shop opens")
             over = False
@@ -64,7 +64,7 @@ class Stage:
                 time.sleep(REFRESH)
                 over = self._is_over(queue)
                 self._look(queue)
-                watch(self)
+                yield
 
     def _note(self, text: str) -> None:
         self.events.append((self.elapsed, text))
