@@ -25,7 +25,8 @@ from bide.model.replies import (
     Subscribed,
 )
 from bide.model.times import format_duration, rate_text, to_datetime
-from bide.observing.heartbeat import QUEUE, READ_MOST, read, scan_of
+from bide.observing.heartbeat import QUEUE, READ_MOST
+from bide.observing.workers import Workers, list_workers
 
 Reason = Literal[
     "missing", "delayed", "retry", "returned", "paused", "limit", "subscription", "no-worker",
@@ -285,19 +286,18 @@ def look_further(
         return explained
     home, slash, _ = queue.rpartition("/")
     found = {holder: Serving(holder) for holder, its in (present or {}).items() if queue in its}
-    known = True
-    for register in {QUEUE, f"{home}{slash}{QUEUE}"}:
-        page: Page | None = yield from _allowed(scan_of(register, "delayed"))
-        known = known and page is not None and page.cursor is None
-        for report in map(read, page.messages if page is not None else ()):
-            for holder, queues in report.workers.items() if report is not None else ():
-                if report is not None and queue in queues:
-                    one: Any = report.busy.get(queue)
-                    busy = () if one is None else (one.places, one.running, one.longest, one.since)
-                    found[holder] = Serving(holder, *busy)
+    registers = {QUEUE, f"{home}{slash}{QUEUE}"}
+    try:
+        listed = yield from list_workers(registers, explained.now, {queue: queue}.get)
+    except AccessDenied:
+        listed = Workers([], partly=True)
+    for one in listed.workers:
+        if one.silent is None:
+            busy = msgspec.structs.astuple(one.busy[queue]) if queue in one.busy else ()
+            found[one.holder] = Serving(one.holder, *busy)
     return msgspec.structs.replace(
         explained,
-        workers=sorted(found.values(), key=lambda one: one.holder) if known else None,
+        workers=None if listed.partly else sorted(found.values(), key=lambda one: one.holder),
         subscriptions=(yield from _subscriptions(queue)),
     )
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
@@ -166,12 +166,6 @@ def read(message: Message) -> Report | None:
     return msgspec.structs.replace(report, workers=workers, **named)
 
 
-def scan_of(register: str, state: Literal["next", "delayed"]) -> Scan:
-    """Return the command that reads the reports of a register."""
-    most = MAX_BYTES if register == QUEUE else READ_BYTES
-    return Scan(register, state, limit=READ_MOST, max_bytes=most)
-
-
 def recent_reports(register: str, now: int) -> Steps[tuple[list[tuple[Report, int | None]], bool]]:
     """Read the reports of a register, without processes that have been silent for a minute.
 
@@ -183,7 +177,8 @@ def recent_reports(register: str, now: int) -> Steps[tuple[list[tuple[Report, in
         The reports, and for how many milliseconds each has been overdue; `None`: it is not. And
         whether there are more than were read.
     """
-    page: Page = yield scan_of(register, "next")
+    most = MAX_BYTES if register == QUEUE else READ_BYTES
+    page: Page = yield Scan(register, "next", limit=READ_MOST, max_bytes=most)
     found = []
     for message in page.messages:
         silent = now - message.due if message.state == "ready" else None
