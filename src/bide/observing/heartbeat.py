@@ -8,11 +8,11 @@ has been silent for a while.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -166,26 +166,38 @@ def read(message: Message) -> Report | None:
     return msgspec.structs.replace(report, workers=workers, **named)
 
 
-def recent_reports(register: str, now: int) -> Steps[tuple[list[tuple[Report, int | None]], bool]]:
-    """Read the reports of a register, without processes that have been silent for a minute.
+class Recent(NamedTuple):
+    """A report of a process that was alive a minute ago."""
+
+    register: str
+    """The queue of the report."""
+    report: Report
+    silent: int | None
+    """For how many milliseconds it has been overdue; `None`: it is not."""
+
+
+def recent_reports(registers: Iterable[str], now: int) -> Steps[tuple[list[Recent], bool]]:
+    """Read the reports of registers, without processes that have been silent for a minute.
 
     Args:
-        register: the queue of the reports.
+        registers: the queues of the reports.
         now: the store's clock, in Unix milliseconds.
 
     Returns:
-        The reports, and for how many milliseconds each has been overdue; `None`: it is not. And
-        whether there are more than were read.
+        The reports, and whether there are more than were read.
     """
-    most = MAX_BYTES if register == QUEUE else READ_BYTES
-    page: Page = yield Scan(register, "next", limit=READ_MOST, max_bytes=most)
-    found = []
-    for message in page.messages:
-        silent = now - message.due if message.state == "ready" else None
-        report = read(message)
-        if report is not None and (silent is None or silent <= REMEMBER * 1000):
-            found.append((report, silent))
-    return found, page.cursor is not None
+    found: list[Recent] = []
+    partly = False
+    for register in registers:
+        most = MAX_BYTES if register == QUEUE else READ_BYTES
+        page: Page = yield Scan(register, "next", limit=READ_MOST, max_bytes=most)
+        partly = partly or page.cursor is not None
+        for message in page.messages:
+            silent = now - message.due if message.state == "ready" else None
+            report = read(message)
+            if report is not None and (silent is None or silent <= REMEMBER * 1000):
+                found.append(Recent(register, report, silent))
+    return found, partly
 
 
 @lru_cache(maxsize=1_000)

@@ -196,28 +196,25 @@ def take_sample(
                     worker.until = min(message.until, worker.until or message.until)
     for holder, works_on in (present or {}).items():
         see(holder, works_on, None, {})
-    reports = []
-    for register in sorted(registers, key=len):  # that of the whole store first
-        found_there, more = yield from recent_reports(register, now)
-        partly = partly or more
-        for report, silent in found_there:
-            if silent is None:
-                reports.append(report)
-            for holder, works_on in report.workers.items():
-                see(holder, works_on, silent, report.busy)
-                if report.supervised and holder in workers and workers[holder].stops is None:
-                    workers[holder].stops = register.removesuffix(QUEUE) + STOPS
+    # That of the whole store first.
+    reports, more = yield from recent_reports(sorted(registers, key=len), now)
+    for register, report, silent in reports:
+        for holder, works_on in report.workers.items():
+            see(holder, works_on, silent, report.busy)
+            if report.supervised and holder in workers and workers[holder].stops is None:
+                workers[holder].stops = register.removesuffix(QUEUE) + STOPS
+    alive = [one.report for one in reports if one.silent is None]
     lateness = {
         queue: Lateness.of(histogram)
-        for queue, histogram in total(report.lateness for report in reports).items()
+        for queue, histogram in total(report.lateness for report in alive).items()
         if wanted(queue)
     }
     causes = {
         queue: {cause: _ms(seconds) for cause, seconds in found.items()}
-        for queue, found in total(report.causes for report in reports).items()
+        for queue, found in total(report.causes for report in alive).items()
         if wanted(queue)
     }
-    return Sample(moment, found, workers, lateness, partly, causes)
+    return Sample(moment, found, workers, lateness, partly or more, causes)
 
 
 def sum_forecasts(found: Sequence[Forecasted]) -> Forecasted:

@@ -84,20 +84,15 @@ def list_workers(
         own: returns the caller's name of a queue; `None`: it is not for the caller.
     """
     found: dict[tuple[str, str], WorkerProcess] = {}
-    partly = False
-    for register in registers:
-        reports, more = yield from recent_reports(register, now)
-        partly = partly or more
-        stops = register.removesuffix(QUEUE) + STOPS
-        for report, silent in reports:
-            busy = {name: one for queue, one in report.busy.items() if (name := own(queue))}
-            for holder, queues in report.workers.items():
-                named = sorted(name for queue in queues if (name := own(queue)))
-                if named:
-                    where = own(stops) if report.supervised else None
-                    one = WorkerProcess(holder, named, busy, silent, where)
-                    key = holder, register
-                    found[key] = _together(found[key], one) if key in found else one
+    reports, partly = yield from recent_reports(registers, now)
+    for register, report, silent in reports:
+        busy = {name: one for queue, one in report.busy.items() if (name := own(queue))}
+        stops = own(register.removesuffix(QUEUE) + STOPS) if report.supervised else None
+        for holder, queues in report.workers.items():
+            if named := sorted(name for queue in queues if (name := own(queue))):
+                one = WorkerProcess(holder, named, busy, silent, stops)
+                key = holder, register
+                found[key] = _together(found[key], one) if key in found else one
     return Workers([found[key] for key in sorted(found)], partly)
 
 
