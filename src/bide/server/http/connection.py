@@ -23,7 +23,7 @@ from bide.server.http.output import Output
 from bide.server.logs import log_refused
 
 if TYPE_CHECKING:
-    from bide.server.http.http_server import HttpServer
+    from bide.server.http.http_server import Handshake, HttpServer
 
 App = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
 
@@ -45,11 +45,13 @@ class Connection(Output):
 
     Args:
         server: the server of the connection, with application, limits and timeouts.
+        handshake: the TLS handshake, which the connection replaces in the server's counts.
     """
 
-    def __init__(self, server: "HttpServer") -> None:
+    def __init__(self, server: "HttpServer", handshake: "Handshake | None" = None) -> None:
         super().__init__()
         self.server = server
+        self._handshake = handshake
         self.address = ""
         """The client's address; "" on a Unix socket."""
         self._queue: deque[Exchange] = deque()
@@ -79,6 +81,8 @@ class Connection(Output):
         self._client = peer[:2] if isinstance(peer, tuple) else None
         self._server_name = here[:2] if isinstance(here, tuple) else (str(here), None)
         self.address = self._client[0] if self._client else ""
+        if self._handshake is not None:
+            self.server.leave(self._handshake)
         if (refusal := self.server.enter(self)) is not None:
             self._ended = True
             self._send_refusal(*refusal)

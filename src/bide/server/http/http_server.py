@@ -284,7 +284,7 @@ class Handshake:
             sock.close()
             return
         shake = asyncio.get_running_loop().connect_accepted_socket(
-            lambda: _Secured(self), sock, ssl=context,
+            lambda: Connection(server, self), sock, ssl=context,
             ssl_handshake_timeout=server.patience, ssl_shutdown_timeout=FAREWELL,
         )  # fmt: skip
         self._task = asyncio.ensure_future(shake)
@@ -310,16 +310,3 @@ class Handshake:
     def break_off(self) -> None:
         """Close the connection, unless a `Connection` has replaced it."""
         self._task.cancel()
-
-
-class _Secured(Connection):
-    """A connection after its handshake."""
-
-    def __init__(self, handshake: Handshake) -> None:
-        super().__init__(handshake.server)
-        self._handshake = handshake
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to wait for the first request."""
-        self.server.leave(self._handshake)
-        super().connection_made(transport)
