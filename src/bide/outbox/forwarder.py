@@ -10,8 +10,8 @@ import logging
 import sqlite3
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -177,16 +177,21 @@ class Forwarder:
         if not rows:
             return 0
         refused: dict[int, str] = {}
+        groups: defaultdict[object, list[Row]] = defaultdict(list)
         for row in rows:
             try:
-                row.command  # noqa: B018
+                command = row.command
             except msgspec.MsgspecError as error:
                 refused[row.number] = f"this is no command that bide knows: {error}"
+                continue
+            if isinstance(command, cmd.Put):  # those of one kind into a queue go together
+                groups[command.queue, command.on_conflict].append(row)
+            else:
+                groups[row.number].append(row)
         # A row that the store remembers was here once; if it is not here, it has been deleted. The
         # store cannot know a row yet that is committed late, with a small number.
         origin = Origin(table.name, [], name_of(rows[0].number))
-        groups = _groups([row for row in rows if row.number not in refused])
-        denied = self._execute(groups, origin, refused)
+        denied = self._execute(groups.values(), origin, refused)
         rows = [row for row in rows if row.number not in denied]
         for row in rows:
             self._tries.pop(row.number, None)
@@ -202,7 +207,7 @@ class Forwarder:
         return len(rows)
 
     def _execute(
-        self, groups: Sequence[list[Row]], origin: Origin, refused: dict[int, str]
+        self, groups: Iterable[list[Row]], origin: Origin, refused: dict[int, str]
     ) -> dict[int, AccessDenied]:
         """Execute a command for each group of rows; if it fails, one for each of its rows.
 
@@ -263,18 +268,6 @@ REFUSALS = (InvalidArgument, Unsupported)
 
 EXACTLY = (StoreError, AccessDenied)
 """The same, but other subclasses of `StoreError` say that the store takes nothing now."""
-
-
-def _groups(rows: Sequence[Row]) -> list[list[Row]]:
-    """Divide rows into those of one command: puts of one kind into a queue go together."""
-    groups: dict[object, list[Row]] = {}
-    for row in rows:
-        command = row.command
-        key: object = row.number
-        if isinstance(command, cmd.Put):
-            key = command.queue, command.on_conflict
-        groups.setdefault(key, []).append(row)
-    return list(groups.values())
 
 
 def _joined(rows: Sequence[Row], origin: Origin) -> cmd.Command:

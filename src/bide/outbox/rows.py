@@ -5,6 +5,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
 from typing import Any, Literal
 
 import msgspec
@@ -87,7 +88,7 @@ def name_of(number: int) -> str:
     return f"{number:016x}"
 
 
-class Row(msgspec.Struct, frozen=True):
+class Row(msgspec.Struct, frozen=True, dict=True):
     """A command on one message."""
 
     number: int
@@ -106,7 +107,7 @@ class Row(msgspec.Struct, frozen=True):
         content = f"{self.queue}\0{self.id}\0{self.text}".encode()
         return f"{name_of(self.number)}-{hashlib.sha256(content).hexdigest()[:16]}"
 
-    @property
+    @cached_property
     def command(self) -> cmd.Command:
         """What to do. Raises `msgspec.MsgspecError` if it is no command that this bide knows."""
         return _decode(self.text)
