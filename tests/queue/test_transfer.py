@@ -49,7 +49,7 @@ def test_a_queue_comes_back_as_it_was(full: Any, make: Any) -> None:
 def test_a_commit_of_an_import_is_bounded_in_bytes() -> None:
     line = json.dumps({"id": "a", "due": 1, "body": "x" * 900_000})
     commands = list(commands_of([line] * 25, CommandBuilder("orders")))
-    assert [len(command.items) for command in commands] == [10, 10, 5]
+    assert [len(command.items) for command in commands] == [9, 9, 7]
 
 
 def test_what_somebody_holds_is_ready_again_after_an_import(full: Any, make: Any) -> None:

@@ -28,7 +28,7 @@ from bide.queue.base import BaseQueue
 from bide.queue.delivery import AsyncDelivery, AsyncTake
 from bide.queue.results import following, must_be_new
 from bide.queue.sync import Queue
-from bide.queue.transfer import Imported, commands_of_stream, load_steps
+from bide.queue.transfer import Imported, gathered, load_steps
 from bide.queue.undoing import steps_of
 from bide.within import acarry_out
 
@@ -146,10 +146,13 @@ class AsyncQueue(BaseQueue):
         """Async form of `Queue.load`. Takes what an `AsyncQueue` exports as well."""
         if not isinstance(lines, AsyncIterable):
             return await self._run(load_steps(lines, self._builder))
-        imported = Imported()
-        async for command in commands_of_stream(lines, self._builder):
-            imported = imported.plus((await self._do(command)).outcomes)
-        return imported
+        stored = kept = 0
+        first = 1
+        async for part in gathered(lines):
+            imported = await self._run(load_steps(part, self._builder, first))
+            stored, kept = stored + imported.stored, kept + imported.kept
+            first += len(part)
+        return Imported(stored, kept)
 
     async def _do(self, command: Command, wait: float | None = None, within: object = None) -> Any:
         """Execute a command and return its reply."""

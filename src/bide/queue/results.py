@@ -21,8 +21,8 @@ from bide.model.errors import (
     NotEnded,
     NotRemembered,
 )
-from bide.model.limits import MAX_BYTES
-from bide.model.message import Item, Message
+from bide.model.limits import MAX_BYTES, MAX_COUNT
+from bide.model.message import Item, Message, size_of
 from bide.model.replies import SIZES, Counts, Deleted, Ends, Forecasted, Found, Outcome, Page
 from bide.model.times import to_datetime
 
@@ -188,16 +188,19 @@ def _problems(counts: Counts) -> Iterator[str]:
         )
 
 
-def in_bytes(items: Iterable[Item]) -> Iterator[list[Item]]:
+def in_bytes(items: Iterable[Item], most: int = MAX_COUNT) -> Iterator[list[Item]]:
     """Split messages into parts that a server takes in one request: at most 8 MiB, or one."""
     part: list[Item] = []
     size = 0
     for item in items:
-        size += len(item.data)
+        size += size_of(item)
         if part and size > MAX_BYTES:
             yield part
-            part, size = [], len(item.data)
+            part, size = [], size_of(item)
         part.append(item)
+        if len(part) == most:
+            yield part
+            part, size = [], 0
     if part:
         yield part
 

@@ -17,6 +17,7 @@ from bide.model.options import check_options, options_of
 from bide.model.replies import Outcome, Outcomes
 from bide.model.times import LATEST
 from bide.queue.command_builder import CommandBuilder
+from bide.queue.results import in_bytes
 
 REMEMBERED: tuple[State, ...] = ("acked", "expired")
 """The states of messages that have left the queue: these are not exported."""
@@ -93,41 +94,21 @@ def to_lines(messages: Iterable[Message]) -> Iterator[str]:
     return (to_line(message) for message in messages if message.state not in REMEMBERED)
 
 
-class _Import:
-    """Makes commands of lines: one for a thousand of them, or 8 MiB."""
-
-    def __init__(self, builder: CommandBuilder) -> None:
-        self._builder = builder
-        self._items: list[Item] = []
-        self._number = self._size = 0
-
-    def add(self, line: str | bytes) -> Iterator[Put]:
-        """Add a line; return the command of the lines so far, if they are enough for one."""
-        self._number += 1
-        if not isinstance(line, (str, bytes)) or line.strip():
-            self._items.append(_item(line, self._number, self._builder.max_body))
-            self._size += len(line)
-        if len(self._items) >= IMPORT_LINES or self._size >= MAX_BYTES:
-            yield from self.rest()
-
-    def rest(self) -> Iterator[Put]:
-        """Return the command of the lines that are left, if there are any."""
-        if self._items:
-            yield Put(self._builder.queue, self._items)
-        self._items, self._size = [], 0
-
-
-def load_steps(lines: Iterable[str | bytes], builder: CommandBuilder) -> Steps[Imported]:
-    """Put the messages of lines."""
+def load_steps(
+    lines: Iterable[str | bytes], builder: CommandBuilder, first: int = 1
+) -> Steps[Imported]:
+    """Put the messages of lines; `first` is the number of the first line."""
     imported = Imported()
-    for command in commands_of(lines, builder):
+    for command in commands_of(lines, builder, first):
         reply: Outcomes = yield command
         imported = imported.plus(reply.outcomes)
     return imported
 
 
-def commands_of(lines: Iterable[str | bytes], builder: CommandBuilder) -> Iterator[Put]:
-    """Return the commands that put the messages of lines.
+def commands_of(
+    lines: Iterable[str | bytes], builder: CommandBuilder, first: int = 1
+) -> Iterator[Put]:
+    """Return the commands that put the messages of lines: a thousand each, or 8 MiB.
 
     Raises:
         InvalidArgument: a line is invalid; the error says which.
@@ -135,22 +116,23 @@ def commands_of(lines: Iterable[str | bytes], builder: CommandBuilder) -> Iterat
     if isinstance(lines, (str, bytes)) or not isinstance(lines, Iterable):
         kind = type(lines).__name__
         raise InvalidArgument(f"load takes lines, as an open file or export has, not a {kind}")
-    gathered = _Import(builder)
-    for line in lines:
-        yield from gathered.add(line)
-    yield from gathered.rest()
+    items = (
+        _item(line, number, builder.max_body) for number, line in enumerate(lines, first)
+        if not isinstance(line, (str, bytes)) or line.strip()
+    )  # fmt: skip
+    return (Put(builder.queue, part) for part in in_bytes(items, IMPORT_LINES))
 
 
-async def commands_of_stream(
-    lines: AsyncIterable[str | bytes], builder: CommandBuilder
-) -> AsyncIterator[Put]:
-    """Async form of `commands_of`, for lines that come asynchronously."""
-    gathered = _Import(builder)
+async def gathered(lines: AsyncIterable[Any]) -> AsyncIterator[list[Any]]:
+    """Gather lines that come asynchronously: as many as one command has."""
+    part, size = list[Any](), 0
     async for line in lines:
-        for command in gathered.add(line):
-            yield command
-    for command in gathered.rest():
-        yield command
+        part.append(line)
+        size += len(line) if isinstance(line, (str, bytes)) else 0
+        if len(part) >= IMPORT_LINES or size >= MAX_BYTES:
+            yield part
+            part, size = [], 0
+    yield part
 
 
 def _item(text: str | bytes, number: int, max_body: int) -> Item:
