@@ -2,8 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -230,12 +229,12 @@ def scan(batch: Batch, command: cmd.Scan) -> Reply:
     budget = Budget(command.max_bytes)
     found: list[Message] = []
 
-    def page(last: str, rows: list[Any], cursor: Callable[[Any], str]) -> tuple[str, bool]:
-        for row in rows:
+    def page(last: str, rows: Iterable[tuple[Any, str]]) -> tuple[str, bool]:
+        for row, cursor in rows:
             if not budget.takes(row.size):
                 return last, True
             found.append(message(command.queue, row, moment))
-            last = cursor(row)
+            last = cursor
         return last, len(found) == command.limit
 
     if command.state is None and where.group is None:
@@ -247,36 +246,27 @@ def scan(batch: Batch, command: cmd.Scan) -> Reply:
             "_scan", command.queue, None, first, 0, 0, 0, None, *bounds,
             command.limit, command.max_bytes, end,
         )  # fmt: skip
-        last, full = page(last, rows, lambda row: _BY_ID + row.id)
+        last, full = page(last, ((row, _BY_ID + row.id) for row in rows))
         return Page(found, last if full else None)
     number, after = position(command.cursor)
     phases = PHASES[command.state]
     last = cursor_after(number, *after)
     for index in range(number, len(phases)):
         rank, seq = after if index == number else (-1, -1)
-        reach = NEVER
-        state = phases[index].state
-        if phases[index].due is True:
-            reach = delayed_reach(moment)
-        if phases[index].due is False and rank < delayed_reach(moment):
+        state, due = phases[index]
+        reach = delayed_reach(moment) if due else NEVER
+        if due is False and rank < delayed_reach(moment):
             rank, seq = delayed_reach(moment), FOREVER
         rows = batch.call(
             "_scan", command.queue, None if state is None else STATES.index(state), "", rank, seq,
             reach, where.group, *bounds, command.limit - len(found), command.max_bytes, None,
         )  # fmt: skip
-        of_phase = index if state is not None else 0
-        last, full = page(
-            last,
-            rows,
-            partial(_cursor, of_phase, state),
-        )
+        last, full = page(last, (
+            (row, cursor_after(index, 0 if state is None else row.rank, row.seq)) for row in rows
+        ))  # fmt: skip
         if full:
             return Page(found, last)
     return Page(found, None)
-
-
-def _cursor(phase: int, state: str | None, row: Any) -> str:
-    return cursor_after(phase, row.rank if state is not None else 0, row.seq)
 
 
 def count(batch: Batch, command: cmd.Count) -> Counts:
