@@ -5,8 +5,7 @@ import logging
 import random
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import accumulate
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from aio_pika import ExchangeType
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
@@ -64,7 +63,7 @@ PREFETCH = 500
 """How many messages the broker hands over that are not acknowledged yet."""
 
 BATCH = 4 * 1024 * 1024
-"""How many bytes of bodies are stored at a time."""
+"""Bytes of bodies after which a batch is stored; the last two messages may exceed them."""
 
 CHECK = 10.0
 """Seconds between two checks that the target exchange exists."""
@@ -199,37 +198,30 @@ class Intake:
         channel = await self._broker.channel(confirms=False)
         await channel.set_qos(prefetch_count=PREFETCH)
         queue = await declare_topology(channel, self.address.exchange, self._type)
-        inbox: list[AbstractIncomingMessage] = []
-        news, over = asyncio.Event(), asyncio.Event()
-
-        async def come(message: AbstractIncomingMessage) -> None:
-            inbox.append(message)
-            news.set()
+        inbox: asyncio.Queue[Any] = asyncio.Queue()  # of messages; `None` is the end
 
         def end(*_: object) -> None:
-            over.set()
-            news.set()
+            inbox.put_nowait(None)
 
         channel.close_callbacks.add(end)
         (await channel.get_underlay_channel()).on_consumer_cancel_callbacks.add(end)
-        await queue.consume(come)
+        await queue.consume(inbox.put)
         _log.info("taking messages of %s into %s", queue.name, self.queue)
         self.taken.connected = 1
-        while not over.is_set():
+        while True:
             try:
                 async with asyncio.timeout(FORGET if self._unacknowledged.over else None):
-                    await news.wait()
+                    batch, size = [await inbox.get()], 0
             except TimeoutError:
                 for forget in self._unacknowledged.forget():
                     await self._ask(channel, Outcomes, forget)
-            news.clear()
-            while inbox and not over.is_set():
-                sizes = accumulate(len(message.body) for message in inbox)
-                count = max(1, sum(1 for size in sizes if size <= BATCH))
-                batch = inbox[:count]
-                del inbox[:count]
-                await self._take(channel, batch)
-        raise ConnectionError("the broker ended the channel, or its consumer")
+                continue
+            while batch[-1] is not None and not inbox.empty() and size < BATCH:
+                size += len(batch[-1].body)
+                batch.append(inbox.get_nowait())
+            if batch[-1] is None or channel.is_closed:
+                raise ConnectionError("the broker ended the channel, or its consumer")
+            await self._take(channel, batch)
 
     async def _take(
         self, channel: AbstractChannel, batch: Sequence[AbstractIncomingMessage]
