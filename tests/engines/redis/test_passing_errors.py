@@ -1,5 +1,6 @@
 """Troubles that pass: what the server refuses for a while is tried again, and done once."""
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -169,3 +170,14 @@ def test_a_server_that_loads_its_data_is_waited_for_by_who_opens_a_store(
     proxy.close()
     with pytest.raises(StoreUnavailable, match="is the server running"):
         open_engine(f"{proxy.url}?reconnect={PATIENCE}")
+
+
+def test_a_server_too_busy_to_count_its_replicas_confirms_nothing(
+    open_engine: Open, start: Start
+) -> None:
+    proxy = Proxy(start().path)
+    engine = open_engine(f"{proxy.url}?wait_replicas=1&timeout=1s&reconnect=100ms")
+    proxy.rewrite = lambda data: re.sub(rb":0\r\n$", b"-BUSY Redis is busy\r\n", data)
+    with pytest.raises(OutcomeUnknown, match=r"only 0 \(BUSY Redis is busy\) of the 1 replicas"):
+        put(engine, "a")
+    proxy.close()

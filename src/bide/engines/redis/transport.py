@@ -121,10 +121,11 @@ class Transport:
             connection = self._connect(address, group)
             if connection is not None and (due := self._post(connection, group)):
                 posted.append((connection, due))
-        reached = [self._receive(*posting) for posting in posted]
-        for (connection, due), replicas in zip(posted, reached, strict=True):
-            if replicas is not None:  # all has been read: connections can be used
-                self._confirm(connection.address, due, replicas)
+        for connection, due in posted:
+            self._receive(connection, due)
+        for connection, due in posted:  # all has been read: connections can be used
+            if due[-1].command[0] == "WAIT" and not isinstance(due[-1].answer, StoreError):
+                self._confirm(connection.address, due)
 
     def _connect(self, address: Address, group: Sequence[Request]) -> Connection | None:
         """Return a connection, or note why there is none."""
@@ -140,52 +141,44 @@ class Transport:
                     request.answer, request.done = missing, True
         return connection
 
-    def _post(self, connection: Connection, group: Sequence[Request]) -> list[Request | None]:
-        """Send what a server is asked; return whose answers are due, `None` for ours.
+    def _post(self, connection: Connection, group: Sequence[Request]) -> list[Request]:
+        """Send what a server is asked; return whose answers are due.
 
-        The last one is that to WAIT, if anything has to reach replicas.
+        The last one is WAIT, if anything has to reach replicas.
         """
-        due: list[Request | None] = []
-        packed = []
+        due: list[Request] = []
         for request in group:
-            if request.done:
-                continue
-            if request.asking is not None:
-                packed.append(pack(("ASKING",)))
-                due.append(None)
-            packed.append(request.packed())
-            due.append(request)
+            if request.asking is not None and not request.done:
+                due.append(Request(request.slot, ("ASKING",), False, False))
+            if not request.done:
+                due.append(request)
         wanted = self._settings.wait_replicas
-        if wanted > 0 and any(request is not None and request.writes for request in due):
+        if wanted > 0 and any(request.writes for request in due):
             timeout = self._settings.timeout * 1000
             longest = timeout - max(150, timeout / 10)  # else the server would seem to be silent
-            packed.append(pack(("WAIT", wanted, max(1, int(longest)))))
-            due.append(None)
+            wait = ("WAIT", wanted, max(1, int(longest)))
+            due.append(Request(group[0].slot, wait, False, False))
         try:
-            connection.post(b"".join(packed))
+            connection.post(b"".join([request.packed() for request in due]))
         except Lost as lost:
             self.lose(connection, due, lost)
             return []
         return due
 
-    def _receive(self, connection: Connection, due: Sequence[Request | None]) -> Any:
-        """Read a server's answers; return the number of replicas that have it, if requested."""
+    def _receive(self, connection: Connection, due: Sequence[Request]) -> None:
+        """Read a server's answers."""
         try:
             answers = connection.receive(len(due))
         except Lost as lost:
             self.lose(connection, due, lost)
-            return None
-        self.take(connection, due, answers)
-        return answers[-1] if due[-1] is None else None
+        else:
+            self.take(connection, due, answers)
 
-    def take(
-        self, connection: Connection, due: Sequence[Request | None], answers: Sequence[Any]
-    ) -> None:
+    def take(self, connection: Connection, due: Sequence[Request], answers: Sequence[Any]) -> None:
         """Take in the answers of a server."""
         for request, answer in zip(due, answers, strict=True):
-            if request is not None:
-                request.answer, request.asking = answer, None
-                self._take_one(request, connection)
+            request.answer, request.asking = answer, None
+            self._take_one(request, connection)
 
     def _take_one(self, request: Request, connection: Connection) -> None:
         """Take in an answer, which may say where or when to ask again."""
@@ -217,7 +210,7 @@ class Transport:
             if "The user executing the script" in text:  # a function ended halfway: the next
                 self.nodes.lose(connection.address)  # connection sees which rights are missing
 
-    def lose(self, connection: Connection, due: Iterable[Request | None], lost: Lost) -> None:
+    def lose(self, connection: Connection, due: Iterable[Request], lost: Lost) -> None:
         """Note that all that is due was lost with the connection, and is to be sent again."""
         self.nodes.lose(connection.address)
         error = StoreUnavailable(
@@ -225,7 +218,7 @@ class Transport:
             f"lost ({lost}); is the server running, and has it a replica to take its place?"
         )
         error.__cause__ = lost.__cause__
-        for request in filter(None, due):
+        for request in due:
             request.answer, request.again = error, True
             request.asking, request.away = None, False
         if self.on_loss is not None:
@@ -271,15 +264,14 @@ class Transport:
 
     # Replicas.
 
-    def _confirm(self, address: Address, due: Iterable[Request | None], reached: Any) -> None:
+    def _confirm(self, address: Address, due: Sequence[Request]) -> None:
         """Check that enough replicas have the changes."""
-        wanted = self._settings.wait_replicas
+        wanted, reached = self._settings.wait_replicas, due[-1].answer
         if isinstance(reached, int) and reached >= wanted:
             return
         changed = [
             request for request in due
-            if request and request.writes and request.done
-            and not isinstance(request.answer, Exception)
+            if request.writes and request.done and not isinstance(request.answer, Exception)
         ]  # fmt: skip
         if changed:
             self._refresh()
