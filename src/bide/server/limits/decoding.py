@@ -124,7 +124,7 @@ _COUNTED_AT_ONCE = 4_096
 class Batch(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Commands to be executed in this order, each all or nothing."""
 
-    commands: list[Given]
+    commands: Annotated[list[Given], Meta(max_length=limits.MAX_COMMANDS)]
 
 
 class _Raws(msgspec.Struct, forbid_unknown_fields=True):

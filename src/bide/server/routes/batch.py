@@ -11,9 +11,9 @@ from bide.engines.http.engine import Failed, Replies
 from bide.engines.port import Capabilities
 from bide.model import commands as cmd
 from bide.model.ended import PENDING
-from bide.model.errors import BideError, InvalidArgument
+from bide.model.errors import BideError
 from bide.model.identity import actor_of
-from bide.model.limits import MAX_BATCH_MESSAGES, MAX_COMMANDS
+from bide.model.limits import MAX_BATCH_MESSAGES
 from bide.model.message import withheld
 from bide.model.replies import Claimed, Ends, Explained, Found, Names, Page
 from bide.model.undoing import Bulk, Part, Undo, Undone
@@ -22,7 +22,7 @@ from bide.server import validate
 from bide.server.access.rights import RIGHTS, Right
 from bide.server.call import Call
 from bide.server.limits.decoding import Batch, Given, unpack
-from bide.server.limits.request_bodies import Pause
+from bide.server.limits.request_bodies import Pause, check_count
 from bide.server.logs import Act, count_of
 from bide.server.operation import MSGPACK, Answer, Routes
 from bide.server.problem import Problem, kind_of, of_validation
@@ -57,16 +57,10 @@ async def batch(call: Call) -> Answer:
     """
     binary = call.content_type == MSGPACK
     given = await (_unpacked(call) if binary else call.read(Batch))
-    if len(given.commands) > MAX_COMMANDS:
-        raise InvalidArgument(f"commands are {len(given.commands):,}; {MAX_COMMANDS:,} is the most")
     call.acts = [Act(str(c.__struct_config__.tag), c.queue) for c in given.commands]
     pause = call.service.large_bodies.pauses()
     commands = [await _own(call, command, pause) for command in given.commands]
-    named = sum(command.weight for command in commands)
-    if named > MAX_BATCH_MESSAGES:
-        raise InvalidArgument(
-            f"the commands name {named:,} messages; {MAX_BATCH_MESSAGES:,} is the most in a batch"
-        )
+    check_count("messages", sum(command.weight for command in commands), MAX_BATCH_MESSAGES)
     service = call.service
     await service.quotas.admit(call.caller, commands)
     answers: list[Any] = []
