@@ -93,7 +93,8 @@ class Mover:
                 self._finish(ledger)
             try:
                 self._settings()
-                steps = Steps(self._source, self._target, ledger.token, ledger.hold, self.moved)
+                token = ledger.route.token
+                steps = Steps(self._source, self._target, token, ledger.hold, self.moved)
                 self._passes(steps)
             except BaseException:
                 try:
@@ -137,14 +138,14 @@ class Mover:
 
     def _finish(self, ledger: Ledger) -> None:
         """Finish what is in transit, also of another queue."""
-        there, here = self._source, self._target
-        moved = self.moved if ledger.queue == there.name else Moved(ledger.queue)
+        there, here, route = self._source, self._target, ledger.route
+        moved = self.moved if route.queue == there.name else Moved(route.queue)
         before = moved.moved
         with (
-            Queue(ledger.queue, there._url, clock=there._own_clock) as source,
-            Queue(ledger.into, here._url, clock=here._own_clock) as target,
+            Queue(route.queue, there._url, clock=there._own_clock) as source,
+            Queue(route.into, here._url, clock=here._own_clock) as target,
         ):
-            Steps(source, target, ledger.token, ledger.hold, moved).go_on(self._batch)
+            Steps(source, target, route.token, ledger.hold, moved).go_on(self._batch)
         moved.finished += moved.moved - before
         ledger.finish()
 

@@ -63,39 +63,36 @@ def onto_itself(queue: str, url: str) -> InvalidArgument:
     return InvalidArgument(f"{queue} at {url} is the source and the target; name another store")
 
 
+class Route(msgspec.Struct):
+    """What a ledger says of its move."""
+
+    token: str
+    """Marks the messages that it has in transit."""
+    queue: str
+    into: str
+    """The queue to which these go."""
+    to: str
+    """The URL of its store."""
+
+
 class Ledger:
     """The right to move messages out of a store.
 
     Args:
         source: the queue to move.
         target: where it goes.
+
+    Attributes:
+        route: of the move, or of an interrupted one that must be finished first.
     """
 
     def __init__(self, source: Queue, target: Queue) -> None:
         self._clock = source._clock
         self._from = _beside(source)
         self._to = _beside(target)
-        self._mine: dict[str, str] = {
-            "token": new_id(), "queue": source.name, "into": target.name, "to": target.url,
-        }  # fmt: skip
-        self._body = self._mine
+        self._mine = self.route = Route(new_id(), source.name, target.name, target.url)
         self._delivery: Delivery | None = None
         self._held_since = 0.0
-
-    @property
-    def token(self) -> str:
-        """Marks the messages that this move has in transit."""
-        return self._body["token"]
-
-    @property
-    def queue(self) -> str:
-        """The queue whose messages may be in transit, also of an interrupted move."""
-        return self._body["queue"]
-
-    @property
-    def into(self) -> str:
-        """The queue to which these go."""
-        return self._body["into"]
 
     def open(self) -> bool:
         """Take the ledger; return whether an interrupted move must be finished first.
@@ -117,28 +114,28 @@ class Ledger:
                 continue
             self._delivery = found[0]
             self._held_since = self._clock.monotonic()
-            self._body = found[0].body
-            if self._body == mine:
+            self.route = msgspec.convert(found[0].body, Route)
+            if self.route == mine:
                 break
-            if self._to.get(self.token) is not None:
+            if self._to.get(self.route.token) is not None:
                 return True
             self._must_be_over()
             self._delivery.ack()
-        self._to.put({"queue": mine["queue"]}, id=self.token, at=LATEST / 1000)
-        same = mine["queue"].rpartition("/")[2] == mine["into"].rpartition("/")[2]
-        if same and self._from.get(self.token) is not None:  # a store may have several URLs
+        self._to.put({"queue": mine.queue}, id=mine.token, at=LATEST / 1000)
+        same = mine.queue.rpartition("/")[2] == mine.into.rpartition("/")[2]
+        if same and self._from.get(mine.token) is not None:  # a store may have several URLs
             self.finish()
-            raise onto_itself(mine["queue"], self._from.url)
+            raise onto_itself(mine.queue, self._from.url)
         return False
 
     def _must_be_over(self) -> None:
         """Refuse to go on while messages are in transit to another store than the target."""
-        with Queue(self.queue, self._from._url, clock=self._from._own_clock) as left:
-            if not any(is_marked(letter, self.token) for letter in left.dead()):
+        with Queue(self.route.queue, self._from._url, clock=self._from._own_clock) as left:
+            if not any(is_marked(letter, self.route.token) for letter in left.dead()):
                 return
         self.abandon()
         raise AlreadyMoving(
-            f"a move of {self.queue} to {self._body['to']} was interrupted, and messages are in "
+            f"a move of {self.route.queue} to {self.route.to} was interrupted, and messages are in "
             "transit there; finish it first, by the same move again"
         )
 
@@ -162,7 +159,7 @@ class Ledger:
 
     def finish(self) -> None:
         """Delete the ledger: nothing is in transit any more."""
-        self._to.cancel(self.token)
+        self._to.cancel(self.route.token)
         if self._delivery is not None:
             # If it is not deleted, the next run finds that nothing is in transit.
             with suppress(OutcomeUnknown, LeaseLost):
@@ -197,8 +194,7 @@ def is_marked(message: Message | None, token: str = "") -> bool:
     """Tell whether the move with this token, or any move, has the message in transit."""
     if message is None or message.state != "dead":
         return False
-    error = message.error or ""
-    return error == MOVING + token if token else error.startswith(MOVING)
+    return (message.error or "").startswith(MOVING + token)
 
 
 class Moved(msgspec.Struct):
