@@ -50,7 +50,7 @@ class Nodes:
         self._away: dict[Address, StoreError | None] = {}
         """Nodes of a cluster that did not answer, and why; `None`: the thread had an answer."""
         self.doubtful = False
-        """Whether another server may be the master."""
+        """Whether sentinels may name another master."""
         self.only: Connection | None = None
         """The connection to the server that has all slots, while it is not in doubt."""
         self._asked = 0.0
@@ -71,14 +71,15 @@ class Nodes:
         Raises:
             StoreError: no server tells it.
         """
-        if not self.masters or (self.doubtful and self._settings.sentinels is not None):
+        if not self.masters or self.doubtful:
             self._learn()
         return self.owners[slot]
 
     def doubt(self) -> None:
         """Ask the sentinels before the next command: their last answer was of no use."""
-        self.doubtful, self.only = True, None
+        self.only = None
         if self._settings.sentinels is not None:
+            self.doubtful = True
             self._settings.sentinels.doubt()
 
     def refresh(self) -> bool:
