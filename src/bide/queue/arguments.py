@@ -80,14 +80,9 @@ def settings_of(**given: Any) -> dict[str, int]:
     return found
 
 
-def latest_of(message: NewMessage, *, named: bool) -> int:
-    """Return `latest` of a message that has it, in milliseconds.
-
-    Args:
-        message: to be put.
-        named: whether its user gave it an id.
-    """
-    if not named or message.delay is None:
+def latest_of(message: NewMessage) -> int:
+    """Return `latest` of a message that has it, in milliseconds."""
+    if message.id is None or message.delay is None:
         raise InvalidArgument(
             "latest= bounds how long puts of one id delay a message: it needs an id, delay= and "
             'on_conflict="replace"'

@@ -117,13 +117,13 @@ class CommandBuilder:
 
     def item(
         self, message: NewMessage, id: str | None = None, *, decoded: bool = False,
-        encoded: tuple[bytes, bool] | None = None, named: bool = False,
+        encoded: tuple[bytes, bool] | None = None,
     ) -> Item:  # fmt: skip
         """Return a message as the store takes it.
 
         Args:
             message: as the user made it.
-            id: a valid id; by default that of the message, or a new one. `named`: of the user's.
+            id: a valid id; by default that of the message, or a new one.
             decoded: the body was decoded from JSON, see `bodies.encode`.
             encoded: the encoded body, and whether it is JSON, if that is known.
         """
@@ -133,7 +133,7 @@ class CommandBuilder:
         data, is_json = encoded or bodies.encode(body, self.max_body, decoded=decoded)
         latest = None
         if message.latest is not None:
-            latest = arguments.latest_of(message, named=named or message.id is not None)
+            latest = arguments.latest_of(message)
         moment, ms = when(message.delay, message.at)
         if id is None:
             id = new_id() if message.id is None else check_name(message.id)

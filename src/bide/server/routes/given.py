@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from bide.model.identity import check_name, new_id
 from bide.model.limits import MAX_HEADERS
 from bide.model.message import Attempts, Group, Item, Message, NewMessage, Priority
 from bide.model.options import options_of
@@ -138,11 +137,10 @@ async def to_item(call: Call, given: wire.Given) -> Item:
     if body is UNSET:
         raise _not_one_body("neither is")
     message = NewMessage(
-        body, delay=given.delay, at=wire.moment(given.at, "at"), expires=given.expires,
+        body, id=given.id, delay=given.delay, at=wire.moment(given.at, "at"), expires=given.expires,
         headers=headers_of(given.headers), latest=given.latest, **options_of(given),
     )  # fmt: skip
-    id = new_id() if given.id is None else check_name(given.id)
-    return call.arguments.item(message, id, decoded=True, named=given.id is not None)
+    return call.arguments.item(message, decoded=True)
 
 
 async def body_of(call: Call, given: wire.Given | Changed) -> Any:
