@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, Meta
 
 from bide.lane.steps import arun_steps
-from bide.model.commands import Configure, Count, Delete
+from bide.model.commands import Count, Delete
 from bide.model.message import Name, State
 from bide.model.replies import Affected, Counts, Deleted, Forecasted, Settings
 from bide.queue.results import Audit, deleted
@@ -120,19 +120,20 @@ async def configure(call: Call, asked: ConfigureRequest) -> SettingsOut:
         keep=asked.keep, history=asked.history, result_ttl=asked.result_ttl, limit=asked.limit,
         rate=asked.rate, group_limit=asked.group_limit, group_rate=asked.group_rate,
     )  # fmt: skip
-    return await _configure(call, msgspec.structs.replace(command, paused=asked.paused))
+    command = msgspec.structs.replace(command, paused=asked.paused)
+    return SettingsOut.of(await call.ask(Settings, command))
 
 
 @route("pause", "POST", f"{QUEUE}/pause", "admin", problems=(507,))
 async def pause(call: Call, asked: wire.Empty) -> SettingsOut:
     """Stop all claims."""
-    return await _configure(call, call.arguments.configure(paused=True))
+    return SettingsOut.of(await call.ask(Settings, call.arguments.configure(paused=True)))
 
 
 @route("resume", "POST", f"{QUEUE}/resume", "admin", problems=(507,))
 async def resume(call: Call, asked: wire.Empty) -> SettingsOut:
     """Allow claims again."""
-    return await _configure(call, call.arguments.configure(paused=False))
+    return SettingsOut.of(await call.ask(Settings, call.arguments.configure(paused=False)))
 
 
 @route("purge", "POST", f"{QUEUE}/purge", "admin", problems=(507,))
@@ -163,10 +164,6 @@ async def delete(call: Call) -> Answer:
     if not deleted(call.queue, reply):
         raise Problem("not-found", f"there is no queue {call.queue!r}")
     return Answer(204)
-
-
-async def _configure(call: Call, command: Configure) -> SettingsOut:
-    return SettingsOut.of(await call.ask(Settings, command))
 
 
 @route("forecast", "GET", f"{QUEUE}/forecast", "read")
