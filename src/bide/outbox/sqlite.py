@@ -74,15 +74,13 @@ class SqliteTable(Table):
     def lead(self) -> Iterator[bool]:
         """Lock a file beside it: the system frees it when this process dies."""
         descriptor = os.open(f"{self._path}-forward", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
+        with os.fdopen(descriptor) as file:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 yield False
             else:
                 yield True
-        finally:
-            os.close(descriptor)
 
     def read(self, limit: int, without: Sequence[str] = ()) -> list[Row]:
         """Return the oldest committed rows."""

@@ -1,7 +1,7 @@
 """A Redis server that need not know bide, of any version: what imports read there."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from redis import Redis
@@ -37,12 +37,6 @@ class ForeignRedis:
         """Close the connection."""
         self._client.close()
         self._pool.disconnect()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def ask(self, *command: Any) -> Any:
         """Execute a command; return its reply, text as bytes.

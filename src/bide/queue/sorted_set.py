@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
@@ -140,7 +140,7 @@ def load_sorted_set(
     from bide.queue.foreign_redis import SortedSet
 
     read = _Reader(key, scores, body, id_field, queue._builder.max_body)
-    with SortedSet(url, key) as source:
+    with closing(SortedSet(url, key)) as source:
         if found is not None:
             found(source.size())
         run = _Run(queue, source, read, remove and not dry_run, dry_run)

@@ -1,6 +1,7 @@
 """A takeover from beginning to end."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal, get_args
@@ -120,7 +121,7 @@ def take_over(
         raise InvalidArgument(f"{library} has no default queue; name it with source_queue='...'")
     from bide.queue.foreign_redis import ForeignRedis
 
-    with ForeignRedis(url) as redis:
+    with closing(ForeignRedis(url)) as redis:
         made = kind(redis, name, pickles=allow_pickle, max_body=queue._builder.max_body)
         transit = Transit(made, f"{library}:{name}", queue)
         run = _Run(queue, made, transit, batch, delayed_only, progress or (lambda count: None))
