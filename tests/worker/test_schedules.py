@@ -337,7 +337,7 @@ def test_the_grace_is_at_most_the_period(spec: str) -> None:
 def test_it_works_in_memory(scene: Scene, diary: Diary) -> None:
     async def story() -> None:
         app = bide.App("memory://schedules", clock=scene.clock)
-        app.schedule("reports", cron="*/5 * * * *")(diary.write)
+        app.schedule("reports", cron="*/5 * * * *", lease="12h")(diary.write)
         runners = [Runner(app) for _ in range(3)]
         work = [asyncio.create_task(runner.run()) for runner in runners]
         await diary.reach(12, 10)
