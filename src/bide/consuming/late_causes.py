@@ -170,8 +170,9 @@ class LateCauses:
     def _find(self) -> None:
         found: dict[str, list[float]] = {}
         blocks = blocks_of(self._pauses, self.unserved)
+        over = blocks[-1][2] if blocks else 0
         for waited in self._late:
-            for cause, ms in causes_of(waited, blocks).items():
+            for cause, ms in causes_of(waited, blocks if waited.due < over else ()).items():
                 found.setdefault(cause, []).append(ms / 1000)
         self._late.clear()
         for cause, seconds in found.items():
