@@ -57,8 +57,14 @@ class QueueRecords(Protocol):
     ) -> None:
         """Remember how a message ended, if the queue does."""
 
-    def ahead(self, record: Record) -> int:
-        """Count the messages that are delivered before a ready record, up to `AHEAD` + 1."""
+    def next_due(self, limit: int) -> list[tuple[int, int, str | None]]:
+        """Return rank, sequence number and group of the first delayed records that are due."""
+
+    def ready_before(self, record: Record, rank: int) -> int:
+        """Count the ready records before a rank; in a limited queue, those of the same group.
+
+        At least up to `AHEAD` + 1.
+        """
 
     # Claims.
 

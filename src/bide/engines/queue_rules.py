@@ -14,8 +14,8 @@ from bide.engines.record import Record
 from bide.model import commands as cmd
 from bide.model.command_parts import versions_of
 from bide.model.message import LAPSED, REASON_LENGTH, Failure, Item, State, remember
-from bide.model.rank import delayed_rank, ready_rank
-from bide.model.replies import Affected, Died, Explained, Outcome, Outcomes
+from bide.model.rank import PROMOTE, delayed_rank, rank_when_ready, ready_rank
+from bide.model.replies import AHEAD, Affected, Died, Explained, Outcome, Outcomes
 
 Change = Callable[[Any, Record, Any, int], Outcome | bool]
 """What a command does to a message: a function of `message_verbs`."""
@@ -98,11 +98,28 @@ class QueueRules(QueueRecords, Protocol):
         return Explained(
             self.now, self.pauses(), seen.state, seen.due, seen.planned, seen.priority,
             seen.attempt, seen.attempts, seen.failures[-1] if seen.failures else None,
-            self.ahead(record) if waits else None,
+            self._ahead(record) if waits else None,
             seen.holder, record.since, record.extended, seen.until, seen.ended,
             successor=None if record.successor is None else record.successor.at,
             limited=self.lines.holds(record) if self.lines and waits else None,
         )  # fmt: skip
+
+    def _ahead(self, record: Record) -> int:
+        """Count the messages that are delivered before a ready record, up to `AHEAD` + 1.
+
+        A claim makes the first delayed ones that are due ready, `PROMOTE` of them, and then takes
+        those of the highest priority. So these are looked at. In a limited queue those of the same
+        group count.
+        """
+        mine = ready_rank(record.due, record.priority), record.seq
+        due = self.next_due(PROMOTE)
+        if record.state == "delayed" and (record.rank, record.seq, record.group) not in due:
+            return AHEAD + 1
+        before = self.ready_before(record, mine[0])
+        for rank, seq, group in due:
+            counts = not self.lines or group == record.group
+            before += counts and (rank_when_ready(rank), seq) < mine
+        return min(before, AHEAD + 1)
 
     # Moving a record.
 

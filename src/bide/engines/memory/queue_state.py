@@ -17,8 +17,8 @@ from bide.model.commands import Scan
 from bide.model.ended import KEPT_ENDS, End, Ending, size_of_end
 from bide.model.limits import MAX_FORWARDED
 from bide.model.message import EXPIRED_KEEP, FORGET, Item, State, stored_size
-from bide.model.rank import PROMOTE, delayed_reach, ready_rank
-from bide.model.replies import AHEAD, PAUSES, Pause, Sizes
+from bide.model.rank import delayed_reach
+from bide.model.replies import PAUSES, Pause, Sizes
 
 Entry = tuple[int, int, Record]  # rank, sequence number, record: unique, so records never compare
 
@@ -93,24 +93,16 @@ class QueueState(QueueRules):
             end = End(how, self.now, by, record.due, record.attempt, record.since, failures, kept)
             self.ends.append((record.id, end))
 
-    def ahead(self, record: Record) -> int:
-        """Count the messages that are delivered before a ready record, up to `AHEAD` + 1.
+    def next_due(self, limit: int) -> list[tuple[int, int, str | None]]:
+        """Return rank, sequence number and group of the first delayed records that are due."""
+        first = islice(self._upto("delayed", delayed_reach(self.now)), limit)
+        return [(record.rank, record.seq, record.group) for record in first]
 
-        A claim makes the first delayed ones that are due ready, `PROMOTE` of them, and then takes
-        those of the highest priority. So these are looked at. In a limited queue those of the same
-        group count.
-        """
-        mine = ready_rank(record.due, record.priority), record.seq
-        due = list(islice(self._upto("delayed", delayed_reach(self.now)), PROMOTE))
-        if record.state == "delayed" and all(one is not record for one in due):
-            return AHEAD + 1
+    def ready_before(self, record: Record, rank: int) -> int:
+        """Count the ready records before a rank; in a limited queue, those of the same group."""
         if self.lines:
-            due = [one for one in due if one.group == record.group]
-            before = self.lines.ahead(record, mine[0])
-        else:
-            before = self.sets["ready"].bisect_left(mine)
-        before += sum((ready_rank(one.due, one.priority), one.seq) < mine for one in due)
-        return min(before, AHEAD + 1)
+            return self.lines.ahead(record, rank)
+        return int(self.sets["ready"].bisect_left((rank, record.seq)))
 
     # Claims.
 

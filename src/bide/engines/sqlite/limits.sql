@@ -40,7 +40,7 @@ WHERE l.queue = ? AND l.key = ? ORDER BY l.rank, l.seq LIMIT 1;
 SELECT seq FROM bide_line WHERE queue = ? AND key = ? AND (rank, seq) < (?, ?) LIMIT ?;
 
 -- name: groups_of
-SELECT seq, "group" FROM bide_message WHERE seq IN (SELECT value FROM json_each(?));
+SELECT "group" FROM bide_message WHERE seq IN (SELECT value FROM json_each(?));
 
 -- name: unlined
 -- The next ready messages after a place, and whether they are in a line.

@@ -237,7 +237,8 @@ class QueueState(Reading):
         last = self.run(SQL.nth_due, (row.id, due, limit - 1)).fetchone() or (due, EVERYTHING)
         bounds = {"queue": row.id, "rank": last[0], "seq": last[1]}
         if self.lines and row.delayed:
-            self.lines.enter(self.run(SQL.due_groups, bounds).fetchall())
+            first = self.next_due(limit)
+            self.lines.enter([(group, rank_when_ready(rank), seq) for rank, seq, group in first])
         if moved := self.run(SQL.promote, bounds).rowcount:
             self.run(SQL.drop_first, {**bounds, "state": DELAYED})
             row.delayed -= moved
@@ -305,7 +306,8 @@ class QueueState(Reading):
     def end_leases(self, seqs: Sequence[int]) -> None:
         """Delete leased messages."""
         if self.lines:
-            self.lines.stop(self.groups_of(seqs).values())
+            groups = self.run(SQL.groups_of, (json_text(seqs),))
+            self.lines.stop([group for (group,) in groups])
         self.run(SQL.drop_leases, (json_text(seqs),))
         self.run(SQL.drop_messages, (json_text(seqs),))
         self.row.leased -= len(seqs)

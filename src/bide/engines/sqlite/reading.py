@@ -19,7 +19,6 @@ from bide.engines.sqlite.tables import (
     as_failures,
     as_item,
     bounds_of,
-    json_text,
     shown,
 )
 from bide.model.commands import Scan
@@ -28,7 +27,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import range_of_ids
 from bide.model.limits import MAX_NAME
 from bide.model.message import STATES, State, stored_size
-from bide.model.rank import EVERYTHING, PROMOTE, delayed_reach, rank_when_ready, ready_rank
+from bide.model.rank import EVERYTHING, delayed_reach
 from bide.model.replies import AHEAD, Pause, Sizes
 
 HOUR = 3_600_000
@@ -64,28 +63,17 @@ class Reading(QueueRules, Protocol):
             row = self.run(SQL.scan_all, bounds).fetchone()
             yield None if row is None else shown(row, self.now)
 
-    def ahead(self, record: Record) -> int:
-        """Count the messages that are delivered before a ready record, up to `AHEAD` + 1."""
-        mine = ready_rank(record.due, record.priority), record.seq
-        row, run = self.row, self.run
-        if self.lines:
-            before = self.lines.ahead(record, mine[0], AHEAD + 1)
-        else:
-            bounds = {"queue": row.id, "rank": mine[0], "seq": mine[1], "limit": AHEAD + 1}
-            before = len(run(SQL.ready_before, bounds).fetchall())
-        due = run(SQL.first_due, (row.id, delayed_reach(self.now), PROMOTE)).fetchall()
-        if record.state == "delayed" and (record.rank, record.seq) not in due:
-            return AHEAD + 1
-        if self.lines and due:
-            groups = self.groups_of([seq for _, seq in due])
-            due = [(rank, seq) for rank, seq in due if groups[seq] == record.group]
-        for rank, seq in due:
-            before += (rank_when_ready(rank), seq) < mine
-        return min(before, AHEAD + 1)
+    def next_due(self, limit: int) -> list[tuple[int, int, str | None]]:
+        """Return rank, sequence number and group of the first delayed records that are due."""
+        bounds = (self.row.id, delayed_reach(self.now), limit)
+        return self.run(SQL.first_due, bounds).fetchall()
 
-    def groups_of(self, seqs: Sequence[int]) -> dict[int, str | None]:
-        """Return the groups of messages."""
-        return dict(self.run(SQL.groups_of, (json_text(seqs),)))
+    def ready_before(self, record: Record, rank: int) -> int:
+        """Count the ready records before a rank; in a limited queue, those of the same group."""
+        if self.lines:
+            return self.lines.ahead(record, rank, AHEAD + 1)
+        bounds = (self.row.id, rank, record.seq, AHEAD + 1)
+        return len(self.run(SQL.ready_before, bounds).fetchall())
 
     def pauses(self) -> list[Pause]:
         """Return the last pauses of the queue."""

@@ -143,11 +143,11 @@ CROSS JOIN bide_lease l ON l.seq = m.seq AND l.until > :now;
 
 -- name: ready_before
 SELECT seq FROM bide_pending
-WHERE queue = :queue AND state = 1 AND (rank, seq) < (:rank, :seq) LIMIT :limit;
+WHERE queue = ? AND state = 1 AND (rank, seq) < (?, ?) LIMIT ?;
 
 -- name: first_due
-SELECT rank, seq FROM bide_pending WHERE queue = ? AND state = 0 AND rank <= ?
-ORDER BY rank, seq LIMIT ?;
+SELECT p.rank, p.seq, m."group" FROM bide_pending p CROSS JOIN bide_message m ON m.seq = p.seq
+WHERE p.queue = ? AND p.state = 0 AND p.rank <= ? ORDER BY p.rank, p.seq LIMIT ?;
 
 -- Claiming.
 
@@ -177,13 +177,6 @@ ORDER BY p.rank, p.seq LIMIT ?;
 -- name: nth_due
 SELECT rank, seq FROM bide_pending WHERE queue = ? AND state = 0 AND rank <= ?
 ORDER BY rank, seq LIMIT 1 OFFSET ?;
-
--- name: due_groups
--- The groups and places of the delayed messages that are promoted next.
-SELECT m."group", ((p.rank & 255) << 42) + (p.rank >> 8), p.seq
-FROM bide_pending p CROSS JOIN bide_message m ON m.seq = p.seq
-WHERE p.queue = :queue AND p.state = 0 AND (p.rank, p.seq) <= (:rank, :seq)
-ORDER BY p.rank, p.seq;
 
 -- name: promote
 -- Delayed to ready: the rank of the one is made of the rank of the other.
