@@ -39,8 +39,8 @@ class Mutant(NamedTuple):
 
 MUTANTS = [
     Mutant("one tick early", STATE,
-           'self._upto("delayed", delayed_reach(self.now)), limit)',
-           'self._upto("delayed", delayed_reach(self.now + 1)), limit)'),
+           'in list(islice(self._upto("delayed", delayed_reach(self.now))',
+           'in list(islice(self._upto("delayed", delayed_reach(self.now + 1))'),
     Mutant("a lapse one tick late", RULES, "record.until <= self.now", "record.until < self.now"),
     Mutant("expired one tick early", STORE, "now > record.due + record.expires",
            "now >= record.due + record.expires"),
