@@ -54,8 +54,8 @@ def test_one_scrape_tells_of_all_processes_and_of_those_that_were_killed(tmp_pat
         options = ("--processes", "2", "--metrics", f"127.0.0.1:{port}")
         with worker(tmp_path, APP, *options) as process:
             wait_for(lambda: scrape(port).get("bide_deliveries_total acked q") == 30, tmp_path)
+            wait_for(lambda: scrape(port).get("bide_worker_processes") == 2, tmp_path)
             found = scrape(port)
-            assert found["bide_worker_processes"] == 2
             assert found["bide_store_up"] == 1
             assert found["bide_messages_put_total q"] == 30
             assert found["bide_messages_acked_total q"] == 30
