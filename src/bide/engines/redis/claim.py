@@ -124,7 +124,7 @@ def claim(command: Claim) -> Step:
 def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
     """Lease messages of all shards: peek into each, then lease the first ones among all."""
     claiming = _Claiming(command)
-    alive = list(range(sharded.count))
+    alive = dict.fromkeys(range(sharded.count))
     left_out: list[StoreError] = []
     examined = 0
 
@@ -138,8 +138,7 @@ def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
             if isinstance(answer, StoreError):
                 left_out.append(answer)
                 sharded.leave_out(shard, answer)
-                if shard in alive:
-                    alive.remove(shard)
+                alive.pop(shard, None)
             else:
                 sharded.take_in(shard)
                 there[shard] = answer

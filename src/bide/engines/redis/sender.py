@@ -15,7 +15,7 @@ import msgspec
 
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.redis.calls import CREATING, Call, load_library, raised
-from bide.engines.redis.connection import Lost, check_layout, pack
+from bide.engines.redis.connection import check_layout
 from bide.engines.redis.layout import LAYOUT, VERSION, copies, script_keys, slot_of
 from bide.engines.redis.settings import Settings
 from bide.engines.redis.transport import Request, Transport
@@ -124,14 +124,8 @@ class Sender(Transport):
         both = zip(calls, requests, strict=True)
         self.claims += [(call, request) for call, request in both if call.script == "claim"]
         only = None if self._settings.wait_replicas else self.nodes.only
-        if only is not None:  # the usual case: one server, which answers
-            try:
-                packed = b"".join([pack(each.command) for each in requests])
-                answers = only.exchange(packed, len(requests))
-            except Lost as lost:
-                self.lose(only, requests, lost)
-            else:
-                self.take(only, requests, answers)
+        if only is not None and self._post(only, requests):  # mostly it is one server, and answers
+            self._receive(only, requests)
         return self._decoded(calls, self.execute(requests))
 
     def again(self, call: Call, request: Request) -> Any:

@@ -161,7 +161,7 @@ class Transport:
         try:
             connection.post(b"".join([request.packed() for request in due]))
         except Lost as lost:
-            self.lose(connection, due, lost)
+            self._lose(connection, due, lost)
             return []
         return due
 
@@ -170,11 +170,11 @@ class Transport:
         try:
             answers = connection.receive(len(due))
         except Lost as lost:
-            self.lose(connection, due, lost)
+            self._lose(connection, due, lost)
         else:
-            self.take(connection, due, answers)
+            self._take(connection, due, answers)
 
-    def take(self, connection: Connection, due: Sequence[Request], answers: Sequence[Any]) -> None:
+    def _take(self, connection: Connection, due: Sequence[Request], answers: Sequence[Any]) -> None:
         """Take in the answers of a server."""
         for request, answer in zip(due, answers, strict=True):
             request.answer, request.asking = answer, None
@@ -210,7 +210,7 @@ class Transport:
             if "The user executing the script" in text:  # a function ended halfway: the next
                 self.nodes.lose(connection.address)  # connection sees which rights are missing
 
-    def lose(self, connection: Connection, due: Iterable[Request], lost: Lost) -> None:
+    def _lose(self, connection: Connection, due: Iterable[Request], lost: Lost) -> None:
         """Note that all that is due was lost with the connection, and is to be sent again."""
         self.nodes.lose(connection.address)
         error = StoreUnavailable(
