@@ -1,6 +1,7 @@
 """How late deliveries of a queue begin, and why: each millisecond of lateness has one cause."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -135,9 +136,16 @@ class LateCauses:
 
     async def find(self) -> None:
         """Find the causes for the deliveries that were late since the last call."""
-        if self._late:
-            await self._read_pauses()
-            self._find()
+        if not self._late:
+            return
+        # Where a token may not read or the store is away, the pauses are those of the last time.
+        with suppress(StoreError):
+            explained = expect(Explained, await self._store_client.lane.acall(Explain(self._queue)))
+            self._pauses = [
+                (one.since or 0, explained.now if one.until is None else one.until)
+                for one in explained.pauses
+            ]
+        self._find()
 
     def count(self) -> None:
         """Count how late deliveries began."""
@@ -153,19 +161,6 @@ class LateCauses:
         self._observe("timer", timer)
         if len(self._late) >= MOST:
             self._find()
-
-    async def _read_pauses(self) -> None:
-        try:
-            explained = expect(Explained, await self._store_client.lane.acall(Explain(self._queue)))
-        except StoreError:  # a token may not read, or the store is away: as it was last known
-            return
-        self._pauses = [
-            (
-                0 if one.since is None else one.since,
-                explained.now if one.until is None else one.until,
-            )
-            for one in explained.pauses
-        ]
 
     def _find(self) -> None:
         found: dict[str, list[float]] = {}
