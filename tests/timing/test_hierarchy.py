@@ -40,6 +40,12 @@ def pull_all(hierarchy: Hierarchy[Numbered], tick: int) -> list[Numbered]:
     return pulled
 
 
+def remove(entry: Numbered) -> None:
+    assert entry._slot is not None
+    entry._slot.remove(entry)
+    entry._slot = None
+
+
 def spread(hierarchy: Hierarchy[Numbered]) -> None:
     _, crowded = hierarchy.crowd()
     if crowded is not None:
@@ -61,7 +67,7 @@ def test_it_agrees_with_a_sorted_list(
         for _ in range(data.draw(st.integers(0, 2))):
             spread(hierarchy)
         if data.draw(st.booleans()) and waiting:
-            hierarchy.remove(waiting.pop(data.draw(st.integers(0, len(waiting) - 1))))
+            remove(waiting.pop(data.draw(st.integers(0, len(waiting) - 1))))
         waiting.sort(key=lambda entry: (entry._due, entry.number))
         assert hierarchy.earliest() <= (waiting[0]._due if waiting else NEVER)
         due = [entry for entry in waiting if entry._due <= now]
@@ -88,7 +94,7 @@ def test_removing_one_touches_no_neighbour_in_its_slot() -> None:
     hierarchy: Hierarchy[Numbered] = Hierarchy(0)
     entries = fill(hierarchy, [5_000] * 100)
     for entry in entries[::2]:
-        hierarchy.remove(entry)
+        remove(entry)
     assert pull_all(hierarchy, 5_000) == entries[1::2]
 
 
@@ -110,7 +116,7 @@ def test_a_crowded_slot_moves_down_in_parts_ahead_of_time() -> None:
     late = Numbered(100_000, len(entries))
     hierarchy.place(late, hierarchy.current)
     gone = entries.pop(3)
-    hierarchy.remove(gone)
+    remove(gone)
     expected = sorted([*entries, late], key=lambda entry: (entry._due, entry.number))
     assert pull_all(hierarchy, 200_000) == expected
 
@@ -120,7 +126,7 @@ def test_entries_removed_while_their_slot_moves_stay_away() -> None:
     entries = fill(hierarchy, [70_000] * (3 * CROWD))
     spread(hierarchy)
     for entry in entries[::3]:
-        hierarchy.remove(entry)
+        remove(entry)
     kept = [entry for entry in entries if entry._slot is not None]
     spread(hierarchy)
     assert pull_all(hierarchy, 70_000) == kept
@@ -132,7 +138,7 @@ def test_empty_slots_do_not_pile_up() -> None:
         hierarchy.pull(tick)
         entry = Numbered(tick + 30_000, tick)
         hierarchy.place(entry, hierarchy.current)
-        hierarchy.remove(entry)
+        remove(entry)
     assert len(hierarchy) == 0
     assert sum(len(level.slots) for level in hierarchy._levels) < 2_000
 
@@ -145,6 +151,6 @@ def test_a_slot_gives_its_memory_back(kept: int) -> None:
     assert slot is not None
     full = slot.__sizeof__()
     for entry in entries[kept:]:
-        hierarchy.remove(entry)
+        remove(entry)
     assert slot.__sizeof__() < full / 20
     assert pull_all(hierarchy, 70_000) == entries[:kept]

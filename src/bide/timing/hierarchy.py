@@ -124,13 +124,6 @@ class Hierarchy(Generic[E]):
         slot[entry] = None
         entry._slot = slot
 
-    def remove(self, entry: E) -> None:
-        """Take out an entry that was added and has not been pulled."""
-        slot = entry._slot
-        assert slot is not None
-        entry._slot = None
-        slot.remove(entry)
-
     def pull(self, tick: int) -> Slot[E] | None:
         """Detach the slot of the earliest tick, if that is at most `tick`; None when none is.
 
