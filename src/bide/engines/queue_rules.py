@@ -62,7 +62,8 @@ class QueueRules(QueueRecords, Protocol):
                 continue
             record = self.settle_lapsed(record)
             was_leased = record.state == "leased"
-            fits = token in (None, record.token) and self.is_still(record, versions.get(id))
+            version = versions[number] if versions else None
+            fits = token in (None, record.token) and self.is_still(record, version)
             done = fits and change(self, record, command, number)
             self.save(record)
             if was_leased and record.state != "leased":

@@ -59,19 +59,19 @@ class Where(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Due before this time, in Unix milliseconds."""
 
 
-def versions_of(command: Any) -> dict[str, str]:
-    """Return the version that each message of a command must have, by id; empty: any.
+def versions_of(command: Any) -> list[str]:
+    """Return the version that each message of a command must have, in its order; empty: any.
 
     Example:
         >>> from bide.model.commands import Cancel
         >>> versions_of(Cancel("orders", ["a"], versions=["f01d96070ef47d4b"]))
-        {'a': 'f01d96070ef47d4b'}
+        ['f01d96070ef47d4b']
     """
     ids = getattr(command, "ids", None) or ()  # others name leases or a rule
     if versions := getattr(command, "versions", ()):
-        return dict(zip(ids, versions, strict=True))
+        return list(versions)
     version = getattr(command, "if_version", None)
-    return {} if version is None else dict.fromkeys(ids, version)
+    return [] if version is None else [version] * len(ids)
 
 
 _NAME = re.compile(rf"[A-Za-z0-9.:_-]{{1,{MAX_ROW}}}")

@@ -74,11 +74,12 @@ def _carry_out(batch: Batch, command: Any) -> Reply:
     ids = getattr(command, "ids", None) or ()
     if len(set(ids)) == len(ids) or not (wanted := versions_of(command)):
         return verb(batch, command)
-    of_versions(batch, command.queue, wanted)  # locks them in the order of all commands
+    pairs = list(zip(ids, wanted, strict=True))
+    of_versions(batch, command.queue, dict(pairs))  # locks them in the order of all commands
     outcomes: list[Outcome] = []
     wakes: list[int] = []
-    for id in ids:  # one after the other: the first change may give another version
-        version = {"versions": [wanted[id]]} if getattr(command, "versions", ()) else {}
+    for id, one in pairs:  # one after the other: the first change may give another version
+        version = {"versions": [one]} if getattr(command, "versions", ()) else {}
         reply = verb(batch, msgspec.structs.replace(command, ids=[id], **version))
         assert isinstance(reply, Outcomes)
         outcomes += reply.outcomes
@@ -100,7 +101,7 @@ def _change(batch: Batch, verb: str, command: Any, *, edit: object = None) -> Ou
         only, results = None, given("results", ())
     else:
         ids, tokens, results = given("ids", []), None, ()
-        wanted = versions_of(command) if ids else {}
+        wanted = dict(zip(ids, versions_of(command), strict=False))
         only = integers(of_versions(batch, command.queue, wanted)) if wanted else None
     rows = batch.call(
         "_change", verb, command.queue, batch.now, texts(ids), tokens, given("at"),

@@ -9,6 +9,7 @@ import msgspec
 from bide.engines.postgres.arrays import booleans, byteas, integers, texts
 from bide.engines.postgres.batch import Batch
 from bide.engines.postgres.reading import of_versions
+from bide.engines.queue_rules import outcomes_of
 from bide.model import commands as cmd
 from bide.model.message import ATTEMPTS, STATES, Item
 from bide.model.replies import Outcome, Outcomes, Reply
@@ -57,8 +58,7 @@ def puts(batch: Batch, queue: str, commands: Sequence[cmd.Put]) -> list[Reply]:
             outcomes = _put(batch, queue, together[0], items)
             for command in together:
                 mine, outcomes = outcomes[: len(command.items)], outcomes[len(command.items) :]
-                dues = [o.due for o in mine if o.done and o.state in ("delayed", "ready")]
-                found.append(Outcomes(mine, min(filter(None, dues), default=None)))
+                found.append(outcomes_of(mine))
     return found
 
 

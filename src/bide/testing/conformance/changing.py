@@ -64,6 +64,8 @@ class ChangeCases:
         both = driver.reschedule("a", "a", delay=50, if_version=driver.get("a").version)
         seen = driver.get("a").version
         both += driver.reschedule("a", "a", delay=60, versions=[seen, seen])
+        wrong_first = ["0" * 16, driver.get("a").version]
+        assert done(driver.reschedule("a", "a", delay=70, versions=wrong_first)) == [False, True]
         both += driver.edit("a", "a", data=b"2", json=True, if_version=driver.get("a").version)
         both += driver.edit("a", "a", data=b"2", json=False, if_version=driver.get("a").version)
         driver.shows("a", data=b"2", json=False)

@@ -50,7 +50,9 @@ class PutCases:
 
     def test_a_message_may_be_due_since_the_beginning_of_time(self, driver: Driver) -> None:
         assert driver.put("a", at=0) == [Outcome("a", True, "ready", 0)]
-        assert driver.take() == ["a"]
+        driver.replace("b", "c", at=0)
+        assert driver.wake == 0
+        assert driver.take() == ["a", "b", "c"]
 
     def test_all_fields_and_each_field_alone_come_back(self, driver: Driver) -> None:
         # An engine may know a shorter way for simple puts into a queue it has met before.
