@@ -2,13 +2,14 @@
 
 import itertools
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 from msgspec.structs import replace
 
 from bide.engines.port import Capabilities, Engine, Notifier
 from bide.engines.registry import opener
-from bide.model.commands import Cancel, Claim, Command, Where
+from bide.model.commands import MAX_BYTES, Cancel, Claim, Command, Where
 from bide.model.message import FORGET
 from bide.model.rank import PROMOTE
 from bide.model.replies import Claimed, Found, Names, Page, Reply
@@ -16,7 +17,7 @@ from bide.testing.conformance import EngineConformance
 from bide.testing.conformance.driver import START, Driver, leases
 from bide.testing.conformance.explaining import LimitReportCases
 from bide.testing.conformance.limiting import LimitCases
-from bide.testing.conformance.scripts import EXAMPLES, scripts, search
+from bide.testing.conformance.scripts import EXAMPLES, Script, scripts, search
 from bide.testing.conformance.turns import BurstCases, TurnCases
 from tests.effort import effort
 
@@ -86,7 +87,15 @@ def conforms(url: str) -> None:
     def make() -> Engine:
         return Apart(opener(url)(), f"conforms{next(numbers)}/")
 
-    search(make, scripts, EXAMPLES // 20)
+    search(make, unbounded, EXAMPLES // 20)
+
+
+def unbounded(chance: Random) -> Script:
+    """Draw a script whose claims have no budget: a shard leases one message in any case."""
+    return [
+        (step, [replace(op, max_bytes=MAX_BYTES) if isinstance(op, Claim) else op for op in ops])
+        for step, ops in scripts(chance)
+    ]
 
 
 class ShardedConformance(EngineConformance):
@@ -95,6 +104,9 @@ class ShardedConformance(EngineConformance):
     SHARDS = 4
 
     examples = EXAMPLES // effort(10, 5)
+
+    def script(self, chance: Random) -> Script:
+        return unbounded(chance)
 
     test_any_script_of_limited_queues_is_answered_as_the_memory_engine_answers = None  # type: ignore[assignment]
 

@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -43,10 +44,14 @@ def test_an_engine_of_somebody_else_is_held_to_the_promises(tmp_path: Path) -> N
     (tmp_path / "test_mine.py").write_text(ENGINES)
     done = run(
         "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py",
-        "-k", "never_one_tick_early or as_durable", folder=tmp_path,
+        "-k", "never_one_tick_early or as_durable or any_script_is", folder=tmp_path,
     )  # fmt: skip
     assert "TestEarly::test_never_one_tick_early" in done.stdout
     assert "claim led from delayed to leased: not in the lifecycle" in done.stdout
     assert "assert None is not None" in done.stdout, "a failing case does not tell what it compared"
+    assert "TestEarly::test_any_script_is_answered_as_the_memory_engine" in done.stdout
+    assert "has another reply to Claim(queue='q'" in done.stdout
+    (script,) = re.findall(r"The script of seed \d+, shortened: (.+)", done.stdout)
+    assert script.count("'command':") <= 3, "it is not short"
     assert "TestUnsaid has no fixture `make_engine`: a function without arguments" in done.stdout
     assert "TestEarly has no fixture `reopen`: a function that takes an engine" in done.stdout

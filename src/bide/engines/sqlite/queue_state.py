@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from bide.engines.sqlite.session import Session
 
 _CONTENT = (
-    "data", "due", "priority", "attempt", "attempts", "expires", "group", "headers", "failures",
-    "planned", "asked", "successor",
+    "data", "json", "due", "priority", "attempt", "attempts", "expires", "group", "headers",
+    "failures", "planned", "asked", "successor",
 )  # fmt: skip
-"""What commands change of a message, beside its place: columns, and its successor."""
+"""What commands change of a message, beside its place. Its body has the type of JSON or bytes."""
 
 _content = attrgetter(*_CONTENT)
 
@@ -129,8 +129,8 @@ class QueueState(Reading):
         if "successor" in changed:
             self._save_successor(record, changed.pop("successor"), before[-1])
         if changed and record.state is not None:
-            if "data" in changed and record.json:
-                changed["data"] = record.data.decode()
+            if changed.pop("json", None) is not None or "data" in changed:
+                changed["data"] = record.data.decode() if record.json else record.data
             for name in ("headers", "failures"):
                 if changed.get(name) is not None:
                     changed[name] = json_text(changed[name])

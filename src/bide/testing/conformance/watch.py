@@ -10,7 +10,7 @@ from bide.engines.port import Engine
 from bide.model import commands as cmd
 from bide.model.lifecycle import TRANSITIONS, Transition
 from bide.model.message import EXPIRED_KEEP, LAPSED, Failure, Item, Message, State, remember
-from bide.model.replies import Claimed, Counts, Page, Reply, expect
+from bide.model.replies import Claimed, Counts, Outcomes, Page, Reply, expect
 
 R = TypeVar("R", bound=Reply)
 
@@ -84,11 +84,16 @@ class Watch:
                 same = before[id].version == after[id].version
                 assert same or follows, f"{command} changed the version of {id}"
         moved: Counter[str] = Counter()
+        stored: set[str] = set()
+        if isinstance(command, cmd.Put) and isinstance(reply, Outcomes):
+            stored = {outcome.id for outcome in reply.outcomes if outcome.done}
         if _distinct(command):
             for id in sorted(before.keys() | after.keys()):
-                since = self._claimed.get((queue, id))
-                for step in _steps(command, before.get(id), after.get(id), first.keep, now, since):
+                old, since = before.get(id), self._claimed.get((queue, id))
+                for step in _steps(command, old, after.get(id), first.keep, now, since):
                     moved.update(self._see(*step).counts)
+                if id in stored and old is not None and old == after.get(id):  # by an equal one
+                    moved.update(self._see("replace", old.state, old.state).counts)
             flow, later = msgspec.structs.asdict(first.flow), msgspec.structs.asdict(counts.flow)
             counted = +Counter({name: later[name] - flow[name] for name in later})
             assert counted == moved, f"{command} counted {counted}, its changes are {moved}"
@@ -117,12 +122,6 @@ def _steps(
 ) -> Iterator[_Step]:
     """Return the steps by which a command changed a message, claimed `since` if at all."""
     if old == new:
-        if isinstance(command, cmd.Put) and old is not None and old.state == "dead":
-            # Only the counters show whether a dead letter was replaced by an equal one.
-            twins = (item.id == old.id and item.died is not None for item in command.items)
-            meant = command.if_version in (None, old.version)
-            if command.on_conflict != "keep" and meant and any(twins):
-                yield "replace", "dead", "dead"
         return
     if old is not None and old.until is not None and old.until <= now and old.holder is not None:
         lapsed = _taken_back(old, old.until, old.holder, now, since)

@@ -1,0 +1,219 @@
+"""Random commands, drawn from the declarations of their fields.
+
+A field has the same values in every command, those of its name; a choice has all that its type
+allows. So scripts use each command and field, or the import of this module fails. There are few ids
+and short times, so that commands interact.
+"""
+
+from collections.abc import Callable, Iterable
+from random import Random
+from types import NoneType
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+from msgspec import NODEFAULT
+from msgspec.structs import fields, replace
+
+from bide.model import commands as cmd
+from bide.model.message import EXPIRED_KEEP, IN_TRANSIT, KEPT_FAILURES, Failure, Item, State
+from bide.model.times import LIMITS
+from bide.testing.conformance.driver import HOUR, START
+
+T = TypeVar("T")
+Draw = Callable[[Random], T]
+Script = list[tuple[int, list[cmd.Command]]]
+"""How far time moves, and a batch; and so on."""
+
+IDS = ["a", "10", "9", "1e1"]
+QUEUES = ["q", "q2"]
+GROUPS = ["g", "g2"]
+STEPS = [*[0, 0, 0, 1, 1, 2, 3, 5, 10] * 4, EXPIRED_KEEP]
+SORTED: list[State] = ["delayed", "leased", "dead", "acked", "expired"]
+"""States whose messages have one order; ready ones have theirs once a claim has looked at them."""
+SEEN, SEEN_DUE = "seen", -1
+"""The version and the due time that a message has when the step of the command is played."""
+LARGE = b'"%s"' % (b"x" * 16_000)
+BUDGETS = [24_000, 40_000]
+"""Room for one or two large bodies, however an engine counts what else a message has."""
+
+
+def some(values: Iterable[T]) -> Draw[T]:
+    """Return what draws one of some values."""
+    known = list(values)
+    return lambda chance: chance.choice(known)
+
+
+def either(*draws: Draw[Any]) -> Draw[Any]:
+    """Return what draws from one of several."""
+    return lambda chance: chance.choice(draws)(chance)
+
+
+def several(draw: Draw[T], most: int, least: int = 0) -> Draw[list[T]]:
+    """Return what draws a list."""
+    return lambda chance: [draw(chance) for _ in range(chance.randint(least, most))]
+
+
+def struct(kind: Any, **own: Draw[Any]) -> Draw[Any]:
+    """Return what draws a struct; some fields have draws of their `own`."""
+    draws: dict[str, Draw[Any]] = {}
+    for field in fields(kind):
+        if draw := own.get(field.name):
+            draws[field.name] = draw
+        elif (draw := VALUES.get(field.name)) is None:
+            draws[field.name] = some(_choices(field.type, field.name))
+        elif field.required:
+            draws[field.name] = draw
+        else:
+            factory = field.default_factory
+            default = field.default if factory is NODEFAULT else factory()
+            draws[field.name] = either(some([default]), draw)
+    return lambda chance: kind(**{name: draw(chance) for name, draw in draws.items()})
+
+
+def _choices(kind: Any, name: str) -> list[Any]:
+    """Return all values of a type: of a truth, of literals, or of several of them."""
+    if kind in (bool, NoneType):
+        return [True, False] if kind is bool else [None]
+    if get_origin(kind) is Literal:
+        return list(get_args(kind))
+    assert get_args(kind), f"scripts have no values for the field {name}; add some to VALUES"
+    return [value for part in get_args(kind) for value in _choices(part, name)]
+
+
+ids = some([*IDS[:1] * 2, *IDS])
+moments = some([0, *(START + ms for ms in (-5, -1, 0, 1, 2, 5, 10))])
+failure = Failure(1, START - 3, "w9", "no")
+VALUES: dict[str, Draw[Any]] = {
+    "actor": some(["ann"]),
+    "after": moments,
+    "at": moments,
+    "attempt": some([1, 2]),
+    "attempts": some([1, 2, 2, 3]),
+    "before": moments,
+    "bucket": some([1, 5, HOUR]),
+    "buckets": some([0, 1, 3]),
+    "count": some([0, 1, 1, 2, 3, 10]),
+    "created": some([0, START - 9]),
+    "cursor": some([None]),  # `dumped` follows those of the engine
+    "data": some([b"1", b"1", b"2", b"2", LARGE]),
+    "delay": some([0, 1, 2, 5, 20, HOUR]),
+    "died": some([None, START - 2, START + 3]),
+    "expires": some([None, 0, 2, 10]),
+    "failures": some([(failure,), (failure,) * KEPT_FAILURES]),
+    "group": some([None, *GROUPS, *GROUPS]),
+    "headers": some([None, {}, {"a": "b"}]),
+    "history": some([0, 3, EXPIRED_KEEP]),
+    "holder": some(["w1", "w2"]),
+    "id": ids,
+    "ids": either(*[several(ids, 3, 1)] * 7, several(ids, 0)),
+    "if_due": some([None, None, SEEN_DUE, SEEN_DUE, START, START + 1]),
+    "if_version": some([None, None, SEEN, SEEN, SEEN, "0" * 16]),
+    "keep": some([0, 3, 10, HOUR, 3 * EXPIRED_KEEP]),
+    "latest": some([0, 2, 20]),
+    "lease": some([0, 1, 3, 10, 100, 100, 100]),
+    "max_bytes": some([0, cmd.MAX_BYTES, *BUDGETS]),
+    "outbox": some(["shop", "mail"]),
+    "paused": some([False, False, True]),
+    "prefix": some(["", "1", "10", "a", "z"]),
+    "priority": some([0, 1, 9, 10, 255]),
+    "queue": some([*QUEUES[:1] * 4, *QUEUES[1:]]),
+    "reason": some(["", "no", f"{IN_TRANSIT}move x"]),
+    "result_ttl": some([0, 2, EXPIRED_KEEP]),
+    "results": some([[b"1", None, b"[2]", b"3", None]]),
+    "secret": some([None]),
+    "slots": some([0, 1, 2]),
+    "stored": some([False]),  # engines may count some bytes more
+    **{name: some([0, 1_500, 15_000] if "rate" in name else [0, 1, 2]) for name in LIMITS},
+}  # fmt: skip
+# Which token a lease has, and how many were given after it: `Player` knows them.
+lease = struct(
+    cmd.Lease, id=some(["right"] * 5 + ["stale", "another's"]), token=some([0, 0, 0, 1, 1, 2, 3, 4])
+)
+origin = struct(cmd.Origin, rows=several(some("12"), 1, 1), before=some(["", "", "9.0.2"]))
+VALUES |= {
+    "items": several(struct(Item), 4, 1),
+    "leases": several(lease, 5, 1),
+    "origin": either(*[some([None])] * 3, origin),
+    "versions": either(some([[]]), several(some([SEEN, SEEN, "0" * 16]), 3, 3)),
+    "where": either(some([None]), struct(cmd.Where)),
+}
+
+
+def command(kind: Any, **own: Draw[Any]) -> Draw[cmd.Command]:
+    """Return what draws a command whose fields go together, as a server demands."""
+    draw = struct(kind, **own)
+
+    def fitting(chance: Random) -> Any:
+        drawn = draw(chance)
+        left_out = _left_out(drawn)
+        names = [name for name in drawn.__struct_fields__ if name not in left_out]
+        values = {name: getattr(drawn, name) for name in names}
+        named = names_of(drawn)
+        if values.get("versions"):
+            values["versions"] = drawn.versions[: len(named)]
+        if values.get("ids") is not None and isinstance(drawn, cmd.Purge):
+            values["state"] = "dead"
+        if values.get("origin"):  # a row is always about the same message
+            rows = [f"{id}.{index}.{drawn.origin.rows[0]}" for index, id in enumerate(named)]
+            values["origin"] = replace(drawn.origin, rows=rows) if rows else None
+        if values.get("on_conflict", "replace") != "replace":
+            values["items"] = [replace(item, latest=None) for item in drawn.items]
+        return kind(**values)
+
+    return fitting
+
+
+def _left_out(drawn: Any) -> set[str]:
+    """Return the fields that a command cannot have, or that would make replies differ."""
+    match drawn:
+        case cmd.Put(on_conflict="keep" | "revive"):
+            return {"if_version"}
+        case cmd.Cancel(where=cmd.Where()):
+            return {"ids", "if_due", "if_version", "versions", "origin"}
+        case cmd.Purge(ids=None):
+            return {"versions"}
+        case cmd.Purge():
+            return {"before"}
+        case cmd.Scan(prefix=str()):
+            return {"state", "where", "limit", "max_bytes"}
+        case cmd.Scan() if drawn.state not in SORTED:  # only whole pages are equal
+            return {"limit", "max_bytes"}
+    return {"if_version"} if getattr(drawn, "versions", ()) else set()
+
+
+def names_of(command: Any) -> list[str]:
+    """Return the ids that a command names, except by leases."""
+    return (
+        [item.id for item in getattr(command, "items", ())] or getattr(command, "ids", None) or []
+    )
+
+
+later = struct(
+    Item, at=some([None]), died=some([None]), delay=some([0, 5, HOUR]), latest=some([2, 20, HOUR])
+)
+debounce = command(cmd.Put, on_conflict=some(["replace"]), items=several(later, 4, 1))
+OFTEN: dict[Any, int] = {
+    cmd.Put: 11, cmd.Claim: 11, cmd.Ack: 4, cmd.Cancel: 4, cmd.Retry: 4, cmd.Reschedule: 3,
+    cmd.Edit: 3, cmd.Purge: 3,
+}  # fmt: skip
+"""How many times more often than others these commands come."""
+
+
+def _script(most: int, **own: Draw[Any]) -> Draw[Script]:
+    """Return what draws a script, with up to so many commands in a batch."""
+    first = several(command(cmd.Configure, **own), 3, 1)
+    draws = [debounce] * 3
+    for kind in get_args(cmd.Command):
+        fields = {"limit": some([1, 2, 3, 500])} if kind is cmd.Scan else own
+        draws += [command(kind, **fields)] * OFTEN.get(kind, 1)
+    batch = several(either(*draws), most, 1)
+
+    def draw(chance: Random) -> Script:
+        count = chance.randint(20, 40)
+        return [(0, first(chance)), *((chance.choice(STEPS), batch(chance)) for _ in range(count))]
+
+    return draw
+
+
+scripts = _script(5, **dict.fromkeys(LIMITS, some([None])))
+limited_scripts = _script(6)
+"""Scripts of limited queues."""
