@@ -31,8 +31,6 @@ from bide.testing.conformance.putting import PutCases
 from bide.testing.conformance.queues import QueueCases
 from bide.testing.conformance.reading import ReadCases
 from bide.testing.conformance.scripts import ScriptCases
-from bide.testing.conformance.settling import SettleCases
-from bide.testing.conformance.states import StateCases
 from bide.testing.conformance.turns import BurstCases, TurnCases
 
 __all__ = ["EngineConformance"]
@@ -51,9 +49,7 @@ class EngineConformance(
     DebounceCases,
     ForwardCases,
     ChangeCases,
-    StateCases,
     QueueCases,
-    SettleCases,
     ClaimCases,
     PutCases,
 ):

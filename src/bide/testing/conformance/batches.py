@@ -71,8 +71,8 @@ class BatchCases:
     ) -> None:
         driver.configure(keep=HOUR)
         lease = driver.lease("held", group="g")
-        driver.bring("acked", "acked")
-        driver.bring("dead", "dead")
+        driver.ack(driver.lease("acked"))
+        driver.bury(driver.lease("dead"))
         driver.put("far", delay=HOUR, headers={"a": "b"}, priority=7)
         ids = ("held", "acked", "dead", "far")
         before, counts = driver.find(*ids), driver.counts()

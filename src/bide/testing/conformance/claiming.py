@@ -5,10 +5,8 @@ from typing import Any
 
 import pytest
 
-from bide.model.message import LAPSED, Failure
 from bide.model.rank import PROMOTE
-from bide.model.replies import Claimed, Died
-from bide.testing.conformance.driver import HOUR, START, Driver, leases, numbered
+from bide.testing.conformance.driver import START, Driver, numbered
 
 ORDERS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "due": [("late", {"at": START - 2}), ("early", {"at": START - 9})],
@@ -31,26 +29,6 @@ class ClaimCases:
         driver.put("a", delay=100)
         assert driver.wait(99).take() == []
         assert driver.wait(1).take() == ["a"]
-
-    def test_a_claimed_message_tells_its_lease_and_goes_to_no_other(self, driver: Driver) -> None:
-        driver.put("a", delay=3)
-        claimed = driver.wait(5).claim(lease=700, holder="host:1")
-        lease = {"state": "leased", "holder": "host:1", "until": START + 705, "attempt": 1}
-        assert claimed.messages == [driver.shows("a", due=START + 3, **lease)]
-        assert claimed.now == START + 5
-        assert driver.wait(699).take() == []
-
-    def test_a_claim_of_none_takes_none(self, driver: Driver) -> None:
-        driver.put("a")
-        assert driver.claim(0) == Claimed([], 0, START, next=0)
-
-    def test_the_token_grows_and_is_never_used_twice(self, driver: Driver) -> None:
-        tokens = [0]
-        for id in ("a", "b", "a", "c"):
-            lease = driver.lease(id)
-            tokens.append(lease.token)
-            driver.ack(lease)
-        assert tokens == sorted(set(tokens))
 
     # Order.
 
@@ -99,34 +77,7 @@ class ClaimCases:
 
     # When to ask again.
 
-    def test_an_empty_claim_tells_what_is_next(self, driver: Driver) -> None:
-        driver.put("a", delay=500)
-        driver.put("b", delay=300)
-        assert driver.claim().next == 300
-        assert driver.wait(299).claim().next == 1
-        assert driver.wait(1).claim(1, lease=100).next is None  # it is not empty
-        assert driver.claim().next == 100  # the lease of b lapses before a is due
-        other = driver.apart("other")
-        other.bring("c", "dead")
-        assert other.claim() == Claimed([], 0, START)  # nothing
-
     # Lapse.
-
-    def test_a_lapse_is_a_failure_and_its_message_is_redelivered(self, driver: Driver) -> None:
-        old = driver.lease("a")
-        driver.wait(1_700).put("b", at=START + 1)
-        claimed = driver.claim(1, holder="w2")  # it keeps its due time
-        failures = (Failure(1, START + 1_000, "w1", LAPSED, START),)
-        assert claimed.messages == [driver.shows("a", attempt=2, holder="w2", failures=failures)]
-        assert claimed.token > old.token
-        assert not driver.ack(old)[0]
-        assert driver.ack(*leases(claimed))[0]
-
-    def test_a_lapse_of_the_last_attempt_makes_a_dead_letter(self, driver: Driver) -> None:
-        driver.lease("a", attempts=1)
-        claimed = driver.wait(1_500).claim()
-        assert claimed == Claimed([], 0, START + 1_500, died=[Died("a", 1, "w1")])
-        driver.shows("a", state="dead", attempt=1, ended=START + 1_500)
 
     def test_one_claim_collects_a_limited_number_of_lapses(self, bare: Driver) -> None:
         bare.put(*numbered(PROMOTE + 10), attempts=1)
@@ -138,16 +89,6 @@ class ClaimCases:
 
     # Expiry.
 
-    @pytest.mark.parametrize("expires", [5, 0])
-    def test_after_its_last_moment_a_message_expires(self, driver: Driver, expires: int) -> None:
-        driver.put("a", "b", delay=10, expires=expires)
-        assert driver.wait(10 + expires).take(1) == ["a"]
-        assert driver.wait(1).take(1) == []
-        assert driver.scan("expired") == ["b"]
-        driver.shows("b", state="expired", ended=driver.now)
-        counts = driver.counts()
-        assert (counts.kept, counts.sizes.total) == (1, 1)
-
     def test_one_claim_expires_a_limited_number(self, bare: Driver) -> None:
         bare.put(*numbered(PROMOTE + 5), at=START - 9, expires=1)
         bare.put("good")
@@ -156,14 +97,3 @@ class ClaimCases:
         assert bare.take(1) == ["good"]
 
     # Pause.
-
-    def test_a_paused_queue_does_everything_but_deliver(self, driver: Driver) -> None:
-        lease = driver.lease("a")
-        driver.configure(paused=True)
-        assert driver.put("b")[0]
-        assert driver.extend(lease)[0]
-        assert driver.claim() == Claimed([], 0, START)
-        assert driver.ack(lease)[0]
-        assert driver.wait(HOUR).claim() == Claimed([], 0, driver.now)
-        driver.configure(paused=False)
-        assert driver.take() == ["b"]

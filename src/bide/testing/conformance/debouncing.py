@@ -7,8 +7,8 @@ import pytest
 
 from bide.model import commands as cmd
 from bide.model.message import Item, State
-from bide.model.replies import Died, Outcome
-from bide.testing.conformance.driver import HOUR, LEASE_ENDS, RICH, START, Driver
+from bide.model.replies import Outcome
+from bide.testing.conformance.driver import HOUR, RICH, START, Driver
 
 
 def put(
@@ -38,16 +38,6 @@ class DebounceCases:
         assert put(driver, b"6") == Outcome("a", True, "ready", START + 200)
         assert driver.claim().messages[0].body == 6
 
-    def test_latest_counts_from_the_first_put_since_the_id_was_free(self, driver: Driver) -> None:
-        put(driver)
-        driver.wait(40).cancel("a")
-        assert put(driver, delay=300).due == START + 240
-
-    def test_latest_of_a_message_of_unknown_age_counts_from_that_put(self, driver: Driver) -> None:
-        driver.put("a", created=0, delay=HOUR)
-        assert put(driver.wait(7), delay=300).due == START + 207
-        driver.shows("a", created=START + 7)
-
     # While a worker holds the message.
 
     def test_a_put_while_the_message_is_leased_is_its_successor(self, driver: Driver) -> None:
@@ -69,15 +59,6 @@ class DebounceCases:
         assert driver.extend(lease, lease=2_000)[0].done
         driver.shows("a", successor=successor)
 
-    def test_the_newest_successor_stays_and_counts_from_the_first(self, driver: Driver) -> None:
-        held(driver)
-        driver.wait(10)
-        for number in range(5):
-            put(driver, b"%d" % number, group=f"g{number}")
-            driver.wait(45)
-        newest = Item("a", b"4", at=START + 210, created=START + 10, group="g4")
-        driver.shows("a", successor=newest)
-
     def test_what_does_not_end_the_lease_leaves_the_successor(self, driver: Driver) -> None:
         held(driver)
         put(driver, b"2", group="g")
@@ -97,64 +78,6 @@ class DebounceCases:
         assert not driver.delete().done
         assert driver.get("a") == seen
 
-    def test_a_cancel_removes_the_successor(self, driver: Driver) -> None:
-        lease = held(driver)
-        refused = driver.refusal("a")
-        put(driver, b"2")
-        cancelled = Outcome("a", False, "leased", START, refused.until, "w1", successor=START + 50)
-        assert driver.cancel("a") == [cancelled]
-        driver.shows("a", successor=None)
-        assert driver.cancel("a") == [refused]
-        assert driver.ack(lease) == [Outcome("a", True)]
-        assert driver.find("a") == [None]
-
-    # When its lease ends.
-
-    @pytest.mark.parametrize("keep", [0, HOUR])
-    def test_after_an_ack_the_successor_is_a_new_message(self, driver: Driver, keep: int) -> None:
-        driver.configure(keep=keep, history=HOUR)
-        lease = held(driver)
-        put(driver.wait(10), **RICH)
-        due = START + 60
-        assert driver.wait(5).ack(lease) == [Outcome("a", True, "delayed", due)]
-        driver.shows("a", due=due, created=START + 10, attempt=0, failures=(), successor=None)
-        driver.shows("a", **RICH)
-        assert [end.how for end in driver.ends("a")] == ["acked"]
-        assert driver.counts().kept == 0
-        assert (driver.scan(group="old"), driver.scan(group="g")) == ([], ["a"])
-        assert driver.take() == []
-        assert driver.wait(45).take() == driver.scan("leased") == ["a"]
-
-    def test_an_ack_of_several_says_of_each_what_follows(self, driver: Driver) -> None:
-        driver.put("a", "b", "c")
-        held = driver.hold()
-        driver.replace("a", "c", delay=5, latest=9)
-        a, c = (Outcome(id, True, "delayed", START + 5) for id in "ac")
-        assert driver.ack(*held) == [a, Outcome("b", True), c]
-        assert driver.wake == START + 5
-        assert driver.counts().sizes.delayed == 2
-
-    @pytest.mark.parametrize("attempts", [1, 2])
-    @pytest.mark.parametrize("how", ["lapse", *(how for how in LEASE_ENDS if how != "ack")])
-    def test_however_the_lease_ends_the_successor_takes_the_place(
-        self, driver: Driver, how: str, attempts: int
-    ) -> None:
-        lease = held(driver, attempts=attempts)
-        put(driver.wait(10), b"2")
-        driver.wait(5)
-        if how == "lapse":
-            claimed = driver.wait(1_000).claim()
-            assert (claimed.died, [m.body for m in claimed.messages]) == ([], [2])
-        else:
-            follows = [Outcome("a", True, "delayed", START + 60)]
-            assert LEASE_ENDS[how](driver, lease) == follows
-        driver.shows("a", body=2, created=START + 10, attempts=10, planned=None, group=None)
-        driver.shows("a", failures=())
-        died = how == "bury" or (attempts == 1 and not how.startswith("return"))
-        flow = driver.counts().flow
-        assert (flow.put, flow.died, flow.revived) == (1, died, died)
-        assert driver.scan(group="old") == []
-
     @pytest.mark.parametrize("change", ["cancel", "reschedule", "edit", "replace"])
     def test_after_a_lapsed_lease_the_version_is_that_of_the_successor(
         self, driver: Driver, change: str
@@ -168,12 +91,11 @@ class DebounceCases:
         assert getattr(driver.wait(1_000), change)("a", if_version=seen, **fields) == refused
         driver.shows("a", data=b"2")
 
-    def test_a_claim_tells_of_no_death_where_a_successor_follows(self, driver: Driver) -> None:
-        driver.put("a", "b", attempts=1)
-        driver.claim(lease=20)
+    def test_an_edit_of_a_successor_changes_whether_its_body_is_json(self, driver: Driver) -> None:
+        held(driver)
         put(driver, b"2", delay=HOUR, latest=HOUR)
-        assert driver.wait(30).claim().died == [Died("b", 1, "w1")]
-        driver.shows("a", state="delayed")
+        assert driver.wait(1_000).edit("a", data=b"2", json=False)[0]
+        driver.shows("a", data=b"2", json=False)
 
     def test_successors_of_other_queues_and_ids_stay(self, driver: Driver) -> None:
         other = driver.apart("other")

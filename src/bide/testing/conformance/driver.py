@@ -1,6 +1,6 @@
 """A caller of one engine, for the cases of the suite: a method per command, and a clock."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self, TypeVar
 
 from bide.engines.port import Engine
@@ -55,18 +55,6 @@ def done(outcomes: list[Outcome]) -> list[bool]:
 def numbered(count: int, start: int = 0, prefix: str = "m") -> list[str]:
     """Return so many ids, from a number on, that sort as their numbers do."""
     return [f"{prefix}{number:05}" for number in range(start, start + count)]
-
-
-LEASE_ENDS: dict[str, Callable[["Driver", cmd.Lease], list[Outcome]]] = {
-    "ack": lambda driver, lease: driver.ack(lease),
-    "retry": lambda driver, lease: driver.retry(lease),
-    "retry-later": lambda driver, lease: driver.retry(lease, delay=HOUR),
-    "return": lambda driver, lease: driver.retry(lease, release=True),
-    "return-later": lambda driver, lease: driver.retry(lease, delay=HOUR, release=True),
-    "release": lambda driver, lease: driver.release(lease.id),
-    "bury": lambda driver, lease: driver.bury(lease),
-}
-"""The commands that end a lease."""
 
 
 class Driver:
@@ -158,44 +146,6 @@ class Driver:
         assert held.id == id
         return held
 
-    def bring(self, id: str, state: State | None, **fields: Any) -> cmd.Lease:
-        """Make a message with a state; return its last lease."""
-        token = cmd.Lease(id, 0)
-        match state:
-            case "delayed":
-                self.put(id, delay=HOUR, **fields)
-            case "ready":
-                self.put(id, **fields)
-            case "leased":
-                token = self.lease(id, **fields)
-            case "dead":
-                token = self.lease(id)
-                self.bury(token)
-            case "acked":
-                self.configure(keep=HOUR)
-                token = self.lease(id)
-                self.ack(token)
-            case "expired":
-                self.put(id, expires=1)
-                assert self.wait(2).take() == []
-        assert self.state(id) == state
-        return token
-
-    def furnish(self) -> None:
-        """Make three messages of each state, named by it, some ready ones ranked already."""
-        self.configure(keep=HOUR)
-        self.put("expired1", "expired2", "expired3", expires=0, at=START - 9)
-        self.put("acked1", "acked2", "acked3", at=START - 8)
-        self.ack(*self.hold(3))
-        self.put("dead1", "dead2", "dead3", at=START - 7)
-        self.bury(*self.hold(3))
-        self.put("leased1", "leased2", at=START - 6)
-        self.claim(2)
-        self.put("ready1", "ready2", at=START - 5)
-        self.lease("leased3", priority=9)  # this has ranked the ready ones
-        self.put("ready3")
-        self.put("delayed1", "delayed2", "delayed3", delay=HOUR, group="g")
-
     def ack(self, *held: cmd.Lease, results: Sequence[bytes | None] = ()) -> list[Outcome]:
         """Ack messages."""
         return self.outcomes(cmd.Ack(self.queue, list(held), list(results)))
@@ -252,10 +202,6 @@ class Driver:
     def purge(self, state: State, before: int | None = None, **fields: Any) -> Affected:
         """Delete the messages of a state."""
         return self.ask(cmd.Purge(self.queue, state, before, **fields), Affected)
-
-    def purge_by_id(self, *ids: str, **fields: Any) -> list[Outcome]:
-        """Delete dead letters."""
-        return self.outcomes(cmd.Purge(self.queue, "dead", ids=list(ids), **fields))
 
     def delete(self) -> Deleted:
         """Delete the queue."""

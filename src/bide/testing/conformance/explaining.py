@@ -3,15 +3,11 @@
 
 import pytest
 
-from bide.model.message import LAPSED, STATES, Failure
 from bide.model.rank import PROMOTE
 from bide.model.replies import AHEAD, PAUSES, Explained, Limited, Pause
 from bide.model.times import interval
-from bide.testing.conformance.driver import HOUR, START, Driver, ids_of, leases, numbered
+from bide.testing.conformance.driver import HOUR, START, Driver, numbered
 from bide.testing.conformance.limiting import limited, put
-
-SHARED = ["state", "due", "planned", "priority", "attempt", "attempts", "holder", "until", "ended"]
-"""What a message tells, too."""
 
 
 def aheads(driver: Driver, *ids: str) -> list[int | None]:
@@ -28,40 +24,12 @@ class ExplainCases:
         driver.put("b")
         assert driver.explain("a") == driver.explain() == Explained(START)
 
-    def test_it_agrees_with_the_message_in_every_state(self, driver: Driver) -> None:
-        for state in STATES:
-            one = driver.apart(state)
-            one.bring("a", state)
-            seen = one.get("a")
-            one.explains(
-                "a", failure=seen.failures[-1] if seen.failures else None,
-                ahead=0 if state == "ready" else None,
-                since=one.now if state == "leased" else None,
-                **{name: getattr(seen, name) for name in SHARED},
-            )  # fmt: skip
-
     def test_the_reason_of_a_failure_may_be_any_text(self, driver: Driver) -> None:
         reason = "nul \0, \\u0000, line\n, \x1b, ünï 🦉"
         driver.retry(driver.lease("a"), reason=reason)
         failure = driver.explain("a").failure
         assert failure is not None
         assert failure.reason == reason
-
-    def test_a_lease_tells_since_when_and_how_often_it_was_extended(self, driver: Driver) -> None:
-        driver.put("a", "b", attempts=3)
-        driver.wait(3)
-        first = driver.hold(holder="host one:7")[0]
-        for times in (0, 1, 2):
-            lease = {"since": START + 3, "holder": "host one:7", "until": driver.now + 1_000}
-            driver.explains("a", extended=times, **lease)
-            driver.wait(2).extend(first)
-        driver.explains("b", extended=0)
-        driver.retry(first, reason="no")
-        failure = Failure(1, driver.now, "host one:7", "no", START + 3)
-        driver.explains("a", state="ready", since=None, extended=0, holder=None, failure=failure)
-        assert driver.wait(1_000).take() == ["b", "a"]  # the other lease ended
-        driver.explains("a", since=driver.now, extended=0)
-        driver.explains("b", failure=Failure(1, START + 1_003, "host one:7", LAPSED, START + 3))
 
     def test_ahead_is_the_order_of_delivery(self, driver: Driver) -> None:
         for ids, delay, priority in (("c", 3, 0), ("a b", 2, 0), ("heavy", 4, 200), ("top", 4, 255),
@@ -142,17 +110,6 @@ class LimitReportCases:
         assert driver.take(1) == ["b1"]
         assert aheads(driver, "a1", "a2", "a3") == [0, 1, 2]
 
-    def test_a_claim_tells_when_the_limits_let_each_message_go(self, driver: Driver) -> None:
-        limited(driver, "a1 a2 b1 c1", limit=2, group_limit=1)
-        claimed = driver.claim(lease=HOUR)
-        assert (ids_of(claimed), claimed.freed) == (["a1", "b1"], [0, 0])
-        driver.wait(30).ack(*leases(claimed))
-        put(driver.wait(5), "d1")
-        claimed = driver.claim(lease=HOUR)
-        assert (ids_of(claimed), claimed.freed) == (["c1", "a2"], [START + 30] * 2)
-        driver.wait(100).ack(*leases(claimed))
-        assert driver.claim().freed == [START + 135]
-
     @pytest.mark.parametrize(("due", "freed"), [(29, START + 30), (30, 0)])
     def test_a_lease_of_a_full_group_lets_the_next_go(
         self, driver: Driver, due: int, freed: int
@@ -170,12 +127,6 @@ class LimitReportCases:
         driver.explains("a2", limited=Limited("group_rate", 2_000_000, 1, START + 1_990))
         driver.explains("b1", limited=Limited("rate", 33_334, 1, START + 24))
         driver.wait(1_990).explains("a2", limited=None)
-
-    def test_a_wider_limit_lets_messages_go_when_it_is_set(self, driver: Driver) -> None:
-        limited(driver, "a1 a2", limit=1)
-        assert driver.take(lease=HOUR) == ["a1"]
-        driver.wait(5).configure(limit=2)
-        assert driver.wait(5).claim().freed == [START + 5]
 
     def test_a_group_with_a_lease_was_held_by_its_rate(self, driver: Driver) -> None:
         limited(driver, "a1", group_rate=interval(1))

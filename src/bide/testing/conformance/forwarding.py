@@ -3,14 +3,10 @@
 
 from typing import Any
 
-import pytest
-
 from bide.model import commands as cmd
 from bide.model.limits import MAX_FORWARDED
 from bide.model.replies import Outcome
 from bide.testing.conformance.driver import HOUR, START, Driver, done, numbered
-
-either = pytest.mark.parametrize("conflict", ["keep", "replace"])
 
 
 def origin(rows: str, outbox: str = "shop", before: str = "") -> cmd.Origin:
@@ -32,49 +28,6 @@ def again(*ids: str) -> list[Outcome]:
 
 class ForwardCases:
     """Commands with an origin."""
-
-    @either
-    def test_a_row_is_put_once(self, driver: Driver, conflict: Any) -> None:
-        assert put(driver, "a", "1", conflict) == [Outcome("a", True, "ready", START)]
-        assert driver.wake == START
-        for _ in range(2):
-            assert put(driver, "a", "1", conflict) == again("a")
-            assert driver.wake is None
-        (lease,) = driver.hold()
-        assert put(driver, "a", "1", conflict) == again("a")
-        driver.ack(lease)
-        assert put(driver, "a", "1", conflict) == again("a")
-        assert driver.find("a") == [None]
-        assert driver.counts().flow.put == 1
-
-    @either
-    def test_only_rows_that_are_new_are_put(self, driver: Driver, conflict: Any) -> None:
-        put(driver, "bd", "2 4", conflict, delay=HOUR)
-        driver.cancel("b", "d")
-        a, c, e = (Outcome(id, True, "delayed", START + 9) for id in "ace")
-        outcomes = [a, *again("b"), c, *again("d"), e]
-        assert put(driver, "abcde", "1 2 3 4 5", conflict, delay=9) == outcomes
-        assert driver.wake == START + 9
-        assert driver.scan("delayed") == ["a", "c", "e"]
-
-    @pytest.mark.parametrize("verb", ["cancel", "reschedule"])
-    def test_a_row_is_cancelled_or_rescheduled_once(self, driver: Driver, verb: str) -> None:
-        def change() -> list[Outcome]:
-            to = {"at": START + 50} if verb == "reschedule" else {}
-            outcomes: list[Outcome] = getattr(driver, verb)("a", "b", origin=origin("1 2"), **to)
-            return outcomes
-
-        driver.put("a", delay=HOUR)
-        first, missing = change()
-        assert (first.done, missing) == (True, Outcome("b", False))
-        driver.cancel("a")
-        driver.put("a", delay=HOUR)
-        assert change() == [*again("a"), missing]
-        driver.put("b", delay=HOUR)
-        outcomes = change()
-        assert (outcomes[0], outcomes[1].done) == (*again("a"), True)
-        driver.shows("a", due=START + HOUR)
-        assert change() == again("a", "b")
 
     def test_versions_stay_with_their_messages(self, driver: Driver) -> None:
         driver.put("a", "b", delay=HOUR)

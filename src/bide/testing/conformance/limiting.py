@@ -1,7 +1,6 @@
 # ruff: noqa: D102  (the name of each case says what it checks)
 """Limits: so many messages at a time, so many per second, of a queue and of each group."""
 
-import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -9,14 +8,10 @@ from typing import Any
 import pytest
 
 from bide.engines.port import Engine
-from bide.model.replies import Claimed
-from bide.model.times import CREDIT, LIMITS, interval
+from bide.model.times import CREDIT, interval
 from bide.testing.conformance.driver import (
     HOUR,
-    LEASE_ENDS,
-    START,
     Driver,
-    ids_of,
     leases,
     numbered,
 )  # fmt: skip
@@ -53,34 +48,6 @@ class LimitCases:
         driver.ack(held["a1"])
         assert driver.take() == ["a3"]
 
-    def test_whatever_ends_a_lease_lets_the_next_go_and_says_so(self, driver: Driver) -> None:
-        for name, end in itertools.product(("limit", "group_limit"), LEASE_ENDS):
-            one = driver.apart(f"{name}-{end}")
-            limited(one, "a1 a2", **{name: 1})
-            (lease,) = one.hold(1)
-            assert (lease.id, one.take()) == ("a1", [])
-            LEASE_ENDS[end](one.wait(3), lease)
-            assert START <= (one.wake or 0) <= one.now
-            # What was given back at once is in front again.
-            assert one.take() == ["a1" if end in ("return", "release") else "a2"]
-
-    def test_a_lease_that_is_over_counts_no_more(self, driver: Driver) -> None:
-        limited(driver, "a1 b1", limit=1)
-        assert driver.take(lease=50) == ["a1"]
-        assert driver.wait(10).claim() == Claimed([], 0, driver.now, next=40)
-        assert driver.wait(40).take() == ["b1"]
-
-    def test_an_empty_claim_waits_for_what_may_change_it(self, driver: Driver) -> None:
-        limited(driver, "a1 a2", limit=1)
-        driver.take(lease=1_000)
-        assert driver.claim().next == 1_000
-        driver.put("later", delay=300)
-        assert driver.claim().next == 300
-        driver.configure(limit=0, group_rate=interval(10))
-        assert driver.claim().next == 90  # a delivery may be 10 ms early
-        driver.configure(paused=True)
-        assert driver.claim().next is None
-
     def test_deliveries_of_a_group_are_spaced_by_its_rate(self, driver: Driver) -> None:
         limited(driver, "a1 a2 a3 b1 b2 -1 -2 -3", group_rate=interval("5/s"))
         assert set(driver.take()) == {"a1", "b1", "-1", "-2", "-3"}
@@ -96,23 +63,6 @@ class LimitCases:
         put(driver, "a2", delay=delay)
         assert driver.claim().next == 990
         assert driver.wait(990).take() == ["a2"]
-
-    def test_a_group_without_a_line_counts_its_leases(self, driver: Driver) -> None:
-        limited(driver, "a1 a2", group_limit=2, group_rate=interval(50))
-        assert driver.take(lease=HOUR) == ["a1"]
-        driver.cancel("a2")
-        driver.wait(1_000).claim(0)  # the rate allows another
-        put(driver, "a3 a4")
-        assert driver.take(lease=HOUR) == ["a3"]
-        assert driver.wait(1_000).take() == []
-
-    def test_the_end_of_a_lease_says_when_the_rate_allows_the_next(self, driver: Driver) -> None:
-        limited(driver, "a1 a2", group_limit=1, group_rate=interval(2))
-        (lease,) = driver.hold(lease=HOUR)
-        assert driver.claim().next == HOUR
-        driver.wait(100).ack(lease)
-        assert driver.wake == START + 490
-        assert driver.claim().next == 390
 
     def test_a_high_rate_saves_up_ten_milliseconds(self, driver: Driver) -> None:
         driver.configure(rate=interval(1_000))
@@ -148,15 +98,6 @@ class LimitCases:
                 for count, end in enumerate(times[first:], 1):
                     assert not us or count <= ((end - start) * 1000 + CREDIT) // us + 1
 
-    def test_a_claim_gives_no_more_than_can_be_started(self, driver: Driver) -> None:
-        for limited in (False, True):
-            one = driver.apart(f"limited-{limited}")
-            one.configure(limit=100 if limited else 0)
-            one.put("a", "b", "c", "d")
-            claimed = one.claim(4, slots=2)
-            assert len(claimed.messages) == (2 if limited else 4)
-            assert len(claimed.freed) == (2 if limited else 0)
-
     def test_new_limits_count_what_is_leased(self, driver: Driver) -> None:
         put(driver, "a1 a2 a3 b1 b2")
         held = driver.hold(4)
@@ -166,60 +107,12 @@ class LimitCases:
         assert driver.take() == ["b2"]
         driver.counts()
 
-    def test_a_changed_limit_holds_from_the_next_claim(self, driver: Driver) -> None:
-        assert driver.configure(limit=1).wake == START
-        put(driver, "a1 a2 a3 a4 a5")
-        assert driver.take() == ["a1"]
-        assert driver.configure(limit=3).wake == START
-        assert driver.configure(limit=3).wake is None
-        assert driver.take() == ["a2", "a3"]
-        hourly, secondly = interval("1/h"), interval("1/s")
-        for limits, taken, wait in (({"limit": 1}, [], 1_000),
-                                    ({"limit": 0, "rate": hourly}, [], 1_000),
-                                    ({"rate": secondly}, [], 990),
-                                    ({"group_rate": hourly, "rate": 0}, [], 1_000),
-                                    ({"group_rate": 0, "group_limit": 4}, ["a4"], None),
-                                    ({"group_limit": 5}, ["a5"], None)):  # fmt: skip
-            driver.configure(**limits)
-            claimed = driver.claim()
-            assert (ids_of(claimed), claimed.next) == (taken, wait)
-
     def test_a_clock_set_back_does_not_keep_a_rate_that_is_lifted(self, bare: Driver) -> None:
         limited(bare, "a1 a2 a3", group_rate=interval("1/m"))
         assert bare.wait(HOUR).take() == ["a1"]
         assert bare.wait(-HOUR).take() == []
         bare.configure(group_rate=0, limit=9)
         assert bare.take() == ["a2", "a3"]
-
-    def test_settings_and_counts_tell_the_limits(self, driver: Driver) -> None:
-        given = dict(zip(LIMITS, (1, 2, 3, 4), strict=True))
-        assert {name: getattr(driver.configure(**given), name) for name in LIMITS} == given
-        driver.configure(rate=7, keep=5)
-        counts = driver.counts()
-        assert [getattr(counts, name) for name in LIMITS] == [1, 7, 3, 4]
-        assert (counts.keep, counts.paused) == (5, False)
-        assert all(getattr(driver.apart("other").counts(), name) == 0 for name in LIMITS)
-
-    def test_a_deleted_queue_has_no_limits(self, driver: Driver) -> None:
-        driver.configure(limit=1, group_rate=interval("1/h"))
-        driver.ack(driver.lease("a", group="g"))
-        assert driver.delete().done
-        put(driver, "g1 g2")
-        assert driver.take() == ["g1", "g2"]
-
-    def test_a_full_reply_leaves_the_rest_in_line(self, driver: Driver) -> None:
-        driver.configure(limit=100)
-        for id in ("a1", "a2", "b1"):
-            driver.put(id, group=id[0], data=b"x" * 600, json=False)
-        assert ids_of(driver.claim(max_bytes=1_500)) == ["a1", "b1"]
-        assert driver.take() == ["a2"]
-
-    def test_a_full_reply_ends_behind_a_message_that_has_expired(self, driver: Driver) -> None:
-        driver.configure(limit=100)
-        for id, expires in (("a1", None), ("a2", 5), ("a3", None)):
-            driver.put(id, group="a", data=b"x" * 600, json=False, expires=expires)
-        assert ids_of(driver.wait(9).claim(max_bytes=1_000)) == ["a1"]
-        assert driver.take() == ["a3"]
 
     def test_limits_survive_a_restart(
         self, make_engine: Callable[[], Engine], reopen: Callable[[Engine], Engine]

@@ -8,7 +8,7 @@ import pytest
 
 from bide.model import body as bodies
 from bide.model.limits import MAX_BODY
-from bide.model.message import MAX_ATTEMPT, Failure, Item, State
+from bide.model.message import MAX_ATTEMPT, Failure, Item
 from bide.model.replies import (
     Affected,
     Claimed,
@@ -77,91 +77,9 @@ class PutCases:
         assert driver.take() == []
         assert driver.get("a").state == "dead"
 
-    def test_an_id_is_free_again_when_its_message_is_gone(self, driver: Driver) -> None:
-        lease = driver.lease("a", priority=7, expires=50, group="g", headers={"h": "1"})
-        driver.retry(lease, reason="no")
-        driver.cancel("a")
-        driver.wait(7).replace("a")
-        driver.shows("a", created=START + 7, **PLAIN)
-
-    def test_wake_is_the_earliest_due_time_that_was_stored(self, driver: Driver) -> None:
-        driver.put("old", delay=1)
-        items = [Item("old", b"1"), Item("b", b"1", delay=30), Item("c", b"1", delay=20)]
-        for wake in (START + 20, None):
-            driver.put_items(items)
-            assert driver.wake == wake
-        assert driver.put_items([]) == []
-        assert driver.wake is None
-
     # Replacing.
 
-    @pytest.mark.parametrize(
-        ("before", "conflict"),
-        [("delayed", "replace"), ("ready", "replace"), ("dead", "replace"), ("dead", "revive")],
-    )
-    def test_replace_changes_everything_but_when_an_id_was_first_put(
-        self, driver: Driver, before: State, conflict: str
-    ) -> None:
-        driver.bring("a", before)
-        new: dict[str, Any] = {"priority": 3, "attempts": 4, "attempt": 2, "group": "g"}
-        driver.wait(5)
-        replaced = driver.put("a", on_conflict=conflict, data=b"2", at=START + 9, **new)
-        assert replaced == [Outcome("a", True, "delayed", START + 9)]
-        assert driver.wake == START + 9
-        driver.shows("a", body=2, failures=(), ended=None, created=START, **new)
-        assert driver.scan(group="g") == ["a"]
-        again = driver.put("a", on_conflict=conflict, data=b"3", group="h")
-        assert again[0].done == (conflict == "replace")
-        driver.shows("a", created=START)
-        assert driver.cancel_where(group="g").count == (conflict == "revive")
-
-    def test_a_replaced_message_keeps_its_place_among_equals(self, driver: Driver) -> None:
-        driver.put("a", "b", "c")
-        driver.replace("a", data=b"2")
-        assert driver.take() == ["a", "b", "c"]
-
-    @pytest.mark.parametrize("state", ["delayed", "ready", "dead"])
-    def test_replace_only_if_the_version_is_the_same(self, driver: Driver, state: State) -> None:
-        driver.bring("a", state)
-        seen, due = driver.get("a").version, driver.get("a").due
-        wrong = driver.replace("a", data=b"9", if_version="0" * 16, at=due)
-        assert wrong == [driver.refusal("a")]
-        assert driver.replace("a", data=b"2", if_version=seen, at=due)[0].done
-        mine = driver.shows("a", body=2).version
-        # The due time is the same, but a caller that saw the earlier message is too late.
-        late = driver.replace("a", data=b"3", if_version=seen, at=due)
-        assert late == [driver.refusal("a")]
-        assert driver.replace("a", data=b"3", if_version=mine, at=due)[0].done
-
-    def test_replace_with_a_version_of_an_unknown_id_stores_nothing(self, driver: Driver) -> None:
-        for other in ("b", "c", "d"):
-            assert driver.replace("a", if_version="0" * 16) == [Outcome("a", False)]
-            driver.put(other)
-
     # Importing.
-
-    @pytest.mark.parametrize("died", [None, START - 5])
-    def test_an_import_keeps_when_it_was_first_put(self, driver: Driver, died: int | None) -> None:
-        def created() -> list[int | None]:
-            return [driver.get(id).created for id in ("a", "b", "c", "unknown")]
-
-        new: dict[str, Any] = {"died": died, "at": START, "group": "g"}
-        driver.put_items([Item("a", b"1", created=START - 9, **new), Item("b", b"1", **new)])
-        driver.put("c", created=START - 7)
-        driver.put("unknown", created=0)
-        assert created() == [START - 9, START, START - 7, None]
-        driver.wait(5).replace("a", "b", "unknown")
-        driver.replace("c", created=START - 8)
-        assert created() == [START - 9, START, START - 8, None]
-
-    def test_an_import_of_a_dead_letter_is_a_dead_letter(self, driver: Driver) -> None:
-        died = START - HOUR
-        driver.put("b")
-        imported = driver.replace("a", "b", at=5, died=died)
-        assert imported == [Outcome(id, True, "dead", 5, died) for id in "ab"]
-        assert driver.wake is None
-        assert [m and m.ended for m in driver.find("a", "b")] == [died, died]
-        assert driver.take() == []
 
     # Contents and names.
 

@@ -1,23 +1,20 @@
 # ruff: noqa: D102  (the name of each case says what it checks)
 """Queues: cancel and purge by rule, settings, how long ended messages are kept, delete."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from bide.model import commands as cmd
-from bide.model.message import EXPIRED_KEEP, FORGET, STATES, Item, State
+from bide.model.message import FORGET, State
 from bide.model.replies import (
     Affected,
     Counts,
     Deleted,
     Flow,
-    Forecasted,
     Outcome,
     Settings,
     Sizes,
-    expect,
 )
 from bide.testing.conformance.driver import HOUR, START, Driver, done, numbered
 
@@ -74,26 +71,6 @@ class QueueCases:
         assert driver.wait(9).cancel_where(dry_run=True, after=0) == Affected(0)
         assert driver.counts().kept == 1
 
-    @pytest.mark.parametrize("state", STATES)
-    def test_purge_deletes_one_state_but_none_leased(self, driver: Driver, state: State) -> None:
-        driver.furnish()
-        before = {*driver.scan()}
-        gone = [] if state == "leased" else [f"{state}{number}" for number in (1, 2, 3)]
-        assert driver.purge(state) == Affected(len(gone))
-        assert {*driver.scan()} == before - {*gone}
-
-    def test_purge_by_the_time_of_death_or_the_due_time(self, driver: Driver) -> None:
-        driver.bring("a", "dead")
-        driver.wait(5).bring("b", "dead")
-        assert driver.purge("dead", before=START + 5) == Affected(1)
-        assert driver.scan() == ["b"]
-        for number in (-5, -4, 5, 9, 10):
-            driver.put(f"m{number}", at=START + number)
-        assert driver.purge("ready", before=START - 4) == Affected(1)
-        assert driver.purge("delayed", before=START + 10) == Affected(1)
-        assert driver.purge("ready") == Affected(2)
-        assert driver.scan("next") == ["m10"]
-
     @pytest.mark.parametrize("died", [None, START])
     def test_purge_takes_a_limited_number(self, bare: Driver, died: int | None) -> None:
         bare.put(*numbered(cmd.BULK + 1), delay=5, died=died)
@@ -104,41 +81,7 @@ class QueueCases:
 
     # Settings.
 
-    def test_configure_returns_all_settings_and_only_resuming_wakes(self, driver: Driver) -> None:
-        assert driver.configure() == driver.configure(paused=False) == Settings(False, 0)
-        assert driver.queues() == ["q"]
-        assert driver.configure(keep=5) == Settings(False, 5)
-        assert driver.configure(paused=True) == Settings(True, 5)
-        assert driver.configure(keep=0) == Settings(True, 0)
-        counts = driver.counts()
-        assert (counts.paused, counts.keep) == (True, 0)
-        assert driver.configure(paused=False) == Settings(False, 0, wake=START)
-
     # Messages that are kept.
-
-    @pytest.mark.parametrize("keep", [0, 2 * EXPIRED_KEEP])
-    def test_expired_messages_are_kept_for_a_day_or_longer(self, driver: Driver, keep: int) -> None:
-        driver.configure(keep=keep)
-        driver.bring("a", "expired")
-        assert not driver.wait(max(keep, EXPIRED_KEEP) - 1).put("a")[0]
-        assert driver.wait(1).put("a")[0]
-
-    def test_every_change_of_a_queue_forgets_what_is_over(self, driver: Driver) -> None:
-        driver.configure(keep=HOUR)
-        driver.ack(driver.lease("before"))
-        driver.configure(keep=5)
-        changes: list[Callable[[], object]] = [
-            lambda: driver.put("new"), lambda: driver.replace("new", data=b"2"),
-            driver.claim, driver.cancel, driver.reschedule, driver.revive, driver.configure,
-            driver.ack, driver.extend, driver.retry, driver.bury,
-            lambda: driver.cancel_where(group="nobody"),
-            lambda: driver.purge("dead"), driver.delete,
-        ]  # fmt: skip
-        for change in changes:
-            driver.ack(driver.lease("a", priority=1))
-            assert driver.wait(5).counts().kept
-            change()
-            assert driver.counts().kept == 0
 
     def test_one_command_forgets_a_limited_number(self, bare: Driver) -> None:
         bare.configure(keep=5)
@@ -151,14 +94,6 @@ class QueueCases:
         assert bare.counts().kept == 0
 
     # Delete.
-
-    @pytest.mark.parametrize("state", STATES)
-    def test_a_queue_with_a_message_is_not_deleted(self, driver: Driver, state: State) -> None:
-        driver.bring("a", state)
-        before = driver.counts()
-        assert before.sizes.total + before.kept == 1
-        assert driver.delete() == Deleted(False, before.sizes, before.kept)
-        assert (driver.counts(), driver.state("a")) == (before, state)
 
     def test_a_deleted_queue_leaves_nothing(self, driver: Driver) -> None:
         other, row = driver.apart("other"), cmd.Origin("shop", ["1"])
@@ -181,15 +116,3 @@ class QueueCases:
         assert driver.counts().flow == Flow(put=2)
         assert other.put("a", origin=row) == [Outcome("a", False, "forwarded")]
         assert len(other.ends("a")) == 1
-
-    def test_a_queue_is_emptied_deleted_and_made_in_one_batch(self, driver: Driver) -> None:
-        driver.put("a", delay=5)
-        replies = driver.batch(
-            cmd.Cancel("q", ["a"]), cmd.Delete("q"), cmd.Put("q", [Item("b", b"1", delay=9)]),
-            cmd.Count("q", recount=True), cmd.Forecast("q", HOUR, 2),
-        )  # fmt: skip
-        assert replies[1] == Deleted(True)
-        counts, forecast = expect(Counts, replies[3]), expect(Forecasted, replies[4])
-        assert (counts.flow.put, counts.strays) == (1, 0)
-        assert counts.recount == counts.sizes == Sizes(delayed=1)
-        assert forecast.buckets == [1, 0]
