@@ -4,11 +4,19 @@
 import pytest
 
 from bide.model.message import IN_TRANSIT
+from bide.model.replies import Outcome
 from bide.testing.conformance.driver import HOUR, START, Driver, done, leases
 
 
 class ChangeCases:
     """What these commands promise."""
+
+    def test_revive_gives_all_attempts_again(self, driver: Driver) -> None:
+        driver.retry(driver.lease("a", attempts=1), reason="no")
+        due = driver.wait(9).now + 30
+        assert driver.revive("a", delay=30) == [Outcome("a", True, "delayed", due)]
+        assert driver.wake == due
+        driver.shows("a", attempt=0, ended=None, error="no")
 
     def test_the_first_of_two_changes_ends_the_version(self, driver: Driver) -> None:
         driver.put("a", delay=9)

@@ -79,7 +79,10 @@ class PutCases:
 
     # Replacing.
 
-    # Importing.
+    def test_replace_with_a_version_of_an_unknown_id_stores_nothing(self, driver: Driver) -> None:
+        for other in ("b", "c", "d"):
+            assert driver.replace("a", if_version="0" * 16) == [Outcome("a", False)]
+            driver.put(other)
 
     # Contents and names.
 

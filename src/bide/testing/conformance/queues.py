@@ -1,12 +1,13 @@
 # ruff: noqa: D102  (the name of each case says what it checks)
 """Queues: cancel and purge by rule, settings, how long ended messages are kept, delete."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from bide.model import commands as cmd
-from bide.model.message import FORGET, State
+from bide.model.message import EXPIRED_KEEP, FORGET, State
 from bide.model.replies import (
     Affected,
     Counts,
@@ -82,6 +83,31 @@ class QueueCases:
     # Settings.
 
     # Messages that are kept.
+
+    @pytest.mark.parametrize("keep", [0, 2 * EXPIRED_KEEP])
+    def test_expired_messages_are_kept_for_a_day_or_longer(self, driver: Driver, keep: int) -> None:
+        driver.configure(keep=keep)
+        driver.put("a", expires=1)
+        assert driver.wait(2).take() == []
+        assert not driver.wait(max(keep, EXPIRED_KEEP) - 1).put("a")[0]
+        assert driver.wait(1).put("a")[0]
+
+    def test_every_change_of_a_queue_forgets_what_is_over(self, driver: Driver) -> None:
+        driver.configure(keep=HOUR)
+        driver.ack(driver.lease("before"))
+        driver.configure(keep=5)
+        changes: list[Callable[[], object]] = [
+            lambda: driver.put("new"), lambda: driver.replace("new", data=b"2"),
+            driver.claim, driver.cancel, driver.reschedule, driver.revive, driver.configure,
+            driver.ack, driver.extend, driver.retry, driver.bury,
+            lambda: driver.cancel_where(group="nobody"),
+            lambda: driver.purge("dead"), driver.delete,
+        ]  # fmt: skip
+        for change in changes:
+            driver.ack(driver.lease("a", priority=1))
+            assert driver.wait(5).counts().kept
+            change()
+            assert driver.counts().kept == 0
 
     def test_one_command_forgets_a_limited_number(self, bare: Driver) -> None:
         bare.configure(keep=5)
