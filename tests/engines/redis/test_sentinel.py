@@ -6,12 +6,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+from redis import Redis
 from redis import exceptions as raised
 
 from bide.engines.redis import RedisEngine, nodes
 from bide.engines.redis.sentinel import Address, Sentinels
+from bide.engines.redis.settings import read_url
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
 from bide.model.commands import Claim, Count, Put
@@ -228,6 +231,26 @@ def test_one_sentinel_is_enough_and_one_that_is_behind_is_not_believed(
     group.ask(1, "SENTINEL", "MONITOR", NAME, "127.0.0.1", replica.port, 3)
     put(open_engine(group.url), "a")
     assert master.client().hexists("bide:{q#0}:records", "a")
+
+
+def test_a_sentinel_that_forgets_the_group_between_two_questions_is_no_error(
+    group: SentinelGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the thread that watches them would end."""
+    sentinels = read_url(urlsplit(group.url)).sentinels
+    assert sentinels is not None
+    ask = Redis.sentinel_master
+
+    def forget(client: Redis, name: str) -> object:
+        facts = ask(client, name)
+        port = client.connection_pool.connection_kwargs["port"]
+        with Redis(port=port) as another:
+            another.execute_command("SENTINEL", "REMOVE", NAME)
+        return facts
+
+    monkeypatch.setattr(Redis, "sentinel_master", forget)
+    assert sentinels.look() == {("127.0.0.1", group.servers[0].port)}
+    sentinels.close()
 
 
 def test_a_batch_asks_the_sentinels_once_at_each_attempt(

@@ -126,9 +126,9 @@ class Sentinels:
         facts: dict[str, Any] = client.sentinel_master(self.name)
         # The one that leads a failover says there where the old master is, until all others follow
         # the new one.
-        ip, port = client.sentinel_get_master_addr_by_name(self.name)
-        if (ip, port) != _address(facts):
-            facts |= {"ip": ip, "port": port, "is_sdown": False, "is_odown": False}
+        named = client.sentinel_get_master_addr_by_name(self.name)  # `None`: it has forgotten it
+        if named not in (None, _address(facts)):
+            facts |= {"ip": named[0], "port": named[1], "is_sdown": False, "is_odown": False}
         return facts
 
 
