@@ -14,10 +14,11 @@ from bide.model.message import FORGET
 from bide.model.rank import PROMOTE
 from bide.model.replies import Claimed, Found, Names, Page, Reply
 from bide.testing.conformance import EngineConformance
+from bide.testing.conformance.drawing import Script, scripts
 from bide.testing.conformance.driver import START, Driver, leases
 from bide.testing.conformance.explaining import LimitReportCases
 from bide.testing.conformance.limiting import LimitCases
-from bide.testing.conformance.scripts import EXAMPLES, Script, scripts, search
+from bide.testing.conformance.scripts import EXAMPLES, search
 from bide.testing.conformance.turns import BurstCases, TurnCases
 from tests.effort import effort
 
@@ -112,10 +113,6 @@ class ShardedConformance(EngineConformance):
 
     # Each shard remembers as many as a queue of one.
     test_how_many_rows_are_remembered = None  # type: ignore[assignment]
-
-    # A shard leases one message in any case, whatever the others lease.
-    test_a_claim_leases_what_it_returns = None  # type: ignore[assignment]
-    test_expired_messages_use_no_budget = None  # type: ignore[assignment]
 
     def test_a_claim_keeps_to_its_budget_but_for_one_of_each_shard(self, driver: Driver) -> None:
         driver.put(*(f"m{number}" for number in range(40)), data=b"x" * 1024, json=False)

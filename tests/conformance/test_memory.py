@@ -7,8 +7,9 @@ from bide.engines.memory import MemoryEngine
 from bide.engines.port import Engine
 from bide.model.lifecycle import TRANSITIONS
 from bide.testing.conformance import EngineConformance
+from bide.testing.conformance.drawing import scripts
 from bide.testing.conformance.driver import START
-from bide.testing.conformance.scripts import Player, scripts
+from bide.testing.conformance.scripts import Player
 
 
 class TestMemory(EngineConformance):

@@ -3,8 +3,9 @@ from random import Random
 import pytest
 
 from bide.engines.memory import MemoryEngine
+from bide.testing.conformance.drawing import QUEUES, scripts
 from bide.testing.conformance.driver import START
-from bide.testing.conformance.scripts import QUEUES, Player, clear, scripts
+from bide.testing.conformance.scripts import Player, clear
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from bide.engines.sqlite import SqliteEngine
+from bide.testing.conformance.drawing import QUEUES, limited_scripts, scripts
 from bide.testing.conformance.driver import START
-from bide.testing.conformance.scripts import QUEUES, Player, clear, limited_scripts, scripts
+from bide.testing.conformance.scripts import Player, clear
 
 
 @pytest.mark.parametrize("draw", [scripts, limited_scripts], ids=["plain", "limited"])
