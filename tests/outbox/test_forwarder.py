@@ -9,7 +9,9 @@ from urllib.parse import urlsplit
 import pytest
 
 import bide
+from bide.model.limits import MAX_BYTES
 from bide.outbox.forwarder import Forwarder, table_of
+from bide.outbox.sqlite import SqliteTable
 from tests.descriptors import low_ones_taken
 from tests.outbox.shop import connected, forward, rows
 
@@ -270,3 +272,17 @@ def test_a_new_file_is_told(file: str, caplog: pytest.LogCaptureFixture) -> None
         table_of(file).close()
     [warning] = caplog.messages
     assert "shop.db is a new and empty database" in warning
+
+
+def test_a_batch_of_large_rows_reads_no_row_behind_it(file: str) -> None:
+    table = table_of(file)
+    assert isinstance(table, SqliteTable)
+    with closing(table):
+        for size in (MAX_BYTES, *[1] * 400):
+            table.run(
+                "INSERT INTO bide_outbox (queue, id, command) VALUES ('q', 'a', ?)", ("x" * size,)
+            )
+        steps: list[None] = []
+        table._connection.set_progress_handler(lambda: steps.append(None), 100)
+        assert len(table.read(500)) == 1
+        assert len(steps) < 10  # of 100 instructions

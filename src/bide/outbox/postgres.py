@@ -9,7 +9,8 @@ import psycopg
 
 from bide.engines.postgres.settings import connect_timeout
 from bide.engines.waiting import readable
-from bide.outbox.rows import CHANNEL, CREATE_TABLES, Table
+from bide.model.limits import MAX_BYTES
+from bide.outbox.rows import CHANNEL, CREATE_TABLES, Row, Table
 
 _NAME = """
 SELECT pg_catalog.format(
@@ -32,6 +33,16 @@ SELECT set_config(
 FROM unnest(current_schemas(false)) WITH ORDINALITY AS path (name, place)
 WHERE has_schema_privilege(name, 'CREATE')
   AND to_regclass(pg_catalog.format('%I.sleeper', name)) IS NULL
+"""
+
+# `octet_length` need not read a large text, as `length` does.
+_OLDEST = """
+SELECT number, queue, id, command FROM (
+  SELECT *, sum(octet_length(command)) OVER (ORDER BY number) - octet_length(command) AS before
+  FROM (
+    SELECT * FROM bide_outbox WHERE queue <> ALL (?::text[]) ORDER BY number LIMIT ?
+  ) AS oldest
+) AS summed WHERE before < ? ORDER BY number
 """
 
 
@@ -83,6 +94,10 @@ class PostgresTable(Table):
         finally:
             if leads and not self._connection.closed:
                 self.run("SELECT pg_advisory_unlock(hashtext('bide forward'))")
+
+    def read(self, limit: int, without: Sequence[str] = ()) -> list[Row]:
+        """Return the oldest committed rows."""
+        return [Row(*row) for row in self.run(_OLDEST, (list(without), limit, MAX_BYTES))]
 
     def wait(self, seconds: float) -> None:
         """Wait for a notification."""

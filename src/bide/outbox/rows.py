@@ -13,7 +13,6 @@ import msgspec
 from bide.engines.port import DbApi, Guest, RemoteGuest
 from bide.model import commands as cmd
 from bide.model.errors import AccessDenied, InvalidArgument, NotEmpty, WrongConnection
-from bide.model.limits import MAX_BYTES
 from bide.model.replies import Outcome, Outcomes, Reply, Settings
 
 TABLES = ("bide_outbox", "bide_outbox_dead", "bide_outbox_name")
@@ -113,16 +112,6 @@ class Row(msgspec.Struct, frozen=True, dict=True):
         return _decode(self.text)
 
 
-_OLDEST = """
-SELECT number, queue, id, command FROM (
-  SELECT *, sum(length(command)) OVER (ORDER BY number) - length(command) AS before
-  FROM (
-    SELECT * FROM bide_outbox WHERE queue NOT IN ({names}) ORDER BY number LIMIT ?
-  ) AS oldest
-) AS summed WHERE before < ? ORDER BY number
-"""
-
-
 class Table(ABC):
     """The outbox of one database, as the forwarder uses it."""
 
@@ -141,6 +130,7 @@ class Table(ABC):
     def lead(self) -> AbstractContextManager[bool]:
         """Try to be the only forwarder while the block runs; yield whether it is."""
 
+    @abstractmethod
     def read(self, limit: int, without: Sequence[str] = ()) -> list[Row]:
         """Return the oldest committed rows: at most so many, and none behind the first 8 MiB.
 
@@ -148,9 +138,6 @@ class Table(ABC):
 
         They go to the store in few requests, and a server limits the bytes of a request.
         """
-        queues = ["", *without]  # a list in SQL is not empty
-        oldest = _OLDEST.format(names=", ".join("?" * len(queues)))
-        return [Row(*row) for row in self.run(oldest, (*queues, limit, MAX_BYTES))]
 
     def delete(self, numbers: Sequence[int]) -> None:
         """Delete rows that are done, durably: the store forgets them next."""
