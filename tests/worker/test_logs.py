@@ -1,11 +1,13 @@
 """How what is logged gets to stderr."""
 
 import asyncio
+import io
 import json
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -227,3 +229,19 @@ def test_the_memory_of_causes_has_a_bound() -> None:
         assert shown.admit(f'KeyError: 1\n  File "shop.py", line {number}, in pay', 0.0)
     assert len(shown._shown) == 1_000
     assert not shown.admit("buried by hand\nfor two reasons", 0.0)
+
+
+def test_what_a_handler_does_with_stderr_harms_no_log(
+    log: logging.Logger, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(as_json=False, level="info")
+    with redirect_stderr(io.StringIO()) as caught:
+        log.info("still in the log")
+    assert (caught.getvalue(), "still in the log" in capsys.readouterr().err) == ("", True)
+    closed = io.StringIO()
+    closed.close()
+    for stream in (closed, None):  # closed by a handler, or by what began the program
+        monkeypatch.setattr(sys, "stderr", stream)
+        configure(as_json=False, level="info")
+        log.error("lost")
+        log.error("%d is wrong", "a")

@@ -108,6 +108,7 @@ class StderrHandler(logging.Handler):
 
     def __init__(self, *, gather: bool) -> None:
         super().__init__()
+        self._stream = sys.stderr  # also while a handler of messages redirects `sys.stderr`
         self._gather = gather
         self._lines: list[str] = []
         self._due: asyncio.TimerHandle | None = None
@@ -127,14 +128,19 @@ class StderrHandler(logging.Handler):
             except RuntimeError:
                 self.flush()
 
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Tell on stderr what is wrong with a record, if that is open."""
+        with suppress(ValueError):
+            super().handleError(record)
+
     def flush(self) -> None:
         """Write all lines; `logging` also calls it at the end of the process."""
         with self.lock or nullcontext():
             lines, self._lines, self._due = self._lines, [], None
-            if lines:
+            if lines and self._stream is not None:  # it is for a program begun without stderr
                 with suppress(OSError, ValueError):  # a full disk; or it was closed
-                    sys.stderr.write("\n".join(lines) + "\n")
-                    sys.stderr.flush()
+                    self._stream.write("\n".join(lines) + "\n")
+                    self._stream.flush()
 
 
 def configure(*, as_json: bool, level: str, gather: bool = False) -> None:
