@@ -4,7 +4,8 @@ import asyncio
 
 import bide
 from bide.consuming.delivery_log import SUMMARY
-from bide.model.commands import Configure, Explain, Scan
+from bide.model.commands import Configure, Explain, Put, Scan
+from bide.model.message import Item
 from bide.observing.heartbeat import QUEUE, Report
 from bide.observing.workers import Seen, gaps_before, seen_of
 from bide.worker.process.runner import Runner
@@ -150,3 +151,22 @@ def test_the_gaps_are_those_that_other_processes_leave() -> None:
     assert gaps_before(["other"], [dead], 900)["other"] == [(0, 900)]
     assert seen_of(dead.report, 50_000, 20_000).until == alive
     assert seen_of(dead.report, 50_000, 60_000).until == 30_000
+
+
+def test_a_backlog_after_a_pause_is_all_looked_at_with_its_pause(scene: Scene) -> None:
+    count = 3_000
+
+    @scene.app.handler("q", concurrency=100)
+    async def handle(body: int) -> None: ...
+
+    async def story() -> None:
+        await scene.lane.acall(Configure("q", paused=True))
+        items = [Item(str(number), b"1") for number in range(count)]
+        await scene.lane.acall(Put("q", items))
+        async with scene.at_work() as runner:
+            scene.clock.advance(30)
+            await scene.lane.acall(Configure("q", paused=False))
+            await scene.acked(count)
+            await scene.pass_time(lambda: causes(runner).get("paused", 0) >= count * 30, 1)
+
+    scene.play(story())

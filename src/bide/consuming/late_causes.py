@@ -108,7 +108,7 @@ def _waited(one: Handling) -> Waited:
 PROMPT = 0.05
 """Lateness up to so many seconds has the cause `timer`; the other causes are not looked for."""
 
-MOST = 1_000
+MOST = 10_000
 """How many of them are gathered at most."""
 
 
