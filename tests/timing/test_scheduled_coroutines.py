@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -179,3 +180,34 @@ def test_a_task_lost_with_its_loop_can_still_be_cancelled(clock: RecordingClock)
         loop.close()
         future.cancel()
     assert future.done()
+
+
+def test_a_task_that_ends_while_it_is_cancelled_fails_nothing(
+    loop: asyncio.AbstractEventLoop,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    begun, over = threading.Event(), asyncio.Event()
+
+    async def task() -> None:
+        begun.set()
+        await over.wait()
+
+    with ScheduledExecutor(1, loop=loop) as executor:
+        future = executor.submit(task)
+        assert begun.wait(60)
+        while future._on_loop is None:
+            time.sleep(0.001)
+        caller = threading.current_thread()
+
+        def is_closed() -> bool:
+            if threading.current_thread() is caller:  # in `cancel`: now the task ends
+                loop.call_soon_threadsafe(over.set)
+                while future._on_loop is not None:
+                    time.sleep(0.001)
+            return False
+
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "is_closed", is_closed)
+            assert future.cancel()
+    assert not caplog.records

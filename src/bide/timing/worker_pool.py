@@ -277,8 +277,9 @@ class WorkerPool(OwnedByProcess):
             waited = future._handle is not None and self._queue.remove(future._handle)
             if waited or future.periodic or future._asynchronous:  # else `_run` tells them
                 future.set_running_or_notify_cancel()
-            if future._on_loop is not None and self._loop and not self._loop.is_closed():
-                future._on_loop.cancel()
+            on_loop = future._on_loop  # which the loop may forget meanwhile
+            if on_loop is not None and self._loop and not self._loop.is_closed():
+                on_loop.cancel()
         future._handle = None
         if not future._busy:  # else `_settle` does it
             future._call = None
