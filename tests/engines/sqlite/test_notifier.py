@@ -1,3 +1,4 @@
+import errno
 import os
 import shutil
 import threading
@@ -102,20 +103,50 @@ def test_a_file_among_the_pipes_is_not_written_to(
     planted.unlink()
 
 
-def test_a_pipe_that_a_sender_removes_before_it_is_open_is_made_again(
-    path: Path, listen: Open, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("when", ["before it is open", "before it has its rights"])
+def test_a_pipe_that_a_sender_removes_while_it_is_made_is_made_again(
+    path: Path, listen: Open, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    real = os.mkfifo
+    """The sender has met it before it was open, as that of a dead process."""
+    if when == "before it is open":
+        real = os.mkfifo
 
-    def interrupted(address: str, mode: int) -> None:
-        monkeypatch.setattr(os, "mkfifo", real)
-        real(address, mode)
-        assert ring_all(path, {"q": 1}, None)
+        def interrupted(address: str, mode: int) -> None:
+            monkeypatch.setattr(os, "mkfifo", real)
+            real(address, mode)
+            assert ring_all(path, {"q": 1}, None)
 
-    monkeypatch.setattr(os, "mkfifo", interrupted)
+        monkeypatch.setattr(os, "mkfifo", interrupted)
+    else:
+        really_open = os.open
+
+        def opened(address: str, flags: int) -> int:
+            monkeypatch.setattr(os, "open", really_open)
+            pipe = really_open(address, flags)
+            Path(address).unlink()
+            return pipe
+
+        monkeypatch.setattr(os, "open", opened)
     notifier = listen()
     assert ring_all(path, {"q": 2}, None)
     assert notifier.listen() == [("q", 2)]
+
+
+def test_a_pipe_that_others_may_not_write_to_leaves_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container whose users do not include the owner of the file."""
+
+    def refuse(*args: object) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    os.close(free := os.dup(0))
+    Path(f"{path}-bell").mkdir()
+    monkeypatch.setattr(os, "chown", refuse)
+    assert PipeNotifier.open(path) is None
+    os.close(now := os.dup(0))
+    assert now == free
+    Path(f"{path}-bell").rmdir()  # fails if a pipe is left
 
 
 def test_close_wakes_who_listens(listen: Open) -> None:

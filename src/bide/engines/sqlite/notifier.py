@@ -22,8 +22,8 @@ from bide.engines.waiting import readable
 from bide.model.times import UnixMs
 
 ATTEMPTS = 20
-"""How often to try to make a pipe while others remove the folder as they leave, or a pipe before
-it is open: to them it is that of a dead process."""
+"""How often to try to make a pipe while others remove the folder as they leave, or a pipe that is
+not open yet: to them it is that of a dead process."""
 
 _CAPACITY = 64 * 1024  # of a pipe
 
@@ -137,13 +137,24 @@ def _make(path: Path) -> tuple[int, str]:
                 os.mkdir(folder, 0o700)
                 _share(folder, file, rights | (rights & 0o444) >> 2)  # readers may enter
             os.mkfifo(address, 0o600)
-            pipe = os.open(address, os.O_RDWR | os.O_NONBLOCK)
-            break
+            return _open(address, file, rights), address
         except FileNotFoundError:  # another process has just removed the folder or the pipe
             if attempt == ATTEMPTS - 1:
                 raise
-    _share(address, file, rights)
-    return pipe, address
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _open(address: str, file: os.stat_result, rights: int) -> int:
+    """Open a new pipe, and let those write to it who may write to the file."""
+    pipe = os.open(address, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        _share(address, file, rights)
+    except BaseException:
+        os.close(pipe)
+        with suppress(OSError):
+            os.unlink(address)
+        raise
+    return pipe
 
 
 def _share(path: str, file: os.stat_result, mode: int) -> None:
