@@ -172,6 +172,28 @@ def test_a_server_that_loads_its_data_is_waited_for_by_who_opens_a_store(
         open_engine(f"{proxy.url}?reconnect={PATIENCE}")
 
 
+def test_a_server_that_starts_and_then_loads_its_data_is_waited_for(
+    open_engine: Open, start: Start, later: Later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender, "FIRST", 0.4)
+    path, begin = start().path, time.monotonic()
+    first = Proxy(path)
+    first.close()  # nobody listens on its port
+
+    def loads(data: bytes) -> bytes:
+        over = time.monotonic() > begin + 0.8
+        return data if over else b"-LOADING Redis is loading the dataset in memory\r\n"
+
+    def begins() -> None:
+        proxies.append(Proxy(path, first.port))
+        proxies[0].rewrite = loads
+
+    proxies: list[Proxy] = []
+    later(begins)  # the attempts before it find nobody
+    assert put(open_engine(f"{first.url}?reconnect={PATIENCE}"), "a")
+    proxies[0].close()
+
+
 def test_a_server_too_busy_to_count_its_replicas_confirms_nothing(
     open_engine: Open, start: Start
 ) -> None:

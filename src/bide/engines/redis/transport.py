@@ -84,8 +84,8 @@ class Transport:
         while not all(request.done for request in requests):
             self._attempt([request for request in requests if not request.done])
             if left := _left(requests):
-                deadline = self._opens_by or deadline or time.monotonic() + self._settings.reconnect
-                self._wait(left, deadline)
+                deadline = deadline or time.monotonic() + self._settings.reconnect
+                self._wait(left, self._opens_by or deadline)
         return [self._answer(request) for request in requests]
 
     def _wait(self, left: Sequence[Request], deadline: float) -> None:
