@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from bide.engines.redis import RedisEngine
-from bide.engines.redis.calls import Call
+from bide.engines.redis.calls import Call, ShardMismatch
 from bide.engines.redis.claim import _Claiming
 from bide.engines.redis.layout import shard_of
+from bide.engines.redis.queues import ShardMap
 from bide.model.commands import (
     Ack,
     Cancel,
@@ -24,7 +25,7 @@ from bide.model.commands import (
     Queues,
     Scan,
 )
-from bide.model.errors import InvalidArgument
+from bide.model.errors import InvalidArgument, StoreReadOnly
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Names, Outcomes
 from tests.engines.redis.conftest import Open
@@ -185,6 +186,28 @@ def test_a_shard_that_was_lost_is_made_again(open_engine: Open, url: str, client
         id not in left for id in many(20)
     ]
     assert ask(open_engine(), Count("q", recount=True)).strays == 0
+
+
+def test_a_lost_shard_that_cannot_be_made_again_is_read_as_an_empty_one() -> None:
+    """As in a cluster, where a node has lost its data, and refuses changes."""
+    rounds = 0
+
+    def send(calls: Sequence[Call], now: int | None) -> list[Any]:
+        nonlocal rounds
+        rounds += 1
+        assert rounds < 9
+        return [answer(call) for call in calls]
+
+    def answer(call: Call) -> Any:
+        if call.script == "shards":
+            return [NOW, 1, 4, 1] if call.shard != 2 else StoreReadOnly("its disk is full")
+        return ShardMismatch(0) if call.shard == 2 and call.shards else call.shard
+
+    shards = ShardMap(send)
+    calls = [Call("count", "q", (), shard, 4) for shard in range(4)]
+    answers = send(calls, None)
+    shards.settle(calls, answers, None)
+    assert answers == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("said", [2, 8])

@@ -88,7 +88,11 @@ class ShardMap:
                 corrected = [ShardMismatch(found)] * len(places)
                 if found in (0, shards):
                     self._ask(queue, found, shards, now)
-                    again = [calls[at]._replace(shards=found or "") for at in places]
+                    # Those that create nothing need no shard that could not be made.
+                    again = [
+                        calls[at]._replace(shards=shards if calls[at].script in CREATING else "")
+                        for at in places
+                    ]
                     corrected = self._send(again, now)
                     # A shard that was deleted meanwhile: others may have done their part.
                     both = zip(places, corrected, strict=True)
