@@ -3,7 +3,7 @@
 
 import pytest
 
-from bide.model.message import IN_TRANSIT
+from bide.model.message import IN_TRANSIT, REASON_LENGTH
 from bide.model.replies import Outcome
 from bide.testing.conformance.driver import HOUR, START, Driver, done, leases
 
@@ -17,6 +17,25 @@ class ChangeCases:
         assert driver.revive("a", delay=30) == [Outcome("a", True, "delayed", due)]
         assert driver.wake == due
         driver.shows("a", attempt=0, ended=None, error="no")
+
+    def test_a_long_reason_is_cut(self, driver: Driver) -> None:
+        reason, ids = "ü" * (REASON_LENGTH + 9), ["retry", "bury", "release", "aside"]
+        held = [driver.lease(id) for id in ids[:2]]
+        driver.lease(ids[2])
+        driver.put(ids[3])
+        driver.retry(held[0], reason=reason)
+        driver.bury(held[1], reason=reason)
+        driver.release(ids[2], reason=reason)
+        driver.set_aside(ids[3], reason=reason)
+        for id in ids:
+            assert driver.get(id).error == reason[:REASON_LENGTH]
+
+    @pytest.mark.parametrize("data", [b"", b"\xff\0", b'"x"'])
+    def test_an_edit_gives_a_message_any_body(self, driver: Driver, data: bytes) -> None:
+        driver.put("a", delay=5)
+        for json in (False, True) if data.startswith(b'"') else (False,):
+            assert driver.edit("a", data=data, json=json, group="gé")[0]
+            driver.shows("a", data=data, json=json, group="gé")
 
     def test_the_first_of_two_changes_ends_the_version(self, driver: Driver) -> None:
         driver.put("a", delay=9)
