@@ -10,6 +10,7 @@ import pytest
 
 from bide.engines.sqlite import SqliteEngine
 from bide.engines.sqlite.notifier import PipeNotifier, ring_all
+from bide.engines.waiting import readable
 from bide.model.commands import Put
 from bide.model.message import Item
 
@@ -84,6 +85,23 @@ def test_lines_of_strangers_are_passed_over(path: Path, listen: Open) -> None:
         stranger.write(b'hello\n\xff\n[1]\n\n["\xff",1]\n["q",' + b"9" * 999 + b"]\n")
     ring_all(path, {"q": 7}, None)
     assert notifier.listen() == [("q", 7)]
+
+
+def test_what_somebody_else_reads_is_lost_and_the_rest_is_heard(
+    path: Path, listen: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    living = listen()
+
+    def stolen(pipe: int) -> None:
+        """Read the hint before the listener does, once."""
+        monkeypatch.undo()
+        readable(pipe)
+        os.read(pipe, 1_000)
+        threading.Timer(0.05, ring_all, (path, {"q": 2}, None)).start()
+
+    monkeypatch.setattr("bide.engines.sqlite.notifier.readable", stolen)
+    ring_all(path, {"q": 1}, None)
+    assert living.listen() == [("q", 2)]
 
 
 @pytest.mark.parametrize("linked", [False, True])

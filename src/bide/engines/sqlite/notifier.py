@@ -87,11 +87,12 @@ class PipeNotifier:
                     return []
                 pipe = self._pipe
             readable(pipe)
-            hints = []
-            for line in os.read(pipe, _CAPACITY).splitlines():
-                with suppress(
-                    msgspec.DecodeError, UnicodeDecodeError
-                ):  # a line that bide did not write
+            data, hints = b"", []
+            with suppress(BlockingIOError):  # somebody else has read it, such as a copying tool
+                data = os.read(pipe, _CAPACITY)
+            for line in data.splitlines():
+                # Some lines may not be bide's.
+                with suppress(msgspec.DecodeError, UnicodeDecodeError):
                     hints.append(_decode(line))
             if hints and not self._closed:
                 return hints
