@@ -4,7 +4,7 @@ import asyncio
 from functools import partial
 
 from tests.targets.http.environment import Stage, until
-from tests.targets.http.receiver import Got, receiver
+from tests.targets.http.receiver import Got, answer, receiver
 
 
 async def hang(got: Got, _: object) -> bytes:
@@ -29,6 +29,42 @@ def test_no_more_connections_are_open_than_the_process_may_have(stage: Stage) ->
             await stage.pass_time(lambda: stage.counts("w").flow.acked == 100, step=0.01)
             assert it.most == 4
             assert it.connections + well.connections <= 8
+
+    stage.play(story())
+
+
+def test_a_subscription_is_pinged_while_its_messages_take_their_share(stage: Stage) -> None:
+    async def story() -> None:
+        async with receiver() as it, stage.pushing(limit=8) as pusher:
+            it.script = hang
+            one = await stage.subscribe(it.url, concurrency=500)
+            pusher.look()
+            await stage.put(*range(10))
+            await until(lambda: it.under_way == 4)
+
+            async def reply(got: Got, _: object) -> bytes:
+                return answer(200)
+
+            it.script = reply
+            assert (await pusher.ping(one)).good
+
+    stage.play(story())
+
+
+def test_requests_from_before_a_change_of_the_queue_hold_up_no_message(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.pushing(limit=8) as pusher, receiver() as it:
+            it.script = hang
+            await stage.subscribe(it.url, concurrency=500)
+            pusher.look()
+            await stage.put(*range(10))
+            await until(lambda: it.under_way == 4)
+            await stage.subscribe(it.url, concurrency=500, queue="w")
+            await stage.put(1, queue="w")
+            began = stage.clock.now()
+            pusher.look()
+            await stage.pass_time(lambda: it.under_way == 5, pause=0.01)
+            assert stage.clock.now() - began < 5_000  # they end only after 15 s
 
     stage.play(story())
 

@@ -94,8 +94,14 @@ class Sender:
         others leave, and so do all subscriptions of a namespace together. Those of no namespace are
         the operator's own. All that are failing take at most half of the connections: thousands may
         fail at the same time, and each may take its timeout.
+
+        Args:
+            to: the subscription.
+            under_way: how many of its messages are being sent, or are about to be. Its pings, and
+                the requests of a worker that is leaving, are under way besides.
+            failing: whether its receiver has failed since it last accepted a message.
         """
-        waiting = under_way - self._running[to.key]
+        waiting = max(0, under_way - self._running[to.key])
         free = self._client.free - waiting
         if failing:
             free = min(free, (self._client.limit + 1) // 2 - self._failing - waiting)
@@ -139,7 +145,9 @@ class Sender:
         headers = {**HEADERS, **own, **request.headers, **proof}
         hidden = (*keys, proof["webhook-signature"], *_confidential(subscription))
         counted = subscription.namespace, subscription.key
-        if self.room_for(subscription, self._running[subscription.key], failing=failing) <= 0:
+        # The subscription's own share bounds what is claimed: what was claimed, and a ping, may use
+        # any connection that is free.
+        if self.room_for(subscription, 0, failing=failing) <= 0:
             raise Busy("this server has no connection left for it; it tries again soon")
         self._running.update(counted)
         self._failing += failing
