@@ -343,8 +343,8 @@ def test_an_answer_without_end_is_read_up_to_a_bound(
         opener(answering(head, piece, 1_000))()
 
 
-def test_an_answer_that_breaks_off_is_no_answer() -> None:
-    head = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nConnection: close\r\n\r\n"
+def breaking_off(head: bytes) -> int:
+    """Return the port of a server that answers one request with a head and one byte of the body."""
     listening = socket.create_server(("127.0.0.1", 0))
 
     def run() -> None:
@@ -353,8 +353,14 @@ def test_an_answer_that_breaks_off_is_no_answer() -> None:
             accepted.sendall(head + b"{")
 
     threading.Thread(target=run, daemon=True).start()
+    port: int = listening.getsockname()[1]
+    return port
+
+
+def test_an_answer_that_breaks_off_is_no_answer() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nConnection: close\r\n\r\n"
     with pytest.raises(StoreUnavailable, match="did not answer"):
-        opener(f"http://127.0.0.1:{listening.getsockname()[1]}")()
+        opener(f"http://127.0.0.1:{breaking_off(head)}")()
 
 
 @pytest.mark.parametrize(("status", "seconds"), [(401, DENIED), (429, AGAIN), (503, AGAIN)])
@@ -374,6 +380,14 @@ def test_a_server_that_refuses_the_token_is_asked_less_often(
     notifier._closed = pause = Pause()
     assert notifier.listen() == []
     assert pause.lasted == seconds
+
+
+def test_a_refusal_of_the_events_that_breaks_off_is_a_refusal() -> None:
+    """Else a program would hear no hint any more until its end."""
+    head = b"HTTP/1.1 503 Away\r\nContent-Length: 9\r\nConnection: close\r\n\r\n"
+    events = EventStream(Address(False, "127.0.0.1", breaking_off(head), "", ""), "counts=0")
+    with pytest.raises(StoreUnavailable, match="it answered with status 503"):
+        events.next()
 
 
 def test_a_line_of_events_without_end_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import suppress
 from http.client import HTTPException, HTTPResponse
 
 import msgspec
@@ -73,9 +74,11 @@ class EventStream:
             raise StoreUnavailable("this stream was closed")
         lines = self._connection.stream(self._path, "text/event-stream")
         if lines.status != 200:
-            error = refusal(self._address, lines.status, self._connection.body(lines))
+            answer = b""
+            with suppress(OSError, HTTPException):  # it breaks off: its status says enough
+                answer = self._connection.body(lines)
             self.drop()
-            raise error
+            raise refusal(self._address, lines.status, answer)
         self._lines = lines
         if self._closed:
             self._connection.shutdown()
