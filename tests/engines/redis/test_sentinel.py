@@ -117,7 +117,7 @@ def test_who_waits_is_told_by_the_new_master(group: SentinelGroup, open_engine: 
             break
     else:
         raise AssertionError("nobody is told of puts")
-    assert group.master() is not old
+    group.wait_for_another(old)  # most sentinels may hear of it later
 
 
 @pytest.mark.parametrize("stop", [signal.SIGSTOP, signal.SIGKILL])
