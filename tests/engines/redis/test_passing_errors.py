@@ -194,6 +194,27 @@ def test_a_server_that_starts_and_then_loads_its_data_is_waited_for(
     proxies[0].close()
 
 
+def test_after_a_long_absence_the_next_short_one_is_waited_for_by_all_queues(
+    open_engine: Open, start: Start, later: Later
+) -> None:
+    path = start().path
+    proxies = [Proxy(path)]
+    engine = open_engine(f"{proxies[0].url}?reconnect=400ms")
+
+    def comes_back() -> None:
+        proxies.append(Proxy(path, proxies[0].port))
+
+    proxies[-1].close()
+    with pytest.raises(StoreUnavailable):
+        engine.execute([Count("other")])
+    comes_back()
+    assert put(engine, "a")
+    proxies[-1].close()
+    later(comes_back)
+    engine.execute([Count("other")])
+    proxies[-1].close()
+
+
 def test_a_server_too_busy_to_count_its_replicas_confirms_nothing(
     open_engine: Open, start: Start
 ) -> None:

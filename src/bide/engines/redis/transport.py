@@ -189,7 +189,7 @@ class Transport:
         if not isinstance(answer, Refusal):
             request.done = True
             self._replaceable = self._replaceable or request.writes
-            self._given_up.discard(request.slot)
+            self._is_back(request.slot)
             return
         word, text = answer.word, str(answer)
         _log.debug("slot %d: %s", request.slot, text)
@@ -206,9 +206,16 @@ class Transport:
             request.done = True
             # A script would report its first run.
             request.again = request.again and not has_run(answer)
-            self._given_up.discard(request.slot)
+            self._is_back(request.slot)
             if "The user executing the script" in text:  # a function ended halfway: the next
                 self.nodes.lose(connection.address)  # connection sees which rights are missing
+
+    def _is_back(self, slot: int) -> None:
+        """Note that the server that has a slot answers: callers wait for it once more."""
+        if self.clustered:
+            self._given_up.discard(slot)
+        else:  # it has all
+            self._given_up.clear()
 
     def _lose(self, connection: Connection, due: Iterable[Request], lost: Lost) -> None:
         """Note that all that is due was lost with the connection, and is to be sent again."""
