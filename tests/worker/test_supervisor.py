@@ -185,3 +185,26 @@ def test_the_cause_names_each_signal(number: int, cause: str) -> None:
         return process.cause()
 
     assert asyncio.run(main()) == cause
+
+
+@pytest.mark.process
+def test_the_watchdog_of_systemd_guards_also_during_a_reload(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("bide.worker.process.supervisor.notify", told.append)
+
+    async def story() -> None:
+        supervisor = Supervisor(["true"])
+        supervisor._tell(watchdog=True)  # it begins
+        process = supervisor.slots[0].process = supervisor._start(1)
+        process.report = Report(ready=True)
+        supervisor._tell(watchdog=True)
+        supervisor.reload()
+        process.reported -= 60  # its event loop is blocked
+        supervisor._tell(watchdog=True)
+        await process.over
+
+    asyncio.run(story())
+    words = [text.partition("=")[0] for text in told]
+    assert words == ["WATCHDOG", "READY", "WATCHDOG", "RELOADING"]

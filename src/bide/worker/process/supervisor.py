@@ -147,6 +147,9 @@ class Supervisor:
         self._begun = False
         """Whether any process was ready so far."""
         self._notified_ready = False
+        self._guarded = False
+        """Whether the watchdog of systemd guards the processes: since all were ready, and also
+        during a reload, which may hang."""
 
     async def run(self) -> int:
         """Keep the processes alive until `stop`; return the exit code.
@@ -353,9 +356,9 @@ class Supervisor:
         )
         reloading = any(slot.wanted or slot.fresh is not None for slot in self.slots)
         if not self._notified_ready and not reloading and self.totals.ready == len(self.slots):
-            self._notified_ready = True
+            self._notified_ready = self._guarded = True
             notify(f"READY=1\nSTATUS=processes at work: {len(self.slots)}")
-        if watchdog and (trouble is None or not self._notified_ready):
+        if watchdog and (trouble is None or not self._guarded):
             notify("WATCHDOG=1")
 
     async def _watch(self, sources: Sources) -> None:
