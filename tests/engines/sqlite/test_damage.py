@@ -133,6 +133,27 @@ def test_a_message_that_is_damaged_while_it_is_leased_is_put_aside_when_the_leas
     sound(engine, NOW + LEASE)
 
 
+@pytest.mark.parametrize(
+    "damage",
+    ["message SET attempt = -3", "lease SET until = -1", "lease SET until = 1.5",
+     "lease SET since = -1"],
+)  # fmt: skip
+@pytest.mark.usefixtures("limits")
+def test_a_lease_that_cannot_become_a_failure_holds_up_none(
+    engine: SqliteEngine, path: Path, damage: str
+) -> None:
+    assert len(claim(engine).messages) == 5
+    other = sqlite3.connect(path)
+    (seq,) = other.execute("SELECT seq FROM bide_message WHERE id = 'm2'").fetchone()
+    other.execute(f"UPDATE bide_{damage} WHERE seq = ?", (seq,))
+    other.commit()
+    other.close()
+    claimed = claim(engine, NOW + LEASE)
+    assert [message.id for message in claimed.messages] == ["m0", "m1", "m3", "m4"]
+    assert get(engine, "m2").state == "dead"
+    sound(engine, NOW + LEASE)
+
+
 def test_a_damaged_message_behind_many_of_another_group_holds_up_none(
     engine: SqliteEngine, spoil: Spoil
 ) -> None:

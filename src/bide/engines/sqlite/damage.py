@@ -13,6 +13,7 @@ from bide.engines.sqlite.tables import (
     DELAYED,
     READY,
     SQL,
+    as_failures,
     json_text,
     record_of,
     shown_id,
@@ -61,7 +62,10 @@ def _unreadable(rows: Iterable[Any]) -> list[tuple[Any, Record]]:
     found = []
     for row in rows:
         try:
-            record_of(row)
+            record = record_of(row)
+            if record.until is not None:  # the lease that has expired becomes a failure
+                lapse = Failure(record.attempt, record.until, record.holder or "", "", record.since)
+                as_failures(json_text([lapse]))
         except DAMAGED:
             found.append((row, Record(*row)))
     return found
