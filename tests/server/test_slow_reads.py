@@ -81,6 +81,9 @@ def test_they_are_capped_and_others_go_on(
         refused = shop.get(path)
         assert (refused.status, refused.headers["retry-after"]) == (429, "1"), path
         assert "max_slow_reads" in refused.problem["detail"]
+    assert shop.send("DELETE", f"{Q}/messages?group=g").status == 200
+    undoable = shop.send("DELETE", f"{Q}/messages?group=g&undo=true")  # it reads what it changes
+    assert "max_slow_reads" in undoable.problem["detail"]
     put = {"command": "put", "queue": "orders", "items": [{"id": "b", "data": "MQ=="}]}
     recount = {"command": "count", "queue": "orders", "recount": True}
     replies = shop.post("/v1/batch", {"commands": [put, recount, put]}).json["replies"]
