@@ -1,6 +1,7 @@
 """Processes: replaced when they die, and told to stop."""
 
 import asyncio
+import errno
 import os
 import signal
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bide.worker.process.child import Orders
-from bide.worker.process.processes import Process, Report
+from bide.worker.process.processes import FAILED, Process, Report
 from bide.worker.process.supervisor import Slot, Supervisor
 from tests.worker.processes import (
     APP,
@@ -208,3 +209,20 @@ def test_the_watchdog_of_systemd_guards_also_during_a_reload(
     asyncio.run(story())
     words = [text.partition("=")[0] for text in told]
     assert words == ["WATCHDOG", "READY", "WATCHDOG", "RELOADING"]
+
+
+def test_a_process_that_cannot_be_started_ends_as_one_that_failed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def story() -> int:
+        with monkeypatch.context() as patch:
+            patch.setattr("bide.worker.process.processes.socket.socketpair", refuse)
+            process = Process(1, ["true"], (), lambda: None)
+            await asyncio.wait([process.over])
+        return process.over.result()
+
+    assert asyncio.run(story()) == FAILED
+    assert "process 1 cannot be started: [Errno 24] Too many open files" in caplog.text

@@ -165,8 +165,9 @@ class Process:
         return f"killed by {named}"  # a real-time signal has no name
 
     async def _live(self, command: Sequence[str], pass_fds: Sequence[int]) -> int:
-        ours, theirs = socket.socketpair()
+        ours: socket.socket | None = None
         try:
+            ours, theirs = socket.socketpair()
             with theirs:
                 descriptors = theirs.fileno(), *pass_fds
                 self._child = child = await asyncio.create_subprocess_exec(
@@ -174,7 +175,8 @@ class Process:
                     process_group=0,  # so that only the supervisor gets Ctrl-C
                 )  # fmt: skip
         except OSError as error:  # no memory for another process, no descriptor left
-            ours.close()
+            if ours is not None:
+                ours.close()
             _log.error("process %d cannot be started: %s", self.number, error)
             return FAILED
         if self.end_requests:
