@@ -12,7 +12,7 @@ import pytest
 
 from bide.observing.logs import JsonFormatter
 from bide.observing.tally import Tally
-from bide.targets.http.receiver import Circuit
+from bide.targets.http.receiver import Circuit, Pace
 from bide.targets.http.stats import Deliveries, PushStats
 from bide.targets.pusher import Pusher
 from tests.targets.http.environment import Stage, until
@@ -119,6 +119,17 @@ def test_a_rate_below_one_a_second_is_kept(stage: Stage) -> None:
             await stage.acked(3)
 
     stage.play(story())
+
+
+@pytest.mark.parametrize("days", [0, 1, 30, 60, 365, 3_650])
+@pytest.mark.parametrize("rate", [0.001, 0.3, 1, 3, 7, 10, 12, 1_000])
+def test_a_rate_is_kept_however_long_the_machine_has_run(days: int, rate: float) -> None:
+    pace, now = Pace(rate), days * 86_400.0
+    for _ in range(1_000):
+        now += 1 / rate
+        assert pace.room(1, now) == 1
+        pace.take(1)
+    assert pace.room(1, now + 0.5 / rate) == (rate == 1_000)  # of which 100 are saved
 
 
 def test_a_dead_receiver_is_left_alone_and_messages_keep_their_attempts(stage: Stage) -> None:

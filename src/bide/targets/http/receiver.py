@@ -201,6 +201,10 @@ class Circuit(msgspec.Struct, omit_defaults=True):
 SAVED = 0.1
 """Seconds for which unused requests are saved: no second has more than a tenth too many."""
 
+ROUNDING = 1e-6
+"""What may be missing of a saved request: where a machine has run for years, the seconds of its
+monotonic clock are that coarse, times a rate of 10. Of a higher rate, more than one is saved."""
+
 
 class Pace:
     """Limits how many requests start in a second. Times are seconds of the monotonic clock.
@@ -229,7 +233,9 @@ class Pace:
 
     def room(self, most: int, now: float) -> int:
         """Return how many of `most` may start."""
-        return most if self.rate is None else min(most, int(self._saved(self.rate, now) + 1e-9))
+        if self.rate is None:
+            return most
+        return min(most, int(self._saved(self.rate, now) + ROUNDING))
 
     def take(self, count: int) -> None:
         """Count requests that have started."""
