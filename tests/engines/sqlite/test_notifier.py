@@ -178,7 +178,7 @@ def test_close_wakes_who_listens(listen: Open) -> None:
 
 
 @pytest.mark.parametrize("listening", [False, True])
-def test_a_deleted_notifier_is_bound_again(path: Path, listen: Open, listening: bool) -> None:
+def test_a_deleted_pipe_is_made_again(path: Path, listen: Open, listening: bool) -> None:
     notifier = listen()
     heard: list[list[tuple[str, int]]] = []
     thread = threading.Thread(target=lambda: heard.append(notifier.listen()))
@@ -196,7 +196,7 @@ def test_a_deleted_notifier_is_bound_again(path: Path, listen: Open, listening: 
     assert heard == [[("q", 3)]]
 
 
-def test_a_deleted_notifier_that_cannot_be_bound_again_is_told_of_once(
+def test_a_deleted_pipe_that_cannot_be_made_again_is_told_of_once(
     path: Path, listen: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
     notifier, folder = listen(), Path(f"{path}-bell")

@@ -217,13 +217,19 @@ def in_lots(
     lots = spread([str(row[0]) for row in rows], shards, sizes)
     origin: Origin | None = getattr(command, "origin", None)
     calls = []
+    begun: set[int] = set()
     for shard, lot in lots:
         args = [*head]
         if script == "put":
             args.append("" if first is None else " ".join([str(first + at) for at in lot]))
         if script in ("put", "change"):
-            named = origin and (origin.outbox, origin.before, *(origin.rows[i] for i in lot))
-            args.append(" ".join(named or ()))
+            named: list[str] = []
+            if origin is not None:
+                # A later call to the same shard must not forget what the first one remembers.
+                before = "" if shard in begun else origin.before
+                named = [origin.outbox, before, *(origin.rows[index] for index in lot)]
+                begun.add(shard)
+            args.append(" ".join(named))
         for index in lot:
             args += rows[index]
         calls.append(Call(script, command.queue, args, shard, shards))

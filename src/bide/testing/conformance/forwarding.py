@@ -64,6 +64,11 @@ class ForwardCases:
         assert put(driver, "a", "12") == again("a")
         assert put(driver, "a", "09", "replace")[0].done
 
+    def test_a_put_forgets_before_it_remembers(self, driver: Driver) -> None:
+        """Also one that names a message twice, for which a store may need two steps."""
+        assert all(put(driver, "aa", "07 08", "replace", before="10", delay=HOUR))
+        assert put(driver, "aa", "07 08", "replace") == again("a", "a")
+
     def test_how_many_rows_are_remembered(self, bare: Driver) -> None:
         half = MAX_FORWARDED // 2
         other = bare.apart("other")
