@@ -80,7 +80,15 @@ class QueueCases:
         assert bare.purge(state) == Affected(1)
         assert bare.counts().flow.purged == cmd.BULK + 1
 
-    # Settings.
+    @pytest.mark.parametrize("state", ["ready", "delayed"])
+    def test_purge_parts_due_and_delayed_messages_to_the_millisecond(
+        self, driver: Driver, state: State
+    ) -> None:
+        for delay in (0, 1, 2):
+            driver.put(f"in {delay} ms", delay=delay)
+        driver.wait(1)
+        assert driver.purge(state, START + HOUR).count == (2 if state == "ready" else 1)
+        assert driver.counts().sizes.total == (1 if state == "ready" else 2)
 
     # Messages that are kept.
 
