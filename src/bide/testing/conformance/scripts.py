@@ -79,7 +79,8 @@ class Player:
         if held := getattr(op, "leases", ()):
             named = [self._lease(op.queue, one.token, one.id) for one in held]
             last = {lease.id: lease for lease in named}
-            twice = len(held) == 2 and len(last) == 1 and named[0] == named[1]
+            # Not by the tokens: those of one engine may be equal where another's are not.
+            twice = len(held) == 2 and held[0] == held[1]
             known["leases"] = named if twice else list(last.values())
             if results := getattr(op, "results", ()):
                 known["results"] = results[: len(known["leases"])]
