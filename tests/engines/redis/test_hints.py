@@ -10,6 +10,7 @@ from bide.engines.redis import RedisEngine
 from bide.engines.redis.layout import shard_of
 from bide.model.commands import (
     Ack,
+    Cancel,
     Claim,
     Command,
     Configure,
@@ -110,6 +111,19 @@ def test_an_earlier_moment_is_told_to_the_leader_and_a_later_one_to_nobody(
     commands(putter, Configure("q", keep=5))
     commands(putter, put("soon", delay=100))
     assert [hear(leader), hear(leader)] == [[("q", NOW + 500)], [("q", NOW + 100)]]
+
+
+def test_a_leader_that_looked_again_is_told_of_what_is_due_before_it_looks_next(
+    open_engine: Open,
+) -> None:
+    leader, putter = open_engine(), open_engine()
+    leader.notifier()
+    commands(putter, put("a", delay=500), put("late", delay=900))
+    assert claim(leader, NOW).next == 500
+    commands(putter, Cancel("q", ["a"]))
+    assert claim(leader, NOW).next == 900
+    commands(putter, put("b", delay=700))
+    assert hear(leader) == [("q", NOW + 700)]
 
 
 def test_a_leader_that_got_something_hands_over(open_engine: Open) -> None:
