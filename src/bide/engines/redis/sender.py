@@ -15,7 +15,8 @@ import msgspec
 
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.redis.calls import CREATING, Call, load_library, raised
-from bide.engines.redis.connection import check_layout
+from bide.engines.redis.connection import Lost, check_layout, pack
+from bide.engines.redis.faults import Refusal
 from bide.engines.redis.layout import LAYOUT, VERSION, copies, script_keys, slot_of
 from bide.engines.redis.settings import Settings
 from bide.engines.redis.transport import Request, Transport
@@ -55,8 +56,8 @@ class Sender(Transport):
         self._numbers = itertools.count(1)
         self.claims: list[tuple[Call, Request]] = []
         """Claims since the engine cleared this."""
-        self._changes: BoundedDict[tuple[str, int], int] = BoundedDict()
-        """By queue and shard: the number of its last change."""
+        self._changes: BoundedDict[tuple[str, int], list[int]] = BoundedDict()
+        """By queue and shard: the number of its last change, in a list of one."""
         self.on_lost: Callable[[str, int], None] | None = None
         """Called with a queue and the least number of changes that the store has lost."""
 
@@ -124,8 +125,20 @@ class Sender(Transport):
         both = zip(calls, requests, strict=True)
         self.claims += [(call, request) for call, request in both if call.script == "claim"]
         only = None if self._settings.wait_replicas else self.nodes.only
-        if only is not None and self._post(only, requests):  # mostly it is one server, and answers
-            self._receive(only, requests)
+        if only is not None:  # the usual case: one server, which answers
+            try:
+                packed = b"".join([pack(request.command) for request in requests])
+                answers = only.exchange(packed, len(requests))
+            except Lost as lost:
+                self._lose(only, requests, lost)
+            else:
+                if Refusal not in set(map(type, answers)):
+                    for request, answer in zip(requests, answers, strict=True):
+                        request.answer, request.done = answer, True
+                    self._replaceable = self._replaceable or any(one.writes for one in requests)
+                    self._given_up.clear()
+                    return self._decoded(calls, answers)
+                self._take(only, requests, answers)
         return self._decoded(calls, self.execute(requests))
 
     def again(self, call: Call, request: Request) -> Any:
@@ -155,8 +168,11 @@ class Sender(Transport):
             highest, made = changes.get(shard, (0, 0))
             changes[shard] = max(head[1], highest), made + (call.script in CREATING)
         for shard, (change, made) in changes.items():
-            known = self._changes.get(shard, 0)
-            self._changes[shard] = change
+            if (last := self._changes.get(shard)) is None:
+                self._changes[shard] = [change]
+                continue
+            self._changes.move_to_end(shard)
+            known, last[0] = last[0], change
             if known and change < known + made and self.on_lost is not None:
                 self.on_lost(shard[0], known + made - change)
         return answers
