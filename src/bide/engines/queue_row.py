@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from bide.model.message import State
-from bide.model.replies import Flow, Sizes
+from bide.model.replies import FLOW, Flow, Sizes
 
 
 class QueueRow(msgspec.Struct, gc=False):
@@ -56,7 +56,7 @@ class QueueRow(msgspec.Struct, gc=False):
 
     def flow(self) -> Flow:
         """Return the counters of what has happened."""
-        return Flow(*msgspec.structs.astuple(self)[16:])
+        return Flow(*[getattr(self, name) for name in FLOW])
 
     def values(self) -> tuple[Any, ...]:
         """Return what commands change: all but the id and the name."""

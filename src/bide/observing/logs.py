@@ -129,7 +129,7 @@ class StderrHandler(logging.Handler):
                 self.flush()
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Tell on stderr what is wrong with a record, if that is open."""
+        """Write on stderr what is wrong with a record, if stderr is open."""
         with suppress(ValueError):
             super().handleError(record)
 
@@ -137,7 +137,7 @@ class StderrHandler(logging.Handler):
         """Write all lines; `logging` also calls it at the end of the process."""
         with self.lock or nullcontext():
             lines, self._lines, self._due = self._lines, [], None
-            if lines and self._stream is not None:  # it is for a program begun without stderr
+            if lines and self._stream is not None:  # a program may have no stderr
                 with suppress(OSError, ValueError):  # a full disk; or it was closed
                     self._stream.write("\n".join(lines) + "\n")
                     self._stream.flush()

@@ -213,12 +213,12 @@ class Pusher:
             worker = self.workers.get(key) or self._begin(key, subscription)
             worker.follow(subscription, place, len(there))
             worker.adopt_circuit(circuits.get(key))
-        turned = [one for one in self.workers.values() if one.circuit.changed > one.told]
+        turned = [one for one in self.workers.values() if one.circuit.changed > one.published]
         news = {one: one.circuit.changed for one in turned[:CIRCUITS]}
         if news:
             await peers.store_circuits({one.subscription.key: one.circuit for one in news})
         for worker, changed in news.items():
-            worker.told = changed
+            worker.published = changed
 
     def _figures(self) -> dict[str, Deliveries]:
         found = {key: worker.sent.deliveries[key] for key, worker in self.workers.items()}

@@ -254,7 +254,7 @@ def test_what_others_could_not_be_told_at_once_they_are_told_later(stage: Stage)
                 await stage.pass_time(lambda: fault.struck)
                 assert await stage.records.peers.circuits() == {}
                 await stage.pass_time(lambda: sum(map(tells, stage.sent(Put))) > 1)
-                await until(lambda: pusher.workers["/shop"].told)
+                await until(lambda: pusher.workers["/shop"].published)
                 assert (await stage.records.peers.circuit("/shop")).since is not None
 
     stage.play(story())

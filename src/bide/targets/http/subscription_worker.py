@@ -86,7 +86,7 @@ class SubscriptionWorker(Consumer):
         super().__init__(queue_handlers, (), SimpleNamespace(), store_client, holder)
         self.subscription = subscription
         self.circuit = Circuit(receiver=subscription.receiver)
-        self.told = 0
+        self.published = 0
         """The change of the circuit that the other servers know."""
         self.deliveries = Deliveries()
         """The answers of the receiver so far."""
@@ -112,7 +112,7 @@ class SubscriptionWorker(Consumer):
         if not news and (place, among) == (self._place, self._among):
             return
         if news:
-            self.circuit, self.told = Circuit(receiver=subscription.receiver), 0
+            self.circuit, self.published = Circuit(receiver=subscription.receiver), 0
             self._held_until = 0.0
         self.subscription, self._place, self._among = subscription, place, among
         turn = crc32(subscription.key.encode())
@@ -130,7 +130,7 @@ class SubscriptionWorker(Consumer):
         if circuit is not None:  # it may be about the receiver before a change
             circuit = circuit.at(self.subscription.receiver)
         if circuit is not None and circuit.changed > self.circuit.changed:
-            self.circuit, self.told = circuit, circuit.changed
+            self.circuit, self.published = circuit, circuit.changed
             self.recall()
 
     @property

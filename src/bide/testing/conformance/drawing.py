@@ -21,7 +21,7 @@ from bide.testing.conformance.driver import HOUR, START
 T = TypeVar("T")
 Draw = Callable[[Random], T]
 Script = list[tuple[int, list[cmd.Command]]]
-"""How far time moves, and a batch; and so on."""
+"""Steps: how many milliseconds time moves on, and the batch that is executed then."""
 
 IDS = ["a", "10", "9", "1e1"]
 QUEUES = ["q", "q2"]
@@ -70,7 +70,7 @@ def struct(kind: Any, **own: Draw[Any]) -> Draw[Any]:
 
 
 def _choices(kind: Any, name: str) -> list[Any]:
-    """Return all values of a type: of a truth, of literals, or of several of them."""
+    """Return all values of a type: a bool, literals, `None`, or a union of these."""
     if kind in (bool, NoneType):
         return [True, False] if kind is bool else [None]
     if get_origin(kind) is Literal:

@@ -203,8 +203,8 @@ def search(make_engine: Callable[[], Engine], draw: Draw[Script], examples: int)
         error = play(script)
         if error is not None:
             script = shortened(script, lambda shorter: play(shorter) is not None)
-            told = [step for step in to_builtins(script, builtin_types=(bytes,)) if step[1]]
-            print(f"The script of seed {seed}, shortened: {told}".replace(str(LARGE), "LARGE"))  # noqa: T201
+            shown = [step for step in to_builtins(script, builtin_types=(bytes,)) if step[1]]
+            print(f"The script of seed {seed}, shortened: {shown}".replace(str(LARGE), "LARGE"))  # noqa: T201
             raise play(script) or error
 
 
