@@ -70,7 +70,7 @@ def test_a_ping_leaves_no_connection_behind(stage: Stage) -> None:
         async with proxy(stage.broker.port) as line:
             await subscribe(stage, stage.url("&key=k", port=line.port))
             pusher = Pusher(stage.lane, gate=Gate(LOOPBACK))
-            one = await pusher.records.get(None, "s")
+            one = await pusher.records.get("/s")
             assert one is not None
             assert (await pusher.ping(one)).good
             await until(lambda: not line.open)
@@ -88,7 +88,7 @@ def test_a_message_in_flight_to_a_url_that_is_given_up_leaves_no_connection_behi
         async with proxy(stage.broker.port) as line:
             await subscribe(stage, stage.url("&key=k", port=line.port))
             await put(stage, 2)
-            to = await Records(stage.lane, SYSTEM_CLOCK).get(None, "s")
+            to = await Records(stage.lane, SYSTEM_CLOCK).get("/s")
             first, second = await stage.find("m0", "q"), await stage.find("m1", "q")
             assert to is not None
             assert first is not None
@@ -292,12 +292,12 @@ def test_rate_and_pause_hold_as_for_push(stage: Stage) -> None:
             for _ in range(6):
                 await stage.receive()
             assert SYSTEM_CLOCK.monotonic() - began > 0.4
-            await records.pause(None, "s")
+            await records.pause("/s")
             pusher.look()
             await until(lambda: pusher.workers["/s"].subscription.paused)
             await put_one(stage, "amqp-key", "k")
             assert await stage.count() == 0
-            await records.resume(None, "s")
+            await records.resume("/s")
             assert (await stage.receive()).message_id == "late"
 
     stage.play(story)
@@ -310,9 +310,9 @@ def test_a_subscription_to_rabbitmq_is_not_signed(stage: Stage) -> None:
         kept = await records.put(given)
         assert (kept.secret, kept.subscription.secrets) == (None, ())
         with pytest.raises(InvalidArgument, match="not signed"):
-            await records.rotate(None, "s", 0)
+            await records.rotate("/s", 0)
         with pytest.raises(InvalidArgument, match="cannot change between"):
-            await records.change(None, "s", url="https://shop.example/")
+            await records.change("/s", url="https://shop.example/")
         signed = await records.put(Subscription(name="s", queue="q", url="https://shop.example/"))
         assert signed.secret == signed.subscription.secrets[0].text
 

@@ -41,11 +41,20 @@ def check_namespace(name: str) -> str:
     return _match("namespace", name, "/" not in name)
 
 
-def _match(what: str, name: str, valid: bool = True) -> str:
+def check_subscription(name: str) -> str:
+    """Return the name of a subscription after a check; the rule is that of queues.
+
+    Raises:
+        InvalidArgument: it is not valid, or its namespace is that of servers.
+    """
+    return _match("subscription", name, not name.startswith(f"{RESERVED}/"), field="name")
+
+
+def _match(what: str, name: str, valid: bool = True, field: str | None = None) -> str:
     if not valid or not isinstance(name, str) or not _QUEUE.fullmatch(name):
         raise InvalidArgument(
-            f"{what}={_shown(name)} is not a valid name of a {what}: 1 to 128 of A-Z a-z 0-9 _ . : "
-            "-, beginning with a letter or digit"
+            f"{field or what}={_shown(name)} is not a valid name of a {what}: 1 to 128 of A-Z a-z "
+            "0-9 _ . : -, beginning with a letter or digit"
         )
     return name
 

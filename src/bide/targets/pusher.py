@@ -182,7 +182,7 @@ class Pusher:
         if there is None or there.signed or there.encrypted:
             return (await self.records.put(wanted)).subscription
         fields = {"url": wanted.url, "queue": wanted.queue}
-        return await self.records.change(wanted.namespace, wanted.name, **fields) or there
+        return await self.records.change(wanted.key, **fields) or there
 
     async def _refresh(self) -> None:
         for taking in self._taking:

@@ -270,9 +270,9 @@ def test_resume_closes_the_circuit(stage: Stage) -> None:
             await until(lambda: stage.counts().sizes.ready == 1)
             began = stage.clock.now()
             it.answers(answer(200))
-            kept = await stage.records.get(None, "shop")
+            kept = await stage.records.get("/shop")
             assert kept is not None
-            await stage.records.resume(None, "shop")
+            await stage.records.resume("/shop")
             await stage.pass_time(lambda: stage.counts().flow.acked == 1)
             assert stage.clock.now() - began < 60_000
 
@@ -302,7 +302,7 @@ def test_a_server_that_looks_during_a_resume_does_not_hear_of_the_old_circuit(
                 await forget(key)
 
             stage.records.peers.forget_circuit = late  # type: ignore[method-assign]
-            await stage.records.resume(None, "shop")
+            await stage.records.resume("/shop")
             assert looked
             await stage.pass_time(lambda: stage.counts().flow.acked == 1)
             assert stage.clock.now() - began < 60_000

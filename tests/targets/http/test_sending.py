@@ -213,12 +213,12 @@ def test_gone_pauses_the_subscription_and_the_message_keeps_its_attempt(stage: S
             await until(lambda: receiver.got)
             await stage.ready(3)
             count = len(receiver.got)
-            kept = await stage.records.get(None, "shop")
+            kept = await stage.records.get("/shop")
             assert kept is not None
             assert kept.paused
             assert kept.reason == "the receiver answered 410 Gone"
             receiver.answers(answer(200))
-            await stage.records.resume(None, "shop")
+            await stage.records.resume("/shop")
             await stage.pass_time(lambda: stage.counts().flow.acked == 3)
             assert {got.headers["bide-attempt"] for got in receiver.got[count:]} == {"1"}
             assert not worker.subscription.paused
@@ -238,7 +238,7 @@ def test_gone_from_a_subscription_that_was_just_changed_leaves_the_change(stage:
             receiver.script = gone
             await stage.put(1)
             await until(lambda: receiver.got)
-            await stage.records.change(None, "shop", timeout=60_000)
+            await stage.records.change("/shop", timeout=60_000)
             gate.set()
             await stage.pass_time(lambda: worker.subscription.timeout == 60_000)
             assert worker.queue_handlers.handlers[None].timeout == 60

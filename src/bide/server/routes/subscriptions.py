@@ -7,7 +7,7 @@ import msgspec
 
 from bide.model.commands import Count
 from bide.model.errors import InvalidArgument
-from bide.model.identity import RESERVED, check_namespace
+from bide.model.identity import check_subscription
 from bide.model.replies import Counts
 from bide.model.times import milliseconds
 from bide.server import wire
@@ -31,7 +31,7 @@ from bide.server.subscriptions.subscription_wire import (
 from bide.server.wire import CountsOut
 from bide.targets.amqp import is_amqp, parse
 from bide.targets.http.records import Overtaken
-from bide.targets.http.subscription import NAME, Subscription, check_url, masked
+from bide.targets.http.subscription import Subscription, check_url, masked
 
 route = Routes("subscriptions")
 
@@ -57,10 +57,7 @@ async def list_subscriptions(call: Call) -> Subscriptions:
     and the query of its URL.
     """
     records, caller = call.records, call.caller
-    mine = [
-        one for one in await records.listed()
-        if one.known_as(caller.namespace) is not None and caller.own(one.source) is not None
-    ]  # fmt: skip
+    mine = [one for one in await records.listed() if caller.own(one.source) is not None]
     found = await all_shown(records, mine, call.service.clock.now())
     return Subscriptions([_visible(call, one, out) for one, out in found])
 
@@ -77,11 +74,11 @@ async def put(call: Call, asked: SubscriptionIn) -> Answer:
     this name (200), which keeps its secrets and its pause. Fields that are left out get their
     defaults. A repeated request changes nothing.
     """
-    namespace, name = which = await _identity(call)
+    namespace, _, name = (key := await _key(call)).rpartition("/")
     fresh = wants_fresh(call)
     async with call.service.subscribing[namespace]:
-        fields = await _checked(call, which, asked.fields())
-        new = Subscription(name=name, namespace=namespace, **fields)
+        fields = await _checked(call, key, asked.fields())
+        new = Subscription(name=name, namespace=namespace or None, **fields)
         work = call.records.put(new, asked.secret, tag=_tag(call), fresh=fresh)
         kept = await _done(call, work)
     return await _answer(call, kept.subscription, kept.secret, 201 if kept.fresh else 200)
@@ -105,10 +102,10 @@ async def change(call: Call, asked: msgspec.Struct) -> Answer:
 
     After the answer, new requests use the new values; requests under way are finished.
     """
-    which = await _identity(call)
-    async with call.service.subscribing[which[0]]:
-        fields = await _checked(call, which, fields_of(asked))
-        done = await _done(call, call.records.change(*which, _tag(call), **fields))
+    key = await _key(call)
+    async with call.service.subscribing[key.rpartition("/")[0]]:
+        fields = await _checked(call, key, fields_of(asked))
+        done = await _done(call, call.records.change(key, _tag(call), **fields))
     return await _answer(call, done)
 
 
@@ -173,54 +170,38 @@ async def _stopping(call: Call) -> None:
     raise Problem("stopping", "the server is stopping and does not wait for receivers; ask again")
 
 
-async def _identity(call: Call) -> tuple[str | None, str]:
-    """Return the namespace and the name of the subscription in the path.
+async def _key(call: Call) -> str:
+    """Return the key of the subscription in the path.
 
     A caller without a namespace names that of the subscription: shop/hooks.
 
     Raises:
-        Problem: the name is not valid.
+        InvalidArgument: the name is not valid.
         AccessDenied: the caller may not see its queue.
     """
     mine, given = call.caller.namespace, call.part("name")
-    namespace, slash, name = given.rpartition("/") if mine is None else (mine, "", given)
-    try:
-        if slash or namespace:
-            check_namespace(namespace)
-        if not NAME.fullmatch(name) or namespace == RESERVED:
-            raise InvalidArgument(given)
-    except InvalidArgument:
-        raise invalid(
-            "name",
-            f"name={given!r} is not a valid name of a subscription: 1 to 128 of A-Z a-z 0-9 _ . : "
-            "-, beginning with a letter or digit",
-        ) from None
-    if not call.caller.of_all_queues:
-        known = await call.records.get(namespace or None, name)
-        if known is not None:
-            call.caller.full(known.source if mine is None else known.queue)
-    return namespace or None, name
+    name = check_subscription(given if mine is None else f"{mine}/{given}")
+    key = name if "/" in name else f"/{name}"
+    if not call.caller.of_all_queues and (known := await call.records.get(key)) is not None:
+        call.caller.full(known.source if mine is None else known.queue)
+    return key
 
 
-async def _checked(
-    call: Call, which: tuple[str | None, str], fields: dict[str, Any]
-) -> dict[str, Any]:
+async def _checked(call: Call, key: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Check fields and return them for the store.
 
     Raises:
         Problem: the queue belongs to another namespace, or the quotas have no room.
         InvalidArgument: this server does not send to the URL.
     """
-    namespace, name = which
+    namespace = key.rpartition("/")[0]
     if "queue" in fields:
-        call.caller.full(fields["queue"])
-    if call.caller.namespace is None and namespace is not None and "queue" in fields:
-        its, _, queue = fields["queue"].rpartition("/")
+        its, _, queue = call.caller.full(fields["queue"]).rpartition("/")
         if its != namespace:
             raise invalid(
                 "queue",
-                f"queue={fields['queue']!r} is not in the namespace of the subscription; use one "
-                f"that is, such as {namespace}/orders",
+                f"queue={fields['queue']!r} is not in the namespace of the subscription "
+                f"{key.removeprefix('/')!r}; use one that is",
             )
         fields["queue"] = queue
     if "url" in fields:
@@ -231,18 +212,19 @@ async def _checked(
             )
         call.service.pushing.gate.check(fields["url"])
     if "concurrency" in fields and call.service.quotas.any:
-        await _find_room(call, namespace, name, fields["concurrency"])
+        await _find_room(call, key, fields["concurrency"])
     return fields
 
 
-async def _find_room(call: Call, namespace: str | None, name: str, concurrency: int) -> None:
+async def _find_room(call: Call, key: str, concurrency: int) -> None:
     """Check whether the quotas have room for a subscription.
 
     Raises:
         Problem: the namespace would have too many, or too many requests under way.
     """
+    namespace = key.rpartition("/")[0] or None
     quota = call.service.quotas.of(namespace)
-    others = [one for one in await call.records.of(namespace) if one.name != name]
+    others = [one for one in await call.records.of(namespace) if one.key != key]
     if quota.subscriptions is not None and len(others) >= quota.subscriptions:
         raise Problem(
             "quota-exceeded",
@@ -271,7 +253,7 @@ async def _changed(
     call: Call, change: Callable[..., Coroutine[Any, Any, T | None]], *given: Any
 ) -> T:
     """Change the subscription in the path; return the result."""
-    return await _done(call, change(*await _identity(call), *given, _tag(call)))
+    return await _done(call, change(await _key(call), *given, _tag(call)))
 
 
 async def _done(call: Call, work: Coroutine[Any, Any, T | None]) -> T:
@@ -299,8 +281,7 @@ async def _done(call: Call, work: Coroutine[Any, Any, T | None]) -> T:
 
 
 async def _known(call: Call) -> Subscription:
-    which = await _identity(call)
-    return await _done(call, call.records.get(*which))
+    return await _done(call, call.records.get(await _key(call)))
 
 
 async def _answer(
@@ -318,7 +299,7 @@ async def _answer(
 def _visible(call: Call, one: Subscription, out: SubscriptionOut) -> SubscriptionOut:
     """Return a subscription with the caller's names, and without secrets for readers."""
     if call.caller.namespace is None:
-        out.name, out.queue = one.known_as(None) or one.name, one.source
+        out.name, out.queue = one.full_name, one.source
     if not call.caller.may("admin"):
         out.url = masked(out.url)  # its path may be a key
     return out

@@ -96,7 +96,7 @@ class Pushing:
                 listed = await self.records.listed()
                 circuits = await self.records.peers.circuits() if listed else {}
                 self._known = {
-                    one.key: Known(one, circuits.get(one.key, Circuit()).at(one.receiver))
+                    one.key: Known(one, circuits.get(one.key, Circuit()).of(one.tag))
                     for one in listed
                 }
                 self._known_until = clock() + FRESH

@@ -24,7 +24,7 @@ from bide.server.subscriptions.subscription_wire import (
 )
 from bide.targets.http.addresses import Gate
 from bide.targets.http.records import Records
-from bide.targets.http.subscription import Subscription
+from bide.targets.http.subscription import Subscription, key_of
 
 Listed = list[tuple[str | None, SubscriptionOut]]
 """Subscriptions, each with its namespace."""
@@ -56,13 +56,13 @@ class _StoreAccess:
         return asyncio.run(self._records.put(new, secret)).secret or ""
 
     def pause(self, which: Identity, reason: str) -> bool:
-        return asyncio.run(self._records.pause(*which, reason)) is not None
+        return asyncio.run(self._records.pause(key_of(*which), reason)) is not None
 
     def resume(self, which: Identity) -> bool:
-        return asyncio.run(self._records.resume(*which)) is not None
+        return asyncio.run(self._records.resume(key_of(*which))) is not None
 
     def rotate(self, which: Identity, overlap: float, secret: str | None) -> str | None:
-        rotated = asyncio.run(self._records.rotate(*which, round(overlap * 1000), secret))
+        rotated = asyncio.run(self._records.rotate(key_of(*which), round(overlap * 1000), secret))
         return None if rotated is None else rotated[1]
 
     def ping(self, which: Identity, networks: Sequence[str]) -> PingOut | None:
@@ -75,7 +75,7 @@ class _StoreAccess:
 
         async def ask() -> PingOut | None:
             pusher = Pusher(self._lane, gate=Gate(networks, fix))
-            known = await pusher.records.get(*which)
+            known = await pusher.records.get(key_of(*which))
             if known is None:
                 return None
             try:
@@ -87,7 +87,7 @@ class _StoreAccess:
         return asyncio.run(ask())
 
     def delete(self, which: Identity) -> bool:
-        return asyncio.run(self._records.delete(*which))
+        return asyncio.run(self._records.delete(key_of(*which)))
 
     def encrypt_all(self) -> tuple[int, int]:
         return asyncio.run(self._records.encrypt_all())

@@ -206,7 +206,7 @@ def shown(
     deliveries: Deliveries | None = None,
 ) -> SubscriptionOut:
     """Convert a subscription for an answer."""
-    circuit = circuit.at(subscription.receiver)
+    circuit = circuit.of(subscription.tag)
     own = {name: getattr(subscription, name) for name in _SAME}
     if not subscription.signed:
         own["url"] = shown_address(subscription.url)

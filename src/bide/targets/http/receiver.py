@@ -155,12 +155,12 @@ class Circuit(msgspec.Struct, omit_defaults=True):
     """The last failure."""
     changed: int = 0
     """When it was opened or closed, or a probe failed; later than the change before."""
-    receiver: str = ""
-    """The `Subscription.receiver` that it is about; empty: of any."""
+    tag: str = ""
+    """The version of the subscription that it is about: a change closes the circuit."""
 
-    def at(self, receiver: str) -> "Circuit":
-        """Return it if it is about this receiver, else a new circuit."""
-        return self if self.receiver in ("", receiver) else Circuit()
+    def of(self, tag: str) -> "Circuit":
+        """Return it if it is about this version, else a new circuit."""
+        return self if self.tag == tag else Circuit(tag=tag)
 
     def state(self, now: int) -> State:
         """Return the state: closed sends all, open sends nothing, half-open sends one message."""

@@ -9,11 +9,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from bide.clock import Clock
 from bide.lane.lane import Lane
 from bide.lane.steps import arun_steps
-from bide.model.commands import Cancel, Find, Put, Scan
+from bide.model.commands import Cancel, Command, Find, Put, Scan
 from bide.model.errors import InvalidArgument
 from bide.model.identity import RESERVED
 from bide.model.limits import MAX_SUBSCRIPTIONS
@@ -23,17 +24,21 @@ from bide.model.times import LATEST
 from bide.queue.results import first_of
 from bide.targets.http.encryption import KEY, KEY_FILE, SecretKeys, change_of_lost, stored
 from bide.targets.http.peers import Peers, Shared
-from bide.targets.http.subscription import Secret, Subscription, check_secret, key_of, new_secret
+from bide.targets.http.subscription import Secret, Subscription, check_secret, new_secret
 
 SUBSCRIPTIONS = f"{RESERVED}/subscriptions"
 
-STAMPS = ("version", "changed", "created")
+NEW = {"changed": 0}
+"""Differs from all that is stored: makes an edit a new version even if it changes nothing else."""
+
+KEPT = ("secrets", "paused", "reason", "version", "changed", "created")
+"""The fields that a put keeps."""
 
 PAGE = 5_000
 """How many subscriptions are read at a time."""
 
-Edit = Callable[[Subscription], Subscription]
-"""Takes a subscription and returns it changed."""
+Edit = Callable[[Subscription], Subscription | None]
+"""Takes a subscription and returns it changed; `None` deletes it."""
 
 
 class Overtaken(Exception):
@@ -90,9 +95,9 @@ class Records(Shared):
         """Return the subscriptions of one namespace, by name."""
         return [one for one in await self.listed() if one.namespace == namespace]
 
-    async def get(self, namespace: str | None, name: str) -> Subscription | None:
-        """Return a subscription; `None` if there is none of this name."""
-        message = await self._find(key_of(namespace, name))
+    async def get(self, key: str) -> Subscription | None:
+        """Return a subscription by its key; `None` if there is none."""
+        message = await self._find(key)
         return None if message is None else self.keys.decrypt(stored(message))
 
     async def put(
@@ -119,14 +124,15 @@ class Records(Shared):
         mine = None if secret is None else check_secret(secret)
         made = new_secret()
 
+        def signing(one: Subscription) -> Subscription:
+            if not one.signed or (one.secrets and mine in (None, one.secrets[0].text)):
+                return one
+            return replace(one, secrets=(Secret(mine or made, self._clock.now()),))
+
         def edit(known: Subscription) -> Subscription:
-            secrets = known.secrets
-            other = bool(secrets and mine) and secrets[0].text != mine
-            if given.signed and (other or not secrets):
-                secrets = (Secret(mine or made, self._clock.now()),)
-            return msgspec.structs.replace(
-                given, secrets=secrets, paused=known.paused, reason=known.reason
-            )
+            if fresh:
+                raise Overtaken(known)
+            return signing(replace(given, **{name: getattr(known, name) for name in KEPT}))
 
         others = [one for one in await self.listed() if one.key != given.key]
         if len(others) >= MAX_SUBSCRIPTIONS:
@@ -134,20 +140,16 @@ class Records(Shared):
                 f"name={given.name!r} would be one too many; a store has {MAX_SUBSCRIPTIONS:,} "
                 "subscriptions at most: delete one"
             )
-        first = msgspec.structs.replace(given, secrets=(), **dict.fromkeys(STAMPS, 0))
-        known, kept = await self._change(given.key, edit, tag, first=first, fresh=fresh)
+        known, kept = await self._change(given.key, edit, tag, first=signing(given))
         assert kept is not None
         is_new = any(one.text == made for one in kept.secrets)
         return Kept(kept, made if is_new else None, known is None)
 
-    async def change(
-        self, namespace: str | None, name: str, tag: str | None = None, **fields: Any
-    ) -> Subscription | None:
+    async def change(self, key: str, tag: str | None = None, **fields: Any) -> Subscription | None:
         """Change fields of a subscription; return it as stored, `None` if there is none.
 
         Args:
-            namespace: its namespace.
-            name: its name.
+            key: of the subscription.
             tag: change only this version; "*": any.
             fields: the new values.
 
@@ -157,50 +159,37 @@ class Records(Shared):
         """
 
         def edit(known: Subscription) -> Subscription:
-            changed = msgspec.structs.replace(known, **fields).check()
+            changed = replace(known, **fields).check()
             if changed.signed != known.signed:
                 raise InvalidArgument(
                     "url cannot change between http and amqp; put the subscription again"
                 )
             return changed
 
-        return (await self._change(key_of(namespace, name), edit, tag))[1]
+        return (await self._change(key, edit, tag))[1]
 
     async def pause(
-        self, namespace: str | None, name: str, reason: str = "", tag: str | None = None
+        self, key: str, reason: str = "", tag: str | None = None
     ) -> Subscription | None:
         """Send nothing until `resume`; return it as stored, `None` if there is none."""
-        return await self.change(namespace, name, tag, paused=True, reason=reason)
+        return await self.change(key, tag, paused=True, reason=reason)
 
-    async def resume(
-        self, namespace: str | None, name: str, tag: str | None = None
-    ) -> Subscription | None:
+    async def resume(self, key: str, tag: str | None = None) -> Subscription | None:
         """Send again, at once even if the circuit is open.
 
         Returns:
             The subscription as stored; `None` if there is none.
         """
-
-        key = key_of(namespace, name)
-        # First, or a server that meets the new version reads the old circuit again.
-        await self.peers.forget_circuit(key)
-        # A new version even if it was not paused, so that all servers start again.
-        active = partial(msgspec.structs.replace, paused=False, reason="")
-        return (await self._change(key, active, tag, always=True))[1]
+        # A new version even if it was not paused: the circuit was about the old one.
+        return (await self._change(key, partial(replace, paused=False, reason="", **NEW), tag))[1]
 
     async def rotate(
-        self,
-        namespace: str | None,
-        name: str,
-        overlap: int,
-        secret: str | None = None,
-        tag: str | None = None,
+        self, key: str, overlap: int, secret: str | None = None, tag: str | None = None
     ) -> tuple[Subscription, str] | None:
         """Sign with a new secret from now on, and with the others for a while as well.
 
         Args:
-            namespace: its namespace.
-            name: its name.
+            key: of the subscription.
             overlap: milliseconds for which the others stay valid.
             secret: the new one; by default it is made.
             tag: change only this version; "*": any.
@@ -219,36 +208,23 @@ class Records(Shared):
                 raise InvalidArgument("messages to RabbitMQ are not signed; there is no secret")
             now = self._clock.now()
             old = (
-                msgspec.structs.replace(one, until=min(now + overlap, one.until or LATEST))
+                replace(one, until=min(now + overlap, one.until or LATEST))
                 for one in known.secrets
                 if overlap and (one.until is None or now < one.until)
             )
             # Each request carries a signature for each secret.
-            secrets = (Secret(text, now), *old)[:5]
-            return msgspec.structs.replace(known, secrets=secrets)
+            return replace(known, secrets=(Secret(text, now), *old)[:5])
 
-        _, kept = await self._change(key_of(namespace, name), edit, tag)
+        _, kept = await self._change(key, edit, tag)
         return None if kept is None else (kept, text)
 
-    async def delete(self, namespace: str | None, name: str, tag: str | None = None) -> bool:
+    async def delete(self, key: str, tag: str | None = None) -> bool:
         """Delete a subscription; return whether there was one. Its messages stay in the queue.
 
         Raises:
             Overtaken: it is another version.
         """
-
-        key = key_of(namespace, name)
-        while (message := await self._find(key)) is not None:
-            known = self.keys.decrypt(stored(message))
-            if _is_other(known, tag):
-                raise Overtaken(known)
-            command = Cancel(SUBSCRIPTIONS, [key], if_version=message.version)
-            if (await self._ask(Outcomes, command)).outcomes[0].done:
-                await self.peers.forget_circuit(key)
-                return True
-        if tag is not None:
-            raise Overtaken(None)
-        return False
+        return (await self._change(key, lambda _: None, tag))[0] is not None
 
     async def encrypt_all(self) -> tuple[int, int]:
         """Encrypt all subscriptions with the first key, those in clear text too.
@@ -265,7 +241,7 @@ class Records(Shared):
                 "subscription new-key"
             )
         known = [one.key for one in await self.listed()]
-        changed = [(await self._change(key, lambda one: one, always=True))[1] for key in known]
+        changed = [(await self._change(key, partial(replace, **NEW)))[1] for key in known]
         lost = [bool(one.encrypted) for one in changed if one is not None]
         return lost.count(False), lost.count(True)
 
@@ -275,51 +251,40 @@ class Records(Shared):
         return message is not None and stored(message).tag == subscription.tag
 
     async def _change(
-        self,
-        key: str,
-        edit: Edit,
-        tag: str | None = None,
-        *,
-        first: Subscription | None = None,
-        fresh: bool = False,
-        always: bool = False,
+        self, key: str, edit: Edit, tag: str | None = None, *, first: Subscription | None = None
     ) -> tuple[Subscription | None, Subscription | None]:
         """Store the next version of a subscription; return the version before and this one.
 
-        Where there is none, `first` is edited, if it is given. Without a change nothing is stored,
-        except with `always`.
+        Where there is none, `first` is stored, if it is given. Without a change nothing is stored.
         """
         while True:
             message = await self._find(key)
-            last = first if message is None else stored(message)
-            base = None if last is None else self.keys.decrypt(last)
-            known = None if message is None else base
-            if (fresh and known) or _is_other(known, tag):
+            last = None if message is None else stored(message)
+            known = None if last is None else self.keys.decrypt(last)
+            if tag is not None and (known is None or tag not in ("*", known.tag)):
                 raise Overtaken(known)
-            if last is None or base is None:
-                return None, None
-            wanted = edit(base)
-            if base.encrypted:
-                wanted = change_of_lost(last, base, wanted)
-            if known is not None and not always:
-                stamps = {name: getattr(known, name) for name in STAMPS}
-                if msgspec.structs.replace(wanted, **stamps) == known:
-                    return known, known
-            changed = max(self._clock.now(), last.changed + 1)
-            kept = msgspec.structs.replace(
-                wanted, version=last.version + 1, changed=changed, created=base.created or changed
-            )
-            items = [Item(key, msgspec.json.encode(self.keys.encrypt(kept)), at=LATEST)]
-            mode = () if message is None else ("replace", message.version)
-            if (await self._ask(Outcomes, Put(SUBSCRIPTIONS, items, *mode))).outcomes[0].done:
-                if (known and (known.url, known.queue)) != (kept.url, kept.queue):
-                    await self.peers.forget_circuit(key)  # that of another receiver
-                return known, self.keys.decrypt(kept)
+            wanted = first if known is None else edit(known)
+            if wanted == known:
+                return known, known
+            command: Command
+            if wanted is None:
+                assert message is not None
+                command = Cancel(SUBSCRIPTIONS, [key], if_version=message.version)
+            else:
+                if last is not None and known is not None and known.encrypted:
+                    wanted = change_of_lost(last, known, wanted)
+                before = last or wanted
+                changed = max(self._clock.now(), before.changed + 1)
+                wanted = replace(
+                    wanted, version=before.version + 1, changed=changed,
+                    created=before.created or changed,
+                )  # fmt: skip
+                item = Item(key, msgspec.json.encode(self.keys.encrypt(wanted)), at=LATEST)
+                mode = () if message is None else ("replace", message.version)
+                command = Put(SUBSCRIPTIONS, [item], *mode)
+            if (await self._ask(Outcomes, command)).outcomes[0].done:
+                await self.peers.forget_circuit(key)  # it is about the version before
+                return known, None if wanted is None else self.keys.decrypt(wanted)
 
     async def _find(self, key: str) -> Message | None:
         return (await self._ask(Found, Find(SUBSCRIPTIONS, [key]))).messages[0]
-
-
-def _is_other(known: Subscription | None, tag: str | None) -> bool:
-    """Tell whether the stored version is not the one of a tag; "*" means any."""
-    return tag is not None and (known is None or tag not in ("*", known.tag))

@@ -13,7 +13,7 @@ import msgspec
 
 from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
-from bide.model.identity import check_queue
+from bide.model.identity import check_queue, check_subscription
 from bide.model.limits import check_range
 from bide.model.message import ATTEMPTS
 from bide.targets.amqp import is_amqp, parse, shown
@@ -87,8 +87,6 @@ def _bytes(text: str) -> bytes:
     return base64.b64decode(text.removeprefix(PREFIX), validate=True)
 
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
-
 LONGEST_TIMEOUT = 300_000
 MOST_CONCURRENCY = 1_000
 MOST_HEADERS = 50
@@ -157,24 +155,24 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         """Identifies this version among all versions of its name."""
         return f"{self.version}-{self.changed}"
 
+    @property
+    def full_name(self) -> str:
+        """Its name, after its namespace if it has one: shop/hooks."""
+        return self.key.removeprefix("/")
+
     def known_as(self, namespace: str | None) -> str | None:
         """Return its name in a namespace; `None` if it is in another one.
 
-        Without a namespace the name has its namespace before it: shop/hooks.
+        Without a namespace the name has its namespace before it.
         """
         if namespace is None:
-            return self.key.removeprefix("/")
+            return self.full_name
         return self.name if self.namespace == namespace else None
 
     @property
     def signed(self) -> bool:
         """Whether its requests are signed; messages to RabbitMQ are not."""
         return not is_amqp(self.url)
-
-    @property
-    def receiver(self) -> str:
-        """Identifies its receiver without showing the URL."""
-        return hashlib.sha256(self.url.encode()).hexdigest()[:16]
 
     @property
     def source(self) -> str:
@@ -196,13 +194,10 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         Raises:
             InvalidArgument: one of its values is not valid.
         """
-        if not NAME.fullmatch(self.name):
-            raise InvalidArgument(
-                f"name={self.name!r} is not valid: 1 to 128 of A-Z a-z 0-9 _ . : -, first a letter "
-                "or digit"
-            )
-        if "/" in self.queue:
-            raise InvalidArgument(f"queue={self.queue!r} has a slash in it; name the namespace")
+        for field, value in (("name", self.name), ("queue", self.queue)):
+            if "/" in value:
+                raise InvalidArgument(f"{field}={value!r} has a slash in it; name the namespace")
+        check_subscription(self.full_name)
         check_queue(self.source)
         check_url(self.url)
         _check_headers(self.headers)

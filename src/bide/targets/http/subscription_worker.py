@@ -85,7 +85,7 @@ class SubscriptionWorker(Consumer):
         queue_handlers = QueueHandlers(subscription.source, lease, subscription.concurrency)
         super().__init__(queue_handlers, (), SimpleNamespace(), store_client, holder)
         self.subscription = subscription
-        self.circuit = Circuit(receiver=subscription.receiver)
+        self.circuit = Circuit(tag=subscription.tag)
         self.published = 0
         """The change of the circuit that the other servers know."""
         self.deliveries = Deliveries()
@@ -108,11 +108,11 @@ class SubscriptionWorker(Consumer):
             place: the number of this server, from 0.
             among: how many servers there are.
         """
-        news = self.subscription.tag != subscription.tag
+        news = self.circuit.tag != subscription.tag
         if not news and (place, among) == (self._place, self._among):
             return
         if news:
-            self.circuit, self.published = Circuit(receiver=subscription.receiver), 0
+            self.circuit, self.published = Circuit(tag=subscription.tag), 0
             self._held_until = 0.0
         self.subscription, self._place, self._among = subscription, place, among
         turn = crc32(subscription.key.encode())
@@ -127,9 +127,8 @@ class SubscriptionWorker(Consumer):
 
     def adopt_circuit(self, circuit: Circuit | None) -> None:
         """Take over a circuit that a server has stored; `None`: there is none."""
-        if circuit is not None:  # it may be about the receiver before a change
-            circuit = circuit.at(self.subscription.receiver)
-        if circuit is not None and circuit.changed > self.circuit.changed:
+        current = self.circuit
+        if circuit is not None and circuit.tag == current.tag and circuit.changed > current.changed:
             self.circuit, self.published = circuit, circuit.changed
             self.recall()
 
@@ -233,27 +232,30 @@ class SubscriptionWorker(Consumer):
         """Count an answer in the circuit, and respect its Retry-After; return whether it probed."""
         now, circuit = self._clock.now(), self.circuit
         self.deliveries.note(answer, now)
-        if to.url != self.subscription.url:
-            return False  # the answer of the receiver before a change
+        if to.tag != circuit.tag:
+            return False  # the subscription has changed since: the receiver may be another one
         probe = circuit.state(now) == "half-open"
         if answer.again:
             moment = self._clock.monotonic() + answer.again / 1000
             self._held_until = max(self._held_until, moment)
             self.recall()
-        one, was, turned = self.subscription, circuit.since, False
+        was, turned = circuit.since, False
         if answer.good:
             turned = circuit.succeeded(now)
         elif (answer.counts or probe) and not answer.gone:  # a probe that is too many has failed
-            turned = circuit.failed(answer.text, now, most=one.failures, pause=one.probe)
+            turned = circuit.failed(answer.text, now, most=to.failures, pause=to.probe)
         if turned:
             self.recall()
+        fields = {
+            "subscription": to.name, "namespace": to.namespace or "", "queue": to.queue,
+            "circuit": "closed" if answer.good else "open",
+        }  # fmt: skip
         if turned and answer.good:
-            _log.warning("%s: the receiver is back", self._shown, extra=self._fields("closed"))
+            _log.warning("%s: the receiver is back", to.full_name, extra=fields)
         elif turned and was is None:
             _log.error(
                 "%s: %d failures in a row, nothing is sent for now: %s",
-                self._shown, circuit.failures, answer.text,
-                extra=self._fields("open") | {"reason": answer.text},
+                to.full_name, circuit.failures, answer.text, extra=fields | {"reason": answer.text},
             )  # fmt: skip
         return probe
 
@@ -261,29 +263,16 @@ class SubscriptionWorker(Consumer):
     def _failing(self) -> bool:
         return self.circuit.failures > 0
 
-    @property
-    def _shown(self) -> str | None:
-        return self.subscription.known_as(None)
-
-    def _fields(self, circuit: str) -> dict[str, object]:
-        one = self.subscription
-        return {
-            "subscription": one.name, "namespace": one.namespace or "", "queue": one.queue,
-            "circuit": circuit,
-        }  # fmt: skip
-
     async def _gone(self, to: Subscription) -> None:
         """Pause the subscription: the receiver wants no more messages."""
         reason = "the receiver answered 410 Gone"
-        if self.subscription.paused or to.url != self.subscription.url:
-            return
-        _log.error("%s: paused, since %s", self._shown, reason)
-        one = self.subscription
         try:
-            paused = await self._records.pause(one.namespace, one.name, reason, one.tag)
-            self.subscription = paused or one
+            paused = await self._records.pause(to.key, reason, to.tag)
         except Overtaken:
             self._stale()  # it may have been changed because of that; the next 410 pauses it
         except StoreError as error:
-            _log.warning("%s: could not be paused: %s", self._shown, error)
+            _log.warning("%s: could not be paused: %s", to.full_name, error)
+        else:
+            _log.error("%s: paused, since %s", to.full_name, reason)
+            self.subscription = paused or to
         self.recall()
