@@ -9,8 +9,8 @@ import msgspec
 from bide.engines.port import Engine
 from bide.model import commands as cmd
 from bide.model.lifecycle import TRANSITIONS, Transition
-from bide.model.message import EXPIRED_KEEP, LAPSED, Failure, Item, Message, State, remember
-from bide.model.replies import Claimed, Counts, Outcomes, Page, Reply, expect
+from bide.model.message import EXPIRED_KEEP, Message, State
+from bide.model.replies import Counts, Outcomes, Page, Reply, expect
 
 R = TypeVar("R", bound=Reply)
 
@@ -56,7 +56,6 @@ class Watch:
         self.seen: set[Transition] = set()
         """Every transition that has happened."""
         self._last: dict[str, dict[str, Message]] = {}
-        self._claimed: dict[tuple[str, str], int] = {}
 
     def execute(self, command: cmd.Command, now: int) -> Reply:
         """Execute a command; one that changes something is checked.
@@ -76,7 +75,7 @@ class Watch:
                 self._see("time", old.state, message.state)
         first = audit(self.engine, queue, now)  # its `keep` decides what is forgotten
         (reply,) = self.engine.execute([command], now)
-        after = dump(self.engine, queue, now)
+        after = self._last[queue] = dump(self.engine, queue, now)
         counts = audit(self.engine, queue, now)
         if not isinstance(command, (cmd.Put, cmd.Edit, cmd.Reschedule)):
             for id in before.keys() & after.keys():
@@ -89,17 +88,13 @@ class Watch:
             stored = {outcome.id for outcome in reply.outcomes if outcome.done}
         if _distinct(command):
             for id in sorted(before.keys() | after.keys()):
-                old, since = before.get(id), self._claimed.get((queue, id))
-                for step in _steps(command, old, after.get(id), first.keep, now, since):
-                    moved.update(self._see(*step).counts)
-                if id in stored and old is not None and old == after.get(id):  # by an equal one
-                    moved.update(self._see("replace", old.state, old.state).counts)
+                old, new = before.get(id), after.get(id)
+                if old != new or id in stored:  # it may be replaced by an equal one
+                    for step in _steps(command, old, new, first.keep, now, stored=id in stored):
+                        moved.update(self._see(*step).counts)
             flow, later = msgspec.structs.asdict(first.flow), msgspec.structs.asdict(counts.flow)
             counted = +Counter({name: later[name] - flow[name] for name in later})
             assert counted == moved, f"{command} counted {counted}, its changes are {moved}"
-        if isinstance(reply, Claimed):
-            self._claimed.update(((queue, message.id), now) for message in reply.messages)
-        self._last[queue] = after
         return reply
 
     def _see(self, cause: str, before: State | None, after: State | None) -> Transition:
@@ -118,43 +113,34 @@ def _steps(
     new: Message | None,
     keep: int,
     now: int,
-    since: int | None,
+    *,
+    stored: bool,
 ) -> Iterator[_Step]:
-    """Return the steps by which a command changed a message, claimed `since` if at all."""
-    if old == new:
-        return
-    if old is not None and old.until is not None and old.until <= now and old.holder is not None:
-        lapsed = _taken_back(old, old.until, old.holder, now, since)
-        yield "lapse", old.state, lapsed.state
-        old = lapsed
-        if old.successor is not None:
-            follows = _following(old, old.successor, now)
-            yield "succeed", old.state, follows.state
-            old = follows
+    """Return the steps by which a command changed a message, which it may have `stored`."""
+    state, after = (None if one is None else one.state for one in (old, new))
+    item = None if old is None else old.successor
+    by_time = False
+    if old is not None and old.until is not None and old.until <= now:
+        by_time, state = True, "dead" if old.attempt >= old.attempts else "ready"
+        yield "lapse", old.state, state
+        if item is not None and item.at is not None:
+            before, state = state, "ready" if item.at <= now else "delayed"
+            item = None
+            yield "succeed", before, state
     elif old is not None and old.ended is not None and old.state in ("acked", "expired"):
         kept = keep if old.state == "acked" else max(keep, EXPIRED_KEEP)
         if old.ended + kept <= now:
+            by_time, state = True, None
             yield "forget", old.state, None
-            old = None
-    if old != new:
-        state = old.state if old is not None else None
-        ends = old is not None and old.successor is not None
-        if new is not None and ends and not isinstance(command, (cmd.Put, cmd.Cancel, cmd.Extend)):
-            between = _between(command, old)  # type: ignore[arg-type]
-            yield _cause(command, state), state, between
-            yield "succeed", between, new.state
-            return
-        yield _cause(command, state), state, new.state if new is not None else None
-
-
-def _following(old: Message, item: Item, now: int) -> Message:
-    """Return the successor of a message as the message that it becomes."""
-    assert item.at is not None
-    return Message(
-        old.id, old.queue, item.data, item.json, item.at, item.priority, 0, item.attempts,
-        "ready" if item.at <= now else "delayed", item.expires, item.group, item.headers,
-        created=item.created,
-    )  # fmt: skip
+    if by_time and state == after and not stored:
+        return
+    kept_lease = isinstance(command, (cmd.Put, cmd.Cancel, cmd.Extend))
+    if old is not None and new is not None and item is not None and not kept_lease:
+        between = _between(command, old)
+        yield _cause(command, state), state, between
+        yield "succeed", between, after
+    else:
+        yield _cause(command, state), state, after
 
 
 def _between(command: cmd.Command, old: Message) -> State | None:
@@ -165,20 +151,6 @@ def _between(command: cmd.Command, old: Message) -> State | None:
     if isinstance(command, cmd.Bury) or (old.attempt >= old.attempts and not untouched):
         return "dead"
     return "delayed" if isinstance(command, cmd.Retry) and command.delay else "ready"
-
-
-def _taken_back(message: Message, moment: int, holder: str, now: int, since: int | None) -> Message:
-    """Return a message as it is once its lease has lapsed."""
-    dead = message.attempt >= message.attempts
-    failure = Failure(message.attempt, moment, holder, LAPSED, since)
-    return msgspec.structs.replace(
-        message,
-        state="dead" if dead else "ready",
-        failures=remember(message.failures, failure),
-        holder=None,
-        until=None,
-        ended=now if dead else None,
-    )
 
 
 def _cause(command: cmd.Command, state: State | None) -> str:
