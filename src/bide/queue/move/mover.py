@@ -1,14 +1,13 @@
 """A move from beginning to end: the ledger, the passes, and recovery from lost replies."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing, suppress
 from itertools import islice
 
 import msgspec
 
-from bide.model.errors import BideError, OutcomeUnknown
+from bide.model.errors import BideError
 from bide.model.limits import MAX_PAGE, check_whole
-from bide.model.message import Message
 from bide.model.replies import Counts
 from bide.model.times import LIMITS
 from bide.queue.move.steps import Ledger, Moved, Steps, is_marked, onto_itself
@@ -17,19 +16,16 @@ from bide.queue.sync import Queue, check_blocking
 BATCH = 500
 """How many messages are in transit at a time."""
 
-TRIES = 5
-"""How many times in a row it may be unknown whether a command was executed."""
-
 Progress = Callable[[int], None]
 
 
 def move(source: Queue, target: Queue, *, batch: int = BATCH) -> Moved:
     """Move all messages of a queue to another one, as a rule in another store, while both are used.
 
-    Everything is moved: due time, body, priority, attempts, failures, expiry, group, headers, and
-    dead letters with the time of death. Messages that a worker holds stay, those whose id the
-    target has, and those that the source cannot read. If it is killed at any point, call it again:
-    it continues.
+    Everything is moved: due time, body, priority, attempts, the last 19 failures, expiry, group,
+    headers, and dead letters with the time of death. Messages that a worker holds stay, those whose
+    id the target has, and those that the source cannot read. If it is killed at any point, call it
+    again: it continues.
 
     Args:
         source: the queue to move.
@@ -160,7 +156,7 @@ class Mover:
                     now = self._source._clock.now()
                     page = [m for m in found if m.until is not None and m.until <= now]
                 if page:
-                    self._surely(steps, carry, page)
+                    carry(page)
                     self._progress(len(page))
 
     def _passes(self, steps: Steps) -> None:
@@ -175,18 +171,6 @@ class Mover:
             self._pass(steps, -(-before // self._batch))
             idle = self.moved.moved + self.moved.dead == done
             self._seen = _movable(counts) if idle else None
-
-    def _surely(
-        self, steps: Steps, carry: Callable[[Sequence[Message]], None], page: Sequence[Message]
-    ) -> None:
-        """Move a page; if a reply was lost, finish what is in transit."""
-        try:
-            carry(page)
-        except OutcomeUnknown:  # the rest of the page comes with the next pass
-            for _ in range(TRIES - 2):
-                with suppress(OutcomeUnknown):
-                    return steps.go_on(self._batch)
-            return steps.go_on(self._batch)
 
     def _settings(self) -> None:
         """Give the target the limits of the source and its longer settings; pause a new one."""

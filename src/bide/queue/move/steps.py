@@ -9,7 +9,7 @@ lapses if the mover dies. Its token marks the messages in transit. A message wit
 the target proves to the next run that this is the store to which they went.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -24,13 +24,7 @@ from bide.model.errors import (
     StoreCorrupt,
 )
 from bide.model.identity import OWN, new_id
-from bide.model.message import (
-    IN_TRANSIT,
-    KEPT_FAILURES,
-    MAX_ATTEMPTS,
-    Item,
-    Message,
-)
+from bide.model.message import IN_TRANSIT, MAX_ATTEMPTS, Item, Message
 from bide.model.replies import Counts, Outcome, Page
 from bide.model.times import LATEST
 from bide.queue.delivery import Delivery
@@ -110,7 +104,10 @@ class Ledger:
             found = self._from.claim(1, wait=0.5, lease=LEASE)
             if not found:
                 if self._clock.monotonic() > patience:
-                    raise AlreadyMoving(self._who())
+                    raise AlreadyMoving(
+                        f"another process moves messages out of {self._from.url}; wait until that "
+                        "is done, or stop it and run this again"
+                    )
                 continue
             self._delivery = found[0]
             self._held_since = self._clock.monotonic()
@@ -176,14 +173,6 @@ class Ledger:
         """Close both queues."""
         self._from.close()
         self._to.close()
-
-    def _who(self) -> str:
-        found = self._from.get(_ID)
-        holder = found.holder if found is not None and found.holder else "another process"
-        return (
-            f"{holder} is moving messages out of {self._from.url}; wait until that is done, or "
-            "stop it and run this again"
-        )
 
 
 MOVING = f"{IN_TRANSIT}move "
@@ -264,24 +253,23 @@ class Steps(NamedTuple):
     def carry(self, page: Sequence[Message]) -> None:
         """Move messages that no worker holds."""
         known = self.known(page)
-        before = {message.id: message for message in page if message.id not in set(known)}
-        _, unreadable = self._spare(self._bury, list(before))
+        ids = [message.id for message in page if message.id not in set(known)]
+        _, unreadable = self._spare(self._bury, ids)
         self.moved.stay(known, unreadable)
         # After a lost reply the command may have run twice: the marks show what was set aside.
-        found = self.source._find_all(before).values()
-        parked = [one for one in found if is_marked(one, self.token)]
-        self._copy(parked, {one.id: _as_item(one, before[one.id]) for one in parked})
+        found = self.source._find_all(ids).values()
+        self._copy([one for one in found if is_marked(one, self.token)])
 
     def carry_letters(self, page: Sequence[Message]) -> None:
         """Move dead letters."""
-        self._copy([letter for letter in page if not is_marked(letter)], {})
+        self._copy([letter for letter in page if not is_marked(letter)])
 
     def go_on(self, batch: int) -> None:
         """Finish what an interrupted run had in transit."""
         for queue, finish in ((self.target, self._hand_over), (self.source, self._copy)):
             marked = [letter for letter in queue.dead() if is_marked(letter, self.token)]
             for part in in_parts(marked, batch):
-                finish(part, {letter.id: _as_item(letter) for letter in part})
+                finish(part)
 
     def pages(self, state: str, batch: int) -> Iterator[list[Message]]:
         """Yield what is in a state of the source ("next": delayed and ready), batch by batch."""
@@ -321,14 +309,14 @@ class Steps(NamedTuple):
         command = Bury(self.source.name, [], MOVING + self.token, ids)
         return self.source._run(outcomes_of(command)) if ids else []
 
-    # The steps from the second on, for dead letters of the source. `alive` has those in transit, as
-    # the target delivers them.
+    # The steps from the second on, for dead letters of the source.
 
-    def _copy(self, letters: Sequence[Message], alive: Mapping[str, Item]) -> None:
+    def _copy(self, letters: Sequence[Message]) -> None:
         """Give the target copies, which it does not deliver."""
         self.hold()
         refused = {one.id for one in self._put(self.target, map(_as_letter, letters)) if not one}
         there = self.target._find_all(refused)
+        alive = self._alive(letters)
         going, known = list[Message](), list[str]()
         for letter in letters:
             copy = there.get(letter.id)  # of an earlier run, or another message
@@ -339,9 +327,9 @@ class Steps(NamedTuple):
                 known.append(letter.id)
         self._put(self.source, [alive[id] for id in known if id in alive], "revive")
         self.moved.stay([id for id in known if id not in alive])
-        self._hand_over(going, alive)
+        self._hand_over(going)
 
-    def _hand_over(self, letters: Sequence[Message], alive: Mapping[str, Item]) -> None:
+    def _hand_over(self, letters: Sequence[Message]) -> None:
         """Delete them from the source, and let the target deliver those that were in transit."""
         gone, unreadable = self._spare(
             lambda ids: self._purge(self.source, ids), [letter.id for letter in letters]
@@ -350,11 +338,16 @@ class Steps(NamedTuple):
         stay = unreadable + [one.id for one in gone if not one and one.state is not None]
         self._purge(self.target, stay)
         self.moved.stay((), unreadable)
-        going = [letter.id for letter in letters if letter.id not in set(stay)]
-        revived = [alive[id] for id in going if id in alive]
+        going = [letter for letter in letters if letter.id not in set(stay)]
+        revived = self._alive(going).values()
         self._put(self.target, revived, "revive")
         self.moved.moved += len(revived)
         self.moved.dead += len(going) - len(revived)
+
+    def _alive(self, letters: Sequence[Message]) -> dict[str, Item]:
+        """Return those in transit by id, as they were before: without the mark."""
+        marked = [letter for letter in letters if is_marked(letter, self.token)]
+        return {letter.id: letter.as_item(letter.failures[:-1], None) for letter in marked}
 
     def _put(
         self, queue: Queue, items: Iterable[Item], on_conflict: OnConflict = "keep"
@@ -363,20 +356,6 @@ class Steps(NamedTuple):
 
     def _purge(self, queue: Queue, ids: list[str]) -> list[Outcome]:
         return queue._run(outcomes_of(Purge(queue.name, "dead", ids=ids))) if ids else []
-
-
-def _as_item(parked: Message, seen: Message | None = None) -> Item:
-    """Return a message in transit as it was before.
-
-    Args:
-        parked: with the mark as its last failure.
-        seen: the same before it was set aside, if known: the mark may have pushed out its oldest
-            failure.
-    """
-    failures = parked.failures[:-1]
-    if seen is not None and len(seen.failures) == KEPT_FAILURES and seen.failures[1:] == failures:
-        failures = seen.failures
-    return parked.as_item(failures, None)
 
 
 def _as_letter(message: Message) -> Item:
