@@ -72,9 +72,7 @@ def test_those_that_hold_most_come_first() -> None:
     assert [one.holder for one in RecentWorkers().see(Sample(0.0, {}, held))] == ["b", "c", "a"]
 
 
-def drawn(
-    found: Sample, before: Sample | None = None, lines: int | None = None, width: int = 100
-) -> str:
+def drawn(found: Sample, before: Sample | None = None, lines: int = 1_000, width: int = 100) -> str:
     view = View(found, before, RecentWorkers().see(found), 100_000)
     console = Console(file=io.StringIO(), width=width, record=True)
     console.print(picture(view, "sqlite:///shop.db", width, lines))
@@ -113,7 +111,7 @@ def test_the_picture() -> None:
     )
     assert "1,200 delayed   3 ready   2 leased   1 dead   at sqlite:///shop.db" in screen
     assert re.search(r"orders +1,200 +3 +2 +1 +1m30s +500 +0\.5 +0\.5 +paused", screen)
-    assert re.search(r"mail +0 +0 +0 +0 *\n", screen)
+    assert re.search(r"mail +0 +0 +0 +0 +- *\n", screen)
     assert re.search(r"web1:7 +1 +in 30s +orders 1", screen)
     assert re.search(r"web2:8 +1 +over +orders 1", screen)
 
@@ -126,8 +124,8 @@ def test_the_picture_of_lateness_and_of_workers_without_work() -> None:
     queues = {"orders": bide.Counts(Sizes(), Flow()), "mail": bide.Counts(Sizes(), Flow())}
     late = {"orders": Lateness(2.5, None, 50), "mail": Lateness(500, 300_000, 2)}
     screen = drawn(Sample(9.0, queues, at_work, late))
-    assert re.search(r"orders +0 +0 +0 +0 +2\.5ms +over 30m", screen)
-    assert re.search(r"mail +0 +0 +0 +0 +500ms +5m", screen)
+    assert re.search(r"orders +0 +0 +0 +0 +- +2\.5ms +over 30m", screen)
+    assert re.search(r"mail +0 +0 +0 +0 +- +500ms +5m", screen)
     assert re.search(r"idle:1 +0 +mail 0, orders 0", screen)
     assert re.search(r"dead:2 +0 +silent +for 42s: dead, or hangs", screen)
     assert "at most" in screen
@@ -163,9 +161,7 @@ def test_a_narrow_screen_has_names_and_sizes_whole() -> None:
     assert all(len(line) <= 60 for line in narrow.splitlines())
     assert re.search(r"orders-of-the-shop +0 +1 +0 +0 +paused", narrow)
     assert re.search(r"web1:7 +1 +in 30s +orders-of-the-shop", narrow)
-    assert "no room for" in narrow
-    assert "p50, p99" not in narrow.partition("no room for")[0]
-    assert "how late" not in narrow
+    assert "no room for late by, p50, p99" in narrow
     assert "done/s" in drawn(found, before, width=80)
     wide = drawn(found, before, width=140)
     assert re.search(r"orders-of-the-shop .* 500ms +5m +4\.5 +0 +0 +paused", wide)
@@ -174,17 +170,12 @@ def test_a_narrow_screen_has_names_and_sizes_whole() -> None:
 
 def test_a_very_narrow_screen_cuts_no_count_and_says_which_columns_it_leaves_out() -> None:
     many = bide.Counts(Sizes(123_456, 7_890, 512, 34), Flow(put=9), oldest=10_000)
-    screen = drawn(Sample(9.0, {"orders": many}), lines=24, width=40)
-    assert all(len(line) <= 40 for line in screen.splitlines())
-    words = " ".join(screen.split())
-    assert "123,456 delayed 7,890 ready 512 leased 34 dead at sqlite:///shop.db" in words
-    assert "no room for late by;" in words
-    assert len(screen.splitlines()) <= 24
-    long = {"orders-of-the-shop": many}
     held = {"web1.example.com:4711": Worker("web1.example.com:4711", {"orders": 1}, seen=9.0)}
-    screen = drawn(Sample(9.0, long, held), lines=24, width=40)
+    screen = drawn(Sample(9.0, {"orders-of-the-shop": many}, held), lines=24, width=40)
     assert all(len(line) <= 40 for line in screen.splitlines())
-    assert re.search(r"orders-\w?… +123,456 +7,890 +512 +34", screen)
+    assert re.search(r"orders-of-the-shop +123,456 +7,890 *\n", screen)
+    assert "no room for leased, dead, late by;" in " ".join(screen.split())
+    assert len(screen.splitlines()) <= 24
 
 
 def test_a_screen_that_is_too_small_shows_what_is_late() -> None:
@@ -193,7 +184,7 @@ def test_a_screen_that_is_too_small_shows_what_is_late() -> None:
     held = {f"w{n}": Worker(f"w{n}", {"q01": 1}, until=1, seen=1.0) for n in range(30)}
     screen = drawn(Sample(1.0, queues, held), lines=24)
     assert "q33" in screen
-    assert "and 36 more" in screen
+    assert "and 38 more" in screen
     assert "and 24 more" in screen
     assert len(screen.splitlines()) <= 24
 

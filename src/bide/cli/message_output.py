@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from bide.cli import output
-from bide.cli.output import ID, STYLES, Cell, Column, Output, escape, first_line
+from bide.cli.output import ID, NAME, STYLES, TEXT, Cell, Column, Output, escape, first_line
 from bide.cli.store import Store
 from bide.cli.times import iso, local, relative, span, when
 from bide.model.message import ATTEMPTS, Message
@@ -26,29 +26,26 @@ PIPE: dict[str, Callable[[Message], object]] = {
 ROW = "id state due priority attempts group body"
 
 SCREEN: dict[str, tuple[Column, Callable[[Message], Cell]]] = {
-    "queue": (Column("queue", least=ID), lambda one: (one.queue, "bold")),
+    "queue": (Column("queue", least=NAME), lambda one: (one.queue, "bold")),
     "id": (Column("id", least=ID), lambda one: one.id),
     "state": (Column("state"), lambda one: (one.state, STYLES[one.state])),
     "due": (Column("due"), lambda one: local(one.due)),
-    "away": (Column("", falls=5, right=True), lambda one: (relative(one.due), "dim")),
-    "died": (Column("died", falls=3), lambda one: local(one.ended or one.due)),
-    "ago": (Column("", falls=2, right=True), lambda one: (relative(one.ended or one.due), "dim")),
-    "prio": (Column("prio", falls=3, right=True, unless="0"), lambda one: str(one.priority)),
+    "away": (Column("", right=True, extra=True), lambda one: (relative(one.due), "dim")),
+    "died": (Column("died", extra=True), lambda one: local(one.ended or one.due)),
+    "ago": (
+        Column("", right=True, extra=True),
+        lambda one: (relative(one.ended or one.due), "dim"),
+    ),
+    "prio": (Column("prio", right=True, extra=True), lambda one: str(one.priority or "")),
     "attempt": (
-        Column("attempt", falls=4, right=True, unless=f"0/{ATTEMPTS}"),
-        lambda one: _attempts(one, "/"),
+        Column("attempt", right=True, extra=True),
+        lambda one: _attempts(one, "/") if one.attempt or one.attempts != ATTEMPTS else "",
     ),
-    "attempts": (Column("attempts", falls=1, right=True), lambda one: str(one.attempt)),
-    "group": (Column("group", falls=2, unless=""), lambda one: one.group or ""),
-    "error": (
-        Column("error", least=output.TEXT, falls=3, unless=""),
-        lambda one: first_line(one.error)[:100],
-    ),
-    "last-error": (
-        Column("last error", least=output.TEXT),
-        lambda one: (first_line(one.error), "red"),
-    ),
-    "body": (Column("body", least=output.TEXT, falls=1), lambda one: body_line(one)[:500]),
+    "attempts": (Column("attempts", right=True, extra=True), lambda one: str(one.attempt)),
+    "group": (Column("group", extra=True), lambda one: one.group or ""),
+    "error": (Column("error", TEXT, extra=True), lambda one: first_line(one.error)[:100]),
+    "last-error": (Column("last error", TEXT), lambda one: (first_line(one.error), "red")),
+    "body": (Column("body", TEXT, extra=True), lambda one: body_line(one)[:500]),
 }
 """The columns of a message in a table on a terminal, by name."""
 

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, JustifyMethod
     from rich.progress import Progress
     from rich.table import Table
     from rich.text import Text
@@ -46,30 +46,27 @@ _PLANNED = {
 """The names of facts in a pipe after a dry run, which only counted them."""
 
 ID = 26
-"""The least width of a first column: a generated id stays whole, so that users can copy it."""
+"""The least width of a column with ids: a generated one stays whole, so that users can copy it."""
+
+NAME = 20
+"""The least width of a column with the names of queues and the like."""
 
 TEXT = 8
-"""The least width of a last column with text."""
+"""The least width of a column with text."""
 
 GAP = 2
 
 
 class Column(NamedTuple):
-    """A column, and what happens to it on a narrow terminal."""
+    """A column of a table."""
 
     name: str
     least: int | None = None
-    """It is cut to this many characters; `None`: it stays whole."""
-    falls: int = 0
-    """If cuts are not enough, columns are left out, the lowest number first; 0: it stays."""
+    """On a narrow terminal it is cut to this many characters; `None`: it stays whole."""
     right: bool = False
     """Whether its cells are aligned to the right, as numbers are."""
-    wraps: bool = False
-    """Whether a long cell continues on the next line."""
-    unless: str | None = None
-    """If all its cells have this text, it is not shown."""
-    squeezed: int | None = None
-    """If the table is still too wide, it is cut to this many characters."""
+    extra: bool = False
+    """Whether it is left out if the table is still too wide."""
 
 
 class Output:
@@ -175,11 +172,8 @@ class Output:
             warn(more)
 
     def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
-        """Print a table on the terminal, and name the columns that did not fit."""
-        table, gone = table_of(columns, rows, self.console.width)
-        self.console.print(table, crop=False)
-        if gone:
-            self.text((f"no room for {', '.join(gone)}; --json shows all", "dim"))
+        """Print a table on the terminal."""
+        self.console.print(table_of(columns, rows, self.console.width), crop=False)
 
     def flush(self) -> None:
         """Send everything that was printed."""
@@ -296,13 +290,11 @@ def counted(count: int, style: str = "") -> Part:
     return f"{count:,}", style if count else "dim"
 
 
-def table_of(
-    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int
-) -> "tuple[Table, list[str]]":
-    """Return a table that fits into a width, and the names of the columns that were left out.
+def table_of(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> "Table":
+    """Return a table that fits into a width, and names the columns that were left out.
 
-    The last column that may be cut is cut first. If that is not enough, columns are left out; then
-    names that users need not copy are cut further.
+    Columns without content are not shown. The last column that may be cut is cut first. If cuts are
+    not enough, extra columns are left out, the last one first.
 
     Args:
         columns: the columns, in order.
@@ -314,42 +306,37 @@ def table_of(
     from rich.table import Table
 
     texts = [[text_of(cell) for cell in row] for row in rows]
-    kept = [
-        place for place, column in enumerate(columns)
-        if column.unless is None or any(row[place].plain != column.unless for row in texts)
-    ]  # fmt: skip
+    kept = [place for place in range(len(columns)) if any(row[place] for row in texts)]
     widths, least = [], []
     for place, column in enumerate(columns):
         lines = [line for row in texts for line in row[place].plain.split("\n")]
         widths.append(max(map(cell_len, [column.name, *lines])))
-        cut = widths[-1] if column.least is None else max(column.least, len(column.name))
-        least.append(min(widths[-1], cut))
+        least.append(min(widths[-1], max(column.least or widths[-1], len(column.name))))
 
-    def total(widths: list[int]) -> int:
-        return sum(widths[place] + GAP for place in kept)
+    def excess(widths: list[int]) -> int:
+        return max(0, sum(widths[place] + GAP for place in kept) - width)
 
-    gone = []
-    for place in sorted(filter(lambda n: columns[n].falls, kept), key=lambda n: columns[n].falls):
-        if total(least) > width:
+    gone: list[str] = []
+    for place in kept[::-1]:
+        if columns[place].extra and excess(least):
             kept.remove(place)
-            gone.append(place)
-    for narrowest in (least, [column.squeezed for column in columns]):
-        for place in reversed(kept):
-            wanted = widths[place] - max(0, total(widths) - width)
-            widths[place] = max(wanted, min(widths[place], narrowest[place] or widths[place]))
+            gone.insert(0, columns[place].name)
+    for place in kept[::-1]:
+        widths[place] = max(least[place], widths[place] - excess(widths))
     table = Table(
         box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0),
-        width=total(widths),
+        width=sum(widths[place] + GAP for place in kept), caption_justify="left",
+        caption_style="dim",
     )  # fmt: skip
+    if names := ", ".join(filter(None, gone)):
+        table.caption = f"no room for {names}; --json shows all"
     for place in kept:
-        column = columns[place]
-        table.add_column(
-            column.name, justify="right" if column.right else "left", width=widths[place],
-            no_wrap=not column.wraps, overflow="fold" if column.wraps else "ellipsis",
-        )  # fmt: skip
+        name, _, right, _ = columns[place]
+        justify: JustifyMethod = "right" if right else "left"
+        table.add_column(name, justify=justify, width=widths[place], no_wrap=True)
     for row in texts:
         table.add_row(*[row[place] for place in kept])
-    return table, [columns[place].name for place in sorted(gone) if columns[place].name]
+    return table
 
 
 def grid(rows: Iterable[Sequence[Cell]], align: str) -> "Table":

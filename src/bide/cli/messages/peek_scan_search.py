@@ -94,7 +94,7 @@ def search(
     print_messages(
         out, page.messages, "no message matches",
         pipe="queue id state due priority group error body",
-        screen="queue id state due away group error body",
+        screen="queue id state due away error group body",
     )  # fmt: skip
     if page.cursor is not None:
         warn(f"{page}; go on with --cursor {page.cursor}")

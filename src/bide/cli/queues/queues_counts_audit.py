@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from bide.cli import option, output
-from bide.cli.output import ID, STYLES, TEXT, Bar, Cell, Column, Output, counted, grid, plural
+from bide.cli.output import NAME, STYLES, Bar, Cell, Column, Output, counted, grid, plural
 from bide.cli.store import Store, on_store
 from bide.cli.times import now_ms, rounded, when
 from bide.model.commands import Count
@@ -16,8 +16,8 @@ from bide.model.times import limits_of, limits_text
 from bide.queue.results import Audit
 
 COLUMNS = (
-    Column("queue", least=ID, squeezed=TEXT), *[Column(size, right=True) for size in SIZES],
-    Column("late by", falls=1, right=True), Column(""),
+    Column("queue", least=NAME),
+    *[Column(name, right=True, extra=True) for name in (*SIZES, "late by")], Column(""),
 )  # fmt: skip
 
 all_option = option.flag("--all", "own", help="Include the internal queues of bide.")
@@ -163,9 +163,11 @@ def _print_audits(out: Output, found: list[Audit]) -> None:
     rows: list[list[Cell]] = []
     for audited in found:
         facts = _facts_of_audit(audited)
-        cells = [counted(count, STYLES.get(name, "")) for name, count in facts.items()]
+        cells = [
+            counted(count, STYLES.get(name, "")) if count else "" for name, count in facts.items()
+        ]
         rows.append([(audited.queue, "bold"), *cells, output.DONE if audited else output.NOT_DONE])
-    columns = [Column(name, falls=1, right=True, unless="0") for name in (*GONE, *SIZES)]
+    columns = [Column(name, right=True, extra=True) for name in (*GONE, *SIZES)]
     out.table([COLUMNS[0], Column("put", right=True), *columns, Column("")], rows)
     problems = [f"{audited.queue}: {text}" for audited in found for text in audited.problems]
     for problem in problems:

@@ -1,5 +1,6 @@
 """`bide top`: a live table of queues and workers."""
 
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -166,7 +167,7 @@ class Poller:
             self._next_forecast = ended + max(EVERY, PAUSE * (ended - began))
         return self._ahead
 
-    def picture(self, width: int, lines: int | None = None) -> Any:
+    def picture(self, width: int, lines: int = sys.maxsize) -> Any:
         """Return what is on a screen of so many columns and lines."""
         return picture(self.view, self.store.shown, width, lines, self.prefix)
 

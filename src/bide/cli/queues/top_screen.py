@@ -1,20 +1,11 @@
 """What `bide top` shows: a picture on a terminal, lines in a pipe, objects for programs."""
 
+import sys
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bide.cli.output import (
-    ID,
-    STYLES,
-    TEXT,
-    Cell,
-    Column,
-    Output,
-    plural,
-    table_of,
-    text_of,
-)  # fmt: skip
+from bide.cli.output import NAME, STYLES, TEXT, Cell, Column, Output, plural, table_of, text_of
 from bide.cli.queues.queues_counts_audit import facts_of, size_cells
 from bide.cli.times import iso, rounded
 from bide.model.replies import FLOW, SIZES, Forecasted
@@ -26,25 +17,20 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-QUANTILES = ("p50", "p99")
+LATENESS, RATES = ("late by", "p50", "p99"), ("put/s", "done/s", "failed/s")
 QUEUES = (
-    Column("queue", least=ID, squeezed=TEXT),
-    *[Column(size, right=True) for size in SIZES],
-    Column("late by", falls=6, right=True),
-    Column("p50", falls=1, right=True, unless=""), Column("p99", falls=4, right=True, unless=""),
-    *[  # not known in the first sample
-        Column(rate, falls=falls, right=True, unless="")
-        for rate, falls in (("put/s", 3), ("done/s", 5), ("failed/s", 2))
-    ],
-    Column("because", falls=1, unless=""), Column("", least=6),
+    Column("queue", least=NAME),
+    *[Column(number, right=True, extra=True) for number in (*SIZES, *LATENESS, *RATES)],
+    Column("because", extra=True), Column("", least=len("paused")),
 )  # fmt: skip
 WORKERS = (
-    Column("worker", least=ID, squeezed=TEXT), Column("holds", right=True),
-    Column("first lease ends", falls=1, right=True),
-    Column("longest", falls=2, right=True, unless=""), Column("of", least=TEXT),
+    Column("worker", least=NAME), Column("holds", right=True),
+    Column("first lease ends", right=True, extra=True), Column("longest", right=True, extra=True),
+    Column("of", least=TEXT),
 )  # fmt: skip
-NARROW = 70
-"""Columns: on a narrower terminal, the store is shown on a second line."""
+
+OTHERS = 14
+"""Lines of a screen beside those of queues and workers."""
 
 MUCH = 60_000
 """Milliseconds of lateness that are shown in red."""
@@ -135,7 +121,7 @@ def print_rows(out: Output, view: View) -> None:
 
 
 def picture(
-    view: View, store: str, width: int, lines: int | None = None, prefix: str = ""
+    view: View, store: str, width: int, lines: int = sys.maxsize, prefix: str = ""
 ) -> "RenderableType":
     """Return what is on the screen.
 
@@ -143,7 +129,7 @@ def picture(
         view: what to show.
         store: its URL without a password.
         width: how many columns the terminal has.
-        lines: how many lines it has; `None`: no limit.
+        lines: how many lines it has.
         prefix: the beginning of the names of the queues that are shown.
     """
     from rich.console import Group
@@ -152,44 +138,30 @@ def picture(
     if not sample.queues and not workers:
         what = f"no queue begins with {prefix!r}" if prefix else "no queues"
         return text_of((f"{what} in {store} yet", "dim"))
-    narrow = width < NARROW
-    if lines is not None and narrow:
-        lines -= 4  # for the store, the columns that have no room, and where lines break
-    room, places = (None, None) if lines is None else _divided(lines, len(workers), ahead)
-    queues, gone = _queues(view, room, width)
-    parts: list[RenderableType] = _headline(store, sample, narrow=narrow)
+    places = max(1, lines // 4)
+    room = max(2, lines - OTHERS - min(len(workers), places + 1))
+    parts: list[RenderableType] = [_headline(store, sample)]
     if ahead is not None:
         parts.append(_ahead(ahead))
-    parts += ["", queues]
-    if gone and narrow:
-        parts.append(text_of((f"no room for {', '.join(gone)}; --json shows all", "dim")))
+    parts += ["", _queues(view, room, width)]
     if workers:
         parts.append(_workers(view, places, width))
     else:
         parts.append(text_of(("no worker is active", "dim")))
-    if sample.lateness and not set(gone).issuperset(QUANTILES):
+    if sample.lateness:
         parts.append(text_of((ABOUT, "dim")))
     return Group(*parts)
 
 
-def _divided(lines: int, workers: int, ahead: Ahead | None) -> tuple[int, int]:
-    """Return how many lines queues and workers get: everything else takes 12, or 13."""
-    places = max(1, lines // 4)
-    return max(2, lines - 12 - (ahead is not None) - min(workers, places + 1)), places
-
-
-def _headline(store: str, sample: Sample, *, narrow: bool) -> "list[RenderableType]":
-    """Return the counts of all queues and the store; the end of its URL may be cut."""
+def _headline(store: str, sample: Sample) -> "Text":
+    """Return the counts of all queues and the store, as one line; its end is what may be cut."""
     from rich.text import Text
 
-    counts, place = Text(), Text(f"at {store}", "bold", no_wrap=True, overflow="ellipsis")
+    line = Text(no_wrap=True, overflow="ellipsis")
     for size in SIZES:
         count = sum(getattr(found.sizes, size) for found in sample.queues.values())
-        counts.append(f"{count:,} {size}   ", STYLES[size] if count else "dim")
-    if narrow:
-        return [counts, place]
-    counts.no_wrap, counts.overflow = True, "ellipsis"
-    return [counts.append_text(place)]
+        line.append(f"{count:,} {size}   ", STYLES[size] if count else "dim")
+    return line.append(f"at {store}", "bold")
 
 
 def _ahead(ahead: Ahead) -> "Text":
@@ -215,12 +187,11 @@ def _ahead(ahead: Ahead) -> "Text":
     return line
 
 
-def _queues(view: View, room: int | None, width: int) -> "tuple[Table, list[str]]":
-    """Return the table of queues, and which columns were left out."""
+def _queues(view: View, room: int, width: int) -> "Table":
     sample, before, _, now, _ = view
     pace = {name: rates(before, sample, name) for name in sample.queues}
     names = sorted(sample.queues)
-    if room is not None and len(names) > room:  # what is late or busy first
+    if len(names) > room:  # what is late or busy first
 
         def weight(name: str) -> tuple[float, float]:
             rate = pace[name] or Rates(0, 0, 0)
@@ -233,7 +204,7 @@ def _queues(view: View, room: int | None, width: int) -> "tuple[Table, list[str]
         late = _late(found.oldest, now)
         rows.append([
             (name, "bold"), *size_cells(found),
-            (rounded(late) if late else "", "red" if late >= MUCH else ""),
+            (rounded(late), "red" if late >= MUCH else "") if late else ("-", "dim"),
             *_quantiles(sample.lateness.get(name)),
             *([_pace(rate.put), _pace(rate.done), _pace(rate.failed, "red")] if rate else [""] * 3),
             (main_cause(sample.causes.get(name)), "dim"),
@@ -244,7 +215,7 @@ def _queues(view: View, room: int | None, width: int) -> "tuple[Table, list[str]
     return table_of(QUEUES, rows, width)
 
 
-def _workers(view: View, places: int | None, width: int) -> "Table":
+def _workers(view: View, places: int, width: int) -> "Table":
     sample, _, workers, now, _ = view
     rows: list[list[Cell]] = []
     for worker in workers[:places]:
@@ -262,9 +233,9 @@ def _workers(view: View, places: int | None, width: int) -> "Table":
             more = [f"in {rounded(left)}" if left > 0 else ("over", "red"), of]
         more.insert(1, _longest(worker, now))
         rows.append([worker.holder, (count, "yellow" if worker.holds else "dim"), *more])
-    if places is not None and len(workers) > places:
+    if len(workers) > places:
         rows.append(_more(len(workers) - places, WORKERS))
-    return table_of(WORKERS, rows, width)[0]
+    return table_of(WORKERS, rows, width)
 
 
 def _longest(worker: Worker, now: int) -> Cell:

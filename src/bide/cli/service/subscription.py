@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from bide.server.subscriptions.subscription_wire import SubscriptionOut
 
 COLUMNS = (
-    Column("subscription", least=ID), Column("queue", falls=1),
-    Column("receiver", least=ID, falls=2), Column("state"), Column("", least=TEXT),
+    Column("subscription", least=ID), Column("queue", extra=True),
+    Column("receiver", least=ID, extra=True), Column("state"), Column("", least=TEXT),
 )  # fmt: skip
 
 STYLES = {"active": "green", "paused": "yellow", "open": "red", "half-open": "magenta"}

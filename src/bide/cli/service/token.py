@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from bide.server.access.tokens import Token, Tokens
 
 COLUMNS = (
-    Column("id"), Column("namespace"), Column("rights", least=TEXT), Column("queues", falls=3),
-    Column("created", falls=2), Column("used", falls=4), Column("expires", falls=5),
-    Column("", falls=1, right=True), Column("name", least=TEXT, falls=6),
+    Column("id"), Column("namespace"), Column("rights", least=TEXT), Column("expires", extra=True),
+    Column("", right=True, extra=True), Column("used", extra=True), Column("queues", extra=True),
+    Column("created", extra=True), Column("name", least=TEXT),
 )  # fmt: skip
 
 NEVER = "never"
@@ -170,7 +170,7 @@ def _cells(one: "Token") -> list[Cell]:
     rights, queues = ",".join(one.rights), ",".join(one.queues)
     used = ("never", "dim") if one.used is None else local(one.used)
     made = local(one.created)
-    return [(one.id, "bold"), namespace, rights, queues, made, used, *until, one.name]
+    return [(one.id, "bold"), namespace, rights, *until, used, queues, made, one.name]
 
 
 @on_store(click.argument("names", nargs=-1, required=True, metavar="NAME..."), group=token)

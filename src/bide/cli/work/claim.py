@@ -20,8 +20,9 @@ from bide.queue.delivery import Delivery
 from bide.queue.sync import Queue
 
 COLUMNS = (
-    Column("id", least=ID), Column("token", right=True), Column("attempt", falls=2, right=True),
-    Column("late by", falls=1, right=True), Column("body", least=TEXT),
+    Column("id", least=ID), Column("token", right=True),
+    Column("attempt", right=True, extra=True), Column("late by", right=True, extra=True),
+    Column("body", least=TEXT),
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import click
 from click.core import ParameterSource
 
 from bide.cli import option
-from bide.cli.output import ID, STYLES, TEXT, Cell, Column, Output, Part, first_line, warn
+from bide.cli.output import NAME, STYLES, TEXT, Cell, Column, Output, Part, first_line, warn
 from bide.cli.store import Store, on_store
 from bide.cli.times import iso, local, now_ms, relative
 from bide.model.errors import InvalidArgument, StoreUnavailable
@@ -18,15 +18,14 @@ if TYPE_CHECKING:
 EXAMPLE = "bide schedules shop:app"
 
 SCHEDULES = (
-    Column("schedule", least=ID, squeezed=TEXT), Column("when", falls=2),
-    Column("next", wraps=True, squeezed=len("Mon 2026-12-07")),
-    Column("", falls=1, right=True), Column("", least=10, wraps=True),
+    Column("schedule", least=NAME), Column("when", extra=True), Column("next"),
+    Column("", right=True, extra=True), Column("", least=TEXT),
 )  # fmt: skip
 
 SOURCES = (
-    Column("source", least=ID, squeezed=TEXT), Column("state"), Column("next"),
-    Column("", falls=3, right=True), Column("reached", falls=4),
-    Column("found", falls=1, right=True), Column("put", falls=2, right=True),
+    Column("source", least=NAME), Column("state"), Column("next"),
+    Column("", right=True, extra=True), Column("reached", extra=True),
+    Column("found", right=True, extra=True), Column("put", right=True, extra=True),
     Column("error", least=TEXT),
 )  # fmt: skip
 

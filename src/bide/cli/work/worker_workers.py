@@ -8,7 +8,7 @@ import msgspec
 
 from bide.cli import option
 from bide.cli.errors import CommandError
-from bide.cli.output import DONE, ID, NOT_DONE, TEXT, Cell, Column, Output, warn
+from bide.cli.output import DONE, NAME, NOT_DONE, TEXT, Cell, Column, Output, warn
 from bide.cli.program import ListGroup
 from bide.cli.store import Store, on_store
 from bide.cli.times import now_ms, rounded
@@ -101,8 +101,8 @@ def worker(
 
 
 COLUMNS = (
-    Column("worker", least=ID), Column("running", right=True),
-    Column("longest", falls=1, right=True, unless=""), Column("queues", least=TEXT),
+    Column("worker", least=NAME), Column("running", right=True),
+    Column("longest", right=True, extra=True), Column("queues", least=TEXT),
 )  # fmt: skip
 
 
