@@ -70,7 +70,7 @@ def crowd() -> Iterator[Figure]:
                 bide.Queue("work", f"{queue.url}?timeout={5000 + number}ms")
             )
             threading.Thread(target=_wait, args=(waiter, took)).start()
-        while client.zcard("bide:{work#0}:waiters") < CROWD - 1:
+        while client.zcard("bide:{work#0}:waiters") < CROWD:
             time.sleep(0.1)
         time.sleep(2)
         client.config_resetstat()

@@ -24,18 +24,12 @@ class Bell:
 
     def __init__(self) -> None:
         self.hints: queue.Queue[list[tuple[str, int]]] = queue.Queue()
-        self.declined: list[tuple[str, int]] = []
-        self.declining: Callable[[], object] = lambda: None
 
     def ring(self, name: str = "q", wake: int = START) -> None:
         self.hints.put([(name, wake)])
 
     def listen(self) -> list[tuple[str, int]]:
         return self.hints.get()
-
-    def decline(self, name: str, wake: int) -> None:
-        self.declining()
-        self.declined.append((name, wake))
 
     def close(self) -> None:
         self.hints.put([])
@@ -107,31 +101,8 @@ def test_a_hint_for_another_queue_costs_nothing(
     waiting(lane)
     before = claims(engine)
     store.bell.ring("other")
-    eventually(lambda: store.bell.declined)
-    assert store.bell.declined == [("other", START)]
+    eventually(store.bell.hints.empty)
     assert claims(engine) == before
-
-
-def test_a_claim_that_begins_to_wait_while_a_hint_is_passed_on_asks_again(
-    lane: Lane, store: Shared, engine: FlakyEngine
-) -> None:
-    spawn(lane.call, claim(queue="other"), wait=60)  # the lane listens
-    waiting(lane)
-    begun, decline = threading.Event(), threading.Event()
-
-    def declining() -> None:
-        begun.set()
-        assert decline.wait(PATIENCE)
-
-    store.bell.declining = declining
-    store.bell.ring()
-    assert begun.wait(PATIENCE)
-    future = spawn(lane.call, claim(), wait=60)
-    eventually(lambda: "q" in lane._waiting.queues)
-    eventually(lambda: lane._waiting.queues["q"].requests)
-    put_elsewhere(store, "a")  # nobody tells: the store does not know that this lane waits
-    decline.set()
-    assert ids(future.result(PATIENCE)) == ["a"]
 
 
 def test_closing_stops_to_listen(lane: Lane) -> None:

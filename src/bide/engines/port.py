@@ -55,9 +55,6 @@ class Notifier(Protocol):
     def listen(self) -> list[tuple[str, int]]:
         """Block until hints come, and return them; an empty list once the notifier is closed."""
 
-    def decline(self, queue: str, wake: int) -> None:
-        """Pass on a hint, unless all processes got it: no claim here waits for its queue."""
-
     def close(self) -> None:
         """Stop listening: `listen` returns."""
 

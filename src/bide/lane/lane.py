@@ -337,17 +337,16 @@ class Lane(Executor):
         for queue, wake in wakes(done, ends=self._waiting.watchers > 0).items():
             self.hint(queue, wake)
 
-    def hint(self, queue: str, wake: int) -> bool:
-        """Note that a queue can be claimed from (Unix ms); return whether a claim waits for it."""
+    def hint(self, queue: str, wake: int) -> None:
+        """Note the time (Unix milliseconds) from which a queue can be claimed."""
         for listener in self._listeners:
             listener(queue, wake)
         if queue not in self._waiting.queues:
-            return False
+            return
         with self._guard:
             seconds = max(0.0, self._clock.until(wake))
             if self._waiting.hint(queue, self._clock.monotonic() + seconds):
                 self._changed.notify_all()
-        return True
 
     def _settle(self, requests: Sequence[Request]) -> None:
         """Wake callers: threads one by one, tasks with one wake-up of their loop."""

@@ -185,11 +185,10 @@ class Wakeups:
 
     Args:
         notifier: the engine's notifier; `None` if the store has none.
-        hint: called with a queue, and the time (Unix milliseconds) from which it can be claimed;
-            returns whether a claim waits for it.
+        hint: called with a queue, and the time (Unix milliseconds) from which it can be claimed.
     """
 
-    def __init__(self, notifier: Notifier | None, hint: Callable[[str, int], bool]) -> None:
+    def __init__(self, notifier: Notifier | None, hint: Callable[[str, int], object]) -> None:
         self._notifier = notifier
         self._hint = hint
         self._thread: threading.Thread | None = None
@@ -208,7 +207,4 @@ class Wakeups:
         assert self._notifier is not None
         while hints := self._notifier.listen():
             for queue, wake in hints:
-                if not self._hint(queue, wake):
-                    self._notifier.decline(queue, wake)
-                    # The store has forgotten a claim that began to wait meanwhile: it asks again.
-                    self._hint(queue, 0)
+                self._hint(queue, wake)

@@ -32,11 +32,9 @@ def slot(queue: str, shard: int) -> int:
 
 
 def is_waited_for(cluster: RedisCluster, queue: str) -> bool:
-    """Whether in each shard somebody waits, or leads those who do."""
+    """Whether in each shard somebody waits."""
     for shard in range(SHARDS):
         owner, key = cluster.owner(slot(queue, shard)), f"bide:{{{queue}#{shard}}}"
-        if not ask(owner, "ZCARD", f"{key}:waiters") and not ask(
-            owner, "HGET", f"{key}:meta", "leader"
-        ):
+        if not ask(owner, "ZCARD", f"{key}:waiters"):
             return False
     return True

@@ -126,9 +126,6 @@ class HttpNotifier:
         self._events.drop()
         return []
 
-    def decline(self, queue: str, wake: int) -> None:
-        """Do nothing: the server sends each hint to all its clients."""
-
     def close(self) -> None:
         """Stop listening."""
         self._closed.set()

@@ -66,9 +66,6 @@ class PostgresNotifier:
         os.close(self._woken)
         return []
 
-    def decline(self, queue: str, wake: int) -> None:
-        """Do nothing: every process has got the hint."""
-
     def close(self) -> None:
         """Stop listening: `listen` returns."""
         if not self._closed.is_set():

@@ -166,15 +166,13 @@ def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
             # One shard gives the token, the others take it over.
             chosen = list(shares) if claiming.token else list(shares)[:1]
             of = sum(shares[s] for s in chosen)
-            calls = {s: claiming.call(shares.pop(s), "1", sharded.token, of) for s in chosen}
             if sharded.enrolled:
                 sharded.enrolled = False
-                idle = [s for s in alive if s not in shares and s not in calls]
-                calls |= {s: Call("decline", command.queue) for s in idle}
+                chosen += [s for s in alive if s not in shares]
+            calls = {s: claiming.call(shares.pop(s, 0), "1", sharded.token, of) for s in chosen}
             answers = yield from ask(calls)
-            for s in chosen:
-                if s in answers:
-                    claiming.take(answers[s])
+            for answer in answers.values():
+                claiming.take(answer)
             sharded.token = max(sharded.token, claiming.token)
         if not more or not claiming.wanted:
             break

@@ -14,11 +14,9 @@ from contextlib import suppress
 from typing import Any
 
 from bide.engines.bounded_dict import BoundedDict
-from bide.engines.redis.calls import Call
 from bide.engines.redis.connection import Connection, Lost, pack
 from bide.engines.redis.layout import CHANNEL
-from bide.engines.redis.nodes import QUICK
-from bide.engines.redis.sender import Sender
+from bide.engines.redis.nodes import QUICK, Nodes
 from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import Settings
 from bide.model.ended import end_of
@@ -56,12 +54,8 @@ class RedisNotifier:
         # A wait for one server delays the hints of the others.
         self._settings = settings.hurried(QUICK) if self._clustered else settings
         self._lane = lane
-        self._sender = Sender(settings.hurried(QUICK), lane)
-        self._sender.on_loss = self.doubt
-        self._nodes = self._sender.nodes
+        self._nodes = Nodes(settings.hurried(QUICK))
         self._watched: BoundedDict[str, None] = BoundedDict()
-        self._hinted: BoundedDict[str, set[tuple[int, int]]] = BoundedDict()
-        """By queue, the shards that hints were about, each with the number of all."""
         self._heard: BoundedDict[bytes, tuple[Address, float]] = BoundedDict(1000)
         self._at: dict[Address, Connection] = {}
         self._alive: dict[Address, float] = {}
@@ -87,16 +81,6 @@ class RedisNotifier:
                     return hints
             self._hang_up()
             return []
-
-    def decline(self, queue: str, wake: int) -> None:
-        """Pass on a hint, since no claim waits for this queue here any more."""
-        if " " in queue:  # the end of a message, which was published to all who wait
-            return
-        shards = self._hinted.pop(queue, {(0, 1)})
-        with self._hearing, suppress(StoreError):  # time makes up for it
-            if not self._closed:
-                calls = [Call("decline", queue, (), *where, reads=True) for where in shards]
-                self._sender.send(calls, None)
 
     def watch(self, queue: str) -> None:
         """Note that a claim may wait for this queue: hints for it count."""
@@ -156,12 +140,9 @@ class RedisNotifier:
         if first != address and now < heard + ECHO:
             return None
         self._heard[hint] = address, now
-        label, kind, moment = hint.decode().split(" ", 2)
+        queue, kind, moment = hint.decode().split(" ", 2)
         if kind == "end":
-            return end_of(label, moment), 0
-        queue, _, place = label.partition("#")
-        shard, _, shards = (place or "0/1").partition("/")
-        self._hinted.setdefault(queue, set()).add((int(shard), int(shards)))
+            return end_of(queue, moment), 0
         return queue, int(moment) if kind == "at" else time.time_ns() // 1_000_000 + int(moment)
 
     def _check(self) -> bool:

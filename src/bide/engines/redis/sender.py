@@ -187,7 +187,7 @@ class Sender(Transport):
             next(self._numbers) if writes else "", self._lifetime,
             self._lane if self.on_loss else "", call.queue, call.shards, call.shard, *call.args,
         )  # fmt: skip
-        hurried = call.script == "decline" or (call.shards != 1 and call.script in _HURRIED)
+        hurried = call.shards != 1 and call.script in _HURRIED
         mark = len(keys.names) + 5 if writes else 0
         return Request(keys.slot, command, writes, hurried, mark=mark)
 

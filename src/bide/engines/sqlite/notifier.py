@@ -103,9 +103,6 @@ class PipeNotifier:
         with suppress(BlockingIOError):  # a full pipe wakes it as well
             os.write(pipe, b"\n")
 
-    def decline(self, queue: str, wake: int) -> None:
-        """Do nothing: every process has got the hint."""
-
     def close(self) -> None:
         """Stop listening, and leave no trace. The listening thread wakes, and closes the pipe."""
         with self._lock:

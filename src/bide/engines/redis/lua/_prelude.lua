@@ -2,14 +2,14 @@
 -- the queue, and the replay of a reply that was lost.
 --
 -- KEYS, all of one shard of one queue (see layout.py):
---   1 meta     hash: counters, settings, who leads the waiters
+--   1 meta     hash: counters and settings
 --   2 records  hash: id -> record, see _records.lua
 --   3 delayed  4 ready  5 dead  6 kept: sorted sets, rank -> order of putting .. id
 --   7 leases   hash: id -> "order token until holder", a tab, "since" and, once extended, " times"; behind a
 --              line break the record of the successor, if the message has one
 --   8 leased   sorted set: until -> order .. id
 --   9 groups   sorted set, every score is 0: group, \1, order .. id
---  10 waiters  sorted set: since when -> lane, a client that waits for messages
+--  10 waiters  sorted set: when it claims -> lane, a client that waits for messages, see _waking.lua
 --  11 ended    hash: id -> how messages of this id ended, see _records.lua
 --  12 endings  sorted set: when the last of them ended -> id
 --  13 lines  14 turns: sorted sets, 15 shares: hash; of a limited queue, see _limits.lua
@@ -41,7 +41,7 @@ local META, RECORDS, DELAYED, READY, DEAD, KEPT, LEASES, LEASED, GROUPS, WAITERS
 local LINES, TURNS, SHARES, FORWARDED, TRY
 local MARK, LANE, QUEUE, SHARDS, SHARD
 local now, part  -- milliseconds, and the part of one that has passed
-local exists, flags, token, change, leader, lead_at
+local exists, flags, token, change
 local numbers  -- others of META, by their names: those that a function reads, see `define`
 local tally  -- counters of the queue: what `finish` adds to each
 local replayed
@@ -156,11 +156,6 @@ local function begin(keys, args, reads)
   for i, name in ipairs(reads) do
     numbers[name] = tonumber(meta[4 + i] or 0)
     sound = sound and numbers[name]
-  end
-  lead_at, leader = nil, has('l') and call('HGET', META, 'leader')
-  if leader then
-    lead_at, leader = match(leader, '^(%d+) (.*)$')
-    lead_at = tonumber(lead_at)
   end
   if not sound then return redis.error_reply('CORRUPT ' .. META) end
   if exists and SHARDS and meta[3] ~= args[6] then

@@ -44,53 +44,21 @@ local function promote(limit)
   return true
 end
 
--- Waking. One of the lanes that wait for the head of the queue leads: it claims when the head is due. A
--- second one, its deputy, claims a beat later, in case the leader has died. The others sleep until a
--- change makes it their turn. A lane that does not listen to its channel is skipped.
+-- Waking. WAITERS has the lanes that wait, with the time at which each claims. Two claim when the head is
+-- due: the first one then, the second one a beat later, in case the first has died. The others, whose times
+-- are FAR, claim when they are told. A lane that does not listen to its channel is skipped.
 local BEAT = 50
+local FAR = 2 ^ 50
 
-local function tell(lane, moment)
-  local hint = ARGV[1] == '' and 'in ' .. int(moment - now) or 'at ' .. int(moment)
-  local shard = SHARDS > 1 and '#' .. SHARD .. '/' .. SHARDS or ''
-  return call('PUBLISH', 'bide:wake:' .. lane, QUEUE .. shard .. ' ' .. hint) > 0
+-- Tells a lane to claim at `at`; returns whether it listens.
+local function tell(lane, at)
+  local hint = ARGV[1] == '' and 'in ' .. int(at - now) or 'at ' .. int(at)
+  return call('PUBLISH', 'bide:wake:' .. lane, QUEUE .. ' ' .. hint) > 0
 end
 
-local function first_waiter()
-  return call('ZRANGE', WAITERS, 0, 0)[1]
-end
-
--- Tells the first lane that waits and listens, and returns that one.
-local function tell_first(moment)
-  local lane = first_waiter()
-  while lane and not tell(lane, moment) do
-    call('ZREM', WAITERS, lane)
-    lane = first_waiter()
-  end
-  return lane
-end
-
--- Makes a lane, which is not among the waiters any more, the leader, and the first waiter its deputy.
-local function lead(lane, moment)
-  leader, lead_at = lane, moment
-  call('HSET', META, 'leader', int(moment) .. ' ' .. lane)
-  flag('l', true)
-  tell_first(moment + BEAT)
-end
-
-local function lead_no_more()
-  if not leader then return end
-  leader, lead_at = nil, nil
-  call('HDEL', META, 'leader')
-end
-
-local function elect(moment)
-  local lane = tell_first(moment)
-  if lane then
-    call('ZREM', WAITERS, lane)
-    return lead(lane, moment)
-  end
-  lead_no_more()
-  flag('l', false)
+-- Forgets the lanes that did not claim when they were to.
+local function forget_silent()
+  call('ZREMRANGEBYSCORE', WAITERS, '-inf', int(now - BEAT))
 end
 
 -- Returns from when on there is something to claim or to take back.
@@ -110,25 +78,42 @@ local function next_moment()
   return moment and max(now, moment)
 end
 
--- A message can be claimed from `moment` on: wakes one lane, unless the leader claims by then.
+-- A message can be claimed from `moment` on: wakes two lanes, unless two claim by then.
 local function wake(moment)
-  if limited and has('l') then
-    moment = next_moment()
-    moment = moment and ceil(moment)
-  end
+  if limited and has('l') then moment = next_moment() end
   if not moment or not has('l') then return end
-  if lead_at and lead_at + BEAT > now then
-    if lead_at <= moment then return end
-    if tell(leader, moment) then return lead(leader, moment) end
+  moment = ceil(max(moment, now))
+  forget_silent()
+  local awake, at = 0, moment
+  while awake < 2 do
+    local lane, claims = unpack(call('ZRANGE', WAITERS, awake, awake, 'WITHSCORES'))
+    if not lane then break end
+    if tonumber(claims) > at and not tell(lane, at) then
+      call('ZREM', WAITERS, lane)
+    else
+      call('ZADD', WAITERS, 'LT', int(at), lane)
+      awake, at = awake + 1, moment + BEAT
+    end
   end
-  elect(moment)
+  if awake == 0 then flag('l', false) end
 end
 
--- Notes that this lane waits. A lane that has died is found out only when it is to be told something, so
--- only the latest thousand stay: older ones that still wait enroll again when they look, within seconds.
-local function enroll()
-  if call('ZADD', WAITERS, 'NX', int(now), LANE) == 1 then call('ZREMRANGEBYRANK', WAITERS, 0, -1001) end
+-- Notes that this lane waits, and returns when it should claim; nil: when it is told. No message is due
+-- before `moment`. Of many lanes that wait until they are told, the latest thousand stay: those that have
+-- died are found out only then, and the others enter again when they look, within seconds.
+local function enter(moment)
+  forget_silent()
+  local before = tonumber(call('ZSCORE', WAITERS, LANE) or FAR + now)
+  local function others(by) return call('ZCOUNT', WAITERS, '-inf', int(by)) - (before <= by and 1 or 0) end
+  local at = moment and ceil(moment)
+  if at and others(at) > 0 then
+    moment = moment + BEAT
+    at = others(at + BEAT) < 2 and at + BEAT or nil
+  end
+  call('ZADD', WAITERS, int(at or max(before, FAR)), LANE)
+  call('ZREMRANGEBYRANK', WAITERS, 2, -999)
   flag('l', true)
+  return at and moment
 end
 
 -- Returns how many messages are where; the last of these numbers: how many of DELAYED are due.

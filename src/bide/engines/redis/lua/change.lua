@@ -98,7 +98,7 @@ local function change_each(when, first, width, act, origin)
     if limited then nexts[number] = {ended, opens_next()} end
   end
   remember_rows(changed)
-  wake(earliest and max(earliest, now))
+  wake(earliest)
   return finish(outcomes, nexts)
 end
 

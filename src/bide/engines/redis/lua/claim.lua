@@ -2,7 +2,7 @@
 -- A claim of many comes in slices, so that no slice blocks the server for long.
 -- ARGV 8 count: how many are still wanted; 9 lease: milliseconds; 10 holder
 --     11 token: of the slice before, or empty; 12 bytes: how large the reply may become
---     13 1 over several shards: lease the first ready ones, and nothing else; else empty
+--     13 1 over several shards: lease the first ready ones, and nothing else; the lane waits no longer; else empty
 --     14 floor: over several shards, the highest token that is known; 15 slots: how many the caller can
 --     start at once, which counts in a limited queue, or empty
 -- Reply: [head, ids, records]; head is:
@@ -277,31 +277,11 @@ function take_turns()
 end
 end
 
-local function wait()
-  if LANE ~= '' then
-    if leader == LANE then lead_no_more() end
-    enroll()
-  end
+-- Nothing can be claimed before `moment`; nil: before a change.
+local function wait(moment)
+  if LANE ~= '' then moment = enter(moment) end
   if not exists then expire_keys() end  -- perhaps no message is ever put there
-end
-
--- No message is due before `moment`: leads the lanes that wait for it, or waits behind the leader.
-local function sleep(moment)
-  local exactly, at = moment, lead_at
-  moment = ceil(moment)
-  if leader and leader ~= LANE and at + BEAT > now then
-    if moment < at then
-      wake(moment)
-      at = moment
-    end
-    enroll()
-    if leader ~= LANE then
-      return reply(first_waiter() == LANE and max(at + BEAT - now, 0) or nil)
-    end
-  end
-  call('ZREM', WAITERS, LANE)
-  if leader ~= LANE or at ~= moment then lead(LANE, moment) end
-  return reply(exactly - now)
+  return reply(moment and moment - now)
 end
 
 define('claim', {'allow-oom'}, {}, function()
@@ -311,28 +291,22 @@ define('claim', {'allow-oom'}, {}, function()
   if replayed then return tell_again() end
   if shared then
     local stale = before and tonumber(call('HGET', META, 'returned') or 0) >= tonumber(before)
-    if exists and not has('p') and not stale then lease(READY, due_of(READY, wanted)) end
+    if exists and wanted > 0 and not has('p') and not stale then lease(READY, due_of(READY, wanted)) end
   elseif not exists or has('p') then
-    wait()
-    return reply()
+    return wait()
   else
     take_back()
     local goes_on, again = (limited and take_turns or take_due)()
     if again or #ids == SLICE and wanted > SLICE and goes_on then return reply(nil, true) end
   end
-  if #ids > 0 and LANE ~= '' and has('l') then  -- this lane waits no longer: another one does
+  if (#ids > 0 or shared) and LANE ~= '' and has('l') then  -- this lane waits no longer: another one does
     call('ZREM', WAITERS, LANE)
-    if leader == LANE then lead_no_more() end
-    if first_waiter() then wake(next_moment()) end
+    wake(next_moment())
   end
   if #ids > 0 or shared then return reply() end
   local moment = next_moment()
   if before then return reply(moment and moment - now) end
-  if LANE == '' or not moment then
-    wait()
-    return reply(moment and moment - now)
-  end
-  return sleep(moment)
+  return wait(moment)
 end)
 
 -- peek: what a claim over several shards would find in this one. Takes back leases that are over, and
@@ -358,12 +332,4 @@ define('peek', {'allow-oom'}, {}, function()
     ready = call('ZCARD', READY)
   end
   return (changed and finish or answer)(token, ready, listed, died)
-end)
-
--- decline: a lane got a hint and does not wait there any more: tell another one.
--- Reply: nothing
-define('decline', {'allow-oom'}, {}, function()
-  call('ZREM', WAITERS, LANE)
-  if leader == LANE and has('l') then elect(lead_at) end
-  return false
 end)

@@ -97,10 +97,8 @@ define('delete', {'allow-oom'}, {}, function()
     limited = false
     call('HSET', META, 'change', int(change))
     expire_keys()
-    if has('l') then  -- lanes wait: the next put makes the queue again and wakes one of them
-      call('HSET', META, 'flags', 'l')
-      if leader then call('HSET', META, 'leader', int(lead_at) .. ' ' .. leader) end
-    end
+    -- Lanes wait: the next put makes the queue again and wakes one of them.
+    if has('l') then call('HSET', META, 'flags', 'l') end
   end
   return finish(existed, delayed - due, ready + due, leased, dead, kept)
 end)
