@@ -15,24 +15,17 @@ from urllib.parse import urlsplit
 
 from bide.model.errors import InvalidArgument
 
-_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-_UNICAST = ipaddress.IPv6Network("2000::/3")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-_NOT_PUBLIC_4 = tuple(
-    map(
-        ipaddress.IPv4Network,
-        (
-            "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16",
-            "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16",
-            "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/3",
-        ),
+# Not by `is_global`, which differs between versions of Python.
+_NOT_PUBLIC = [
+    ipaddress.ip_network(network) for network in (
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16",
+        "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16",
+        "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/3",
+        # All of IPv6 but 2000::/3, and what is not public of that.
+        "::/3", "4000::/2", "8000::/1", "2001::/23", "2001:db8::/32", "3fff::/20",
     )
-)  # fmt: skip
-_NOT_PUBLIC_6 = tuple(
-    map(ipaddress.IPv6Network, ("2001::/23", "2001:db8::/32", "3fff::/20"))
-)  # fmt: skip
+]  # fmt: skip
 
 
 SERVERS = "the operator of the server may allow its network (--allow-network)"
@@ -67,14 +60,14 @@ class Gate:
 
     def __init__(self, allowed: Iterable[str] = (), fix: str = SERVERS) -> None:
         self._fix = fix
-        self._allowed: list[_Network] = [ipaddress.ip_network(network) for network in allowed]
+        self._allowed = [ipaddress.ip_network(network) for network in allowed]
 
     def lets(self, address: str) -> bool:
         """Tell whether push may connect to an address."""
         found = _inner(ipaddress.ip_address(address.partition("%")[0]))
-        return _is_public(found) or any(
-            found.version == network.version and found in network for network in self._allowed
-        )
+        if any(found in network for network in self._allowed):
+            return True
+        return not any(found in network for network in _NOT_PUBLIC)
 
     def check(self, url: str) -> None:
         """Check the host of a URL as far as that is possible before a connection.
@@ -108,23 +101,15 @@ class Gate:
         return allowed
 
 
-def _inner(address: _Address) -> _Address:
+def _inner(
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address,
+) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     """Return the IPv4 address inside an IPv6 address, if there is one."""
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return address.ipv4_mapped
-        if address.sixtofour is not None:
-            return address.sixtofour
-        if address in _NAT64:
-            return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
-    return address
-
-
-def _is_public(address: _Address) -> bool:
-    # Not by `is_global`, which differs between versions of Python.
     if isinstance(address, ipaddress.IPv4Address):
-        return not any(address in network for network in _NOT_PUBLIC_4)
-    return address in _UNICAST and not any(address in network for network in _NOT_PUBLIC_6)
+        return address
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+    return address.ipv4_mapped or address.sixtofour or address
 
 
 THREADS = 128
