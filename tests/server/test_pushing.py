@@ -87,7 +87,7 @@ def test_a_store_behind_another_server_is_left_to_that_one(serve: Serve) -> None
         ask = Asking(client.port)
         await ask.put("a")
         await until(lambda: it.got)
-        assert client.app.service.pushing.failure is None
+        assert client.app.service.pushing.pusher.failure is None
         assert (await ask("GET", ONE))["status"] == 400
 
     play(story)
@@ -206,17 +206,17 @@ def subscriptions(client: Client) -> list[Any]:
 def test_readiness_tells_when_nothing_can_be_pushed(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(pusher: Pusher, grace: float) -> None:
+    async def fail(pusher: Pusher) -> None:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(Pusher, "run", fail)
+    monkeypatch.setattr(Pusher, "_refresh", fail)
     client = serve(push_networks=list(LOOPBACK))
 
     async def story(it: Receiver) -> None:
         ask = Asking(client.port)
         await ask.subscribe(it)
         told = await ask.until("/readyz", lambda told: told["status"] == "not ready")
-        assert told["reason"] == "push failed and is restarted: RuntimeError"
+        assert told["reason"] == "push failed and is tried again: RuntimeError"
         monkeypatch.undo()
         await ask.put("a")
         await until(lambda: it.got)

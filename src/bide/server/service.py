@@ -264,7 +264,7 @@ class Service:
             return "the store does not answer within 5 s"
         except BideError as error:
             return self.client_text.of(error)
-        failure = self.pushing.failure
+        failure = self.pushing.pusher.failure
         return None if failure is None else self.client_text.without_places(failure)
 
     def note(self, operation: str, status: int, began: float) -> float:

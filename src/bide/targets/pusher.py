@@ -6,15 +6,13 @@ import os
 import secrets
 import socket
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from bide.clock import SYSTEM_CLOCK, Clock, sleep
 from bide.consuming.graceful_stop import cancel, first_of, stop
 from bide.consuming.store_client import StoreClient
 from bide.lane.lane import Lane
-from bide.model.errors import Closed, StoreError
+from bide.model.errors import BideError, Closed, StoreError
 from bide.model.message import Message
 from bide.observing.heartbeat import Heartbeat, Report
 from bide.observing.tally import Tally, total
@@ -88,29 +86,30 @@ class Pusher:
         self._sender = Sender(clock, client or HttpClient(clock, self._gate))
         self._rabbitmq: RabbitMQ | None = None
         self.intakes = [self._intake(address, queue_type) for address in intakes]
-        self._taking: list[asyncio.Task[None]] = []
+        self._taking: dict[Intake, asyncio.Task[None]] = {}
         self._unsubscribed = [intake.subscription for intake in self.intakes]
         self.workers: dict[str, SubscriptionWorker] = {}
         """The running subscriptions, by their keys."""
-        self._leaving: dict[asyncio.Task[None], SubscriptionWorker] = {}
-        self._past = PushStats()
+        self._leaving: set[asyncio.Future[Any]] = set()
         self._look = asyncio.Event()
         self._over = asyncio.Event()
         self._servers = [self.holder]
         self._seen = float("-inf")
         self.looked = 0
         """How often it has looked for changes."""
+        self.failure: str | None = None
+        """Why it failed when it last looked; `None`: it works."""
 
     @property
     def sent(self) -> PushStats:
         """The figures so far."""
-        workers = [*self.workers.values(), *self._leaving.values()]
-        parts = [self._past, *(worker.sent for worker in workers)]
+        workers = self.workers.items()
         # Exchanges of two brokers may have one name.
         taken = total({one.address.exchange: one.taken} for one in self.intakes)
         return PushStats(
-            total(one.tallies for one in parts), total(one.deliveries for one in parts), taken
-        )
+            {key: one.current() for key, one in workers},
+            {key: one.deliveries for key, one in workers}, taken,
+        )  # fmt: skip
 
     def target(self, subscription: Subscription) -> Target:
         """Return what sends the messages of a subscription."""
@@ -147,16 +146,21 @@ class Pusher:
         )  # fmt: skip
         beats: list[asyncio.Task[None]] = []
         self._over.clear()
+        self.workers = {}
         try:
-            self._taking = [asyncio.create_task(intake.run()) for intake in self.intakes]
             while True:
                 self._look.clear()
                 try:
                     await self._refresh()
+                    self.failure = None
                 except Closed:
                     raise
                 except StoreError as error:
                     _log.warning("the subscriptions could not be looked at: %s", error)
+                except Exception as error:  # noqa: BLE001  (it is logged, and shown at /readyz)
+                    why = str(error) if isinstance(error, BideError) else type(error).__name__
+                    self.failure = f"push failed and is tried again: {why}"
+                    _log.exception("push failed and is tried again")
                 self.looked += 1
                 if self.workers and not beats and lane.capabilities.shared:
                     beats.append(asyncio.create_task(heartbeat.keep()))
@@ -185,16 +189,17 @@ class Pusher:
         return await self.records.change(wanted.key, **fields) or there
 
     async def _refresh(self) -> None:
-        for taking in self._taking:
-            if taking.done():
-                taking.result()  # it never ends by itself: this raises what has ended it
+        for intake in self.intakes:
+            taking = self._taking.get(intake)
+            if taking is not None and taking.done():  # it never ends by itself
+                _log.error("an intake has failed, and starts again", exc_info=taking.exception())
+            if taking is None or taking.done():
+                self._taking[intake] = asyncio.create_task(intake.run())
         known = {one.key: one for one in await self.records.listed()}
         while self._unsubscribed:
             kept = await self._subscribe(self._unsubscribed[-1], known)
             known[kept.key] = kept
             self._unsubscribed.pop()
-        # Figures of deleted ones are not shown, and would grow without end.
-        self._past = self._past.only(known)
         peers = self.records.peers
         circuits = await peers.circuits() if known else {}
         if known and self._clock.monotonic() - self._seen >= SEEN:
@@ -221,7 +226,7 @@ class Pusher:
             worker.published = changed
 
     def _figures(self) -> dict[str, Deliveries]:
-        found = {key: worker.sent.deliveries[key] for key, worker in self.workers.items()}
+        found = self.sent.deliveries
         return {key: one for key, one in found.items() if one.answers or one.running}
 
     def _begin(self, key: str, subscription: Subscription) -> SubscriptionWorker:
@@ -239,27 +244,21 @@ class Pusher:
         return worker
 
     def _end(self, key: str) -> None:
-        worker = self.workers.pop(key)
-        leaving = asyncio.create_task(stop([worker], self._clock, None, self._over))
-        self._leaving[leaving] = worker
-        leaving.add_done_callback(self._left)
-
-    def _left(self, leaving: asyncio.Task[None]) -> None:
-        worker = self._leaving.pop(leaving)
-        self._past = self._past.plus(worker.sent.ceased())
-        if not leaving.cancelled() and (error := leaving.exception()) is not None:
-            _log.debug("%s ended with its error", worker.subscription.key, exc_info=error)
+        stopping = stop([self.workers.pop(key)], self._clock, None, self._over)
+        leaving = asyncio.gather(stopping, return_exceptions=True)  # `_refresh` logs a failure
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
 
     async def _stop(self, grace: float) -> None:
-        await cancel(self._taking)
+        await cancel(self._taking.values())
+        self._taking.clear()
         workers = list(self.workers.values())
         await asyncio.gather(
             *[stop([worker], self._clock, grace, self._hurrying) for worker in workers],
             return_exceptions=True,  # which `_refresh` would have logged
         )
         self._over.set()
-        await asyncio.gather(*self._leaving, return_exceptions=True)
-        self._past, self.workers = msgspec.structs.replace(self.sent, taken={}), {}
+        await asyncio.gather(*self._leaving)
         await self.close()
         try:
             if self._seen != float("-inf"):

@@ -4,17 +4,12 @@ import asyncio
 import json
 import socket
 import threading
-import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bide.observing.logs import JsonFormatter
-from bide.observing.tally import Tally
 from bide.targets.http.receiver import Circuit, Pace
-from bide.targets.http.stats import Deliveries, PushStats
-from bide.targets.pusher import Pusher
 from tests.targets.http.environment import Stage, until
 from tests.targets.http.receiver import Got, answer, receiver
 
@@ -89,23 +84,6 @@ def test_a_host_whose_name_server_never_answers_holds_up_no_other(
             over.set()
 
     monkeypatch.setattr(socket, "getaddrinfo", find)
-    stage.play(story())
-
-
-def test_the_figures_of_ten_thousand_subscriptions_add_up_in_little_time(stage: Stage) -> None:
-    """A server adds them up each second, and sends nothing meanwhile."""
-
-    async def story() -> None:
-        pusher = Pusher(stage.lane, stage.clock)
-        workers: Any = {
-            name: SimpleNamespace(sent=PushStats({name: Tally()}, {name: Deliveries()}))
-            for name in map(str, range(10_000))
-        }
-        pusher.workers = workers
-        before = time.process_time()
-        assert len(pusher.sent.deliveries) == 10_000
-        assert time.process_time() - before < 0.4  # 0.8 s where each sum is a copy of the last
-
     stage.play(story())
 
 

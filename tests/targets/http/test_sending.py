@@ -301,7 +301,7 @@ def test_a_message_whose_last_lease_expired_counts_as_a_dead_delivery(
         await stage.put(1, attempts=1)
         await stage.lane.acall(Claim("q", 1, 5_000, "push:gone"))
         async with stage.at_work() as (receiver, worker):
-            await stage.pass_time(lambda: worker.sent.tallies["/shop"].outcomes.get("dead") == 1)
+            await stage.pass_time(lambda: worker.tally.outcomes.get("dead") == 1)
             await stage.dead(1)
             assert not receiver.got
 

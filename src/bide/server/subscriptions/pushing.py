@@ -2,20 +2,17 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
 
-from bide.clock import Clock, sleep
+from bide.clock import Clock
 from bide.lane.lane import Lane
-from bide.model.errors import BideError, Closed
 from bide.server.settings import Settings
 from bide.targets.amqp import intakes
 from bide.targets.http.addresses import Gate
 from bide.targets.http.receiver import Circuit
 from bide.targets.http.stats import Known
-from bide.targets.pusher import LOOK, Pusher
-
-AGAIN = 1.0
-"""Seconds after which a pusher that failed is started again."""
+from bide.targets.pusher import Pusher
 
 FRESH = 1.0
 """Seconds for which the subscriptions that were read from the store are used."""
@@ -39,13 +36,9 @@ class Pushing:
             intakes=intakes(settings.rabbitmq),
         )  # fmt: skip
         self.records = self.pusher.records
-        self._clock = clock
         self._settings = settings
         self._task: asyncio.Task[None] | None = None
-        self.failure: str | None = None
-        """Why pushing fails; `None`: it works."""
         self._stopping = False
-        self._reading = asyncio.Lock()
         self._known: Mapping[str, Known] = {}
         self._known_until = float("-inf")
 
@@ -54,7 +47,7 @@ class Pushing:
         # From a store behind another server, that server pushes.
         wanted = self._settings.push and not self._settings.behind
         if wanted and not self._stopping and self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = asyncio.create_task(self.pusher.run(self._settings.grace))
 
     def stop(self, *, hurry: bool = False) -> None:
         """Claim no more; release messages that are not sent within the grace.
@@ -90,31 +83,11 @@ class Pushing:
             return {key: Known(one.subscription, one.circuit) for key, one in workers.items()}
         if self._settings.behind:
             return {}
-        clock = asyncio.get_running_loop().time
-        async with self._reading:
-            if clock() >= self._known_until:
-                listed = await self.records.listed()
-                circuits = await self.records.peers.circuits() if listed else {}
-                self._known = {
-                    one.key: Known(one, circuits.get(one.key, Circuit()).of(one.tag))
-                    for one in listed
-                }
-                self._known_until = clock() + FRESH
-            return self._known
-
-    async def _run(self) -> None:
-        """Push; restart after an unexpected failure."""
-        loop = asyncio.get_running_loop()
-        while True:
-            recovery = loop.call_later(2 * LOOK, setattr, self, "failure", None)
-            try:
-                return await self.pusher.run(self._settings.grace)
-            except Closed:
-                return  # the service has ended
-            except Exception as error:  # noqa: BLE001  (it is logged, and shown at /readyz)
-                _log.exception("push failed and is restarted")
-                why = str(error) if isinstance(error, BideError) else type(error).__name__
-                self.failure = f"push failed and is restarted: {why}"
-            finally:
-                recovery.cancel()
-            await sleep(self._clock, AGAIN)
+        if (now := time.monotonic()) >= self._known_until:
+            listed = await self.records.listed()
+            circuits = await self.records.peers.circuits() if listed else {}
+            self._known = {
+                one.key: Known(one, circuits.get(one.key, Circuit()).of(one.tag)) for one in listed
+            }
+            self._known_until = now + FRESH
+        return self._known

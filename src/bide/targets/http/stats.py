@@ -1,6 +1,6 @@
 """The figures of push and of intakes: numbers that add up over processes, and their metrics."""
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self, get_args
 
 import msgspec
@@ -122,14 +122,6 @@ class PushStats(Stats):
     """The answers of receivers."""
     taken: Mapping[str, IntakeStats] = {}
     """What intakes took into the store, by exchange."""
-
-    def only(self, keys: Container[str]) -> "PushStats":
-        """Return the figures of some subscriptions, and of all intakes."""
-        return PushStats(
-            {key: one for key, one in self.tallies.items() if key in keys},
-            {key: one for key, one in self.deliveries.items() if key in keys},
-            self.taken,
-        )
 
 
 DELIVERIES = (

@@ -18,11 +18,12 @@ from bide.consuming.store_client import StoreClient
 from bide.model.errors import StoreError
 from bide.model.message import Message
 from bide.model.replies import Claimed
+from bide.observing.tally import Tally
 from bide.targets.http.peers import share
 from bide.targets.http.receiver import Answer, Circuit, Failed, Pace, verdict
 from bide.targets.http.records import Overtaken, Records
 from bide.targets.http.sender import Busy
-from bide.targets.http.stats import Deliveries, PushStats
+from bide.targets.http.stats import Deliveries
 from bide.targets.http.subscription import Subscription
 
 
@@ -132,12 +133,10 @@ class SubscriptionWorker(Consumer):
             self.circuit, self.published = circuit, circuit.changed
             self.recall()
 
-    @property
-    def sent(self) -> PushStats:
-        """The figures so far."""
-        key = self.subscription.key
+    def current(self) -> Tally:
+        """Return the totals so far, and how much is running."""
         self.deliveries.running = len(self.running)
-        return PushStats({key: self.current()}, {key: self.deliveries})
+        return super().current()
 
     def _handle(self) -> None:
         """Let the consumer call `_push`, with the limits of the subscription as it is now."""
