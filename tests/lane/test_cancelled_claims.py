@@ -189,7 +189,9 @@ def test_a_timeout_around_a_claim_leaves_nothing_held(
     async def main() -> None:
         with engine.held():
             with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.01):
+                async with asyncio.timeout(None) as limit:
+                    begun = asyncio.create_task(asyncio.to_thread(engine.wait_until_held))
+                    begun.add_done_callback(lambda _: limit.reschedule(0))
                     await lane.acall(claim(), wait=60)
         await asyncio.to_thread(back)
 
