@@ -119,7 +119,7 @@ class RedisEngine:
         """Start to listen for what other processes put."""
         if self._notifier is None:
             self._notifier = RedisNotifier(self._settings, self._lane)
-            self._sender.on_loss = self._notifier.doubt
+            self._sender.listens = True
         return self._notifier
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ class RedisEngine:
 
     def _execute(self, commands: Sequence[cmd.Command], now: int | None) -> list[Outcome]:
         """Execute commands, in one pipeline what can be; return what came of each."""
-        self._note_queues(commands)
+        self._name_queues(commands)
         outcomes: list[Outcome] = []
         together: list[Step] = []
         for _, run in groupby(commands, _alike):
@@ -165,20 +165,16 @@ class RedisEngine:
                 (outcomes[i],) = self._execute([commands[i]], now)
         return outcomes
 
-    def _note_queues(self, commands: Sequence[cmd.Command]) -> None:
-        """Name the queues that commands create, and note those whose hints count."""
-        fresh = set()
-        for command in commands:
-            if isinstance(command, (cmd.Put, cmd.Configure)) and command.queue not in self._named:
-                fresh.add(command.queue)
-            if self._notifier is not None and isinstance(command, cmd.Claim):
-                self._notifier.watch(command.queue)
+    def _name_queues(self, commands: Sequence[cmd.Command]) -> None:
+        """Name the queues that commands create."""
+        creating = [each for each in commands if isinstance(each, (cmd.Put, cmd.Configure))]
+        fresh = {command.queue for command in creating if command.queue not in self._named}
         if not fresh:
             return
         try:
             add_names(self._sender, fresh)
         except StoreFull:  # it takes settings all the same: a paused queue has to go on to drain
-            if any(isinstance(command, cmd.Put) for command in commands):
+            if any(isinstance(command, cmd.Put) for command in creating):
                 raise
         else:
             self._named.update(dict.fromkeys(fresh))

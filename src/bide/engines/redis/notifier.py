@@ -1,9 +1,10 @@
 """How a process learns of puts by others: connections that listen at every server with slots.
 
-A script that changes a queue picks one lane that waits for it, and publishes to its channel. The
+A script that changes a queue picks lanes that wait for it, and publishes to their channels. The
 server says how many clients received it, but counts only its own clients. So a lane listens at
 every master of a cluster. A hint that is published at one goes to all nodes, and arrives several
-times: all but the first are dropped.
+times: all but the first are dropped. What is published while a connection is away is lost: claims
+that wait look again within a second.
 """
 
 import selectors
@@ -23,10 +24,7 @@ from bide.model.ended import end_of
 from bide.model.errors import StoreError
 
 LOOK = 1.0
-"""Seconds after which the listener sees whether it was closed, or the master is another server."""
-
-PAUSE = 0.2
-"""Seconds after which the listener tries again to reach a server, if it reaches none."""
+"""Seconds after which the listener sees whether the master is another server."""
 
 CHECK = 5.0
 """Seconds after which the listener asks a cluster for its masters."""
@@ -51,16 +49,16 @@ class RedisNotifier:
 
     def __init__(self, settings: Settings, lane: str) -> None:
         self._clustered = settings.cluster is not None
+        quick = settings.hurried(QUICK)
         # A wait for one server delays the hints of the others.
-        self._settings = settings.hurried(QUICK) if self._clustered else settings
-        self._lane = lane
-        self._nodes = Nodes(settings.hurried(QUICK))
-        self._watched: BoundedDict[str, None] = BoundedDict()
+        self._settings = quick if self._clustered else settings
+        self._channel = CHANNEL + lane
+        self._nodes = Nodes(quick)
         self._heard: BoundedDict[bytes, tuple[Address, float]] = BoundedDict(1000)
         self._at: dict[Address, Connection] = {}
         self._alive: dict[Address, float] = {}
         self._checked = 0.0
-        self._doubtful = self._closed = False
+        self._closed = False
         self._hearing = threading.Lock()
         self._wake_out, self._wake_in = socket.socketpair()
         self._selector = selectors.DefaultSelector()
@@ -75,50 +73,28 @@ class RedisNotifier:
 
     def listen(self) -> list[tuple[str, int]]:
         """Block until hints come, and return them; an empty list once this was closed."""
+        hints: list[tuple[str, int]] = []
         with self._hearing:
-            while not self._closed:
-                if hints := self._hear(LOOK if self._at else PAUSE):
-                    return hints
-            self._hang_up()
-            return []
-
-    def watch(self, queue: str) -> None:
-        """Note that a claim may wait for this queue: hints for it count."""
-        self._watched[queue] = None
-
-    def doubt(self) -> None:
-        """Note that a connection was lost: see soon whether those here still answer."""
-        self._doubtful = True
+            while not (hints or self._closed):
+                self._check()
+                for key, _ in self._selector.select(LOOK):
+                    if key.data is not None:
+                        hints += self._read(key.data)
+        return hints
 
     def close(self) -> None:
         """Stop listening: `listen` returns."""
         if self._closed:
             return
         self._closed = True
-        with suppress(OSError):  # the thread that listens may have seen it, and hung up
-            self._wake_in.send(b"!")
-        if self._hearing.acquire(blocking=False):  # else the thread that listens hangs up
-            self._hang_up()
-            self._hearing.release()
-
-    def _hang_up(self) -> None:
-        for address in list(self._at):
-            self._leave(address)
-        self._nodes.close()
-        self._selector.close()
-        self._wake_out.close()
-        self._wake_in.close()
-
-    def _hear(self, seconds: float) -> list[tuple[str, int]]:
-        """Return the hints that arrive within so many seconds."""
-        if self._check():  # what was published meanwhile was lost: look into each queue
-            now = time.time_ns() // 1_000_000
-            return [(queue, now) for queue in tuple(self._watched)] or [("", now)]
-        hints: list[tuple[str, int]] = []
-        for key, _ in self._selector.select(seconds):
-            if key.data is not None:
-                hints += self._read(key.data)
-        return hints
+        self._wake_in.send(b"!")
+        with self._hearing:
+            for address in list(self._at):
+                self._leave(address)
+            self._nodes.close()
+            self._selector.close()
+            self._wake_out.close()
+            self._wake_in.close()
 
     def _read(self, connection: Connection) -> list[tuple[str, int]]:
         """Read what a server has published."""
@@ -145,46 +121,39 @@ class RedisNotifier:
             return end_of(queue, moment), 0
         return queue, int(moment) if kind == "at" else time.time_ns() // 1_000_000 + int(moment)
 
-    def _check(self) -> bool:
-        """Listen at all masters and nowhere else; return whether one of them is new."""
+    def _check(self) -> None:
+        """Listen at all masters and nowhere else."""
         now = time.monotonic()
-        try:
-            if self._clustered and (now > self._checked + CHECK or self._doubtful):
+        with suppress(StoreError):
+            if self._clustered and now > self._checked + CHECK:
                 self._checked = now
                 self._nodes.refresh()
             self._nodes.owner(0)
-        except StoreError:
-            return False
         masters = self._nodes.masters
         for address in set(self._at) - masters:
             self._leave(address)
-        new = False
         for address in masters - set(self._at):
             try:
                 if self._clustered:
                     self._nodes.connection(address)  # one that is away is waited for in a thread
                 self._subscribe(address)
-                new = True
             except StoreError:
                 self._nodes.lose(address)
-                with suppress(StoreError):
-                    self._nodes.refresh()
+                self._checked = 0.0
         for address, connection in list(self._at.items()):
             silent = now - self._alive[address]
             if silent > HEARTBEAT + self._settings.timeout:
                 self._leave(address)
-            elif silent >= HEARTBEAT or self._doubtful:
+            elif silent >= HEARTBEAT:
                 try:
                     connection.post(pack(("PING",)))
                 except Lost:
                     self._leave(address)
-        self._doubtful = False
-        return new
 
     def _subscribe(self, address: Address) -> None:
         connection = Connection(self._settings, address)
         try:
-            connection.demand("SUBSCRIBE", CHANNEL + self._lane)
+            connection.demand("SUBSCRIBE", self._channel)
         except StoreError:
             connection.close()
             raise

@@ -54,6 +54,8 @@ class Sender(Transport):
         self._lane = lane
         self._lifetime = int(settings.reconnect) + SPARE
         self._numbers = itertools.count(1)
+        self.listens = False
+        """Whether the caller receives what is published to its channel."""
         self.claims: list[tuple[Call, Request]] = []
         """Claims since the engine cleared this."""
         self._changes: BoundedDict[tuple[str, int], list[int]] = BoundedDict()
@@ -185,7 +187,7 @@ class Sender(Transport):
             "FCALL", self._library.functions[call.script], len(keys.names) + 1, *keys.names,
             keys.replay + b"%d" % place, "" if now is None else now,
             next(self._numbers) if writes else "", self._lifetime,
-            self._lane if self.on_loss else "", call.queue, call.shards, call.shard, *call.args,
+            self._lane if self.listens else "", call.queue, call.shards, call.shard, *call.args,
         )  # fmt: skip
         hurried = call.shards != 1 and call.script in _HURRIED
         mark = len(keys.names) + 5 if writes else 0

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,8 +71,6 @@ class Transport:
         """Slots for which callers have waited: the next ones do not."""
         self._opens_by: float | None = None
         """When to give up a store that has not answered yet."""
-        self.on_loss: Callable[[], None] | None = None
-        """Called when a connection was lost, or another server has a slot."""
 
     def execute(self, requests: Sequence[Request]) -> list[Any]:
         """Send to all servers at once, and again where the answer was lost or the server wrong.
@@ -228,19 +226,14 @@ class Transport:
         for request in due:
             request.answer, request.again = error, True
             request.asking, request.away = None, False
-        if self.on_loss is not None:
-            self.on_loss()
 
     def _refresh(self) -> bool:
         """Find out which server has what; return whether that has changed."""
         try:
-            changed = self.nodes.refresh()
+            return self.nodes.refresh()
         except StoreError as error:
             _log.debug("no server tells which one has which slot (%s)", error)
             return False
-        if changed and self.on_loss is not None:
-            self.on_loss()
-        return changed
 
     def _fail(self, group: Iterable[Request], error: StoreError) -> None:
         """Note that there is no connection to a server."""
