@@ -13,6 +13,7 @@ from bide.queue.results import Audit
 from tests.engines.redis.claims import LEASE, MANY, NOW, claim, key, of, put, sound
 
 HOUR = 3_600_000
+DUE = (NOW + HOUR).to_bytes(8)
 LIMITS = Configure("q", limit=6, group_limit=1)
 
 Server = client_library.Redis
@@ -103,16 +104,18 @@ OF_MESSAGES: dict[str, Callable[[Server], object]] = {
     "a rank of a leased message": _rank("leased", "a1"),
     "a rank of a kept message": _rank("kept", "k1"),
     "a rank of a dead letter": _rank("dead", "d1"),
-    "a due time without its rank": _record("later", b" 17000036", b" 17000037"),
+    "a due time without its rank": _record("later", DUE, (NOW + HOUR + 1).to_bytes(8)),
     "another order of putting": _record("later", b"0000", b"000f"),
-    "a dead letter that has not ended": _record("d1", b" dead 1700000000000", b" dead -"),
+    "a dead letter that has not ended": _record("d1", b"dead\xcf" + NOW.to_bytes(8), b"dead\xc0"),
     "a group that does not name its message": _remove("groups", "later"),
-    "a message of another group": _record("later", b"\nl", b"\nm"),
+    "a message of another group": _record("later", b"\xa1l", b"\xa1m"),
     "a message that cannot be read": lambda s: s.hset(key("records"), "a2", "x"),
     "a lease that is gone": lambda s: s.hdel(key("leases"), "a1"),
     "a lease that does not end": _remove("leased", "a1"),
     "a lease that cannot be read": _lease("a1", write=lambda lease: b"nobody"),
-    "a lease of another message": _lease("a1", write=lambda lease: b"0" * 12 + lease[12:]),
+    "a lease of another message": _lease(
+        "a1", write=lambda lease: lease[:2] + b"0" * 12 + lease[14:]
+    ),
     "a lease of no message": lambda s: s.hset(key("leases"), "z", "x"),
 }
 

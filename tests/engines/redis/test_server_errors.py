@@ -210,7 +210,7 @@ def test_a_store_of_the_previous_layout_is_refused_and_left_alone(
     server = start()
     server.client().set("bide:version", LAYOUT - 1)
     server.client().zadd("bide:{q}:delayed", {"a": 1})
-    with pytest.raises(SchemaTooNew, match=r"layout 2.*bide export.*bide import"):
+    with pytest.raises(SchemaTooNew, match=rf"layout {LAYOUT - 1}.*bide export.*bide import"):
         open_engine(server.url)
     assert sorted(server.client().keys("*")) == [b"bide:version", b"bide:{q}:delayed"]
     assert server.client().get("bide:version") == b"%d" % (LAYOUT - 1)

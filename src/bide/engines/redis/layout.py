@@ -1,18 +1,11 @@
 """How messages are stored in Redis: the keys, and the records.
 
-The keys of a shard share a hash tag; a few keys belong to the whole store. A record is a line that
-`redis-cli` shows, and behind it group, headers, failures and body:
-
-    order due created kind priority attempt attempts expires state ended planned
-        |group| |headers| |failures|
-
-A put sends the line from `kind` on; the script adds the order of putting, the due time, and when
-the message was first put. Without group, headers and failures, their lengths are left out. If the
-message was revived, `planned` is followed by a colon and the due time that was asked for before.
+The keys of a shard share a hash tag; a few keys belong to the whole store. A record is an array in
+MessagePack: `Record`. A put sends its fields from `json` on; the script adds the others.
 """
 
 from functools import cache, lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -26,7 +19,7 @@ from bide.model.replies import Outcome
 VERSION: Final = b"bide:version"
 """A string: the version of the layout of all other keys."""
 
-LAYOUT: Final = 3
+LAYOUT: Final = 4
 """The version of the layout that this engine reads and writes."""
 
 QUEUES: Final = b"bide:queues"
@@ -127,34 +120,67 @@ def copies(key: bytes) -> tuple[bytes, ...]:
 
 
 ORDER = 12
-"""Digits of the order of putting, in front of each record and each member of a sorted set."""
+"""Digits of the order of putting, in front of each member of a sorted set."""
 
-_DUE = slice(ORDER + 1, ORDER + 14)
-_CREATED = slice(ORDER + 15, ORDER + 28)
-_KIND = ORDER + 29
+_ORDER = slice(4, 4 + ORDER)
+"""Where it is in a record."""
 
 Arg = bytes | str | int
 
-DAMAGED = (ValueError, LookupError, msgspec.MsgspecError)
+DAMAGED = (ValueError, msgspec.MsgspecError)
 """What reading a record raises that bide has not written so."""
 
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
-as_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
 
 
-_STATES: dict[bytes, State | None] = {
-    b"-": None, b"dead": "dead", b"acked": "acked", b"expired": "expired",
-}  # fmt: skip
+class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A message as Redis stores it."""
+
+    order: str
+    """Of putting, in hexadecimal digits."""
+    due: int
+    created: int
+    """When the message was first put; 0 if an import does not know."""
+    json: bool
+    priority: int
+    attempt: int
+    attempts: int
+    expires: int | None
+    state: Literal["dead", "acked", "expired"] | None
+    """`None`: it can be claimed, or is leased."""
+    ended: int | None
+    planned: int | None
+    """The due time that was asked for, if a retry has moved `due`."""
+    asked: int | None
+    """The due time that was asked for, if a revival has moved `due`."""
+    group: str
+    """Empty without one, as are the headers."""
+    headers: str
+    """In JSON."""
+    failures: tuple[Failure, ...]
+    data: bytes
+
+
+class Lease(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The lease of a message as Redis stores it."""
+
+    order: str
+    token: str
+    until: int
+    holder: str
+    since: int
+    extended: int
+    """How many times."""
+    successor: Record | None
+
+
+_decode_record = msgspec.msgpack.Decoder(Record).decode
+decode_lease = msgspec.msgpack.Decoder(Lease).decode
 
 
 def blank(value: int | None) -> int | str:
     """Return a number as an argument of a script, an empty one for `None`."""
     return "" if value is None else value
-
-
-def number(word: bytes) -> int | None:
-    """Return the number that a word is, `None` for -."""
-    return None if word == b"-" else int(word)
 
 
 def as_message(
@@ -213,71 +239,37 @@ def read_record(
     Raises:
         Exception: one of `DAMAGED`: the record cannot be read.
     """
+    read = _decode_record(record)
     successor: Item | None = None
     if lease is not None:
-        lease, _, follows = lease.partition(b"\n")
-        if follows:
-            successor = _as_successor(queue, id, follows)
-        _order, _token, expiry, name = lease.split(b" ", 3)
-        holder, until = name.partition(b"\t")[0].decode(), int(expiry)
-    end = record.index(b"\n", _KIND)
-    line = _read_line(record[_KIND:end])
-    due, at = int(record[_DUE]), end + 1
-    group = headers = failures = b""
-    if line.lengths:
-        of_group, of_headers, of_failures = line.lengths
-        group, at = record[at : at + of_group], at + of_group
-        headers, at = record[at : at + of_headers], at + of_headers
-        failures, at = record[at : at + of_failures], at + of_failures
-    state = line.state
+        held = decode_lease(lease)
+        holder, until = held.holder, held.until
+        if held.successor is not None:
+            successor = _as_successor(id, held.successor)
+    state: State | None = read.state
     if holder is not None:
         state = "leased"
     elif state is None:
-        state = "ready" if ready or due <= now else "delayed"
+        state = "ready" if ready or read.due <= now else "delayed"
     return Message(
-        id, queue, record[at:], line.json, due, line.priority,
-        line.attempt + (holder is not None), line.attempts, state, line.expires,
-        group.decode() if group else None, _decode_headers(headers) if headers else None,
-        as_failures(failures) if failures else (), holder, until, line.ended, line.planned,
-        int(record[_CREATED]) or None, successor, None, line.asked,
+        id, queue, read.data, read.json, read.due, read.priority,
+        read.attempt + (holder is not None), read.attempts, state, read.expires,
+        read.group or None, _headers(read), read.failures, holder, until, read.ended, read.planned,
+        read.created or None, successor, None, read.asked,
     )  # fmt: skip
 
 
-class _Line(NamedTuple):
-    """What the line of a record says, from `kind` on."""
-
-    json: bool
-    priority: int
-    attempt: int
-    attempts: int
-    expires: int | None
-    state: State | None
-    ended: int | None
-    planned: int | None
-    asked: int | None
-    lengths: list[int]
-    """Of group, headers and failures; empty if there are none."""
+def _headers(record: Record) -> dict[str, str] | None:
+    return _decode_headers(record.headers) if record.headers else None
 
 
-@lru_cache(1024)
-def _read_line(line: bytes) -> _Line:
-    kind, priority, attempt, attempts, expires, state, ended, planned, *rest = line.split(b" ")
-    planned, _, asked = planned.partition(b":")
-    return _Line(
-        kind == b"j", int(priority), int(attempt), int(attempts), number(expires), _STATES[state],
-        number(ended), number(planned), number(asked or b"-"), [int(length) for length in rest],
-    )  # fmt: skip
-
-
-def _as_successor(queue: str, id: str, record: bytes) -> Item:
-    """Return the successor of a leased message; its record follows the lease."""
-    read = read_record(queue, id, record, 0)
+def _as_successor(id: str, record: Record) -> Item:
     return Item(
-        id, read.data, read.json, read.due, 0, read.priority, read.expires, read.attempts,
-        read.group, read.headers, created=read.created,
+        id, record.data, record.json, record.due, 0, record.priority, record.expires,
+        record.attempts, record.group or None, _headers(record), created=record.created or None,
     )  # fmt: skip
 
 
 def claim_rank(message: Message, record: bytes) -> tuple[int, bytes]:
     """Return the place of a message in the order of delivery."""
-    return ready_rank(message.due, message.priority), record[:ORDER]
+    return ready_rank(message.due, message.priority), record[_ORDER]

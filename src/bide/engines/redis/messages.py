@@ -4,7 +4,6 @@ What many callers ask for becomes few calls.
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -27,6 +26,7 @@ _Next = Sequence[Any]
 """Of a message: whether its lease was ended, and when a limited queue allows one after that."""
 
 _encode = msgspec.json.Encoder().encode
+_pack = msgspec.msgpack.Encoder().encode
 
 
 def put(run: Sequence[cmd.Put], sharded: ShardedQueue) -> Step:
@@ -55,37 +55,26 @@ def put(run: Sequence[cmd.Put], sharded: ShardedQueue) -> Step:
 
 
 def _record_of(item: Item) -> bytes:
-    """Return the record of an item that is put, from `kind` on."""
-    group = b"" if item.group is None else item.group.encode()
-    headers = b"" if item.headers is None else _encode(item.headers)
-    failures = _encode(item.failures) if item.failures else b""
-    line = _line(item.json, item.priority, item.attempt, item.attempts, item.expires, item.died)
-    if group or headers or failures:
-        lengths = b" %d %d %d" % (len(group), len(headers), len(failures))
-        return b"".join((line, lengths, b"\n", group, headers, failures, item.data))
-    return line + b"\n" + item.data
+    """Return the record of an item that is put, from `json` on."""
+    state = None if item.died is None else "dead"
+    fields = (
+        item.json, item.priority, item.attempt, item.attempts, item.expires, state, item.died,
+        None, None, item.group or "", _text_of(item.headers), item.failures,
+    )  # fmt: skip
+    size = len(item.data).to_bytes(4)
+    return b"".join((_pack(fields)[1:], b"\xc6", size, item.data))  # without the array's head
 
 
-@lru_cache(1024)
-def _line(
-    json: bool, priority: int, attempt: int, attempts: int, expires: int | None, died: int | None
-) -> bytes:
-    text = (
-        f"{'j' if json else 'b'} {priority} {attempt} {attempts} "
-        f"{'-' if expires is None else expires} {'- -' if died is None else f'dead {died}'} -"
-    )
-    return text.encode()
+def _text_of(headers: dict[str, str] | None) -> str:
+    return "" if headers is None else _encode(headers).decode()
 
 
-def _plan_of(item: Item) -> str:
+def _plan_of(item: Item) -> bytes:
     """Return when an item is due, and what else puts it in its place: see put.lua."""
-    when = f"+{item.delay}" if item.at is None else f"{item.at}"
-    if item.latest is not None:
-        when = f"{when}<{item.latest}"
-    expires = "" if item.expires is None else "e"
-    died = "-" if item.died is None else item.died
-    created = "-" if item.created is None else item.created
-    return f"{when} {item.priority}{expires} {died} {created} {item.group or ''}"
+    return _pack(
+        (item.delay, item.at, item.latest, item.priority, item.expires is not None, item.died,
+         item.created, item.group or "")
+    )  # fmt: skip
 
 
 def script_of(command: Any) -> tuple[str, tuple[Arg, ...]]:
@@ -112,16 +101,16 @@ def _when(command: Any) -> str:
 def _edit(command: cmd.Edit) -> tuple[Arg, ...]:
     """Return the arguments of an edit before the ids; see change.lua."""
     still = "" if command.if_version is None else f"v{command.if_version}"
-    body = b"" if command.data is UNSET else (b"j" if command.json else b"b") + command.data
-    options = command.options
-    expires = options.get("expires", "")
-    group, headers = options.get("group", UNSET), options.get("headers", UNSET)
-    return (
-        still, _when(command), body, options.get("priority", ""), options.get("attempts", ""),
-        "-" if expires is None else expires,
-        "" if group is UNSET else f"={group or ''}",
-        b"" if headers is UNSET else b"=" + (b"" if headers is None else _encode(headers)),
-    )  # fmt: skip
+    given = command.options
+    if given.get("expires", 0) is None:
+        given["expires"] = False
+    if "group" in given:
+        given["group"] = given["group"] or ""
+    if "headers" in given:
+        given["headers"] = _text_of(given["headers"])
+    if command.data is not UNSET:
+        given["json"] = command.json
+    return still, _when(command), _pack(given), command.data or b""
 
 
 def _named(command: Any) -> list[tuple[Arg, ...]]:

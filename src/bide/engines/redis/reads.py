@@ -6,13 +6,13 @@ import msgspec
 
 from bide.engines.cursor import Budget
 from bide.engines.redis.calls import Call, Step, everywhere, raised
-from bide.engines.redis.layout import DAMAGED, Arg, as_failures, as_message, shard_of
+from bide.engines.redis.layout import DAMAGED, Arg, as_message, decode_lease, shard_of
 from bide.engines.redis.messages import spread
 from bide.model import replies
 from bide.model.commands import Count, Explain, Find, Forecast, History
 from bide.model.ended import End, Ending, within_budget
 from bide.model.errors import StoreCorrupt
-from bide.model.message import Message
+from bide.model.message import Failure, Message
 from bide.model.rank import ready_rank
 from bide.model.times import LIMITS
 
@@ -104,12 +104,15 @@ def explain(command: Explain, shards: int) -> Step:
         others = [shard for shard in range(shards) if shard != home]
         answers = yield [Call("ahead", command.queue, place, shard, shards) for shard in others]
         ahead = min(replies.AHEAD + 1, ahead + sum(answer[2] for answer in raised(answers)))
-    since, _, extended = lease.partition(b"\n")[0].partition(b"\t")[2].partition(b" ")
+    since, extended = None, 0
+    if seen.holder:
+        held = decode_lease(lease)
+        since, extended = held.since, held.extended
     return [
         replies.Explained(
             now, pauses, seen.state, seen.due, seen.planned, seen.priority, seen.attempt,
             seen.attempts, seen.failures[-1] if seen.failures else None, ahead,
-            seen.holder, int(since) if since else None, int(extended or 0), seen.until, seen.ended,
+            seen.holder, since, extended, seen.until, seen.ended,
             None if seen.successor is None else seen.successor.at,
             limited=replies.Limited(*limited) if limited else None,
         )
@@ -128,8 +131,7 @@ def history(command: History, shards: int) -> Step:
         ends = [
             End(
                 how, moment, None if by is False else by, due, attempt, since or None,
-                as_failures(failures) if failures else (),
-                result.encode() if result and moment > now - result_ttl else None,
+                failures, result.encode() if result and moment > now - result_ttl else None,
             )
             for moment, how, due, attempt, since, by, failures, result in remembered
             if moment > now - max(history, result_ttl)
@@ -145,5 +147,5 @@ def history(command: History, shards: int) -> Step:
 _Text = str | Literal[False]
 
 _decode_ends = msgspec.msgpack.Decoder(
-    list[tuple[int, Ending, int, int, int | bool, _Text, _Text, _Text]]
+    list[tuple[int, Ending, int, int, int | bool, _Text, tuple[Failure, ...], _Text]]
 ).decode

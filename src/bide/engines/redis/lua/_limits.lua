@@ -316,18 +316,13 @@ function note_served(g)
   return since
 end
 
--- Returns the group of a record; of those of one line, only lengths are three numbers at its end.
-local function group_of(text)
-  local length, at = match(text, '^[^\n]* (%d+) %d+ %d+\n()')
-  return length and sub(text, at, at + length - 1) or ''
-end
-
 -- Returns the groups of members, in their order; false: there is no record.
 function groups_of(members)
   local groups = {}
   for i, member in ipairs(members) do
-    local text = call('HGET', RECORDS, sub(member, ORDER + 1))
-    groups[i] = text and group_of(text)
+    local id = sub(member, ORDER + 1)
+    local text = call('HGET', RECORDS, id)
+    groups[i] = text and (parse(id, text) or {group = ''}).group
   end
   return groups
 end
@@ -363,7 +358,7 @@ function line_up_step()
   if what == 'leased' then
     local found = call('HSCAN', LEASES, first, 'COUNT', STEP)
     local members, entries = {}, {}
-    for i = 1, #found[2], 2 do members[#members + 1] = sub(found[2][i + 1], 1, ORDER) .. found[2][i] end
+    for i = 1, #found[2], 2 do members[#members + 1] = sub(found[2][i + 1], #LEASE + 1, #LEASE + ORDER) .. found[2][i] end
     for i, group in ipairs(groups_of(members)) do
       group = group or ''  -- half a change, left by a server that died
       touch(group)

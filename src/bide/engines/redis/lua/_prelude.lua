@@ -5,8 +5,7 @@
 --   1 meta     hash: counters and settings
 --   2 records  hash: id -> record, see _records.lua
 --   3 delayed  4 ready  5 dead  6 kept: sorted sets, rank -> order of putting .. id
---   7 leases   hash: id -> "order token until holder", a tab, "since" and, once extended, " times"; behind a
---              line break the record of the successor, if the message has one
+--   7 leases   hash: id -> lease, see _records.lua
 --   8 leased   sorted set: until -> order .. id
 --   9 groups   sorted set, every score is 0: group, \1, order .. id
 --  10 waiters  sorted set: when it claims -> lane, a client that waits for messages, see _waking.lua

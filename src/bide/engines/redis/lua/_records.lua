@@ -15,8 +15,8 @@ local function remember_end(r, how, by, result)
   if not has('h') or max(history, results) == 0 then return end
   local readable, ends = pcall(cmsgpack.unpack, call('HGET', ENDED, r.id) or '')
   if not readable or type(ends) ~= 'table' then ends = {} end
-  table.insert(ends, 1, {now, how, r.due, r.attempt, how == 'acked' and tonumber(r.since) or false, by or false,
-    history > 0 and r.failures ~= '' and r.failures, results > 0 and result or false})
+  table.insert(ends, 1, {now, how, r.due, r.attempt, how == 'acked' and r.since or false, by or false,
+    history > 0 and r.failures or {}, results > 0 and result or false})
   ends[21] = nil
   call('HSET', ENDED, r.id, cmsgpack.pack(ends))
   call('ZADD', ENDINGS, int(now), r.id)
@@ -38,13 +38,11 @@ end
 
 -- Records, and the way of a message from set to set.
 --
--- A record is a line, and behind it group, headers, failures and body, end to end:
---   order due created kind priority attempt attempts expires state ended planned |group| |headers| |failures|
--- `order` is 12 hexadecimal digits, `due` and `created` 13 decimal ones, `kind` j (JSON) or b (bytes).
--- `created` is when the message was first put: 0 if an import does not know. The three lengths are left
--- out where all are 0. `state` is dead, acked or expired, and `ended` since when; both are - for all other
--- messages, as is `expires` if it never expires. `planned` is the due time that was asked for, if a retry
--- has moved `due`, or -. After a revival, a colon follows, and the due time that was asked for before it.
+-- A record is an array in MessagePack, of the fields of `Record` in layout.py, of which a put sends those
+-- from `json` on. The last one is the body, in the form "bin 32", which cmsgpack does not know.
+local RECORD = '\220\0\16\172'  -- how a record begins: an array of 16, of which the first is a text of 12
+local LEASE = '\151\172'         -- how a lease begins: an array of 7, likewise
+local NONE = '\192'
 --
 -- Writes go in an order that survives a server which dies between two of them: first the new place,
 -- then the record, and last the old place is left. After half a change, a message is in two places, or
@@ -52,9 +50,6 @@ end
 local BASE = {dead = 0, acked = 0, expired = STRIPE}  -- kept: first what was acked, then what expired
 
 local function ready_rank(r) return (255 - r.priority) * STRIPE + r.due end
-
--- Returns the time that a caller gives: Unix milliseconds, or + and milliseconds from now.
-local function moment_of(text) return sub(text, 1, 1) == '+' and now + text or tonumber(text) end
 
 -- Returns the set of messages that ended in a state.
 local function ended_in(state)
@@ -64,33 +59,38 @@ end
 
 -- Returns what a record says; nil: it cannot be read, since something else has changed it.
 local function parse(id, text)
-  local order, due, created, kind, priority, attempt, attempts, expires, state, ended, planned, asked, g, h, f, at =
-    match(text, '^(%x+) (%d+) (%d+ )(%a) (%d+) (%d+) (%d+) (%S+) (%S+) (%S+) ([%d-]+):?(%d*) ?(%d*) ?(%d*) ?(%d*)\n()')
-  if not order or #order ~= ORDER or state ~= '-' and not BASE[state] then return nil end
-  if g == '' then g, h, f = 0, 0, 0 end
-  local headers, failures = at + g, at + g + h
-  if failures + f - 1 > #text then return nil end
-  state = state ~= '-' and state or nil
+  local readable, at, order, due, created, json, priority, attempt, attempts, expires, state, ended, planned,
+    asked, group, headers, failures = pcall(cmsgpack.unpack_limit, text, 15, 3)
+  if not readable or sub(text, 1, #RECORD) ~= RECORD or state and not BASE[state] then return nil end
+  local body = sub(text, at + 6)
+  if sub(text, at + 1, at + 5) ~= '\198' .. struct.pack('>I4', #body) then return nil end
   return {
-    id = id, order = order, member = order .. id, due = tonumber(due), kind = kind,
-    priority = tonumber(priority), attempt = tonumber(attempt), attempts = tonumber(attempts),
-    expires = tonumber(expires), state = state, was = state, ended = tonumber(ended),
-    planned = tonumber(planned), asked = tonumber(asked), created = created,
-    group = sub(text, at, headers - 1), headers = sub(text, headers, failures - 1),
-    failures = sub(text, failures, failures + f - 1), body = sub(text, failures + f),
+    id = id, order = order, member = order .. id, due = due, created = created, json = json, priority = priority,
+    attempt = attempt, attempts = attempts, expires = expires, state = state, was = state, ended = ended,
+    planned = planned, asked = asked, group = group, headers = headers, failures = failures, body = body,
   }
 end
 
 local function save(r)
   if r.priority > 0 then flag('w', true) end
   if r.expires then flag('e', true) end
-  local line = concat({r.order, format('%013d', r.due), r.created .. r.kind, r.priority, r.attempt,
-    r.attempts, r.expires and int(r.expires) or '-', r.state or '-', r.ended and int(r.ended) or '-',
-    (r.planned and int(r.planned) or '-') .. (r.asked and ':' .. int(r.asked) or '')}, ' ')
-  if #r.group + #r.headers + #r.failures > 0 then
-    line = concat({line, #r.group, #r.headers, #r.failures}, ' ')
-  end
-  call('HSET', RECORDS, r.id, concat({line, '\n', r.group, r.headers, r.failures, r.body}))
+  local fields = cmsgpack.pack(r.due, r.created, r.json, r.priority, r.attempt, r.attempts, r.expires, r.state,
+    r.ended, r.planned, r.asked, r.group, r.headers, r.failures)
+  call('HSET', RECORDS, r.id, concat({RECORD, r.order, fields, '\198', struct.pack('>I4', #r.body), r.body}))
+end
+
+-- Returns what a lease says, of which the successor is a record; nil: there is none, or it cannot be read.
+local function read_lease(text)
+  local readable, at, order, token, until_, holder, since, extended = pcall(cmsgpack.unpack_limit, text or '', 6, 1)
+  if not readable or at < 0 or sub(text, 1, #LEASE) ~= LEASE then return nil end
+  local successor = sub(text, at + 1)
+  return {order = order, token = token, until_ = until_, holder = holder, since = since, extended = extended,
+    successor = successor ~= NONE and successor or nil}
+end
+
+local function write_lease(r)
+  call('HSET', LEASES, r.id, concat({LEASE, r.order, cmsgpack.pack(r.token, r.until_, r.holder, r.since, r.extended),
+    r.successor or NONE}))
 end
 
 -- Removes a message from its place, unless that is the set `stays`. A lease that ends so may not be
@@ -127,34 +127,12 @@ end
 
 local function to_ready(r) move(r, READY, ready_rank(r)) end
 
--- Sets the due time of a message; the time from there until it expires stays the same.
-local function plan(r, due)
-  if r.expires and r.planned then r.expires = r.expires + r.due - r.planned end
-  r.planned, r.asked, r.due = nil, nil, due
-end
-
--- Makes a dead letter due again. It keeps the due time that was asked for, and so its version.
-local function revive(r, due)
-  local asked = r.asked or r.planned or r.due
-  plan(r, due)
-  r.attempt, r.asked = 0, asked
-  count('revived')
-end
-
 -- Sets a message aside: dead, or kept as acked or expired.
 local function set_aside(r, state, counted)
   r.state, r.ended = state, now
   if state ~= 'dead' then flag('k', true) end
   move(r, ended_in(state), BASE[state] + now)
   count(counted or state)
-end
-
-local function delete(r, counted)
-  call('HDEL', RECORDS, r.id)
-  if r.group ~= '' then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
-  leave(r)
-  r.gone = true
-  count(counted)
 end
 
 local function set_group(r, group)
@@ -173,10 +151,10 @@ local function follow(r)
   if not s then return repair(r, r.successor) end
   r.leased_in = r.group
   set_group(r, s.group)
-  for _, field in ipairs({'due', 'created', 'kind', 'priority', 'attempts', 'headers', 'body'}) do
+  for _, field in ipairs({'due', 'created', 'json', 'priority', 'attempts', 'headers', 'body'}) do
     r[field] = s[field]
   end
-  r.attempt, r.failures, r.expires, r.planned, r.asked = 0, '', s.expires, nil, nil
+  r.attempt, r.failures, r.expires, r.planned, r.asked = 0, {}, s.expires, nil, nil
   to_delayed(r)
 end
 
@@ -184,11 +162,8 @@ end
 -- else, and if `final`, the message is dead; one with a successor is only counted so.
 local function failed(r, reason, moment, counted, final)
   if counted then r.attempt = r.attempt + 1 end
-  local _, failures = pcall(cjson.decode, r.failures)
-  if type(failures) ~= 'table' then failures = {} end  -- there are none, or they cannot be read
-  failures[#failures + 1] = {r.attempt, moment, r.holder or '', reason, counted and tonumber(r.since) or nil}
-  while #failures > 20 do table.remove(failures, 1) end
-  r.failures = cjson.encode(failures)
+  table.insert(r.failures, {r.attempt, moment, r.holder or '', reason, counted and r.since or nil})
+  while #r.failures > 20 do table.remove(r.failures, 1) end
   if not final and r.attempt < r.attempts then return true end
   remember_end(r, 'dead', counted and (r.holder or '') or actor)
   if r.successor then
@@ -206,7 +181,7 @@ function repair(r, text)
   if limited then begin_change(true) end
   r.leased_in = r.group
   set_group(r, '')
-  r.kind, r.body, r.headers, r.failures, r.held_by = 'b', text, '', '', r.holder
+  r.json, r.body, r.headers, r.failures, r.held_by = false, text, '', {}, r.holder
   if r.successor == text then r.successor = nil end
   failed(r, 'the record of this message in the store cannot be read: its bytes are the body', now, false, true)
   if r.successor then follow(r) end
@@ -220,17 +195,14 @@ local function locate(id, text)
   if not text then return nil end
   local r = parse(id, text)
   local readable = r ~= nil
-  local lease = not (r and r.state) and call('HGET', LEASES, id)
+  local lease = not (r and r.state) and read_lease(call('HGET', LEASES, id))
   if not r then
-    local order = match(lease or '', '^%x+')
-    if not order or #order ~= ORDER then return nil, true end
-    r = {id = id, order = order, member = order .. id, due = now, priority = 0, attempt = 0, attempts = 10,
-      created = format('%013d ', 0), group = ''}
+    if not lease then return nil, true end
+    r = {id = id, order = lease.order, member = lease.order .. id, due = now, priority = 0, attempt = 0,
+      attempts = 10, created = 0, group = ''}
   end
-  if lease and sub(lease, 1, ORDER) == r.order then
-    r.lease, r.token, r.until_, r.holder, r.since, r.extended, r.successor = match(lease,
-      '^(%x+ (%d+) (%d+) ([^\t\n]*)\t(%d+) ?(%d*))\n?(.*)$')
-    r.until_, r.successor = tonumber(r.until_), r.successor ~= '' and r.successor or nil
+  if lease and lease.order == r.order then
+    for name, value in pairs(lease) do r[name] = value end
   end
   if limited then find_line(r) end
   if not readable then return repair(r, text) end
@@ -253,7 +225,7 @@ local function is_still(r, wanted)
   if due ~= '' and tonumber(due) ~= r.due then return false end
   if version == '' then return true end
   local line = concat({int(r.asked or r.planned or r.due), r.priority, r.attempts,
-    r.expires and int(r.expires + r.due - (r.planned or r.due)) or '-', r.kind, #r.group, #r.headers}, ' ')
+    r.expires and int(r.expires + r.due - (r.planned or r.due)) or '-', r.json and 'j' or 'b', #r.group, #r.headers}, ' ')
   return sub(redis.sha1hex(concat({line, '\n', r.group, r.headers, r.body})), 1, 16) == version
 end
 

@@ -18,10 +18,36 @@
 --   when a claim then gets a ready message, or null if that is not before a lease ends
 local verb, moment, still, reason
 
+-- Returns the time that a caller gives: Unix milliseconds, or + and milliseconds from now.
+local function moment_of(text) return sub(text, 1, 1) == '+' and now + text or tonumber(text) end
+
+-- Sets the due time of a message; the time from there until it expires stays the same.
+local function plan(r, due)
+  if r.expires and r.planned then r.expires = r.expires + r.due - r.planned end
+  r.planned, r.asked, r.due = nil, nil, due
+end
+
+-- Makes a dead letter due again. It keeps the due time that was asked for, and so its version.
+local function revive(r, due)
+  local asked = r.asked or r.planned or r.due
+  plan(r, due)
+  r.attempt, r.asked = 0, asked
+  count('revived')
+end
+
+local function delete(r, counted)
+  call('HDEL', RECORDS, r.id)
+  if r.group ~= '' then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
+  leave(r)
+  r.gone = true
+  count(counted)
+end
+
 local function do_it(r, token)
   if verb == 'cancel' and r.successor and still == '' and token == '' then
     r.follows = (parse(r.id, r.successor) or r).due
-    call('HSET', LEASES, r.id, r.lease)
+    r.successor = nil
+    write_lease(r)
     return false
   end
   if verb == 'extend' or verb == 'retry' or verb == 'untouched' or verb == 'repair'
@@ -48,10 +74,8 @@ local function do_it(r, token)
   elseif verb == 'bury' then
     failed(r, reason, now, token ~= '', true)
   elseif verb == 'extend' then
-    r.until_ = moment
-    local times = int((tonumber(r.extended) or 0) + 1)
-    local line = concat({r.order, r.token, int(moment), r.holder .. '\t' .. r.since, times}, ' ')
-    call('HSET', LEASES, r.id, r.successor and line .. '\n' .. r.successor or line)
+    r.until_, r.extended = moment, r.extended + 1
+    write_lease(r)
     call('ZADD', LEASED, int(moment), r.member)
   elseif verb == 'release' then
     if failed(r, reason, now, true) then
@@ -131,18 +155,17 @@ end
 
 -- Acks all messages at once, if they only have to leave; returns whether it did.
 local function ack_all(width)
-  local ids, members, last, token, holds = {}, {}, nil, nil, nil
+  local ids, members, mark, known = {}, {}, nil, nil
   for i = 9, #ARGV, width do ids[#ids + 1] = ARGV[i] end
   if #ids == 0 or numbers.keep > 0 or has('h') or limited then return false end
   for i, lease in ipairs(call('HMGET', LEASES, unpack(ids))) do
-    local mark = lease and sub(lease, ORDER + 2)
-    if mark ~= last then  -- most leases of one ack are of one claim
-      local until_
-      last, token, until_ = mark, match(mark or '', '^(%d+) (%d+) [^\n]*$')
-      holds = (tonumber(until_) or 0) > now
+    if not lease then return false end
+    if sub(lease, #LEASE + ORDER + 1) ~= mark then  -- most leases of one ack are of one claim
+      mark, known = sub(lease, #LEASE + ORDER + 1), read_lease(lease)
+      if not known or known.until_ <= now or known.successor then return false end
     end
-    if not holds or token ~= ARGV[10 + (i - 1) * width] then return false end
-    members[i] = sub(lease, 1, ORDER) .. ids[i]
+    if known.token ~= ARGV[10 + (i - 1) * width] then return false end
+    members[i] = sub(lease, #LEASE + 1, #LEASE + ORDER) .. ids[i]
   end
   advance('acked', int(numbers.acked + #ids))
   if has('g') then drop(ids) else call('HDEL', RECORDS, unpack(ids)) end
@@ -159,30 +182,28 @@ end)
 
 -- edit: change the named fields of messages that no worker holds, dead letters included.
 -- ARGV 8 still: what the caller saw (see is_still), or empty; 9 due: a time, or + and milliseconds from
---      now; empty: it stays, and only then dead letters are changed
---      Of the next ones, empty: it stays. 10 body, behind its kind; 11 priority; 12 attempts; 13 expires, or
---      -; 14 group and 15 headers, behind a =, and nothing behind it: without; from 16 on, two for each:
---      id, and empty
+--      now; empty: it stays, and only then dead letters are changed; 10 the fields that change, in MessagePack:
+--      those of a record, false where there is none now; 11 body, if `json` is among them; from 12 on, two
+--      for each: id, and empty
 -- Reply: [now, change, [outcome of each], []]
 local function edit(r)
-  local still, body, expires, group, headers = ARGV[8], ARGV[10], ARGV[13], ARGV[14], ARGV[15]
+  local still, given = ARGV[8], cmsgpack.unpack(ARGV[10])
   if r.token or r.state and (r.state ~= 'dead' or moment) then return false end
-  if r.state and find(r.failures, '"in transit by bide [^"]*"[^"]*%]%]$') then
+  local last = r.failures[#r.failures]
+  if r.state and last and find(last[4], '^in transit by bide ') then
     return false  -- a move or import has it under way: the change would be lost
   end
   if still ~= '' and not is_still(r, still) then return false end
   local is_ready = not r.state and not moment and not call('ZSCORE', DELAYED, r.member)
   if moment then plan(r, moment) end
-  if body ~= '' then r.kind, r.body = sub(body, 1, 1), sub(body, 2) end
-  r.priority = tonumber(ARGV[11]) or r.priority
-  r.attempts = tonumber(ARGV[12]) or r.attempts
-  if expires == '-' then
-    r.expires = nil
-  elseif expires ~= '' then  -- a retry keeps the time at which it expires
-    r.expires = expires - (r.due - (r.planned or r.due))
+  if given.json ~= nil then given.body = ARGV[11] end
+  if given.expires then  -- a retry keeps the time at which it expires
+    given.expires = given.expires - (r.due - (r.planned or r.due))
   end
-  if group ~= '' then set_group(r, sub(group, 2)) end
-  if headers ~= '' then r.headers = sub(headers, 2) end
+  set_group(r, given.group or r.group)
+  given.group = nil
+  for name, value in pairs(given) do r[name] = value end
+  r.expires = r.expires or nil
   if r.state then
     save(r)
   elseif is_ready then
@@ -193,7 +214,7 @@ local function edit(r)
   return true
 end
 
-define('edit', {}, {}, function() return change_each(ARGV[9], 16, 2, edit, '') end)
+define('edit', {}, {}, function() return change_each(ARGV[9], 12, 2, edit, '') end)
 
 -- sweep: delete, or count, messages that a rule names, a slice at a time.
 -- ARGV 8 which, one or several: see ranges; or group

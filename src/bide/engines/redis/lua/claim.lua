@@ -30,11 +30,11 @@ end
 local function tell_again()
   lease_token, score = match(replayed, '^lease (%d+) (%d+)$')
   until_ = tonumber(score)
-  local mark, found = ' ' .. lease_token .. ' ' .. score .. ' ', {}
+  local found = {}
   for _, member in ipairs(call('ZRANGEBYSCORE', LEASED, score, score)) do
     local id = sub(member, ORDER + 1)
-    local lease, text = call('HGET', LEASES, id), call('HGET', RECORDS, id)
-    if text and lease and find(lease, mark, 1, true) == ORDER + 1 then
+    local lease, text = read_lease(call('HGET', LEASES, id)), call('HGET', RECORDS, id)
+    if text and lease and lease.token == lease_token and lease.until_ == until_ then
       local r = parse(id, text)
       found[#found + 1] = {r and ready_rank(r) or 0, member, id, text}
     end
@@ -72,10 +72,10 @@ local function hold(member, id, text)
   if not mark then
     give_token()
     score = int(until_)
-    mark = ' ' .. lease_token .. ' ' .. score .. ' ' .. ARGV[10] .. '\t' .. int(now)
+    mark = cmsgpack.pack(lease_token, until_, ARGV[10], now, 0) .. NONE
   end
   local n = #held
-  held[n + 1], held[n + 2] = id, sub(member, 1, ORDER) .. mark
+  held[n + 1], held[n + 2] = id, LEASE .. sub(member, 1, ORDER) .. mark
   ends[n + 1], ends[n + 2] = score, member
   n = #ids + 1
   ids[n], texts[n] = id, text
@@ -188,8 +188,8 @@ local function serve(most)
       runs[2 * n - 1], runs[2 * n] = 0, concat({'r', g.name, '\1', member})
       places[n], lines[n] = member, entry
       local since = note_served(g)
-      local due = tonumber(sub(text, ORDER + 2, ORDER + 14)) or 0
-      let_go[#ids] = since > due and since or 0
+      local r = parse(id, text)
+      let_go[#ids] = r and since > r.due and since or 0
       g.at = g.at + 1
       if all then groups[#groups + 1] = g end
     end

@@ -3,38 +3,35 @@
 --     9 version: replace only messages that still are of it, and store nothing new; or empty
 --     10 places: in a queue of several shards, the place of each among those of all shards
 --     11 origin: see `read_origin`
---     from 12 on, three for each: id; record from `kind` on; plan: "when priority died created
---     group" with - for no death, and for a message that is new. `when` is a time, or + and a
---     delay; behind it, if there is one, < and how long after the first put of the id at most.
---     An e follows the priority if the message expires
+--     from 12 on, three for each: id; record from `json` on; plan: an array in MessagePack of delay, at,
+--     latest (how long after the first put of the id at most), priority, whether it expires, died, created, group
 -- Reply: [now, change, next number, when each message is due, [index, outcome] of each that is not new]
 local ranks, texts, groups, dues, outcomes, left, earliest, stored
-local last_plan, due, due_text, priority, died_at, created, group, rank  -- of the message at hand
-local new_created, asked, latest
+local last_plan, due, priority, died_at, created, group, rank, asked, latest, stamp  -- of the message at hand
 
-local function due_at(moment)
-  due, due_text, rank = moment, format(' %013d ', moment), int(moment * 256 + 255 - priority)
+-- Sets when the message at hand is due, at the latest so long after `first`, when its id was first put.
+local function due_after(first, since)
+  due = latest and min(asked, first + latest) or asked
+  rank, stamp = int(due * 256 + 255 - priority), cmsgpack.pack(due, since)
 end
 
 local function read(plan)
   if plan == last_plan then return end
   last_plan = plan
-  local when, expires
-  when, latest, priority, expires, died_at, created, group = match(plan, '^([+%d]+)<?(%d*) (%d+)(e?) (%S+) (%S+) (.*)$')
-  if priority ~= '0' then flag('w', true) end
-  if expires == 'e' then flag('e', true) end
+  local delay, at, expires
+  delay, at, latest, priority, expires, died_at, created, group = unpack(cmsgpack.unpack(plan), 1, 8)
+  if priority > 0 then flag('w', true) end
+  if expires then flag('e', true) end
   if group ~= '' then flag('g', true) end
-  asked, latest, died_at = moment_of(when), tonumber(latest), tonumber(died_at)
-  created = tonumber(created) and format('%013d ', created)
-  due_at(latest and min(asked, now + latest) or asked)
+  asked = at or now + delay
+  due_after(now, created or now)
 end
 
--- Stores a message in the order `order`. Returns the set that it is in now. `since` is when it was
--- first put, as the record has it.
-local function store(order, id, text, since)
+-- Stores a message in the order `order`. Returns the set that it is in now.
+local function store(order, id, text)
   local member = order .. id
   stored = stored + 2
-  texts[stored - 1], texts[stored] = id, order .. due_text .. (created or since) .. text
+  texts[stored - 1], texts[stored] = id, RECORD .. order .. stamp .. text
   if group ~= '' then
     groups[#groups + 1], groups[#groups + 2] = '0', group .. '\1' .. member
   end
@@ -49,20 +46,13 @@ local function store(order, id, text, since)
   return DELAYED
 end
 
--- Sets the due time of the current message, whose id was first put at `created`. Returns when that was.
-local function bound(created)
-  local first = tonumber(created) or 0
-  if first == 0 then created = new_created end
-  due_at(min(asked, (first == 0 and now or first) + latest))
-  last_plan = nil
-  return created
-end
-
 -- Stores a message as the successor of one that is leased; the newest one stays.
 local function succeed(r, text)
   local before = r.successor and parse(r.id, r.successor)
-  local first = bound(before and before.created or new_created)
-  call('HSET', LEASES, r.id, r.lease .. '\n' .. r.order .. due_text .. first .. text)
+  local first = before and before.created > 0 and before.created or now
+  due_after(first, first)
+  r.successor = RECORD .. r.order .. stamp .. text
+  write_lease(r)
   r.follows = due
 end
 
@@ -72,6 +62,7 @@ end
 
 local function meet(index, id, known, text)  -- a message that is there
   local conflict, version = ARGV[8], ARGV[9]
+  last_plan = nil
   local r, unreadable = locate(id, known)
   if unreadable then return add(index, {false, 'unreadable'}) end
   local replaced = not r.token and (conflict == 'revive' and r.state == 'dead' or conflict == 'replace'
@@ -83,8 +74,9 @@ local function meet(index, id, known, text)  -- a message that is there
   if not replaced then return add(index, outcome(r, false)) end
   if r.state == 'dead' then count('revived') end
   if r.group ~= '' and r.group ~= group then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
-  local since = latest and bound(r.created) or r.created
-  left[#left + 1] = {r, store(r.order, id, text, since)}
+  local first = latest and r.created == 0 and now or r.created
+  due_after(first, created or first)
+  left[#left + 1] = {r, store(r.order, id, text)}
   if latest then
     local state = died_at and 'dead' or due <= now and 'ready' or 'delayed'
     add(index, {true, state, due, died_at or null})
@@ -92,7 +84,7 @@ local function meet(index, id, known, text)  -- a message that is there
 end
 
 define('put', {}, {'seq', 'put'}, function()
-  last_plan, new_created = nil, format('%013d ', now)
+  last_plan = nil
   local total = (#ARGV - 11) / 3
   ranks, texts, groups, dues, outcomes, left, earliest, stored = {}, {}, {}, {}, {}, {}, nil, 0
   make()
@@ -113,7 +105,7 @@ define('put', {}, {'seq', 'put'}, function()
       add(i, {false})
     else
       if places[i] and places[i] > seq then seq = places[i] end
-      store(format('%012x', seq), ids[i], text, new_created)
+      store(format('%012x', seq), ids[i], text)
       seq, new = seq + 1, new + 1
     end
     if rows and (#outcomes == before or outcomes[#outcomes][2]) then done[i] = true end

@@ -46,7 +46,7 @@ local bytes
 local function rank_in(set, r, lease)
   if set == 1 then return r.due * 256 + 255 - r.priority end
   if set == 2 then return ready_rank(r) end
-  if set == 3 then return tonumber(match(lease, '^' .. r.order .. ' %d+ (%d+) ')) end
+  if set == 3 then return lease.order == r.order and lease.until_ end
   return r.ended and BASE[r.state] + r.ended
 end
 
@@ -56,9 +56,9 @@ local function is_sound(sets, set, member, rank)
   if not text then return false end
   bytes = bytes + #id + #text
   local r = parse(id, text)
-  local lease = call('HGET', LEASES, id)
-  local held = lease ~= false
-  if held then bytes = bytes + #(match(lease, '\n(.*)') or '') end
+  local held = call('HGET', LEASES, id)
+  local lease = read_lease(held) or {}
+  held, bytes = held ~= false, bytes + #(lease.successor or '')
   if not r or r.member ~= member or held ~= (set == 3) or ended_in(r.state) ~= (set > 3 and sets[set] or nil) then
     return false
   end
@@ -116,7 +116,7 @@ end)
 
 -- explain: why a message is where it is.
 -- ARGV 8 id, or empty
--- Reply: [head, record without its body or nothing, lease or empty]; head is:
+-- Reply: [head, record or nothing, lease or empty]; head is:
 --   [now, change, paused, pauses, how many messages of this shard are delivered before it or null, its
 --   order in this shard or null, the limit that holds it back or null: see _limits.lua]
 local MOST, PROMOTE = 1001, 1024  -- more are not counted; a claim makes so many ready at once
@@ -154,7 +154,6 @@ define('explain', {'no-writes'}, {}, function()
   local ahead, order, limit
   if text then
     local r = parse(id, text)
-    text = r and sub(text, 1, #text - #r.body) or text
     if r and not (r.state or lease) and r.due <= now then
       ahead = before(ready_rank(r), r.order, r.member, r.group)
       order, limit = r.order, limited and held_by(r.group)
@@ -182,8 +181,8 @@ local function look()
   local text = call('HGET', RECORDS, id)
   if text then
     local r = parse(id, text) or {state = 'dead'}
-    local lease = call('HGET', LEASES, id)
-    local held = lease and sub(lease, 1, ORDER) == r.order
+    local lease = read_lease(call('HGET', LEASES, id))
+    local held = lease and lease.order == r.order
     state = r.state or held and 'leased' or (r.due <= now or call('ZSCORE', READY, r.member)) and 'ready'
       or 'delayed'
   end

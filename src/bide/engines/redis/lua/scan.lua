@@ -97,7 +97,7 @@ define('scan', {'no-writes'}, {}, function()
       for each in pairs(returned) do mine[#mine + 1] = each end
       for i = 1, #reply[2], 2 do
         local id, text = reply[2][i], reply[2][i + 1]
-        local at = match(text, '^(%x+) ') or ''
+        local at = match(sub(text, #RECORD + 1, #RECORD + ORDER), '^%x+$') or ''
         if #at ~= ORDER then at = sub(redis.sha1hex(id), 1, ORDER) end  -- it cannot be read
         if not returned[at] then
           if not add(id, text, '0', '0') then
