@@ -196,4 +196,4 @@ def parse(words: list[str]) -> None:
         if re.fullmatch(r"\w+\.\w+", word):
             Path(word).touch()  # a file that a command reads has to be there
     with patch.object(click.Command, "invoke"):
-        bide(words, standalone_mode=False)
+        click.Group.main(bide, words, "bide", standalone_mode=False)

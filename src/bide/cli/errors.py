@@ -11,7 +11,6 @@ from types import FrameType
 from typing import NoReturn
 
 import click
-from click.core import ParameterSource
 
 from bide.cli.output import escape
 from bide.engines.registry import mask
@@ -22,7 +21,7 @@ DEBUG = "bide.debug"
 """The key in the context that says whether to print tracebacks."""
 
 COMMAND = "bide.command"
-"""The key in the context with the context of the command that runs."""
+"""The key in the context with the command that runs."""
 
 DONE = 0
 NOT_DONE = 1
@@ -36,6 +35,7 @@ BROKEN_PIPE = 141
 
 _CODES = (
     ((InvalidArgument, errors.Unsupported), WRONG_USAGE),
+    ((BrokenPipeError,), BROKEN_PIPE),
     ((errors.AlreadyExists, errors.AlreadyMoving, errors.Empty, errors.LeaseLost, errors.NotEmpty,
       errors.NothingToUndo), NOT_DONE),
 )  # fmt: skip
@@ -62,14 +62,12 @@ def in_options(text: str) -> str:
     """Return an error text with arguments named as options; options in a URL stay."""
     text = text.replace("Queue(..., max_body=...)", "--max-body")
     text = text.replace("queue.get(id).version", "'bide get' shows it")
-    text = text.replace("metrics cannot be served at", "--metrics cannot be served at")
     text = text.replace("send the header 'Authorization: Bearer ...'", "set BIDE_TOKEN")
     context = click.get_current_context(silent=True)
     command = context and context.meta.get(COMMAND)
-    options = [name for option in command.command.params for name in option.opts] if command else ()
-    if command and command.get_parameter_source("url") is ParameterSource.ENVIRONMENT:
-        store = repr(mask(command.params["url"]))
-        text = text.replace(f"url={store}", f"BIDE_URL {store}")  # which is easily forgotten
+    options = [name for option in command.params for name in option.opts] if command else ()
+    store = repr(mask(os.environ.get("BIDE_URL", "")))
+    text = text.replace(f"url={store}", f"BIDE_URL {store}")  # which is easily forgotten
     text = re.sub(r"(?<![?&\w])url=(?=')", "", text)  # an option or an argument
 
     def as_option(argument: re.Match[str]) -> str:
@@ -101,7 +99,9 @@ def require_packages(what: str, *packages: str, extra: str = "server") -> None:
 
 
 def print_error(error: click.ClickException) -> None:
-    """Print an error to stderr, in a line or two."""
+    """Print an error to stderr, in a line or two; say nothing to a reader that has left."""
+    if error.exit_code == BROKEN_PIPE:
+        return
     lines = [line for line in error.format_message().splitlines() if line.strip()]
     text = escape(" ".join(line.strip() for line in lines))
     hint = ""

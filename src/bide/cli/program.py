@@ -2,10 +2,9 @@
 
 import io
 import os
-import re
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from keyword import iskeyword
 from pathlib import Path
@@ -48,57 +47,9 @@ FILES = {
 POSIX = {"demo", "forward", "push", "rabbitmq", "serve", "worker"}
 """The commands that need signals and locks that Windows does not have."""
 
-OTHER_WORDS = {
-    "add": "put", "consume": "claim", "enqueue": "put", "list": "queues",
-    "ls": "queues", "pop": "claim", "publish": "put", "receive": "claim", "remove": "cancel",
-    "revoke": "cancel", "rm": "cancel", "run": "worker", "send": "put", "show": "get",
-    "start": "worker", "stats": "counts", "status": "queues", "unpause": "resume",
-}  # fmt: skip
-"""The names that other tools use for these commands."""
-
-
-_LONG_OPTION = re.compile(r"--\w+(?:-\w+)+")
-_UNBROKEN = "\u2011"
-"""A hyphen at which no line is broken."""
-
-
-class _HelpFormatter(click.HelpFormatter):
-    """Breaks no line within the name of an option."""
-
-    def write_text(self, text: str) -> None:
-        super().write_text(_unbroken(text))
-
-    def write_dl(self, rows: Iterable[tuple[str, str]], *spacing: int, **more: int) -> None:
-        super().write_dl([(term, _unbroken(text)) for term, text in rows], *spacing, **more)
-
-    def getvalue(self) -> str:
-        return super().getvalue().replace(_UNBROKEN, "-")
-
-
-def _unbroken(text: str) -> str:
-    return _LONG_OPTION.sub(lambda name: name[0].replace("-", _UNBROKEN), text)
-
-
-class _Context(click.Context):
-    formatter_class = _HelpFormatter
-
-    def __init__(self, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
-        self.meta[errors.COMMAND] = self
-
 
 class Group(click.Group):
     """A command with subcommands: its help shows the whole first sentence of each."""
-
-    context_class = _Context
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the options before the command, which may not be left out."""
-        # click would print the help, some versions as an error.
-        if not args and self.no_args_is_help and not ctx.resilient_parsing:
-            commands = ", ".join(self.list_commands(ctx))
-            raise click.UsageError(f"{ctx.info_name} needs a command: {commands}", ctx)
-        return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -109,14 +60,11 @@ class Group(click.Group):
         if not known and not ctx.resilient_parsing:  # as where a shell completes a line
             from difflib import get_close_matches
 
-            near = [word for word in [OTHER_WORDS.get(given)] if word in names]
-            near = near or get_close_matches(given, names, 1)
-            help = f"{ctx.command_path} --help lists all commands"
-            hint = f"did you mean {near[0]!r}?" if near else help
-            raise click.UsageError(f"there is no command {given!r}; {hint}", ctx)
+            near = get_close_matches(given, names, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"there is no command {given!r}{hint}", ctx)
         name, command, rest = super().resolve_command(ctx, args)
-        if command is not None:
-            command.context_class = _Context
+        ctx.meta[errors.COMMAND] = command
         return name, command, rest
 
     def sections(self, ctx: click.Context) -> dict[str, list[str]]:
@@ -156,17 +104,6 @@ class Program(Group):
         command: click.Command = getattr(import_module(f"bide.cli.{FILES[cmd_name]}"), name)
         return command
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the options before the command."""
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            raise click.UsageError(
-                f"bide itself has no option {error.option_name!r}; options go after the command, "
-                "as in: bide queues --url sqlite:///bide.db",
-                ctx,
-            ) from error
-
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -185,49 +122,35 @@ class Program(Group):
         }
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; an error becomes an exit code and a line of text."""
+        """Run a command; an error becomes a line of text and an exit code."""
         try:
-            result = super().invoke(ctx)
-        except BrokenPipeError:
-            errors.drop_output()
-            ctx.exit(errors.BROKEN_PIPE)
+            return super().invoke(ctx)
         except (BideError, OSError) as error:
             if ctx.meta.get(errors.DEBUG):
                 traceback.print_exception(error)
             raise errors.command_error(error) from error
-        except KeyboardInterrupt:
-            ctx.exit(errors.INTERRUPTED)
-        return result
 
     def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = "bide",
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        **extra: Any,
-    ) -> Any:
+        self, args: Sequence[str] | None = None, prog_name: str | None = "bide", *_: Any,
+        **more: Any,
+    ) -> Any:  # fmt: skip
         """Run the command line, and leave with its exit code."""
-        if not standalone_mode:
-            return super().main(args, prog_name, complete_var, False, **extra)
         if isinstance(sys.stdout, io.TextIOWrapper):  # its encoding may not have every character
             sys.stdout.reconfigure(errors="backslashreplace")
         if sys.stdin is None:  # it is closed
             sys.stdin = Path(os.devnull).open()  # noqa: SIM115  (it stays open)
         try:
-            code = super().main(args, prog_name, complete_var, False, **extra)
+            code = super().main(args, prog_name, standalone_mode=False, **more)
             errors.flush_output()
         except click.ClickException as error:
             errors.print_error(error)
             code = error.exit_code
-        except click.Abort:  # at a question, which has no end of line
-            click.echo(err=True)
+        except click.Abort:
             code = errors.INTERRUPTED
-        except BrokenPipeError:
-            code = errors.BROKEN_PIPE
         except OSError as error:  # of the help, which no command prints, or of the last lines
-            errors.print_error(errors.command_error(error))
-            code = errors.FAILED
+            wrong = errors.command_error(error)
+            errors.print_error(wrong)
+            code = wrong.exit_code
         try:
             errors.flush_output()
         except OSError:  # said above, or less important than what was
@@ -258,7 +181,7 @@ def main(ctx: click.Context) -> None:
     """A delay queue: messages that bide their time.
 
     --url names the store, else the environment variable BIDE_URL, else it is the file bide.db in
-    this folder. The --help of each command has examples.
+    this folder. Options follow the name of the command; its --help has examples.
 
     \b
     Example:

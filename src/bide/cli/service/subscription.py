@@ -35,7 +35,7 @@ Named = tuple[str | None, "SubscriptionOut"]
 """A subscription and its namespace."""
 
 
-@click.group(cls=Group)
+@click.group(cls=Group, no_args_is_help=False)
 def subscription() -> None:
     """Configure which queues are pushed to which URLs.
 

@@ -38,7 +38,7 @@ def _expires(help: str, **more: Any) -> option.Decorator:
     return click.option("--expires", type=_lifetime, metavar="TIME", help=help, **more)
 
 
-@click.group(cls=Group)
+@click.group(cls=Group, no_args_is_help=False)
 def token() -> None:
     """Create, list, rotate or revoke the tokens of the server.
 
