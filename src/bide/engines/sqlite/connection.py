@@ -184,7 +184,8 @@ def translate(error: Exception, path: Path, timeout: float) -> StoreError:
     # SQLite's error may quote bytes of a damaged page, which are no text.
     if code == sqlite3.SQLITE_IOERR_SHORT_READ or isinstance(error, UnicodeDecodeError):
         kind = sqlite3.SQLITE_CORRUPT
-    if code == sqlite3.SQLITE_IOERR_SHMSIZE:  # there is no room for the index of the log
+    # There is no room for the index of the log; or a file is as large as it may be.
+    if code in (sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_WRITE):
         kind = sqlite3.SQLITE_FULL
     match kind:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
@@ -202,7 +203,8 @@ def translate(error: Exception, path: Path, timeout: float) -> StoreError:
         case sqlite3.SQLITE_FULL:
             return StoreFull(
                 f"the disk that holds {path} is full; the command was not executed, what was "
-                "confirmed before is safe. Free some space and try again"
+                "confirmed before is safe. Free some space and try again; if there is some, the "
+                "file may not grow (ulimit -f) or the disk fails"
             )
         case sqlite3.SQLITE_NOTADB:
             return errors.NotAStore(
@@ -224,12 +226,6 @@ def translate(error: Exception, path: Path, timeout: float) -> StoreError:
                 "of a store are for the user who made them, unless the URL that made them ends in "
                 "?mode=0660"
             )
-        case sqlite3.SQLITE_IOERR if _may_not_grow(path):
-            return StoreFull(
-                f"{path} may not grow: this process has a limit on the size of a file, as if the "
-                "disk were full; the command was not executed, what was confirmed before is safe. "
-                "Raise the limit: ulimit -f"
-            )
         case sqlite3.SQLITE_IOERR:
             return StoreError(
                 f"reading or writing {path} failed in the operating system ({error}, "
@@ -242,17 +238,3 @@ def translate(error: Exception, path: Path, timeout: float) -> StoreError:
 def _cannot_make_log(path: Path) -> bool:
     """Whether the file can be read, but its log, which even a reader needs, cannot be made."""
     return os.access(path, os.R_OK) and not os.access(path.resolve().parent, os.W_OK)
-
-
-def _may_not_grow(path: Path) -> bool:
-    """Whether the file, or the log beside it, is as large as this process may make a file."""
-    try:
-        import resource
-    except ImportError:  # Windows has no such limit
-        return False
-    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if limit == resource.RLIM_INFINITY:
-        return False
-    path = path.resolve()
-    files = (path, path.with_name(f"{path.name}-wal"))
-    return any(file.exists() and file.stat().st_size > limit - 8_192 for file in files)

@@ -1,7 +1,7 @@
 """The tables of a store in a file: their version, making and migrating them, looking at them."""
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ def migrate(run: Run, path: Path) -> None:
     if not objects and not _owner(run):
         run(f"PRAGMA application_id = {APPLICATION_ID}")
     for script in STEPS[recorded_version(run, path) :]:
-        for statement in _split(script):
+        for statement in script.split(";\n"):
             run(statement)
     run("UPDATE bide_store SET schema_version = ?", (len(STEPS),))
 
@@ -74,15 +74,6 @@ def recorded_version(run: Run, path: Path) -> int:
 
 def _owner(run: Run) -> int:
     return int(run("PRAGMA application_id").fetchone()[0])
-
-
-def _split(script: str) -> Iterator[str]:
-    statement = ""
-    for line in script.splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""
 
 
 def open_to_look(path: Path) -> sqlite3.Connection:
