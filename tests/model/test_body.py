@@ -77,6 +77,7 @@ def test_bytes_come_back_as_they_were(value: bytes) -> None:
         (datetime(2030, 1, 1, tzinfo=UTC), b'"2030-01-01T00:00:00Z"'),
         (UUID(int=1), b'"00000000-0000-0000-0000-000000000001"'),
         (Colour.RED, b'"red"'),
+        ([msgspec.Raw(b"[null]")], b"[[null]]"),
         ((1, 2), b"[1,2]"),
         ({3}, b"[3]"),
         ({1: "a"}, b'{"1":"a"}'),
@@ -93,10 +94,10 @@ def test_what_has_a_json_form_is_written_in_it(value: Any, text: bytes) -> None:
         (1j, r"body is .*\bcomplex"),
         ({"a": object()}, r"body\['a'\] is .*\bobject\b"),
         ({"a": [1, {"b": (2, lambda: 0)}]}, r"body\['a'\]\[1\]\['b'\]\[1\] is .*\bfunction"),
-        (Order(1, notes=[object()]), r"body\.notes\[0\] is .*\bobject\b"),
-        (Parcel(1, owner=object()), r"body\.owner is .*\bobject\b"),
+        (Order(1, notes=[object()]), r"body is .*\bOrder\b.*\bobject\b"),
+        ([Parcel(1, owner=object())], r"body\[0\] is .*\bParcel\b.*\bobject\b"),
         ([threading.Lock()], r"body\[0\] is .*\block"),
-        (Leg(1, stop=1j), r"body\.stop is .*\bcomplex"),
+        (Leg(1, stop=1j), r"body is .*\bLeg\b.*\bcomplex"),
         (Parcel, r"body is .*\bStructMeta"),
         ({"kind": Order}, r"body\['kind'\] is .*\btype"),
     ],
@@ -129,10 +130,10 @@ def test_a_key_that_is_no_unicode_text_is_named() -> None:
     [
         (lambda bad: bad, "body"),
         (lambda bad: {"a": [None, bad]}, r"body\['a'\]\[1\]"),
-        (lambda bad: Order(1, notes={"x": bad}), r"body\.notes\['x'\]"),
-        (lambda bad: Parcel(bad), r"body\.weight"),
-        (lambda bad: [Leg(bad)], r"body\[0\]\.metres"),
-        (lambda bad: Detour(1, stop=[bad]), r"body\.stop\[0\]"),
+        (lambda bad: Order(1, notes={"x": bad}), r"body\['notes'\]\['x'\]"),
+        (lambda bad: Parcel(bad), r"body\['weight'\]"),
+        (lambda bad: [Leg(bad)], r"body\[0\]\['metres'\]"),
+        (lambda bad: Detour(1, stop=[bad]), r"body\['stop'\]\[0\]"),
         (lambda bad: ({"t": (bad,)},), r"body\[0\]\['t'\]\[0\]"),
     ],
 )
@@ -236,7 +237,7 @@ NESTED = json.loads("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1))
     [
         (math.nan, "body is nan"),
         ({"a": [None, math.inf]}, r"body\['a'\]\[1\] is inf"),
-        (Order(1, notes={"x": math.nan}), r"body\.notes\['x'\] is nan"),
+        (Order(1, notes={"x": math.nan}), r"body\['notes'\]\['x'\] is nan"),
         (object(), "body is of type object"),
         ({"a": [object()]}, r"body\['a'\]\[0\] is of type object"),
         ({(1, 2): 3}, r"body has the key \(1, 2\)"),
@@ -272,7 +273,7 @@ def test_long_bodies_may_stand_beside_short_ones() -> None:
 
 
 def test_a_place_is_put_together_for_faults_only() -> None:
-    with pytest.raises(InvalidArgument, match=r"^body\['items'\]\[2\]\.weight is nan, which"):
+    with pytest.raises(InvalidArgument, match=r"^body\['items'\]\[2\]\['weight'\] is nan, which"):
         encode({"items": [1, None, Parcel(math.nan)]})
     tracemalloc.start()
     try:
@@ -345,7 +346,7 @@ def test_a_pydantic_model_validates_to_itself_again() -> None:
     assert is_json
     (again,) = map(Letter.model_validate, decode(data, True)["letters"])
     assert again == letter
-    with pytest.raises(InvalidArgument, match=r"body.weight is nan"):
+    with pytest.raises(InvalidArgument, match=r"body\['weight'\] is nan"):
         encode(letter.model_copy(update={"weight": math.nan}))
 
 

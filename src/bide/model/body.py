@@ -2,9 +2,9 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, chain
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
 
 import msgspec
 
@@ -46,6 +46,8 @@ def _convert(value: Any) -> Any:
     """
     if hasattr(type(value), "model_dump"):
         return value.model_dump(mode="json", by_alias=True, round_trip=True)
+    if isinstance(value, msgspec.Raw):  # only `to_builtins` asks; JSON has no NaN
+        return None
     raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
 
 
@@ -83,7 +85,7 @@ def encode(body: Any, limit: int = MAX_BODY, *, decoded: bool = False) -> tuple[
         if len(data) > 2 * MAX_DEPTH:  # shorter text cannot be nested deeper
             check_depth(data)
         doubtful = not decoded and kind not in _NO_NAN and data.find(b"null") >= 0
-        if doubtful and (found := _find_nan(body)):
+        if doubtful and (found := _find_nan(msgspec.to_builtins(body, enc_hook=_convert))):
             raise InvalidArgument(
                 f"{_place(found[0])} is {found[1]}, which JSON cannot represent; put None or a "
                 "string instead"
@@ -216,10 +218,10 @@ def decode(data: bytes, is_json: bool) -> Any:
 
 
 def _explain(body: Any, error: Exception) -> str:
-    """Name the innermost part that cannot be encoded."""
+    """Name the innermost element of lists and dictionaries that cannot be encoded."""
     path, value = "", body
-    while found := next((step for step in _parts(value) if not _encodes(step[2])), None):
-        path, value = path + found[0].format(found[1]), found[2]
+    while found := next((part for part in _parts(value) if not _encodes(part[1])), None):
+        path, value = path + f"[{found[0]!r}]", found[1]
     for key in value if isinstance(value, Mapping) else ():
         if not _encodes({key: None}):
             why = f" of type {type(key).__name__}; JSON needs str keys"
@@ -231,7 +233,7 @@ def _explain(body: Any, error: Exception) -> str:
 
 
 def _place(path: str) -> str:
-    """Return a path such as `['items'][3].price` for an error; the end of a long one."""
+    """Return a path such as `['items'][3]` for an error; the end of a long one."""
     return f"body{path}" if len(path) <= _LONGEST_PATH else f"body...{path[-_LONGEST_PATH:]}"
 
 
@@ -243,27 +245,11 @@ def _encodes(value: Any) -> bool:
     return True
 
 
-def _parts(value: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the parts of a value, each after the form of the step to it and its key or name."""
+def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the elements of a dictionary or of a sequence, each after its key or number."""
     if isinstance(value, Mapping):
-        for key, part in value.items():
-            yield "[{!r}]", key, part
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        for index, part in enumerate(value):
-            yield "[{}]", index, part
-    elif not isinstance(value, type):
-        for name in _fields(value):
-            yield ".{}", name, getattr(value, name, None)
-
-
-def _fields(value: Any) -> Iterable[str]:
-    """Return the names of the fields of an object: a `Struct`, or with slots or without."""
-    kind = type(value)
-    if hasattr(kind, "__struct_fields__"):
-        return cast("tuple[str, ...]", kind.__struct_fields__)
-    slots = chain.from_iterable(vars(base).get("__slots__", ()) for base in kind.__mro__)
-    own = (name for name in slots if not name.startswith("__"))
-    return chain(own, getattr(value, "__dict__", ()))
+        return value.items()
+    return enumerate(value if isinstance(value, (list, tuple, set, frozenset)) else ())
 
 
 def _find_nan(value: Any) -> tuple[str, float] | None:
@@ -274,9 +260,7 @@ def _find_nan(value: Any) -> tuple[str, float] | None:
     """
     if isinstance(value, float):
         return None if math.isfinite(value) else ("", value)
-    if type(value) in _NO_NAN:
-        return None
-    for step, key, part in _parts(value):
-        if found := _find_nan(part):
-            return step.format(key) + found[0], found[1]
+    for key, part in _parts(value):
+        if type(part) not in _NO_NAN and (found := _find_nan(part)):
+            return f"[{key!r}]{found[0]}", found[1]
     return None
