@@ -177,26 +177,22 @@ class _Reader(NamedTuple):
         return Item(self._id(member, value), data, is_json, self._due(float(entry.score)))
 
     def _content(self, member: bytes) -> tuple[object, bool, bytes]:
+        """Return the value of a member that is JSON; and whether the body is, and its bytes."""
         if len(member) > self.max_body:
             raise InvalidArgument(f"it has {len(member)} bytes, more than a body may have")
-        if self.body in ("auto", "json"):
-            value: object = None
+        for kind in ("json", "text") if self.body == "auto" else (self.body,):
             try:
-                with suppress(RecursionError):  # then its depth is refused
-                    value = msgspec.json.decode(member)
-                bodies.check_depth(member)
-                return value, True, member.strip()
+                if kind == "text":
+                    return None, True, bodies.encode(member.decode(), self.max_body)[0]
+                if kind == "json":
+                    value: object = None
+                    with suppress(RecursionError):  # then its depth is refused
+                        value = msgspec.json.decode(member)
+                    bodies.check_depth(member)
+                    return value, True, member.strip()
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                if self.body == "json":
-                    raise InvalidArgument(f"it is no JSON ({error})") from None
-        if self.body in ("auto", "text"):
-            try:
-                text = member.decode()
-            except UnicodeDecodeError as error:
-                if self.body == "text":
-                    raise InvalidArgument(f"it is no text in UTF-8 ({error})") from None
-            else:
-                return None, True, bodies.encode(text, self.max_body)[0]
+                if kind == self.body:
+                    raise InvalidArgument(f"it is no {kind} ({error})") from None
         return None, False, member
 
     def _id(self, member: bytes, value: object) -> str:
@@ -275,15 +271,12 @@ class _Run:
         if message is not None and message.due != item.at and not tried:
             if message.state not in ("delayed", "ready"):
                 return self._stays(each, f"its message is {message.state}, with another due time")
-            if not self.dry_run and not self._reschedule(item):
+            command = Reschedule(self.queue.name, [item.id], at=item.at)
+            if not self.dry_run and not self.queue._one(command).done:
                 return self._stays(each, "its message has another due time and was just claimed")
             self.loaded.rescheduled += 1
         self.loaded.kept += 1  # or it has been delivered in between
         return True
-
-    def _reschedule(self, item: Item) -> bool:
-        command = Reschedule(self.queue.name, [item.id], at=item.at)
-        return self.queue._one(command).done
 
     def _stays(self, each: _Wanted, reason: str) -> bool:
         self.loaded.refuse(each.entry.member, reason)
