@@ -5,16 +5,16 @@ seconds; answers have Unix milliseconds. A body is any JSON value under `body`, 
 under `bytes`.
 """
 
+from contextlib import suppress
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_HTTP_MESSAGES, MAX_LEASE_TOKEN
-from bide.model.message import Failure, Message, Name, Options, State
-from bide.model.options import OPTIONS
+from bide.model.message import Message, Name, Options, State
 from bide.model.replies import Counts, Flow, Outcome, Settings, Sizes
 from bide.model.times import Moment, limits_of
 
@@ -173,7 +173,7 @@ class Empty(Request):
     """Nothing; the body may be left out."""
 
 
-class FailureOut(msgspec.Struct):
+class FailureOut(msgspec.Struct, omit_defaults=True):
     """An attempt that did not end in an ack."""
 
     attempt: int
@@ -181,11 +181,11 @@ class FailureOut(msgspec.Struct):
     """When it ended."""
     holder: str
     reason: str
-    started: int | UnsetType = UNSET
+    started: int | None = None
     """When the holder got the message, if that is known."""
 
 
-class MessageOut(msgspec.Struct, kw_only=True):
+class MessageOut(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A message as it is at one time. Times are Unix milliseconds.
 
     It has all fields of `Options`. It does not inherit them, because then they came first.
@@ -200,23 +200,23 @@ class MessageOut(msgspec.Struct, kw_only=True):
     """How many times it was delivered."""
     attempts: int
     """How many times it is delivered at most."""
-    group: str | UnsetType = UNSET
-    token: str | UnsetType = UNSET
+    group: str | None = None
+    token: str | None = None
     """In the answer to a claim: proves your lease; send it back whole with the ack. It begins with
     the fencing token, a growing number, up to the dot if there is one."""
-    expires: int | UnsetType = UNSET
+    expires: int | None = None
     """How many milliseconds after `due` it is still worth delivering."""
-    headers: dict[str, str] | UnsetType = UNSET
-    holder: str | UnsetType = UNSET
-    until: int | UnsetType = UNSET
+    headers: dict[str, str] | None = None
+    holder: str | None = None
+    until: int | None = None
     """When the lease lapses."""
-    ended: int | UnsetType = UNSET
+    ended: int | None = None
     """When it became dead, acked or expired."""
-    created: int | UnsetType = UNSET
+    created: int | None = None
     """When it was first put; missing if unknown."""
-    successor: int | UnsetType = UNSET
+    successor: int | None = None
     """The due time of the message that follows it when the lease ends; see `latest` of a put."""
-    failures: list[FailureOut] | UnsetType = UNSET
+    failures: list[FailureOut] = []
     body: msgspec.Raw | UnsetType = UNSET
     """The body, if it is JSON."""
     raw: bytes | UnsetType = msgspec.field(default=UNSET, name="bytes")
@@ -251,27 +251,19 @@ def moment(value: str | float | None, name: str) -> Moment | None:
     """Convert a time of a request.
 
     Raises:
-        InvalidArgument: it is not a valid time.
+        InvalidArgument: it is not a valid time, or has no zone.
     """
     if not isinstance(value, str):
         return value
-    try:
+    with suppress(ValueError):
         return float(value)
-    except ValueError:
-        pass  # then it is ISO 8601
-    try:
-        found = datetime.fromisoformat(value)
-    except ValueError:
-        raise InvalidArgument(
-            f"{name}={value!r} is not a valid time; write ISO 8601 with a zone, as "
-            "2030-01-01T09:00:00Z, or Unix seconds"
-        ) from None
-    if found.utcoffset() is None:
-        raise InvalidArgument(
-            f"{name}={value!r} has no time zone; add one at its end, as in "
-            "2030-01-01T09:00:00Z or 2030-01-01T09:00:00+08:00"
-        )
-    return found
+    with suppress(ValueError):
+        if (found := datetime.fromisoformat(value)).tzinfo is not None:
+            return found
+    raise InvalidArgument(
+        f"{name}={value!r} is not a valid time; write ISO 8601 with a zone, as "
+        "2030-01-01T09:00:00Z or 2030-01-01T09:00:00+08:00, or Unix seconds"
+    )
 
 
 def span(value: str | float) -> str | float:
@@ -282,7 +274,7 @@ def span(value: str | float) -> str | float:
 
 
 def shown(
-    message: Message, queue: str, token: str | UnsetType = UNSET, *, bodies: bool = True
+    message: Message, queue: str, token: str | None = None, *, bodies: bool = True
 ) -> MessageOut:
     """Convert a message for an answer.
 
@@ -292,34 +284,25 @@ def shown(
         token: the token of its lease, in the answer to a claim.
         bodies: whether the caller may see its body and headers.
     """
-    common: dict[str, Any] = {
-        name: value for name in _COMMON if (value := getattr(message, name)) is not None
-    }
-    if message.successor is not None:
-        common["successor"] = message.successor.due(0)
-    if message.failures:
-        common["failures"] = [_failure(failure) for failure in message.failures]
-    if bodies:
-        common["body" if message.json else "raw"] = (
-            msgspec.Raw(message.data) if message.json else message.data
-        )
+    seen = {name: getattr(message, name) for name in _COMMON}
+    if not bodies:
+        seen["headers"] = None
+    elif message.json:
+        seen["body"] = msgspec.Raw(message.data)
     else:
-        common.pop("headers", None)
-    for name in OPTIONS:
-        common.setdefault(name, UNSET)  # left out, not null
-    return MessageOut(**{**common, "queue": queue, "token": token})
+        seen["raw"] = message.data
+    return MessageOut(
+        **seen, queue=queue, token=token,
+        successor=None if message.successor is None else message.successor.due(0),
+        failures=[FailureOut(*msgspec.structs.astuple(one)) for one in message.failures],
+    )  # fmt: skip
 
 
 _COMMON = [
     name
     for name in Message.__struct_fields__
-    if name in MessageOut.__struct_fields__ and name not in ("failures", "successor")
+    if name in MessageOut.__struct_fields__ and name not in ("queue", "failures", "successor")
 ]
-
-
-def _failure(failure: Failure) -> FailureOut:
-    started = UNSET if failure.started is None else failure.started
-    return FailureOut(failure.attempt, failure.moment, failure.holder, failure.reason, started)
 
 
 class _Converted(msgspec.Struct):
