@@ -265,17 +265,15 @@ def test_check_and_start_say_that_the_action_log_cannot_be_written(tmp_path: Pat
 
 
 def test_a_socket_that_others_listen_on_is_left_to_them(tmp_path: Path) -> None:
-    for kind, told in (
-        (socket.SOCK_STREAM, "a server listens on"), (socket.SOCK_DGRAM, "of another program (Prot")
-    ):  # fmt: skip
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
         path = tmp_path / f"{kind.name}.sock"
         with socket.socket(socket.AF_UNIX, kind) as theirs:
             theirs.bind(str(path))
             if kind is socket.SOCK_STREAM:
                 theirs.listen()
             done = run(tmp_path, "serve", "--check", "--socket", str(path))
-            assert (done.returncode, told in done.stderr) == (2, True), done.stderr
-            assert "choose another --socket" in done.stderr
+            assert done.returncode == 2, done.stderr
+            assert f"{path} is the socket of another program" in done.stderr
             assert path.is_socket()
         assert run(tmp_path, "serve", "--check", "--socket", str(path)).returncode == 0
         assert not path.exists()
@@ -293,14 +291,14 @@ def test_a_socket_that_others_listen_on_is_left_to_them(tmp_path: Path) -> None:
         (["--url", "nonsense://"], "begins with none of"),
         (["--tls-cert", "a.pem"], "--tls-cert and --tls-key go together; give both"),
         (["--host", "192.0.2.1", "--auth", "required"], "nothing can listen"),
-        (["--config", "bad.toml"], "'prot' is not known; did you mean port?"),
-        (["--config", "quota.toml"], "'rte' in quotas is not known; did you mean rate?"),
-        (["--config", "kind.toml"], "kind.toml has a setting that is not valid: workers: Expected"),
-        (["--config", "span.toml"], "span.toml has a setting that is not valid: --grace 'soon' is"),
-        (["--config", "choice.toml"], "'requird'; there are auto, off, required"),
+        (["--config", "bad.toml"], "unknown field `prot`; did you mean port?"),
+        (["--config", "quota.toml"], "`rte` - at `$.quotas[...]`; did you mean rate?"),
+        (["--config", "kind.toml"], "kind.toml does not fit: Expected `int`"),
+        (["--config", "span.toml"], "span.toml does not fit: --grace 'soon' is"),
+        (["--config", "choice.toml"], "'requird' - at `$.auth`; there are auto, off, required"),
         (["--host", "192.0.2.1", "--auth", "required"], "must be an address of this machine"),
         (["--socket", "nowhere/x.sock"], "in a folder that exists"),
-        (["--socket", f"/tmp/{'x' * 120}.sock"], "a --socket needs a short path"),
+        (["--socket", f"/tmp/{'x' * 120}.sock"], "--socket a short path"),
         (["--socket", "x.sock", "--socket-mode", "rw"], 'written as for chmod: "600"'),
         (["--config", "strange.toml"], "push_networks has '10.0.0.1/8'"),
         (["--allow-network", "10.0.0.1/8"], "write 10.1.0.0/16"),
@@ -332,8 +330,8 @@ def test_check_tells_of_a_port_that_is_taken(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         done = run(tmp_path, "serve", "--check", "--port", str(port))
     where = f"nothing can listen on http://127.0.0.1:{port}"
-    fix = "does another server use it? Choose another --port"
-    assert f"{where}: Address already in use; {fix}\n" in done.stderr
+    fix = "does another server use it?"
+    assert f"{where}: Address already in use; {fix}" in done.stderr
 
 
 def test_a_server_that_others_can_reach_does_not_start_without_tokens(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@
 """
 
 import asyncio
-import errno
 import gc
 import logging
 import os
@@ -130,23 +129,13 @@ def bind(settings: Settings) -> socket.socket:
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listening
     except OSError as error:
-        if settings.socket is not None:
-            fix = "a --socket needs a short path, in a folder that exists and may be written to"
-        elif error.errno == errno.EADDRINUSE:
-            fix = "does another server use it? Choose another --port"
-        else:
-            fix = (
-                "--host must be an address of this machine, and a --port below 1024 needs a "
-                "privilege"
-            )
+        # `socket` appends what was tried, which the error names anyway.
+        why = (error.strerror or str(error)).partition(" (while attempting")[0]
         raise InvalidArgument(
-            f"nothing can listen on {settings.address}: {_why(error)}; {fix}"
+            f"nothing can listen on {settings.address}: {why}; does another server use it? A "
+            "--port below 1024 needs a privilege, --host must be an address of this machine, and "
+            "--socket a short path in a folder that exists and may be written to"
         ) from None
-
-
-def _why(error: OSError) -> str:
-    # asyncio and socket append what was tried, which the error names anyway.
-    return (error.strerror or str(error)).partition(" (while attempting")[0]
 
 
 def _make_room(path: Path) -> None:
@@ -164,11 +153,9 @@ def _make_room(path: Path) -> None:
         except (ConnectionRefusedError, FileNotFoundError):
             path.unlink(missing_ok=True)
             return
-        except OSError as error:
-            raise InvalidArgument(
-                f"{path} is the socket of another program ({_why(error)}); choose another --socket"
-            ) from None
-    raise InvalidArgument(f"a server listens on {path} already; choose another --socket")
+        except OSError:
+            pass  # it belongs to another user, or is of another kind
+    raise InvalidArgument(f"{path} is the socket of another program; choose another --socket")
 
 
 def main(arguments: list[str], pages: Callable[[Service], Pages] | None = None) -> int:

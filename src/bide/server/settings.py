@@ -15,7 +15,7 @@ from bide.model.limits import MAX_BODY, check_range
 from bide.model.times import LATEST, milliseconds
 from bide.server.access.oidc import OidcSettings
 from bide.server.http.client_address import ClientAddress, networks
-from bide.server.problem import would_fit
+from bide.server.problem import of_validation
 from bide.targets.amqp import intakes
 from bide.targets.amqp import shown as shown_address
 
@@ -270,17 +270,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return {**found, "store": mask(self.store), "rabbitmq": brokers}
 
 
-def _in_words(error: str) -> str:
-    """Return a validation error in the words of a settings file."""
-    hint = would_fit(Settings, error)
-    what, _, place = error.partition(" - at `$.")
-    if unknown := re.search(r"unknown field `(.*?)`", error):
-        table = place.rstrip("`").partition("[")[0]
-        return f"{unknown[1]!r}{table and f' in {table}'} is not known; {hint}"
-    text = f"{what}; {hint}" if hint else what
-    return f"{place[:-1]}: {text}" if place else text
-
-
 def read_file(path: Path) -> dict[str, Any]:
     """Return the settings in a TOML file.
 
@@ -295,8 +284,8 @@ def read_file(path: Path) -> dict[str, Any]:
         settings = msgspec.convert(found, Settings)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidArgument(f"{path} cannot be read: {error}") from None
-    except (msgspec.ValidationError, InvalidArgument) as error:
-        raise InvalidArgument(
-            f"{path} has a setting that is not valid: {_in_words(str(error))}"
-        ) from None
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(str(of_validation(error, Settings, str(path)))) from None
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{path} does not fit: {error}") from None
     return {name: getattr(settings, name) for name in found}
