@@ -54,7 +54,7 @@ def test_a_packed_batch_holds_a_bounded_number_of_values(client: Client) -> None
         return client.send("POST", "/v1/batch", data=data, content_type="application/msgpack")
 
     values = (MAX_PACKED // 4_096 + 1) * 4_096  # where it is looked
-    assert "recursion depth" in str(send(MAX_PACKED - 100).problem["detail"])
+    assert "nested too deeply" in str(send(MAX_PACKED - 100).problem["detail"])
     assert send(values).status == 413
 
 

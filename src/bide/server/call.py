@@ -1,9 +1,9 @@
 """A call: one request to one operation, and its answer."""
 
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -23,7 +23,7 @@ from bide.server import wire
 from bide.server.access.rights import OPEN, Caller
 from bide.server.http.client_address import network_of
 from bide.server.limits.open_calls import LongCalls
-from bide.server.limits.request_bodies import Receive, check_json, read_body
+from bide.server.limits.request_bodies import Receive, check_json, read_body, unless_gone
 from bide.server.limits.slow_reads import is_slow
 from bide.server.logs import Act
 from bide.server.operation import JSON, Answer, Operation
@@ -254,6 +254,28 @@ class Call:
         with self.counted(self.service.slow_calls) if is_slow(command) else nullcontext():
             return await self.service.execute(command)
 
+    async def wait(
+        self,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        undo: Callable[[T], Awaitable[object]] | None = None,
+    ) -> T:
+        """Return the result of work that waits, unless the client goes or loses its access.
+
+        Args:
+            work: begins the work.
+            undo: called with a result that the client does not get.
+
+        Raises:
+            Closed: the server stops.
+            Problem: too many calls wait, or the token was revoked or expired meanwhile.
+        """
+        admission, token = self.service.admission, self.token
+        with self.counted(self.service.waits):
+            return await unless_gone(
+                self.receive, work(), admission.until_refused(token),
+                partial(admission.caller, token), undo,
+            )  # fmt: skip
+
     async def begin_stream(self, kind: str) -> None:
         """Begin a stream as the answer."""
         self.streams = True
@@ -297,8 +319,19 @@ def decode(data: bytes, kind: type[T]) -> T:
     Raises:
         Problem: it is not JSON, is nested too deeply, or does not fit.
     """
-    try:
+    with decoding(kind):
         return parse(data) if kind is Any else msgspec.json.decode(data, type=kind)
+
+
+@contextmanager
+def decoding(kind: Any) -> Iterator[None]:
+    """Convert the errors of a block that decodes a body to a type.
+
+    Raises:
+        Problem: the body is malformed, is nested too deeply, or does not fit.
+    """
+    try:
+        yield
     except msgspec.DecodeError as error:
         raise of_validation(error, kind) from None
     except UnicodeDecodeError as error:

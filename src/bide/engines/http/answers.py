@@ -22,16 +22,11 @@ _OF_STATUS: dict[int, type[BideError]] = {
 }  # fmt: skip
 
 
-def error_named(name: str | None) -> type[BideError]:
-    """Return the exception of a name; `StoreError` if bide has none of that name."""
-    found: Any = getattr(errors, name, None) if name in errors.__all__ else None
-    return found or StoreError
-
-
 def error_of(status: int, name: str | None) -> type[BideError]:
     """Return the exception of an answer: the one that it names, else that of its status."""
     if name in errors.__all__:
-        return error_named(name)
+        found: type[BideError] = getattr(errors, name)
+        return found
     # Any server on the way may fail after bide's own has done what was asked.
     return _OF_STATUS.get(status, OutcomeUnknown if status >= 500 else StoreError)
 

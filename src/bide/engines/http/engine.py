@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from bide.engines.http.answers import error_named, refusal
+from bide.engines.http.answers import error_of, refusal
 from bide.engines.http.connection import Address, Connection
 from bide.engines.http.events import HttpNotifier
 from bide.engines.port import Capabilities, Notifier, PartlyDone
@@ -96,7 +96,7 @@ class HttpEngine:
         outcomes: list[Any] = []
         for reply in answer.replies:
             if isinstance(reply, Failed):
-                outcomes.append(error_named(reply.error)(reply.detail))
+                outcomes.append(error_of(0, reply.error)(reply.detail))
             else:
                 outcomes.append(reply if abs(ahead) <= SAME_TIME else _shifted(reply, ahead))
         # The server's answer had no room for these; for the first one it always has.

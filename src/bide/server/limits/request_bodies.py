@@ -227,6 +227,7 @@ async def unless_gone(
     receive: Receive,
     work: Coroutine[Any, Any, T],
     refusal: Coroutine[Any, Any, None],
+    last_check: Callable[[], Awaitable[object]] | None = None,
     undo: Callable[[T], Awaitable[object]] | None = None,
 ) -> T:
     """Return the result of some work; cancel it when the client closes the connection.
@@ -235,11 +236,12 @@ async def unless_gone(
         receive: reports that the client has gone.
         work: the work.
         refusal: raises when the client may no longer wait.
-        undo: called with a result that arrives at the same time.
+        last_check: raises after the work if the client may not get its result.
+        undo: called with a result that the client does not get.
 
     Raises:
         Gone: the client has closed the connection.
-        Problem: that of `refusal`.
+        Problem: that of `refusal` or `last_check`.
     """
 
     async def leaves() -> None:
@@ -251,6 +253,8 @@ async def unless_gone(
     handed_over = False
     try:
         await first_of(working, leaves(), refusal)
+        if last_check is not None:
+            await last_check()
         handed_over = True
         return working.result()
     finally:

@@ -20,12 +20,12 @@ from bide.model.undoing import Bulk, Part, Undo, Undone
 from bide.observing.heartbeat import is_register
 from bide.server import validate
 from bide.server.access.rights import RIGHTS, Right
-from bide.server.call import Call
+from bide.server.call import Call, decoding
 from bide.server.limits.decoding import Batch, Given, unpack
 from bide.server.limits.request_bodies import Pause, check_count
 from bide.server.logs import Act, count_of
 from bide.server.operation import MSGPACK, Answer, Routes
-from bide.server.problem import Problem, kind_of, of_validation
+from bide.server.problem import Problem, kind_of
 from bide.server.routes.undoing import execute
 from bide.server.service import own_names
 
@@ -113,14 +113,10 @@ async def _composed(call: Call, command: Any) -> Part | Undone | BideError:
 
 
 async def _unpacked(call: Call) -> Batch:
-    try:
-        data = await call.bytes()
-        await call.service.large_bodies.turn(len(data))
+    data = await call.bytes()
+    await call.service.large_bodies.turn(len(data))
+    with decoding(Batch):
         return await unpack(data, call.service.large_bodies.pauses())
-    except msgspec.DecodeError as error:
-        raise of_validation(error, Batch) from None
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise Problem("malformed", f"The body cannot be read: {error}") from None
 
 
 async def _own(call: Call, command: Given, pause: Pause) -> Any:

@@ -1,6 +1,7 @@
 """Deliveries: claim due messages, and settle them."""
 
 from collections.abc import Callable
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -9,13 +10,12 @@ from msgspec import UNSET
 
 from bide.model.commands import Command, Lease
 from bide.model.ended import check_result
-from bide.model.errors import BideError, Closed
+from bide.model.errors import Closed
 from bide.model.identity import check_name
 from bide.model.replies import Claimed, Outcome, Outcomes
 from bide.model.times import milliseconds
 from bide.server import wire
 from bide.server.call import Call
-from bide.server.limits.request_bodies import unless_gone
 from bide.server.operation import MESSAGE, QUEUE, Answer, Handle, Routes
 from bide.server.problem import Problem, invalid
 from bide.server.routes.given import changed
@@ -39,22 +39,12 @@ async def claim(call: Call, asked: wire.Deliver) -> Answer:
         reply = await call.ask(Claimed, command)
     else:
         try:
-            with call.counted(call.service.waits):
-                reply = await unless_gone(
-                    call.receive,
-                    call.service.claim(command, wait),
-                    call.service.admission.until_refused(call.token),
-                    undo=lambda reply: _give_back(call, reply),
-                )
+            reply = await call.wait(
+                lambda: call.service.claim(command, wait), partial(_give_back, call)
+            )
         except Closed:  # the server stops: the client asks another one
             empty = wire.ClaimedOut([], call.service.clock.now())
             return Answer(200, empty, {"connection": "close"})
-        if reply.messages:
-            try:  # the token may have been revoked, or have expired, while the claim waited
-                await call.service.admission.caller(call.token)
-            except (BideError, Problem):
-                await _give_back(call, reply)
-                raise
     call.service.handed_out(command, reply)
     if call.service.admission.asks:
         reply = await call.service.lease_secrets.signed(command.queue, reply)

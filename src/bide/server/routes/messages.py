@@ -19,7 +19,7 @@ from bide.queue.arguments import check_latest
 from bide.queue.results import must_be_new
 from bide.server import wire
 from bide.server.call import Call
-from bide.server.limits.request_bodies import check_fields, unless_gone
+from bide.server.limits.request_bodies import check_fields
 from bide.server.operation import JSON, MESSAGE, QUEUE, Answer, Routes
 from bide.server.problem import Problem, invalid, within
 from bide.server.routes.given import (
@@ -276,12 +276,9 @@ async def result(call: Call, query: ResultQuery) -> Answer:
     if not wait:
         return _ended(call, await call.ask(Ends, command))
     try:
-        with call.counted(call.service.waits):
-            refused = call.service.admission.until_refused(call.token)
-            found = await unless_gone(call.receive, call.service.wait(command, wait), refused)
+        found = await call.wait(lambda: call.service.wait(command, wait))
     except Closed:  # the server stops: the client asks another one
         return Answer(202, ResultOut(command.id, None), {"connection": "close"})
-    await call.service.admission.caller(call.token)  # it may have been revoked meanwhile
     return _ended(call, expect(Ends, found))
 
 
