@@ -49,7 +49,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False, array_like=True):
         return cls(id, int(number), secret if dot else None)
 
 
-class Where(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class Where(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     """A rule that selects messages: all conditions that are given must hold."""
 
     group: str | None = None
@@ -77,7 +77,7 @@ def versions_of(command: Any) -> list[str]:
 _NAME = re.compile(rf"[A-Za-z0-9.:_-]{{1,{MAX_ROW}}}")
 
 
-class Origin(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class Origin(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     """The rows of an outbox that the messages of a command come from.
 
     The store remembers, for the queue, a row whose message it has changed as asked. For a row that

@@ -33,7 +33,10 @@ OnConflict = Literal["keep", "replace", "revive"]
 """What a put does if the id exists."""
 
 
-class _OnQueue(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="command"):
+class _OnQueue(
+    msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="command",
+    forbid_unknown_fields=True,
+):  # fmt: skip
     queue: str
 
 

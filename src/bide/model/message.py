@@ -140,7 +140,7 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.reason == LAPSED
 
 
-class Item(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class Item(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     """One message of a `Put` command: checked, its body encoded, times in milliseconds."""
 
     id: str

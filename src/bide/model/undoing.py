@@ -51,7 +51,10 @@ def forget_records(queue: str) -> Purge:
     return Purge(queue, "ready")
 
 
-class _Composed(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="command"):
+class _Composed(
+    msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="command",
+    forbid_unknown_fields=True,
+):  # fmt: skip
     queue: str
     undo: str
     """The token by which the change is taken back: an id."""
