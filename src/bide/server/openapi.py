@@ -104,15 +104,11 @@ def _query(operation: Operation, components: dict[str, Any]) -> list[dict[str, A
     schema = components[operation.query.__name__]
     found = []
     for name, kind in schema["properties"].items():
-        parameter: dict[str, Any] = {"name": name, "in": "query"}
-        if name in schema.get("required", ()):
-            parameter["required"] = True
-        if "description" in kind:
-            parameter["description"] = kind["description"]
-        kind = {key: kind[key] for key in kind if key not in ("default", "description")}
+        kind = {key: value for key, value in kind.items() if key != "default"}
         if "anyOf" in kind:  # a parameter that is left out is not null
-            kinds = [one for one in kind["anyOf"] if one != {"type": "null"}]
-            kind = kinds[0] if len(kinds) == 1 else {**kind, "anyOf": kinds}
+            kind["anyOf"] = [one for one in kind["anyOf"] if one != {"type": "null"}]
+        required, text = name in schema.get("required", ()), kind.get("description", "")
+        parameter = {"name": name, "in": "query", "required": required, "description": text}
         found.append(parameter | {"schema": kind})
     return found
 

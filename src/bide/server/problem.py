@@ -98,7 +98,6 @@ _OF_BIDE: dict[type[BideError], Kind] = {
         (errors.LeaseLost, "lease-lost", 409, "The lease is over"),
         (errors.NothingToUndo, "nothing-to-undo", 404, "Nothing can be taken back"),
         (errors.Empty, "empty", 404, "Nothing fell due"),
-        (errors.WrongContext, "internal", 500, "A mistake in the server"),
         (errors.Closed, "stopping", 503, "The server is stopping", 1),
         (errors.Unsupported, "unsupported", 501, "The store cannot do this"),
         (errors.StoreUnavailable, "store-unavailable", 503, "The store cannot be reached", 1),

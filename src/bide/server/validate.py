@@ -4,7 +4,6 @@
 request may contain anything.
 """
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +20,7 @@ from bide.model.identity import check_actor, check_name, check_queue
 from bide.model.message import Item
 from bide.model.options import check_options
 from bide.model.undoing import Bulk, Undo
+from bide.queue.arguments import checked_version
 from bide.queue.undo_steps import is_token
 from bide.server.access.rights import Caller, rights_of
 from bide.server.limits.request_bodies import Pause
@@ -126,11 +126,6 @@ def check_edit(edit: cmd.Edit, max_body: int) -> None:
     check_item(Item("-", data, is_json, edit.at, edit.delay or 0, **edit.options), max_body)
 
 
-def _version(value: str, name: str) -> None:
-    if not re.fullmatch("[0-9a-f]{16}", value):
-        raise InvalidArgument(f"{name}={value!r} is not a version: 16 hexadecimal digits")
-
-
 def _undo(value: str, name: str) -> None:
     if not is_token(value):
         raise InvalidArgument(f"{name}={value[:64]!r} is not the token of a change; see bide undo")
@@ -158,7 +153,7 @@ RULES: dict[str, Callable[[Any, str], object]] = {
     "actor": lambda actor, name: check_actor(actor),
     "holder": check_name,
     "id": check_name,
-    "if_version": _version,
+    "if_version": lambda version, name: checked_version(version),
     "undo": _undo,
     "where": lambda where, name: where.group is None or check_name(where.group, "group"),
 }
@@ -169,6 +164,6 @@ EACH: dict[str, Callable[[Any, str], object]] = {
     "ids": lambda id, name: check_name(id),
     "leases": lambda lease, name: check_name(lease.id),
     "results": lambda result, name: None if result is None else check_result(result),
-    "versions": _version,
+    "versions": lambda version, name: checked_version(version),
 }
 """The rule of each value in a list of a command, by the name of the list."""

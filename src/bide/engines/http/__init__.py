@@ -4,6 +4,7 @@ import logging
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache, partial
 from urllib.parse import SplitResult, unquote
 
@@ -42,20 +43,13 @@ def address_of(parts: SplitResult) -> tuple[Address, float]:
     """
     chosen = options(parts, "timeout", *FILES)
     timeout = seconds(chosen.get("timeout", "30s"), "timeout")
-    try:
-        port = parts.port
-    except ValueError as error:
-        raise InvalidArgument(f"{parts.scheme}:// has no good port: {error}") from None
-    if not parts.hostname:
-        raise InvalidArgument(f"{parts.scheme}:// needs a host: {parts.scheme}://127.0.0.1:8642")
-    try:
-        place = parts.hostname.encode("idna") + parts.path.encode("ascii")
-    except UnicodeError:
-        place = b""
-    if not re.fullmatch(rb"[!-~]+", place):
+    host, place = parts.hostname or "", b""
+    with suppress(ValueError):  # also of a port that cannot be
+        port, place = parts.port, host.encode("idna") + parts.path.encode("ascii")
+    if not host or not re.fullmatch(rb"[!-~]+", place):
         raise InvalidArgument(
-            f"{parts.scheme}://{parts.hostname}{parts.path} has a host or a path that cannot be; "
-            "write the name or the address of a host, and a path in ASCII, such as /%C3%BC"
+            f"{parts.scheme}://{host}{parts.path} has a host, port or path that cannot be; write "
+            "it as http://127.0.0.1:8642, with a path in ASCII, such as /%C3%BC"
         )
     for name in FILES:
         if name in chosen and parts.scheme != "https":
@@ -68,7 +62,7 @@ def address_of(parts: SplitResult) -> tuple[Address, float]:
     if not token.isascii() or not token.isprintable():
         raise InvalidArgument("the token in the URL, or in BIDE_TOKEN, is no token of bide's")
     address = Address(
-        parts.scheme == "https", parts.hostname, port, parts.path.rstrip("/"), token,
+        parts.scheme == "https", host, port, parts.path.rstrip("/"), token,
         *map(chosen.get, FILES),
     )  # fmt: skip
     if token and not address.tls and not is_this_machine(address.host):

@@ -61,9 +61,8 @@ class Changed(Moved, kw_only=True):
     """Text that travels beside the body; null: none."""
 
 
-async def item_of(call: Call, id: str | None) -> tuple[Item, str]:
-    """Return the message of a put, and what to do if its id exists."""
-    query = call.query(PutQuery)
+async def item_of(call: Call, query: PutQuery, id: str | None) -> Item:
+    """Return the message of a put."""
     if call.content_type in ("", JSON):
         given = await one_of(call, wire.Given)
         check_fields(bytes(given.headers).count(b":"))
@@ -83,7 +82,7 @@ async def item_of(call: Call, id: str | None) -> tuple[Item, str]:
         given = wire.Given(raw=await call.bytes(), id=id, headers=msgspec.Raw(kind))
     if call.scope["query_string"]:
         _add(given, query)
-    return await to_item(call, given), query.on_conflict
+    return await to_item(call, given)
 
 
 def _add(given: wire.Given, query: PutQuery) -> None:

@@ -49,7 +49,7 @@ class ListQuery(wire.Selection):
 
 @route(
     "putNamed", "PUT", MESSAGE, "put", {200: Outcome, 201: Outcome}, takes=wire.Given,
-    takes_bytes=True, query=PutQuery,
+    takes_bytes=True,
     headers={
         "if-none-match": "*: only if there is no message of this id.",
         "if-match": "The etag of a GET: replaces the message unless it was edited or moved "
@@ -57,32 +57,32 @@ class ListQuery(wire.Selection):
     },
     problems=(409, 412, 415, 507),
 )  # fmt: skip
-async def put_named(call: Call) -> Answer:
+async def put_named(call: Call, query: PutQuery) -> Answer:
     """Store a message under your own id.
 
     A repeated request changes nothing: 201 means that the message was stored, 200 that it
     existed. A body of another content type than JSON is stored unchanged; then the options are in
     the query.
     """
-    item, on_conflict = await item_of(call, check_name(call.part("id")))
+    item = await item_of(call, query, check_name(call.part("id")))
     fresh, match = wants_fresh(call), call.header("if-match")
     if match is not None:
-        return await _replace(call, item, on_conflict, match)
-    (outcome,) = await _put(call, [item], on_conflict)
+        return await _replace(call, item, query.on_conflict, match)
+    (outcome,) = await _put(call, [item], query.on_conflict)
     if fresh and not outcome.done:
         raise Problem("precondition-failed", f"{outcome}; nothing was stored", outcomes=[outcome])
-    return _stored(call, on_conflict, outcome, item)
+    return _stored(call, query.on_conflict, outcome, item)
 
 
 @route(
     "put", "POST", f"{QUEUE}/messages", "put", {200: Outcome, 201: Outcome}, takes=wire.Given,
-    takes_bytes=True, query=PutQuery, problems=(409, 415, 507),
+    takes_bytes=True, problems=(409, 415, 507),
 )  # fmt: skip
-async def put_one(call: Call) -> Answer:
+async def put_one(call: Call, query: PutQuery) -> Answer:
     """Store a message."""
-    item, on_conflict = await item_of(call, None)
-    outcome = await _put(call, [item], on_conflict)
-    return _stored(call, on_conflict, outcome[0], item)
+    item = await item_of(call, query, None)
+    (outcome,) = await _put(call, [item], query.on_conflict)
+    return _stored(call, query.on_conflict, outcome, item)
 
 
 async def _replace(call: Call, item: Item, on_conflict: str, match: str) -> Answer:
