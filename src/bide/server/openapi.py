@@ -141,26 +141,16 @@ def _answers(operation: Operation, known: dict[Any, Any]) -> dict[str, Any]:
     return answers
 
 
-def _webhook(
-    name: str, summary: str, description: str, content: dict[str, Any], answers: dict[str, str],
-    headers: Mapping[str, str] = {},
-) -> dict[str, Any]:  # fmt: skip
+def _webhook(name: str, headers: Mapping[str, str] = {}, **more: Any) -> dict[str, Any]:
     """Return a request that bide sends and a receiver answers."""
     number = {"schema": {"type": "string", "pattern": "^[0-9]+$"}}
     numbers = dict.fromkeys(("webhook-timestamp", "bide-attempt", "bide-due"), number)
-    return {
-        "operationId": name,
-        "summary": summary,
-        "description": description,
-        "tags": ["subscriptions"],
-        "parameters": [
-            _header(header, text, required=header != "traceparent", **numbers.get(header, {}))
-            for header, text in {**TEXTS["signed"], **headers}.items()
-        ],
-        "requestBody": {"required": True, "content": content},
-        "responses": {status: {"description": text} for status, text in answers.items()},
-        "security": [],
-    }
+    parameters = [
+        _header(header, text, required=header != "traceparent", **numbers.get(header, {}))
+        for header, text in {**TEXTS["signed"], **headers}.items()
+    ]
+    about = {"operationId": name, "tags": ["subscriptions"], "security": []}
+    return about | more | {"parameters": parameters}
 
 
 @cache
