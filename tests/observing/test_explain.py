@@ -175,11 +175,11 @@ def test_a_subscription_that_sends_nothing_is_named(store: Store) -> None:
             name="idle", queue="orders", url="https://shop.example/", paused=True, reason="by ann"
         ),
     ]
-    items = [Item(one.key, msgspec.json.encode(one), at=LATEST) for one in hooks]
+    items = [Item(one.name, msgspec.json.encode(one), at=LATEST) for one in hooks]
     store.lane.call(Put(SUBSCRIPTIONS, items))
     now = store.clock.now()
     circuit = Circuit(since=now, until=now + 30_000, error="503")
-    records = [Item(one.key, msgspec.json.encode(circuit), at=LATEST) for one in hooks[:2]]
+    records = [Item(one.name, msgspec.json.encode(circuit), at=LATEST) for one in hooks[:2]]
     store.lane.call(Put(CIRCUITS, records))
     told = orders.explain("a")
     assert told.reasons == ("subscription", "subscription")

@@ -70,7 +70,7 @@ def test_a_ping_leaves_no_connection_behind(stage: Stage) -> None:
         async with proxy(stage.broker.port) as line:
             await subscribe(stage, stage.url("&key=k", port=line.port))
             pusher = Pusher(stage.lane, gate=Gate(LOOPBACK))
-            one = await pusher.records.get("/s")
+            one = await pusher.records.get("s")
             assert one is not None
             assert (await pusher.ping(one)).good
             await until(lambda: not line.open)
@@ -88,7 +88,7 @@ def test_a_message_in_flight_to_a_url_that_is_given_up_leaves_no_connection_behi
         async with proxy(stage.broker.port) as line:
             await subscribe(stage, stage.url("&key=k", port=line.port))
             await put(stage, 2)
-            to = await Records(stage.lane, SYSTEM_CLOCK).get("/s")
+            to = await Records(stage.lane, SYSTEM_CLOCK).get("s")
             first, second = await stage.find("m0", "q"), await stage.find("m1", "q")
             assert to is not None
             assert first is not None
@@ -154,7 +154,7 @@ def test_what_the_broker_does_not_take_is_retried_then_dead_with_its_reason(
                 "the broker rejected the message (basic.nack): a queue is full or failed",
             }
             # Of the message or the queue, not of the broker: others go on.
-            assert pusher.workers["/s"].circuit.since is None
+            assert pusher.workers["s"].circuit.since is None
             await put_one(stage, "amqp-key", "k")
             assert (await stage.receive()).message_id == "late"
 
@@ -181,13 +181,13 @@ def test_a_missing_exchange_opens_the_circuit_and_costs_no_more_attempts(stage: 
                         first=100)  # fmt: skip
         async with pushing(stage) as pusher:
             await put(stage, 50)
-            await until(lambda: pusher.workers["/s"].circuit.since is not None)
-            assert "NOT_FOUND" in pusher.workers["/s"].circuit.error
+            await until(lambda: pusher.workers["s"].circuit.since is not None)
+            assert "NOT_FOUND" in pusher.workers["s"].circuit.error
             exchange = await stage.channel.declare_exchange(late, auto_delete=True)
             await (await stage.channel.get_queue(stage.queue)).bind(exchange, "k")
             got = {(await stage.receive()).message_id for _ in range(50)}
             assert len(got) == 50
-            await until(lambda: pusher.workers["/s"].circuit.since is None)
+            await until(lambda: pusher.workers["s"].circuit.since is None)
 
     stage.play(story)
 
@@ -219,7 +219,7 @@ def test_a_broker_that_is_restarted_loses_nothing(stage: Stage) -> None:
             try:
                 await put(stage, 20)
                 await until(lambda: not intake.taken.connected)
-                await until(lambda: pusher.workers["/s"].running)
+                await until(lambda: pusher.workers["s"].running)
             finally:
                 await asyncio.to_thread(stage.broker.ctl, "start_app")
             await stage.reached(20, "flow.acked", "q")
@@ -292,12 +292,12 @@ def test_rate_and_pause_hold_as_for_push(stage: Stage) -> None:
             for _ in range(6):
                 await stage.receive()
             assert SYSTEM_CLOCK.monotonic() - began > 0.4
-            await records.pause("/s")
+            await records.pause("s")
             pusher.look()
-            await until(lambda: pusher.workers["/s"].subscription.paused)
+            await until(lambda: pusher.workers["s"].subscription.paused)
             await put_one(stage, "amqp-key", "k")
             assert await stage.count() == 0
-            await records.resume("/s")
+            await records.resume("s")
             assert (await stage.receive()).message_id == "late"
 
     stage.play(story)
@@ -310,9 +310,9 @@ def test_a_subscription_to_rabbitmq_is_not_signed(stage: Stage) -> None:
         kept = await records.put(given)
         assert (kept.secret, kept.subscription.secrets) == (None, ())
         with pytest.raises(InvalidArgument, match="not signed"):
-            await records.rotate("/s", 0)
+            await records.rotate("s", 0)
         with pytest.raises(InvalidArgument, match="cannot change between"):
-            await records.change("/s", url="https://shop.example/")
+            await records.change("s", url="https://shop.example/")
         signed = await records.put(Subscription(name="s", queue="q", url="https://shop.example/"))
         assert signed.secret == signed.subscription.secrets[0].text
 

@@ -29,7 +29,7 @@ def some(count: int, late: float = 0.0) -> ServerStats:
     tally = Tally(claims=count, claimed=count, running=count)
     tally.lateness.observe(late)
     told = Deliveries({"2xx": count}, running=count, taken_at=count)
-    sent = PushStats({"/shop": tally}, {"/shop": told})
+    sent = PushStats({"shop": tally}, {"shop": told})
     return ServerStats({("put", 201): count}, {"put": late}, {"orders": tally}, sent, count)
 
 
@@ -46,10 +46,10 @@ def test_the_figures_of_all_are_added_up_and_of_the_dead_what_stays_true() -> No
     assert found.requests == {("put", 201): 14}
     assert found.seconds == {"put": 1.5}
     assert (found.waiting, found.processes) == (10, 2)
-    tally, told = found.tallies["orders"], found.sent.deliveries["/shop"]
+    tally, told = found.tallies["orders"], found.sent.deliveries["shop"]
     assert (tally.claims, tally.running, tally.lateness.count) == (14, 10, 3)
     assert (told.answers, told.running, told.taken_at) == ({"2xx": 14}, 10, 5)
-    assert found.sent.tallies["/shop"].claims == 14
+    assert found.sent.tallies["shop"].claims == 14
     for board in boards:
         board.close()
     os.close(descriptor)

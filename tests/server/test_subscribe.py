@@ -47,7 +47,7 @@ def test_a_subscription_is_made_replaced_and_deleted(url: str, stored: Any) -> N
     assert secret is not None
     assert bide.subscribe("shop/orders", SHOP, url=url, **OPTIONS) is None
     (kept,) = stored()
-    assert (kept.key, kept.source, kept.secrets[0].text) == ("shop/orders", "shop/orders", secret)
+    assert (kept.name, kept.queue, kept.secrets[0].text) == ("shop/orders", "shop/orders", secret)
     told = [getattr(kept, name) for name in OPTIONS]
     assert told == [{"a": "b"}, 7, 2.5, 1_500, 3, 2_000, 3_600_000, 4, 9_000]
     assert bide.unsubscribe("shop/orders", url=url)
@@ -57,7 +57,7 @@ def test_a_subscription_is_made_replaced_and_deleted(url: str, stored: Any) -> N
 
 def test_one_to_rabbitmq_has_no_secret_and_may_have_a_name(url: str, stored: Any) -> None:
     assert bide.subscribe("orders", "amqp://app@mq/?exchange=shop", name="mq", url=url) is None
-    assert [(one.key, one.queue, one.concurrency) for one in stored()] == [("/mq", "orders", 500)]
+    assert [(one.name, one.queue, one.concurrency) for one in stored()] == [("mq", "orders", 500)]
     assert bide.unsubscribe("mq", url=url)
 
 
@@ -83,7 +83,7 @@ def test_a_token_of_a_namespace_names_queues_with_theirs_or_without(
     secret = bide.subscribe("shop/orders", SHOP, url=url)
     assert secret is not None
     assert bide.subscribe("orders", SHOP, url=url, attempts=3) is None
-    assert [(one.key, one.attempts) for one in stored()] == [("shop/orders", 3)]
+    assert [(one.name, one.attempts) for one in stored()] == [("shop/orders", 3)]
     with pytest.raises(InvalidArgument, match="not that of the token"):
         bide.subscribe("other/orders", SHOP, url=url)
     assert bide.unsubscribe("shop/orders", url=url)

@@ -7,8 +7,8 @@ from typing import Any
 
 from bide.cli import option
 from bide.model.errors import BideError
+from bide.model.identity import split_name
 from bide.queue.arguments import user_name
-from bide.server.subscriptions.subscribe import Identity
 
 Done = bool | None | dict[str, bool]
 """What a command returns: whether it did what was asked; by name, where it takes several."""
@@ -28,9 +28,11 @@ def logged(act: str) -> Callable[[Callable[..., Done]], Callable[..., bool | Non
             from bide.server.logs import DONE, Act, ActionLog
 
             log = ActionLog(action_log)
-            which = next((one for one in given if isinstance(one, Identity)), None)
+            which = next((one for one in given if isinstance(one, str)), None)
             queue, name = options.get("queue"), options.get("name") or None
-            name = which.name if which else name or queue
+            namespace, name = (
+                split_name(which) if which else (options.get("namespace"), name or queue)
+            )
             results = {name: "failed"}
             try:
                 done = function(*given, **options)
@@ -45,7 +47,7 @@ def logged(act: str) -> Callable[[Callable[..., Done]], Callable[..., bool | Non
                 log.write(
                     [Act(act, queue, None, result, name) for name, result in results.items()],
                     who=user_name(), token="", client=f"shell@{socket.gethostname()}",
-                    namespace=which.namespace if which else options.get("namespace"),
+                    namespace=namespace,
                 )  # fmt: skip
                 log.close()
 

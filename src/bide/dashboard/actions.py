@@ -25,7 +25,6 @@ from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import Audit, deleted, find_all, in_parts
 from bide.queue.undoing import bulk_of, steps_of, whole, whole_undo
 from bide.server.logs import DONE, Act
-from bide.targets.http.subscription import key_of
 
 R = TypeVar("R", bound=Reply)
 
@@ -336,17 +335,16 @@ async def _delete(view: View, _: list[str]) -> Result:
 
 
 async def _subscription(view: View, _: list[str]) -> Result:
-    namespace, _slash, name = view.request.get("name").rpartition("/")
-    mine = view.access.namespace
-    key = key_of(namespace if mine is None else mine, name)
+    mine, name = view.access.namespace, view.request.get("name")
+    name = name if mine is None else f"{mine}/{name}"
     records = records_of(view.store)
-    known = await records.get(key)
-    if known is None or view.access.caller.own(known.source) is None:
+    known = await records.get(name)
+    if known is None or view.access.caller.own(known.queue) is None:
         raise Refused(404, "not-found")
     if view.request.get("on") == "1":
-        await records.pause(key, f"paused by {_actor(view)}")
+        await records.pause(name, f"paused by {_actor(view)}")
     else:
-        await records.resume(key)
+        await records.resume(name)
     return Result()
 
 

@@ -41,6 +41,17 @@ def check_namespace(name: str) -> str:
     return _match("namespace", name, "/" not in name)
 
 
+def split_name(name: str) -> tuple[str | None, str]:
+    """Return the namespace of a queue or a subscription, `None` without one, and the name in it.
+
+    Example:
+        >>> split_name("shop/orders"), split_name("orders")
+        (('shop', 'orders'), (None, 'orders'))
+    """
+    namespace, _, own = name.rpartition("/")
+    return namespace or None, own
+
+
 def check_subscription(name: str) -> str:
     """Return the name of a subscription after a check; the rule is that of queues.
 

@@ -11,7 +11,7 @@ import msgspec
 from bide.lane.steps import Steps
 from bide.model.commands import Command, Find, History, Scan
 from bide.model.errors import AccessDenied
-from bide.model.identity import RESERVED
+from bide.model.identity import RESERVED, split_name
 from bide.model.message import LAPSED, State
 from bide.model.replies import (
     AHEAD,
@@ -248,7 +248,6 @@ class _Subscription(msgspec.Struct):
 
     queue: str
     name: str
-    namespace: str | None = None
     paused: bool = False
     reason: str = ""
 
@@ -309,11 +308,7 @@ def _subscriptions(queue: str) -> Steps[list[Subscribed] | None]:
     if page is None:
         return None
     kept = {message.id: _decoded(message.data, _Subscription) for message in page.messages}
-    mine = {
-        key: one
-        for key, one in kept.items()
-        if one is not None and f"{one.namespace or ''}/{one.queue}".removeprefix("/") == queue
-    }
+    mine = {key: one for key, one in kept.items() if one is not None and one.queue == queue}
     if not mine:
         return []
     answer: Found | None = yield from _allowed(Find(f"{RESERVED}/circuits", list(mine)))
@@ -321,10 +316,11 @@ def _subscriptions(queue: str) -> Steps[list[Subscribed] | None]:
     found = []
     for one, stored in zip(mine.values(), circuits, strict=False):
         circuit = None if stored is None else _decoded(stored.data, _Circuit)
+        own = split_name(one.name)[1]
         if one.paused:
-            found.append(Subscribed(one.name, True, one.reason))
+            found.append(Subscribed(own, True, one.reason))
         elif circuit is not None and circuit.since is not None:
-            found.append(Subscribed(one.name, False, circuit.error, circuit.since, circuit.until))
+            found.append(Subscribed(own, False, circuit.error, circuit.since, circuit.until))
     return found
 
 

@@ -111,7 +111,7 @@ class Service:
         self.failed_look: tuple[float, StoreError] | None = None
         """When the last of these failed, by the monotonic clock, and its error."""
         self.scrapes = Turns()
-        self.subscribing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self.subscribing: defaultdict[str | None, asyncio.Lock] = defaultdict(asyncio.Lock)
         """By namespace: held from the check of its quotas until a subscription is stored."""
         self._counts: dict[str, Counts] = {}
         self._counts_until = 0.0

@@ -105,7 +105,7 @@ def _metrics_server(
 async def _gather(pusher: Pusher) -> "list[Metric]":
     """Return the metrics of subscriptions and intakes."""
     known = {
-        one.subscription.full_name: Known(one.subscription, one.circuit)
+        one.subscription.name: Known(one.subscription, one.circuit)
         for one in pusher.workers.values()
     }
     return list(push_metrics(known, pusher.sent, SYSTEM_CLOCK.now()))

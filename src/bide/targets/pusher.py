@@ -89,7 +89,7 @@ class Pusher:
         self._taking: dict[Intake, asyncio.Task[None]] = {}
         self._unsubscribed = [intake.subscription for intake in self.intakes]
         self.workers: dict[str, SubscriptionWorker] = {}
-        """The running subscriptions, by their keys."""
+        """The running subscriptions, by name."""
         self._leaving: set[asyncio.Future[Any]] = set()
         self._look = asyncio.Event()
         self._over = asyncio.Event()
@@ -107,8 +107,8 @@ class Pusher:
         # Exchanges of two brokers may have one name.
         taken = total({one.address.exchange: one.taken} for one in self.intakes)
         return PushStats(
-            {key: one.current() for key, one in workers},
-            {key: one.deliveries for key, one in workers}, taken,
+            {name: one.current() for name, one in workers},
+            {name: one.deliveries for name, one in workers}, taken,
         )  # fmt: skip
 
     def target(self, subscription: Subscription) -> Target:
@@ -171,7 +171,7 @@ class Pusher:
 
     def _tallies(self) -> dict[str, Tally]:
         """Return what was done so far, by queue."""
-        return total({one.subscription.source: one.current()} for one in self.workers.values())
+        return total({one.subscription.queue: one.current()} for one in self.workers.values())
 
     def _intake(self, address: Address, queue_type: str) -> "Intake":
         from bide.targets.rabbitmq.intake import Intake
@@ -182,11 +182,11 @@ class Pusher:
         self, wanted: Subscription, known: Mapping[str, Subscription]
     ) -> Subscription:
         """Subscribe the exchange of an intake; keep settings that a user has changed."""
-        there = known.get(wanted.key)
+        there = known.get(wanted.name)
         if there is None or there.signed or there.encrypted:
             return (await self.records.put(wanted)).subscription
         fields = {"url": wanted.url, "queue": wanted.queue}
-        return await self.records.change(wanted.key, **fields) or there
+        return await self.records.change(wanted.name, **fields) or there
 
     async def _refresh(self) -> None:
         for intake in self.intakes:
@@ -195,10 +195,10 @@ class Pusher:
                 _log.error("an intake has failed, and starts again", exc_info=taking.exception())
             if taking is None or taking.done():
                 self._taking[intake] = asyncio.create_task(intake.run())
-        known = {one.key: one for one in await self.records.listed()}
+        known = {one.name: one for one in await self.records.listed()}
         while self._unsubscribed:
             kept = await self._subscribe(self._unsubscribed[-1], known)
-            known[kept.key] = kept
+            known[kept.name] = kept
             self._unsubscribed.pop()
         peers = self.records.peers
         circuits = await peers.circuits() if known else {}
@@ -206,45 +206,45 @@ class Pusher:
             self._servers = await peers.present(self.holder, self._figures())
             self._seen = self._clock.monotonic()
         there, place = self._servers, self._servers.index(self.holder)
-        for key, worker in list(self.workers.items()):
+        for name, worker in list(self.workers.items()):
             if (failure := worker.failure) is not None:
-                _log.error("push of %s has failed, and starts again", key, exc_info=failure)
-                self._end(key)
-            elif key not in known or known[key].source != worker.queue_handlers.queue:
-                self._end(key)
+                _log.error("push of %s has failed, and starts again", name, exc_info=failure)
+                self._end(name)
+            elif name not in known or known[name].queue != worker.queue_handlers.queue:
+                self._end(name)
         if self._rabbitmq is not None:
             self._rabbitmq.keep(one.url for one in known.values())
-        for key, subscription in known.items():
-            worker = self.workers.get(key) or self._begin(key, subscription)
+        for name, subscription in known.items():
+            worker = self.workers.get(name) or self._begin(name, subscription)
             worker.follow(subscription, place, len(there))
-            worker.adopt_circuit(circuits.get(key))
+            worker.adopt_circuit(circuits.get(name))
         turned = [one for one in self.workers.values() if one.circuit.changed > one.published]
         news = {one: one.circuit.changed for one in turned[:CIRCUITS]}
         if news:
-            await peers.store_circuits({one.subscription.key: one.circuit for one in news})
+            await peers.store_circuits({one.subscription.name: one.circuit for one in news})
         for worker, changed in news.items():
             worker.published = changed
 
     def _figures(self) -> dict[str, Deliveries]:
         found = self.sent.deliveries
-        return {key: one for key, one in found.items() if one.answers or one.running}
+        return {name: one for name, one in found.items() if one.answers or one.running}
 
-    def _begin(self, key: str, subscription: Subscription) -> SubscriptionWorker:
+    def _begin(self, name: str, subscription: Subscription) -> SubscriptionWorker:
         if not self.workers and not self.records.keys:
             _log.warning(
                 "secrets, headers and URLs of subscriptions are stored in clear text; "
-                "bide subscription new-key makes a key for %s or %s",
+                "bide subscription new-name makes a name for %s or %s",
                 KEY, KEY_FILE,
             )  # fmt: skip
-        worker = self.workers[key] = SubscriptionWorker(
+        worker = self.workers[name] = SubscriptionWorker(
             subscription, self.target, self.records, self._store_client, f"push:{self.holder}",
             self._lease, stale=self.look,
         )  # fmt: skip
         worker.open()
         return worker
 
-    def _end(self, key: str) -> None:
-        stopping = stop([self.workers.pop(key)], self._clock, None, self._over)
+    def _end(self, name: str) -> None:
+        stopping = stop([self.workers.pop(name)], self._clock, None, self._over)
         leaving = asyncio.gather(stopping, return_exceptions=True)  # `_refresh` logs a failure
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)

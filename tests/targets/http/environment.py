@@ -78,7 +78,7 @@ class Stage:
         async with receiver() as it:
             await self.subscribe(it.url, **fields)
             async with self.pushing(**(options or {})) as pusher:
-                yield it, pusher.workers["/shop"]
+                yield it, pusher.workers["shop"]
 
     async def put(self, *values: Any, queue: str = "q", **options: Any) -> None:
         items = []

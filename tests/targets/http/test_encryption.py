@@ -48,7 +48,7 @@ def test_the_store_has_no_secret_in_clear_text(stage: Stage) -> None:
         assert (shop.url, broker.url) == (URL, AMQP)
         assert shop.headers == {"authorization": "Bearer hush-header"}
         assert shop.secrets[0].text.startswith("whsec_")
-        assert await records.get("/shop") == shop
+        assert await records.get("shop") == shop
         text = await stored(stage)
         assert not [word for word in HUSH if word in text]
         assert "https://shop.example:8443/***" in text
@@ -89,18 +89,18 @@ def test_a_lost_key_pauses_and_loses_nothing(stage: Stage, others: list[str]) ->
     async def story() -> None:
         records = Records(stage.lane, stage.clock, key)
         _, before = await fill(records)
-        await records.pause("/broker", "their release")
+        await records.pause("broker", "their release")
         lost = Records(stage.lane, stage.clock, SecretKeys(others))
         for one in await lost.listed():
             assert (one.paused, one.reason, one.headers, one.secrets) == (True, LOST, {}, ())
-        changed = await lost.change("/shop", concurrency=3)
+        changed = await lost.change("shop", concurrency=3)
         assert changed is not None
         assert (changed.paused, changed.reason) == (True, LOST)
         for fields in ({"url": "https://evil.example"}, {"headers": {"a": "b"}}):
             with pytest.raises(InvalidArgument, match="'shop' cannot be changed"):
-                await lost.change("/shop", **fields)
+                await lost.change("shop", **fields)
         with pytest.raises(InvalidArgument, match="cannot be changed"):
-            await lost.rotate("/shop", 0)
+            await lost.rotate("shop", 0)
         if others:
             assert await lost.encrypt_all() == (0, 2)
         broker, shop = await Records(stage.lane, stage.clock, key).listed()
@@ -115,12 +115,12 @@ def test_a_lost_one_may_be_put_again_and_deleted(stage: Stage) -> None:
     async def story() -> None:
         records = Records(stage.lane, stage.clock, SecretKeys([new_key()]))
         await fill(records)
-        await records.pause("/shop", "their release")
+        await records.pause("shop", "their release")
         lost = Records(stage.lane, stage.clock, SecretKeys([new_key()]))
         kept = await lost.put(Subscription(name="shop", queue="q", url=URL))
         assert kept.secret is not None
         assert (kept.subscription.paused, kept.subscription.reason) == (True, "their release")
-        assert await lost.delete("/broker")
+        assert await lost.delete("broker")
         [shop] = await lost.listed()
         assert (shop.url, shop.encrypted) == (URL, "")
 
@@ -185,7 +185,7 @@ def test_a_damaged_record_is_shown_as_paused_and_may_be_put_again(
     stage: Stage, data: bytes
 ) -> None:
     async def story() -> None:
-        item = Item("/shop", data, True, at=LATEST)
+        item = Item("shop", data, True, at=LATEST)
         await stage.lane.acall(Put(SUBSCRIPTIONS, [item]))
         [damaged] = await stage.records.listed()
         assert (damaged.name, damaged.paused, damaged.reason) == ("shop", True, LOST)

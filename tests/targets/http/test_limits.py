@@ -76,7 +76,7 @@ def test_a_host_whose_name_server_never_answers_holds_up_no_other(
                 await stage.subscribe(f"http://fine.example:{it.port}/", name="other", queue="w")
                 await stage.put(*range(50))
                 pusher.look()
-                await until(lambda: asked and len(pusher.workers["/shop"].running) == 50)
+                await until(lambda: asked and len(pusher.workers["shop"].running) == 50)
                 await stage.put(1, queue="w")
                 await stage.acked(1, queue="w")
                 assert asked == ["hangs.example"]
@@ -127,7 +127,7 @@ def test_a_dead_receiver_is_left_alone_and_messages_keep_their_attempts(stage: S
             counts = stage.counts()
             assert (counts.sizes.delayed, counts.sizes.ready) == (2, 8)
             await stage.pass_time(lambda: worker.published)
-            kept = await stage.records.peers.circuit("/shop")
+            kept = await stage.records.peers.circuit("shop")
             assert kept.since == opened
             assert kept.until == opened + 30_000
             assert kept.error == "the receiver closed the connection without an answer"
@@ -141,7 +141,7 @@ def test_a_dead_receiver_is_left_alone_and_messages_keep_their_attempts(stage: S
             await stage.pass_time(lambda: stage.counts().flow.acked == 10, step=5)
             assert worker.circuit.since is None
             await stage.pass_time(lambda: worker.published == worker.circuit.changed)
-            assert (await stage.records.peers.circuit("/shop")).since is None
+            assert (await stage.records.peers.circuit("shop")).since is None
 
     stage.play(story())
 
@@ -248,9 +248,9 @@ def test_resume_closes_the_circuit(stage: Stage) -> None:
             await until(lambda: stage.counts().sizes.ready == 1)
             began = stage.clock.now()
             it.answers(answer(200))
-            kept = await stage.records.get("/shop")
+            kept = await stage.records.get("shop")
             assert kept is not None
-            await stage.records.resume("/shop")
+            await stage.records.resume("shop")
             await stage.pass_time(lambda: stage.counts().flow.acked == 1)
             assert stage.clock.now() - began < 60_000
 
@@ -265,7 +265,7 @@ def test_a_server_that_looks_during_a_resume_does_not_hear_of_the_old_circuit(
             it.answers(answer(503))
             await stage.subscribe(it.url, failures=1, probe=600_000)
             await stage.pass_time(lambda: pusher.workers)
-            worker = pusher.workers["/shop"]
+            worker = pusher.workers["shop"]
             await stage.put(1)
             await until(lambda: worker.circuit.since is not None)
             await until(lambda: stage.counts().sizes.ready == 1)
@@ -273,14 +273,14 @@ def test_a_server_that_looks_during_a_resume_does_not_hear_of_the_old_circuit(
             it.answers(answer(200))
             forget, looked, began = stage.records.peers.forget_circuit, 0, stage.clock.now()
 
-            async def late(key: str) -> None:
+            async def late(name: str) -> None:
                 nonlocal looked
                 looked = pusher.looked
                 await stage.pass_time(lambda: pusher.looked > looked + 1)
-                await forget(key)
+                await forget(name)
 
             stage.records.peers.forget_circuit = late  # type: ignore[method-assign]
-            await stage.records.resume("/shop")
+            await stage.records.resume("shop")
             assert looked
             await stage.pass_time(lambda: stage.counts().flow.acked == 1)
             assert stage.clock.now() - began < 60_000

@@ -83,7 +83,7 @@ def test_ids_of_any_text_fit_into_headers(stage: Stage) -> None:
 def test_a_namespace_is_nothing_that_receivers_hear_of(stage: Stage) -> None:
     async def story() -> None:
         async with receiver() as other:
-            await stage.subscribe(other.url, namespace="team", name="shop")
+            await stage.subscribe(other.url, name="team/shop", queue="team/q")
             async with stage.pushing():
                 await stage.put(1, queue="team/q")
                 await stage.put(2, queue="q")
@@ -213,12 +213,12 @@ def test_gone_pauses_the_subscription_and_the_message_keeps_its_attempt(stage: S
             await until(lambda: receiver.got)
             await stage.ready(3)
             count = len(receiver.got)
-            kept = await stage.records.get("/shop")
+            kept = await stage.records.get("shop")
             assert kept is not None
             assert kept.paused
             assert kept.reason == "the receiver answered 410 Gone"
             receiver.answers(answer(200))
-            await stage.records.resume("/shop")
+            await stage.records.resume("shop")
             await stage.pass_time(lambda: stage.counts().flow.acked == 3)
             assert {got.headers["bide-attempt"] for got in receiver.got[count:]} == {"1"}
             assert not worker.subscription.paused
@@ -238,7 +238,7 @@ def test_gone_from_a_subscription_that_was_just_changed_leaves_the_change(stage:
             receiver.script = gone
             await stage.put(1)
             await until(lambda: receiver.got)
-            await stage.records.change("/shop", timeout=60_000)
+            await stage.records.change("shop", timeout=60_000)
             gate.set()
             await stage.pass_time(lambda: worker.subscription.timeout == 60_000)
             assert worker.queue_handlers.handlers[None].timeout == 60
@@ -318,8 +318,8 @@ def test_without_its_package_rabbitmq_is_a_receiver_that_is_away(
         one = await stage.subscribe("amqp://127.0.0.1:1/?exchange=x", failures=2)
         async with stage.pushing() as pusher:
             await stage.put(*range(3))
-            await stage.pass_time(lambda: pusher.workers["/shop"].circuit.since is not None)
-            assert "pip install 'bide[rabbitmq]'" in pusher.workers["/shop"].circuit.error
+            await stage.pass_time(lambda: pusher.workers["shop"].circuit.since is not None)
+            assert "pip install 'bide[rabbitmq]'" in pusher.workers["shop"].circuit.error
             assert "is not installed" in (await pusher.ping(one)).text
 
     stage.play(story())

@@ -76,7 +76,7 @@ def test_a_namespace_leaves_connections_for_others(stage: Stage) -> None:
         async with receiver() as it, receiver() as well, stage.pushing(limit=8) as pusher:
             it.script = hang
             for name in "abcdef":
-                more = {"namespace": "evil", "name": name, "queue": name, "concurrency": 500}
+                more = {"name": f"evil/{name}", "queue": f"evil/{name}", "concurrency": 500}
                 await stage.subscribe(it.url, **more)
                 await stage.put(*range(10), queue=f"evil/{name}")
             pusher.look()
@@ -84,7 +84,7 @@ def test_a_namespace_leaves_connections_for_others(stage: Stage) -> None:
             hook = (await pusher.records.listed())[0]
             told = await pusher.ping(hook)
             assert (told.good, "no connection left" in told.text) == (False, True)
-            await stage.subscribe(well.url, name="hooks", namespace="shop", queue="w")
+            await stage.subscribe(well.url, name="shop/hooks", queue="shop/w")
             await stage.put(*range(100), queue="shop/w")
             pusher.look()
             await stage.pass_time(lambda: stage.counts("shop/w").flow.acked == 100, step=0.01)

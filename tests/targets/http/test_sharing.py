@@ -56,7 +56,7 @@ def test_two_servers_share_the_work_without_doubles(stage: Stage) -> None:
         async with receiver() as it:
             await stage.subscribe(it.url, concurrency=8)
             async with stage.pushing(holder="one") as one, joined_by(stage, one) as other:
-                await until(lambda: one.workers["/shop"]._share == 4)
+                await until(lambda: one.workers["shop"]._share == 4)
                 gate = asyncio.Event()
 
                 async def hold(got: Got, _: object) -> bytes:
@@ -68,7 +68,7 @@ def test_two_servers_share_the_work_without_doubles(stage: Stage) -> None:
                 await until(lambda: it.under_way == 8)  # all together, and no more
                 gate.set()
                 await stage.acked(300)
-                tallies = [pusher.workers["/shop"].tally for pusher in (one, other)]
+                tallies = [pusher.workers["shop"].tally for pusher in (one, other)]
             assert it.most == 8
             assert len(Counter(got.id for got in it.got)) == len(it.got) == 300
             assert min(tally.claimed for tally in tallies) > 0
@@ -98,7 +98,7 @@ def test_the_rate_is_that_of_all_servers_together(stage: Stage) -> None:
         await stage.subscribe("https://example.org/", rate=10, concurrency=5)
         async with stage.pushing(holder="one") as one:
             async with joined_by(stage, one) as other:
-                workers = [pusher.workers["/shop"] for pusher in (one, other)]
+                workers = [pusher.workers["shop"] for pusher in (one, other)]
                 await stage.pass_time(lambda: {4, 6} == {worker._pace.rate for worker in workers})
                 assert sorted(worker._share for worker in workers) == [2, 3]
             # The one that stays gets it all.
@@ -113,7 +113,7 @@ def test_a_server_without_places_takes_nothing_of_the_rate(stage: Stage) -> None
         async with receiver() as it:
             await stage.subscribe(it.url, rate=10, concurrency=1)
             async with stage.pushing(holder="one") as one, joined_by(stage, one) as other:
-                workers = [pusher.workers["/shop"] for pusher in (one, other)]
+                workers = [pusher.workers["shop"] for pusher in (one, other)]
                 await stage.pass_time(lambda: sum(worker._share for worker in workers) == 1)
                 (sending,) = [worker for worker in workers if worker._share]
                 assert sending._pace.rate == 10
@@ -143,7 +143,7 @@ def test_what_one_server_finds_out_about_a_receiver_counts_for_all(stage: Stage)
             await stage.subscribe(it.url, failures=1, concurrency=2)
             async with stage.pushing(holder="one") as one, joined_by(stage, one) as other:
                 await stage.put(1)
-                workers = [pusher.workers["/shop"] for pusher in (one, other)]
+                workers = [pusher.workers["shop"] for pusher in (one, other)]
                 await stage.pass_time(
                     lambda: all(worker.circuit.since is not None for worker in workers)
                 )
@@ -164,7 +164,7 @@ def test_one_server_of_all_sends_the_one_message_to_a_receiver_that_was_dead(sta
             async with stage.pushing(holder="one") as one, joined_by(stage, one) as other:
                 pushers = (one, other)
                 await stage.put(1)
-                workers = [pusher.workers["/shop"] for pusher in pushers]
+                workers = [pusher.workers["shop"] for pusher in pushers]
                 await stage.pass_time(
                     lambda: all(worker.circuit.since is not None for worker in workers)
                 )
@@ -193,14 +193,14 @@ def test_the_figures_of_servers_count_however_wrong_the_clock_of_their_reader_is
     stage: Stage,
 ) -> None:
     async def story() -> None:
-        told = {"/shop": Deliveries(running=1)}
+        told = {"shop": Deliveries(running=1)}
         await stage.records.peers.present("one", told)
         stage.clock.advance(5)
         await stage.records.peers.present("two", told)
         reader = FakeClock(stage.clock.now() + 3_600_000)
-        assert (await Records(stage.lane, reader).peers.deliveries())["/shop"].running == 2
+        assert (await Records(stage.lane, reader).peers.deliveries())["shop"].running == 2
         stage.clock.advance(5)
-        assert (await Records(stage.lane, reader).peers.deliveries())["/shop"].running == 1
+        assert (await Records(stage.lane, reader).peers.deliveries())["shop"].running == 1
 
     stage.play(story())
 
@@ -212,7 +212,7 @@ def test_servers_take_turns_in_looking_whether_a_receiver_is_back(stage: Stage) 
             await stage.subscribe(it.url, failures=1, probe=1_000, concurrency=1)
             async with stage.pushing(holder="one") as one, joined_by(stage, one) as other:
                 await stage.put(1)
-                workers = [pusher.workers["/shop"] for pusher in (one, other)]
+                workers = [pusher.workers["shop"] for pusher in (one, other)]
                 await stage.pass_time(
                     lambda: all(worker.deliveries.answers for worker in workers), step=5
                 )
@@ -254,8 +254,8 @@ def test_what_others_could_not_be_told_at_once_they_are_told_later(stage: Stage)
                 await stage.pass_time(lambda: fault.struck)
                 assert await stage.records.peers.circuits() == {}
                 await stage.pass_time(lambda: sum(map(tells, stage.sent(Put))) > 1)
-                await until(lambda: pusher.workers["/shop"].published)
-                assert (await stage.records.peers.circuit("/shop")).since is not None
+                await until(lambda: pusher.workers["shop"].published)
+                assert (await stage.records.peers.circuit("shop")).since is not None
 
     stage.play(story())
 

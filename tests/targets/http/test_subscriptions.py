@@ -25,8 +25,10 @@ DAY = 86_400_000
     ("fields", "said"),
     [
         ({"name": ""}, "name="),
-        ({"name": "a/b"}, "name="),
-        ({"queue": "a/b"}, "slash"),
+        ({"name": "a/b"}, "not in the namespace"),
+        ({"name": "a/b/c"}, "name="),
+        ({"name": "bide.server/a", "queue": "bide.server/q"}, "name="),
+        ({"queue": "a/b"}, "not in the namespace"),
         ({"queue": "no way"}, "queue="),
         ({"url": "ftp://example.org"}, "url must begin"),
         ({"url": "example.org/hook"}, "url must begin"),
@@ -66,7 +68,7 @@ def test_a_secret_that_is_none_is_refused_and_not_repeated(stage: Stage, secret:
     async def story() -> None:
         await stage.subscribe("https://example.org/")
         with pytest.raises(InvalidArgument, match="secret must be") as caught:
-            await stage.records.rotate("/shop", DAY, secret)
+            await stage.records.rotate("shop", DAY, secret)
         assert not secret or secret == "whsec_" or secret not in str(caught.value)
 
     stage.play(story())
@@ -94,7 +96,7 @@ def test_secrets_rotate_with_overlap(stage: Stage) -> None:
     async def story() -> None:
         async with stage.at_work() as (it, worker):
             old = stage.secret
-            rotated = await stage.records.rotate("/shop", DAY)
+            rotated = await stage.records.rotate("shop", DAY)
             assert rotated is not None
             new = rotated[1]
             await stage.pass_time(lambda: len(worker.subscription.secrets) == 2)
@@ -121,7 +123,7 @@ def test_a_secret_that_leaked_can_be_replaced_at_once(stage: Stage) -> None:
     async def story() -> None:
         await stage.subscribe("https://example.org/")
         mine = new_secret()
-        rotated = await stage.records.rotate("/shop", 0, mine)
+        rotated = await stage.records.rotate("shop", 0, mine)
         assert rotated is not None
         assert rotated[1] == mine
         assert rotated[0].valid(stage.clock.now()) == [mine]
@@ -147,8 +149,8 @@ def test_no_more_than_five_secrets_count_at_a_time(stage: Stage) -> None:
     async def story() -> None:
         await stage.subscribe("https://example.org/")
         for _ in range(8):
-            await stage.records.rotate("/shop", DAY)
-        subscription = await stage.records.get("/shop")
+            await stage.records.rotate("shop", DAY)
+        subscription = await stage.records.get("shop")
         assert subscription is not None
         assert len(subscription.valid(stage.clock.now())) == 5
 
@@ -164,7 +166,7 @@ def test_new_subscriptions_are_noticed(stage: Stage) -> None:
             await stage.pass_time(lambda: pusher.workers)
             assert pusher.looked - looked <= 2
             await stage.acked(1)
-            assert list(pusher.workers) == ["/shop"]
+            assert list(pusher.workers) == ["shop"]
 
     stage.play(story())
 
@@ -205,7 +207,7 @@ def test_what_a_receiver_still_answers_is_nothing_of_the_one_that_follows_it(
             await stage.put(4, id="next")
             await until(lambda: [got.id for got in other.got].count("next") == 1)
             assert worker.circuit.since is None
-            kept = await stage.records.get("/shop")
+            kept = await stage.records.get("shop")
             assert kept is not None
             assert not kept.paused
 
@@ -219,7 +221,7 @@ def test_what_another_server_tells_late_is_of_the_receiver_that_it_was_about(sta
             tell = stage.records.peers.store_circuits
             now = stage.clock.now()
             opened = Circuit(5, now, now + DAY, DAY, "503", changed=now + 1)
-            await tell({"/shop": msgspec.structs.replace(opened, tag=before.tag)})
+            await tell({"shop": msgspec.structs.replace(opened, tag=before.tag)})
             await stage.pass_time(lambda: worker.subscription == after, step=1)
             await stage.put(1, id="a")
             await stage.pass_time(lambda: stage.counts().flow.acked == 1)
@@ -227,8 +229,8 @@ def test_what_another_server_tells_late_is_of_the_receiver_that_it_was_about(sta
             idle = Pushing(stage.lane, stage.clock, Settings())
             (told,) = (await idle.known()).values()
             assert told.circuit.state(stage.clock.now()) == "closed"
-            assert shown(after, await stage.records.peers.circuit("/shop"), now).state == "active"
-            await tell({"/shop": msgspec.structs.replace(opened, tag=after.tag)})
+            assert shown(after, await stage.records.peers.circuit("shop"), now).state == "active"
+            await tell({"shop": msgspec.structs.replace(opened, tag=after.tag)})
             await stage.pass_time(lambda: worker.circuit.since is not None)
 
     stage.play(story())
@@ -241,8 +243,8 @@ def test_deletion_stops_at_once_and_messages_stay(stage: Stage) -> None:
             async with stage.pushing() as pusher:
                 await stage.put(1, id="a")
                 await stage.acked(1)
-                assert await stage.records.delete("/shop")
-                assert not await stage.records.delete("/shop")
+                assert await stage.records.delete("shop")
+                assert not await stage.records.delete("shop")
                 await stage.put(2, 3)  # the clock stands still: nobody has looked by himself
                 await until(lambda: not pusher.workers)
                 await until(lambda: stage.counts().sizes.ready == 2)
@@ -262,8 +264,8 @@ def test_figures_of_a_deleted_subscription_are_not_kept(stage: Stage) -> None:
                 await stage.pass_time(lambda: pusher.workers)
                 await stage.put(1, id=f"m{number}")
                 await stage.acked(number + 1)
-                assert "/shop" in pusher.sent.deliveries
-                await stage.records.delete("/shop")
+                assert "shop" in pusher.sent.deliveries
+                await stage.records.delete("shop")
                 await stage.pass_time(lambda: not pusher.sent.deliveries)
             assert pusher.sent.tallies == {}
 
@@ -273,12 +275,12 @@ def test_figures_of_a_deleted_subscription_are_not_kept(stage: Stage) -> None:
 def test_a_paused_subscription_sends_nothing_until_it_is_resumed(stage: Stage) -> None:
     async def story() -> None:
         async with stage.at_work() as (it, worker):
-            await stage.records.pause("/shop", "for the night")
+            await stage.records.pause("shop", "for the night")
             await stage.put(1)
             await until(lambda: worker.subscription.paused)
             await until(lambda: stage.counts().sizes.ready == 1)
             assert it.got == []
-            await stage.records.resume("/shop")
+            await stage.records.resume("shop")
             await stage.pass_time(lambda: stage.counts().flow.acked == 1)
 
     stage.play(story())
@@ -296,12 +298,13 @@ def test_another_queue_is_another_worker(stage: Stage) -> None:
     stage.play(story())
 
 
-def test_subscriptions_are_listed_by_namespace(stage: Stage) -> None:
+def test_subscriptions_are_listed_by_name(stage: Stage) -> None:
     async def story() -> None:
-        for namespace, name in ((None, "b"), (None, "a"), ("team", "a")):
-            await stage.subscribe("https://example.org/", namespace=namespace, name=name)
-        assert [one.name for one in await stage.records.of(None)] == ["a", "b"]
-        assert [one.key for one in await stage.records.of("team")] == ["team/a"]
+        for name, queue in (("b", "q"), ("team/a", "team/q"), ("a", "q")):
+            await stage.subscribe("https://example.org/", name=name, queue=queue)
+        found = await stage.records.listed()
+        assert [one.name for one in found] == ["a", "b", "team/a"]
+        assert [one.namespace for one in found] == [None, None, "team"]
         assert await stage.records.get("team/b") is None
 
     stage.play(story())
@@ -341,15 +344,15 @@ def test_a_subscription_is_one_message_however_often_it_changes(stage: Stage) ->
 
     async def story() -> None:
         first = await stage.subscribe("https://example.org/")
-        changed = await stage.records.change("/shop", concurrency=3)
-        assert await stage.records.get("/shop") == changed
+        changed = await stage.records.change("shop", concurrency=3)
+        assert await stage.records.get("shop") == changed
         assert await stage.records.listed() == [changed]
         assert not await stage.records.still(first)
         assert kept() == 1
         with pytest.raises(Overtaken):
-            await stage.records.delete("/shop", first.tag)
-        assert await stage.records.delete("/shop")
-        assert not await stage.records.delete("/shop")
+            await stage.records.delete("shop", first.tag)
+        assert await stage.records.delete("shop")
+        assert not await stage.records.delete("shop")
         assert kept() == 0
 
     stage.play(story())
@@ -359,16 +362,16 @@ def test_of_two_who_write_at_a_time_one_has_it(stage: Stage) -> None:
     async def story() -> None:
         known = await stage.subscribe("https://example.org/")
         changes = [
-            stage.records.change("/shop", known.tag, concurrency=number) for number in range(11, 31)
+            stage.records.change("shop", known.tag, concurrency=number) for number in range(11, 31)
         ]
         done = await asyncio.gather(*changes, return_exceptions=True)
         (kept,) = [one for one in done if isinstance(one, Subscription)]
         assert all(isinstance(one, Overtaken) for one in done if one is not kept)
-        assert await stage.records.get("/shop") == kept
+        assert await stage.records.get("shop") == kept
         # Without a version each of them is made after another, and none is lost.
-        rotations = [stage.records.rotate("/shop", DAY) for _ in range(4)]
+        rotations = [stage.records.rotate("shop", DAY) for _ in range(4)]
         texts = {rotated[1] for rotated in await asyncio.gather(*rotations) if rotated}
-        last = await stage.records.get("/shop")
+        last = await stage.records.get("shop")
         assert last is not None
         assert texts < set(last.valid(stage.clock.now()))
 

@@ -17,8 +17,8 @@ from bide.cli.output import ID, TEXT, Cell, Column, Output
 from bide.cli.program import Group
 from bide.cli.store import Store, on_any_store, on_store
 from bide.model.errors import InvalidArgument
+from bide.model.identity import split_name
 from bide.model.times import interval
-from bide.server.subscriptions.subscribe import Identity
 
 if TYPE_CHECKING:
     from bide.server.subscriptions.subscription_access import Access
@@ -30,9 +30,6 @@ COLUMNS = (
 )  # fmt: skip
 
 STYLES = {"active": "green", "paused": "yellow", "open": "red", "half-open": "magenta"}
-
-Named = tuple[str | None, "SubscriptionOut"]
-"""A subscription and its namespace."""
 
 
 @click.group(cls=Group, no_args_is_help=False)
@@ -71,14 +68,13 @@ secret_option = click.option(
 )  # fmt: skip
 
 
-def _identity(namespace: str | None, name: str) -> Identity:
-    """Return the subscription of a name, which may have its namespace: shop/hook."""
-    prefix, slash, own = name.rpartition("/")
-    if not slash:
-        return Identity(namespace, name)
-    if namespace not in (None, prefix):
+def _full(namespace: str | None, name: str) -> str:
+    """Return a name with its namespace, which may be before it already: shop/hook."""
+    its, own = split_name(name)
+    if its is not None and namespace not in (None, its):
         raise click.BadParameter(f"{name!r} is not of the namespace {namespace!r}; name it once")
-    return Identity(prefix, own)
+    its = its or namespace
+    return own if its is None else f"{its}/{own}"
 
 
 def access_to(store: Store) -> "Access":
@@ -107,7 +103,7 @@ def on_subscription(*options: option.Decorator) -> Callable[[Callable[..., Any]]
         @on_store(*options, click.argument("name"), namespace_option, group=subscription)
         @functools.wraps(function)
         def run(store: Store, out: Output, name: str, namespace: str | None, **given: Any) -> bool:
-            done = function(out, access_to(store), _identity(namespace, name), **given)
+            done = function(out, access_to(store), _full(namespace, name), **given)
             if done is None:
                 raise CommandError(
                     f"there is no subscription {name!r}; bide subscription list --all lists them"
@@ -163,11 +159,10 @@ def put(
       bide subscription put shop orders https://shop.example/hooks/bide --rate 50
     """  # fmt: skip
     given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
+    name = _full(namespace, name)
+    queue = _full(split_name(name)[0], queue)
     given |= {"queue": queue, "url": receiver, "headers": headers or {}}
-    which = _identity(namespace, name)
-    if which.namespace is not None:
-        given["queue"] = queue.removeprefix(f"{which.namespace}/")
-    _print_secret(out, which, access_to(store).put(which, given, secret))
+    _print_secret(out, name, access_to(store).put(name, given, secret))
 
 
 @on_any_store(click.argument("queue"), group=subscription)
@@ -185,10 +180,9 @@ def add(
       bide subscription add orders --to https://shop.example/hooks/bide
       bide subscription add orders --to 'amqp://app@mq/?exchange=shop&key=late'
     """  # fmt: skip
-    source = _identity(namespace, queue)
-    which = _identity(source.namespace, name or source.name)
-    given = {"queue": source.name, "url": to}
-    _print_secret(out, which, access_to(store).put(which, given, None))
+    queue = _full(namespace, queue)
+    name = _full(split_name(queue)[0], name) if name else queue
+    _print_secret(out, name, access_to(store).put(name, {"queue": queue, "url": to}, None))
 
 
 @on_store(namespace_option, group=subscription, name="list")
@@ -213,45 +207,46 @@ def list_(store: Store, out: Output, namespace: str | None, everywhere: bool) ->
     )  # fmt: skip
 
 
-def _facts(named: Named) -> dict[str, Any]:
-    namespace, one = named
-    return {"namespace": namespace, **msgspec.to_builtins(one)}
+def _facts(one: "SubscriptionOut") -> dict[str, Any]:
+    namespace, name = split_name(one.name)
+    facts = {"namespace": namespace, **msgspec.to_builtins(one)}
+    return facts | {"name": name, "queue": split_name(one.queue)[1]}
 
 
-def _line(named: Named) -> tuple[str, ...]:
-    namespace, one = named
-    return namespace or "-", one.name, one.queue, _receiver(one), one.state, _why(one)
+def _line(one: "SubscriptionOut") -> tuple[str, ...]:
+    namespace, name = split_name(one.name)
+    queue = split_name(one.queue)[1]
+    return namespace or "-", name, queue, _receiver(one), one.state, _why(one)
 
 
-def _cells(named: Named) -> list[Cell]:
-    namespace, one = named
-    name = one.name if namespace is None else f"{namespace}/{one.name}"
+def _cells(one: "SubscriptionOut") -> list[Cell]:
     state = one.state, STYLES[one.state]
-    return [(name, "bold"), one.queue, _receiver(one), state, (_why(one), "red")]
+    queue = split_name(one.queue)[1]
+    return [(one.name, "bold"), queue, _receiver(one), state, (_why(one), "red")]
 
 
 @on_subscription(option.text("--reason", "TEXT", "Why; shown by list.", ""))
 @logged("pauseSubscription")
-def pause(out: Output, access: "Access", which: Identity, reason: str) -> bool | None:
+def pause(out: Output, access: "Access", name: str, reason: str) -> bool | None:
     """Stop sending; the messages stay in the queue.
 
     \b
     Example:
       bide subscription pause shop --reason "their release, until noon"
     """  # fmt: skip
-    return _say(out, access.pause(which, reason), which, "state", "paused")
+    return _say(out, access.pause(name, reason), name, "state", "paused")
 
 
 @on_subscription()
 @logged("resumeSubscription")
-def resume(out: Output, access: "Access", which: Identity) -> bool | None:
+def resume(out: Output, access: "Access", name: str) -> bool | None:
     """Start sending again at once, even if it stopped because the receiver failed.
 
     \b
     Example:
       bide subscription resume shop
     """  # fmt: skip
-    return _say(out, access.resume(which), which, "state", "active")
+    return _say(out, access.resume(name), name, "state", "active")
 
 
 @on_subscription()
@@ -259,7 +254,7 @@ def resume(out: Output, access: "Access", which: Identity) -> bool | None:
 @secret_option
 @logged("rotateSecret")
 def rotate(
-    out: Output, access: "Access", which: Identity, overlap: float, secret: str | None
+    out: Output, access: "Access", name: str, overlap: float, secret: str | None
 ) -> bool | None:
     """Sign with a new secret, and print it once.
 
@@ -268,15 +263,15 @@ def rotate(
       bide subscription rotate shop
       bide subscription rotate shop --overlap 0
     """  # fmt: skip
-    text = access.rotate(which, overlap, secret)
+    text = access.rotate(name, overlap, secret)
     if text is None:
         return None
-    _print_secret(out, which, text if secret is None else "")
+    _print_secret(out, name, text if secret is None else "")
     return True
 
 
 @on_subscription(option.networks())
-def ping(out: Output, access: "Access", which: Identity, networks: tuple[str, ...]) -> bool | None:
+def ping(out: Output, access: "Access", name: str, networks: tuple[str, ...]) -> bool | None:
     """Send a signed request without a message, and show what the receiver answers.
 
     The exit code is 1 if it does not accept the request.
@@ -285,25 +280,25 @@ def ping(out: Output, access: "Access", which: Identity, networks: tuple[str, ..
     Example:
       bide subscription ping shop
     """  # fmt: skip
-    answer = access.ping(which, networks)
+    answer = access.ping(name, networks)
     if answer is None:
         return None
-    facts = {"name": which.name, "taken": answer.taken, "answer": answer.answer}
+    facts = {"name": name, "taken": answer.taken, "answer": answer.answer}
     style = "green" if answer.taken else "red"
-    out.report(facts, f"{which.name}: ", (answer.answer, style))
+    out.report(facts, f"{name}: ", (answer.answer, style))
     return answer.taken
 
 
 @on_subscription()
 @logged("deleteSubscription")
-def delete(out: Output, access: "Access", which: Identity) -> bool | None:
+def delete(out: Output, access: "Access", name: str) -> bool | None:
     """Delete a subscription. Its messages stay in the queue.
 
     \b
     Example:
       bide subscription delete shop
     """  # fmt: skip
-    return _say(out, access.delete(which), which, "deleted", True)
+    return _say(out, access.delete(name), name, "deleted", True)
 
 
 @subscription.command(name="new-key")
@@ -342,17 +337,17 @@ def rotate_key(store: Store, out: Output) -> bool:
     return not lost
 
 
-def _say(out: Output, done: bool, which: Identity, name: str, value: str | bool) -> bool | None:
+def _say(out: Output, done: bool, name: str, fact: str, value: str | bool) -> bool | None:
     if not done:
         return None
-    word = name if value is True else value
-    out.report({"name": which.name, name: value}, f"{which.name} is {word}")
+    word = fact if value is True else value
+    out.report({"name": name, fact: value}, f"{name} is {word}")
     return True
 
 
-def _print_secret(out: Output, which: Identity, secret: str) -> None:
+def _print_secret(out: Output, name: str, secret: str) -> None:
     if out.as_json:
-        out.json({"name": which.name, **({"secret": secret} if secret else {})})
+        out.json({"name": name, **({"secret": secret} if secret else {})})
     elif secret:
         out.row(secret)
 

@@ -12,7 +12,7 @@ from bide.model.message import Message
 from bide.model.replies import Page as Scanned
 from bide.server.subscriptions.subscription_wire import SubscriptionOut, all_shown
 from bide.targets.http.records import Records
-from bide.targets.http.subscription import Subscription, masked
+from bide.targets.http.subscription import masked
 from bide.worker.periodic.chain import moment_of
 from bide.worker.periodic.progress import schedule_progress, source_progress
 from bide.worker.periodic.source import source_of
@@ -91,7 +91,7 @@ def records_of(store: StoreReader) -> Records:
 async def subscriptions(view: View) -> Page:
     """Return the page of subscriptions."""
 
-    async def read() -> list[tuple[Subscription, SubscriptionOut]]:
+    async def read() -> list[SubscriptionOut]:
         records = records_of(view.store)
         return await all_shown(records, await records.listed(), view.store.clock.now())
 
@@ -100,9 +100,8 @@ async def subscriptions(view: View) -> Page:
     every = await view.store.recent.get("subscriptions", FORECAST_EVERY, read)
     caller = view.access.caller
     mine = [
-        {"name": name, "queue": queue, "shown": shown, "url": masked(shown.url)}
-        for one, shown in every
-        if (name := one.known_as(caller.namespace)) is not None
-        and (queue := caller.own(one.source)) is not None
+        {"name": caller.name_of(one.name), "queue": queue, "shown": one, "url": masked(one.url)}
+        for one in every
+        if (queue := caller.own(one.queue)) is not None
     ]
     return Page("subscriptions.html", {"found": mine[:LISTED], "more": len(mine[LISTED:])})

@@ -10,7 +10,7 @@ import msgspec
 
 from bide.model import commands as cmd
 from bide.model.errors import AccessDenied, InvalidArgument
-from bide.model.identity import RESERVED
+from bide.model.identity import RESERVED, split_name
 from bide.model.limits import MAX_NAME, MAX_PATTERNS
 from bide.model.undoing import Bulk, Undo, is_records
 from bide.observing.heartbeat import QUEUE as REGISTER
@@ -173,6 +173,10 @@ class Caller(msgspec.Struct, frozen=True):
         else:
             found = queue if namespace == self.namespace else None
         return found if found is not None and self.sees(found) else None
+
+    def name_of(self, full: str) -> str:
+        """Return the caller's name of a subscription whose queue the caller may see."""
+        return full if self.namespace is None else split_name(full)[1]
 
 
 OPEN = Caller(None, frozenset(RIGHTS))

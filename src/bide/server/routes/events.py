@@ -210,12 +210,11 @@ class _Stream:
         """Yield the events of subscriptions whose state has changed."""
         known = self._subscriptions
         for key, (one, circuit) in all.items():
-            name, queue = one.known_as(self._call.caller.namespace), self._own(one.source)
-            if name is None or queue is None:
+            if (queue := self._own(one.queue)) is None:
                 continue
             state = state_of(one, circuit, now)
             why = one.reason if one.paused else circuit.error if state != "active" else ""
-            found = SubscriptionOf(name, queue, state, why)
+            found = SubscriptionOf(self._call.caller.name_of(one.name), queue, state, why)
             if known.get(key) != found:
                 known[key] = found
                 yield _event("subscription", found)

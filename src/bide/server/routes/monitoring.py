@@ -221,10 +221,9 @@ def _of_server(
         {name: tally for queue, tally in stats.tallies.items() if (name := own(queue)) is not None}
     )
     subscriptions = {
-        name: one
-        for one in known.values()
-        if own(one.subscription.source) is not None
-        and (name := one.subscription.known_as(home)) is not None
+        caller.name_of(name): one
+        for name, one in known.items()
+        if own(one.subscription.queue) is not None
     }
     whole = home is None and caller.of_all_queues  # other callers must not see all requests
     sent = stats.sent if whole else msgspec.structs.replace(stats.sent, taken={})

@@ -7,7 +7,7 @@ import msgspec
 
 from bide.model.commands import Count
 from bide.model.errors import InvalidArgument
-from bide.model.identity import check_subscription
+from bide.model.identity import check_subscription, split_name
 from bide.model.replies import Counts
 from bide.model.times import milliseconds
 from bide.server import wire
@@ -57,9 +57,9 @@ async def list_subscriptions(call: Call) -> Subscriptions:
     and the query of its URL.
     """
     records, caller = call.records, call.caller
-    mine = [one for one in await records.listed() if caller.own(one.source) is not None]
+    mine = [one for one in await records.listed() if caller.own(one.queue) is not None]
     found = await all_shown(records, mine, call.service.clock.now())
-    return Subscriptions([_visible(call, one, out) for one, out in found])
+    return Subscriptions([_visible(call, one) for one in found])
 
 
 @route(
@@ -74,11 +74,9 @@ async def put(call: Call, asked: SubscriptionIn) -> Answer:
     this name (200), which keeps its secrets and its pause. Fields that are left out get their
     defaults. A repeated request changes nothing.
     """
-    namespace, _, name = (key := await _key(call)).rpartition("/")
-    fresh = wants_fresh(call)
-    async with call.service.subscribing[namespace]:
-        fields = await _checked(call, key, asked.fields())
-        new = Subscription(name=name, namespace=namespace or None, **fields)
+    name, fresh = await _name(call), wants_fresh(call)
+    async with call.service.subscribing[split_name(name)[0]]:
+        new = Subscription(name=name, **await _checked(call, name, asked.fields()))
         work = call.records.put(new, asked.secret, tag=_tag(call), fresh=fresh)
         kept = await _done(call, work)
     return await _answer(call, kept.subscription, kept.secret, 201 if kept.fresh else 200)
@@ -102,10 +100,10 @@ async def change(call: Call, asked: msgspec.Struct) -> Answer:
 
     After the answer, new requests use the new values; requests under way are finished.
     """
-    key = await _key(call)
-    async with call.service.subscribing[key.rpartition("/")[0]]:
-        fields = await _checked(call, key, fields_of(asked))
-        done = await _done(call, call.records.change(key, _tag(call), **fields))
+    name = await _name(call)
+    async with call.service.subscribing[split_name(name)[0]]:
+        fields = await _checked(call, name, fields_of(asked))
+        done = await _done(call, call.records.change(name, _tag(call), **fields))
     return await _answer(call, done)
 
 
@@ -170,40 +168,48 @@ async def _stopping(call: Call) -> None:
     raise Problem("stopping", "the server is stopping and does not wait for receivers; ask again")
 
 
-async def _key(call: Call) -> str:
-    """Return the key of the subscription in the path.
-
-    A caller without a namespace names that of the subscription: shop/hooks.
+async def _name(call: Call) -> str:
+    """Return the name of the subscription in the path, with its namespace.
 
     Raises:
         InvalidArgument: the name is not valid.
         AccessDenied: the caller may not see its queue.
     """
-    mine, given = call.caller.namespace, call.part("name")
-    name = check_subscription(given if mine is None else f"{mine}/{given}")
-    key = name if "/" in name else f"/{name}"
-    if not call.caller.of_all_queues and (known := await call.records.get(key)) is not None:
-        call.caller.full(known.source if mine is None else known.queue)
-    return key
+    own = check_subscription(_within(call, "name", call.part("name")))
+    name = call.caller.prefix(own)
+    if not call.caller.of_all_queues and (known := await call.records.get(name)) is not None:
+        call.caller.full(_within(call, "queue", known.queue))
+    return name
 
 
-async def _checked(call: Call, key: str, fields: dict[str, Any]) -> dict[str, Any]:
+def _within(call: Call, field: str, given: str) -> str:
+    """Return the caller's name of what may be given with the namespace of the token.
+
+    Raises:
+        Problem: it is given with another namespace.
+    """
+    mine = call.caller.namespace
+    if mine is None:
+        return given
+    own = given.removeprefix(f"{mine}/")
+    if "/" in own:
+        raise invalid(
+            field,
+            f"{field}={given!r} has a namespace that is not that of the token, which is for "
+            f"{mine!r}; leave it out, or use a token of that namespace",
+        )
+    return own
+
+
+async def _checked(call: Call, name: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Check fields and return them for the store.
 
     Raises:
         Problem: the queue belongs to another namespace, or the quotas have no room.
         InvalidArgument: this server does not send to the URL.
     """
-    namespace = key.rpartition("/")[0]
     if "queue" in fields:
-        its, _, queue = call.caller.full(fields["queue"]).rpartition("/")
-        if its != namespace:
-            raise invalid(
-                "queue",
-                f"queue={fields['queue']!r} is not in the namespace of the subscription "
-                f"{key.removeprefix('/')!r}; use one that is",
-            )
-        fields["queue"] = queue
+        fields["queue"] = call.caller.full(_within(call, "queue", fields["queue"]))
     if "url" in fields:
         check_url(fields["url"])
         if is_amqp(fields["url"]) and parse(fields["url"]).files:
@@ -212,19 +218,22 @@ async def _checked(call: Call, key: str, fields: dict[str, Any]) -> dict[str, An
             )
         call.service.pushing.gate.check(fields["url"])
     if "concurrency" in fields and call.service.quotas.any:
-        await _find_room(call, key, fields["concurrency"])
+        await _find_room(call, name, fields["concurrency"])
     return fields
 
 
-async def _find_room(call: Call, key: str, concurrency: int) -> None:
+async def _find_room(call: Call, name: str, concurrency: int) -> None:
     """Check whether the quotas have room for a subscription.
 
     Raises:
         Problem: the namespace would have too many, or too many requests under way.
     """
-    namespace = key.rpartition("/")[0] or None
+    namespace = split_name(name)[0]
     quota = call.service.quotas.of(namespace)
-    others = [one for one in await call.records.of(namespace) if one.key != key]
+    others = [
+        one for one in await call.records.listed()
+        if one.namespace == namespace and one.name != name
+    ]  # fmt: skip
     if quota.subscriptions is not None and len(others) >= quota.subscriptions:
         raise Problem(
             "quota-exceeded",
@@ -253,7 +262,7 @@ async def _changed(
     call: Call, change: Callable[..., Coroutine[Any, Any, T | None]], *given: Any
 ) -> T:
     """Change the subscription in the path; return the result."""
-    return await _done(call, change(await _key(call), *given, _tag(call)))
+    return await _done(call, change(await _name(call), *given, _tag(call)))
 
 
 async def _done(call: Call, work: Coroutine[Any, Any, T | None]) -> T:
@@ -281,7 +290,7 @@ async def _done(call: Call, work: Coroutine[Any, Any, T | None]) -> T:
 
 
 async def _known(call: Call) -> Subscription:
-    return await _done(call, call.records.get(await _key(call)))
+    return await _done(call, call.records.get(await _name(call)))
 
 
 async def _answer(
@@ -289,17 +298,17 @@ async def _answer(
 ) -> Answer:
     call.service.pushing.pusher.look()
     peers = call.records.peers
-    circuit, deliveries = await peers.circuit(one.key), (await peers.deliveries()).get(one.key)
-    out = _visible(call, one, shown(one, circuit, call.service.clock.now(), secret, deliveries))
-    out.messages = CountsOut.of(await call.ask(Counts, Count(one.source)))
+    circuit, deliveries = await peers.circuit(one.name), (await peers.deliveries()).get(one.name)
+    out = _visible(call, shown(one, circuit, call.service.clock.now(), secret, deliveries))
+    out.messages = CountsOut.of(await call.ask(Counts, Count(one.queue)))
     headers = {"etag": f'"{one.tag}"', "cache-control": "no-store"}
     return Answer(status, out, headers)
 
 
-def _visible(call: Call, one: Subscription, out: SubscriptionOut) -> SubscriptionOut:
+def _visible(call: Call, out: SubscriptionOut) -> SubscriptionOut:
     """Return a subscription with the caller's names, and without secrets for readers."""
-    if call.caller.namespace is None:
-        out.name, out.queue = one.full_name, one.source
+    if call.caller.namespace is not None:
+        out.name, out.queue = split_name(out.name)[1], split_name(out.queue)[1]
     if not call.caller.may("admin"):
         out.url = masked(out.url)  # its path may be a key
     return out

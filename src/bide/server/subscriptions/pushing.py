@@ -74,7 +74,7 @@ class Pushing:
         await self.pusher.close()
 
     async def known(self) -> Mapping[str, Known]:
-        """Return all subscriptions by their keys, with the circuits that the pushers report.
+        """Return all subscriptions by name, with the circuits that the pushers report.
 
         Raises:
             StoreError: this process does not push, and the store cannot be read.
@@ -87,7 +87,8 @@ class Pushing:
             listed = await self.records.listed()
             circuits = await self.records.peers.circuits() if listed else {}
             self._known = {
-                one.key: Known(one, circuits.get(one.key, Circuit()).of(one.tag)) for one in listed
+                one.name: Known(one, circuits.get(one.name, Circuit()).of(one.tag))
+                for one in listed
             }
             self._known_until = now + FRESH
         return self._known

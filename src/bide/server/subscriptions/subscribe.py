@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from bide.engines.registry import default_url, is_server
 from bide.model.message import ATTEMPTS
@@ -11,13 +11,6 @@ from bide.queue.stores import lane_to
 
 if TYPE_CHECKING:
     from bide.server.subscriptions.subscription_access import Access
-
-
-class Identity(NamedTuple):
-    """The namespace and the name of a subscription."""
-
-    namespace: str | None
-    name: str
 
 
 def subscribe(
@@ -70,16 +63,17 @@ def subscribe(
         >>> import bide
         >>> bide.subscribe("orders", "amqp://app@mq/?exchange=shop", url="memory://")
     """
-    namespace, _, own = queue.rpartition("/")
+    namespace, slash, _ = queue.rpartition("/")
     spans = {"timeout": timeout, "first": first, "ceiling": ceiling, "probe": probe}
     given: dict[str, Any] = {
-        "queue": own, "url": to, "headers": dict(headers), "rate": rate, "attempts": attempts,
+        "queue": queue, "url": to, "headers": dict(headers), "rate": rate, "attempts": attempts,
         "failures": failures, **{n: milliseconds(span, n) / 1000 for n, span in spans.items()},
     }  # fmt: skip
     if concurrency is not None:
         given["concurrency"] = concurrency
     with _access(url) as access:
-        return access.put(Identity(namespace or None, name or own), given, secret) or None
+        named = f"{namespace}{slash}{name}" if name else queue
+        return access.put(named, given, secret) or None
 
 
 def unsubscribe(name: str, *, url: str | None = None) -> bool:
@@ -103,9 +97,8 @@ def unsubscribe(name: str, *, url: str | None = None) -> bool:
         >>> bide.unsubscribe("no-such", url="memory://")
         False
     """
-    namespace, _, own = name.rpartition("/")
     with _access(url) as access:
-        return access.delete(Identity(namespace or None, own))
+        return access.delete(name)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from bide.engines.http.connection import Connection
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
 from bide.model.errors import InvalidArgument
-from bide.server.subscriptions.subscribe import Identity
+from bide.model.identity import split_name
 from bide.server.subscriptions.subscription_wire import (
     PingOut,
     SubscriptionIn,
@@ -24,48 +24,44 @@ from bide.server.subscriptions.subscription_wire import (
 )
 from bide.targets.http.addresses import Gate
 from bide.targets.http.records import Records
-from bide.targets.http.subscription import Subscription, key_of
-
-Listed = list[tuple[str | None, SubscriptionOut]]
-"""Subscriptions, each with its namespace."""
+from bide.targets.http.subscription import Subscription
 
 
 class _StoreAccess:
     """The subscriptions of a store that this process opens.
 
-    Durations are seconds. Methods return `None` or `False` if there is no such subscription; `put`
-    and `rotate` return a secret that bide made, or an empty text.
+    Names have their namespaces before them. Durations are seconds. Methods return `None` or `False`
+    if there is no such subscription; `put` and `rotate` return a secret that bide made, or an empty
+    text.
     """
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
         self._records = Records(lane, SYSTEM_CLOCK)
 
-    def listed(self, namespace: str | None, everywhere: bool) -> Listed:
-        async def read() -> Listed:
-            records = self._records
-            found = await (records.listed() if everywhere else records.of(namespace))
-            shown = await all_shown(records, found, SYSTEM_CLOCK.now())
-            return [(one.namespace, out) for one, out in shown]
+    def listed(self, namespace: str | None, everywhere: bool) -> list[SubscriptionOut]:
+        async def read() -> list[SubscriptionOut]:
+            every = await self._records.listed()
+            found = [one for one in every if everywhere or one.namespace == namespace]
+            return await all_shown(self._records, found, SYSTEM_CLOCK.now())
 
         return asyncio.run(read())
 
-    def put(self, which: Identity, given: dict[str, Any], secret: str | None) -> str:
-        fields = SubscriptionIn(**given).fields()
-        new = Subscription(name=which.name, namespace=which.namespace, **fields)
+    def put(self, name: str, given: dict[str, Any], secret: str | None) -> str:
+        new = Subscription(name=name, **SubscriptionIn(**given).fields())
         return asyncio.run(self._records.put(new, secret)).secret or ""
 
-    def pause(self, which: Identity, reason: str) -> bool:
-        return asyncio.run(self._records.pause(key_of(*which), reason)) is not None
+    def pause(self, name: str, reason: str) -> bool:
+        return asyncio.run(self._records.pause(name, reason)) is not None
 
-    def resume(self, which: Identity) -> bool:
-        return asyncio.run(self._records.resume(key_of(*which))) is not None
+    def resume(self, name: str) -> bool:
+        return asyncio.run(self._records.resume(name)) is not None
 
-    def rotate(self, which: Identity, overlap: float, secret: str | None) -> str | None:
-        rotated = asyncio.run(self._records.rotate(key_of(*which), round(overlap * 1000), secret))
+    def rotate(self, name: str, overlap: float, secret: str | None) -> str | None:
+        rotated = asyncio.run(self._records.rotate(name, round(overlap * 1000), secret))
         return None if rotated is None else rotated[1]
 
-    def ping(self, which: Identity, networks: Sequence[str]) -> PingOut | None:
+    def ping(self, name: str, networks: Sequence[str]) -> PingOut | None:
         from bide.targets.pusher import Pusher  # which needs a package of its own
 
         fix = (
@@ -75,7 +71,7 @@ class _StoreAccess:
 
         async def ask() -> PingOut | None:
             pusher = Pusher(self._lane, gate=Gate(networks, fix))
-            known = await pusher.records.get(key_of(*which))
+            known = await pusher.records.get(name)
             if known is None:
                 return None
             try:
@@ -86,8 +82,8 @@ class _StoreAccess:
 
         return asyncio.run(ask())
 
-    def delete(self, which: Identity) -> bool:
-        return asyncio.run(self._records.delete(key_of(*which)))
+    def delete(self, name: str) -> bool:
+        return asyncio.run(self._records.delete(name))
 
     def encrypt_all(self) -> tuple[int, int]:
         return asyncio.run(self._records.encrypt_all())
@@ -102,75 +98,51 @@ class _ServerAccess:
         self._connection = Connection(self._address, timeout)
         self.close = self._connection.close
 
-    def listed(self, namespace: str | None, everywhere: bool) -> Listed:
+    def listed(self, namespace: str | None, everywhere: bool) -> list[SubscriptionOut]:
+        mine = (self._request("GET", "/v1") or {})["namespace"]
         answer = msgspec.convert(self._request("GET", "/v1/subscriptions"), Subscriptions)
-        mine = self._namespace
-        wanted = mine if namespace is None else namespace
-        named: Listed = []
-        for one in answer.subscriptions:
-            whose, _, one.name = one.name.rpartition("/")
-            one.queue = one.queue.rpartition("/")[2]
-            named.append((whose or mine, one))
-        return [pair for pair in named if everywhere or pair[0] == wanted]
+        for one in answer.subscriptions if mine else ():
+            one.name, one.queue = f"{mine}/{one.name}", f"{mine}/{one.queue}"
+        wanted = namespace or mine
+        return [
+            one for one in answer.subscriptions
+            if everywhere or split_name(one.name)[0] == wanted
+        ]  # fmt: skip
 
-    def put(self, which: Identity, given: dict[str, Any], secret: str | None) -> str:
-        if which.namespace is not None and self._namespace is None:
-            given = {**given, "queue": f"{which.namespace}/{given['queue']}"}
-        answer = self._ask("PUT", which, "", _with_secret(given, secret))
+    def put(self, name: str, given: dict[str, Any], secret: str | None) -> str:
+        answer = self._ask("PUT", name, "", {**given, "secret": secret})
         return str((answer or {}).get("secret", ""))
 
-    def pause(self, which: Identity, reason: str) -> bool:
-        return self._ask("POST", which, "/pause", {"reason": reason}) is not None
+    def pause(self, name: str, reason: str) -> bool:
+        return self._ask("POST", name, "/pause", {"reason": reason}) is not None
 
-    def resume(self, which: Identity) -> bool:
-        return self._ask("POST", which, "/resume", {}) is not None
+    def resume(self, name: str) -> bool:
+        return self._ask("POST", name, "/resume", {}) is not None
 
-    def rotate(self, which: Identity, overlap: float, secret: str | None) -> str | None:
-        answer = self._ask("POST", which, "/rotate", _with_secret({"overlap": overlap}, secret))
+    def rotate(self, name: str, overlap: float, secret: str | None) -> str | None:
+        answer = self._ask("POST", name, "/rotate", {"overlap": overlap, "secret": secret})
         return None if answer is None else str(answer.get("secret", ""))
 
-    def ping(self, which: Identity, networks: Sequence[str]) -> PingOut | None:
+    def ping(self, name: str, networks: Sequence[str]) -> PingOut | None:
         if networks:
             raise InvalidArgument(
                 "the server pings, so it must allow the networks; start it with --allow-network"
             )
-        answer = self._ask("POST", which, "/ping", {})
+        answer = self._ask("POST", name, "/ping", {})
         return None if answer is None else msgspec.convert(answer, PingOut)
 
-    def delete(self, which: Identity) -> bool:
-        return self._ask("DELETE", which, "") is not None
+    def delete(self, name: str) -> bool:
+        return self._ask("DELETE", name, "") is not None
 
     def encrypt_all(self) -> tuple[int, int]:
         raise InvalidArgument("a server cannot do this; use the URL of the store that it serves")
 
-    @property
-    def _namespace(self) -> str | None:
-        """The namespace of the token."""
-        found = self._request("GET", "/v1") or {}
-        namespace: str | None = found["namespace"]
-        return namespace
-
-    def _ask(
-        self, method: str, which: Identity, verb: str, content: Any = None
-    ) -> dict[str, Any] | None:
+    def _ask(self, method: str, name: str, verb: str, content: Any = None) -> dict[str, Any] | None:
         """Return the answer of a server, `None` if there is no such subscription."""
-        namespace, name = which
-        if namespace is not None:
-            mine = self._namespace
-            if mine not in (None, namespace):
-                raise InvalidArgument(
-                    f"namespace={namespace!r} is not that of the token, which is for {mine!r}; "
-                    "leave it out, or use a token of that namespace"
-                )
-            name = name if mine else f"{namespace}/{name}"
         return self._request(method, f"/v1/subscriptions/{quote(name, safe='')}{verb}", content)
 
     def _request(self, method: str, path: str, content: Any = None) -> dict[str, Any] | None:
         return request(self._connection, self._address, method, path, content)
-
-
-def _with_secret(content: dict[str, Any], secret: str | None) -> dict[str, Any]:
-    return content if secret is None else {**content, "secret": secret}
 
 
 Access = _StoreAccess | _ServerAccess

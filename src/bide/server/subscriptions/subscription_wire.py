@@ -224,11 +224,11 @@ def shown(
 
 async def all_shown(
     records: Records, found: Iterable[Subscription], now: int
-) -> list[tuple[Subscription, SubscriptionOut]]:
-    """Return subscriptions, each with its form in answers."""
+) -> list[SubscriptionOut]:
+    """Convert subscriptions for an answer."""
     circuits, deliveries = await records.peers.circuits(), await records.peers.deliveries()
     return [
-        (one, shown(one, circuits.get(one.key, Circuit()), now, None, deliveries.get(one.key)))
+        shown(one, circuits.get(one.name, Circuit()), now, None, deliveries.get(one.name))
         for one in found
     ]
 

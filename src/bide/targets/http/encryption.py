@@ -132,11 +132,9 @@ def stored(message: Message) -> Subscription:
         found = msgspec.json.decode(message.data, type=Subscription)
         return found if found.encrypted else found.check()
     except (msgspec.DecodeError, UnicodeDecodeError, InvalidArgument):
-        namespace, _, name = message.id.partition("/")
         return Subscription(
-            name=name, namespace=namespace or None, queue=name, url="https://damaged.invalid/",
-            encrypted="damaged",
-        )  # fmt: skip
+            name=message.id, queue=message.id, url="https://damaged.invalid/", encrypted="damaged"
+        )
 
 
 def change_of_lost(last: Subscription, known: Subscription, wanted: Subscription) -> Subscription:

@@ -48,23 +48,23 @@ class Peers(Shared):
     """The servers that push from a store, and their reports about receivers."""
 
     async def circuits(self) -> dict[str, Circuit]:
-        """Return the circuits that are or were open, by the keys of their subscriptions."""
+        """Return the circuits that are or were open, by subscription."""
         page = await self._ask(Page, Scan(CIRCUITS, limit=MOST))
         return {message.id: _decoded(message, Circuit) for message in page.messages}
 
-    async def circuit(self, key: str) -> Circuit:
+    async def circuit(self, name: str) -> Circuit:
         """Return the circuit of one subscription, as it was last stored."""
-        (found,) = (await self._ask(Found, Find(CIRCUITS, [key]))).messages
+        (found,) = (await self._ask(Found, Find(CIRCUITS, [name]))).messages
         return Circuit() if found is None else _decoded(found, Circuit)
 
     async def store_circuits(self, circuits: Mapping[str, Circuit]) -> None:
-        """Store circuits for all servers, by the keys of their subscriptions."""
-        items = [Item(key, msgspec.json.encode(one), at=LATEST) for key, one in circuits.items()]
+        """Store circuits for all servers, by subscription."""
+        items = [Item(name, msgspec.json.encode(one), at=LATEST) for name, one in circuits.items()]
         await self._ask(Outcomes, Put(CIRCUITS, items, "replace"))
 
-    async def forget_circuit(self, key: str) -> None:
+    async def forget_circuit(self, name: str) -> None:
         """Close the circuit of a subscription for all servers."""
-        await self._ask(Outcomes, Cancel(CIRCUITS, [key]))
+        await self._ask(Outcomes, Cancel(CIRCUITS, [name]))
 
     async def present(
         self, holder: str, figures: Mapping[str, Deliveries] | None = None
@@ -73,7 +73,7 @@ class Peers(Shared):
 
         Args:
             holder: the server.
-            figures: its figures, by the keys of the subscriptions.
+            figures: its figures, by subscription.
         """
         item = Item(holder, msgspec.json.encode(figures or {}), delay=PRESENT)
         await self._ask(Outcomes, Put(PRESENCE, [item], "replace"))

@@ -64,7 +64,7 @@ class Kept(NamedTuple):
 
 
 class Records(Shared):
-    """The subscriptions of a store, each in one message whose id is its key.
+    """The subscriptions of a store, each in one message whose id is its name.
 
     A change replaces the message only if it has not changed since it was read.
 
@@ -85,19 +85,15 @@ class Records(Shared):
         """What the servers tell each other about the subscriptions."""
 
     async def listed(self) -> list[Subscription]:
-        """Return all subscriptions, by their keys."""
+        """Return all subscriptions, by name."""
         steps = first_of(Scan(SUBSCRIPTIONS, limit=PAGE), sys.maxsize)
         messages = await arun_steps(steps, self._lane.acall)
         found = {message.id: stored(message) for message in messages}
-        return [self.keys.decrypt(found[key]) for key in sorted(found)]
+        return [self.keys.decrypt(found[name]) for name in sorted(found)]
 
-    async def of(self, namespace: str | None) -> list[Subscription]:
-        """Return the subscriptions of one namespace, by name."""
-        return [one for one in await self.listed() if one.namespace == namespace]
-
-    async def get(self, key: str) -> Subscription | None:
-        """Return a subscription by its key; `None` if there is none."""
-        message = await self._find(key)
+    async def get(self, name: str) -> Subscription | None:
+        """Return a subscription; `None` if there is none of this name."""
+        message = await self._find(name)
         return None if message is None else self.keys.decrypt(stored(message))
 
     async def put(
@@ -134,22 +130,22 @@ class Records(Shared):
                 raise Overtaken(known)
             return signing(replace(given, **{name: getattr(known, name) for name in KEPT}))
 
-        others = [one for one in await self.listed() if one.key != given.key]
+        others = [one for one in await self.listed() if one.name != given.name]
         if len(others) >= MAX_SUBSCRIPTIONS:
             raise InvalidArgument(
                 f"name={given.name!r} would be one too many; a store has {MAX_SUBSCRIPTIONS:,} "
                 "subscriptions at most: delete one"
             )
-        known, kept = await self._change(given.key, edit, tag, first=signing(given))
+        known, kept = await self._change(given.name, edit, tag, first=signing(given))
         assert kept is not None
         is_new = any(one.text == made for one in kept.secrets)
         return Kept(kept, made if is_new else None, known is None)
 
-    async def change(self, key: str, tag: str | None = None, **fields: Any) -> Subscription | None:
+    async def change(self, name: str, tag: str | None = None, **fields: Any) -> Subscription | None:
         """Change fields of a subscription; return it as stored, `None` if there is none.
 
         Args:
-            key: of the subscription.
+            name: of the subscription.
             tag: change only this version; "*": any.
             fields: the new values.
 
@@ -166,30 +162,30 @@ class Records(Shared):
                 )
             return changed
 
-        return (await self._change(key, edit, tag))[1]
+        return (await self._change(name, edit, tag))[1]
 
     async def pause(
-        self, key: str, reason: str = "", tag: str | None = None
+        self, name: str, reason: str = "", tag: str | None = None
     ) -> Subscription | None:
         """Send nothing until `resume`; return it as stored, `None` if there is none."""
-        return await self.change(key, tag, paused=True, reason=reason)
+        return await self.change(name, tag, paused=True, reason=reason)
 
-    async def resume(self, key: str, tag: str | None = None) -> Subscription | None:
+    async def resume(self, name: str, tag: str | None = None) -> Subscription | None:
         """Send again, at once even if the circuit is open.
 
         Returns:
             The subscription as stored; `None` if there is none.
         """
         # A new version even if it was not paused: the circuit was about the old one.
-        return (await self._change(key, partial(replace, paused=False, reason="", **NEW), tag))[1]
+        return (await self._change(name, partial(replace, paused=False, reason="", **NEW), tag))[1]
 
     async def rotate(
-        self, key: str, overlap: int, secret: str | None = None, tag: str | None = None
+        self, name: str, overlap: int, secret: str | None = None, tag: str | None = None
     ) -> tuple[Subscription, str] | None:
         """Sign with a new secret from now on, and with the others for a while as well.
 
         Args:
-            key: of the subscription.
+            name: of the subscription.
             overlap: milliseconds for which the others stay valid.
             secret: the new one; by default it is made.
             tag: change only this version; "*": any.
@@ -215,16 +211,16 @@ class Records(Shared):
             # Each request carries a signature for each secret.
             return replace(known, secrets=(Secret(text, now), *old)[:5])
 
-        _, kept = await self._change(key, edit, tag)
+        _, kept = await self._change(name, edit, tag)
         return None if kept is None else (kept, text)
 
-    async def delete(self, key: str, tag: str | None = None) -> bool:
+    async def delete(self, name: str, tag: str | None = None) -> bool:
         """Delete a subscription; return whether there was one. Its messages stay in the queue.
 
         Raises:
             Overtaken: it is another version.
         """
-        return (await self._change(key, lambda _: None, tag))[0] is not None
+        return (await self._change(name, lambda _: None, tag))[0] is not None
 
     async def encrypt_all(self) -> tuple[int, int]:
         """Encrypt all subscriptions with the first key, those in clear text too.
@@ -240,25 +236,25 @@ class Records(Shared):
                 f"there is no key to encrypt with; set {KEY} or {KEY_FILE}, and make one with bide "
                 "subscription new-key"
             )
-        known = [one.key for one in await self.listed()]
-        changed = [(await self._change(key, partial(replace, **NEW)))[1] for key in known]
+        known = [one.name for one in await self.listed()]
+        changed = [(await self._change(name, partial(replace, **NEW)))[1] for name in known]
         lost = [bool(one.encrypted) for one in changed if one is not None]
         return lost.count(False), lost.count(True)
 
     async def still(self, subscription: Subscription) -> bool:
         """Tell whether a subscription has not changed."""
-        message = await self._find(subscription.key)
+        message = await self._find(subscription.name)
         return message is not None and stored(message).tag == subscription.tag
 
     async def _change(
-        self, key: str, edit: Edit, tag: str | None = None, *, first: Subscription | None = None
+        self, name: str, edit: Edit, tag: str | None = None, *, first: Subscription | None = None
     ) -> tuple[Subscription | None, Subscription | None]:
         """Store the next version of a subscription; return the version before and this one.
 
         Where there is none, `first` is stored, if it is given. Without a change nothing is stored.
         """
         while True:
-            message = await self._find(key)
+            message = await self._find(name)
             last = None if message is None else stored(message)
             known = None if last is None else self.keys.decrypt(last)
             if tag is not None and (known is None or tag not in ("*", known.tag)):
@@ -269,7 +265,7 @@ class Records(Shared):
             command: Command
             if wanted is None:
                 assert message is not None
-                command = Cancel(SUBSCRIPTIONS, [key], if_version=message.version)
+                command = Cancel(SUBSCRIPTIONS, [name], if_version=message.version)
             else:
                 if last is not None and known is not None and known.encrypted:
                     wanted = change_of_lost(last, known, wanted)
@@ -279,12 +275,12 @@ class Records(Shared):
                     wanted, version=before.version + 1, changed=changed,
                     created=before.created or changed,
                 )  # fmt: skip
-                item = Item(key, msgspec.json.encode(self.keys.encrypt(wanted)), at=LATEST)
+                item = Item(name, msgspec.json.encode(self.keys.encrypt(wanted)), at=LATEST)
                 mode = () if message is None else ("replace", message.version)
                 command = Put(SUBSCRIPTIONS, [item], *mode)
             if (await self._ask(Outcomes, command)).outcomes[0].done:
-                await self.peers.forget_circuit(key)  # it is about the version before
+                await self.peers.forget_circuit(name)  # it is about the version before
                 return known, None if wanted is None else self.keys.decrypt(wanted)
 
-    async def _find(self, key: str) -> Message | None:
-        return (await self._ask(Found, Find(SUBSCRIPTIONS, [key]))).messages[0]
+    async def _find(self, name: str) -> Message | None:
+        return (await self._ask(Found, Find(SUBSCRIPTIONS, [name]))).messages[0]

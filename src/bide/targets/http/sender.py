@@ -10,6 +10,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from bide.clock import Clock
+from bide.model.identity import split_name
 from bide.model.message import Message
 from bide.targets.http.client import HttpClient, NoAnswer
 from bide.targets.http.receiver import Answer, retry_after
@@ -46,7 +47,8 @@ def request_of(message: Message, subscription: Subscription) -> Request:
     Its id is made of the queue's name and the message's id, in ASCII: it is the same at each
     attempt, and unique among the messages of all queues.
     """
-    id = f"{_plain(subscription.queue)}/{_plain(message.id)}"
+    queue = split_name(subscription.queue)[1]  # its namespace is nothing to the receiver
+    id = f"{_plain(queue)}/{_plain(message.id)}"
     own = {name.lower(): value for name, value in (message.headers or {}).items()}
     kind = own.pop("content-type", "")
     if message.json or not _fits(kind):
@@ -54,7 +56,7 @@ def request_of(message: Message, subscription: Subscription) -> Request:
     headers = {
         "content-type": kind,
         "idempotency-key": id,
-        "bide-queue": subscription.queue,
+        "bide-queue": queue,
         "bide-id": quote(message.id),
         "bide-attempt": str(message.attempt),
         "bide-due": str(message.due),
@@ -82,8 +84,8 @@ class Sender:
     def __init__(self, clock: Clock, client: HttpClient) -> None:
         self._clock = clock
         self._client = client
-        self._running: Counter[str | None] = Counter()
-        """How many requests are under way, by namespace and by the key of the subscription."""
+        self._running: Counter[str] = Counter()
+        """How many requests are under way, by subscription, and by namespace with its slash."""
         self._failing = 0
         """How many requests to failing receivers are under way."""
 
@@ -101,13 +103,13 @@ class Sender:
                 the requests of a worker that is leaving, are under way besides.
             failing: whether its receiver has failed since it last accepted a message.
         """
-        waiting = max(0, under_way - self._running[to.key])
+        waiting = max(0, under_way - self._running[to.name])
         free = self._client.free - waiting
         if failing:
             free = min(free, (self._client.limit + 1) // 2 - self._failing - waiting)
         shares = [under_way]
         if to.namespace is not None:
-            shares.append(self._running[to.namespace] + waiting)
+            shares.append(self._running[f"{to.namespace}/"] + waiting)
         return min(free, *(max(1, (free + taken) // 2) - taken for taken in shares))
 
     async def send(self, message: Message, to: Subscription, *, failing: bool = False) -> Answer:
@@ -126,7 +128,8 @@ class Sender:
         """
         id = f"ping/{secrets.token_hex(12)}"
         headers = {
-            "content-type": "application/json", "idempotency-key": id, "bide-queue": to.queue,
+            "content-type": "application/json", "idempotency-key": id,
+            "bide-queue": split_name(to.queue)[1],
         }  # fmt: skip
         return await self._post(Request(id, b'{"type":"bide.ping"}', headers), to)
 
@@ -144,7 +147,7 @@ class Sender:
         own = {name.lower(): value for name, value in subscription.headers.items()}
         headers = {**HEADERS, **own, **request.headers, **proof}
         hidden = (*keys, proof["webhook-signature"], *_confidential(subscription))
-        counted = subscription.namespace, subscription.key
+        counted = f"{subscription.namespace}/", subscription.name
         # The subscription's own share bounds what is claimed: what was claimed, and a ping, may use
         # any connection that is free.
         if self.room_for(subscription, 0, failing=failing) <= 0:
@@ -154,7 +157,7 @@ class Sender:
         try:
             reply = await self._client.post(subscription.url, headers.items(), request.body)
         except NoAnswer as error:
-            _log.debug("%s: %s (%r)", subscription.key, error, error.__cause__)
+            _log.debug("%s: %s (%r)", subscription.name, error, error.__cause__)
             return Answer(None, str(error))
         finally:
             self._failing -= failing

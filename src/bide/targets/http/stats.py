@@ -114,7 +114,7 @@ class Known(NamedTuple):
 
 
 class PushStats(Stats):
-    """The figures of push, by the keys of the subscriptions."""
+    """The figures of push, by subscription."""
 
     tallies: Mapping[str, Tally] = {}
     """Lateness, duration and outcomes of deliveries."""
@@ -156,7 +156,7 @@ def push_metrics(known: Mapping[str, Known], sent: PushStats, now: int) -> "Iter
         now: the time in Unix milliseconds.
     """
     known = dict(sorted(known.items()))
-    keys = {name: one.subscription.key for name, one in known.items()}
+    keys = {name: one.subscription.name for name, one in known.items()}
     yield from intake_metrics(sent.taken)
     for family in DELIVERIES:
         yield family.of({name: sent.tallies.get(key) or Tally() for name, key in keys.items()})

@@ -13,7 +13,7 @@ import msgspec
 
 from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
-from bide.model.identity import check_queue, check_subscription
+from bide.model.identity import check_queue, check_subscription, split_name
 from bide.model.limits import check_range
 from bide.model.message import ATTEMPTS
 from bide.targets.amqp import is_amqp, parse, shown
@@ -106,10 +106,9 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """A subscription. Durations are milliseconds, times are Unix milliseconds."""
 
     name: str
-    namespace: str | None = None
-    """Its namespace; `None`: it is in none."""
+    """Its name, after its namespace if it has one: shop/hooks."""
     queue: str
-    """The queue's name in the namespace."""
+    """The name of the queue in the store."""
     url: str
     headers: dict[str, str] = {}
     """Sent with every request, as for an `authorization`."""
@@ -143,12 +142,12 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     def __repr__(self) -> str:
         # The URL and the headers may have secrets in them.
-        return f"<Subscription {self.key} of {self.queue!r}>"
+        return f"<Subscription {self.name} of {self.queue!r}>"
 
     @property
-    def key(self) -> str:
-        """Its id in the store."""
-        return key_of(self.namespace, self.name)
+    def namespace(self) -> str | None:
+        """Its namespace; `None`: it is in none."""
+        return split_name(self.name)[0]
 
     @property
     def tag(self) -> str:
@@ -156,28 +155,9 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         return f"{self.version}-{self.changed}"
 
     @property
-    def full_name(self) -> str:
-        """Its name, after its namespace if it has one: shop/hooks."""
-        return self.key.removeprefix("/")
-
-    def known_as(self, namespace: str | None) -> str | None:
-        """Return its name in a namespace; `None` if it is in another one.
-
-        Without a namespace the name has its namespace before it.
-        """
-        if namespace is None:
-            return self.full_name
-        return self.name if self.namespace == namespace else None
-
-    @property
     def signed(self) -> bool:
         """Whether its requests are signed; messages to RabbitMQ are not."""
         return not is_amqp(self.url)
-
-    @property
-    def source(self) -> str:
-        """The queue's name in the store."""
-        return self.queue if self.namespace is None else f"{self.namespace}/{self.queue}"
 
     @property
     def backoff(self) -> Backoff:
@@ -194,11 +174,13 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         Raises:
             InvalidArgument: one of its values is not valid.
         """
-        for field, value in (("name", self.name), ("queue", self.queue)):
-            if "/" in value:
-                raise InvalidArgument(f"{field}={value!r} has a slash in it; name the namespace")
-        check_subscription(self.full_name)
-        check_queue(self.source)
+        check_subscription(self.name)
+        check_queue(self.queue)
+        if split_name(self.queue)[0] != self.namespace:
+            raise InvalidArgument(
+                f"queue={self.queue!r} is not in the namespace of the subscription, {self.name!r}; "
+                "use one that is"
+            )
         check_url(self.url)
         _check_headers(self.headers)
         check_range(self.concurrency, "concurrency", 1, MOST_CONCURRENCY)
@@ -209,11 +191,6 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             check_range(self.rate, "rate", 0.001, 1_000_000)
         _ = self.backoff  # raises if attempts or delays are not valid
         return self
-
-
-def key_of(namespace: str | None, name: str) -> str:
-    """Return the id of a subscription in the store."""
-    return f"{namespace or ''}/{name}"
 
 
 def usual_concurrency(url: str) -> int:

@@ -16,6 +16,7 @@ from bide.consuming.queue_handlers import QueueHandlers
 from bide.consuming.settling import RELEASE, Verdict
 from bide.consuming.store_client import StoreClient
 from bide.model.errors import StoreError
+from bide.model.identity import split_name
 from bide.model.message import Message
 from bide.model.replies import Claimed
 from bide.observing.tally import Tally
@@ -83,7 +84,7 @@ class SubscriptionWorker(Consumer):
         *,
         stale: Callable[[], None] = lambda: None,
     ) -> None:
-        queue_handlers = QueueHandlers(subscription.source, lease, subscription.concurrency)
+        queue_handlers = QueueHandlers(subscription.queue, lease, subscription.concurrency)
         super().__init__(queue_handlers, (), SimpleNamespace(), store_client, holder)
         self.subscription = subscription
         self.circuit = Circuit(tag=subscription.tag)
@@ -116,7 +117,7 @@ class SubscriptionWorker(Consumer):
             self.circuit, self.published = Circuit(tag=subscription.tag), 0
             self._held_until = 0.0
         self.subscription, self._place, self._among = subscription, place, among
-        turn = crc32(subscription.key.encode())
+        turn = crc32(subscription.name.encode())
         self._share = share(subscription.concurrency, place, among, turn)
         # As its share of the places; one without places sends a probe at most.
         part = self._share / subscription.concurrency or 1 / among
@@ -164,8 +165,8 @@ class SubscriptionWorker(Consumer):
                 return 0, (self.circuit.until - now) / 1000
             case "half-open":
                 # Another server each time: one of them alone may not reach the receiver.
-                until, key = self.circuit.until, self.subscription.key
-                behind = (self._place - crc32(f"{key} {until}".encode())) % self._among
+                until, name = self.circuit.until, self.subscription.name
+                behind = (self._place - crc32(f"{name} {until}".encode())) % self._among
                 late = until + behind * (self.subscription.timeout + OVERDUE) - now
                 if behind and late > 0:
                     return 0, late / 1000
@@ -245,16 +246,17 @@ class SubscriptionWorker(Consumer):
             turned = circuit.failed(answer.text, now, most=to.failures, pause=to.probe)
         if turned:
             self.recall()
+        namespace, own = split_name(to.name)
         fields = {
-            "subscription": to.name, "namespace": to.namespace or "", "queue": to.queue,
+            "subscription": own, "namespace": namespace or "", "queue": split_name(to.queue)[1],
             "circuit": "closed" if answer.good else "open",
         }  # fmt: skip
         if turned and answer.good:
-            _log.warning("%s: the receiver is back", to.full_name, extra=fields)
+            _log.warning("%s: the receiver is back", to.name, extra=fields)
         elif turned and was is None:
             _log.error(
                 "%s: %d failures in a row, nothing is sent for now: %s",
-                to.full_name, circuit.failures, answer.text, extra=fields | {"reason": answer.text},
+                to.name, circuit.failures, answer.text, extra=fields | {"reason": answer.text},
             )  # fmt: skip
         return probe
 
@@ -266,12 +268,12 @@ class SubscriptionWorker(Consumer):
         """Pause the subscription: the receiver wants no more messages."""
         reason = "the receiver answered 410 Gone"
         try:
-            paused = await self._records.pause(to.key, reason, to.tag)
+            paused = await self._records.pause(to.name, reason, to.tag)
         except Overtaken:
             self._stale()  # it may have been changed because of that; the next 410 pauses it
         except StoreError as error:
-            _log.warning("%s: could not be paused: %s", to.full_name, error)
+            _log.warning("%s: could not be paused: %s", to.name, error)
         else:
-            _log.error("%s: paused, since %s", to.full_name, reason)
+            _log.error("%s: paused, since %s", to.name, reason)
             self.subscription = paused or to
         self.recall()

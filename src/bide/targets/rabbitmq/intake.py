@@ -124,9 +124,9 @@ class Intake:
     @property
     def subscription(self) -> Subscription:
         """What publishes its messages to the target exchange when they are due."""
-        namespace, _, queue = self.queue.rpartition("/")
+        namespace, slash, queue = self.queue.rpartition("/")
         return Subscription(
-            name=f"rabbitmq:{queue}", namespace=namespace or None, queue=queue,
+            name=f"{namespace}{slash}rabbitmq:{queue}", queue=self.queue,
             url=self.address.url, concurrency=usual_concurrency(self.address.url),
         )  # fmt: skip
 
