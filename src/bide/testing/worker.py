@@ -1,7 +1,7 @@
 """A worker that a test drives: it handles due messages in order when the test says so."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
 from bide.consuming.queue_handlers import QueueHandlers, chained
@@ -19,8 +19,6 @@ T = TypeVar("T")
 Answer = TypeVar("Answer")
 """What a method returns: what was handled, or a coroutine that returns it."""
 
-Job = tuple[Callable[[], Awaitable[list[Handled]]], "asyncio.Future[list[Handled]]"]
-
 Errors = Literal["raise", "collect"]
 
 LIMIT = 1_000
@@ -28,7 +26,7 @@ PATIENCE = 10.0
 
 
 class _Worker(Generic[Answer]):
-    """What both forms share: one task runs the app's lifespan, and all work within it."""
+    """What both forms share: one task enters and leaves the app's lifespan."""
 
     __test__ = False
 
@@ -51,7 +49,7 @@ class _Worker(Generic[Answer]):
         self._raises = errors == "raise"
         self._patience = patience
         self._consumers: list[ManualConsumer] = []
-        self._jobs: asyncio.Queue[Job | None] = asyncio.Queue()
+        self._leaving = asyncio.Event()
         self._host: asyncio.Task[None] | None = None
         self._wait: float | None = None
         self._open()
@@ -74,7 +72,7 @@ class _Worker(Generic[Answer]):
     async def _leave(self) -> None:
         host, self._host = self._host, None
         if host is not None:
-            self._jobs.put_nowait(None)
+            self._leaving.set()
             await host
 
     def run_due(self, *, limit: int = LIMIT) -> Answer:
@@ -94,7 +92,7 @@ class _Worker(Generic[Answer]):
             RuntimeError: the limit was reached.
             WrongContext: on an event loop; async tests have `AsyncManualWorker`.
         """
-        return self._run(self._in_host(lambda: self._run_due(limit)))
+        return self._run(self._run_due(limit))
 
     def advance(self, duration: Duration, *, limit: int = LIMIT) -> Answer:
         """Let time pass, and handle each message at its due time.
@@ -110,7 +108,7 @@ class _Worker(Generic[Answer]):
             Exception: as for `run_due`; the clock stops there.
         """
         target = self.store.clock.now() + milliseconds(duration, "duration")
-        return self._run(self._in_host(lambda: self._go_to(target, limit)))
+        return self._run(self._go_to(target, limit))
 
     def advance_to(self, moment: Moment, *, limit: int = LIMIT) -> Answer:
         """Let time pass until a time, as `advance` does.
@@ -124,14 +122,14 @@ class _Worker(Generic[Answer]):
             raise InvalidArgument(
                 f"moment={moment} is before now, which is {to_datetime(now)}; time cannot go back"
             )
-        return self._run(self._in_host(lambda: self._go_to(target, limit)))
+        return self._run(self._go_to(target, limit))
 
     def _run(self, work: Coroutine[Any, Any, list[Handled]]) -> Answer:
         """Run a coroutine, or return it to be awaited."""
         raise NotImplementedError
 
     async def _live(self, started: "asyncio.Future[None]") -> None:
-        """Run the app's lifespan and all work in this task, as a worker does."""
+        """Enter the app's lifespan, and leave it in the same task, as a worker does."""
         state, clock = vars(self.app.state).copy(), self.app.clock
         self.app.clock = self.store.clock
         try:
@@ -146,16 +144,7 @@ class _Worker(Generic[Answer]):
                         ManualConsumer(queue_handlers, around, self.app.state, store_client)
                     )
                 started.set_result(None)
-                while (job := await self._jobs.get()) is not None:
-                    work, answer = job
-                    try:
-                        result = await work()
-                    except BaseException as error:  # noqa: BLE001  (it is the caller's)
-                        if not answer.done():
-                            answer.set_exception(error)
-                    else:
-                        if not answer.done():
-                            answer.set_result(result)
+                await self._leaving.wait()
         finally:
             for consumer in self._consumers:
                 await consumer.close()
@@ -166,17 +155,6 @@ class _Worker(Generic[Answer]):
     def _handlers_of(self, queue: str) -> QueueHandlers:
         """Return the handlers of a queue, as this worker runs them."""
         return self.app.queue_handlers[queue]
-
-    async def _in_host(self, work: Callable[[], Awaitable[list[Handled]]]) -> list[Handled]:
-        if self._host is None:
-            raise Closed("this worker was not entered; use it as: async with ... as worker")
-        answer: asyncio.Future[list[Handled]] = asyncio.get_running_loop().create_future()
-        self._jobs.put_nowait((work, answer))
-        either: list[asyncio.Future[Any]] = [self._host, answer]
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():  # only an error ends the lifespan before the worker
-            self._host.result()
-        return await answer
 
     async def _go_to(self, target: int, limit: int) -> list[Handled]:
         clock = self.store.clock
@@ -194,6 +172,10 @@ class _Worker(Generic[Answer]):
         return done
 
     async def _run_due(self, limit: int) -> list[Handled]:
+        if self._host is None:
+            raise Closed("this worker was not entered; use it as: async with ... as worker")
+        if self._host.done():  # only an error ends the lifespan before the worker
+            self._host.result()
         done: list[Handled] = []
         while (handled := await self._next()) is not None:
             done.append(handled)
