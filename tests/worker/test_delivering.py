@@ -79,7 +79,7 @@ class Unspeakable(BaseException):
 @both
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, Unspeakable])
 def test_what_ends_a_program_does_not_end_the_worker(
-    scene: Scene, is_async: bool, kind: type[BaseException], caplog: pytest.LogCaptureFixture
+    scene: Scene, is_async: bool, kind: type[BaseException]
 ) -> None:
     seen: list[Any] = []
 
@@ -99,7 +99,6 @@ def test_what_ends_a_program_does_not_end_the_worker(
         assert kind.__name__ in ((await scene.find("bad")).error or "")
 
     scene.play(story())
-    assert "the worker goes on, and the attempt has failed" in caplog.text
 
 
 @both
@@ -208,9 +207,7 @@ class Jinxed(bide.Bury):
 
 
 @both
-def test_an_exception_that_cannot_be_judged_keeps_no_place(
-    scene: Scene, is_async: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_exception_that_cannot_be_judged_keeps_no_place(scene: Scene, is_async: bool) -> None:
     seen: list[Any] = []
 
     def handle(body: Any) -> None:
@@ -226,13 +223,12 @@ def test_an_exception_that_cannot_be_judged_keeps_no_place(
             await scene.dead(1)
             await scene.acked(1)
         letter = await scene.find("q-0")
-        assert letter.failures[-1].reason == (
-            "Jinxed was raised, and its own code failed: RuntimeError: broken"
+        assert letter.failures[-1].reason.startswith(
+            "Jinxed was raised, and its own code failed: RuntimeError: broken\n"
         )
 
     scene.play(story())
     assert seen == ["good"]
-    assert "raised a Jinxed whose own code failed" in caplog.text
 
 
 def test_a_coroutine_that_a_plain_handler_returns_is_no_success(scene: Scene) -> None:

@@ -34,37 +34,37 @@ def judge(error: BaseException, attempt: int = 1, attempts: int = 10) -> Verdict
 
 
 def test_an_error_that_is_worth_it_is_tried_again_after_the_pause_of_its_attempt() -> None:
-    assert judge(OSError("gone")).verb == "retry"
+    assert judge(OSError("gone")).outcome == "retried"
     assert [judge(OSError(), attempt).delay for attempt in (1, 2, 3)] == [10_000, 20_000, 40_000]
 
 
 def test_a_subclass_of_what_is_worth_it_is_worth_it() -> None:
-    assert judge(ConnectionResetError()).verb == "retry"
-    assert judge(TimeoutError("too long")).verb == "retry"
+    assert judge(ConnectionResetError()).outcome == "retried"
+    assert judge(TimeoutError("too long")).outcome == "retried"
 
 
 def test_any_other_error_buries_at_once() -> None:
     verdict = judge(ValueError("no"))
-    assert verdict.verb == "bury"
+    assert verdict.outcome == "dead"
     assert verdict.reason == "ValueError: no"
 
 
-@pytest.mark.parametrize(("attempt", "attempts", "verb"), [
-    (4, 10, "retry"), (5, 10, "bury"), (6, 10, "bury"), (2, 3, "retry"), (3, 3, "bury"),
+@pytest.mark.parametrize(("attempt", "attempts", "outcome"), [
+    (4, 10, "retried"), (5, 10, "dead"), (6, 10, "dead"), (2, 3, "retried"), (3, 3, "dead"),
 ])  # fmt: skip
-def test_the_smaller_limit_of_attempts_counts(attempt: int, attempts: int, verb: str) -> None:
-    assert judge(OSError(), attempt, attempts).verb == verb
+def test_the_smaller_limit_of_attempts_counts(attempt: int, attempts: int, outcome: str) -> None:
+    assert judge(OSError(), attempt, attempts).outcome == outcome
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
 def test_what_ends_a_program_is_a_failed_attempt_here(error: BaseException) -> None:
-    assert judge(error).verb == "retry"
-    assert judge(error, attempt=5).verb == "bury"
+    assert judge(error).outcome == "retried"
+    assert judge(error, attempt=5).outcome == "dead"
 
 
 def test_retry_says_when() -> None:
     verdict = judge(bide.Retry("closed", delay="5m"))
-    assert verdict == Verdict("retry", 300_000, "closed")
+    assert verdict == Verdict("retried", 300_000, "closed")
     assert judge(bide.Retry(delay=0)).delay == 0
     assert judge(bide.Retry(), attempt=2).delay == 20_000
 
@@ -77,7 +77,7 @@ def test_a_delay_that_cannot_be_is_refused_where_it_is_said(delay: Any, text: st
     with pytest.raises(bide.InvalidArgument, match=text) as caught:
         bide.Retry(delay=delay)
     verdict = settling.judge(message(), caught.value, bide.Backoff(), 0.5)
-    assert verdict.verb == "retry"  # as after any other mistake in a handler
+    assert verdict.outcome == "retried"  # as after any other mistake in a handler
     assert verdict.reason.startswith("bide.model.errors.InvalidArgument: delay=")
 
 
@@ -86,30 +86,30 @@ def test_a_delay_in_place_of_the_reason_is_refused(reason: object) -> None:
     with pytest.raises(bide.InvalidArgument, match=r"is a delay; write Retry\(delay=") as caught:
         bide.Retry(reason)
     assert repr(reason) in str(caught.value)
-    assert judge(bide.Retry(reason, delay="5m")) == Verdict("retry", 300_000, str(reason))
+    assert judge(bide.Retry(reason, delay="5m")) == Verdict("retried", 300_000, str(reason))
 
 
 @pytest.mark.parametrize("reason", ["", "503", "in 5m", "m", True])
 def test_a_reason_that_is_no_delay_is_taken(reason: object) -> None:
-    assert judge(bide.Retry(reason)).verb == "retry"
+    assert judge(bide.Retry(reason)).outcome == "retried"
 
 
 def test_retry_does_not_go_on_for_ever() -> None:
-    assert judge(bide.Retry("closed", delay="5m"), attempt=5) == Verdict("bury", reason="closed")
+    assert judge(bide.Retry("closed", delay="5m"), attempt=5) == Verdict("dead", reason="closed")
 
 
 def test_discard_is_an_ack_that_says_so() -> None:
     verdict = judge(bide.Discard("paid"))
-    assert verdict == Verdict("discard", reason="paid")
+    assert verdict == Verdict("discarded", reason="paid")
 
 
 def test_bury_buries() -> None:
-    assert judge(bide.Bury("forged")) == Verdict("bury", reason="forged")
+    assert judge(bide.Bury("forged")) == Verdict("dead", reason="forged")
     assert judge(bide.Bury()).reason == "buried by its handler"
 
 
 def test_a_body_that_does_not_fit_is_never_tried_again() -> None:
-    assert judge(Unfit("no Order")) == Verdict("bury", reason="Unfit: no Order")
+    assert judge(Unfit("no Order")) == Verdict("dead", reason="Unfit: no Order")
 
 
 def deep(depth: int) -> None:
@@ -159,8 +159,8 @@ def test_an_error_that_cannot_be_printed_still_has_a_reason() -> None:
 def test_settling_takes_as_few_commands_as_possible() -> None:
     ones = [handling(f"m{number}") for number in range(6)]
     verdicts = [
-        ACK, Verdict("retry", 10, "a"), ACK, Verdict("bury", reason="b"),
-        Verdict("retry", 10, "a"), Verdict("discard", reason="paid"),
+        ACK, Verdict("retried", 10, "a"), ACK, Verdict("dead", reason="b"),
+        Verdict("retried", 10, "a"), Verdict("discarded", reason="paid"),
     ]  # fmt: skip
     parts = settling.commands("q", list(zip(ones, verdicts, strict=True)))
     ack, retry, bury = (command for command, _ in parts)
@@ -188,7 +188,7 @@ def test_results_are_settled_in_parts_that_a_server_takes() -> None:
 
 
 def test_half_a_character_in_a_reason_does_no_harm() -> None:
-    ((command, _),) = settling.commands("q", [(handling(), Verdict("bury", reason="\ud800"))])
+    ((command, _),) = settling.commands("q", [(handling(), Verdict("dead", reason="\ud800"))])
     assert isinstance(command, Bury)
     assert command.reason == "\\ud800"
 
@@ -233,24 +233,24 @@ class Mute(ValueError):
 def test_a_reason_may_be_anything() -> None:
     cause = ValueError("forged")
     assert judge(bide.Bury(cause)).reason == "forged"
-    assert judge(bide.Retry(cause, delay=1)) == Verdict("retry", 1_000, "forged")
+    assert judge(bide.Retry(cause, delay=1)) == Verdict("retried", 1_000, "forged")
     assert judge(bide.Discard(42)).reason == "42"
     assert "whose __str__ raised RuntimeError" in judge(bide.Bury(Mute())).reason
 
 
 def test_a_signal_of_ones_own_needs_no_reason() -> None:
-    assert judge(Amount(5)) == Verdict("bury", reason="buried by its handler")
+    assert judge(Amount(5)) == Verdict("dead", reason="buried by its handler")
 
 
 def test_an_exception_without_a_text_is_judged_all_the_same() -> None:
-    assert judge(Mute()).verb == "bury"
+    assert judge(Mute()).outcome == "dead"
     assert "Mute" in judge(Mute()).reason
 
 
 def test_a_group_is_worth_it_if_all_in_it_are() -> None:
     worth = ExceptionGroup("several", [ConnectionResetError("gone"), TimeoutError("late")])
     verdict = judge(ExceptionGroup("outer", [worth]))
-    assert verdict.verb == "retry"
+    assert verdict.outcome == "retried"
     first = verdict.reason.splitlines()[0]
     assert first == "ConnectionResetError: gone (in an ExceptionGroup of 2)"
-    assert judge(ExceptionGroup("mixed", [OSError(), KeyError("x")])).verb == "bury"
+    assert judge(ExceptionGroup("mixed", [OSError(), KeyError("x")])).outcome == "dead"

@@ -60,7 +60,7 @@ class Handling(Delivery):
         self.gone = False
         """Whether the outcome of the handler no longer counts."""
         self.outcome = ""
-        """How its message was settled, in one word of `tally.OUTCOMES`, once it was."""
+        """How its message was settled, as a `tally.Result`, once it was."""
         self.timed_out = False
         self.task: asyncio.Task[BaseException | None] | None = None
         """The task that runs it on the loop."""

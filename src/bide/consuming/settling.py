@@ -8,7 +8,7 @@ import logging
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from bide.consuming import delivery_log
 from bide.consuming import outcomes as signals
@@ -23,6 +23,7 @@ from bide.model.limits import MAX_BYTES, MAX_RESULT
 from bide.model.message import REASON_LENGTH, Message
 from bide.model.replies import Outcome, Outcomes
 from bide.model.times import format_duration
+from bide.observing.tally import Result
 from bide.queue.delivery import innermost
 
 FIRST_LINE = 1_000
@@ -32,15 +33,11 @@ RESULTS_MOST = MAX_BYTES // MAX_RESULT
 HERE = str(Path(__file__).parent)
 
 
-Result = Literal["acked", "discarded", "retried", "dead", "released", "lost"]
-"""How a delivery has ended."""
-
-
 class Verdict(NamedTuple):
     """How to settle a message."""
 
-    verb: Literal["ack", "discard", "retry", "bury", "release"]
-    """"discard": an ack without the work, which was no longer wanted."""
+    outcome: Result
+    """"discarded": acked without the work, which was no longer wanted."""
     delay: int = 0
     """For a retry or a release, in milliseconds."""
     reason: str = ""
@@ -49,13 +46,8 @@ class Verdict(NamedTuple):
 Pairs = list[tuple[Handling, Verdict]]
 """Deliveries, and how to settle their messages."""
 
-ACK = Verdict("ack")
-RELEASE = Verdict("release")
-
-RESULTS: dict[str, Result] = {
-    "ack": "acked", "discard": "discarded", "retry": "retried", "bury": "dead",
-    "release": "released",
-}  # fmt: skip
+ACK = Verdict("acked")
+RELEASE = Verdict("released")
 
 
 def to_extend(held: Iterable[Handling], now: float, beat: float) -> list[Handling]:
@@ -79,40 +71,34 @@ def judge(message: Message, error: BaseException, retry: Backoff, chance: float)
     last = message.attempt >= min(retry.attempts, message.attempts)
     match error:
         case signals.Discard() | Unwanted():
-            return Verdict("discard", reason=text_of(error) or "no longer wanted")
+            return Verdict("discarded", reason=text_of(error) or "no longer wanted")
         case signals.Bury():
-            return Verdict("bury", reason=text_of(error.reason or "buried by its handler"))
+            return Verdict("dead", reason=text_of(error.reason or "buried by its handler"))
         case signals.Retry():
             reason = text_of(error.reason or "its handler asked for another attempt")
             pause = retry.delay(message.attempt, chance)
             if error.delay is not None:
                 pause = int(error.delay)
         case Unfit():
-            return Verdict("bury", reason=f"Unfit: {error}"[:REASON_LENGTH])
+            return Verdict("dead", reason=f"Unfit: {error}"[:REASON_LENGTH])
         case _:
             reason = describe(error)
             if isinstance(error, Exception) and not retry.covers(error):
-                return Verdict("bury", reason=reason)
+                return Verdict("dead", reason=reason)
             pause = retry.delay(message.attempt, chance)
-    return Verdict("bury", reason=reason) if last else Verdict("retry", pause, reason)
+    return Verdict("dead", reason=reason) if last else Verdict("retried", pause, reason)
 
 
 def judge_delivery(one: Handling, error: BaseException, chance: float) -> Verdict:
     """Return how to settle a delivery whose handler raised, even if the error itself fails."""
-    retry, name, kind = one.handler.retry, one.handler.name, type(error).__name__
-    if isinstance(error, asyncio.CancelledError):
-        error = overtime(one.handler) if one.timed_out else error
-    elif not isinstance(error, Exception):
-        text = "%s raised %s; the worker goes on, and the attempt has failed"
-        delivery_log.log(logging.ERROR, one, "failed", text, name, kind)
+    retry = one.handler.retry
+    if isinstance(error, asyncio.CancelledError) and one.timed_out:
+        error = overtime(one.handler)
     try:
         return judge(one.message, error, retry, chance)
     except Exception as mistake:  # noqa: BLE001  (code of a user's exception)
-        text = "%s raised a %s whose own code failed"
-        delivery_log.log(logging.ERROR, one, "failed", text, name, kind, exc_info=mistake)
-        reason = f"{kind} was raised, and its own code failed: {type(mistake).__name__}: "
-        failed = signals.Retry((reason + text_of(mistake))[:REASON_LENGTH])
-        return judge(one.message, failed, retry, 0.5)
+        reason = f"{type(error).__name__} was raised, and its own code failed: {describe(mistake)}"
+        return judge(one.message, signals.Retry(reason[:REASON_LENGTH]), retry, 0.5)
 
 
 def overtime(handler: Handler) -> TimeoutError:
@@ -142,17 +128,18 @@ def describe(error: BaseException) -> str:
 
 
 def result(verdict: Verdict, outcome: Outcome) -> Result:
-    """Return how a delivery ended, in one word of `tally.OUTCOMES`."""
+    """Return how a delivery ended, in one word."""
     if not outcome.done:
         return "lost"
-    return "dead" if outcome.state == "dead" else RESULTS[verdict.verb]
+    return "dead" if outcome.state == "dead" else verdict.outcome
 
 
 def commands(queue: str, settled: Pairs) -> list[tuple[Command, Pairs]]:
     """Return the fewest commands that settle these messages, each with its messages."""
     alike: dict[Verdict, Pairs] = {}
-    for one, verdict in settled:
-        alike.setdefault(ACK if verdict.verb == "discard" else verdict, []).append((one, verdict))
+    for pair in settled:
+        verdict = ACK if pair[1].outcome == "discarded" else pair[1]
+        alike.setdefault(verdict, []).append(pair)
     found: list[tuple[Command, Pairs]] = []
     for verdict, pairs in alike.items():
         most = RESULTS_MOST if any(one.result for one, _ in pairs) else len(pairs)
@@ -165,10 +152,11 @@ def commands(queue: str, settled: Pairs) -> list[tuple[Command, Pairs]]:
 def _command(queue: str, verdict: Verdict, pairs: Pairs) -> Command:
     leases = [one.lease for one, _ in pairs]
     reason = verdict.reason.encode(errors="backslashreplace").decode()  # may have half a character
-    match verdict.verb:
-        case "retry" | "release":
-            return Retry(queue, leases, verdict.delay, reason, release=verdict.verb == "release")
-        case "bury":
+    match verdict.outcome:
+        case "retried" | "released":
+            release = verdict.outcome == "released"
+            return Retry(queue, leases, verdict.delay, reason, release=release)
+        case "dead":
             return Bury(queue, leases, reason)
         case _:
             results = [one.result for one, _ in pairs]

@@ -129,7 +129,7 @@ def _failure(one: Handling, error: BaseException) -> BaseException | None:
 def _counts(integration: BideIntegration, one: Handling, error: BaseException) -> bool:
     """Tell whether to report a failure: at the end, or each one if there is no end."""
     endless = one.handler.retry.attempts >= MAX_ATTEMPTS  # as sources have
-    dies = settling.judge(one.message, error, one.handler.retry, 0.5).verb == "bury"
+    dies = settling.judge(one.message, error, one.handler.retry, 0.5).outcome == "dead"
     every = endless or integration.report == "failed"
     return dies or (every and not isinstance(error, Retry))
 

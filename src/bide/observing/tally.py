@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args
 
 import msgspec
 
@@ -15,9 +15,10 @@ BOUNDS = (
 MOST = 1 << 53
 """The largest number that a histogram from another process may have."""
 
-OUTCOMES = ("acked", "discarded", "retried", "dead", "released", "lost")
+Result = Literal["acked", "discarded", "retried", "dead", "released", "lost"]
 """How a delivery ends: done, no longer wanted, failed and retried, dead, returned without an
 attempt, or lost because its lease ended."""
+OUTCOMES: tuple[Result, ...] = get_args(Result)
 
 
 S = TypeVar("S")
@@ -127,7 +128,7 @@ class Tally(Stats, gc=False):
     claimed: int = 0
     """Messages that they returned."""
     outcomes: dict[str, int] = {}
-    """Deliveries by how they ended; see `OUTCOMES`."""
+    """Deliveries by how they ended; see `Result`."""
     lateness: Histogram = msgspec.field(default_factory=Histogram)
     """From the due time to the start of the handler."""
     duration: Histogram = msgspec.field(default_factory=Histogram)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from bide.consuming.consumer import Consumer
 from bide.consuming.handler import Middleware, Unwanted
@@ -15,6 +15,7 @@ from bide.consuming.store_client import StoreClient
 from bide.model.commands import Claim, Scan
 from bide.model.message import Message
 from bide.model.replies import Claimed, Outcome, Page
+from bide.observing.tally import Result
 
 HOLDER = "test"
 
@@ -25,7 +26,7 @@ class Handled:
 
     message: Message
     """The message as it was claimed."""
-    outcome: Literal["acked", "discarded", "retried", "dead", "released", "lost"]
+    outcome: Result
     """The outcome. "lost": the lease ended before the handler did."""
     error: BaseException | None = None
     """What the handler raised, including `bide.Retry`, `bide.Discard` and `bide.Bury`."""

@@ -116,7 +116,7 @@ class CommandConsumer(Consumer):
     def judge(self, one: Handling, error: BaseException) -> Verdict:
         """Retry a message whose command failed; release one whose command could not start."""
         if isinstance(error, CommandFailed):
-            return Verdict("retry", self._retry, str(error))
+            return Verdict("retried", self._retry, str(error))
         if isinstance(error, Exception):
             self._error = error
         return RELEASE

@@ -236,7 +236,7 @@ class BideBackend(BaseTaskBackend):
         reason = f"{path}: {summary}\n{trace}"
         retry = getattr(result.task, "retry", None) or bide.Backoff(attempts=1)
         verdict = judge(delivery.message, error, retry, random.random())
-        if verdict.verb == "retry" and isinstance(error, Exception):
+        if verdict.outcome == "retried" and isinstance(error, Exception):
             raise bide.Retry(reason, delay=verdict.delay / 1000) from error
         result.errors.append(TaskError(exception_class_path=path, traceback=trace))
         _end(result, TaskResultStatus.FAILED)

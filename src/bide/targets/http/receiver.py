@@ -89,9 +89,9 @@ def verdict(
         # The receiver may be away for this message alone, which takes too long or breaks it.
         return BEHIND if probe and not answer.gone else RELEASE
     if message.attempt >= min(backoff.attempts, message.attempts):
-        return Verdict("bury", reason=answer.text)
+        return Verdict("dead", reason=answer.text)
     pause = max(backoff.delay(message.attempt, chance), answer.again or 0)
-    return Verdict("retry", pause, answer.text)
+    return Verdict("retried", pause, answer.text)
 
 
 def retry_after(value: str | None, now: int) -> int | None:
