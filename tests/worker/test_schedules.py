@@ -319,7 +319,8 @@ def test_a_tick_that_begins_while_another_process_looks_keeps_the_next(
         async with scene.at_work():
             await until(lambda: scene._flow("reports").flow.put == 1)
             links = ScheduleTicks(scene.app.schedules["reports"], Slow(scene.lane, scene.clock))
-            await links._repair(newest=False)
+            links._started = START  # it has begun
+            await links.ensure()
             over.set()
             await scene.acked(1, "reports")
         assert await diary.next_times() == ["09:30"]

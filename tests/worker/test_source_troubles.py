@@ -37,7 +37,7 @@ def test_an_error_has_the_same_window_asked_for_again(scene: Scene, shop: Shop) 
         async with scene.at_work():
             await until(lambda: failed == 1)
             await scene.delayed(1, HOME)
-            window = await scene.find("first", HOME)
+            window = await waiting(scene)
             assert (window.error or "").startswith("OSError: the database is down")
             assert 4_500 <= window.due - scene.clock.now() <= 5_500
             await scene.pass_calmly(lambda: failed >= 14, 60)  # far more than a message's attempts
@@ -93,7 +93,7 @@ def test_what_is_no_message_is_an_error_that_can_be_seen(
         scene.app.source("orders", every="1m", window="10m", name="unpaid")(lambda a, b: returned)
         async with scene.at_work():
             await scene.delayed(1, HOME)
-            error = (await scene.find("first", HOME)).error or ""
+            error = (await waiting(scene)).error or ""
         assert said in error
 
     scene.play(story())
@@ -112,7 +112,7 @@ def test_a_source_cannot_end_its_chain(scene: Scene, shop: Shop, signal: Any) ->
 
         async with scene.at_work():
             await scene.delayed(1, HOME)
-            error = (await scene.find("first", HOME)).error or ""
+            error = (await waiting(scene)).error or ""
             assert f"it raised {signal.__name__}" in error
             await scene.pass_calmly(lambda: not answers, 1)
 
@@ -151,7 +151,7 @@ def test_a_window_that_was_done_is_not_asked_for_again(scene: Scene, shop: Shop)
             following = await waiting(scene)
             await scene.acked(1, HOME)
         await scene.lane.acall(Purge(HOME, "acked"))
-        await scene.put({}, queue=HOME, id="first")  # as it would be found
+        await scene.put({}, queue=HOME, id="done")  # as it would be found
         async with scene.at_work():
             await until(lambda: scene._flow(HOME).flow.acked == 2)
             assert shop.asks == 1
@@ -167,7 +167,7 @@ def test_a_source_that_kills_its_process_is_asked_less_and_less(scene: Scene, sh
 
     async def story() -> None:
         ask(scene, shop, retry=bide.Backoff(first="10m", ceiling="10m", jitter=0))
-        await scene.put({}, queue=HOME, id="first", attempts=10_000)
+        await scene.put({}, queue=HOME, id="deadly", attempts=10_000)
         async with bide.AsyncQueue(HOME, f"sqlite:///{scene.path}", clock=scene.clock) as windows:
             for _ in range(4):
                 assert len(await windows.claim(lease=1)) == 1
@@ -175,7 +175,7 @@ def test_a_source_that_kills_its_process_is_asked_less_and_less(scene: Scene, sh
         async with scene.at_work():
             await scene.delayed(1, HOME)
             assert shop.asks == 0
-            assert "died again" in ((await scene.find("first", HOME)).error or "")
+            assert "died again" in ((await waiting(scene)).error or "")
             await scene.pass_calmly(lambda: shop.asks >= 1, 30)
 
     scene.play(story())
@@ -270,7 +270,7 @@ def test_a_worker_that_stops_hands_the_window_back(scene: Scene) -> None:
         async with scene.at_work():
             await until(lambda: begun == 1)
         window = await waiting(scene)
-        assert (window.id, window.attempt) == ("first", 0)
+        assert window.attempt == 0
         async with scene.at_work():
             await until(lambda: begun == 2)
 
@@ -294,7 +294,7 @@ def test_a_plain_source_that_was_given_up_puts_no_more(scene: Scene) -> None:
         async with scene.at_work(grace=0):
             await until(lambda: scene._flow("orders").flow.put == 500)
         go.set()
-        assert (await waiting(scene)).id == "first"
+        assert (await waiting(scene)).attempt == 0
         assert (await scene.counts("orders")).flow.put == 500
 
     scene.play(story())

@@ -6,18 +6,21 @@ claimed while a later one exists, it was done before: only a link that is done (
 has started) puts the next.
 """
 
-import logging
+import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from typing import Literal
 
 from bide.clock import sleep
+from bide.consuming.graceful_stop import first_of
 from bide.consuming.store_client import StoreClient
+from bide.engines.losses import listening
 from bide.lane.steps import Steps, arun_steps
 from bide.model.commands import Configure, Forecast, Put, Scan
 from bide.model.message import MAX_ATTEMPTS, Item, Message, State
-from bide.model.replies import Forecasted, Outcome, Outcomes, Page, Settings
+from bide.model.replies import Forecasted, Outcomes, Page, Settings
 from bide.model.times import to_datetime
 
 LOOK = 60.0
@@ -32,8 +35,6 @@ STATES: tuple[State | Literal["next"], ...] = ("next", "leased", "next")
 two scans would be in neither."""
 WAITING = ("delayed", "ready", "leased")
 
-_log = logging.getLogger("bide.worker")
-
 
 class Links(ABC):
     """The links of one chain in the store. A subclass puts them.
@@ -47,14 +48,29 @@ class Links(ABC):
         self.store_client = store_client
         self.queue = queue
 
+    async def keep(self) -> None:
+        """Begin, and repair the chain whenever it is broken, at once after a loss."""
+        loop, lost = asyncio.get_running_loop(), asyncio.Event()
+        with listening(lambda: loop.call_soon_threadsafe(lost.set)):
+            await self.begin()
+            while True:
+                await first_of(sleep(self.store_client.clock, LOOK), lost.wait())
+                refill = lost.is_set()
+                lost.clear()
+                await self.ensure(refill=refill)
+
     async def begin(self) -> None:
         """Put the first link if there is none."""
         await self.remember(self.queue, REMEMBERED)
         await self.ensure()
 
     @abstractmethod
-    async def ensure(self) -> None:
-        """Put a link if there is none, and adapt those that wait."""
+    async def ensure(self, *, refill: bool = False) -> None:
+        """Put a link if there is none, and adapt those that wait.
+
+        Args:
+            refill: whether the store has lost changes.
+        """
 
     async def now(self) -> int:
         """Return the store's time."""
@@ -68,20 +84,34 @@ class Links(ABC):
         """Tell whether a link of a later time exists."""
         return any((moment_of(link.id) or 0) > moment for link in await self.alive())
 
-    async def put(self, id: str, body: bytes, at: int, attempts: int = MAX_ATTEMPTS) -> Outcome:
-        """Put a link, unless it exists or was acked."""
-        put = Put(self.queue, [Item(id, body, at=at, attempts=attempts)])
-        return (await self.store_client.patiently(Outcomes, put)).outcomes[0]
+    async def put(
+        self,
+        moment: int,
+        following: Callable[[int], int],
+        body: Callable[[int], bytes],
+        attempts: int = MAX_ATTEMPTS,
+    ) -> str:
+        """Put the link of a time, or the first later one that was not acked; return its id.
+
+        Args:
+            moment: the time.
+            following: returns the next time after one.
+            body: returns the body of the link of a time.
+            attempts: of the link.
+        """
+        while True:
+            item = Item(id_of(moment), body(moment), at=moment, attempts=attempts)
+            reply = await self.store_client.patiently(Outcomes, Put(self.queue, [item]))
+            # Another process may have put it.
+            if reply.outcomes[0].done or reply.outcomes[0].state in WAITING:
+                return item.id
+            moment = following(moment)
 
     async def remember(self, queue: str, keep: int) -> None:
         """Let a queue remember acked messages for at least `keep` milliseconds."""
         settings = await self.store_client.patiently(Settings, Configure(queue))
         if settings.keep < keep:
             await self.store_client.patiently(Settings, Configure(queue, keep=keep))
-
-    async def pause(self) -> None:
-        """Wait until the next check of the chain."""
-        await sleep(self.store_client.clock, LOOK)
 
 
 def alive(queue: str) -> Steps[list[Message]]:
@@ -91,11 +121,6 @@ def alive(queue: str) -> Steps[list[Message]]:
         page: Page = yield Scan(queue, state)
         found |= {message.id: message for message in page.messages}
     return list(found.values())
-
-
-def exists(outcome: Outcome) -> bool:
-    """Tell whether a link exists that waits or is leased; another process may have put it."""
-    return outcome.done or outcome.state in WAITING
 
 
 def id_of(moment: int) -> str:

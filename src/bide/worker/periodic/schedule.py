@@ -15,7 +15,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.message import Message
 from bide.model.replies import Outcomes
 from bide.model.times import to_datetime
-from bide.worker.periodic.chain import Links, exists, id_of, moment_of
+from bide.worker.periodic.chain import Links, moment_of
 from bide.worker.periodic.recurrence import Recurrence, latest, parse
 from bide.worker.periodic.tick import Missed, Tick
 
@@ -106,27 +106,16 @@ class ScheduleTicks(Links):
         self._schedule = schedule
         self._started: int | None = None
 
-    async def keep(self) -> None:
-        """Begin, and repair the chain whenever it is broken."""
-        await self.begin()
-        while True:
-            await self.pause()
-            await self._repair(newest=False)
-
-    async def ensure(self) -> None:
-        """Replace waiting ticks of other schedules: this process is the newest."""
-        self._started = await self.now()
-        await self._repair(newest=True)
-
-    async def _repair(self, *, newest: bool) -> None:
+    async def ensure(self, *, refill: bool = False) -> None:
         """Put a tick if there is none, or if a set clock or another schedule has put a wrong one.
 
-        Args:
-            newest: whether ticks of other schedules are wrong.
+        A process that begins is the newest: it replaces waiting ticks of other schedules.
         """
+        newest = self._started is None
         ticks = [(link, tick) for link in await self.alive() if (tick := read(link)) is not None]
         # The time last: a tick that is put after it, because another one began, is no wrong one.
         now, rule = await self.now(), self._schedule.recurrence
+        self._started = self._started or now
         following = rule.after(now)
         wrong = {
             link.id: tick for link, tick in ticks
@@ -137,7 +126,7 @@ class ScheduleTicks(Links):
             return
         before = [tick.previous for tick in wrong.values() if tick.previous is not None]
         previous = max((one for one in before if one <= now), default=None)
-        body = TickBody(following, previous, rule.spec, self._started or now)
+        body = TickBody(following, previous, rule.spec, self._started)
         id = await self._put(rule, body)
         if old := [one for one in wrong if one != id]:
             _log.info("%s: the next tick is %s, and not %s", self._schedule.name, id, old[0])
@@ -183,13 +172,11 @@ class ScheduleTicks(Links):
 
     async def _put(self, rule: Recurrence, body: TickBody) -> str:
         """Put a tick, or the first later one that was not acked; return its id."""
-        attempts = self._schedule.attempts
-        while True:
-            id = id_of(body.due)
-            outcome = await self.put(id, msgspec.json.encode(body), body.due, attempts)
-            if exists(outcome):
-                return id
-            body = msgspec.structs.replace(body, due=rule.after(body.due))
+
+        def encode(due: int) -> bytes:
+            return msgspec.json.encode(msgspec.structs.replace(body, due=due))
+
+        return await self.put(body.due, rule.after, encode, self._schedule.attempts)
 
 
 def read(message: Message) -> TickBody | None:

@@ -1,6 +1,5 @@
 """A source: a function that returns the messages that should exist, asked window after window."""
 
-import asyncio
 import inspect
 import logging
 import random
@@ -12,14 +11,12 @@ from typing import Any
 
 import msgspec
 
-from bide.consuming.graceful_stop import first_of
 from bide.consuming.handler import check_takes
 from bide.consuming.handling import Handling
 from bide.consuming.outcomes import Bury, Discard, Retry
 from bide.consuming.store_client import StoreClient
-from bide.engines.losses import listening
 from bide.model.backoff import Backoff
-from bide.model.commands import Put, Reschedule, Revive, Scan
+from bide.model.commands import Put, Revive, Scan
 from bide.model.errors import InvalidArgument
 from bide.model.identity import OWN, check_queue
 from bide.model.limits import MAX_BODY
@@ -28,7 +25,7 @@ from bide.model.replies import Outcomes, Page, expect
 from bide.model.times import to_datetime
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import in_bytes
-from bide.worker.periodic.chain import Links, exists, id_of, moment_of
+from bide.worker.periodic.chain import Links, id_of, moment_of
 
 PREFIX = f"{OWN}source:"
 """The prefix of queues of windows; a namespace may precede it."""
@@ -81,6 +78,10 @@ class Source:
     def home(self) -> str:
         """The queue of its windows."""
         return home_of(self.queue, self.name)
+
+    def after(self, moment: int) -> int:
+        """Return the next time to ask."""
+        return (moment // self.every + 1) * self.every
 
     def run(self, one: Handling) -> Any:
         """Ask for the window that the chain has opened; an async source returns an awaitable."""
@@ -221,13 +222,13 @@ def inspect_source(function: Callable[..., Any], queue: str, name: str | None) -
     return chosen, is_async
 
 
-FIRST = "first"
-"""The id of the first window of a store, which has no time."""
-
 DEADLY = 3
 """The attempt from which a window whose process died is asked for with a delay."""
 
 SLACK = 1_000
+
+FIRST = 60_000
+"""The id of a first window is a multiple of so many milliseconds."""
 
 _log = logging.getLogger("bide.worker")
 
@@ -248,56 +249,29 @@ class SourceWindows(Links):
         super().__init__(store_client, source.home)
         self._source = source
 
-    async def keep(self) -> None:
-        """Begin, repair the chain whenever it is broken, and refill the queue after a loss."""
-        lost = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        with listening(lambda: loop.call_soon_threadsafe(lost.set)):
-            await self.begin()
-            while True:
-                await first_of(self.pause(), lost.wait())
-                if lost.is_set():
-                    lost.clear()
-                    await self._refill()
-                await self.ensure()
-
-    async def _refill(self) -> None:
-        """Ask again now for all messages due since `back` ago, as in a new store."""
-        for link in await self.alive():
-            if link.state == "leased":  # the next one asks for all that follows
-                continue
-            now = await self.now()
-            body = self._body(now - self._source.back, None, read_window(link).put)
-            item = Item(link.id, body, at=now, attempts=MAX_ATTEMPTS)
-            put = Put(self.queue, [item], "replace")
-            await self.store_client.patiently(Outcomes, put)
-
-    async def ensure(self) -> None:
+    async def ensure(self, *, refill: bool = False) -> None:
         """Put the first window if there is none, and move the next one forward if it must be."""
+        source, now = self._source, await self.now()
+        latest = now + source.every
         alive = await self.alive()
+        for link in alive:
+            if refill and link.state != "leased":
+                due, body = now, self._first(now, read_window(link).put)
+            elif link.state == "delayed" and not link.attempt and link.due > latest + SLACK:
+                due, body = latest, link.data  # a set clock or a new period left it too far away
+            else:
+                continue
+            item = Item(link.id, body, at=due, attempts=MAX_ATTEMPTS)
+            await self.store_client.patiently(Outcomes, Put(self.queue, [item], "replace"))
         if alive:
-            await self._hurry(alive)
             return
         page = await self.store_client.patiently(Page, Scan(self.queue, "dead"))
         if page.messages:  # a source never ends: a window that a user has buried is revived
             last = page.messages[-1].id
             await self.store_client.patiently(Outcomes, Revive(self.queue, [last]))
             return
-        now = await self.now()
-        body = self._body(now - self._source.back, None, 0)
-        if exists(await self.put(FIRST, body, now)):
-            return
-        if not await self.alive():  # a user has emptied the queue
-            await self.put(id_of(now), body, now)
-
-    async def _hurry(self, alive: list[Message]) -> None:
-        """Move the next window forward if a set clock or a new period left it too far away."""
-        source = self._source
-        latest = await self.now() + source.every
-        for link in alive:
-            if link.state == "delayed" and not link.attempt and link.due > latest + SLACK:
-                command = Reschedule(self.queue, [link.id], latest, if_due=link.due)
-                await self.store_client.patiently(Outcomes, command)
+        # Processes that begin at the same time put the same one.
+        await self.put(now - now % FIRST, source.after, lambda _: self._first(now, 0))
 
     async def attend(self, one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
         """Open a window, ask for it, and put the next one."""
@@ -329,14 +303,7 @@ class SourceWindows(Links):
         )  # fmt: skip
         done = Asked(window.after, window.before, ended, window.found, window.put)
         body = self._body(asked, done, progress.put + window.put)
-        await self._put_next(moment or asked // source.every * source.every, ended, body)
-
-    async def _put_next(self, moment: int, now: int, body: bytes) -> None:
-        """Put the next window, on the grid of the first one."""
-        every = self._source.every
-        following = moment + max(1, (now - moment) // every + 1) * every
-        while not exists(await self.put(id_of(following), body, following)):
-            following += every
+        await self.put(source.after(max(moment, ended)), source.after, lambda _: body)
 
     def _hold_off(self, one: Handling) -> None:
         """Retry with growing delays if the source kills its process."""
@@ -347,6 +314,10 @@ class SourceWindows(Links):
         left = failures[-1].moment + pause - one.claimed
         if left > 0:
             raise Retry("the process died again while it asked", delay=left / 1000)
+
+    def _first(self, now: int, put: int) -> bytes:
+        """Return the body of a window for all messages due since `back` ago, as in a new store."""
+        return self._body(now - self._source.back, None, put)
 
     def _body(self, after: int, last: Asked | None, put: int) -> bytes:
         source = self._source
