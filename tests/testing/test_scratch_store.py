@@ -122,8 +122,7 @@ def test_what_was_put_is_told_in_full(store: ScratchStore) -> None:
     assert (record.delay, record.outcome.done) == (1800, True)
     assert record.due_at == datetime(2023, 11, 14, 22, 43, 20, tzinfo=UTC)
     assert str(record) == (
-        "id='order-1' body={'id': 1, 'total': 9.5} delay=30m priority=3 group='g' "
-        "headers={'a': 'b'} expires=1h (due 2023-11-14 22:43:20 UTC)"
+        "id='order-1' body={'id': 1, 'total': 9.5} (due 2023-11-14 22:43:20+00:00)"
     )
     store.assert_put("orders", {"id": ANY, "total": 9.5})
 
@@ -135,16 +134,16 @@ def record_due(store: ScratchStore) -> datetime:
 @pytest.mark.parametrize(
     ("expected", "differs"),
     [
-        ({"body": 2}, "body"),
-        ({"body": object()}, "body"),
-        ({"id": "b"}, "id"),
-        ({"delay": "31m"}, "delay"),
-        ({"delay": None}, "delay"),
-        ({"at": datetime(2030, 1, 1, tzinfo=UTC)}, "at"),
-        ({"priority": 1, "group": "g"}, "priority, group"),
-        ({"expires": None}, "expires"),
-        ({"attempts": 3}, "attempts"),
-        ({"headers": {}}, "headers"),
+        ({"body": 2}, "body=1"),
+        ({"body": object()}, "body=1"),
+        ({"id": "b"}, "id='a'"),
+        ({"delay": "31m"}, "delay=1800.0"),
+        ({"delay": None}, "delay=1800.0"),
+        ({"at": datetime(2030, 1, 1, tzinfo=UTC)}, r"due_at=2023-11-14 22:43:20\+00:00"),
+        ({"priority": 1, "group": "g"}, "priority=0 group=None"),
+        ({"expires": None}, "expires=3600000"),
+        ({"attempts": 3}, "attempts=10"),
+        ({"headers": {}}, "headers=None"),
     ],
 )
 def test_a_failed_assertion_says_what_differs(

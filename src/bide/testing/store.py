@@ -18,7 +18,7 @@ from bide.model.ended import PENDING
 from bide.model.errors import Closed, InvalidArgument
 from bide.model.message import Item, Message, State
 from bide.model.replies import Outcome, Outcomes, Page, Reply, expect
-from bide.model.times import Duration, Moment, format_duration, milliseconds, to_datetime, unix
+from bide.model.times import Duration, Moment, milliseconds, to_datetime, unix
 from bide.queue.arguments import check_state
 from bide.queue.detour import detour, is_detoured
 from bide.queue.results import following
@@ -82,40 +82,18 @@ class PutRecord(msgspec.Struct, frozen=True):
         return to_datetime(self.due)
 
     def __str__(self) -> str:
-        parts = [f"id={self.id!r} body={self.body!r} delay={format_duration(self.delay * 1000)}"]
-        for name, usual in (("priority", 0), ("group", None), ("headers", None)):
-            if (value := getattr(self, name)) != usual:
-                parts.append(f"{name}={value!r}")
-        if self.expires is not None:
-            parts.append(f"expires={format_duration(self.expires)}")
         kept = "" if self.outcome.done else f", not stored: {self.outcome}"
-        return f"{' '.join(parts)} (due {self.due_at:%Y-%m-%d %H:%M:%S} UTC{kept})"
+        return f"id={self.id!r} body={self.body!r} (due {_said(self.due_at)}{kept})"
 
 
-def _differences(record: PutRecord, expected: Mapping[str, Any]) -> list[str]:
-    """Return the names of the fields in which a record differs; none if it matches."""
-    wrong = []
-    for name, wanted in expected.items():
-        match name:
-            case "body":
-                same = _is_same_body(record.body, wanted)
-            case "delay":
-                same = max(0, record.due - record.moment) == milliseconds(
-                    0 if wanted is None else wanted
-                )
-            case "at":
-                same = record.due == unix(wanted)
-            case "expires":
-                same = record.expires == (None if wanted is None else milliseconds(wanted, name))
-            case _:
-                same = wanted == getattr(record, name)
-        if not same:
-            wrong.append(name)
-    return wrong
+def _differences(record: PutRecord, expected: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields in which a record differs; none if it matches."""
+    found = {name: getattr(record, name) for name in expected}
+    return {name: one for name, one in found.items() if not _is_same(one, expected[name])}
 
 
-def _is_same_body(stored: Any, expected: Any) -> bool:
-    """Tell whether a stored body is what a put of `expected` would have stored."""
+def _is_same(stored: Any, expected: Any) -> bool:
+    """Tell whether a stored value is what a put of `expected` would have stored."""
     if stored == expected:
         return True
     try:
@@ -127,6 +105,10 @@ def _is_same_body(stored: Any, expected: Any) -> bool:
 
 def _said(value: Any) -> str:
     return value.isoformat(sep=" ") if isinstance(value, datetime) else repr(value)
+
+
+def _listed(fields: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={_said(value)}" for name, value in fields.items())
 
 
 class Recorder(EngineWrapper):
@@ -277,8 +259,13 @@ class ScratchStore:
         __tracebackhide__ = True
         if times is not None and times < 1:
             raise InvalidArgument(f"times={times} must be 1 or more; for none use assert_not_put")
+        if delay is not ANY:
+            delay = milliseconds(delay or 0) / 1000
+        if expires is not ANY and expires is not None:
+            expires = milliseconds(expires, "expires")
         expected = {
-            "body": body, "id": id, "delay": delay, "at": at, "priority": priority,
+            "body": body, "id": id, "delay": delay,
+            "due_at": at if at is ANY else to_datetime(unix(at)), "priority": priority,
             "expires": expires, "attempts": attempts, "group": group, "headers": headers,
         }  # fmt: skip
         found = self._matching(queue, expected)
@@ -329,15 +316,14 @@ class ScratchStore:
     def _complaint(self, what: str, expected: dict[str, Any], queue: str) -> str:
         """Return the text of a failed assertion, whose first line is `what`."""
         given = {name: value for name, value in expected.items() if value is not ANY}
-        said = " ".join(f"{name}={_said(value)}" for name, value in given.items())
-        lines = [f"{what}:", f"    {said or 'anything at all'}"]
+        lines = [f"{what}:", f"    {_listed(given) or 'anything at all'}"]
         records = self.puts(queue)
         if records:
             lines.append(f"what was put into {queue!r} ({len(records)}):")
             for number, record in enumerate(records[:SHOWN], 1):
                 lines.append(f"{number:4}. {record}")
                 if wrong := _differences(record, given):
-                    lines.append(f"      differs in: {', '.join(wrong)}")
+                    lines.append(f"      differs in: {_listed(wrong)}")
             if len(records) > SHOWN:
                 lines.append(f"      ... and {len(records) - SHOWN} more")
         elif names := sorted({record.queue for record in self._puts}):
