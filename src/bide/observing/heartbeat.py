@@ -40,8 +40,8 @@ BEAT = 5.0
 SILENT = 20_000
 """Milliseconds without a report after which a process counts as dead."""
 
-WINDOW = 60.0
-"""Seconds of deliveries whose lateness is in a report."""
+WINDOW = 12
+"""The lateness of deliveries is in so many reports: for a minute."""
 
 PATIENCE = 2.0
 """The maximum time to delete a report at the end, in seconds."""
@@ -212,28 +212,21 @@ class LastMinute:
     Example:
         >>> recent, tally = LastMinute(), Tally()
         >>> tally.lateness.observe(0.004)
-        >>> recent.of({"orders": tally}, 0.0)["orders"].lateness.count
-        1
-        >>> tally.lateness.observe(0.004)
-        >>> recent.of({"orders": tally}, 61.0)["orders"].lateness.count
-        1
+        >>> [recent.of({"orders": tally})["orders"].lateness.count for _ in range(13)][-2:]
+        [1, 0]
     """
 
     def __init__(self) -> None:
-        self._before: deque[tuple[float, dict[str, Tally]]] = deque()
+        self._before: deque[dict[str, Tally]] = deque([{}] * WINDOW, WINDOW)
 
-    def of(self, found: Mapping[str, Tally], moment: float) -> dict[str, Tally]:
-        """Return the part of the last minute; call it every few seconds.
+    def of(self, found: Mapping[str, Tally]) -> dict[str, Tally]:
+        """Return the part of the last minute; call it every `BEAT` seconds.
 
         Args:
             found: the tallies so far, by queue.
-            moment: now, in seconds of a monotonic clock.
         """
-        before = self._before
-        while len(before) > 1 and before[1][0] <= moment - WINDOW:
-            before.popleft()
-        base = before[0][1] if before and before[0][0] <= moment - WINDOW else {}
-        before.append((moment, {name: one.late_since(Tally()) for name, one in found.items()}))
+        base = self._before[0]
+        self._before.append({name: one.late_since(Tally()) for name, one in found.items()})
         return {name: one.late_since(base.get(name, Tally())) for name, one in found.items()}
 
 
@@ -288,7 +281,7 @@ class Heartbeat:
     async def _say(self) -> None:
         report = self.report()
         report.workers = {holder: sorted(queues) for holder, queues in report.workers.items()}
-        for queue, recent in self._recent.of(self.tallies(), self.clock.monotonic()).items():
+        for queue, recent in self._recent.of(self.tallies()).items():
             if recent.lateness.count:
                 report.lateness[queue] = recent.lateness
             if recent.causes:
