@@ -14,6 +14,7 @@ import pytest
 
 import bide
 from bide import LeaseLost, NotAStore, StoreBusy, StoreError
+from bide.engines.sqlite.notifier import PipeNotifier
 from tests.lane.commands import PATIENCE, eventually, spawn
 
 pytestmark = pytest.mark.process
@@ -134,6 +135,12 @@ def test_a_directory_renamed_away_and_back_is_found_again(moved: tuple[Path, Pat
             assert same_lane.audit()
 
 
+def listening(orders: bide.Queue) -> Path:
+    notifier = orders._lane._notifier
+    assert isinstance(notifier, PipeNotifier)
+    return Path(notifier.address)
+
+
 def test_a_process_that_waits_is_woken_at_once_after_its_directory_came_back(
     moved: tuple[Path, Path],
 ) -> None:
@@ -142,17 +149,15 @@ def test_a_process_that_waits_is_woken_at_once_after_its_directory_came_back(
     file = data / "bide.db"
     with bide.Queue("orders", f"sqlite:///{file}") as orders:
         assert orders.claim(wait=0.01) == []
-        notifier = orders._lane._wakeups._notifier.address  # type: ignore[union-attr]
+        notifier = listening(orders)
         data.rename(elsewhere)
         settle(orders)
         with pytest.raises(bide.StoreUnavailable):
             orders.claim(wait=0.01)
         elsewhere.rename(data)
         shutil.rmtree(f"{file}-bell")  # as a restored copy has none
-        assert orders.claim(wait=0.01) == []
-        renewed = orders._lane._wakeups._notifier.address  # type: ignore[union-attr]
-        assert renewed != notifier
-        assert Path(renewed).exists()
+        eventually(lambda: orders.claim(wait=0.01) == [] and listening(orders) != notifier)
+        assert listening(orders).exists()
         heard: list[str] = []
         orders._lane.listen(lambda queue, wake: heard.append(queue))
         outside(file, "new")
@@ -172,7 +177,7 @@ def test_a_store_that_was_away_at_the_first_wait_is_listened_to_later(
             orders.claim(wait=PATIENCE)  # it looks again after a second
         elsewhere.rename(data)
         assert orders.claim(wait=0.01) == []
-        assert Path(orders._lane._wakeups._notifier.address).exists()  # type: ignore[union-attr]
+        assert listening(orders).exists()
 
 
 def test_a_file_replaced_by_another_while_it_was_away_is_what_counts(
@@ -250,7 +255,7 @@ def test_something_else_put_in_its_place_is_refused_and_left_alone(
 def test_a_folder_of_bells_that_was_deleted_keeps_nobody_from_closing(file: Path) -> None:
     orders = bide.Queue("orders", f"sqlite:///{file}")
     waiter = spawn(orders.claim, wait=60)
-    eventually(lambda: orders._lane._wakeups is not None and orders._lane._waiting.queues)
+    eventually(lambda: orders._lane._notifier is not None and orders._lane._waiting.queues)
     shutil.rmtree(f"{file}-bell")
     spawn(orders.close).result(PATIENCE)
     assert isinstance(waiter.exception(PATIENCE), bide.Closed)

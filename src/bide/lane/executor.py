@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from bide.clock import SYSTEM_CLOCK, Clock
-from bide.engines.port import Capabilities, Engine, LeavesBeforeFork, Notifier, PartlyDone
+from bide.engines.port import Capabilities, Engine, LeavesBeforeFork, PartlyDone
 from bide.lane.inbox import Request
 from bide.model.commands import Command
 from bide.model.errors import (
@@ -50,11 +50,14 @@ class Executor:
         self._clock = clock
         self._by_store = clock is SYSTEM_CLOCK
         self._engine: Engine | None = None
-        self._lock = threading.RLock()  # which knows its thread; nothing enters it twice
-        self._batch_waits = False
         self._closed = False
-        self._holds = False
+        self._fresh()
         EXECUTORS.add(self)
+
+    def _fresh(self) -> None:
+        """Begin without a running batch."""
+        self._lock = threading.RLock()  # which knows its thread; nothing enters it twice
+        self._batch_waits = self._holds = False
 
     @property
     def capabilities(self) -> Capabilities:
@@ -120,11 +123,6 @@ class Executor:
                 "own thread; set a flag there or raise an exception, and use the queue after it"
             )
 
-    def notifier(self) -> Notifier | None:
-        """Return the engine's notifier."""
-        with self._lock:
-            return self._opened().notifier()
-
     def close(self) -> None:
         """Close the engine. No command can follow."""
         with self._lock:
@@ -151,8 +149,7 @@ class Executor:
         if self._engine is not None:
             _inherited.append(self._engine)
         self._engine = None
-        self._lock = threading.RLock()
-        self._batch_waits = self._holds = False
+        self._fresh()
 
     def _opened(self) -> Engine:
         if self._closed:

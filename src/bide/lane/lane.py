@@ -16,10 +16,10 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from bide.clock import SYSTEM_CLOCK, Clock
-from bide.engines.port import Engine
+from bide.engines.port import Engine, Notifier
 from bide.lane.executor import CLOSED, Executor, copied, log_died
 from bide.lane.inbox import AsyncRequest, BlockingRequest, Inbox, Request, call_on, is_empty, wakes
-from bide.lane.waiting_claims import LOOK_AGAIN, WaitingClaims, Wakeups
+from bide.lane.waiting_claims import LOOK_AGAIN, WaitingClaims
 from bide.model import forks
 from bide.model.commands import Claim, Command, Retry
 from bide.model.errors import Closed, OutcomeUnknown, StoreError
@@ -44,10 +44,10 @@ class Lane(Executor):
         self._closing = self._ended = False
         self._released: weakref.WeakSet[object] = weakref.WeakSet()
         super().__init__(open_engine, clock)
-        self._fresh()
 
     def _fresh(self) -> None:
-        """Start without a thread and without a waiting caller."""
+        """Begin without a thread and without a waiting caller."""
+        super()._fresh()
         self._guard = guard = threading.RLock()
         self._reads_lock = threading.Lock()
         # Entered by `guard`, and all notified: an interrupt breaks its `__enter__` and `notify`.
@@ -55,8 +55,9 @@ class Lane(Executor):
         self._inbox = Inbox(guard, self._changed.notify_all)
         self._waiting = WaitingClaims()
         self._thread: threading.Thread | None = None
-        self._wakeups: Wakeups | None = None
-        self._deaf = False  # whether the last attempt to listen failed
+        self._notifier: Notifier | None = None
+        self._hearing: threading.Thread | None = None
+        self._listens: bool | None = None  # `False`: the last attempt to listen failed
         if self._reads is not self:
             self._reads = None
         self._listeners: tuple[Callable[[str, int], None], ...] = ()
@@ -206,8 +207,9 @@ class Lane(Executor):
         self._fail(requests, Closed(WAITED))
         if thread is not None and thread is not threading.current_thread():
             thread.join()
-        if self._wakeups is not None:
-            self._wakeups.stop()
+        if self._notifier is not None and self._hearing is not None:
+            self._notifier.close()
+            self._hearing.join()
         with self._reads_lock:
             reads = self._reads
         if reads is not None and reads is not self:
@@ -287,7 +289,7 @@ class Lane(Executor):
         """Execute a batch and settle it. Whatever fails, each caller gets a reply or an error."""
         waits = any(request.deadline is not None for request in batch)
         try:
-            if waits and self._wakeups is None:
+            if waits and not self._listens:
                 self._listen()
             self.execute(batch)
             self._hint_all([(request.command, request.reply) for request in batch])
@@ -307,17 +309,30 @@ class Lane(Executor):
     def _listen(self) -> None:
         """Start to listen to other processes, before a claim that may wait asks."""
         with self._reads_lock:
-            if self._wakeups is not None:
+            if self._listens:
                 return
             try:
-                self._wakeups = Wakeups(self.notifier(), self.hint)
+                with self._lock:
+                    self._notifier = self._opened().notifier()
+                if self._notifier is not None:
+                    self._hearing = threading.Thread(
+                        target=self._hear, args=(self._notifier,), name="bide-notifier", daemon=True
+                    )
+                    self._hearing.start()
+                self._listens = True
             except Exception as error:  # noqa: BLE001  (claims work without hints)
                 _log.log(
-                    logging.DEBUG if self._deaf else logging.WARNING,
+                    logging.WARNING if self._listens is None else logging.DEBUG,
                     "cannot listen for changes by other processes (%s); waiting claims look every "
                     "%g s instead, and each tries again to listen", error, LOOK_AGAIN,
                 )  # fmt: skip
-            self._deaf = self._wakeups is None
+                self._listens = False
+
+    def _hear(self, notifier: Notifier) -> None:
+        while hints := notifier.listen():
+            for queue, wake in hints:
+                self.hint(queue, wake)
+        self._listens = None  # the next claim that waits listens again
 
     def _keep_waiting(self, batch: Sequence[Request]) -> list[Request]:
         """Let claims without messages continue to wait; return the requests to settle."""
@@ -382,8 +397,3 @@ class Lane(Executor):
         for request in requests:
             request.error = copied(error)
         self._settle(requests)
-
-    def after_fork_in_child(self) -> None:
-        """In the child of a fork: threads are gone, locks may be held, connections are shared."""
-        super().after_fork_in_child()
-        self._fresh()

@@ -5,14 +5,11 @@ got messages, the next one asks (leader and followers, as in Java's `DelayQueue`
 idle workers cost one timer.
 """
 
-import threading
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sortedcontainers import SortedList
 
-from bide.engines.port import Notifier
 from bide.lane.inbox import FOREVER, Request
 from bide.model.commands import History
 from bide.model.replies import Claimed
@@ -178,33 +175,3 @@ class WaitingClaims:
         """Return the next time at which `due` or `overdue` returns claims."""
         moments = [times[0][0] for times in (self._moments, self._deadlines) if times]
         return min(moments, default=None)
-
-
-class Wakeups:
-    """Passes the hints of a notifier on until it is stopped.
-
-    Args:
-        notifier: the engine's notifier; `None` if the store has none.
-        hint: called with a queue, and the time (Unix milliseconds) from which it can be claimed.
-    """
-
-    def __init__(self, notifier: Notifier | None, hint: Callable[[str, int], object]) -> None:
-        self._notifier = notifier
-        self._hint = hint
-        self._thread: threading.Thread | None = None
-        if notifier is not None:
-            self._thread = threading.Thread(target=self._run, name="bide-notifier", daemon=True)
-            self._thread.start()
-
-    def stop(self) -> None:
-        """Stop listening."""
-        if self._notifier is not None:
-            self._notifier.close()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def _run(self) -> None:
-        assert self._notifier is not None
-        while hints := self._notifier.listen():
-            for queue, wake in hints:
-                self._hint(queue, wake)

@@ -41,10 +41,9 @@ class PipeNotifier:
     """The listening end in one process."""
 
     def __init__(self, path: Path) -> None:
-        self._closed = self._warned = False
-        self._lock = threading.Lock()
         self._pipe, self.address = _make(path)
-        self._left: list[int] = []
+        self._lock = threading.Lock()
+        self._closed = False
 
     @classmethod
     def open(cls, path: Path) -> "PipeNotifier | None":
@@ -57,58 +56,31 @@ class PipeNotifier:
             _warn(path, error)
             return None
 
-    def renew(self, path: Path) -> None:
-        """Make another pipe if the old one was deleted, so that others can send hints again."""
-        if self._closed or os.path.exists(self.address):
-            return
-        try:
-            pipe, address = _make(path)
-        except OSError as error:
-            if not self._warned:
-                _warn(path, error)
-            self._warned = True
-            return
-        self._warned = False
-        with self._lock:
-            if self._closed:
-                os.unlink(address)
-                os.close(pipe)
-                return
-            self._leave(self._pipe)
-            self._pipe, self.address = pipe, address
-
     def listen(self) -> list[tuple[str, int]]:
         """Block until hints come; return all that have arrived. Once closed, an empty list."""
-        while True:
-            with self._lock:
-                while self._left:
-                    os.close(self._left.pop())
-                if self._closed:
-                    return []
-                pipe = self._pipe
-            readable(pipe)
+        while not self._closed:
+            readable(self._pipe)
             data, hints = b"", []
             with suppress(BlockingIOError):  # somebody else has read it, such as a copying tool
-                data = os.read(pipe, _CAPACITY)
+                data = os.read(self._pipe, _CAPACITY)
             for line in data.splitlines():
                 # Some lines may not be bide's.
                 with suppress(msgspec.DecodeError, UnicodeDecodeError):
                     hints.append(_decode(line))
             if hints and not self._closed:
                 return hints
-
-    def _leave(self, pipe: int) -> None:
-        """Let the listening thread close a pipe, for which it may wait."""
-        self._left.append(pipe)
-        with suppress(BlockingIOError):  # a full pipe wakes it as well
-            os.write(pipe, b"\n")
+        with self._lock:
+            if self._pipe >= 0:
+                os.close(self._pipe)
+            self._pipe = -1
+        return []
 
     def close(self) -> None:
         """Stop listening, and leave no trace. The listening thread wakes, and closes the pipe."""
-        with self._lock:
+        with self._lock, suppress(BlockingIOError):  # a full pipe wakes it as well
             if not self._closed:
-                self._leave(self._pipe)
-            self._closed = True
+                self._closed = True
+                os.write(self._pipe, b"\n")
         with suppress(OSError):
             os.unlink(self.address)
         with suppress(OSError):
