@@ -288,8 +288,7 @@ class Scan(_Command, frozen=True, tag="scan"):
 class Count(_Command, frozen=True, tag="count"):
     """Return the number of messages in each state, and of all changes so far. Answers `Counts`.
 
-    With `recount` it also counts the messages themselves, with `stored` it adds up their bytes.
-    Both read all messages of the queue.
+    With `recount` it also counts the messages, with `stored` it adds up their bytes: both read all.
     """
 
     recount: bool = False
