@@ -94,15 +94,14 @@ def test_a_paused_queue_goes_on_though_the_server_is_full(open_engine: Open, sta
     assert [m.id for m in ask(engine, Claim("q", 1, HOUR, "w")).messages] == ["a"]
 
 
-def test_a_queue_that_is_set_while_the_server_is_full_is_named_by_its_first_put(
-    open_engine: Open, start: Start
-) -> None:
+def test_a_full_server_makes_no_queue(open_engine: Open, start: Start) -> None:
     server = start()
     engine = open_engine(server.url)
     server.client().config_set("maxmemory", "1mb")
-    ask(engine, Configure("q", keep=5))
-    with pytest.raises(StoreFull):
-        ask(engine, put("a"))
+    for command in (Configure("q", keep=5), put("a")):
+        with pytest.raises(StoreFull):
+            ask(engine, command)
+    assert ask(engine, Queues("")) == Names([])
     server.client().config_set("maxmemory", "0")
     ask(engine, put("a"))
     assert ask(engine, Queues("")) == Names(["q"])
@@ -130,7 +129,7 @@ def test_a_loss_that_is_found_on_a_full_server_fails_no_claim(
         ask(engine, put(id))
     server.client().flushall()
     ask(other, put("d"))
-    server.client().delete("bide:queues")
+    server.client().delete("bide:queues", "bide:queues:shards")
     server.client().config_set("maxmemory", "1mb")
     assert [m.id for m in ask(engine, Claim("q", 1, HOUR, "w")).messages] == ["d"]
     server.client().config_set("maxmemory", "0")

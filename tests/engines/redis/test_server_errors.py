@@ -19,7 +19,7 @@ from bide.engines.findings import examine
 from bide.engines.redis import RedisEngine
 from bide.engines.redis.calls import load_library
 from bide.engines.redis.layout import LAYOUT
-from bide.model.commands import Ack, Cancel, Claim, Count, Lease, Put, Queues, Scan
+from bide.model.commands import Ack, Cancel, Claim, Configure, Count, Lease, Put, Queues, Scan
 from bide.model.errors import (
     NotAStore,
     OutcomeUnknown,
@@ -281,6 +281,7 @@ def test_a_good_place_for_messages_is_not(
 
 def test_what_replicas_do_not_have_is_not_confirmed(open_engine: Open, start: Start) -> None:
     master = start(port=free_port(), **{"repl-diskless-sync-delay": "0"})
+    ask(open_engine(master.url), Configure("q"))
     engine = open_engine(f"{master.url}?wait_replicas=1&timeout=1s")
     with pytest.raises(OutcomeUnknown, match="the server has it, but only 0 of the 1 replicas"):
         ask(engine, put("a"))

@@ -15,8 +15,8 @@ SLICE = 500
 """The maximum number of messages of one call, so that no script blocks the server for long."""
 
 
-CREATING = ("put", "configure")
-"""Scripts that create the queue if it is not there; they always make a change."""
+CHANGING = ("put", "configure")
+"""Scripts that always make a change."""
 
 
 class Call(NamedTuple):
@@ -26,19 +26,10 @@ class Call(NamedTuple):
     queue: str
     args: Sequence[Arg] = ()
     shard: int = 0
-    shards: int | str = 1
-    """The number of shards of the queue; empty: not known yet."""
+    shards: int = 1
+    """The number of shards of the queue."""
     reads: bool = False
     """It changes nothing, though its script may."""
-
-
-class ShardMismatch(StoreError):
-    """A queue is made of another number of shards than a call said; nothing was done."""
-
-    def __init__(self, shards: int) -> None:
-        super().__init__(f"the queue is made of {shards} shards")
-        self.shards = shards
-        """0: the shard of the call is not there."""
 
 
 Outcome = Reply | StoreError | Unsupported

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bide.engines.redis.calls import SLICE, Call, Round, ShardMismatch, Step
+from bide.engines.redis.calls import SLICE, Call, Round, Step
 from bide.engines.redis.layout import DAMAGED, claim_rank, read_record
 from bide.engines.redis.messages import in_lots
 from bide.engines.redis.queues import ShardedQueue
@@ -133,8 +133,6 @@ def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
         there = {}
         answers = yield [call._replace(shard=s, shards=sharded.count) for s, call in calls.items()]
         for shard, answer in zip(calls, answers, strict=True):
-            if isinstance(answer, ShardMismatch):
-                raise answer
             if isinstance(answer, StoreError):
                 left_out.append(answer)
                 sharded.leave_out(shard, answer)

@@ -2,19 +2,20 @@
 
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any
 
 from bide.engines import losses
-from bide.engines.bounded_dict import BoundedDict
 from bide.engines.port import Capabilities, Notifier, PartlyDone
-from bide.engines.redis.calls import SLICE, Call, Outcome, ShardMismatch, Step
+from bide.engines.redis.calls import SLICE, Call, Outcome, Step
 from bide.engines.redis.claim import claim, claim_shards
+from bide.engines.redis.faults import is_of_shards
 from bide.engines.redis.messages import change, put, script_of
 from bide.engines.redis.notifier import RedisNotifier
 from bide.engines.redis.queue_wide import configure, delete, sweep
-from bide.engines.redis.queues import ShardedQueue, ShardMap, add_names, names_of_queues
+from bide.engines.redis.queues import ShardedQueue, ShardMap, names_of_queues
 from bide.engines.redis.reads import count, explain, find, forecast, history
 from bide.engines.redis.scan import check_cursor, scan
 from bide.engines.redis.sender import Sender
@@ -22,8 +23,9 @@ from bide.engines.redis.settings import Settings
 from bide.engines.redis.transport import Request
 from bide.model import commands as cmd
 from bide.model.commands import Where
-from bide.model.errors import BideError, Closed, StoreError, StoreFull
+from bide.model.errors import BideError, Closed, StoreError, StoreUnavailable
 from bide.model.replies import Names, Reply
+from bide.model.times import LIMITS
 
 _TOGETHER: dict[type, Callable[[Any], object]] = {
     cmd.Put: attrgetter("queue", "on_conflict", "if_version"),
@@ -77,13 +79,12 @@ class RedisEngine:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._lane = secrets.token_hex(6)
-        self._named: BoundedDict[str, None] = BoundedDict()
         self._notifier: RedisNotifier | None = None
         self._closed = False
         self._sender = Sender(settings, self._lane)
         self._sender.on_lost = self._lose
         self._sender.open()
-        self._shards = ShardMap(self._sender.send)
+        self._shards = ShardMap(self._sender, settings.shards)
         self._interrupted: list[tuple[Call, Request]] = []
         """Claims whose replies no caller got, because of an interrupt."""
 
@@ -147,46 +148,40 @@ class RedisEngine:
 
     def _execute(self, commands: Sequence[cmd.Command], now: int | None) -> list[Outcome]:
         """Execute commands, in one pipeline what can be; return what came of each."""
-        self._name_queues(commands)
+        queues = self._find_queues(commands)
         outcomes: list[Outcome] = []
         together: list[Step] = []
         for _, run in groupby(commands, _alike):
-            step, alone = self._step(list(run), now)
+            step, alone = self._step(list(run), queues)
             if alone:
                 outcomes += self._advance(together, now)
                 outcomes += self._advance([step], now)
                 together = []
             else:
                 together.append(step)
-        outcomes += self._advance(together, now)
-        for i, outcome in enumerate(outcomes):
-            if isinstance(outcome, ShardMismatch):  # nothing was done; now the number is known
-                self._shards.learn(commands[i].queue, outcome.shards, now)
-                (outcomes[i],) = self._execute([commands[i]], now)
-        return outcomes
+        return outcomes + self._advance(together, now)
 
-    def _name_queues(self, commands: Sequence[cmd.Command]) -> None:
-        """Name the queues that commands create."""
-        creating = [each for each in commands if isinstance(each, (cmd.Put, cmd.Configure))]
-        fresh = {command.queue for command in creating if command.queue not in self._named}
-        if not fresh:
-            return
-        try:
-            add_names(self._sender, fresh)
-        except StoreFull:  # it takes settings all the same: a paused queue has to go on to drain
-            if any(isinstance(command, cmd.Put) for command in creating):
-                raise
-        else:
-            self._named.update(dict.fromkeys(fresh))
+    def _find_queues(self, commands: Sequence[cmd.Command]) -> dict[str, ShardedQueue]:
+        """Find the queues of commands; keep the number of shards of those that they create."""
+        found: dict[str, ShardedQueue] = {}
+        for command in commands:
+            queue = command.queue
+            known, new = self._shards.known.get(queue), 0
+            if known is not None and known.kept:
+                found[queue] = known
+            elif not isinstance(command, cmd.Queues):
+                if isinstance(command, (cmd.Put, cmd.Configure)):
+                    limited = any(getattr(command, name, None) for name in LIMITS)
+                    new = 1 if limited else self._settings.shards
+                found[queue] = self._shards.find(queue, new)
+        return found
 
-    def _step(self, run: Sequence[Any], now: int | None) -> tuple[Step, bool]:
+    def _step(self, run: Sequence[Any], queues: dict[str, ShardedQueue]) -> tuple[Step, bool]:
         """Return what commands become, and whether nothing else may be executed meanwhile."""
         command = run[0]
         if isinstance(command, cmd.Queues):
             return self._list(command), True
-        if self._settings.shards > 1 and command.queue not in self._shards.known:
-            self._shards.learn(command.queue, self._settings.shards, now)
-        sharded = self._shards.known.get(command.queue) or ShardedQueue(command.queue, 1)
+        sharded = queues[command.queue]
         shards = sharded.count
         match command:
             case cmd.Put():
@@ -217,8 +212,8 @@ class RedisEngine:
             for _, asked in rounds:
                 calls += asked
             answers = self._sender.send(calls, now)
-            if self._shards.known:
-                self._shards.settle(calls, answers, now)
+            if StoreUnavailable in map(type, answers):
+                self._make_shards(calls, answers, now)
             following, first = [], 0
             for place, asked in rounds:
                 mine, first = answers[first : first + len(asked)], first + len(asked)
@@ -231,13 +226,23 @@ class RedisEngine:
             rounds = following
         return list(chain.from_iterable(outcomes))
 
+    def _make_shards(self, calls: Sequence[Call], answers: list[Any], now: int | None) -> None:
+        """Make shards that were not there, and send all calls of them once more."""
+        both = zip(calls, answers, strict=True)
+        refused = [call for call, answer in both if is_of_shards(answer)]
+        with suppress(StoreError):
+            for queue, shards in {(call.queue, call.shards) for call in refused}:
+                self._shards.make(queue, shards, now)
+        gone = {(call.queue, call.shard) for call in refused}  # no call of these did anything
+        places = [at for at, call in enumerate(calls) if (call.queue, call.shard) in gone]
+        again = self._sender.send([calls[at] for at in places], now)
+        for at, answer in zip(places, again, strict=True):
+            answers[at] = answer
+
     def _lose(self, queue: str, count: int) -> None:
-        """Report lost changes; the queue may be gone with them, so name it again."""
+        """Report lost changes; the number of shards may be lost with them."""
         losses.report(self._settings.shown, queue, count)
-        try:
-            add_names(self._sender, [queue])
-        except StoreError:  # what the call did is done: the next put names it
-            self._named.pop(queue, None)
+        self._shards.forget(queue)
 
 
 def _as_one(outcomes: Sequence[Outcome]) -> BideError:

@@ -49,6 +49,9 @@ _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
      "the counters and settings of a queue cannot be read: something else has written to this key. "
      "Delete it (redis-cli DEL): the next change creates it from the messages, without settings"
      ),
+    ("^SHARDS ", StoreUnavailable,
+     "the store was emptied meanwhile, and the queue was made of another number of shards: try "
+     "again, which goes by that one"),
     ("^BUSY ", errors.StoreBusy,
      "a script of another program keeps the server busy: see SCRIPT KILL"),
     ("^LOADING |is loading the dataset", StoreUnavailable,
@@ -94,6 +97,12 @@ def translate(error: Exception, shown: str) -> StoreError:
 def passes(answer: object) -> bool:
     """Tell whether an answer means that nothing was done, for a reason that may soon be over."""
     return isinstance(answer, Refusal) and answer.word in ("BUSY", "MASTERDOWN", "NOREPLICAS")
+
+
+def is_of_shards(answer: object) -> bool:
+    """Tell whether nothing was done because a shard is not there, or is one of another number."""
+    cause = answer.__cause__ if isinstance(answer, StoreUnavailable) else None
+    return isinstance(cause, Refusal) and cause.word == "SHARDS"
 
 
 def has_run(answer: Refusal) -> bool:

@@ -25,6 +25,9 @@ LAYOUT: Final = 4
 QUEUES: Final = b"bide:queues"
 """A sorted set, every score is 0: the names of the queues."""
 
+NUMBERS: Final = b"bide:queues:shards"
+"""A sorted set: the names of the queues, by the number of their shards."""
+
 CHANNEL: Final = "bide:wake:"
 """In front of the name of a lane: the channel over which its waiting claims are woken."""
 

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from bide.engines.redis.calls import SLICE, Call, Round, ShardMismatch, Step
+from bide.engines.redis.calls import SLICE, Call, Round, Step
 from bide.engines.redis.calls import Outcome as Result
 from bide.engines.redis.layout import Arg, as_outcome, blank, shard_of
 from bide.engines.redis.queues import ShardedQueue
 from bide.model import commands as cmd
 from bide.model.command_parts import Origin
-from bide.model.errors import OutcomeUnknown, StoreError
+from bide.model.errors import StoreError
 from bide.model.message import REASON_LENGTH, Item, State
 from bide.model.replies import Outcome, Outcomes
 
@@ -272,7 +272,6 @@ _PENDING = ("delayed", "ready")
 
 def _partly(error: StoreError) -> StoreError:
     """Return the error of a command of which some messages were changed."""
-    kind = OutcomeUnknown if isinstance(error, ShardMismatch) else type(error)
-    partly = kind(f"{error}; the command was carried out for its other messages")
+    partly = type(error)(f"{error}; the command was carried out for its other messages")
     partly.__cause__ = error.__cause__
     return partly

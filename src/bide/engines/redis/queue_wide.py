@@ -1,6 +1,6 @@
 """Commands about a whole queue: its settings, deleting it, and the messages that a rule names."""
 
-from bide.engines.redis.calls import SLICE, Call, ShardMismatch, Step, everywhere, raised
+from bide.engines.redis.calls import SLICE, Call, Step, everywhere, raised
 from bide.engines.redis.layout import blank
 from bide.model import commands as cmd
 from bide.model.commands import BULK, Cancel, Purge, Where
@@ -12,23 +12,20 @@ from bide.model.times import LIMITS
 def configure(command: cmd.Configure, shards: int) -> Step:
     """Change the given settings."""
     limits = [getattr(command, name) for name in LIMITS]
-    if any(limits):
-        shards = 1  # all groups of a queue with limits are in one shard
     paused = "" if command.paused is None else int(command.paused)
     rest = (blank(n) for n in (command.history, command.result_ttl, *limits))
     args = (paused, blank(command.keep), command.actor or "", PAUSES, *rest)
-    answers = yield [
-        Call("configure", command.queue, args, shard, shards) for shard in range(shards)
-    ]
-    if any(limits) and isinstance(made := answers[0], ShardMismatch):
+    if any(limits) and shards > 1:  # all groups of a queue with limits are in one shard
+        yield ()
         return [
             Unsupported(
-                f"queue {command.queue!r} is made of {made.shards} shards, and a queue with limits "
-                "has one: set the limits of a new queue before the first put, and move the "
+                f"queue {command.queue!r} is made of {shards} shards, for ever, and a queue with "
+                "limits has one: set the limits of a new queue before the first put, and move the "
                 "messages there with `bide move`"
             )
         ]
-    nows, _changes, is_paused, keep, claimable, *numbers = zip(*raised(answers), strict=True)
+    answers = yield from everywhere("configure", command.queue, args, shards)
+    nows, _changes, is_paused, keep, claimable, *numbers = zip(*answers, strict=True)
     wake = min((now for now, some in zip(nows, claimable, strict=True) if some), default=None)
     return [Settings(any(is_paused), max(keep), wake, *map(max, numbers))]
 

@@ -1,28 +1,26 @@
 """Shards: which one a message is in, and how many each queue has."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from bide.engines.bounded_dict import BoundedDict
-from bide.engines.redis.calls import CREATING, Call, ShardMismatch, raised
-from bide.engines.redis.layout import QUEUES, meta_key
-from bide.engines.redis.sender import Sender
+from bide.engines.redis.calls import Call, raised
+from bide.engines.redis.layout import NUMBERS, QUEUES, meta_key
+from bide.engines.redis.sender import Send, Sender
 from bide.model.errors import StoreError
-
-Send = Callable[[Sequence[Call], int | None], list[Any]]
 
 _log = logging.getLogger("bide.redis")
 
 
 @dataclass
 class ShardedQueue:
-    """What an engine knows of a queue of several shards."""
+    """What an engine knows of a queue, mostly because it is of several shards."""
 
     queue: str
     count: int
     """The number of its shards."""
+    kept: bool = False
+    """Whether the store keeps this number, else the queue is new."""
     next: int = 0
     """The place of the next message that is put, among those of all shards."""
     token: int = 0
@@ -49,74 +47,73 @@ class ShardedQueue:
 
 
 class ShardMap:
-    """The number of shards of each queue that an engine has used.
+    """The number of shards of each queue. The store keeps it for ever, also when it is deleted.
 
     Args:
-        send: sends calls in one round, and returns the answer of each, errors as values.
+        sender: sends commands to the store.
+        usual: the number of shards of a new queue.
     """
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, sender: Sender, usual: int) -> None:
+        self._sender = sender
+        self._usual = usual
         self.known: BoundedDict[str, ShardedQueue] = BoundedDict()
 
-    def learn(self, queue: str, shards: int, now: int | None) -> None:
-        """Note the number of shards of a queue, unless the shards name another one."""
-        known = self._ask(queue, shards, "", now) if shards > 1 else []
-        self.known[queue] = ShardedQueue(queue, shards, max((n for _, n in known), default=0))
-        found = next((found for found, _ in known if found), shards)
-        if found != shards:
-            self.learn(queue, found, now)
-
-    def settle(self, calls: Sequence[Call], answers: list[Any], now: int | None) -> None:
-        """Send calls again whose shards are not there, or left over; the first one decides.
+    def find(self, queue: str, new: int = 0) -> ShardedQueue:
+        """Ask the store for the number of a queue, which may not exist.
 
         Args:
-            calls: what was sent.
-            answers: what came back, which this corrects.
-            now: see `Sender.send`.
-        """
-        left = [at for at, answer in enumerate(answers) if isinstance(answer, ShardMismatch)]
-        while left:
-            queue, shards = said = calls[left[0]].queue, calls[left[0]].shards
-            places = [at for at in left if (calls[at].queue, calls[at].shards) == said]
-            left = [at for at in left if at not in places]
-            creating = any(calls[at].script in CREATING for at in places)
-            wanted = shards if creating else ""
-            corrected = self._send([Call("shards", queue, (wanted,), 0, "")], now) * len(places)
-            if not isinstance(corrected[0], StoreError):
-                found = corrected[0][2]
-                corrected = [ShardMismatch(found)] * len(places)
-                if found in (0, shards):
-                    self._ask(queue, found, shards, now)
-                    # Those that create nothing need no shard that could not be made.
-                    again = [
-                        calls[at]._replace(shards=shards if calls[at].script in CREATING else "")
-                        for at in places
-                    ]
-                    corrected = self._send(again, now)
-                    # A shard that was deleted meanwhile: others may have done their part.
-                    both = zip(places, corrected, strict=True)
-                    left += [at for at, answer in both if isinstance(answer, ShardMismatch)]
-            for at, answer in zip(places, corrected, strict=True):
-                answers[at] = answer
+            queue: its name.
+            new: the number to keep for a new queue, 0: none.
 
-    def _ask(
-        self, queue: str, shards: int, wanted: int | str, now: int | None
-    ) -> list[tuple[int, int]]:
-        """Ask shards for the number of shards, and for their next number, as far as they answer.
-
-        Missing ones are made, as shards of `wanted`, unless it is empty.
+        Raises:
+            StoreError: the store cannot be reached, or cannot keep the number.
         """
-        calls = [Call("shards", queue, (wanted,), shard, "") for shard in range(shards)]
-        answers = [a for a in self._send(calls, now) if not isinstance(a, StoreError)]
-        return [(found, following) for _now, _change, found, following in answers]
+        kept = self._read(queue) or (self._keep(queue, new) if new else 0)
+        known = self.known.get(queue)
+        if known is None or known.count != (kept or self._usual):
+            known = self.known[queue] = ShardedQueue(queue, kept or self._usual)
+        known.kept = kept > 0
+        return known
+
+    def make(self, queue: str, shards: int, now: int | None) -> None:
+        """Make a queue again, which the store may have lost, and those shards that are not there.
+
+        Raises:
+            StoreError: the store cannot be reached, or cannot keep the number.
+        """
+        count = self.find(queue, shards).count
+        self._sender.send([Call("make", queue, (), shard, count) for shard in range(count)], now)
+
+    def forget(self, queue: str) -> None:
+        """Ask the store again: it may have lost what it kept."""
+        if (known := self.known.get(queue)) is not None:
+            known.kept = False
+
+    def _read(self, queue: str) -> int:
+        """Return the number that the store keeps, 0: it keeps none."""
+        found = self._sender.each_copy(NUMBERS, lambda send, key: send("ZSCORE", key, queue))
+        return next((int(number) for number in found if number is not None), 0)
+
+    def _keep(self, queue: str, shards: int) -> int:
+        """Keep a number unless there is one, and the name; return the number that is kept."""
+        self._sender.each_copy(QUEUES, lambda send, key: send("ZADD", key, 0, queue))
+        kept = 0
+
+        def keep(send: Send, key: bytes) -> None:
+            nonlocal kept
+            send("ZADD", key, "NX", kept or shards, queue)
+            kept = kept or int(send("ZSCORE", key, queue))  # the first copy decides
+
+        self._sender.each_copy(NUMBERS, keep)
+        return kept
 
 
 PAGE = 500
 """The number of names that are read at a time."""
 
 
-def read_names(send: Callable[..., Any], key: bytes, prefix: bytes = b"") -> list[str]:
+def read_names(send: Send, key: bytes, prefix: bytes = b"") -> list[str]:
     """Return the names at a key that begin so, sorted."""
     names: list[str] = []
     low = b"[" + prefix if prefix else b"-"
@@ -127,16 +124,6 @@ def read_names(send: Callable[..., Any], key: bytes, prefix: bytes = b"") -> lis
         if len(mine) < PAGE:
             return names
         low = b"(" + mine[-1]
-
-
-def add_names(sender: Sender, queues: Iterable[str]) -> None:
-    """Add names of queues to those of the store.
-
-    Raises:
-        StoreError: none of the copies took them.
-    """
-    members = [part for queue in queues for part in (0, queue)]
-    sender.each_copy(QUEUES, lambda send, key: send("ZADD", key, *members))
 
 
 def names_of_queues(sender: Sender, prefix: str) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from bide.engines.bounded_dict import BoundedDict
-from bide.engines.redis.calls import CREATING, Call, load_library, raised
+from bide.engines.redis.calls import CHANGING, Call, load_library, raised
 from bide.engines.redis.connection import Lost, check_layout, pack
 from bide.engines.redis.faults import Refusal
 from bide.engines.redis.layout import LAYOUT, VERSION, copies, script_keys, slot_of
@@ -31,7 +31,7 @@ SPARE = 150
 Send = Callable[..., Any]
 """Sends a command whose key is the second word, and returns what comes back."""
 
-_HURRIED = ("peek", "claim", "shards")
+_HURRIED = ("peek", "claim", "make")
 """Scripts that wait for no node if there are other shards: a claim goes on without it."""
 
 _decode = msgspec.msgpack.Decoder().decode
@@ -168,7 +168,7 @@ class Sender(Transport):
                 continue
             shard = call.queue, call.shard
             highest, made = changes.get(shard, (0, 0))
-            changes[shard] = max(head[1], highest), made + (call.script in CREATING)
+            changes[shard] = max(head[1], highest), made + (call.script in CHANGING)
         for shard, (change, made) in changes.items():
             if (last := self._changes.get(shard)) is None:
                 self._changes[shard] = [change]
@@ -189,7 +189,7 @@ class Sender(Transport):
             next(self._numbers) if writes else "", self._lifetime,
             self._lane if self.listens else "", call.queue, call.shards, call.shard, *call.args,
         )  # fmt: skip
-        hurried = call.shards != 1 and call.script in _HURRIED
+        hurried = call.shards > 1 and call.script in _HURRIED
         mark = len(keys.names) + 5 if writes else 0
         return Request(keys.slot, command, writes, hurried, mark=mark)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from redis.exceptions import BusyLoadingError
 
-from bide.engines.redis.calls import ShardMismatch
 from bide.engines.redis.connection import Connection, Lost, pack
 from bide.engines.redis.faults import Refusal, has_run, is_away, passes, translate
 from bide.engines.redis.layout import Arg
@@ -247,10 +246,7 @@ class Transport:
         """Return an answer, or the error of a command that was not executed, or perhaps not."""
         answer = request.answer
         if isinstance(answer, Refusal):
-            if answer.word == "SHARDS":
-                answer = ShardMismatch(int(str(answer).split(" ")[1]))
-            else:
-                answer = translate(answer, self._settings.shown)
+            answer = translate(answer, self._settings.shown)
             answer.__cause__ = request.answer
         maybe = request.again and request.writes and isinstance(answer, StoreError)
         if maybe and not isinstance(answer, OutcomeUnknown):

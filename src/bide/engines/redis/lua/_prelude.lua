@@ -20,8 +20,9 @@
 --              reply to the first one; empty: it only reads
 --   3 seconds  for how long it finds it
 --   4 lane     whose waiting claims are woken over a channel; empty: this lane does not listen
---   5 queue    6 shards: of how many the queue is made; empty: unknown  7 shard: which one this is
---     A call is refused (SHARDS) if the queue is made of another number, 0: if this one of several is not there.
+--   5 queue    6 shards: of how many the queue is made  7 shard: which one this is
+--     A call is refused (SHARDS) if the queue is made of another number; a put also, and a change of settings,
+--     if this shard is not there.
 -- What follows from 8 on is said in each function.
 -- Replies are in MessagePack, and so is the head of those that bring records. They begin with [now, change:
 -- the number of the last change of this shard. Numbers grow by one with each call that changes something,
@@ -31,6 +32,7 @@
 -- sets these variables at each call.
 local call, sub, find, match, format, floor, ceil, max, min, concat
 local null, tonumber, unpack, ipairs, pairs
+local NO_SHARD = {err = 'SHARDS 0'}
 local STRIPE = 4398046511104  -- 2^42: ready is ordered by priority, then by due
 local ORDER = 12              -- digits of the order of putting, in front of each id
 local READ = 64               -- records at once, each of up to a megabyte
@@ -157,14 +159,8 @@ local function begin(keys, args, reads)
     sound = sound and numbers[name]
   end
   if not sound then return redis.error_reply('CORRUPT ' .. META) end
-  if exists and SHARDS and meta[3] ~= args[6] then
-    return redis.error_reply('SHARDS ' .. meta[3])
-  end
-  SHARDS = SHARDS or tonumber(meta[3])
-  if not exists and MARK ~= '' and SHARDS and call('EXISTS', RECORDS) == 1 then make() end
-  if not exists and SHARDS and SHARDS > 1 then  -- the queue may be made of fewer now
-    return redis.error_reply('SHARDS 0')
-  end
+  if exists and meta[3] ~= args[6] then return redis.error_reply('SHARDS ' .. meta[3]) end
+  if not exists and MARK ~= '' and call('EXISTS', RECORDS) == 1 then make() end
   limited = has('n')
   if limited then read_limits() end
   if MARK ~= '' and has('k') then forget() end

@@ -63,7 +63,7 @@ local function set_limits(given)
 end
 
 define('configure', {'allow-oom'}, {'keep'}, function()
-  make()
+  if not exists then return NO_SHARD end
   advance()
   local resumed = has('p') and ARGV[8] == '0'
   if ARGV[8] ~= '' then
@@ -103,19 +103,12 @@ define('delete', {'allow-oom'}, {}, function()
   return finish(existed, delayed - due, ready + due, leased, dead, kept)
 end)
 
--- shards: tell of how many shards a queue is made.
--- ARGV 8 wanted: of how many to make it if it is not there; the first shard decides, the others follow; empty:
---      only look
--- Reply: [now, change, how many or 0, next number of a message here]
-define('shards', {'allow-oom'}, {'seq'}, function()
-  local wanted = tonumber(ARGV[8])
-  if wanted and not exists then
-    SHARDS = wanted
+-- make: make this shard of a queue if it is not there.
+-- Reply: [now, change]
+define('make', {'allow-oom'}, {}, function()
+  if not exists then
     make()
     advance()
-  elseif wanted and SHARD ~= '0' and SHARDS ~= wanted then  -- left of a queue that was deleted
-    SHARDS = wanted
-    advance('shards', ARGV[8])
   end
-  return finish(exists and SHARDS or 0, numbers.seq)
+  return finish()
 end)

@@ -87,7 +87,7 @@ define('put', {}, {'seq', 'put'}, function()
   last_plan = nil
   local total = (#ARGV - 11) / 3
   ranks, texts, groups, dues, outcomes, left, earliest, stored = {}, {}, {}, {}, {}, {}, nil, 0
-  make()
+  if not exists then return NO_SHARD end
   local places, ids, known, seq, new, done = {}, {}, {}, numbers.seq, 0, {}
   read_origin(ARGV[11])
   for number in string.gmatch(ARGV[10], '%d+') do places[#places + 1] = tonumber(number) end
