@@ -129,6 +129,8 @@ class Program(Group):
             if ctx.meta.get(errors.DEBUG):
                 traceback.print_exception(error)
             raise errors.command_error(error) from error
+        except KeyboardInterrupt:
+            ctx.exit(errors.INTERRUPTED)
 
     def main(
         self, args: Sequence[str] | None = None, prog_name: str | None = "bide", *_: Any,
@@ -145,7 +147,8 @@ class Program(Group):
         except click.ClickException as error:
             errors.print_error(error)
             code = error.exit_code
-        except click.Abort:
+        except click.Abort:  # at a question, which has no end of line
+            click.echo(err=True)
             code = errors.INTERRUPTED
         except OSError as error:  # of the help, which no command prints, or of the last lines
             wrong = errors.command_error(error)
