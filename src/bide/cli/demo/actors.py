@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from bisect import bisect
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,8 +28,8 @@ PAID = 0.78
 """The share of the orders that is paid well in time."""
 RACES = 0.04
 """The share that is paid within 10 ms of its timeout, before or after it."""
-RUSHES = (0.4, 0.55, 0.7)
-"""When, as parts of the whole time, many orders come that all time out at the same time."""
+RUSHES = 4
+"""At the end of each but the last of these parts, many orders come that time out together."""
 
 BATCH = 10
 """The maximum number of orders that a worker claims at a time."""
@@ -75,13 +75,12 @@ class Plan(NamedTuple):
     def timeline(self) -> Iterator[Order]:
         """Yield the orders in the order in which they come; the same ones each time."""
         chance = random.Random(1)
-        rush_size = max(3, self.orders // 100)
-        rushes = [int(part * self.orders) for part in RUSHES]
+        part, together = self.orders // RUSHES, max(3, self.orders // 100)
         for number in range(self.orders):
             id, opens = f"order-{number + 1:05}", self.seconds * number / self.orders
-            rush = next((first for first in rushes if first <= number < first + rush_size), None)
-            if rush is not None:
-                yield Order(id, self.seconds * rush / self.orders, self.shortest)
+            in_part = number % part
+            if number >= part and in_part < together:
+                yield Order(id, self.seconds * (number - in_part) / self.orders, self.shortest)
                 continue
             timeout = chance.uniform(self.shortest, self.longest)
             fate = chance.random()
@@ -93,15 +92,8 @@ class Plan(NamedTuple):
             yield Order(id, opens, timeout, pays)
 
 
-class Journal:
-    """A file that one process appends to; what was written survives a kill -9 of the process."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-
-    def write(self, rows: Iterable[list[str | int]]) -> None:
-        """Append rows in one system call."""
-        os.write(self._file, msgspec.json.Encoder().encode_lines(rows))
+Journal = Callable[[Iterable[list[str | int]]], object]
+"""Appends rows to the file of a process. What was written survives a kill -9 of the process."""
 
 
 def shop(queue: Queue, journal: Journal, plan: Plan, closing: threading.Event) -> None:
@@ -117,10 +109,10 @@ def shop(queue: Queue, journal: Journal, plan: Plan, closing: threading.Event) -
         now, done = events[done:end], end
         if opened := [order for _, order, pays in now if not pays]:
             new = [NewMessage({"order": o.id}, id=o.id, delay=o.timeout) for o in opened]
-            journal.write(["put", one.id] for one in queue.put_many(new) if one)
+            journal(["put", one.id] for one in queue.put_many(new) if one)
         if paid := [order.id for _, order, pays in now if pays]:
             outcomes = queue.cancel_many(paid)
-            journal.write(["paid" if one else "too late", one.id] for one in outcomes)
+            journal(["paid" if one else "too_late", one.id] for one in outcomes)
 
 
 def worker(queue: Queue, journal: Journal, plan: Plan, closing: threading.Event, name: str) -> None:
@@ -128,33 +120,39 @@ def worker(queue: Queue, journal: Journal, plan: Plan, closing: threading.Event,
 
     The victim kills itself when it holds at least `ENOUGH` orders, or after the last rush any.
     """
-    began, fatal = time.monotonic(), plan.seconds * RUSHES[0] + plan.shortest / 2
+    began, fatal = time.monotonic(), plan.seconds / RUSHES + plan.shortest / 2
     while not closing.is_set():
         deliveries = queue.claim(BATCH, wait=0.5, lease=LEASE)
         if not deliveries:
             continue
         now = time.time_ns() // 1_000_000
-        journal.write(["handled", d.id, d.attempt, now - d.message.due] for d in deliveries)
+        journal(["handled", d.id, d.attempt, now - d.message.due] for d in deliveries)
         age = time.monotonic() - began
         enough = len(deliveries) >= ENOUGH or age > plan.seconds
         if name == plan.victim and age > fatal and enough:
             os.kill(os.getpid(), signal.SIGKILL)
         closing.wait(WORK * len(deliveries))
-        journal.write(["acked", outcome.id] for outcome in queue.ack(deliveries) if outcome)
+        journal(["acked", outcome.id] for outcome in queue.ack(deliveries) if outcome)
 
 
 def main(name: str, folder: str, url: str, orders: str, seconds: str, workers: str) -> None:
     """Run one of the processes until stdin ends."""
-    journal = Journal(Path(folder) / f"{name}.jsonl")
-    plan = Plan(int(orders), float(seconds), int(workers))
-    closing = threading.Event()
+    plan, closing = Plan(int(orders), float(seconds), int(workers)), threading.Event()
+    encode = msgspec.json.Encoder().encode_lines
 
     def listen() -> None:
         os.read(0, 1)
         closing.set()
 
     threading.Thread(target=listen, daemon=True).start()
-    with Queue(QUEUE, url, holder=name) as queue:
+    with (
+        Path(folder, f"{name}.jsonl").open("ab", buffering=0) as file,
+        Queue(QUEUE, url, holder=name) as queue,
+    ):
+
+        def journal(rows: Iterable[list[str | int]]) -> None:
+            file.write(encode(rows))
+
         if name == "shop":
             shop(queue, journal, plan, closing)
         else:

@@ -12,9 +12,8 @@ from bide.queue.results import Audit
 
 
 class Handling(NamedTuple):
-    """One order, handled by one worker."""
+    """One order, handled by a worker."""
 
-    worker: str
     id: str
     attempt: int
     late: int
@@ -34,33 +33,16 @@ class Records:
     """Written before the ack, so that a handling is known even if its worker is killed."""
     acked: list[str] = field(default_factory=list)
     """Acks that were confirmed."""
-    positions: dict[Path, int] = field(default_factory=dict, compare=False)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read the journals of a demo's folder."""
+        """Read the journals of a demo's folder, without a torn last line."""
         records = cls()
-        records.update(folder)
+        for path in folder.glob("*.jsonl"):
+            lines = path.read_bytes().split(b"\n")[:-1]
+            for what, id, *more in map(msgspec.json.decode, lines):
+                getattr(records, what).append(Handling(id, *more) if more else id)
         return records
-
-    def update(self, folder: Path) -> None:
-        """Read what the journals have more than at the last call, without a torn last line."""
-        for path in sorted(folder.glob("*.jsonl")):
-            with path.open("rb") as file:
-                file.seek(self.positions.get(path, 0))
-                whole = file.read().rpartition(b"\n")[0]
-            self.positions[path] = self.positions.get(path, 0) + len(whole) + bool(whole)
-            for what, id, *more in map(msgspec.json.decode, whole.splitlines()):
-                if what == "handled":
-                    self.handled.append(Handling(path.stem, id, *more))
-                else:
-                    getattr(self, what.replace(" ", "_")).append(id)
-
-    def first_lateness(self, worker: str | None = None) -> list[int]:
-        """Return how late first attempts began, sorted. A redelivery is late by its lease."""
-        return sorted(
-            one.late for one in self.handled if one.attempt == 1 and worker in (None, one.worker)
-        )
 
 
 class Check(NamedTuple):
