@@ -186,13 +186,15 @@ def test_an_error_for_somebody_who_was_cancelled_goes_unheard(
 def test_a_timeout_around_a_claim_leaves_nothing_held(
     lane: Lane, engine: FlakyEngine, back: Callable[[], None]
 ) -> None:
+    async def until_held() -> None:
+        async with asyncio.timeout(None) as limit:
+            begun = asyncio.create_task(asyncio.to_thread(engine.wait_until_held))
+            begun.add_done_callback(lambda _: limit.reschedule(0))
+            await lane.acall(claim(), wait=60)
+
     async def main() -> None:
-        with engine.held():
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(None) as limit:
-                    begun = asyncio.create_task(asyncio.to_thread(engine.wait_until_held))
-                    begun.add_done_callback(lambda _: limit.reschedule(0))
-                    await lane.acall(claim(), wait=60)
+        with engine.held(), pytest.raises(TimeoutError):
+            await until_held()
         await asyncio.to_thread(back)
 
     asyncio.run(main())
