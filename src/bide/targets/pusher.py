@@ -37,9 +37,6 @@ LEASE = 30.0
 LOOK = 1.0
 """Seconds between two looks for subscriptions that are new or have changed."""
 
-CIRCUITS = 1_000
-"""How many circuits are stored at a look; the others are at the next one."""
-
 SEEN = 2.0
 """Seconds between two signs of life for other servers."""
 
@@ -219,7 +216,7 @@ class Pusher:
             worker.follow(subscription, place, len(there))
             worker.adopt_circuit(circuits.get(name))
         turned = [one for one in self.workers.values() if one.circuit.changed > one.published]
-        news = {one: one.circuit.changed for one in turned[:CIRCUITS]}
+        news = {one: one.circuit.changed for one in turned}
         if news:
             await peers.store_circuits({one.subscription.name: one.circuit for one in news})
         for worker, changed in news.items():

@@ -127,7 +127,7 @@ def test_a_dead_receiver_is_left_alone_and_messages_keep_their_attempts(stage: S
             counts = stage.counts()
             assert (counts.sizes.delayed, counts.sizes.ready) == (2, 8)
             await stage.pass_time(lambda: worker.published)
-            kept = await stage.records.peers.circuit("shop")
+            kept = (await stage.records.peers.circuits())["shop"]
             assert kept.since == opened
             assert kept.until == opened + 30_000
             assert kept.error == "the receiver closed the connection without an answer"
@@ -141,7 +141,7 @@ def test_a_dead_receiver_is_left_alone_and_messages_keep_their_attempts(stage: S
             await stage.pass_time(lambda: stage.counts().flow.acked == 10, step=5)
             assert worker.circuit.since is None
             await stage.pass_time(lambda: worker.published == worker.circuit.changed)
-            assert (await stage.records.peers.circuit("shop")).since is None
+            assert ((await stage.records.peers.circuits())["shop"]).since is None
 
     stage.play(story())
 

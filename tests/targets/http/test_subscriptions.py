@@ -98,7 +98,8 @@ def test_secrets_rotate_with_overlap(stage: Stage) -> None:
             old = stage.secret
             rotated = await stage.records.rotate("shop", DAY)
             assert rotated is not None
-            new = rotated[1]
+            new = rotated.subscription.secrets[0].text
+            assert rotated.secret == new
             await stage.pass_time(lambda: len(worker.subscription.secrets) == 2)
             await stage.put(1, id="both")
             await stage.acked(1)
@@ -125,8 +126,8 @@ def test_a_secret_that_leaked_can_be_replaced_at_once(stage: Stage) -> None:
         mine = new_secret()
         rotated = await stage.records.rotate("shop", 0, mine)
         assert rotated is not None
-        assert rotated[1] == mine
-        assert rotated[0].valid(stage.clock.now()) == [mine]
+        assert rotated.secret is None
+        assert rotated.subscription.valid(stage.clock.now()) == [mine]
 
     stage.play(story())
 
@@ -229,7 +230,8 @@ def test_what_another_server_tells_late_is_of_the_receiver_that_it_was_about(sta
             idle = Pushing(stage.lane, stage.clock, Settings())
             (told,) = (await idle.known()).values()
             assert told.circuit.state(stage.clock.now()) == "closed"
-            assert shown(after, await stage.records.peers.circuit("shop"), now).state == "active"
+            (out,) = await shown(stage.records, [after], now)
+            assert out.state == "active"
             await tell({"shop": msgspec.structs.replace(opened, tag=after.tag)})
             await stage.pass_time(lambda: worker.circuit.since is not None)
 
@@ -370,7 +372,7 @@ def test_of_two_who_write_at_a_time_one_has_it(stage: Stage) -> None:
         assert await stage.records.get("shop") == kept
         # Without a version each of them is made after another, and none is lost.
         rotations = [stage.records.rotate("shop", DAY) for _ in range(4)]
-        texts = {rotated[1] for rotated in await asyncio.gather(*rotations) if rotated}
+        texts = {rotated.secret for rotated in await asyncio.gather(*rotations) if rotated}
         last = await stage.records.get("shop")
         assert last is not None
         assert texts < set(last.valid(stage.clock.now()))

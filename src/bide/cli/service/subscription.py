@@ -266,7 +266,7 @@ def rotate(
     text = access.rotate(name, overlap, secret)
     if text is None:
         return None
-    _print_secret(out, name, text if secret is None else "")
+    _print_secret(out, name, text)
     return True
 
 

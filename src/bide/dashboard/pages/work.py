@@ -10,7 +10,7 @@ from bide.model.commands import Scan
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
 from bide.model.replies import Page as Scanned
-from bide.server.subscriptions.subscription_wire import SubscriptionOut, all_shown
+from bide.server.subscriptions.subscription_wire import SubscriptionOut, shown
 from bide.targets.http.records import Records
 from bide.targets.http.subscription import masked
 from bide.worker.periodic.chain import moment_of
@@ -93,7 +93,7 @@ async def subscriptions(view: View) -> Page:
 
     async def read() -> list[SubscriptionOut]:
         records = records_of(view.store)
-        return await all_shown(records, await records.listed(), view.store.clock.now())
+        return await shown(records, await records.listed(), view.store.clock.now())
 
     if view.store.remote:  # its server keeps them
         return Page("subscriptions.html", {"found": [], "more": 0})

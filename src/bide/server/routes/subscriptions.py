@@ -24,7 +24,6 @@ from bide.server.subscriptions.subscription_wire import (
     SubscriptionIn,
     SubscriptionOut,
     Subscriptions,
-    all_shown,
     fields_of,
     shown,
 )
@@ -58,7 +57,7 @@ async def list_subscriptions(call: Call) -> Subscriptions:
     """
     records, caller = call.records, call.caller
     mine = [one for one in await records.listed() if caller.own(one.queue) is not None]
-    found = await all_shown(records, mine, call.service.clock.now())
+    found = await shown(records, mine, call.service.clock.now())
     return Subscriptions([_visible(call, one) for one in found])
 
 
@@ -147,8 +146,8 @@ async def rotate(call: Call, asked: RotateRequest) -> Answer:
     each secret.
     """
     overlap = milliseconds(wire.span(asked.overlap), "overlap")
-    one, secret = await _changed(call, call.records.rotate, overlap, asked.secret)
-    return await _answer(call, one, None if asked.secret else secret)
+    kept = await _changed(call, call.records.rotate, overlap, asked.secret)
+    return await _answer(call, kept.subscription, kept.secret)
 
 
 @route("pingReceiver", "POST", f"{_ONE}/ping", "admin", problems=(404,))
@@ -297,9 +296,9 @@ async def _answer(
     call: Call, one: Subscription, secret: str | None = None, status: int = 200
 ) -> Answer:
     call.service.pushing.pusher.look()
-    peers = call.records.peers
-    circuit, deliveries = await peers.circuit(one.name), (await peers.deliveries()).get(one.name)
-    out = _visible(call, shown(one, circuit, call.service.clock.now(), secret, deliveries))
+    (out,) = await shown(call.records, [one], call.service.clock.now())
+    out = _visible(call, out)
+    out.secret = secret
     out.messages = CountsOut.of(await call.ask(Counts, Count(one.queue)))
     headers = {"etag": f'"{one.tag}"', "cache-control": "no-store"}
     return Answer(status, out, headers)

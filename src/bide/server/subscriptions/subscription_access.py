@@ -20,7 +20,7 @@ from bide.server.subscriptions.subscription_wire import (
     SubscriptionIn,
     SubscriptionOut,
     Subscriptions,
-    all_shown,
+    shown,
 )
 from bide.targets.http.addresses import Gate
 from bide.targets.http.records import Records
@@ -43,7 +43,7 @@ class _StoreAccess:
         async def read() -> list[SubscriptionOut]:
             every = await self._records.listed()
             found = [one for one in every if everywhere or one.namespace == namespace]
-            return await all_shown(self._records, found, SYSTEM_CLOCK.now())
+            return await shown(self._records, found, SYSTEM_CLOCK.now())
 
         return asyncio.run(read())
 
@@ -59,7 +59,7 @@ class _StoreAccess:
 
     def rotate(self, name: str, overlap: float, secret: str | None) -> str | None:
         rotated = asyncio.run(self._records.rotate(name, round(overlap * 1000), secret))
-        return None if rotated is None else rotated[1]
+        return None if rotated is None else rotated.secret or ""
 
     def ping(self, name: str, networks: Sequence[str]) -> PingOut | None:
         from bide.targets.pusher import Pusher  # which needs a package of its own

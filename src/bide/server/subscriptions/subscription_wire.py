@@ -198,15 +198,9 @@ class Subscriptions(msgspec.Struct):
     subscriptions: list[SubscriptionOut]
 
 
-def shown(
-    subscription: Subscription,
-    circuit: Circuit,
-    now: int,
-    secret: str | None = None,
-    deliveries: Deliveries | None = None,
+def _shown(
+    subscription: Subscription, circuit: Circuit, deliveries: Deliveries | None, now: int
 ) -> SubscriptionOut:
-    """Convert a subscription for an answer."""
-    circuit = circuit.of(subscription.tag)
     own = {name: getattr(subscription, name) for name in _SAME}
     if not subscription.signed:
         own["url"] = shown_address(subscription.url)
@@ -219,16 +213,14 @@ def shown(
     probe_at = None if circuit.since is None else circuit.until
     out = CircuitOut(circuit.state(now), circuit.failures, circuit.since, probe_at, circuit.error)
     state = state_of(subscription, circuit, now)
-    return SubscriptionOut(**own, state=state, circuit=out, deliveries=deliveries, secret=secret)
+    return SubscriptionOut(**own, state=state, circuit=out, deliveries=deliveries)
 
 
-async def all_shown(
-    records: Records, found: Iterable[Subscription], now: int
-) -> list[SubscriptionOut]:
-    """Convert subscriptions for an answer."""
+async def shown(records: Records, found: Iterable[Subscription], now: int) -> list[SubscriptionOut]:
+    """Convert subscriptions for an answer, with what servers report about them."""
     circuits, deliveries = await records.peers.circuits(), await records.peers.deliveries()
     return [
-        shown(one, circuits.get(one.name, Circuit()), now, None, deliveries.get(one.name))
+        _shown(one, circuits.get(one.name, Circuit()).of(one.tag), deliveries.get(one.name), now)
         for one in found
     ]
 

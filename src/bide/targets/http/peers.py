@@ -6,10 +6,10 @@ from typing import TypeVar
 import msgspec
 
 from bide.lane.lane import Lane
-from bide.model.commands import Cancel, Command, Find, Put, Scan
+from bide.model.commands import Cancel, Command, Purge, Put, Scan
 from bide.model.identity import RESERVED
 from bide.model.message import Item, Message
-from bide.model.replies import Found, Outcomes, Page, Reply, expect
+from bide.model.replies import Affected, Outcomes, Page, Reply, expect
 from bide.model.times import LATEST
 from bide.observing.tally import total
 from bide.targets.http.receiver import Circuit
@@ -52,11 +52,6 @@ class Peers(Shared):
         page = await self._ask(Page, Scan(CIRCUITS, limit=MOST))
         return {message.id: _decoded(message, Circuit) for message in page.messages}
 
-    async def circuit(self, name: str) -> Circuit:
-        """Return the circuit of one subscription, as it was last stored."""
-        (found,) = (await self._ask(Found, Find(CIRCUITS, [name]))).messages
-        return Circuit() if found is None else _decoded(found, Circuit)
-
     async def store_circuits(self, circuits: Mapping[str, Circuit]) -> None:
         """Store circuits for all servers, by subscription."""
         items = [Item(name, msgspec.json.encode(one), at=LATEST) for name, one in circuits.items()]
@@ -78,13 +73,10 @@ class Peers(Shared):
         item = Item(holder, msgspec.json.encode(figures or {}), delay=PRESENT)
         await self._ask(Outcomes, Put(PRESENCE, [item], "replace"))
         page = await self._ask(Page, Scan(PRESENCE, limit=MOST))
-        # By the store's clock alone: an entry that was due before ours was not renewed in time.
-        now = max((m.due for m in page.messages if m.id == holder), default=PRESENT) - PRESENT
-        # Another server may have deleted ours meanwhile, after it read it overdue.
-        there = sorted({holder, *(m.id for m in page.messages if m.due > now)})
-        if gone := [m.id for m in page.messages if m.due <= now - 60_000]:
-            await self._ask(Outcomes, Cancel(PRESENCE, gone))
-        return there
+        there = {one.id for one in page.messages if one.state == "delayed"}
+        if len(there) < len(page.messages):  # an entry that is due was not renewed in time
+            await self._ask(Affected, Purge(PRESENCE, "ready"))
+        return sorted({holder, *there})  # another server may have deleted ours meanwhile
 
     async def leave(self, holder: str) -> None:
         """Store that a server has stopped."""

@@ -181,7 +181,7 @@ class Records(Shared):
 
     async def rotate(
         self, name: str, overlap: int, secret: str | None = None, tag: str | None = None
-    ) -> tuple[Subscription, str] | None:
+    ) -> Kept | None:
         """Sign with a new secret from now on, and with the others for a while as well.
 
         Args:
@@ -191,13 +191,14 @@ class Records(Shared):
             tag: change only this version; "*": any.
 
         Returns:
-            The subscription as stored, and the new secret; `None` if there is none.
+            The subscription as stored; `None` if there is none.
 
         Raises:
             InvalidArgument: the secret is not valid.
             Overtaken: the stored version is another one.
         """
-        text = new_secret() if secret is None else check_secret(secret)
+        made = new_secret() if secret is None else None
+        text = made or check_secret(secret or "")
 
         def edit(known: Subscription) -> Subscription:
             if not known.signed:
@@ -212,7 +213,7 @@ class Records(Shared):
             return replace(known, secrets=(Secret(text, now), *old)[:5])
 
         _, kept = await self._change(name, edit, tag)
-        return None if kept is None else (kept, text)
+        return None if kept is None else Kept(kept, made, False)
 
     async def delete(self, name: str, tag: str | None = None) -> bool:
         """Delete a subscription; return whether there was one. Its messages stay in the queue.

@@ -53,10 +53,6 @@ AGAIN = 1.0
 FULL = 0.25
 """Seconds between two checks whether this process has a free connection."""
 
-OVERDUE = 5_000
-"""Milliseconds beyond the timeout after which the next server probes the receiver if the one whose
-turn it is has not."""
-
 _log = logging.getLogger("bide.server.push")
 
 
@@ -165,12 +161,8 @@ class SubscriptionWorker(Consumer):
                 return 0, (self.circuit.until - now) / 1000
             case "half-open":
                 # Another server each time: one of them alone may not reach the receiver.
-                until, name = self.circuit.until, self.subscription.name
-                behind = (self._place - crc32(f"{name} {until}".encode())) % self._among
-                late = until + behind * (self.subscription.timeout + OVERDUE) - now
-                if behind and late > 0:
-                    return 0, late / 1000
-                room = 1 - running
+                turn = crc32(f"{self.subscription.name} {self.circuit.until}".encode())
+                room = 1 - running if turn % self._among == self._place else 0
         if room <= 0:
             return 0, None
         if moment < self._held_until:
