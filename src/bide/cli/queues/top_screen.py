@@ -74,8 +74,8 @@ def as_facts(view: View) -> dict[str, Any]:
     """Return a view for programs. Times and lengths are milliseconds, rates are per second."""
     sample, before, workers, now, ahead = view
     queues = []
-    for name, found in sample.queues.items():
-        facts = {"queue": name, **facts_of(found), "late": _late(found.oldest, now)}
+    for name, counts in sample.queues.items():
+        facts = {"queue": name, **facts_of(counts), "late": _late(counts.oldest, now)}
         if (rate := rates(before, sample, name)) is not None:
             facts["rates"] = {name: round(value, 3) for name, value in rate._asdict().items()}
         if name in sample.lateness:
@@ -91,16 +91,12 @@ def as_facts(view: View) -> dict[str, Any]:
     ]  # fmt: skip
     shown: dict[str, Any] = {"now": now, "queues": queues, "workers": listed}
     if ahead is not None:
-        shown["forecast"] = _forecast_facts(ahead)
+        found = ahead.found
+        shown["forecast"] = {
+            "start": found.start, "bucket": BUCKET, "overdue": found.overdue,
+            "counts": found.buckets, "later": found.later, "left_out": ahead.left_out,
+        }  # fmt: skip
     return shown
-
-
-def _forecast_facts(ahead: Ahead) -> dict[str, Any]:
-    found = ahead.found
-    return {
-        "start": found.start, "bucket": BUCKET, "overdue": found.overdue,
-        "counts": found.buckets, "later": found.later, "left_out": ahead.left_out,
-    }  # fmt: skip
 
 
 def print_rows(out: Output, view: View) -> None:
@@ -221,18 +217,17 @@ def _workers(view: View, places: int, width: int) -> "Table":
     for worker in workers[:places]:
         count = "1,000+" if sample.partly and worker.holds >= 1_000 else f"{worker.holds:,}"
         of = ", ".join(f"{queue} {number:,}" for queue, number in sorted(worker.held.items()))
-        more: list[Cell]
+        ends: Cell = ""
+        text: Cell = (of, "dim")
         if worker.silent is not None:
-            more = [("silent", "red"), f"for {rounded(worker.silent)}: dead, or hangs"]
-        elif worker.until is None and worker.held:
-            more = ["", (of, "dim")]
-        elif worker.until is None:
-            more = ["", (f"seen {rounded((sample.moment - worker.seen) * 1000)} ago", "dim")]
-        else:
+            ends, text = ("silent", "red"), f"for {rounded(worker.silent)}: dead, or hangs"
+        elif worker.until is not None:
             left = worker.until - now
-            more = [f"in {rounded(left)}" if left > 0 else ("over", "red"), of]
-        more.insert(1, _longest(worker, now))
-        rows.append([worker.holder, (count, "yellow" if worker.holds else "dim"), *more])
+            ends, text = f"in {rounded(left)}" if left > 0 else ("over", "red"), of
+        elif not worker.held:
+            text = f"seen {rounded((sample.moment - worker.seen) * 1000)} ago", "dim"
+        holds = count, "yellow" if worker.holds else "dim"
+        rows.append([worker.holder, holds, ends, _longest(worker, now), text])
     if len(workers) > places:
         rows.append(_more(len(workers) - places, WORKERS))
     return table_of(WORKERS, rows, width)

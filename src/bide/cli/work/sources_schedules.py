@@ -6,7 +6,7 @@ import click
 from click.core import ParameterSource
 
 from bide.cli import option
-from bide.cli.output import NAME, STYLES, TEXT, Cell, Column, Output, Part, first_line, warn
+from bide.cli.output import NAME, STYLES, TEXT, Cell, Column, Output, first_line, warn
 from bide.cli.store import Store, on_store
 from bide.cli.times import iso, local, now_ms, relative
 from bide.model.errors import InvalidArgument, StoreUnavailable
@@ -129,24 +129,21 @@ def _schedule_cells(one: dict[str, Any]) -> list[Cell]:
     ]
 
 
-def _remark(one: dict[str, Any]) -> list[Part]:
+def _remark(one: dict[str, Any]) -> Cell:
     """Return notes on retried, dead or changed ticks."""
-    parts: list[Part] = []
+    notes = [
+        f"{one[name]} {text}" for name, text in
+        (("running", "running"), ("retrying", "tried again"), ("dead", "dead")) if one[name]
+    ]  # fmt: skip
     if "state" not in one:
-        parts.append(("no worker has run yet", "dim"))
+        notes.insert(0, "no worker has run yet")
     elif one["state"] not in ("delayed", "leased"):
-        parts.append((one["state"], STYLES[one["state"]]))
-    for name, text, style in (
-        ("running", "running", "leased"), ("retrying", "tried again", "leased"),
-        ("dead", "dead", "dead"),
-    ):  # fmt: skip
-        if one[name]:
-            parts.append((f"{one[name]} {text}", STYLES[style]))
+        notes.insert(0, one["state"])
     if "was" in one:
-        parts.append((f"was {one['was']} until a worker takes this up", "yellow"))
+        notes.append(f"was {one['was']} until a worker takes this up")
     if "error" in one:
-        parts.append((first_line(one["error"]), "red"))
-    return [part for each in parts for part in (", ", each)][1:]
+        notes.append(first_line(one["error"]))
+    return ", ".join(notes), "red" if "error" in one else "yellow"
 
 
 @on_store()
