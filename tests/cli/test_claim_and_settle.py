@@ -154,7 +154,7 @@ def test_dead_shows_only_dead_letters(run: Bide, orders: bide.Queue) -> None:
     orders.put(1, id="a")
     result = run("dead", "show", "orders", "a")
     assert result.exit_code == 1
-    assert "it is ready" in result.stderr
+    assert "a is not a dead letter of orders" in result.stderr
     assert run("dead", "show", "orders", "b").exit_code == 1
 
 

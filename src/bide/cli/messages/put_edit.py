@@ -53,9 +53,7 @@ def decode_body(data: bytes, form: Form, where: str = "the body") -> Any:
         ) from error
 
 
-APART = {
-    "id": "--id", "headers": "--header", "if_version": "--if-version", "latest": "--latest",
-}  # fmt: skip
+APART = ("id", "headers", "if_version", "latest")
 """The options that cannot be shared by many messages."""
 
 BATCH = 1_000
@@ -112,7 +110,12 @@ def put(
     refuse_own(queue)
     form = form or "json"
     if lines:
-        _refuse_with_lines(body, options)
+        apart = any(options[name] is not None for name in APART)
+        if apart or body not in (None, "-") or options["on_conflict"] == "raise":
+            raise usage_error(
+                "--lines takes many bodies, from stdin or --file, and what they share: no --id, "
+                "--header, --if-version, --latest or --on-conflict raise"
+            )
         _put_lines(store.queue(queue, max_body), out, form, file, max_body, options)
         return True
     value = decode_body(read_body(body, file, form, max_body), form)
@@ -141,15 +144,6 @@ def _print(out: Output, outcome: Outcome, on_conflict: str, *, as_seen: bool) ->
         out.text(DONE, state)
     else:
         out.text(("= ", "yellow") if kept else NOT_DONE, why)
-
-
-def _refuse_with_lines(body: str | None, options: dict[str, Any]) -> None:
-    if body not in (None, "-"):
-        raise usage_error("with --lines the bodies come from stdin or --file")
-    given = [name for field, name in APART.items() if options[field] is not None]
-    given += ["--on-conflict raise"] * (options["on_conflict"] == "raise")
-    if given:
-        raise usage_error(f"{given[0]} cannot be used with --lines")
 
 
 def _put_lines(

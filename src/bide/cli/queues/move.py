@@ -7,8 +7,8 @@ import click
 
 from bide.cli import option
 from bide.cli.errors import NOT_DONE, raise_on_termination, stop_requests, usage_error
-from bide.cli.output import DONE, NOTHING, WARNING, Bar, Output, plural, warn
-from bide.cli.store import Store
+from bide.cli.output import DONE, NOTHING, WARNING, Bar, Output, plural
+from bide.cli.store import Store, refuse_memory
 from bide.model.limits import MAX_BODY, MAX_PAGE
 from bide.model.undoing import is_records
 from bide.observing.heartbeat import is_register
@@ -67,13 +67,9 @@ def move(
     out = Output(as_json)
     if follow and dry_run:
         raise usage_error("--follow moves messages, --dry-run does not; use one of them")
+    for url in (source, target):
+        refuse_memory(url)
     with Store(source) as old, Store(target, makes=True) as new:
-        for store in (old, new):
-            if store.missing is None and not store.lane.capabilities.shared:
-                raise usage_error(
-                    f"{store.shown} exists only in this process; call bide.move in the process "
-                    "that has the store"
-                )
         old.must_exist("SOURCE must be the URL of a store that exists: sqlite:///bide.db")
         for name in queues:
             old.existing(name)
@@ -138,25 +134,19 @@ def _report(out: Output, moved: Moved, dry_run: bool) -> None:
     mark = DONE if moved.moved + moved.dead else NOTHING
     sentence = f"{moved.queue}: {plural(moved.moved, 'message')}{dead} {will}"
     out.report_run(moved, ["known_ids", "unreadable_ids"], mark, sentence, dry_run=dry_run)
-    if moved.unreadable:
-        warn(
-            f"{moved.queue}: {plural(moved.unreadable, 'message')} not moved, the records cannot "
-            f"be read: {_some(moved.unreadable_ids, moved.unreadable)}"
-        )
     again = "run it again, or use --follow"
-    known = f"not moved, the target has the same id: {_some(moved.known_ids, moved.known)}"
+    known, unreadable = (
+        ", ".join(ids[:SHOWN]) + ", ..." * (len(ids) > SHOWN)
+        for ids in (moved.known_ids, moved.unreadable_ids)
+    )
     put_since = moved.left - moved.held - moved.known - moved.unreadable
     for count, mark, text in (
         (moved.finished, "  ", "of these left in transit by an earlier run"),
         (moved.held, WARNING, f"not moved, held by a worker; {again}"),
-        (moved.known, WARNING, known),
+        (moved.known, WARNING, f"not moved, the target has the same id: {known}"),
+        (moved.unreadable, WARNING, f"not moved, the records cannot be read: {unreadable}"),
         (put_since, WARNING, f"put since; {again}"),
         (moved.remembered, "  ", "acked or expired earlier: only the source remembers their ids"),
     ):
         if out.terminal and count > 0:
             out.text(mark, f"{plural(count, 'message')} {text}")
-
-
-def _some(ids: list[str], count: int) -> str:
-    """Return the first ids, and dots if there are more."""
-    return ", ".join(ids[:SHOWN]) + (", ..." if count > SHOWN else "")

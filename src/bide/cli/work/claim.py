@@ -57,19 +57,17 @@ def claim(
       bide claim orders -n 100 --json
       bide claim orders --exec './time-out.sh "$BIDE_ID"' --loop --retry 1m
     """  # fmt: skip
-    for wrong, why in (
-        # A shell variable may be unset.
-        (command is not None and not command.strip(),
-         "--exec has no command; an empty command would ack every message without any work"),
-        (command is not None and (ack or only_body),
-         "--exec acks by the exit code of the command; remove --ack and --body"),
-        (command is None and (retry is not None or loop), "--retry and --loop need --exec"),
-        (only_body and not ack, "--body prints no token to ack with; add --ack"),
-        (loop and count is not None,
-         "--loop repeats until it is interrupted, --count stops earlier; use one of them"),
-    ):  # fmt: skip
-        if wrong:
-            raise usage_error(why)
+    if command is not None and not command.strip():  # a shell variable may be unset
+        raise usage_error("--exec has no command: it would ack every message without any work")
+    if command is None:
+        wrong = loop or retry is not None or (only_body and not ack)
+    else:
+        wrong = ack or only_body or (loop and count is not None)
+    if wrong:
+        raise usage_error(
+            "claim takes --ack and, with it, --body; or --exec (which acks by the exit code) and, "
+            "with it, --retry and either --loop or --count"
+        )
     if wait is None and not loop:  # with a wait, the first put may come later
         store.must_exist()
         store.must_have(queue)

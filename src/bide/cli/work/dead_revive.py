@@ -1,7 +1,7 @@
 """`bide dead` and `bide revive`: the dead letters."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import click
@@ -17,7 +17,7 @@ from bide.cli.store import Store, on_store
 from bide.cli.times import iso
 from bide.model.commands import Purge
 from bide.model.message import Message
-from bide.model.replies import Outcome, Outcomes
+from bide.model.replies import Outcomes
 from bide.queue.results import in_parts
 from bide.queue.sync import Queue
 from bide.queue.undoing import bulk_of
@@ -133,30 +133,19 @@ def list_(store: Store, out: Output, queue: str | None, limit: int | None, **cho
     queues = [store.existing(name) if queue else store.queue(name) for name in names]
     print_messages(
         out, (letter for one in queues for letter in letters.of(one)),
-        _none(store, queues, queue, letters) if out.terminal else "",
+        f"no {LETTER}s{'' if letters.everything else ' that match'} in {queue or store.shown}",
         pipe="queue " * (queue is None) + "id died attempt error",
         screen=f"id {'queue ' * (queue is None)}died ago attempts last-error",
         most=limit or (SCREEN if out.terminal else None), more="" if limit else MORE,
     )  # fmt: skip
 
 
-def _none(store: Store, queues: list[Queue], queue: str | None, letters: DeadFilter) -> str:
-    """Return the sentence for an empty result: there is no dead letter, or none that matches."""
-    where = f"in {queue or store.shown}"
-    total = 0 if letters.everything else sum(one.counts().sizes.dead for one in queues)
-    if not total:
-        return f"no dead letters {where}"
-    return f"no match among {plural(total, LETTER)} {where}"
-
-
-def _letter(queue: Queue, id: str) -> Message | None:
-    """Return a dead letter, or say why there is none of this id."""
-    message = queue.get(id)
-    if message is not None and message.state == "dead":
-        return message
-    where = "is not there" if message is None else f"is {message.state}"
-    warn(f"{id} is not a dead letter of {queue.name}: it {where}")
-    return None
+def _name_others(queue: Queue, ids: tuple[str, ...]) -> bool:
+    """Name the ids that are no dead letters; return whether there are any."""
+    others = [id for id in ids if (one := queue.get(id)) is None or one.state != "dead"]
+    for id in others:
+        warn(f"{id} is not a dead letter of {queue.name}: see 'bide get {queue.name} {id}'")
+    return bool(others)
 
 
 @on_store(option.queue, group=dead)
@@ -176,7 +165,7 @@ def show(store: Store, out: Output, queue: str, **chosen: Any) -> bool:
     if letters.everything:
         raise usage_error("show takes ids, --error, --after or --before")
     orders = store.existing(queue)
-    shown, missing = 0, [id for id in letters.ids if _letter(orders, id) is None]
+    shown, others = 0, _name_others(orders, letters.ids)
     for shown, message in enumerate(letters.of(orders), 1):  # noqa: B007
         if out.terminal:
             print_sheet(out, message)
@@ -186,9 +175,9 @@ def show(store: Store, out: Output, queue: str, **chosen: Any) -> bool:
             for failure in message.failures:
                 moment = iso(failure.moment)
                 out.row(message.id, moment, failure.attempt, failure.holder, failure.reason)
-    if not shown and not missing:
-        warn(_none(store, [orders], queue, letters))
-    return shown > 0 and not missing
+    if not shown and not others:
+        warn(f"no {LETTER}s that match in {queue}")
+    return shown > 0 and not others
 
 
 @on_store(option.queue, dry_run_option, all_option, option.undo, name="revive")
@@ -217,7 +206,8 @@ def revive(
     if letters.ids and letters == DeadFilter(letters.ids) and not (dry_run or undoable):
         return print_outcomes(store, out, queue, orders.revive(letters.ids, delay=delay), "revived")
     return _change(
-        store, out, orders, letters, "revived", lambda ids: orders.revive(ids, delay=delay),
+        store, out, orders, letters, "revived",
+        lambda ids: sum(map(bool, orders.revive(ids, delay=delay))),
         lambda ids: orders.revive(ids, delay=delay, undo=True), dry_run=dry_run, undoable=undoable,
     )  # fmt: skip
 
@@ -252,40 +242,40 @@ def purge(
         )
         return True
 
-    def command(ids: list[str]) -> Purge:
-        return Purge(queue, "dead", ids=ids, actor=store.actor)
-
     orders = store.existing(queue)
-    missing = [id for id in letters.ids if _letter(orders, id) is None]
+
+    def command(ids: Sequence[str]) -> Purge:
+        return Purge(queue, "dead", ids=list(ids), actor=store.actor)
+
+    def purge(ids: list[str]) -> int:
+        replies = (store.ask(Outcomes, command(part)) for part in in_parts(ids))
+        return sum(bool(outcome) for reply in replies for outcome in reply.outcomes)
+
+    others = _name_others(orders, letters.ids)
     changed = _change(
-        store, out, orders, letters, "purged",
-        lambda ids: store.ask(Outcomes, command(ids)).outcomes,
+        store, out, orders, letters, "purged", purge,
         lambda ids: orders._bulk(bulk_of(command(ids), by_id=True)), dry_run=dry_run,
         undoable=undoable, yes=yes,
     )  # fmt: skip
-    return changed and not missing
+    return changed and not others
 
 
 def _change(
     store: Store, out: Output, orders: Queue, letters: DeadFilter, verb: str,
-    command: Callable[[list[str]], Iterable[Outcome]], undoably: Callable[[list[str]], int], *,
-    dry_run: bool, undoable: bool, yes: bool = True,
+    change: Callable[[list[str]], int], undoably: Callable[[list[str]], int], *, dry_run: bool,
+    undoable: bool, yes: bool = True,
 ) -> bool:  # fmt: skip
-    """Change dead letters, a thousand per command; return whether any was changed, or would be."""
+    """Change dead letters; return whether any was changed, or would be."""
     queue = orders.name
     # Read before any change: a letter that is revived and dies again counts once.
     ids = [letter.id for letter in letters.of(orders)]
     if not (dry_run or undoable or yes):
         confirm(f"Delete {plural(len(ids), LETTER)} of {queue} permanently?", len(ids))
 
-    def change(*, dry_run: bool, undo: bool) -> int:
-        if dry_run:
-            return len(ids)
-        if undo:
-            return undoably(ids)
-        return sum(sum(map(bool, command(list(part)))) for part in in_parts(ids))
+    def run(*, dry_run: bool, undo: bool) -> int:
+        return len(ids) if dry_run else undoably(ids) if undo else change(ids)
 
     return change_many(
-        store, out, queue, verb, change, dry_run=dry_run, undoable=undoable,
+        store, out, queue, verb, run, dry_run=dry_run, undoable=undoable,
         some=lambda: letters.of(orders), what=LETTER, where=f" of {queue}",
     )  # fmt: skip
