@@ -8,16 +8,9 @@ import pytest
 from bide.engines.port import Engine
 from bide.model import commands as cmd
 from bide.model.errors import InvalidArgument
-from bide.model.message import FORGET, Item
+from bide.model.message import Item
 from bide.model.replies import Claimed, Outcomes, expect
-from bide.testing.conformance.driver import (
-    HOUR,
-    START,
-    Driver,
-    done,
-    ids_of,
-    numbered,
-)  # fmt: skip
+from bide.testing.conformance.driver import HOUR, START, Driver, done, ids_of
 
 
 class BatchCases:
@@ -32,21 +25,6 @@ class BatchCases:
         )
         assert [done(expect(Outcomes, reply).outcomes) for reply in replies] == [[False], [True]]
         assert driver.scan("dead") == ["a"]
-
-    def test_a_put_forgets_a_limited_number_before_it_stores(self, bare: Driver) -> None:
-        bare.configure(keep=5)
-        ids = numbered(2 * FORGET + 50)
-        bare.put(*ids)
-        bare.ack(*bare.hold(len(ids)))
-        bare.wait(5)
-        first, second = bare.batch(
-            cmd.Put("q", [Item(ids[FORGET - 1], b"1"), Item(ids[FORGET], b"1")]),
-            cmd.Put("q", [Item(ids[2 * FORGET - 1], b"1"), Item(ids[2 * FORGET], b"1")]),
-        )
-        # The engine decides how many are forgotten before the first put stores.
-        assert expect(Outcomes, first).outcomes[0].done
-        assert not expect(Outcomes, second).outcomes[1].done
-        bare.counts()
 
     def test_an_invalid_command_undoes_its_batch(self, driver: Driver) -> None:
         driver.put("a")

@@ -30,8 +30,6 @@ class ClaimCases:
         assert driver.wait(99).take() == []
         assert driver.wait(1).take() == ["a"]
 
-    # Order.
-
     @pytest.mark.parametrize("order", ORDERS)
     def test_order_is_by_priority_then_due_time_then_puts(self, driver: Driver, order: str) -> None:
         puts = ORDERS[order]
@@ -41,11 +39,6 @@ class ClaimCases:
             for id, fields in puts:
                 one.put(id, **fields)
             assert one.take_all(count) == [id for id, _ in expected]
-
-    def test_lone_puts_and_batches_are_in_one_order(self, driver: Driver) -> None:
-        for ids in ("z", "xy", "w", "uv", "t"):
-            driver.put(*ids, at=START)
-        assert driver.take() == [*"zxywuvt"]
 
     def test_one_claim_ranks_a_limited_number(self, bare: Driver) -> None:
         bare.put(*numbered(PROMOTE - 1), at=START - 9)
@@ -67,18 +60,6 @@ class ClaimCases:
         taken = bare.take(PROMOTE + 201)
         assert (taken[0], len(taken)) == ("far", PROMOTE + 201)
 
-    def test_a_backlog_is_delivered_whole(self, bare: Driver) -> None:
-        ids = numbered(2 * PROMOTE + 50)
-        bare.put(*ids[::2], at=START - 5)
-        bare.put(*ids[1::2], at=START - 5, priority=3)
-        taken = bare.take_all(300)
-        assert sorted(taken) == ids
-        assert taken[: PROMOTE // 2] == ids[1:PROMOTE:2]
-
-    # When to ask again.
-
-    # Lapse.
-
     def test_one_claim_collects_a_limited_number_of_lapses(self, bare: Driver) -> None:
         bare.put(*numbered(PROMOTE + 10), attempts=1)
         bare.take(PROMOTE + 10)
@@ -87,13 +68,9 @@ class ClaimCases:
             assert bare.claim(5).next == following
             assert bare.counts().sizes.dead == dead
 
-    # Expiry.
-
     def test_one_claim_expires_a_limited_number(self, bare: Driver) -> None:
         bare.put(*numbered(PROMOTE + 5), at=START - 9, expires=1)
         bare.put("good")
         assert bare.claim(1).next == 0
         assert bare.counts().flow.expired == PROMOTE
         assert bare.take(1) == ["good"]
-
-    # Pause.

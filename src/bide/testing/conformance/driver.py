@@ -1,6 +1,6 @@
 """A caller of one engine, for the cases of the suite: a method per command, and a clock."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self, TypeVar
 
 from bide.engines.port import Engine
@@ -240,24 +240,18 @@ class Driver:
         """Return one page of a scan."""
         return self.ask(cmd.Scan(self.queue, state, cursor=cursor, **fields), Page)
 
-    def pages(self, state: Any = None, **fields: Any) -> Iterator[Page]:
-        """Walk through all pages of a scan."""
-        cursor = None
-        while True:
-            page = self.page(state, cursor, **fields)
-            yield page
-            if page.cursor is None:
-                return
-            assert page.cursor != cursor, "a scan returns the same cursor again"
-            cursor = page.cursor
-
     def messages(self, state: Any = None, limit: int = 500, **fields: Any) -> list[Message]:
         """Walk through all pages of a scan, and return the messages."""
         found: list[Message] = []
-        for page in self.pages(state, limit=limit, **fields):
+        cursor = None
+        while True:
+            page = self.page(state, cursor, limit=limit, **fields)
             assert len(page.messages) <= limit
             found += page.messages
-        return found
+            if page.cursor is None:
+                return found
+            assert page.cursor != cursor, "a scan returns the same cursor again"
+            cursor = page.cursor
 
     def found(self, state: Any = None, **fields: Any) -> list[str]:
         """Walk through all pages of a scan, and return the ids."""

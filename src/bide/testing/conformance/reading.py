@@ -126,14 +126,6 @@ class ReadCases:
             for budget in range(2 * KIB, 2 * KIB + 64):  # what is counted beside a body is small
                 assert sorted(driver.found(state, max_bytes=budget)) == ["a", "b", "c"], budget
 
-    def test_a_page_over_ready_and_delayed_has_one_budget(self, driver: Driver) -> None:
-        driver.put("a", "b", priority=1, **LARGE)
-        driver.put("c", "d", delay=HOUR, **LARGE)
-        driver.claim(0)  # has made the first two ready
-        page = driver.page("next", max_bytes=3 * KIB)
-        assert ids_of(page) == ["a", "b"]
-        assert ids_of(driver.page("next", page.cursor)) == ["c", "d"]
-
     def test_headers_and_failures_count(self, driver: Driver) -> None:
         driver.put_items(Item(id, b"1", headers={"h": "x" * KIB}) for id in IDS)
         assert len(driver.page("ready", max_bytes=4 * KIB).messages) == 3
