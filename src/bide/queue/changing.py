@@ -36,15 +36,9 @@ def repeated(command: Cancel | Purge) -> Steps[int]:
             return count
 
 
-def _rescheduling(
-    builder: CommandBuilder, command: Reschedule, dry_run: bool, group: str | None,
-    after: Moment | None, before: Moment | None,
-) -> Steps[int]:  # fmt: skip
-    """Reschedule what no worker holds by a rule, a page at a time; return how many were changed."""
-    if dry_run:
-        counted: Affected = yield builder.cancel_where(group, after, before, dry_run=True)
-        return counted.count
-    scan: Scan | None = builder.scan(None, group, after, before, BULK)
+def _rescheduling(command: Reschedule, first: Scan) -> Steps[int]:
+    """Reschedule what no worker holds of a scan, page by page; return how many were changed."""
+    scan: Scan | None = first
     count = 0
     while scan is not None:
         page: Page = yield scan
@@ -208,7 +202,10 @@ class Changes(PutAndSettle):
         check_undo(undo, True, dry_run, within)
         if undo:
             return self._bulk(bulk_of(command, self._builder.where(group, after, before)))
-        return self._run(_rescheduling(self._builder, command, dry_run, group, after, before))
+        if dry_run:
+            return self._run(repeated(self._builder.cancel_where(group, after, before, dry_run)))
+        scan = self._builder.scan(None, group, after, before, BULK)
+        return self._run(_rescheduling(command, scan))
 
     def edit(
         self,
