@@ -120,15 +120,10 @@ def _prepare(connection: sqlite3.Connection, path: Path, timeout: float) -> None
     patiently(connection.execute, timeout, "PRAGMA journal_mode = WAL")
     if current:
         return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with connection:  # this commits or rolls back
+        connection.execute("BEGIN IMMEDIATE")
         if not is_current(connection.execute, path):
             migrate(connection.execute, path)
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
 
 
 def patiently(
@@ -142,20 +137,15 @@ def patiently(
     Raises:
         sqlite3.OperationalError: the store was busy for `timeout` seconds.
     """
-    try:
-        return run(statement, parameters)
-    except sqlite3.OperationalError as error:
-        if not is_busy(error):
-            raise
     start = time.monotonic()
     while True:
-        waited = time.monotonic() - start
-        time.sleep((PAUSE if waited < 1 else LONG_PAUSE) * (0.5 + random.random()))
         try:
             return run(statement, parameters)
         except sqlite3.OperationalError as error:
+            waited = time.monotonic() - start
             if not is_busy(error) or waited > timeout:
                 raise
+        time.sleep((PAUSE if waited < 1 else LONG_PAUSE) * (0.5 + random.random()))
 
 
 def forget_statistics(connection: sqlite3.Connection) -> None:

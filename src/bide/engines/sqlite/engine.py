@@ -142,21 +142,19 @@ class SqliteEngine:
         """
         connection.text_factory = as_text if repairs else str
         try:
-            # An interrupt during BEGIN is raised when the transaction has begun.
-            patiently(connection.execute, self._timeout, self._begin)
-            # The clock is read under the lock: a lease must not be shorter by the wait for it.
-            session = Session(connection, time.time_ns() / 1e6 if now is None else now)
-            for name in {one.queue for one in commands if repairs and isinstance(one, Claim)}:
-                repair(session, name)
-            replies = session.carry_out(commands)
-            if not self._read_only:
-                session.save()
-            connection.execute("COMMIT")
+            with connection:  # this commits or rolls back
+                # An interrupt during BEGIN is raised when the transaction has begun.
+                patiently(connection.execute, self._timeout, self._begin)
+                # The clock is read under the lock: a lease must not be shorter by the wait for it.
+                session = Session(connection, time.time_ns() / 1e6 if now is None else now)
+                for name in {one.queue for one in commands if repairs and isinstance(one, Claim)}:
+                    repair(session, name)
+                replies = session.carry_out(commands)
+                if not self._read_only:
+                    session.save()
             self._ends = session.ends
             return replies
         except BaseException as error:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
             if not is_damage(error):
                 raise
             if repairs:
