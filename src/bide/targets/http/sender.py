@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
 from importlib.metadata import version
-from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from bide.clock import Clock
@@ -33,22 +32,13 @@ class Busy(Exception):
     """This process has no connection left for a message, which was not sent."""
 
 
-class Request(NamedTuple):
-    """A request: its id, its body, and its headers."""
+def _headers_of(message: Message, subscription: Subscription) -> dict[str, str]:
+    """Return the headers of the request for a message.
 
-    id: str
-    body: bytes
-    headers: Mapping[str, str]
-
-
-def request_of(message: Message, subscription: Subscription) -> Request:
-    """Return the request for a message.
-
-    Its id is made of the queue's name and the message's id, in ASCII: it is the same at each
-    attempt, and unique among the messages of all queues.
+    The id of the request is made of the queue's name and the message's id, in ASCII: it is the same
+    at each attempt, and unique among the messages of all queues.
     """
-    queue = split_name(subscription.queue)[1]  # its namespace is nothing to the receiver
-    id = f"{_plain(queue)}/{_plain(message.id)}"
+    id = f"{_plain(split_name(subscription.queue)[1])}/{_plain(message.id)}"
     own = {name.lower(): value for name, value in (message.headers or {}).items()}
     kind = own.pop("content-type", "")
     if message.json or not _fits(kind):
@@ -56,7 +46,6 @@ def request_of(message: Message, subscription: Subscription) -> Request:
     headers = {
         "content-type": kind,
         "idempotency-key": id,
-        "bide-queue": queue,
         "bide-id": quote(message.id),
         "bide-attempt": str(message.attempt),
         "bide-due": str(message.due),
@@ -70,7 +59,7 @@ def request_of(message: Message, subscription: Subscription) -> Request:
             headers[named] = value
         else:  # a header is ASCII: other values are URL-encoded, and marked so
             headers[f"{named}*"] = f"UTF-8''{quote(value)}"
-    return Request(id, message.data, headers)
+    return headers
 
 
 class Sender:
@@ -118,7 +107,7 @@ class Sender:
         Raises:
             Busy: this process runs too many requests.
         """
-        return await self._post(request_of(message, to), to, failing=failing)
+        return await self._post(to, _headers_of(message, to), message.data, failing=failing)
 
     async def ping(self, to: Subscription) -> Answer:
         """Send a request that carries no message.
@@ -127,14 +116,11 @@ class Sender:
             Busy: this process runs too many requests.
         """
         id = f"ping/{secrets.token_hex(12)}"
-        headers = {
-            "content-type": "application/json", "idempotency-key": id,
-            "bide-queue": split_name(to.queue)[1],
-        }  # fmt: skip
-        return await self._post(Request(id, b'{"type":"bide.ping"}', headers), to)
+        headers = {"content-type": "application/json", "idempotency-key": id}
+        return await self._post(to, headers, b'{"type":"bide.ping"}')
 
     async def _post(
-        self, request: Request, subscription: Subscription, *, failing: bool = False
+        self, to: Subscription, given: Mapping[str, str], body: bytes, *, failing: bool = False
     ) -> Answer:
         """Send a request and return the answer, or why there is none. Cancelling closes it.
 
@@ -142,22 +128,24 @@ class Sender:
             Busy: this process runs too many requests.
         """
         now = self._clock.now()
-        keys = subscription.valid(now)
-        proof = signed(keys, request.id, now // 1000, request.body)
-        own = {name.lower(): value for name, value in subscription.headers.items()}
-        headers = {**HEADERS, **own, **request.headers, **proof}
-        hidden = (*keys, proof["webhook-signature"], *_confidential(subscription))
-        counted = f"{subscription.namespace}/", subscription.name
+        keys = to.valid(now)
+        proof = signed(keys, given["idempotency-key"], now // 1000, body)
+        own = {name.lower(): value for name, value in to.headers.items()}
+        # The namespace is nothing to the receiver.
+        queue = {"bide-queue": split_name(to.queue)[1]}
+        headers = {**HEADERS, **own, **queue, **given, **proof}
+        hidden = (*keys, proof["webhook-signature"], *_confidential(to))
+        counted = f"{to.namespace or ''}/", to.name
         # The subscription's own share bounds what is claimed: what was claimed, and a ping, may use
         # any connection that is free.
-        if self.room_for(subscription, 0, failing=failing) <= 0:
+        if self.room_for(to, 0, failing=failing) <= 0:
             raise Busy("this server has no connection left for it; it tries again soon")
         self._running.update(counted)
         self._failing += failing
         try:
-            reply = await self._client.post(subscription.url, headers.items(), request.body)
+            reply = await self._client.post(to.url, headers.items(), body)
         except NoAnswer as error:
-            _log.debug("%s: %s (%r)", subscription.name, error, error.__cause__)
+            _log.debug("%s: %s (%r)", to.name, error, error.__cause__)
             return Answer(None, str(error))
         finally:
             self._failing -= failing
