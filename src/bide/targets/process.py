@@ -4,7 +4,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from bide.clock import SYSTEM_CLOCK
@@ -16,7 +16,7 @@ from bide.model.commands import Queues
 from bide.observing.metrics import MetricsServer, counts_of, registry_of
 from bide.targets.amqp import Address
 from bide.targets.http.addresses import Gate
-from bide.targets.http.stats import Known, push_metrics
+from bide.targets.http.stats import push_metrics
 from bide.targets.pusher import Pusher
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ async def push(
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
             # A closed terminal sends it twice: the second one must not hurry the stop.
             loop.add_signal_handler(signal.SIGHUP, stopping.set)
-        with _metrics_server(lane, pusher, metrics):
+        with nullcontext() if metrics is None else _metrics_server(lane, pusher, *metrics):
             pushing = asyncio.create_task(pusher.run(grace))
             _log.info("pushing, from %s", mask(url))
             ready()
@@ -87,25 +87,13 @@ async def push(
         await asyncio.to_thread(close_lane, lane)
 
 
-def _metrics_server(
-    lane: Lane, pusher: Pusher, address: tuple[str, int] | None
-) -> AbstractContextManager[object]:
-    if address is None:
-        return nullcontext()
+def _metrics_server(lane: Lane, pusher: Pusher, host: str, port: int) -> MetricsServer:
     loop = asyncio.get_running_loop()
 
-    def gather() -> "list[Metric]":  # in a thread of Prometheus
-        return asyncio.run_coroutine_threadsafe(_gather(pusher), loop).result(PATIENCE)
+    async def gather() -> "list[Metric]":
+        return list(push_metrics(pusher.known, pusher.sent, SYSTEM_CLOCK.now()))
 
-    registry = registry_of(lambda: counts_of(lane, {}), more=gather)
-    host, port = address
-    return MetricsServer(registry, port, host)
+    def more() -> "list[Metric]":  # in a thread of Prometheus
+        return asyncio.run_coroutine_threadsafe(gather(), loop).result(PATIENCE)
 
-
-async def _gather(pusher: Pusher) -> "list[Metric]":
-    """Return the metrics of subscriptions and intakes."""
-    known = {
-        one.subscription.name: Known(one.subscription, one.circuit)
-        for one in pusher.workers.values()
-    }
-    return list(push_metrics(known, pusher.sent, SYSTEM_CLOCK.now()))
+    return MetricsServer(registry_of(lambda: counts_of(lane, {}), more=more), port, host)

@@ -23,7 +23,7 @@ from bide.targets.http.encryption import KEY, KEY_FILE
 from bide.targets.http.receiver import Answer
 from bide.targets.http.records import Records
 from bide.targets.http.sender import Busy, Sender
-from bide.targets.http.stats import Deliveries, PushStats
+from bide.targets.http.stats import Deliveries, Known, PushStats
 from bide.targets.http.subscription import Subscription
 from bide.targets.http.subscription_worker import SubscriptionWorker, Target
 
@@ -54,7 +54,7 @@ class Pusher:
         clock: measures waits.
         gate: decides which addresses are allowed; by default those that are public.
         lease: seconds. It is extended while a request runs.
-        holder: the name of the holder in its claims; by default made of host and process.
+        holder: identifies this pusher among all; by default made of host and process.
         client: sends requests; by default one with the defaults of `HttpClient`.
         intakes: exchanges of RabbitMQ whose delayed messages are stored, and published when they
             are due.
@@ -75,10 +75,12 @@ class Pusher:
     ) -> None:
         self.records = Records(lane, clock)
         self.holder = holder or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
-        self._store_client = StoreClient(lane, clock)
+        self.claimer = f"push:{self.holder}"
+        """The name of the holder in its claims."""
+        self.store_client = StoreClient(lane, clock)
         self._clock = clock
         self._gate = gate or Gate()
-        self._lease = round(lease * 1000)
+        self.lease = round(lease * 1000)
         self._hurrying = asyncio.Event()
         self._sender = Sender(clock, client or HttpClient(clock, self._gate))
         self._rabbitmq: RabbitMQ | None = None
@@ -89,13 +91,17 @@ class Pusher:
         """The running subscriptions, by name."""
         self._leaving: set[asyncio.Future[Any]] = set()
         self._look = asyncio.Event()
-        self._over = asyncio.Event()
         self._servers = [self.holder]
         self._seen = float("-inf")
         self.looked = 0
         """How often it has looked for changes."""
         self.failure: str | None = None
         """Why it failed when it last looked; `None`: it works."""
+
+    @property
+    def known(self) -> dict[str, Known]:
+        """The running subscriptions and their circuits, by name."""
+        return {name: Known(one.subscription, one.circuit) for name, one in self.workers.items()}
 
     @property
     def sent(self) -> PushStats:
@@ -128,7 +134,6 @@ class Pusher:
     def hurry(self) -> None:
         """Do not wait for running requests at the stop: release their messages."""
         self._hurrying.set()
-        self._over.set()
 
     async def run(self, grace: float = 30.0) -> None:
         """Push until this is cancelled; then finish running requests, or release their messages.
@@ -136,13 +141,13 @@ class Pusher:
         Args:
             grace: seconds that running requests get to finish.
         """
-        lane, claimer = self._store_client.lane, f"push:{self.holder}"
+        lane = self.store_client.lane
         heartbeat = Heartbeat(  # by the system's clock: the report is for people
-            lane, SYSTEM_CLOCK, claimer, lambda: Report({claimer: list(self._tallies())}),
-            self._tallies,
+            lane, SYSTEM_CLOCK, self.claimer,
+            lambda: Report({self.claimer: list(self._tallies())}), self._tallies,
         )  # fmt: skip
         beats: list[asyncio.Task[None]] = []
-        self._over.clear()
+        self._hurrying.clear()
         self.workers = {}
         try:
             while True:
@@ -173,7 +178,7 @@ class Pusher:
     def _intake(self, address: Address, queue_type: str) -> "Intake":
         from bide.targets.rabbitmq.intake import Intake
 
-        return Intake(address, self._store_client, queue_type=queue_type)
+        return Intake(address, self.store_client, queue_type=queue_type)
 
     async def _subscribe(
         self, wanted: Subscription, known: Mapping[str, Subscription]
@@ -206,9 +211,9 @@ class Pusher:
         for name, worker in list(self.workers.items()):
             if (failure := worker.failure) is not None:
                 _log.error("push of %s has failed, and starts again", name, exc_info=failure)
-                self._end(name)
+                self._end(self.workers.pop(name))
             elif name not in known or known[name].queue != worker.queue_handlers.queue:
-                self._end(name)
+                self._end(self.workers.pop(name))
         if self._rabbitmq is not None:
             self._rabbitmq.keep(one.url for one in known.values())
         for name, subscription in known.items():
@@ -230,18 +235,16 @@ class Pusher:
         if not self.workers and not self.records.keys:
             _log.warning(
                 "secrets, headers and URLs of subscriptions are stored in clear text; "
-                "bide subscription new-name makes a name for %s or %s",
+                "bide subscription new-key makes a key for %s or %s",
                 KEY, KEY_FILE,
             )  # fmt: skip
-        worker = self.workers[name] = SubscriptionWorker(
-            subscription, self.target, self.records, self._store_client, f"push:{self.holder}",
-            self._lease, stale=self.look,
-        )  # fmt: skip
+        worker = self.workers[name] = SubscriptionWorker(subscription, self)
         worker.open()
         return worker
 
-    def _end(self, name: str) -> None:
-        stopping = stop([self.workers.pop(name)], self._clock, None, self._over)
+    def _end(self, worker: SubscriptionWorker) -> None:
+        """Let a worker finish its requests, until the pusher is in a hurry."""
+        stopping = stop([worker], self._clock, None, self._hurrying)
         leaving = asyncio.gather(stopping, return_exceptions=True)  # `_refresh` logs a failure
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
@@ -249,13 +252,12 @@ class Pusher:
     async def _stop(self, grace: float) -> None:
         await cancel(self._taking.values())
         self._taking.clear()
-        workers = list(self.workers.values())
-        await asyncio.gather(
-            *[stop([worker], self._clock, grace, self._hurrying) for worker in workers],
-            return_exceptions=True,  # which `_refresh` would have logged
-        )
-        self._over.set()
-        await asyncio.gather(*self._leaving)
+        for worker in self.workers.values():
+            self._end(worker)
+        ended = asyncio.gather(*self._leaving)
+        await first_of(ended, self._hurrying.wait(), sleep(self._clock, grace))
+        self._hurrying.set()
+        await ended
         await self.close()
         try:
             if self._seen != float("-inf"):

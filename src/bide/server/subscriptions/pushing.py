@@ -79,10 +79,8 @@ class Pushing:
         Raises:
             StoreError: this process does not push, and the store cannot be read.
         """
-        if workers := self.pusher.workers:
-            return {key: Known(one.subscription, one.circuit) for key, one in workers.items()}
-        if self._settings.behind:
-            return {}
+        if (known := self.pusher.known) or self._settings.behind:
+            return known
         if (now := time.monotonic()) >= self._known_until:
             listed = await self.records.listed()
             circuits = await self.records.peers.circuits() if listed else {}

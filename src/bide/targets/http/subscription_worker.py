@@ -3,9 +3,8 @@
 import asyncio
 import logging
 import random
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from zlib import crc32
 
 from bide.consuming.claiming import CLAIM_MOST
@@ -14,18 +13,19 @@ from bide.consuming.handler import Handler
 from bide.consuming.handling import Handling
 from bide.consuming.queue_handlers import QueueHandlers
 from bide.consuming.settling import RELEASE, Verdict
-from bide.consuming.store_client import StoreClient
 from bide.model.errors import StoreError
-from bide.model.identity import split_name
 from bide.model.message import Message
 from bide.model.replies import Claimed
 from bide.observing.tally import Tally
 from bide.targets.http.peers import share
 from bide.targets.http.receiver import Answer, Circuit, Failed, Pace, verdict
-from bide.targets.http.records import Overtaken, Records
+from bide.targets.http.records import Overtaken
 from bide.targets.http.sender import Busy
 from bide.targets.http.stats import Deliveries
 from bide.targets.http.subscription import Subscription
+
+if TYPE_CHECKING:
+    from bide.targets.pusher import Pusher
 
 
 class Target(Protocol):
@@ -61,36 +61,21 @@ class SubscriptionWorker(Consumer):
 
     Args:
         subscription: what is sent where.
-        target: returns what sends the messages of a subscription.
-        records: where subscriptions are kept.
-        store_client: runs its commands on the store.
-        holder: the name of the holder in its claims.
-        lease: how many milliseconds a message is held; extended while the receiver takes its time.
-        stale: called when the subscription has changed in the store.
+        pusher: what runs the subscriptions of this process.
     """
 
-    def __init__(
-        self,
-        subscription: Subscription,
-        target: Callable[[Subscription], Target],
-        records: Records,
-        store_client: StoreClient,
-        holder: str,
-        lease: int,
-        *,
-        stale: Callable[[], None] = lambda: None,
-    ) -> None:
-        queue_handlers = QueueHandlers(subscription.queue, lease, subscription.concurrency)
-        super().__init__(queue_handlers, (), SimpleNamespace(), store_client, holder)
+    def __init__(self, subscription: Subscription, pusher: "Pusher") -> None:
+        super().__init__(
+            QueueHandlers(subscription.queue, pusher.lease, subscription.concurrency), (),
+            SimpleNamespace(), pusher.store_client, pusher.claimer,
+        )  # fmt: skip
         self.subscription = subscription
         self.circuit = Circuit(tag=subscription.tag)
         self.published = 0
         """The change of the circuit that the other servers know."""
         self.deliveries = Deliveries()
         """The answers of the receiver so far."""
-        self._target = target
-        self._records = records
-        self._stale = stale
+        self._pusher = pusher
         self._place, self._among, self._share = 0, 1, subscription.concurrency
         self._held_until = 0.0
         self._pace = Pace(subscription.rate)
@@ -151,8 +136,8 @@ class SubscriptionWorker(Consumer):
         if self.subscription.paused:
             return 0, None
         running = len(self.running)
-        target = self._target(self.subscription)
-        left = target.room_for(self.subscription, running, failing=self._failing)
+        target = self._pusher.target(self.subscription)
+        left = target.room_for(self.subscription, running, failing=self.circuit.failures > 0)
         if left <= 0:
             return 0, FULL
         room = min(self._share - running, left)
@@ -175,14 +160,14 @@ class SubscriptionWorker(Consumer):
         if self._recalled:
             return False
         try:
-            still = await self._records.still(self.subscription)
+            still = await self._pusher.records.still(self.subscription)
         except StoreError:
             still = False
         if still:
             self._pace.take(len(reply.messages))
         else:
             self._held_until = self._clock.monotonic() + AGAIN  # until the pusher has looked
-            self._stale()
+            self._pusher.look()
         return still
 
     # Sending.
@@ -194,7 +179,8 @@ class SubscriptionWorker(Consumer):
             Failed: the receiver did not accept it.
         """
         one.given = to = self.subscription
-        answer = await self._target(to).send(one.message, to, failing=self._failing)
+        failing = self.circuit.failures > 0
+        answer = await self._pusher.target(to).send(one.message, to, failing=failing)
         probe = self._note(answer, to)
         if answer.gone:
             await self._gone(to)
@@ -236,33 +222,27 @@ class SubscriptionWorker(Consumer):
             turned = circuit.succeeded(now)
         elif (answer.counts or probe) and not answer.gone:  # a probe that is too many has failed
             turned = circuit.failed(answer.text, now, most=to.failures, pause=to.probe)
-        if turned:
-            self.recall()
-        namespace, own = split_name(to.name)
-        fields = {
-            "subscription": own, "namespace": namespace or "", "queue": split_name(to.queue)[1],
-            "circuit": "closed" if answer.good else "open",
-        }  # fmt: skip
-        if turned and answer.good:
-            _log.warning("%s: the receiver is back", to.name, extra=fields)
-        elif turned and was is None:
+        if not turned:
+            return probe
+        self.recall()
+        about = {"subscription": to.name, "namespace": to.namespace or "", "queue": to.queue}
+        if answer.good:
+            _log.warning("%s: the receiver is back", to.name, extra=about | {"circuit": "closed"})
+        elif was is None:
             _log.error(
                 "%s: %d failures in a row, nothing is sent for now: %s",
-                to.name, circuit.failures, answer.text, extra=fields | {"reason": answer.text},
+                to.name, circuit.failures, answer.text,
+                extra=about | {"circuit": "open", "reason": answer.text},
             )  # fmt: skip
         return probe
-
-    @property
-    def _failing(self) -> bool:
-        return self.circuit.failures > 0
 
     async def _gone(self, to: Subscription) -> None:
         """Pause the subscription: the receiver wants no more messages."""
         reason = "the receiver answered 410 Gone"
         try:
-            paused = await self._records.pause(to.name, reason, to.tag)
+            paused = await self._pusher.records.pause(to.name, reason, to.tag)
         except Overtaken:
-            self._stale()  # it may have been changed because of that; the next 410 pauses it
+            self._pusher.look()  # it may have been changed because of that; the next 410 pauses it
         except StoreError as error:
             _log.warning("%s: could not be paused: %s", to.name, error)
         else:
