@@ -1,6 +1,5 @@
 """How what is logged gets to stderr."""
 
-import asyncio
 import io
 import json
 import logging
@@ -40,70 +39,13 @@ def test_a_record_is_an_object_with_what_it_tells_of(
     assert "secret" not in entry
 
 
-def test_lines_of_one_moment_are_gathered(
-    log: logging.Logger, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async def work() -> None:
-        log.info("one")
-        log.info("two")
-        assert capsys.readouterr().err == ""
-        written = ""
-        async with asyncio.timeout(20):
-            while not written:
-                await asyncio.sleep(0.01)
-                written = capsys.readouterr().err
-        assert [line.rpartition(" ")[2] for line in written.splitlines()] == ["one", "two"]
-
-    configure(as_json=False, level="info", gather=True)
-    asyncio.run(work())
-
-
-def test_a_warning_is_written_at_once_behind_what_came_before(
-    log: logging.Logger, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async def work() -> str:
-        log.info("before")
-        log.warning("beware")
-        return capsys.readouterr().err
-
-    configure(as_json=True, level="info", gather=True)
-    lines = asyncio.run(work()).splitlines()
-    assert [msgspec.json.decode(line)["message"] for line in lines] == ["before", "beware"]
-
-
-def test_where_no_loop_runs_nothing_is_kept_back(
-    log: logging.Logger, capsys: pytest.CaptureFixture[str]
-) -> None:
-    configure(as_json=False, level="info", gather=True)
-    log.info("alone")
-    assert capsys.readouterr().err.endswith("alone\n")
-
-
-def test_the_last_lines_are_written_when_the_process_ends(
-    log: logging.Logger, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async def work() -> None:
-        log.info("last words")
-
-    configure(as_json=False, level="info", gather=True)
-    asyncio.run(work())
-    for handler in logging.getLogger().handlers:
-        handler.flush()  # as logging.shutdown does
-    assert capsys.readouterr().err.endswith("last words\n")
-
-
 def test_a_full_disk_under_the_log_harms_nothing(
     log: logging.Logger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work() -> None:
-        log.info("gathered")
-        log.warning("at once")
-
     full = Path("/dev/full").open("w")  # noqa: SIM115  (closing it raises, too)
     monkeypatch.setattr("sys.stderr", full)
-    configure(as_json=True, level="info", gather=True)
-    log.warning("without a loop")
-    asyncio.run(work())
+    configure(as_json=True, level="info")
+    log.warning("what is not written")
     with suppress(OSError):
         full.close()
 
@@ -122,7 +64,7 @@ def test_a_handler_that_closes_stderr_harms_only_the_log(
 def test_a_wrong_call_is_told_and_harms_nothing(
     log: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    configure(as_json=False, level="info", gather=True)
+    configure(as_json=False, level="info")
     log.info("%d", "no number")
     log.info("goes on")
     written = capsys.readouterr().err

@@ -1,12 +1,10 @@
 """The log of workers and servers: a line of text, or one JSON object per line; its tracebacks."""
 
-import asyncio
 import logging
 import re
-import sys
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 
@@ -23,9 +21,6 @@ _CONTROL = re.compile(
 )
 """Characters that a terminal may take for a command, that turn the direction of writing, break the
 line or show nothing; tab and end of line are not."""
-
-MOMENT = 0.05
-"""Seconds for which a line may wait for others."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -96,62 +91,23 @@ def _whole(value: Any) -> Any:
     return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
-class StderrHandler(logging.Handler):
-    """Writes to stderr. A handler that closes it loses the log, not the worker.
-
-    Args:
-        gather: whether to write the lines of 50 ms with one system call. For a server that logs
-            each request, a call per line would cost more than some requests. Warnings and errors
-            are written at once, with all lines before them, and so are lines of threads without an
-            event loop.
-    """
-
-    def __init__(self, *, gather: bool) -> None:
-        super().__init__()
-        self._stream = sys.stderr  # also while a handler of messages redirects `sys.stderr`
-        self._gather = gather
-        self._lines: list[str] = []
-        self._due: asyncio.TimerHandle | None = None
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Add a record."""
-        try:
-            self._lines.append(self.format(record))
-        except Exception:  # noqa: BLE001  (logging reports a wrong call itself)
-            self.handleError(record)
-            return
-        if record.levelno >= logging.WARNING or not self._gather:
-            self.flush()
-        elif self._due is None:
-            try:
-                self._due = asyncio.get_running_loop().call_later(MOMENT, self.flush)
-            except RuntimeError:
-                self.flush()
+class StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to stderr. A handler of messages that closes it loses the log, not the worker."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Write on stderr what is wrong with a record, if stderr is open."""
         with suppress(ValueError):
             super().handleError(record)
 
-    def flush(self) -> None:
-        """Write all lines; `logging` also calls it at the end of the process."""
-        with self.lock or nullcontext():
-            lines, self._lines, self._due = self._lines, [], None
-            if lines and self._stream is not None:  # a program may have no stderr
-                with suppress(OSError, ValueError):  # a full disk; or it was closed
-                    self._stream.write("\n".join(lines) + "\n")
-                    self._stream.flush()
 
-
-def configure(*, as_json: bool, level: str, gather: bool = False) -> None:
+def configure(*, as_json: bool, level: str) -> None:
     """Log to stderr.
 
     Args:
         as_json: whether each line is an object.
         level: the lowest level that is logged.
-        gather: whether lines may be written 50 ms later, several at once.
     """
-    handler = StderrHandler(gather=gather)
+    handler = StderrHandler()
     if as_json:
         handler.setFormatter(JsonFormatter())
     else:

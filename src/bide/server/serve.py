@@ -167,7 +167,7 @@ def main(arguments: list[str], pages: Callable[[Service], Pages] | None = None) 
     """
     line_fd, socket_fd, *shared = map(int, arguments)
     settings = msgspec.json.decode(os.environ.pop(SETTINGS), type=Settings)
-    configure(as_json=settings.log_json, level=settings.log_level, gather=True)
+    configure(as_json=settings.log_json, level=settings.log_level)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as loop:
             loop.run(_serve(settings, line_fd, socket_fd, SharedState(shared), pages))
