@@ -142,7 +142,7 @@ def test_a_port_that_is_taken_is_named_with_its_option(
         with worker(tmp_path, APP, option, str(port)) as process:
             assert process.wait(60) == 2
     told = log(tmp_path)
-    assert "; another program uses it; take another port" in told
+    assert "; take a free port of 1024 or more" in told
     assert text.format(port) in told
     assert "Traceback" not in told
 

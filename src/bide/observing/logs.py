@@ -1,10 +1,11 @@
 """The log of workers and servers: a line of text, or one JSON object per line; its tracebacks."""
 
+import json
 import logging
 import re
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import TextIO
 
 import msgspec
 
@@ -42,7 +43,7 @@ class JsonFormatter(logging.Formatter):
         try:
             return msgspec.json.encode(entry).decode()
         except UnicodeEncodeError:  # half a character, which a file name may have
-            return msgspec.json.encode(_whole(entry)).decode()
+            return json.dumps(entry, ensure_ascii=False).encode(errors="replace").decode()
 
 
 def timestamp(seconds: float) -> str:
@@ -82,13 +83,6 @@ class PlainFormatter(logging.Formatter):
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         """Return the time of the record in UTC."""
         return timestamp(record.created)
-
-
-def _whole(value: Any) -> Any:
-    """Return a value without half characters in its texts."""
-    if isinstance(value, dict):
-        return {_whole(name): _whole(inner) for name, inner in value.items()}
-    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 class StderrHandler(logging.StreamHandler[TextIO]):

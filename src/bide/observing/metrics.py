@@ -5,7 +5,6 @@ all processes on all machines, and a killed process loses none. Only workers kno
 duration; these are summed over the processes of a worker.
 """
 
-import errno
 import logging
 import os
 import time
@@ -285,13 +284,9 @@ def unlistenable(what: str, error: OSError) -> InvalidArgument:
         error: the error of the attempt to listen.
 
     Example:
-        >>> print(unlistenable("port=80 is no port to listen on", PermissionError(13, "")))
-        port=80 is no port to listen on: Permission denied; take a port from 1024 on
+        >>> str(unlistenable("port=80 is no port", PermissionError(13, ""))).partition(";")[0]
+        'port=80 is no port: Permission denied'
     """
     why = os.strerror(error.errno) if error.errno else str(error)
-    fix = {
-        errno.EADDRINUSE: "another program uses it; take another port",
-        errno.EACCES: "take a port from 1024 on",
-        errno.EPERM: "take a port from 1024 on",
-    }.get(error.errno or 0, "the address must belong to this machine")
+    fix = "take a free port of 1024 or more, at an address of this machine"
     return InvalidArgument(f"{what}: {why}; {fix}")
