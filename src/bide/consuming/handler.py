@@ -10,6 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from bide.consuming.handling import Handling
+from bide.consuming.outcomes import Discard
 from bide.model.backoff import Backoff
 from bide.model.body import decoder_of
 from bide.model.errors import InvalidArgument
@@ -81,6 +82,7 @@ def _name(kind: Any) -> str:
 Middleware = Callable[[Handling, Callable[[], Awaitable[None]]], Awaitable[None]]
 """Runs around every delivery: it awaits its second argument, which takes none, once."""
 
+UNWANTED = "no longer wanted"
 WANTED = "still_wanted takes (body) or (body, delivery: bide.Delivery)"
 SIGNATURES = "a handler takes (body), (body, delivery: bide.Delivery) or (delivery: bide.Delivery)"
 
@@ -132,9 +134,7 @@ def make_handler(
     name, order, kind = _inspect(function, "a handler", signatures, body, optional)
     is_async = _is_async(function)
     body_of = decode or (decoder(kind, name) if "b" in order else lambda _: None)
-
-    def call(one: Handling) -> Any:
-        return function(*_arguments(order, body_of(one), one))
+    asked = ""
 
     if still_wanted is not None:
         _, asked, _ = _inspect(still_wanted, f"still_wanted of {name}", WANTED)
@@ -148,23 +148,23 @@ def make_handler(
                 f"{name} has still_wanted=, which checks the body, but takes no body; add one"
             )
 
-        def call_if_wanted(one: Handling) -> Any:
-            body = body_of(one)
+    def call(one: Handling) -> Any:
+        body = body_of(one)
+        if still_wanted is not None:
             wanted = still_wanted(*_arguments(asked, body, one))
             if not checked_result(wanted, "still_wanted of " + name):
-                raise Unwanted
-            return function(*_arguments(order, body, one))
+                raise Discard(UNWANTED)
+        return function(*_arguments(order, body, one))
 
-        async def await_if_wanted(one: Handling) -> Any:
-            body = body_of(one)
-            if not await still_wanted(*_arguments(asked, body, one)):
-                raise Unwanted
-            return await function(*_arguments(order, body, one))
+    async def call_async(one: Handling) -> Any:
+        body = body_of(one)
+        if still_wanted is not None and not await still_wanted(*_arguments(asked, body, one)):
+            raise Discard(UNWANTED)
+        return await function(*_arguments(order, body, one))
 
-        call = await_if_wanted if is_async else call_if_wanted
     return Handler(
-        name, call, is_async, seconds_of(timeout), seconds_of(warn_after, "warn_after"),
-        checked_retry(retry) or Backoff(),
+        name, call_async if is_async else call, is_async, seconds_of(timeout),
+        seconds_of(warn_after, "warn_after"), checked_retry(retry) or Backoff(),
     )  # fmt: skip
 
 
@@ -261,10 +261,6 @@ def checked_retry(retry: Backoff | None) -> Backoff | None:
         fix = f": bide.Backoff(attempts={retry})" if type(retry) is int and retry > 0 else ""
         raise InvalidArgument(f"retry={retry!r} must be a bide.Backoff{fix}")
     return retry
-
-
-class Unwanted(Exception):
-    """`still_wanted` returned false."""
 
 
 def check_takes(function: Any, count: int, what: str) -> None:

@@ -12,7 +12,7 @@ from contextvars import Context, copy_context
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bide.consuming.handler import Middleware, Unwanted, checked_result
+from bide.consuming.handler import Middleware, checked_result
 from bide.consuming.handling import Handling
 from bide.consuming.outcomes import Discard, Retry
 from bide.observing.spans import messaging_attributes, tracer
@@ -173,7 +173,7 @@ def _middleware(tracer: "Tracer") -> Middleware:
 def _record(span: "Span", one: Handling, error: BaseException) -> None:
     """Record in the span what the handler raised; an outcome that it chose is not an error."""
     match error:
-        case Discard() | Unwanted() if not one.overran:
+        case Discard() if not one.overran:
             span.add_event("discard", {"reason": str(error)})
         case Retry() if not one.overran:
             span.add_event("retry", {"reason": error.reason})

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from bide.consuming import delivery_log
 from bide.consuming import outcomes as signals
-from bide.consuming.handler import Handler, Unfit, Unwanted
+from bide.consuming.handler import UNWANTED, Handler, Unfit
 from bide.consuming.handling import Handling
 from bide.consuming.outcomes import text_of
 from bide.consuming.store_client import StoreClient
@@ -70,8 +70,8 @@ def judge(message: Message, error: BaseException, retry: Backoff, chance: float)
     """
     last = message.attempt >= min(retry.attempts, message.attempts)
     match error:
-        case signals.Discard() | Unwanted():
-            return Verdict("discarded", reason=text_of(error) or "no longer wanted")
+        case signals.Discard():
+            return Verdict("discarded", reason=text_of(error) or UNWANTED)
         case signals.Bury():
             return Verdict("dead", reason=text_of(error.reason or "buried by its handler"))
         case signals.Retry():

@@ -18,7 +18,7 @@ from sentry_sdk.tracing import TransactionSource
 from sentry_sdk.utils import event_from_exception
 
 from bide.consuming import settling
-from bide.consuming.handler import Unfit, Unwanted
+from bide.consuming.handler import Unfit
 from bide.consuming.handling import Handling
 from bide.consuming.outcomes import Discard, Retry
 from bide.consuming.run import INTEGRATIONS
@@ -119,7 +119,7 @@ def _failure(one: Handling, error: BaseException) -> BaseException | None:
     if one.overran:
         return settling.overtime(one.handler)
     match error:
-        case Discard() | Unwanted():
+        case Discard():
             return None
         case asyncio.CancelledError():
             return settling.overtime(one.handler) if one.timed_out else None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bide.consuming.consumer import Consumer
-from bide.consuming.handler import Middleware, Unwanted
+from bide.consuming.handler import Middleware
 from bide.consuming.handling import Handling
 from bide.consuming.outcomes import Signal
 from bide.consuming.queue_handlers import QueueHandlers
@@ -56,7 +56,7 @@ class Handled:
     @property
     def failed(self) -> bool:
         """Whether the handler raised an error, not `bide.Retry`, `Discard` or `Bury`."""
-        return self.error is not None and not isinstance(self.error, (Signal, Unwanted))
+        return self.error is not None and not isinstance(self.error, Signal)
 
 
 class ManualConsumer(Consumer):
