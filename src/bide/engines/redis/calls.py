@@ -24,12 +24,15 @@ class Call(NamedTuple):
 
     script: str
     queue: str
-    args: Sequence[Arg] = ()
+    args: Sequence[Any] = ()
+    """What can be said in MessagePack, but for bytes."""
     shard: int = 0
     shards: int = 1
     """The number of shards of the queue."""
     reads: bool = False
     """It changes nothing, though its script may."""
+    rows: Sequence[Arg] = ()
+    """What it says of each message, end to end."""
 
 
 Outcome = Reply | StoreError | Unsupported
@@ -57,7 +60,7 @@ def raised(answers: list[Any]) -> list[Any]:
     return answers
 
 
-def everywhere(script: str, queue: str, args: Sequence[Arg], shards: int) -> Round:
+def everywhere(script: str, queue: str, args: Sequence[Any], shards: int) -> Round:
     """Ask all shards the same; return what each answered.
 
     Raises:

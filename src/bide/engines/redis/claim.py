@@ -45,15 +45,15 @@ class _Claiming:
         """How many messages are still wanted; none if there is no room for more."""
         return 0 if self.full else self.command.count - len(self._found)
 
-    def call(self, count: int, shared: str = "", floor: int = 0, of: int = 0) -> Call:
+    def call(self, count: int, shared: bool = False, floor: int = 0, of: int = 0) -> Call:
         """Return a call of the script, which describes its arguments.
 
         `of`: the number of messages that calls of several shards request together, in one room.
         """
         command = self.command
         room = self.room * count // of if of else self.room
-        slots = "" if command.slots is None else command.slots - len(self._found)
-        lease = (command.lease, command.holder, self.token or "")
+        slots = None if command.slots is None else command.slots - len(self._found)
+        lease = command.lease, command.holder, self.token or None
         return Call("claim", command.queue, (count, *lease, room, shared, floor, slots))
 
     def take(self, answer: Sequence[Any]) -> Sequence[Any]:
@@ -84,7 +84,7 @@ class _Claiming:
                 "with those bytes as its body", id, self.command.queue,
             )  # fmt: skip
         if rows := [(id, self.token) for id in self._damaged]:
-            head = "repair", "", "", "", self.command.holder
+            head = "repair", None, None, None, None, "", self.command.holder
             yield from in_lots("change", self.command, rows, head, shards)
 
     def reply(self, following: float | None) -> Claimed:
@@ -167,7 +167,7 @@ def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
             if sharded.enrolled:
                 sharded.enrolled = False
                 chosen += [s for s in alive if s not in shares]
-            calls = {s: claiming.call(shares.pop(s, 0), "1", sharded.token, of) for s in chosen}
+            calls = {s: claiming.call(shares.pop(s, 0), True, sharded.token, of) for s in chosen}
             answers = yield from ask(calls)
             for answer in answers.values():
                 claiming.take(answer)

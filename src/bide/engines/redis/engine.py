@@ -143,7 +143,7 @@ class RedisEngine:
                 head, ids, _ = answer
                 rows = [part for id in ids for part in (id, head[2])]
                 script, args = script_of(cmd.Retry(call.queue, [], release=True))
-                self._sender.send([call._replace(script=script, args=(*args, "", *rows))], now)
+                self._sender.send([call._replace(script=script, args=args, rows=rows)], now)
             del self._interrupted[0]
 
     def _execute(self, commands: Sequence[cmd.Command], now: int | None) -> list[Outcome]:

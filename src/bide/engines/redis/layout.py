@@ -181,11 +181,6 @@ _decode_record = msgspec.msgpack.Decoder(Record).decode
 decode_lease = msgspec.msgpack.Decoder(Lease).decode
 
 
-def blank(value: int | None) -> int | str:
-    """Return a number as an argument of a script, an empty one for `None`."""
-    return "" if value is None else value
-
-
 def as_message(
     queue: str,
     id: str,

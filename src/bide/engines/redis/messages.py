@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from bide.engines.redis.calls import SLICE, Call, Round, Step
 from bide.engines.redis.calls import Outcome as Result
-from bide.engines.redis.layout import Arg, as_outcome, blank, shard_of
+from bide.engines.redis.layout import Arg, as_outcome, shard_of
 from bide.engines.redis.queues import ShardedQueue
 from bide.model import commands as cmd
 from bide.model.command_parts import Origin
@@ -35,7 +35,7 @@ def put(run: Sequence[cmd.Put], sharded: ShardedQueue) -> Step:
     items = command.items if len(run) == 1 else [item for each in run for item in each.items]
     records = [_record_of(item) for item in items]
     rows = [(item.id, record, _plan_of(item)) for item, record in zip(items, records, strict=True)]
-    head = command.on_conflict, command.if_version or ""
+    head = command.on_conflict, command.if_version
     first = None if sharded.count == 1 else sharded.next
     sharded.next += len(items)
     outcomes, answered, failed = yield from in_lots(
@@ -77,30 +77,22 @@ def _plan_of(item: Item) -> bytes:
     )  # fmt: skip
 
 
-def script_of(command: Any) -> tuple[str, tuple[Arg, ...]]:
-    """Return the script of a command, and the arguments before the ids; see change.lua."""
+def script_of(command: Any) -> tuple[str, tuple[Any, ...]]:
+    """Return the script of a command, and its arguments but for the messages; see change.lua."""
+    at = getattr(command, "at", None)
+    after = getattr(command, "delay", getattr(command, "lease", None))
     if isinstance(command, cmd.Ack):
         return "ack", (3 if command.results else 2,)
     if isinstance(command, cmd.Edit):
-        return "edit", _edit(command)
+        return "edit", (at, after, command.if_version, _edited(command))
     verb = "untouched" if getattr(command, "release", False) else type(command).__name__.lower()
-    still = f"{blank(getattr(command, 'if_due', None))}"
-    if (version := getattr(command, "if_version", None)) is not None:
-        still += f"v{version}"
+    seen = getattr(command, "if_due", None), getattr(command, "if_version", None)
     reason = getattr(command, "reason", "")[:REASON_LENGTH]
-    return "change", (verb, _when(command), still, reason, command.actor or "")
+    return "change", (verb, at, after, *seen, reason, command.actor)
 
 
-def _when(command: Any) -> str:
-    """Return the time that a command names, as scripts take it; empty if it names none."""
-    at = getattr(command, "at", None)
-    after = getattr(command, "delay", getattr(command, "lease", None))
-    return f"{at}" if at is not None else "" if after is None else f"+{after}"
-
-
-def _edit(command: cmd.Edit) -> tuple[Arg, ...]:
-    """Return the arguments of an edit before the ids; see change.lua."""
-    still = "" if command.if_version is None else f"v{command.if_version}"
+def _edited(command: cmd.Edit) -> dict[str, Any]:
+    """Return the fields of a record that an edit changes."""
     given = command.options
     if given.get("expires", 0) is None:
         given["expires"] = False
@@ -110,7 +102,9 @@ def _edit(command: cmd.Edit) -> tuple[Arg, ...]:
         given["headers"] = _text_of(given["headers"])
     if command.data is not UNSET:
         given["json"] = command.json
-    return still, _when(command), _pack(given), command.data or b""
+        # The script reads texts, and no bytes.
+        given["body"] = msgspec.Raw(b"\xdb" + len(command.data).to_bytes(4) + command.data)
+    return given
 
 
 def _named(command: Any) -> list[tuple[Arg, ...]]:
@@ -125,8 +119,7 @@ def _named(command: Any) -> list[tuple[Arg, ...]]:
         (lease.id, lease.token) for lease in getattr(command, "leases", ())
     ]
     if versions := getattr(command, "versions", None):
-        due = blank(getattr(command, "if_due", None))
-        return [(id, f"{due}v{v}") for id, v in zip(command.ids, versions, strict=True)]
+        return list(zip(command.ids, versions, strict=True))
     return [*leases, *((id, "") for id in getattr(command, "ids", None) or ())]
 
 
@@ -183,7 +176,7 @@ def in_lots(
     script: str,
     command: Any,
     rows: Sequence[Sequence[Arg]],
-    head: Sequence[Arg],
+    head: Sequence[Any],
     shards: int,
     first: int | None = None,
     sizes: Sequence[int] = (),
@@ -194,7 +187,7 @@ def in_lots(
         script: its name.
         command: the first of those that are executed together.
         rows: the arguments of each message; its id is the first one.
-        head: the arguments in front of those of the messages.
+        head: the arguments, besides origin and places.
         shards: of how many the queue is made.
         first: the place of the first message of a put, among those of all shards.
         sizes: see `spread`.
@@ -208,20 +201,16 @@ def in_lots(
     calls = []
     begun: set[int] = set()
     for shard, lot in lots:
-        args = [*head]
-        if script == "put":
-            args.append("" if first is None else " ".join([str(first + at) for at in lot]))
-        if script in ("put", "change"):
-            named: list[str] = []
-            if origin is not None:
-                # A later call to the same shard must not forget what the first one remembers.
-                before = "" if shard in begun else origin.before
-                named = [origin.outbox, before, *(origin.rows[index] for index in lot)]
-                begun.add(shard)
-            args.append(" ".join(named))
-        for index in lot:
-            args += rows[index]
-        calls.append(Call(script, command.queue, args, shard, shards))
+        said = None
+        if origin is not None:
+            # A later call to the same shard must not forget what the first one remembers.
+            before = "" if shard in begun else origin.before
+            said = origin.outbox, before, [origin.rows[index] for index in lot]
+            begun.add(shard)
+        places = None if first is None else [first + at for at in lot]
+        mine = [part for index in lot for part in rows[index]]
+        args = (*head, said, places)
+        calls.append(Call(script, command.queue, args, shard, shards, rows=mine))
     answers = yield calls
     outcomes: list[Any] = [None] * len(rows)
     answered, failed = [], None

@@ -1,7 +1,6 @@
 """Commands about a whole queue: its settings, deleting it, and the messages that a rule names."""
 
 from bide.engines.redis.calls import SLICE, Call, Step, everywhere, raised
-from bide.engines.redis.layout import blank
 from bide.model import commands as cmd
 from bide.model.commands import BULK, Cancel, Purge, Where
 from bide.model.errors import Unsupported
@@ -12,9 +11,10 @@ from bide.model.times import LIMITS
 def configure(command: cmd.Configure, shards: int) -> Step:
     """Change the given settings."""
     limits = [getattr(command, name) for name in LIMITS]
-    paused = "" if command.paused is None else int(command.paused)
-    rest = (blank(n) for n in (command.history, command.result_ttl, *limits))
-    args = (paused, blank(command.keep), command.actor or "", PAUSES, *rest)
+    args = (
+        command.paused, command.keep, command.actor, PAUSES, command.history, command.result_ttl,
+        *limits,
+    )  # fmt: skip
     if any(limits) and shards > 1:  # all groups of a queue with limits are in one shard
         yield ()
         return [
@@ -33,7 +33,7 @@ def configure(command: cmd.Configure, shards: int) -> Step:
 def delete(command: cmd.Delete, shards: int) -> Step:
     """Delete a queue if it is empty: first look at all shards, then delete them."""
     existed = False
-    for really in (0, 1) if shards > 1 else (1,):
+    for really in (False, True) if shards > 1 else (True,):
         answers = yield from everywhere("delete", command.queue, (really,), shards)
         _nows, _changes, there, *parts, kept = zip(*answers, strict=True)
         sizes = Sizes(*map(sum, parts))
@@ -50,19 +50,19 @@ def sweep(command: Cancel | Purge, shards: int) -> Step:
         states = {"ready": "ready due", "delayed": "waiting", "leased": ""}
         which = states.get(command.state, command.state)
         where, deletes = Where(before=command.before), True
-        counted = "" if which in ("acked", "expired") else "purged"
+        counted = None if which in ("acked", "expired") else "purged"
     else:
         where, deletes, counted = command.where or Where(), not command.dry_run, "cancelled"
         which = "ready delayed" if where.group is None else "group"
-    head = which, blank(where.after), blank(where.before), where.group or ""
+    head = which, where.after, where.before, where.group
     total = 0
-    cursors: dict[int, str] = dict.fromkeys(range(shards), "")
+    cursors: dict[int, str | None] = dict.fromkeys(range(shards))
     while cursors:
         room = BULK - total if deletes else SLICE
         chosen = list(cursors)[: max(room, 1)]
         now_deletes = deletes and room > 0  # else: is anything left?
         share = min(SLICE, max(1, room // len(chosen)))
-        tail = counted if now_deletes else "", int(now_deletes), command.actor or ""
+        tail = counted if now_deletes else None, now_deletes, command.actor
         answers = yield [
             Call(
                 "sweep", command.queue, (*head, share, cursors[shard], *tail), shard, shards,
@@ -76,7 +76,7 @@ def sweep(command: Cancel | Purge, shards: int) -> Step:
                 return [Affected(total, more=True)]
             total += found
             if cursor is not None or (now_deletes and which != "group" and found == share):
-                cursors[shard] = cursor or ""
+                cursors[shard] = cursor
             else:
                 del cursors[shard]
     return [Affected(total)]

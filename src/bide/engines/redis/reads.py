@@ -6,7 +6,7 @@ import msgspec
 
 from bide.engines.cursor import Budget
 from bide.engines.redis.calls import Call, Step, everywhere, raised
-from bide.engines.redis.layout import DAMAGED, Arg, as_message, decode_lease, shard_of
+from bide.engines.redis.layout import DAMAGED, as_message, decode_lease, shard_of
 from bide.engines.redis.messages import spread
 from bide.model import replies
 from bide.model.commands import Count, Explain, Find, Forecast, History
@@ -22,8 +22,8 @@ def find(command: Find, shards: int) -> Step:
     lots = spread(command.ids, shards)
     calls = []
     for shard, lot in lots:
-        args: list[Arg] = [command.max_bytes, *(command.ids[index] for index in lot)]
-        calls.append(Call("find", command.queue, args, shard, shards))
+        ids = [command.ids[index] for index in lot]
+        calls.append(Call("find", command.queue, (command.max_bytes,), shard, shards, rows=ids))
     answers = yield calls
     found: dict[int, tuple[Message | None, int]] = {}
     for (_, lot), (head, records, leases) in zip(lots, raised(answers), strict=True):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from bide.engines.cursor import BEGIN
 from bide.engines.redis.calls import SLICE, Call, Round, Step, raised
-from bide.engines.redis.layout import ORDER, as_message, blank
+from bide.engines.redis.layout import ORDER, as_message
 from bide.model.commands import Scan, Where
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
@@ -110,7 +110,7 @@ def _ask(
     phase, where = _phases(command)[place.phase], command.where or Where()
     of = len(asked)
     most = min(limit if of == 1 else limit // of * 5 // 4 + 4, SLICE)
-    head = phase, blank(where.after), blank(where.before), where.group or "", most, max(room, 1)
+    head = phase, where.after, where.before, where.group, most, max(room, 1)
     prefix = command.prefix or ""
     answers = yield [
         Call(

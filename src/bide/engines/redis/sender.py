@@ -34,6 +34,7 @@ Send = Callable[..., Any]
 _HURRIED = ("peek", "claim", "make")
 """Scripts that wait for no node if there are other shards: a claim goes on without it."""
 
+_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
 
@@ -187,7 +188,8 @@ class Sender(Transport):
             "FCALL", self._library.functions[call.script], len(keys.names) + 1, *keys.names,
             keys.replay + b"%d" % place, "" if now is None else now,
             next(self._numbers) if writes else "", self._lifetime,
-            self._lane if self.listens else "", call.queue, call.shards, call.shard, *call.args,
+            self._lane if self.listens else "", call.queue, call.shards, call.shard,
+            _encode(call.args), *call.rows,
         )  # fmt: skip
         hurried = call.shards > 1 and call.script in _HURRIED
         mark = len(keys.names) + 5 if writes else 0

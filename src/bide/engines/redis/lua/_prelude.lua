@@ -23,7 +23,7 @@
 --   5 queue    6 shards: of how many the queue is made  7 shard: which one this is
 --     A call is refused (SHARDS) if the queue is made of another number; a put also, and a change of settings,
 --     if this shard is not there.
--- What follows from 8 on is said in each function.
+--   8 arguments, an array in MessagePack: the parameters of each function; what follows is said there
 -- Replies are in MessagePack, and so is the head of those that bring records. They begin with [now, change:
 -- the number of the last change of this shard. Numbers grow by one with each call that changes something,
 -- so a smaller one than before tells that changes were lost.
@@ -171,7 +171,9 @@ end
 local function define(name, flags, reads, body)
   redis.register_function {
     function_name = NAME .. '_' .. name, flags = flags,
-    callback = function(keys, args) return begin(keys, args, reads) or body() end,
+    callback = function(keys, args)
+      return begin(keys, args, reads) or body(unpack(cmsgpack.unpack(args[8]), 1, 10))
+    end,
   }
 end
 
@@ -192,17 +194,17 @@ redis.register_function {
 
 -- Rows of outboxes: this shard remembers those whose commands it has executed, in FORWARDED.
 
--- Reads the origin of a call: "outbox before row row ...", or empty; `before` may be empty. First forgets
+-- Reads the origin of a call: [outbox, before, [row, ...]], or nil; `before` may be empty. First forgets
 -- the rows of the outbox that are smaller than `before`.
-local function read_origin(text)
+local function read_origin(origin)
   rows = nil
-  if text == '' then return end
-  local outbox, before, names = match(text, '^(%S+) (%S*) ?(.*)$')  -- a command may name no message
+  if not origin then return end
+  local outbox, before, names = unpack(origin)
   if before ~= '' then
     call('ZREMRANGEBYLEX', FORWARDED, '[' .. outbox .. '/', '(' .. outbox .. '/' .. before)
   end
   rows = {}
-  for name in string.gmatch(names, '%S+') do rows[#rows + 1] = outbox .. '/' .. name end
+  for i, name in ipairs(names) do rows[i] = outbox .. '/' .. name end
 end
 
 local function is_forwarded(i)

@@ -219,11 +219,10 @@ local function locate(id, text)
   return r
 end
 
--- Tells whether a record is what the caller saw: "due", "vVERSION" or both; see Message.version.
-local function is_still(r, wanted)
-  local due, version = match(wanted, '^(%d*)v?(%x*)$')
-  if due ~= '' and tonumber(due) ~= r.due then return false end
-  if version == '' then return true end
+-- Tells whether a record is what the caller saw: of this due time and version, where it says them.
+local function is_still(r, due, version)
+  if due and due ~= r.due then return false end
+  if not version then return true end
   local line = concat({int(r.asked or r.planned or r.due), r.priority, r.attempts,
     r.expires and int(r.expires + r.due - (r.planned or r.due)) or '-', r.json and 'j' or 'b', #r.group, #r.headers}, ' ')
   return sub(redis.sha1hex(concat({line, '\n', r.group, r.headers, r.body})), 1, 16) == version

@@ -1,8 +1,10 @@
 -- change: do one thing to each of some messages.
--- ARGV 8 verb; if the verb has them, 9 when: a time, or + and milliseconds from now; 10 still: what
---      the caller saw (see is_still), or empty; 11 reason; 12 actor: who gives the command, or empty;
---      13 origin: see `read_origin`; from 14 on, two for each: id, and token of the lease, or what the
---      caller saw of this one, or empty
+--   verb        what to do, see below
+--   at, after   when: a time, or milliseconds from now; nil, nil: now
+--   if_due, if_version  what the caller saw, see is_still, or nil
+--   reason, actor  who gives the command, or nil; origin: see `read_origin`
+-- ARGV from 9 on, two for each: id, and token of the lease, or version that the caller saw, or empty
+-- Verbs:
 --   cancel      delete messages that no worker holds, if they are still what the caller saw
 --   reschedule  let them be due at another time, likewise
 --   purge       delete dead letters
@@ -16,10 +18,7 @@
 -- Reply: [now, change, [outcome of each], nexts]; the state of a message that no worker holds and whose record
 --   cannot be read is `unreadable`; nexts: of a limited queue, for each whether its lease was ended, and
 --   when a claim then gets a ready message, or null if that is not before a lease ends
-local verb, moment, still, reason
-
--- Returns the time that a caller gives: Unix milliseconds, or + and milliseconds from now.
-local function moment_of(text) return sub(text, 1, 1) == '+' and now + text or tonumber(text) end
+local verb, moment, if_due, if_version, reason
 
 -- Sets the due time of a message; the time from there until it expires stays the same.
 local function plan(r, due)
@@ -44,7 +43,7 @@ local function delete(r, counted)
 end
 
 local function do_it(r, token)
-  if verb == 'cancel' and r.successor and still == '' and token == '' then
+  if verb == 'cancel' and r.successor and not (if_due or if_version) and token == '' then
     r.follows = (parse(r.id, r.successor) or r).due
     r.successor = nil
     write_lease(r)
@@ -56,10 +55,10 @@ local function do_it(r, token)
   elseif verb == 'release' then
     if not r.token then return false end
   elseif verb == 'purge' or verb == 'revive' then
-    if r.state ~= 'dead' or token ~= '' and not is_still(r, token) then return false end
+    if r.state ~= 'dead' or token ~= '' and not is_still(r, nil, token) then return false end
   else
-    local seen = token ~= '' and token or still
-    if r.token or r.state or seen ~= '' and not is_still(r, seen) then return false end
+    local version = token ~= '' and token or if_version
+    if r.token or r.state or not is_still(r, if_due, version) then return false end
   end
 
   if verb == 'repair' then
@@ -99,14 +98,12 @@ local function do_it(r, token)
   return true
 end
 
--- Does `act` to each message that is named from `first` on, `width` arguments each, at the time that `when`
--- says; replies.
-local function change_each(when, first, width, act, origin)
+-- Does `act` to each message that is named, by `width` arguments each; replies.
+local function change_each(width, act, origin)
   local outcomes, nexts, changed, earliest = {}, {}, {}, nil
-  moment = when ~= '' and moment_of(when)
   advance()
   read_origin(origin)
-  for i = first, #ARGV, width do
+  for i = 9, #ARGV, width do
     local number, ended = #outcomes + 1, false
     if rows and is_forwarded(number) then
       outcomes[number] = {false, 'forwarded'}
@@ -126,15 +123,16 @@ local function change_each(when, first, width, act, origin)
   return finish(outcomes, nexts)
 end
 
-define('change', {'allow-oom'}, {}, function()
-  verb, still, reason = ARGV[8], ARGV[10], ARGV[11]
-  actor = ARGV[12] ~= '' and ARGV[12] or nil
-  return change_each(ARGV[9], 14, 2, do_it, ARGV[13])
+define('change', {'allow-oom'}, {}, function(...)
+  local at, after, origin
+  verb, at, after, if_due, if_version, reason, actor, origin = ...
+  moment = at or now + (after or 0)
+  return change_each(2, do_it, origin)
 end)
 
 -- ack: messages are done and leave the queue, or are kept for a while if the queue keeps.
--- ARGV 8 width: 2, or 3 with results; from 9 on, so many for each, no id twice: id, token, result in JSON
---      or empty
+--   width  2, or 3 with results
+-- ARGV from 9 on, so many for each, no id twice: id, token, result in JSON or empty
 -- Reply: as change; the list is empty if all have left
 local function ack(r, token, result)
   if r.token ~= token then return false end
@@ -174,36 +172,31 @@ local function ack_all(width)
   return true
 end
 
-define('ack', {'allow-oom'}, {'keep', 'acked'}, function()
-  local width = tonumber(ARGV[8])
-  if not ack_all(width) then return change_each('', 9, width, ack, '') end
+define('ack', {'allow-oom'}, {'keep', 'acked'}, function(width)
+  if not ack_all(width) then return change_each(width, ack) end
   return finish({}, {})
 end)
 
 -- edit: change the named fields of messages that no worker holds, dead letters included.
--- ARGV 8 still: what the caller saw (see is_still), or empty; 9 due: a time, or + and milliseconds from
---      now; empty: it stays, and only then dead letters are changed; 10 the fields that change, in MessagePack:
---      those of a record, false where there is none now; 11 body, if `json` is among them; from 12 on, two
---      for each: id, and empty
+--   at, after  when it is due: a time, or milliseconds from now; nil, nil: it stays, and only then dead letters are
+--              changed
+--   version    what the caller saw (see is_still), or nil
+--   given      the fields of a record that change; expires is false where a message does not expire any more
+-- ARGV from 9 on, two for each: id, and empty
 -- Reply: [now, change, [outcome of each], []]
-local function edit(r)
-  local still, given = ARGV[8], cmsgpack.unpack(ARGV[10])
+local function edit(r, given)
   if r.token or r.state and (r.state ~= 'dead' or moment) then return false end
   local last = r.failures[#r.failures]
   if r.state and last and find(last[4], '^in transit by bide ') then
     return false  -- a move or import has it under way: the change would be lost
   end
-  if still ~= '' and not is_still(r, still) then return false end
+  if not is_still(r, nil, if_version) then return false end
   local is_ready = not r.state and not moment and not call('ZSCORE', DELAYED, r.member)
   if moment then plan(r, moment) end
-  if given.json ~= nil then given.body = ARGV[11] end
-  if given.expires then  -- a retry keeps the time at which it expires
-    given.expires = given.expires - (r.due - (r.planned or r.due))
-  end
   set_group(r, given.group or r.group)
-  given.group = nil
   for name, value in pairs(given) do r[name] = value end
   r.expires = r.expires or nil
+  if given.expires then r.expires = r.expires - (r.due - (r.planned or r.due)) end  -- a retry keeps when it expires
   if r.state then
     save(r)
   elseif is_ready then
@@ -214,21 +207,21 @@ local function edit(r)
   return true
 end
 
-define('edit', {}, {}, function() return change_each(ARGV[9], 12, 2, edit, '') end)
+define('edit', {}, {}, function(at, after, version, given)
+  moment, if_version = at or after and now + after, version
+  return change_each(2, function(r) return edit(r, given) end)
+end)
 
 -- sweep: delete, or count, messages that a rule names, a slice at a time.
--- ARGV 8 which, one or several: see ranges; or group
---     9 after, 10 before: bounds of due, or empty; of ended messages, 10 bounds the time of the end
---     11 group, or empty; 12 limit; 13 cursor: of the slice before (of a group), or empty
---     14 count: the counter of the deleted ones, or empty; 15 delete: 1, else only count
---     16 actor: who gives the command, or empty
+--   which   one or several: see ranges; or group
+--   after, before  bounds of due, or nil; of ended messages, `before` bounds the time of the end
+--   group   or nil; limit; cursor: of the slice before (of a group), or nil
+--   counter of the deleted ones, or nil; deletes: else it only counts
+--   by      who gives the command, or nil
 -- Reply: [now, change, how many, cursor or null]
-define('sweep', {'allow-oom'}, {}, function()
-  local which, group, cursor = ARGV[8], ARGV[11], ARGV[13]
-  local after, before = tonumber(ARGV[9]), tonumber(ARGV[10])
-  local limit, deletes = tonumber(ARGV[12]), ARGV[15] == '1'
-  local found, counted = 0, ARGV[14] ~= '' and ARGV[14] or nil
-  actor = ARGV[16] ~= '' and ARGV[16] or nil
+define('sweep', {'allow-oom'}, {}, function(which, after, before, group, limit, cursor, counted, deletes, by)
+  local found = 0
+  actor = by
   if deletes then advance() end
 
   local function delete_all(members)
@@ -255,7 +248,7 @@ define('sweep', {'allow-oom'}, {}, function()
   local following
   if which == 'group' then
     local prefix = group .. '\1'
-    local low = cursor == '' and '[' .. prefix or '(' .. prefix .. cursor
+    local low = not cursor and '[' .. prefix or '(' .. prefix .. cursor
     local entries = call('ZRANGEBYLEX', GROUPS, low, '(' .. group .. '\2', 'LIMIT', 0, 300)
     local chosen = {}
     for _, entry in ipairs(entries) do

@@ -1,16 +1,18 @@
 -- claim: lease the next due messages. Takes back leases that are over, and expires late messages.
 -- A claim of many comes in slices, so that no slice blocks the server for long.
--- ARGV 8 count: how many are still wanted; 9 lease: milliseconds; 10 holder
---     11 token: of the slice before, or empty; 12 bytes: how large the reply may become
---     13 1 over several shards: lease the first ready ones, and nothing else; the lane waits no longer; else empty
---     14 floor: over several shards, the highest token that is known; 15 slots: how many the caller can
---     start at once, which counts in a limited queue, or empty
+--   count   how many are still wanted
+--   length  of the lease in milliseconds; holder
+--   before  token of the slice before, or nil
+--   left    how large the reply may become
+--   shared  over several shards: lease the first ready ones, and nothing else; the lane waits no longer
+--   highest  over several shards, the highest token that is known
+--   slots   how many the caller can start at once, which counts in a limited queue, or nil
 -- Reply: [head, ids, records]; head is:
 --   [now, change, token, until, whether the queue keeps results, next or null,
 --   more slices to come, [[id, attempts, last holder] of each that is dead now, since its lease ended],
 --   of a limited queue: [when limits stopped holding back each message, or 0], whether due ones are in no line]
 local SLICE = 500
-local lease_token, until_, wanted, ids, texts, left, examined, let_go
+local lease_token, until_, wanted, holder, highest, slots, ids, texts, left, examined, let_go
 local held, ends, mark, score  -- what is leased at once: of LEASES, of LEASED, and what all have in common
 
 -- Replies; `next` is when to claim again, `more` whether more slices are to come.
@@ -48,7 +50,7 @@ end
 local function give_token()
   local given = lease_token and tonumber(lease_token) or token + 1
   if not lease_token and SHARDS > 1 then  -- each shard gives numbers of its own, above all that it has met (Lamport)
-    given = (floor(max(token, tonumber(ARGV[14])) / SHARDS) + 1) * SHARDS + SHARD
+    given = (floor(max(token, highest) / SHARDS) + 1) * SHARDS + SHARD
   end
   lease_token = int(given)
   if given > token then
@@ -72,7 +74,7 @@ local function hold(member, id, text)
   if not mark then
     give_token()
     score = int(until_)
-    mark = cmsgpack.pack(lease_token, until_, ARGV[10], now, 0) .. NONE
+    mark = cmsgpack.pack(lease_token, until_, holder, now, 0) .. NONE
   end
   local n = #held
   held[n + 1], held[n + 2] = id, LEASE .. sub(member, 1, ORDER) .. mark
@@ -262,7 +264,7 @@ function take_turns()
   open_groups()
   if lining and line_up_step() then return true, true end  -- what is leased counts first
   if not lining then promote(PROMOTE) end
-  local most = min(wanted, SLICE, tonumber(ARGV[15]) or wanted)
+  local most = min(wanted, SLICE, slots or wanted)
   if limit > 0 then most = min(most, limit - call('HLEN', LEASES)) end
   local open = most > 0 and rate_allows() and not lining
   if open and call('ZCOUNT', DELAYED, '-inf', due_by_now()) > 0 then look_ahead() end
@@ -284,13 +286,14 @@ local function wait(moment)
   return reply(moment and moment - now)
 end
 
-define('claim', {'allow-oom'}, {}, function()
-  lease_token, until_, left = ARGV[11] ~= '' and ARGV[11] or nil, now + ARGV[9], tonumber(ARGV[12])
-  wanted, ids, texts, examined, let_go = tonumber(ARGV[8]), {}, {}, 0, {}
-  local before, shared = lease_token, ARGV[13] == '1'
+define('claim', {'allow-oom'}, {}, function(...)
+  local length, before, shared
+  wanted, length, holder, before, left, shared, highest, slots = ...
+  until_, lease_token = now + length, before and int(before)
+  ids, texts, examined, let_go = {}, {}, 0, {}
   if replayed then return tell_again() end
   if shared then
-    local stale = before and tonumber(call('HGET', META, 'returned') or 0) >= tonumber(before)
+    local stale = before and tonumber(call('HGET', META, 'returned') or 0) >= before
     if exists and wanted > 0 and not has('p') and not stale then lease(READY, due_of(READY, wanted)) end
   elseif not exists or has('p') then
     return wait()
@@ -311,11 +314,11 @@ end)
 
 -- peek: what a claim over several shards would find in this one. Takes back leases that are over, and
 -- moves due messages to ready; it writes nothing if there is neither: waiting lanes peek each second.
--- ARGV 8 how many messages to tell of
+--   most  how many messages to tell of
 -- Reply: [now, change, highest token, how many are ready, [rank, order, 1 if it has expired] of the first
 --   ones, flat, and as `claim` which are dead now]
-define('peek', {'allow-oom'}, {}, function()
-  local most, listed, ready, changed = tonumber(ARGV[8]), {}, 0, false
+define('peek', {'allow-oom'}, {}, function(most)
+  local listed, ready, changed = {}, 0, false
   if exists and not has('p') then
     changed = take_back()
     changed = promote(has('w') and PROMOTE or most) or changed

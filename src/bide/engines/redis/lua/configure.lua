@@ -1,16 +1,16 @@
 -- configure: change the given settings.
--- ARGV 8 paused: 0 or 1, or empty; 9 keep: milliseconds, or empty; 10 actor, or empty; 11 how
--- many pauses are remembered; 12 history, 13 result_ttl: milliseconds, or empty; 14 limit, 15 rate,
--- 16 group_limit, 17 group_rate, or empty
+--   paused, keep (milliseconds), history and result_ttl (likewise) and limits: nil where it stays
+--   by    who gives the command, or nil
+--   most  how many pauses are remembered
 -- Reply: [now, change, paused, keep, whether something may be claimed now, history, result_ttl, limit,
 --   rate, group_limit, group_rate]
 
 -- Notes that a pause begins or ends: [since, until or null, actor or null] of each.
-local function note(begins)
+local function note(begins, by, most)
   local pauses = cjson.decode(call('HGET', META, 'pauses') or '[]')
   if begins then
-    pauses[#pauses + 1] = {now, null, ARGV[10] ~= '' and ARGV[10] or null}
-    if #pauses > tonumber(ARGV[11]) then table.remove(pauses, 1) end
+    pauses[#pauses + 1] = {now, null, by or null}
+    if #pauses > most then table.remove(pauses, 1) end
   elseif #pauses > 0 then
     pauses[#pauses][2] = now
   end
@@ -62,35 +62,32 @@ local function set_limits(given)
   return true
 end
 
-define('configure', {'allow-oom'}, {'keep'}, function()
+define('configure', {'allow-oom'}, {'keep'}, function(paused, keep, by, most, history_, ttl, ...)
   if not exists then return NO_SHARD end
   advance()
-  local resumed = has('p') and ARGV[8] == '0'
-  if ARGV[8] ~= '' then
-    local paused = ARGV[8] == '1'
-    if paused ~= has('p') then note(paused) end
+  local resumed = has('p') and paused == false
+  if paused ~= nil then
+    if paused ~= has('p') then note(paused, by, most) end
     flag('p', paused)
   end
-  if ARGV[9] ~= '' then
-    numbers.keep = tonumber(ARGV[9])
-    call('HSET', META, 'keep', ARGV[9])
+  numbers.keep = keep or numbers.keep
+  for name, value in pairs({keep = keep, history = history_, result_ttl = ttl}) do
+    call('HSET', META, name, int(value))
   end
-  if ARGV[12] ~= '' then call('HSET', META, 'history', ARGV[12]) end
-  if ARGV[13] ~= '' then call('HSET', META, 'result_ttl', ARGV[13]) end
   read_ends_settings()
   if max(history, results) > 0 then flag('h', true) end
-  local changed = set_limits({tonumber(ARGV[14]), tonumber(ARGV[15]), tonumber(ARGV[16]), tonumber(ARGV[17])})
+  local changed = set_limits({...})
   if resumed or changed then wake(now) end
   return finish(has('p'), numbers.keep, resumed or changed, history, results, limits_now())
 end)
 
 -- delete: delete this shard of a queue if nothing is in it.
--- ARGV 8 really: 1, or 0 to only look
+--   really  else it only looks
 -- Reply: [now, change, exists, delayed, ready, leased, dead, kept]; the last five are 0 if it was deleted
-define('delete', {'allow-oom'}, {}, function()
+define('delete', {'allow-oom'}, {}, function(really)
   local delayed, ready, leased, dead, kept, due = sizes()
   local existed = exists
-  if exists and ARGV[8] == '1' and delayed + ready + leased + dead + kept == 0 then
+  if exists and really and delayed + ready + leased + dead + kept == 0 then
     advance()
     call('DEL', META)
     call('UNLINK', ENDED, ENDINGS, LINES, TURNS, SHARES, FORWARDED)

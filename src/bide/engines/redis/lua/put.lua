@@ -1,10 +1,10 @@
 -- put: store messages. No id is named twice.
--- ARGV 8 conflict: what becomes of a message that is there: keep, replace, or revive (dead ones only)
---     9 version: replace only messages that still are of it, and store nothing new; or empty
---     10 places: in a queue of several shards, the place of each among those of all shards
---     11 origin: see `read_origin`
---     from 12 on, three for each: id; record from `json` on; plan: an array in MessagePack of delay, at,
---     latest (how long after the first put of the id at most), priority, whether it expires, died, created, group
+--   conflict  what becomes of a message that is there: keep, replace, or revive (dead ones only)
+--   version   replace only messages that still are of it, and store nothing new; or nil
+--   origin    see `read_origin`
+--   places    in a queue of several shards, the place of each among those of all shards
+-- ARGV from 9 on, three for each: id; record from `json` on; plan: an array in MessagePack of delay, at,
+--   latest (how long after the first put of the id at most), priority, whether it expires, died, created, group
 -- Reply: [now, change, next number, when each message is due, [index, outcome] of each that is not new]
 local ranks, texts, groups, dues, outcomes, left, earliest, stored
 local last_plan, due, priority, died_at, created, group, rank, asked, latest, stamp  -- of the message at hand
@@ -60,14 +60,13 @@ local function add(index, outcome)
   outcomes[#outcomes + 1] = {index - 1, unpack(outcome)}
 end
 
-local function meet(index, id, known, text)  -- a message that is there
-  local conflict, version = ARGV[8], ARGV[9]
+local function meet(index, id, known, text, conflict, version)  -- a message that is there
   last_plan = nil
   local r, unreadable = locate(id, known)
   if unreadable then return add(index, {false, 'unreadable'}) end
   local replaced = not r.token and (conflict == 'revive' and r.state == 'dead' or conflict == 'replace'
-    and (not r.state or r.state == 'dead') and (version == '' or is_still(r, 'v' .. version)))
-  if r.token and conflict == 'replace' and version == '' and latest and not died_at then
+    and (not r.state or r.state == 'dead') and is_still(r, nil, version))
+  if r.token and conflict == 'replace' and not version and latest and not died_at then
     succeed(r, text)
     return add(index, outcome(r, true))
   end
@@ -83,28 +82,27 @@ local function meet(index, id, known, text)  -- a message that is there
   end
 end
 
-define('put', {}, {'seq', 'put'}, function()
+define('put', {}, {'seq', 'put'}, function(conflict, version, origin, places)
   last_plan = nil
-  local total = (#ARGV - 11) / 3
+  local total = (#ARGV - 8) / 3
   ranks, texts, groups, dues, outcomes, left, earliest, stored = {}, {}, {}, {}, {}, {}, nil, 0
   if not exists then return NO_SHARD end
-  local places, ids, known, seq, new, done = {}, {}, {}, numbers.seq, 0, {}
-  read_origin(ARGV[11])
-  for number in string.gmatch(ARGV[10], '%d+') do places[#places + 1] = tonumber(number) end
-  for i = 1, total do ids[i] = ARGV[9 + 3 * i] end
+  local ids, known, seq, new, done = {}, {}, numbers.seq, 0, {}
+  read_origin(origin)
+  for i = 1, total do ids[i] = ARGV[6 + 3 * i] end
   if total > 0 then known = call('HMGET', RECORDS, unpack(ids)) end
   for i = 1, total do
-    local text, before = ARGV[10 + 3 * i], #outcomes
-    read(ARGV[11 + 3 * i])
+    local text, before = ARGV[7 + 3 * i], #outcomes
+    read(ARGV[8 + 3 * i])
     dues[i] = due
     if rows and is_forwarded(i) then
       add(i, {false, 'forwarded'})
     elseif known[i] then
-      meet(i, ids[i], known[i], text)
-    elseif ARGV[8] == 'revive' or ARGV[9] ~= '' then
+      meet(i, ids[i], known[i], text, conflict, version)
+    elseif conflict == 'revive' or version then
       add(i, {false})
     else
-      if places[i] and places[i] > seq then seq = places[i] end
+      if places and places[i] > seq then seq = places[i] end
       store(format('%012x', seq), ids[i], text)
       seq, new = seq + 1, new + 1
     end

@@ -1,8 +1,9 @@
 -- find: look at messages by id.
--- ARGV 8 bytes: how large the reply may become; from 9 on: ids
+--   left  how large the reply may become
+-- ARGV from 9 on: ids
 -- Reply: [head, records, leases]: of the first ids, for which there is room; false where there is none
-define('find', {'no-writes'}, {}, function()
-  local texts, leases, left, some = {}, {}, tonumber(ARGV[8]), false
+define('find', {'no-writes'}, {}, function(left)
+  local texts, leases, some = {}, {}, false
   for i = 9, #ARGV do
     local text = call('HGET', RECORDS, ARGV[i])
     left = left - (text and #text or 0)
@@ -38,7 +39,8 @@ end)
 
 -- audit: check the places of messages, a slice at a time, of 200 or about 4 MB: each has a record that
 -- agrees with its place, and is in no other place. Adds up their bytes.
--- ARGV 8 set: its number, from 1 on; 6: ends; 9 offset in it
+--   set     its number, from 1 on; 6: ends
+--   offset  in it
 -- Reply: [now, change, strays, set or null, offset, bytes]
 local bytes
 
@@ -77,9 +79,9 @@ local function weigh_ends(offset)
   return #ids
 end
 
-define('audit', {'no-writes'}, {}, function()
+define('audit', {'no-writes'}, {}, function(set, offset)
   local sets = {DELAYED, READY, LEASED, DEAD, KEPT}
-  local set, offset, strays, left = tonumber(ARGV[8]), tonumber(ARGV[9]), 0, 200
+  local strays, left = 0, 200
   bytes = 0
   if set == 6 then
     local n = weigh_ends(offset)
@@ -98,16 +100,16 @@ define('audit', {'no-writes'}, {}, function()
 end)
 
 -- forecast: how many messages fall due when.
--- ARGV 8 bucket: milliseconds; 9 buckets
+--   bucket   milliseconds
+--   buckets  how many
 -- Reply: [now, change, start, due before it, [how many in each], due after]
 -- Buckets of an hour or more begin on whole hours; the first one counts only what is not yet due.
-define('forecast', {'no-writes'}, {}, function()
-  local bucket = tonumber(ARGV[8])
+define('forecast', {'no-writes'}, {}, function(bucket, buckets)
   local start = bucket < 3600000 and now or now - now % 3600000
   local function by(moment) return call('ZCOUNT', DELAYED, '-inf', int(moment * 256 + 255)) end
   local first = by(now)
   local last, counts = first, {}
-  for i = 1, tonumber(ARGV[9]) do
+  for i = 1, buckets do
     local reached = by(start + bucket * i)
     counts[i], last = reached - last, reached
   end
@@ -115,7 +117,7 @@ define('forecast', {'no-writes'}, {}, function()
 end)
 
 -- explain: why a message is where it is.
--- ARGV 8 id, or empty
+--   id  or empty
 -- Reply: [head, record or nothing, lease or empty]; head is:
 --   [now, change, paused, pauses, how many messages of this shard are delivered before it or null, its
 --   order in this shard or null, the limit that holds it back or null: see _limits.lua]
@@ -148,8 +150,7 @@ local function before(rank, order, member, group)
   return seen and min(count, MOST) or MOST
 end
 
-define('explain', {'no-writes'}, {}, function()
-  local id = ARGV[8]
+define('explain', {'no-writes'}, {}, function(id)
   local text, lease = call('HGET', RECORDS, id), call('HGET', LEASES, id)
   local ahead, order, limit
   if text then
@@ -164,20 +165,16 @@ define('explain', {'no-writes'}, {}, function()
 end)
 
 -- ahead: how many messages of this shard are delivered before a place in the order of delivery.
--- ARGV 8 rank, 9 order
 -- Reply: [now, change, count]
-define('ahead', {'no-writes'}, {}, function()
-  return answer(before(tonumber(ARGV[8]), ARGV[9]))
-end)
+define('ahead', {'no-writes'}, {}, function(rank, order) return answer(before(rank, order)) end)
 
 -- history: look at how messages with an id have ended.
 -- watch: the same; and for a minute, tell the calling lane of every end in this queue.
--- ARGV 8 id
 -- Reply: [head, ends or nothing]; head is [now, change, state or null, history, result_ttl]
 local WATCHED = 60000
 
-local function look()
-  local id, state = ARGV[8], null
+local function look(id)
+  local state = null
   local text = call('HGET', RECORDS, id)
   if text then
     local r = parse(id, text) or {state = 'dead'}
@@ -196,7 +193,7 @@ end
 
 define('history', {'no-writes'}, {}, look)
 
-define('watch', {'allow-oom'}, {}, function()
+define('watch', {'allow-oom'}, {}, function(id)
   if exists and LANE ~= '' then
     local watchers = {LANE .. ' ' .. int(now + WATCHED)}
     for lane, until_ in string.gmatch(call('HGET', META, 'watchers') or '', '(%S+) (%d+)') do
@@ -204,5 +201,5 @@ define('watch', {'allow-oom'}, {}, function()
     end
     call('HSET', META, 'watchers', concat(watchers, ' '))
   end
-  return look()
+  return look(id)
 end)

@@ -1,29 +1,26 @@
 -- scan: look at messages, a slice at a time.
--- ARGV 8 which: see ranges; or group, or all
---     9 after, 10 before, 11 group: what all must have in common, or empty
---     12 limit; 13 bytes: how large the reply may become
---     14, 15 place behind which to go on: rank and order; of all: cursor of HSCAN, and the orders that
---            were returned of its first bucket. Empty at the beginning
---     16 prefix: how the ids begin, or empty
+--   which   see ranges; or group, or all
+--   after, before, group  what all must have in common, or nil
+--   limit, left  how many, and how large the reply may become
+--   mark, order  place behind which to go on: rank and order; of all: cursor of HSCAN, and the orders that
+--                were returned of its first bucket. Empty at the beginning
+--   prefix  how the ids begin, or empty
 -- Reply: [head, place or empty, ids, records, ranks, leases]; place is two texts; a rank
 --   and behind it the order
-define('scan', {'no-writes'}, {}, function()
-  local which, group = ARGV[8], ARGV[11]
-  local after, before = tonumber(ARGV[9]), tonumber(ARGV[10])
-  local limit, left = min(tonumber(ARGV[12]), 500), tonumber(ARGV[13])
-  local rank, order, prefix = tonumber(ARGV[14]), ARGV[15], ARGV[16]
+define('scan', {'no-writes'}, {}, function(which, after, before, group, limit, left, mark, order, prefix)
+  local rank = tonumber(mark)
   local READ, VISITS = 32, 2000
   local ids, texts, ranks, visits = {}, {}, {}, 0
-  local place = {ARGV[14], ARGV[15]}
+  local place = {mark, order}
 
   -- Adds a message if it is wanted; returns false if there is no room for it.
   local function add(id, text, at, order)
     visits = visits + 1
     if prefix ~= '' and sub(id, 1, #prefix) ~= prefix then return true end
-    if after or before or group ~= '' then
+    if after or before or group then
       local r = parse(id, text)
       if r and ((after and r.due < after) or (before and r.due >= before)
-        or (group ~= '' and r.group ~= group)) then return true end
+        or (group and r.group ~= group)) then return true end
     end
     if #ids >= limit or #ids > 0 and #text + #id > left then return false end
     left = left - #text - #id
@@ -88,7 +85,7 @@ define('scan', {'no-writes'}, {}, function()
   -- Scans all records by HSCAN. If a page ends within a bucket of the hash, the place names what was
   -- returned of this bucket.
   local function scan_all()
-    local cursor, returned = ARGV[14] == '' and '0' or ARGV[14], {}
+    local cursor, returned = mark == '' and '0' or mark, {}
     for each in string.gmatch(order, '%x+') do returned[each] = true end
     repeat
       local reply = call('HSCAN', RECORDS, cursor, 'COUNT', 1)  -- of one bucket
