@@ -12,7 +12,7 @@ from click.testing import Result
 from rich.console import Console
 
 import bide
-from bide.cli.queues.top import EVERY, PAUSE, QUEUES, Poller
+from bide.cli.queues.top import EVERY, PAUSE, QUEUES, Forecaster
 from bide.cli.queues.top_screen import BUCKET, BUCKETS, Ahead, View, picture
 from bide.cli.store import Store
 from bide.model.commands import Command
@@ -31,7 +31,7 @@ class Asked(Store):
         super().__init__(url)
         self.queues: list[str] = []
         self.clock = FakeClock()
-        self.poller = Poller(self, "", 1.0, self.clock)
+        self.forecaster = Forecaster(self, self.clock)
         self._takes = takes
 
     def ask(self, kind: type[R], command: Command) -> R:
@@ -40,7 +40,7 @@ class Asked(Store):
         return super().ask(kind, command)
 
     def total(self, queue: bide.Queue) -> int:
-        ahead = self.poller.forecast({"orders": queue.counts()})
+        ahead = self.forecaster.forecast({"orders": queue.counts()})
         assert ahead is not None
         return sum(ahead.found.buckets)
 
@@ -80,7 +80,7 @@ def test_one_that_takes_long_is_read_less_often(asks: Asks, orders: bide.Queue) 
 def test_nothing_is_read_while_nothing_is_delayed(asks: Asks, orders: bide.Queue) -> None:
     asked = asks()
     orders.put("due")
-    assert asked.poller.forecast({"orders": orders.counts()}) is None
+    assert asked.forecaster.forecast({"orders": orders.counts()}) is None
     assert asked.queues == []
     orders.put("later", delay=60)
     assert asked.total(orders) == 1
@@ -90,7 +90,7 @@ def test_of_many_queues_those_with_most_messages_are_asked(asks: Asks, orders: b
     orders.counts()
     asked = asks()
     queues = {f"q{n:03}": bide.Counts(Sizes(delayed=n), Flow()) for n in range(QUEUES + 3)}
-    ahead = asked.poller.forecast(queues)
+    ahead = asked.forecaster.forecast(queues)
     assert asked.queues == [f"q{n:03}" for n in range(QUEUES + 2, 2, -1)]
     assert ahead is not None
     assert ahead.left_out == 2

@@ -1,9 +1,9 @@
 """`bide top`: a live table of queues and workers."""
 
-import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -18,7 +18,7 @@ from bide.cli.store import Store, on_store
 from bide.cli.times import now_ms
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.model.commands import Forecast
-from bide.model.errors import BideError, StoreError
+from bide.model.errors import StoreError
 from bide.model.identity import is_listed
 from bide.model.replies import Counts, Forecasted
 from bide.observing.heartbeat import is_register
@@ -97,50 +97,16 @@ def _sample_of(queues: dict[str, Counts], at_work: dict[str, Any], moment: float
     )
 
 
-class Poller:
-    """Reads a store again and again; keeps the last sample and the one before."""
+class Forecaster:
+    """Reads what falls due when, now and then."""
 
-    def __init__(
-        self, store: Store, prefix: str, interval: float, clock: Clock = SYSTEM_CLOCK
-    ) -> None:
-        self.store = store
-        self.prefix = prefix
-        self.interval = interval
-        self._clock = clock
-        self.view = View(Sample(0.0, {}), None, [], now_ms())
-        self.trouble: BideError | None = None
-        self._samples = self._read()
-        self._workers = RecentWorkers()
-        self.forecast_trouble: StoreError | None = None
+    def __init__(self, store: Store, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.trouble: StoreError | None = None
         """Why the last forecast could not be read."""
+        self._store = store
+        self._clock = clock
         self._ahead: Ahead | None = None
-        self._next_forecast = 0.0
-
-    def _read(self) -> Samples:
-        read = read_events if self.store.remote else read_store
-        return read(self.store, self.prefix, self.interval)
-
-    def take_sample(self) -> None:
-        """Wait for the next sample.
-
-        Raises:
-            BideError: the store failed.
-        """
-        sample, now = next(self._samples)
-        before = self.view.sample if self.view.sample.moment else None
-        ahead = self.forecast(sample.queues)
-        self.view = View(sample, before, self._workers.see(sample), now, ahead)
-
-    def refresh(self) -> None:
-        """Wait for the next sample; if that fails, keep the last one, and begin to read again."""
-        if self.trouble is not None:
-            time.sleep(min(AGAIN, self.interval))
-        try:
-            self.take_sample()
-            self.trouble = None
-        except StoreError as error:
-            self.trouble = error
-            self._samples = self._read()
+        self._next = 0.0
 
     def forecast(self, queues: Mapping[str, Counts]) -> Ahead | None:
         """Return the last forecast, or a new one if it is time; `None`: there is none.
@@ -154,22 +120,35 @@ class Poller:
         if not delayed:
             return None
         began = self._clock.monotonic()
-        if self._ahead is None or began >= self._next_forecast:
+        if self._ahead is None or began >= self._next:
             names = sorted(delayed, key=lambda name: (-delayed[name], name))
             commands = [Forecast(name, BUCKET, BUCKETS) for name in names[:QUEUES]]
             try:
-                found = [self.store.ask(Forecasted, command) for command in commands]
+                found = [self._store.ask(Forecasted, command) for command in commands]
                 self._ahead = Ahead(sum_forecasts(found), max(0, len(names) - QUEUES))
-                self.forecast_trouble = None
+                self.trouble = None
             except StoreError as error:
-                self.forecast_trouble = error
+                self.trouble = error
             ended = self._clock.monotonic()
-            self._next_forecast = ended + max(EVERY, PAUSE * (ended - began))
+            self._next = ended + max(EVERY, PAUSE * (ended - began))
         return self._ahead
 
-    def picture(self, width: int, lines: int = sys.maxsize) -> Any:
-        """Return what is on a screen of so many columns and lines."""
-        return picture(self.view, self.store.shown, width, lines, self.prefix)
+
+def read_views(
+    store: Store, prefix: str, interval: float, forecaster: Forecaster
+) -> Iterator[View | StoreError]:
+    """Yield what there is after each interval, or why the store is away; then begin again."""
+    read = read_events if store.remote else read_store
+    before, workers = None, RecentWorkers()
+    while True:
+        try:
+            for sample, now in read(store, prefix, interval):
+                ahead = forecaster.forecast(sample.queues)
+                yield View(sample, before, workers.see(sample), now, ahead)
+                before = sample
+        except StoreError as error:
+            yield error
+            time.sleep(min(AGAIN, interval))
 
 
 @on_store(option.prefix, option.time("--interval", "How often to refresh.", "1s"))
@@ -204,47 +183,53 @@ def top(store: Store, out: Output, prefix: str, interval: float, once: bool) -> 
     """
     if interval < SHORTEST:
         raise click.BadParameter("must be 100ms or longer", param_hint="'--interval'")
-    poller = Poller(store, prefix, interval)
+    forecaster = Forecaster(store)
+    views = read_views(store, prefix, interval, forecaster)
     with suppress(KeyboardInterrupt, SystemExit), raise_on_termination():  # how users end it
-        poller.take_sample()
-        if poller.forecast_trouble is not None:
-            warn(f"there is no forecast: {poller.forecast_trouble}")
+        view = next(views)
+        if isinstance(view, StoreError):
+            raise view
+        if forecaster.trouble is not None:
+            warn(f"there is no forecast: {forecaster.trouble}")
         if out.as_json:
-            _print_objects(out, poller, once)
+            _print_objects(out, chain([view], () if once else views))
         elif not out.terminal:
-            print_rows(out, poller.view)
+            print_rows(out, view)
         elif once or out.console.is_dumb_terminal:  # it cannot draw over what is there
-            out.console.print(poller.picture(out.console.width), crop=False)
+            image = picture(view, store.shown, out.console.width, prefix=prefix)
+            out.console.print(image, crop=False)
         else:
-            _watch(out, poller)
+            _watch(out, view, views, store.shown, prefix)
 
 
-def _print_objects(out: Output, poller: Poller, once: bool) -> None:
-    while True:
-        if poller.trouble is None:
-            out.json(as_facts(poller.view))
+def _print_objects(out: Output, views: Iterable[View | StoreError]) -> None:
+    away = False
+    for found in views:
+        if isinstance(found, View):
+            out.json(as_facts(found))
             out.flush()
-        if once:
-            return
-        before = poller.trouble
-        poller.refresh()
-        if poller.trouble is not None and before is None:
-            warn(f"{poller.trouble}; waiting for it")
+        elif not away:
+            warn(f"{found}; waiting for it")
+        away = isinstance(found, StoreError)
 
 
-def _watch(out: Output, poller: Poller) -> None:
+def _watch(
+    out: Output, view: View, views: Iterable[View | StoreError], store: str, prefix: str
+) -> None:
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
 
-    def drawn() -> Any:
+    def drawn(found: View | StoreError) -> Any:
+        nonlocal view
+        if isinstance(found, View):
+            view = found
         width, height = out.console.size
-        image = poller.picture(width, height - 1)
-        if poller.trouble is None:
+        image = picture(view, store, width, height - 1, prefix)
+        if isinstance(found, View):
             return image
-        return Group(Text(escape(f"the store is away: {poller.trouble}"), "bold red"), image)
+        return Group(Text(escape(f"the store is away: {found}"), "bold red"), image)
 
-    with Live(drawn(), console=out.console, screen=True, auto_refresh=False) as live:
-        while True:
-            poller.refresh()
-            live.update(drawn(), refresh=True)
+    with Live(drawn(view), console=out.console, screen=True, auto_refresh=False) as live:
+        for found in views:
+            live.update(drawn(found), refresh=True)
