@@ -29,6 +29,7 @@ SOURCES = (
     Column("error", least=TEXT),
 )  # fmt: skip
 
+RULE = ("when", "timezone")
 FORM = "%a %Y-%m-%d %H:%M:%S %z"
 
 
@@ -72,7 +73,7 @@ def _schedule_line(one: dict[str, Any]) -> list[object]:
 def _of_app(store: Store, target: str, count: int) -> list[dict[str, Any]]:
     """Return the facts about the schedules of an app."""
     from bide.worker.app.loading import load
-    from bide.worker.periodic.progress import rule_in_words, schedule_facts, upcoming
+    from bide.worker.periodic.progress import schedule_facts, upcoming
 
     app: App = load(target)
     given = click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE
@@ -84,17 +85,12 @@ def _of_app(store: Store, target: str, count: int) -> list[dict[str, Any]]:
         found = []
         for schedule in app.schedules.values():
             rule = schedule.recurrence
+            ticks = upcoming(rule, rule.after(now_ms()), count)
+            facts = schedule_facts(schedule.queue, rule, [], ticks, 0)
             stored = _stored(place, schedule.queue, count) if schedule.queue in known else None
-            facts = stored or schedule_facts(schedule.queue, rule, [], [], 0)
-            if (when := rule_in_words(rule)) != (facts["when"], facts["timezone"]):
-                # The next worker with this schedule puts another tick.
-                facts["was"] = f"{facts['when']} {facts['timezone']}"
-                facts["when"], facts["timezone"] = when
-                facts["ticks"] = []
-            facts["missed"] = schedule.missed
-            if not facts["ticks"]:
-                facts["ticks"] = upcoming(rule, rule.after(now_ms()), count)
-            found.append(facts)
+            if stored is not None and all(stored[key] == facts[key] for key in RULE):
+                facts = stored  # else the next worker with this schedule puts another tick
+            found.append({**facts, "missed": schedule.missed})
     return found
 
 
@@ -136,11 +132,9 @@ def _remark(one: dict[str, Any]) -> Cell:
         (("running", "running"), ("retrying", "tried again"), ("dead", "dead")) if one[name]
     ]  # fmt: skip
     if "state" not in one:
-        notes.insert(0, "no worker has run yet")
+        notes.insert(0, "no worker has run it yet")
     elif one["state"] not in ("delayed", "leased"):
         notes.insert(0, one["state"])
-    if "was" in one:
-        notes.append(f"was {one['was']} until a worker takes this up")
     if "error" in one:
         notes.append(first_line(one["error"]))
     return ", ".join(notes), "red" if "error" in one else "yellow"
