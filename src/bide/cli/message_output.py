@@ -31,11 +31,7 @@ SCREEN: dict[str, tuple[Column, Callable[[Message], Cell]]] = {
     "state": (Column("state"), lambda one: (one.state, STYLES[one.state])),
     "due": (Column("due"), lambda one: local(one.due)),
     "away": (Column("", right=True, extra=True), lambda one: (relative(one.due), "dim")),
-    "died": (Column("died", extra=True), lambda one: local(one.ended or one.due)),
-    "ago": (
-        Column("", right=True, extra=True),
-        lambda one: (relative(one.ended or one.due), "dim"),
-    ),
+    "died": (Column("died", extra=True), lambda one: when(one.ended or one.due)),
     "prio": (Column("prio", right=True, extra=True), lambda one: str(one.priority or "")),
     "attempt": (
         Column("attempt", right=True, extra=True),

@@ -40,11 +40,6 @@ class DeadFilter(NamedTuple):
     before: float | None = None
     """Only those that died earlier."""
 
-    @property
-    def everything(self) -> bool:
-        """Whether nothing was given, so that all dead letters match; `--error ""` says nothing."""
-        return self._replace(error=self.error or None) == DeadFilter()
-
     def must_choose(self, command: str, everything: bool) -> None:
         """Refuse a command that does not say which dead letters it selects.
 
@@ -55,7 +50,8 @@ class DeadFilter(NamedTuple):
         Raises:
             click.UsageError: nothing was given, or both ids and `--all`.
         """
-        if (everything and self.ids) or (self.everything and not everything):
+        nothing = self._replace(error=self.error or None) == DeadFilter()  # "" says nothing
+        if (everything and self.ids) or (nothing and not everything):
             raise usage_error(
                 f"{command} takes ids, --error, --after and --before, or --all for all dead letters"
             )
@@ -133,9 +129,9 @@ def list_(store: Store, out: Output, queue: str | None, limit: int | None, **cho
     queues = [store.existing(name) if queue else store.queue(name) for name in names]
     print_messages(
         out, (letter for one in queues for letter in letters.of(one)),
-        f"no {LETTER}s{'' if letters.everything else ' that match'} in {queue or store.shown}",
+        f"no matching {LETTER}s in {queue or store.shown}",
         pipe="queue " * (queue is None) + "id died attempt error",
-        screen=f"id {'queue ' * (queue is None)}died ago attempts last-error",
+        screen=f"id {'queue ' * (queue is None)}died attempts last-error",
         most=limit or (SCREEN if out.terminal else None), more="" if limit else MORE,
     )  # fmt: skip
 
@@ -151,7 +147,7 @@ def _name_others(queue: Queue, ids: tuple[str, ...]) -> bool:
 @on_store(option.queue, group=dead)
 @filter_options
 def show(store: Store, out: Output, queue: str, **chosen: Any) -> bool:
-    """Show dead letters with all their failures, by id, error or time.
+    """Show dead letters with all their failures: all, or by id, error or time.
 
     In a pipe, each line is a failure: id, time, attempt, worker, reason. The exit code is 1 if one
     of the ids is not a dead letter, or if none was found.
@@ -162,8 +158,6 @@ def show(store: Store, out: Output, queue: str, **chosen: Any) -> bool:
       bide dead show orders --error ConnectionError
     """
     letters = DeadFilter(**chosen)
-    if letters.everything:
-        raise usage_error("show takes ids, --error, --after or --before")
     orders = store.existing(queue)
     shown, others = 0, _name_others(orders, letters.ids)
     for shown, message in enumerate(letters.of(orders), 1):  # noqa: B007
@@ -176,7 +170,7 @@ def show(store: Store, out: Output, queue: str, **chosen: Any) -> bool:
                 moment = iso(failure.moment)
                 out.row(message.id, moment, failure.attempt, failure.holder, failure.reason)
     if not shown and not others:
-        warn(f"no {LETTER}s that match in {queue}")
+        warn(f"no matching {LETTER}s in {queue}")
     return shown > 0 and not others
 
 
